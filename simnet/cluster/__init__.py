@@ -1,1 +1,1 @@
-"""What runs on a real cluster: communication hooks (`hooks`) and measuring collectives (`measure`)."""
+"""Code for real clusters: communication hooks for PyTorch (`hooks`) and timing of collectives (`measure`)."""

@@ -80,7 +80,7 @@ def validate(
 
 
 def _is_job(folder: Path) -> bool:
-    """Return whether a folder has logs of ranks, or folders that have."""
+    """Return whether a folder holds rank logs, directly or in its subfolders."""
     return folder.is_dir() and any(next(folder.glob(one), None) for one in ("rank_*.csv", "*/rank_*.csv"))
 
 
@@ -93,7 +93,7 @@ def _refuse(given: Mapping[str, object], what: str) -> None:
 def _measurements(
     sources: Sequence[str], against: str | None, split: Sequence[str] | None, fact: Sequence[str], check: bool
 ) -> Summary:
-    """Hold predictions of what is left out, or of a cluster file, against times of collectives."""
+    """Evaluate predictions of held-out measurements, or of a cluster file, against measured collective times."""
     from simnet.cost_models.calibration.measured import datasets
     from simnet.cost_models.calibration.readers.facts import parse_facts
     from simnet.validate import evaluation
@@ -146,7 +146,7 @@ def _measurements(
 
 
 def _error_rows(one: Evaluation, splits: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a row for each split: our errors, and the model that comes closest beside them."""
+    """Return a row per split: our errors, and those of the best other model."""
     from simnet.validate.evaluation_figures import TITLES
 
     rows = []
@@ -195,7 +195,7 @@ def _shipped_jobs() -> Summary:
 
 
 def _job(logs: Path, against: str, overrides: Sequence[str]) -> Summary:
-    """Hold the logs of a job against the prediction of its scenario."""
+    """Compare the logs of a job with the prediction of its scenario."""
     from simnet.scenario import load
     from simnet.scenario.choice_text import read_choice
     from simnet.studies.iteration import predict_job
@@ -303,7 +303,7 @@ def _under_devices() -> Summary:
 
 
 def _values(found: Mapping[str, Sequence[Row] | None]) -> tuple[list[Column], list[dict[str, Any]]]:
-    """Return a row for each value of one reproduction."""
+    """Return the columns and rows of a table of one reproduction's values."""
     from simnet.validate.reproduction import page
 
     names = ("what", "published", "ours", "unit", "error", "tolerance", "verdict")
@@ -316,7 +316,7 @@ def _values(found: Mapping[str, Sequence[Row] | None]) -> tuple[list[Column], li
 
 
 def _outcomes(found: Mapping[str, Sequence[Row] | None]) -> tuple[list[Column], list[dict[str, Any]]]:
-    """Return a row for each of several reproductions."""
+    """Return the columns and rows of a table with one row per reproduction."""
     from simnet.validate.reproduction import REPRODUCTIONS, page
 
     columns = [
@@ -340,7 +340,7 @@ def _outcomes(found: Mapping[str, Sequence[Row] | None]) -> tuple[list[Column], 
 
 
 def _changed(found: Mapping[str, Sequence[Row] | None]) -> list[str]:
-    """Return which values are outside their tolerance, and are not said to be, or are others than were frozen."""
+    """Return messages on values that are unexpectedly outside their tolerance, or differ from the frozen ones."""
     from simnet.validate.reproduction.table import changed
 
     outside = [f"{name}: {row.what}" for name, rows in found.items() for row in rows or () if row.fails]
@@ -363,7 +363,7 @@ def _missing() -> list[dict[str, Any]]:
 
 
 def _figures(one: Reproduction, rows: Sequence[Row] | None) -> dict[str, Any]:
-    """Return a reproduction for JSON."""
+    """Return a reproduction and its values as JSON types."""
     from simnet.validate.reproduction.table import figure_rows, kind_counts
 
     head = {key: getattr(one, key) for key in ("name", "paper", "place", "title", "note")}
@@ -378,7 +378,7 @@ def _figures(one: Reproduction, rows: Sequence[Row] | None) -> dict[str, Any]:
 
 
 def _write_values(path: Path, found: Mapping[str, Sequence[Row] | None]) -> None:
-    """Write the values of all reproductions as a table."""
+    """Write the values of all reproductions to a CSV file."""
     import pandas as pd
 
     from simnet.base.spreadsheets import guard_table

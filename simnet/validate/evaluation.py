@@ -1,4 +1,4 @@
-"""How well a calibration predicts what it has not seen, dataset by dataset.
+"""Cross-validation of calibrations: errors on held-out measurements, by dataset.
 
 Three splits: every fourth size of a curve is left out, a number of ranks is left out, a collective is left out. What is
 left out is predicted by a calibration of the rest alone: models are chosen and intervals made by a cross-validation
@@ -61,7 +61,7 @@ def evaluate(
     *,
     learned: bool = False,
 ) -> Evaluation:
-    """Evaluate a shipped dataset or a log.
+    """Evaluate calibrations on held-out parts of a shipped dataset or a log.
 
     Examples
     --------
@@ -87,7 +87,7 @@ def evaluate(
 def compare_measurements(
     cost_model: str | Path, source: str, facts: LogFacts | Mapping[str, Any] | None = None, *, strict: bool = False
 ) -> Evaluation:
-    """Compare measurements with what a fabric file predicts; nothing is fitted to them."""
+    """Compare measurements with the predictions of a fabric file, without fitting anything to them."""
     loaded = cost_model_of(str(cost_model))
     rows, problems = read_rows(source, facts or {})
     found = []
@@ -116,7 +116,7 @@ def compare_measurements(
 
 
 def _leave_sizes(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
-    """Leave every fourth size out, of all curves at once."""
+    """Predict each fourth of the sizes from the others, holding it out of all curves at once."""
     found = []
     for fold in track_progress(range(FOLD_COUNT)):
         split = [(one, size_folds(one)[fold]) for one in curves if fold < len(size_folds(one))]
@@ -125,7 +125,7 @@ def _leave_sizes(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
 
 
 def _leave_halves(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
-    """Leave every second size out of all curves that keep enough to choose models by."""
+    """Predict every second size, held out of all curves that keep enough sizes to choose models by."""
     usable = [one for one in curves if len(one.sizes) >= 2 * MIN_SIZES]
     return _at_sizes(HALVES, [(one, np.arange(len(one.sizes)) % 2 == 1) for one in usable], learned)
 
@@ -133,7 +133,7 @@ def _leave_halves(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
 def _at_sizes(
     name: Basis | Literal["halves"], split: Sequence[tuple[Curve, NDArray[np.bool_]]], learned: bool
 ) -> list[pd.DataFrame]:
-    """Predict the sizes that a mask of each curve leaves out, by a calibration of the others."""
+    """Predict the sizes that each curve's mask holds out, by a calibration of the remaining sizes."""
     if not split:
         return []
     kept, held = [one.at(~mask) for one, mask in split], [one.at(mask) for one, mask in split]
@@ -148,7 +148,7 @@ def _at_sizes(
 
 
 def _leave_ranks(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
-    """Leave out one number of ranks at a time."""
+    """Predict the curves of each number of ranks from those of the other numbers."""
     found = []
     for ranks in track_progress(sorted({one.setting.ranks for one in curves})):
         kept, held = without_ranks(curves, ranks)
@@ -166,7 +166,7 @@ def _leave_ranks(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
 
 
 def rank_place(ranks: int, measured: Sequence[int]) -> str:
-    """Return which of `PLACES` a number of ranks is in, relative to the measured ones."""
+    """Return which of `PLACES` a number of ranks falls into, relative to the measured numbers."""
     if min(measured) <= ranks <= max(measured):
         return PLACES[0]
     doublings = min(abs(math.log2(ranks / one)) for one in measured)
@@ -174,7 +174,7 @@ def rank_place(ranks: int, measured: Sequence[int]) -> str:
 
 
 def _leave_collectives(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
-    """Leave out one collective at a time, where others remain from which it can be predicted; see `FROM_BASE`."""
+    """Predict the curves of each collective from those of others, where these allow it."""
     found = []
     for collective in track_progress(sorted({one.setting.collective for one in curves})):
         kept = kept_without(curves, collective)
@@ -190,7 +190,7 @@ def _leave_collectives(curves: Sequence[Curve], learned: bool) -> list[pd.DataFr
 
 
 def kept_without(curves: Sequence[Curve], collective: str) -> list[Curve]:
-    """Return the curves from which a collective is predicted that is left out; see `FROM_BASE`."""
+    """Return the curves that predict a held-out collective: those in `BASE` for `FROM_BASE`, else all others."""
     kept = [one for one in curves if one.setting.collective != collective]
     base = [one for one in kept if one.setting.collective in BASE]
     measured = any(one.setting.collective == "all_reduce" for one in base)
@@ -215,7 +215,7 @@ def _predict_rows(
 
 
 def _curve_rows(held: Curve, **columns: object) -> pd.DataFrame:
-    """Return a row for each measurement of a curve, with further columns."""
+    """Return a row per measurement of a curve, with additional columns."""
     measured = {"setting": str(held.setting), "size": held.sizes, "measured": held.seconds}
     return pd.DataFrame(measured | columns)
 
@@ -228,7 +228,7 @@ def _make_evaluation(
     problems: tuple[str, ...],
     coverage: float = DEFAULT_COVERAGE,
 ) -> Evaluation:
-    """Return an evaluation of tables of what was predicted; refuse a source without anything to predict."""
+    """Return an evaluation from tables of held-out predictions; InputError if there was nothing to predict."""
     if not curves and not held:
         message = "no row has a size above 0 and a number of ranks; --fact ranks=16 says what a log does not"
         raise InputError(message, file=source)
@@ -242,7 +242,7 @@ def _held_share(seconds: Floats | None, held: Curve) -> Floats:
 
 
 def _repetition_spread(rows: pd.DataFrame, parts: Mapping[str, pd.DataFrame]) -> float:
-    """Return the median of the absolute relative difference of repetitions from their median."""
+    """Return the median absolute relative deviation of repetitions from their median; NaN without any."""
     found = []
     keys = ["collective", "algorithm", "protocol", "ranks", "nodes", "nbytes"]
     for part in parts.values():

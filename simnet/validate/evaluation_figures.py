@@ -1,4 +1,4 @@
-"""What an evaluation of a calibration found: errors by split, model and bin of sizes, as figures, lines, a drawing."""
+"""Results of an evaluation: errors by split, model and bin of sizes, as JSON values, notes and a figure."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ PLACES = ("inside", "one doubling outside", "further outside")
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """What became of one dataset."""
+    """Held-out predictions and measurements of one dataset, with its size, systems and remarks."""
 
     # The dataset.
     name: str
@@ -65,7 +65,7 @@ class Evaluation:
     coverage: float = DEFAULT_COVERAGE
 
     def figures(self) -> dict[str, Any]:
-        """Return errors by split, model and bin of sizes, and coverage of the intervals, as plain values."""
+        """Return errors by split, model and bin of sizes, and interval coverage, as JSON types."""
         found: dict[str, Any] = {}
         for split in TITLES:
             part = self.held[self.held["split"] == split]
@@ -83,7 +83,7 @@ class Evaluation:
         }
 
     def notes(self) -> list[str]:
-        """Return lines for people: what was measured, remarks on the logs, and who was said to win."""
+        """Return lines for people: size of the dataset, remarks on its logs, and winners predicted correctly."""
         spread = "" if math.isnan(self.spread) else f"; repetitions differ by {100 * self.spread:.1f} % in the median"
         lines = [f"{self.name}: {self.rows:,} rows, {self.systems} systems, {self.curves} curves{spread}."]
         lines += problem_lines(self.problems)
@@ -97,7 +97,7 @@ class Evaluation:
 
 
 def worse_figures(figures: Mapping[str, Any], recorded: Mapping[str, Any]) -> list[str]:
-    """Return where a dataset is worse than recorded: in the median or 90 % quantile of a split, or in its count."""
+    """Return messages on splits with fewer predictions or larger errors than recorded."""
     said = []
     for split, before in recorded.items():
         one = figures["splits"].get(split)
@@ -117,13 +117,13 @@ def worse_figures(figures: Mapping[str, Any], recorded: Mapping[str, Any]) -> li
 
 
 def recorded_figures(name: str, splits: Collection[str]) -> dict[str, Any]:
-    """Return the errors of our model over all sizes that are recorded for a shipped dataset, by split."""
+    """Return the recorded errors of our model on a shipped dataset, by split."""
     recorded = json.loads(Path(__file__).with_name("recorded.json").read_text(encoding="utf-8"))
     return {key: one for key, one in recorded.get(name, {}).items() if key.partition("_")[0] in splits}
 
 
 def draw_evaluation(evaluation: Evaluation) -> Plot:
-    """Return a figure of predicted against measured times of what was left out, one panel per split."""
+    """Return a plot of predicted against measured times of held-out measurements, one panel per split."""
     held = evaluation.held
     present = [split for split in TITLES if (held["split"] == split).any()]
     with style():
@@ -145,7 +145,7 @@ def draw_evaluation(evaluation: Evaluation) -> Plot:
 
 
 def _split_figures(part: pd.DataFrame) -> dict[str, Any]:
-    """Return errors by model and bin of one split, and the share of measurements that is inside the intervals."""
+    """Return the errors of one split by model and bin of sizes, and the coverage of its intervals."""
     models: dict[str, Any] = {}
     bins = bin_of(part["size"].to_numpy(dtype=float))
     places = [one for one in PLACES if (part["place"] == one).any()]

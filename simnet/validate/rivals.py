@@ -1,4 +1,4 @@
-"""What others would predict, from the same curves that a calibration has: five lines of code, and two learned models.
+"""Baseline predictions from the curves of a calibration: five-line rules and two learned models.
 
 A rival takes the curves that are kept and the sizes and setting of one that is left out. No choice in them depends on
 the set of measurements. The *five-line rules* are what anybody writes first:
@@ -67,7 +67,7 @@ Rival: TypeAlias = Callable[[Curve], Floats]
 def rival_times(
     split: str, kept: Sequence[Curve], held: Sequence[Curve], *, learned: bool = False
 ) -> list[dict[str, Floats]]:
-    """Return what each rival says of the curves that are left out, by its name, for each of them.
+    """Return predicted times [s] of each held-out curve by each baseline: a dictionary by name per curve.
 
     Returns
     -------
@@ -90,12 +90,12 @@ def rival_times(
 
 
 def installed() -> bool:
-    """Return whether scikit-learn, which `LEARNED` need, is there."""
+    """Return whether scikit-learn is installed, which the `LEARNED` baselines need."""
     return find_spec("sklearn") is not None
 
 
 def gaussian_process(kept: Sequence[Curve]) -> Rival:
-    """Return a Gaussian process of the logarithm of the time, from at most 150 measurements."""
+    """Return a Gaussian process fitted to the logarithm of time, on at most 150 measurements."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import ConstantKernel, DotProduct, Matern, WhiteKernel
@@ -113,7 +113,7 @@ def gaussian_process(kept: Sequence[Curve]) -> Rival:
 
 
 def gradient_boosting(kept: Sequence[Curve]) -> Rival:
-    """Return boosted regression trees of the logarithm of the time, from all measurements."""
+    """Return boosted regression trees fitted to the logarithm of time, on all measurements."""
     from sklearn.ensemble import HistGradientBoostingRegressor
 
     inputs = _ModelInputs(kept)
@@ -123,7 +123,7 @@ def gradient_boosting(kept: Sequence[Curve]) -> Rival:
 
 
 class _ModelInputs:
-    """What learned models see of a measurement, with mean 0 and deviation 1 over those kept, but what is constant."""
+    """Inputs of learned models, standardised over the fitted curves; constant columns are dropped."""
 
     def __init__(self, kept: Sequence[Curve]) -> None:
         self.families = [sorted({one.setting.family[part] for one in kept}) for part in range(3)]
@@ -134,7 +134,7 @@ class _ModelInputs:
         self.deviation[self.deviation <= 1e-9] = 1.0
 
     def of(self, curves: Sequence[Curve]) -> Floats:
-        """Return inputs of all sizes of curves, one row each."""
+        """Return the standardised inputs of curves, one row per size."""
         return np.asarray(((self._raw(curves) - self.mean) / self.deviation)[:, self.telling])
 
     def _raw(self, curves: Sequence[Curve]) -> Floats:
@@ -154,7 +154,7 @@ def _neighbouring_sizes(kept: Sequence[Curve], held: Curve) -> Floats:
 
 
 def _by_ranks(kept: Sequence[Curve], held: Curve) -> dict[int, Floats]:
-    """Return logarithms of times by the number of ranks, ascending; of several numbers of nodes their mean."""
+    """Return logarithms of times by number of ranks, ascending, averaged over numbers of nodes."""
     family = [one for one in kept if one.setting.family == held.setting.family]
     return {
         ranks: np.mean([_log_curve(one, held.sizes) for one in family if one.setting.ranks == ranks], axis=0)
@@ -187,7 +187,7 @@ def _nearest_by_bus(kept: Sequence[Curve], held: Curve) -> Floats:
 
 
 def _rule_of_bus_factor(kept: Sequence[Curve], held: Curve) -> Floats:
-    """Return times by the all-reduce of the same, else the nearest ranks; of the same algorithm, if there is one."""
+    """Return times scaled by bus factors from all-reduce curves with the nearest number of ranks."""
     setting = held.setting
     reduced = [one for one in kept if one.setting.collective == "all_reduce"]
     nearest = _nearest([one.setting.ranks for one in reduced], setting)
@@ -199,13 +199,13 @@ def _rule_of_bus_factor(kept: Sequence[Curve], held: Curve) -> Floats:
 
 
 def _nearest(known: Sequence[int], asked: Setting) -> list[int]:
-    """Return the numbers of ranks that are nearest in logarithms: one, or two as near."""
+    """Return the measured numbers of ranks nearest to the requested one on a log scale; two on a tie."""
     off = {ranks: abs(math.log(ranks / asked.ranks)) for ranks in known}
     return [ranks for ranks, one in off.items() if one <= min(off.values()) + 1e-9]
 
 
 def _log_ratio(collective: str, ranks: int, asked: Setting) -> float:
-    """Return the logarithm of the bus factor of what is asked for over that of another; NaN where there is none."""
+    """Return the log ratio of the requested setting's bus factor to a collective's; NaN if either is unknown."""
     known, wanted = bus_factor(collective, ranks), bus_factor(asked.collective, asked.ranks)
     return math.log(wanted / known) if known and wanted else math.nan
 

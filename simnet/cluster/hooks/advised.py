@@ -1,4 +1,4 @@
-"""The adviser in a hook: workers agree on the times of iterations, worker 0 decides, and all take its choice.
+"""The adviser in a hook: workers share iteration times, worker 0 picks the next exchange, and all workers use it.
 
 They agree on a thread and a gloo group of their own, so nothing waits: the choice for an iteration uses what was known
 two iterations before.
@@ -35,7 +35,7 @@ _GLOO = {"algorithm": "ring", "collective": "ring", "allgather": "ring"}
 
 
 class _AgreedDecision(NamedTuple):
-    """The decision of worker 0: the number of a choice, whether to probe, and whether its time is known."""
+    """The decision of worker 0: index of the choice, whether to probe, and whether its time is known."""
 
     choice: int
     probes: bool
@@ -43,7 +43,7 @@ class _AgreedDecision(NamedTuple):
 
 
 class _ProbeTimes(NamedTuple):
-    """Seconds of a word and its answer, of the longer message and its answer, and of the whole probe; 0 without."""
+    """Probe times [s]: round trip of a short and of a long message, and the whole probe; 0 where not sent."""
 
     word: float = 0.0
     long: float = 0.0
@@ -51,7 +51,7 @@ class _ProbeTimes(NamedTuple):
 
 
 class Advising:
-    """The messages between workers for the adviser."""
+    """Communication between workers for the adviser, on a thread and a gloo group of its own."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Advising:
         self._sizes: tuple[int, ...] = ()
 
     def start(self, entries: int) -> None:
-        """Probe, and agree on the first choice for so many entries, before the first exchange."""
+        """Start probing and choosing in the background before the first exchange, for a model of `entries` entries."""
         if self._may_probe:
             self._sizes = (entries,)
             self._pending = self._pool.submit(self._first)
@@ -105,7 +105,7 @@ class Advising:
     def begin(
         self, number: int, before: LoggedIteration | None, sizes: tuple[int, ...], clock: StageClock
     ) -> TableEntry:
-        """Return the choice of an iteration; all workers call this when its first bucket is handed over."""
+        """Return the choice for an iteration; all workers call this when DDP hands over the first bucket."""
         if before is not None:
             self._iterations.append((before, sizes))
         probe = False
@@ -120,19 +120,19 @@ class Advising:
         return self._entries[self._choice]
 
     def close(self) -> None:
-        """End the thread, and the log."""
+        """End the thread, close the decision log and destroy the group."""
         self._pool.shutdown()
         if self._file is not None:
             self._file.close()
         destroy_group(self._group)
 
     def _first(self) -> _AgreedDecision:
-        """Probe and agree before the first iteration; on the thread."""
+        """Probe the network and agree on the first choice; runs on the adviser's thread."""
         self._ping(probe_bytes(self._costs(self._sizes)))
         return self._agree(0, [], None)
 
     def _ping(self, more: float = 0.0) -> None:
-        """Send words, and a longer message if asked for, to the next worker; answer the previous one; time it."""
+        """Time round trips to the next worker, with a long message if asked for, while answering the previous one."""
         import torch
         import torch.distributed as dist
 
@@ -157,7 +157,7 @@ class Advising:
     def _agree(
         self, number: int, told: list[tuple[LoggedIteration, tuple[int, ...]]], clock: StageClock | None
     ) -> _AgreedDecision:
-        """Agree on the times of iterations, and on the choice for a coming one; on the thread."""
+        """Share iteration times and agree on the choice for a later iteration; runs on the adviser's thread."""
         import torch
         import torch.distributed as dist
 
@@ -215,7 +215,7 @@ class Advising:
 
 
 def _gloo_candidate(entry: TableEntry) -> Candidate:
-    """Return a choice with the algorithms of gloo, as closed forms take it."""
+    """Return a table entry as a candidate for closed forms, with the collective algorithms of gloo."""
     scheme = sparsifier_models.scheme(entry.scheme)
     known = {one.name for one in dataclasses.fields(scheme.option_type)}
     options = {name: value for name, value in entry.options.items() if name != "accumulation"}
@@ -223,7 +223,7 @@ def _gloo_candidate(entry: TableEntry) -> Candidate:
 
 
 def _iteration_times(one: LoggedIteration, clock: StageClock) -> TimingOutcome:
-    """Return the times of an iteration on this worker, once its last moment has passed."""
+    """Return the stage times of an iteration on this worker, waiting until its last event has passed."""
     spans = [*one.selecting, *one.exchanging]
     while not all(clock.passed(span.ended) for span in spans):
         time.sleep(1e-4)

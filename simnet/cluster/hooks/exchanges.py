@@ -1,4 +1,4 @@
-"""The schemes on one worker: what it selects of its own gradient, and what it does with the messages of others.
+"""The schemes on one worker: selection from its own gradient, and exchange of messages with other workers.
 
 Thresholds, partitions, numbers of entries and options are those of the classes in `simnet.sparsifier_models`, of which
 each bucket has an object.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class WorkerScheme(NamedTuple):
-    """The part of a worker in a scheme."""
+    """One worker's side of a scheme: select, exchange, and the reason to refuse an option."""
 
     # What it does before its first message; returns the tensors that the rest needs.
     select: Callable[[BucketShare], Selected]
@@ -69,7 +69,7 @@ def _take_entries(given: Tensor, indices: Tensor) -> Tensor:
 
 
 def _pack_selection(part: BucketShare) -> Selected:
-    """Return the selection as one message."""
+    """Select the k largest entries, set them to zero in the gradient, and return them as one message."""
     indices = kernels.top_k(part.given, part.model.k)
     return (pack_entries(indices, _take_entries(part.given, indices)),)
 
@@ -83,7 +83,7 @@ def _gather_packed(part: BucketShare, selected: Selected, messages: GroupMessage
 
 
 def _offer_indices(part: BucketShare) -> Selected:
-    """Return the indices that the worker offers; for VAR also the sum of squares there."""
+    """Return the worker's top-k indices; with VAR selection also the sum of squares at these indices."""
     model = part.model
     if model.options.selection == "star":
         if part.rank != model.turn and model.options.compat == "released":
@@ -105,7 +105,7 @@ def _reduce_common(part: BucketShare, selected: Selected, messages: GroupMessage
 
 
 def _reduce_at(part: BucketShare, indices: Tensor, messages: GroupMessages) -> None:
-    """Reduce the values at indices that all workers have in common."""
+    """Average the values at common indices over the workers into the update, and zero them in the gradient."""
     values = _take_entries(part.given, indices)
     messages.all_reduce(values)
     part.update.zero_()
@@ -113,7 +113,7 @@ def _reduce_at(part: BucketShare, indices: Tensor, messages: GroupMessages) -> N
 
 
 def _search_partition(part: BucketShare) -> Selected:
-    """Return the indices that the worker finds in its partition, and their number."""
+    """Return the indices above the threshold in the worker's partition, and their number."""
     import torch
 
     model, given = part.model, part.given
@@ -126,7 +126,7 @@ def _search_partition(part: BucketShare) -> Selected:
 
 
 def _estimated_threshold(part: BucketShare) -> float:
-    """Return the threshold of `simnet.sparsifier_models.carried_threshold.estimated_threshold`."""
+    """Return the k-th largest magnitude of the gradient, exact or estimated from a sample."""
     import torch
 
     model, given = part.model, part.given
@@ -139,7 +139,7 @@ def _estimated_threshold(part: BucketShare) -> float:
 
 
 def _reduce_union(part: BucketShare, selected: Selected, messages: GroupMessages) -> None:
-    """Gather the indices, padded to the longest list, and reduce the values at all of them."""
+    """Gather all workers' indices, padded to the longest list, and reduce the values at the union."""
     import torch
 
     own, count = selected
@@ -153,7 +153,7 @@ def _reduce_union(part: BucketShare, selected: Selected, messages: GroupMessages
 
 
 def _other_messages(model: Sparsifier) -> str:
-    """Return the first option that makes other messages than the hook's; "" if none does."""
+    """Return the first option that changes messages in a way hooks do not support; "" if there is none."""
     options = model.options
     if options.wire == "released":
         return "wire: released"
@@ -196,7 +196,7 @@ SCHEMES: Mapping[str, WorkerScheme] = MappingProxyType(
 
 
 def worker_scheme(name: str) -> WorkerScheme:
-    """Return the part of a worker in the scheme `name`; InputError if hooks do not know it."""
+    """Return one worker's side of the scheme `name`; InputError if hooks do not support it."""
     if name not in SCHEMES:
         raise InputError(
             f"hooks do not know the exchange {name!r}; {suggest_names(name, SCHEMES)}", file="simnet.cluster.hooks"

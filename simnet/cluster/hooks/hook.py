@@ -1,4 +1,4 @@
-"""The communication hook: selects when DDP hands over a bucket, and exchanges during the rest of the backward pass.
+"""The communication hook: selects when DDP hands over a bucket, and exchanges during the backward pass.
 
 Selection queues with the backward pass, on its thread and stream. All else is done by one thread of the hook, on a GPU
 on a stream of its own, bucket by bucket in the order of DDP, which is the same on all workers. The backward pass waits
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Hook:
-    """A communication hook with one exchange, or with those of a policy table.
+    """A DDP communication hook with one fixed exchange, or with several from a policy table or adviser.
 
     `iteration` (settable) is the iteration that the next bucket 0 begins, `entry` the exchange in force, `choices` the
     exchanges that are possible, `residuals` what this worker keeps back, which a checkpoint of the model does not have.
@@ -79,7 +79,7 @@ class Hook:
         every: int = 100,
         group: Any = None,
     ) -> Hook:
-        """Return a hook with the exchange that a table of ``simnet choose --export`` has for the state of the network.
+        """Return a hook that looks up its exchange for the measured network in a ``simnet choose --export`` table.
 
         `probe` measures latency [s] and bandwidth [byte/s], by default `shifted`, each `every` iterations; the slowest
         worker counts. InputError if the table cannot be read, was made for other workers, has an unknown exchange, or
@@ -119,7 +119,7 @@ class Hook:
         group: Any = None,
         **options: Any,
     ) -> Hook:
-        """Return a hook that learns from the times of iterations which exchange is fastest, and takes it.
+        """Return a hook that learns the fastest exchange from measured iteration times, and uses it.
 
         The first dense one of the choices, which a table may have, is the fallback; one is added if there is none.
         Kernels cost what the device has of ``simnet calibrate device``. There are `every` iterations between two
@@ -179,11 +179,11 @@ class Hook:
 
     @property
     def group(self) -> Any:
-        """The process group of its own, which carries its messages; None once it is closed."""
+        """The hook's own process group, which carries its messages; None after `close`."""
         return self._own
 
     def attach(self, model: Any) -> Hook:
-        """Register with a model in DistributedDataParallel; return the hook."""
+        """Register the hook with a DistributedDataParallel model, and return the hook."""
         self._names = {id(one): name for name, one in model.module.named_parameters()}
         entries = sum(one.numel() for one in model.module.parameters() if one.requires_grad)
         if self._advising is not None:
@@ -192,13 +192,13 @@ class Hook:
         return self
 
     def clock(self, device: Any) -> StageClock:
-        """Return the clock of a device."""
+        """Return the stage clock of a device: GPU events on CUDA, else the processor's clock."""
         if self._clock is None:
             self._clock = EventClock() if device.type == "cuda" else StageClock()
         return self._clock
 
     def exchange(self, bucket: Any) -> Any:
-        """Exchange a bucket of DDP; return a future of the mean gradient, in the buffer of the bucket.
+        """Exchange a DDP bucket; return a future of the mean gradient, written to the bucket's buffer.
 
         SimnetError if a gradient is not finite or not float32, or an exchange before has failed.
         """
@@ -247,7 +247,7 @@ class Hook:
         return future
 
     def check(self) -> None:
-        """Raise the error that ended an exchange, if one did."""
+        """Raise the error of a failed exchange, if there is one."""
         if self._failure is not None:
             raise self._failure
 
@@ -266,7 +266,7 @@ class Hook:
             self._own = None
 
     def _begin(self, device: Any) -> None:
-        """Begin an iteration: probe the network if it is due, and take the table's choice."""
+        """Begin an iteration: probe the network if due, and take the exchange of the table or adviser."""
         if self._own is None:
             self._own = new_group_like(self._given)
             atexit.register(self.close)
@@ -284,7 +284,7 @@ class Hook:
         self.marks = LoggedIteration(self.iteration, self.entry.label, self.entry.density)
 
     def _model(self, number: int, parameters: tuple[int, ...], entries: int) -> Any:
-        """Return the scheme of a choice for a bucket, a new one if the bucket has other parameters.
+        """Return the scheme of a choice for a bucket, created once per choice and parameters of the bucket.
 
         Positions in the bucket, such as the cuts of Ok-Topk's regions, are void when its parameters move.
         """
@@ -305,7 +305,7 @@ class Hook:
         return found
 
     def _part(self, bucket: Any, flat: Tensor) -> BucketShare:
-        """Return the gradient of a bucket with the residual of this worker."""
+        """Return the gradient of a bucket plus this worker's residual, with the scheme and the update buffer."""
         parameters = tuple(map(id, bucket.parameters()))
         model = self._model(self.choices.index(self.entry), parameters, flat.numel())
         model.iteration = self.iteration
@@ -323,7 +323,7 @@ class Hook:
         return BucketShare(model, self.rank, given, flat)
 
     def _check_finite(self, bucket: Any, flat: Tensor, total: Tensor) -> None:
-        """Refuse NaN and infinities, which would stay in the residuals of all workers."""
+        """Raise SimnetError for NaN or infinite gradients, which would spread to the residuals of all workers."""
         if total.isfinite().item() or flat.isfinite().all().item():
             return
         at = int(flat.isfinite().logical_not().nonzero()[0].item())
@@ -341,7 +341,7 @@ class Hook:
         return f"rank {self.rank}, iteration {self.iteration}, bucket {bucket.index()}"
 
     def _beside(self, device: Any, handed: tuple[Any, ...]) -> Callable[[], ExitStack]:
-        """Return the context of the hook's own stream, which waits for the present stream."""
+        """Return a context factory for the hook's own CUDA stream, which waits for the current stream."""
         import torch
 
         if not hasattr(self, "_stream"):

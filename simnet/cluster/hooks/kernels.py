@@ -44,7 +44,7 @@ def kth_magnitude(values: Tensor, k: int) -> float:
 
 
 def squared_norm(values: Tensor) -> Tensor:
-    """Return the sum of squares, accumulated in double precision, as one entry of float32."""
+    """Return the sum of squares as a one-entry float32 tensor, accumulated in double precision."""
     import torch
 
     if not values.is_cuda:
@@ -53,7 +53,7 @@ def squared_norm(values: Tensor) -> Tensor:
 
 
 class BucketShare(NamedTuple):
-    """A worker's share of a bucket."""
+    """A worker's share of a bucket: scheme, rank, gradient with residual, and update buffer."""
 
     # The scheme of the bucket.
     model: Any
@@ -69,14 +69,14 @@ Selected: TypeAlias = tuple[Any, ...]
 
 
 def pack_entries(indices: Tensor, values: Tensor) -> Tensor:
-    """Return entries as one message, int32 of shape (2 k,): the indices, then the bits of the values."""
+    """Return k entries as one int32 message of shape (2 k,): the indices, then the bits of the values."""
     import torch
 
     return torch.cat([indices.int(), values.view(torch.int32)])
 
 
 def unpack_entries(message: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the indices and values of a message of `pack_entries`."""
+    """Return the indices and float32 values of a message that `pack_entries` made."""
     import torch
 
     indices, bits = message.chunk(2)

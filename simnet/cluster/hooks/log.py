@@ -1,4 +1,4 @@
-"""The times of an iteration of a rank, as a row of a CSV file, and the clocks that measure them.
+"""Stage times of iterations on a rank, written as CSV rows, and the clocks that measure them.
 
 On a GPU a moment is an event of the stream, so nothing waits for the device: a row is written once all of its events
 have passed.
@@ -53,26 +53,26 @@ COLUMNS = (
 
 
 class StageClock:
-    """Marks moments on the processor, and returns the seconds between them."""
+    """Clock of the processor: marks moments, and returns the seconds between marks."""
 
     def mark(self) -> Mark:
-        """Return the present moment."""
+        """Return the current time [s]."""
         return time.perf_counter()
 
     def seconds(self, first: Mark, last: Mark) -> float:
-        """Return the time between two moments."""
+        """Return the time between two marks [s]."""
         return float(last - first)
 
     def passed(self, mark: Mark) -> bool:
-        """Return True: every moment of the processor has passed."""
+        """Return True: marks of the processor lie in the past."""
         return True
 
 
 class EventClock(StageClock):
-    """Marks moments as events of a GPU, each recorded on the present stream."""
+    """Clock of a GPU: marks are CUDA events recorded on the current stream."""
 
     def mark(self) -> Mark:
-        """Record an event."""
+        """Return a CUDA event recorded on the current stream."""
         import torch
 
         event = torch.cuda.Event(enable_timing=True)
@@ -80,16 +80,16 @@ class EventClock(StageClock):
         return event
 
     def seconds(self, first: Mark, last: Mark) -> float:
-        """Return the time between two events that have passed."""
+        """Return the time between two completed events [s]."""
         return float(first.elapsed_time(last)) / 1e3
 
     def passed(self, mark: Mark) -> bool:
-        """Return whether the device has reached the event."""
+        """Return whether the GPU has reached the event."""
         return bool(mark.query())
 
 
 class LoggedSpan(NamedTuple):
-    """A span between two moments."""
+    """The start and end marks of a stage."""
 
     began: Mark
     ended: Mark
@@ -97,7 +97,7 @@ class LoggedSpan(NamedTuple):
 
 @dataclass
 class LoggedIteration:
-    """The moments of an iteration on one rank."""
+    """The marks of an iteration's stages and messages on one rank."""
 
     number: int
     exchange: str
@@ -109,14 +109,14 @@ class LoggedIteration:
     messages: list[HookMessage] = field(default_factory=list)
 
     def parts(self, clock: StageClock) -> tuple[list[float], float, float]:
-        """Return seconds to select, of each bucket, and of all buckets to communicate and to merge."""
+        """Return select times by bucket, and total times of messages and of merging [s]."""
         communicate = sum(clock.seconds(message.began, message.ended) for message in self.messages)
         merge = sum(clock.seconds(*span) for span in self.exchanging) - communicate
         return [clock.seconds(*span) for span in self.selecting], communicate, merge
 
 
 def open_log(path: Path, buffering: int = -1) -> IO[str]:
-    """Return a new file of a log; its folder is made if it is missing; InputError if the file exists."""
+    """Create a log file and its folder, and return the file; InputError if the file exists."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         return path.open("x", buffering, newline="")
@@ -127,7 +127,7 @@ def open_log(path: Path, buffering: int = -1) -> IO[str]:
 
 
 class IterationLog:
-    """The log of one rank, ``rank_<r>.csv`` in a folder; InputError if it exists, or cannot be made."""
+    """The CSV log ``rank_<r>.csv`` of one rank; InputError if it exists or cannot be created."""
 
     def __init__(self, folder: str | PathLike[str], rank: int, clock: StageClock) -> None:
         self._file = open_log(Path(folder) / f"rank_{rank}.csv")
@@ -136,13 +136,13 @@ class IterationLog:
         self._waiting: deque[tuple[LoggedIteration, float, Mark, Mark, Mark]] = deque()
 
     def add(self, one: LoggedIteration, began_s: float, began: Mark, computed: Mark, ended: Mark) -> None:
-        """Add an iteration, and write all that have passed."""
+        """Queue an iteration, and write all queued iterations whose events have passed."""
         self._waiting.append((one, began_s, began, computed, ended))
         while self._waiting and self._clock.passed(self._waiting[0][-1]):
             self._write(*self._waiting.popleft())
 
     def close(self) -> None:
-        """Write the rest; the device must have finished."""
+        """Write all queued iterations and close the file; the device must have finished."""
         while self._waiting:
             self._write(*self._waiting.popleft())
         self._file.close()

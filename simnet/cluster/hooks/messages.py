@@ -1,4 +1,4 @@
-"""Process groups of the hook's own, whose threads can be ended, their messages, and the state of the network.
+"""The hook's own process groups, its collective calls with logged times, and probes of the network.
 
 The threads of a gloo group release tensors after a call has returned, for which they take the lock of the interpreter;
 if the interpreter ends meanwhile, the process aborts. DDP never releases its group, so only a group of our own ends
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def new_group_like(group: Any, backend: str | None = None) -> Any:
-    """Return a new group of the workers of another, of all if None; all of them must call."""
+    """Return a new process group with the same workers (all if None); every worker must call this."""
     import torch.distributed as dist
 
     if group is None:
@@ -29,14 +29,14 @@ def new_group_like(group: Any, backend: str | None = None) -> Any:
 
 
 def global_rank(group: Any, rank: int) -> int:
-    """Return the global rank of a worker of a group, of all if None."""
+    """Return the global rank of a rank of a group; the same number if the group is None."""
     import torch.distributed as dist
 
     return rank if group is None else int(dist.get_global_rank(group, rank))
 
 
 def destroy_group(group: Any) -> None:
-    """Destroy a group, unless all groups are destroyed already; its threads end once nothing refers to it."""
+    """Destroy a process group, unless all are destroyed already; its threads end with the last reference."""
     import torch.distributed as dist
 
     with suppress(ValueError):
@@ -44,7 +44,7 @@ def destroy_group(group: Any) -> None:
 
 
 class HookMessage(NamedTuple):
-    """A call."""
+    """A logged call: operation, bytes, and start and end marks."""
 
     # As nccl-tests spells it: ``all_reduce``, ``all_gather``, ``broadcast``; ``send`` from rank to rank.
     operation: str
@@ -56,7 +56,7 @@ class HookMessage(NamedTuple):
 
 
 class GroupMessages:
-    """The calls of one exchange by a group of workers, all if None; `sent` lists the calls so far."""
+    """Collective calls of one exchange in a process group (all workers if None); `sent` logs the calls."""
 
     def __init__(self, group: Any, clock: StageClock) -> None:
         import torch.distributed as dist
@@ -72,7 +72,7 @@ class GroupMessages:
         self._done("all_reduce", (values.nbytes,), began)
 
     def all_gather(self, own: Tensor) -> list[Tensor]:
-        """Return the tensors of all workers, by rank; they are one-dimensional and of equal length."""
+        """Return the tensors of all workers by rank; all are one-dimensional and of equal length."""
         found = list(own.new_empty(self.size * own.numel()).chunk(self.size)) if own.numel() else [own] * self.size
         began = self._clock.mark()
         if own.numel():
@@ -81,13 +81,13 @@ class GroupMessages:
         return found
 
     def broadcast(self, values: Tensor, root: int) -> None:
-        """Copy `values` of the worker `root` to all, in place."""
+        """Copy `values` from the worker `root` to all workers, in place."""
         began = self._clock.mark()
         self._dist.broadcast(values, self._global(root), group=self._group)
         self._done("broadcast", (values.nbytes,), began)
 
     def swap(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> None:
-        """Send tensors, none empty, to some workers, and receive from some, all at once, by rank."""
+        """Send non-empty tensors to, and receive tensors from, other workers concurrently; keys are ranks."""
         if not sends and not receives:
             return
         isend, irecv, way = self._dist.isend, self._dist.irecv, self._dist.P2POp
@@ -113,7 +113,7 @@ NBYTES = 2**22
 
 
 def shifted(device: Any = "cpu", nbytes: int = NBYTES, times: int = 5, group: Any = None) -> tuple[float, float]:
-    """Return latency [s] and bandwidth [byte/s] while every worker sends to the next one.
+    """Return latency [s] and bandwidth [byte/s], measured while every worker sends to the next one.
 
     Parameters ---------- device, group : torch.device or str, ProcessGroup Device of the messages, and the workers; all
     when omitted. nbytes, times : int Length of the longer message, the shorter has four bytes; and messages of each

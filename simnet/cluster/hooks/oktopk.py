@@ -1,4 +1,4 @@
-"""Ok-Topk on one worker: its part of split and reduce, of the global selection, and of the all-gather.
+"""Ok-Topk on one worker: split and reduce, global selection and all-gather.
 
 Receivers do not know the number of entries, so sizes are sent before the split. The pieces of the all-gather are padded
 to the longest.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def select_entries(part: BucketShare) -> Selected:
-    """Return the selection, its threshold, whether thresholds are exact, and whether regions are cut again.
+    """Return selected indices, threshold, and flags for exact thresholds and new regions; () in the warm-up.
 
     Return nothing in iterations of the warm-up, which are dense.
     """
@@ -34,7 +34,7 @@ def select_entries(part: BucketShare) -> Selected:
 
 
 def exchange_entries(part: BucketShare, selected: Selected, messages: GroupMessages) -> None:
-    """Write the update, and subtract the entries that are in the worker's own and in the global selection."""
+    """Exchange the selection, write the mean update, and zero the worker's own entries that were used."""
     import torch
 
     model, given, update = part.model, part.given, part.update
@@ -69,7 +69,7 @@ def exchange_entries(part: BucketShare, selected: Selected, messages: GroupMessa
 
 
 def _split_and_reduce(part: BucketShare, chosen: Tensor, messages: GroupMessages) -> None:
-    """Sum in `part.update` the selected entries of the worker's region: its own first, then as they arrive."""
+    """Sum the selected entries of the worker's region over all workers into `part.update`."""
     import torch
 
     given, update, P, rank = part.given, part.update, messages.size, messages.rank
@@ -101,7 +101,7 @@ def _split_and_reduce(part: BucketShare, chosen: Tensor, messages: GroupMessages
 
 
 def _all_pieces(part: BucketShare, mine: Tensor, exact: bool, messages: GroupMessages) -> tuple[Tensor, Tensor]:
-    """Return indices and sums of the global selection, ascending; balance the pieces if that is due."""
+    """Return ascending indices and sums of the global selection, balancing its pieces between workers if due."""
     import torch
 
     rank = messages.rank

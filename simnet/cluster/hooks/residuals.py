@@ -1,4 +1,4 @@
-"""The residuals of a worker, bucket by bucket.
+"""The residuals of a worker, by bucket.
 
 DDP rebuilds its buckets after the first iteration; residuals then follow their parameters.
 """
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Residuals:
-    """One tensor per bucket, with a piece for each parameter."""
+    """Residuals of one worker: a tensor per bucket, with views by parameter."""
 
     def __init__(self) -> None:
         self._buckets: dict[int, tuple[tuple[int, ...], Tensor]] = {}
@@ -21,11 +21,11 @@ class Residuals:
         self._pieces: dict[int, Tensor] = {}
 
     def of(self, parameter: Any) -> Tensor | None:
-        """Return the residual of a parameter, flat; None if there is none."""
+        """Return the residual of a parameter, one-dimensional; None if it has none."""
         return self._pieces.get(id(parameter))
 
     def kept(self, bucket: Any) -> Tensor | None:
-        """Return the residual of a bucket, shape (n,), to be changed in place; None if there is none."""
+        """Return the residual of a bucket, shape (n,), as a view to modify in place; None if it has none."""
         parameters = bucket.parameters()
         key, held = tuple(map(id, parameters)), self._buckets.get(bucket.index())
         if held is not None and held[0] == key:

@@ -1,4 +1,4 @@
-"""Iterations with a hook, and a log of their times."""
+"""Training iterations with a hook, and a log of their stage times."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Trainer:
-    """Runs iterations of a model in DDP: forward, backward with the exchange of a hook, which it attaches, and update.
+    """Runs training iterations of a DDP model with a hook, and logs their stage times.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ class Trainer:
         self._first: float | None = None
 
     def step(self, loss: Callable[[], Tensor]) -> Tensor:
-        """Run an iteration, and return the loss that `loss` computes; SimnetError if a gradient is not finite."""
+        """Run one iteration, and return the loss; SimnetError if a gradient is not finite."""
         mark, now = self._clock.mark, time.perf_counter()
         if self._first is None:
             self._first = now
@@ -54,7 +54,7 @@ class Trainer:
         return found
 
     def close(self) -> None:
-        """Write the rest of the log, and end the thread of the hook."""
+        """Close the hook, and write the rest of the log."""
         self.hook.close()
         if self._log is not None:
             self._log.close()

@@ -1,4 +1,4 @@
-"""The timed calls: buffers, what a rank does in a call, and whether the result is right.
+"""The timed calls: buffers, one rank's part in a call, and verification of results.
 
 The root of a broadcast moves to the rank before the last root. Trees and chains reach it last, so no call begins before
 the previous one is over; with one root, calls would be pipelined.
@@ -28,7 +28,7 @@ _RANKS, _WAVE = 127, 7
 
 
 class PreparedCall(NamedTuple):
-    """A call of a collective at one rank: a function of the number of the call, and its two buffers."""
+    """A collective call at one rank: a function of the call number, and its send and receive buffers."""
 
     call: Callable[[int], None]
     out: Any
@@ -36,14 +36,14 @@ class PreparedCall(NamedTuple):
 
 
 def operations_per_call(collective: str, nbytes: int) -> int:
-    """Return the operations in a call of so many bytes: two ways, or the messages of a window."""
+    """Return the number of operations in a call: 2 for a round trip, the window of ``p2p_bw``, else 1."""
     if collective == "p2p_bw":
         return max(_FEWEST, min(WINDOW, _IN_WINDOW // nbytes))
     return 2 if collective == "p2p_latency" else 1
 
 
 def prepare_call(communicator: Communicator, collective: str, group: Group, handle: Any, nbytes: int) -> PreparedCall:
-    """Return a call, with buffers of zeros; the members of the group call this."""
+    """Return a collective call with zeroed buffers of a size; all members of the group call this."""
     length, ranks = nbytes // ELEMENT, len(group.ranks)
     gathers, scatters = collective == "all_gather", collective == "reduce_scatter"
     out = communicator.vector(length // ranks if gathers else length)
@@ -83,7 +83,7 @@ def _group_messages(
 
 
 def wrong_elements(communicator: Communicator, collective: str, group: Group, handle: Any, nbytes: int) -> int:
-    """Make a call with known content; return the number of wrong elements here. Arguments as of `prepare_call`."""
+    """Run a collective on known content, and return the number of wrong elements at this rank."""
     made = prepare_call(communicator, collective, group, handle, nbytes)
     place, ranks = group.ranks.index(communicator.rank), len(group.ranks)
     communicator.put(made.out, rank_content(place, len(made.out)))
@@ -94,18 +94,18 @@ def wrong_elements(communicator: Communicator, collective: str, group: Group, ha
 
 
 def rank_content(place: int, length: int) -> Numbers:
-    """Return the input of the rank at a place of a group: small whole numbers, whose sums have no rounding."""
+    """Return the test input of a group's rank: small integers as float32, whose sums are exact."""
     return _wave_elements(place % _RANKS + 1, 1, 0, length)
 
 
 def _wave_elements(first: float, step: float, start: int, length: int) -> Numbers:
-    """Return elements of ``first + step * (i % 7)`` for i from `start` on."""
+    """Return `length` elements ``first + step * (i % 7)`` with i from `start` on, as float32."""
     once = (first + step * ((start + np.arange(_WAVE)) % _WAVE)).astype(np.float32)
     return np.tile(once, -(-length // _WAVE))[:length]
 
 
 def expected_result(collective: str, place: int, ranks: int, length: int) -> Numbers | None:
-    """Return what the rank at a place gets when all put in their `rank_content`; None if it gets nothing.
+    """Return a rank's result when all ranks send their `rank_content`; None if it receives nothing.
 
     `length` is the number of elements of the whole.
     """

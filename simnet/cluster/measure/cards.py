@@ -1,4 +1,4 @@
-"""Network cards of a node: which are up, and over how many of them a library spreads messages.
+"""Network cards of a node: which are up, and how many a communication library uses.
 
 The number is reported only where ports, rates and settings leave no doubt. Cards slower than the fastest are for
 management or storage, unless a setting names them.
@@ -20,7 +20,7 @@ SYSTEM = Path("/sys/class")
 
 
 class Port(NamedTuple):
-    """A port of a network card that is up."""
+    """A port of a network card that is up: name, number, rate, kind and card."""
 
     # Device, as settings name it, and port on it; 1 for Ethernet.
     name: str
@@ -35,7 +35,7 @@ class Port(NamedTuple):
 
 
 def infiniband_ports(root: Path = SYSTEM) -> list[Port]:
-    """Return the active ports of devices for InfiniBand and RoCE."""
+    """Return the active InfiniBand and RoCE ports."""
     return [
         Port(
             port.parents[1].name,
@@ -50,7 +50,7 @@ def infiniband_ports(root: Path = SYSTEM) -> list[Port]:
 
 
 def ethernet_ports(root: Path = SYSTEM) -> list[Port]:
-    """Return the network interfaces that are up and have a device; those made of software have none."""
+    """Return the network interfaces that are up and have hardware; virtual ones are left out."""
     found = []
     for one in sorted(root.glob("net/*")):
         if (one / "device").exists() and read_system_text(one / "operstate") == "up":
@@ -61,14 +61,14 @@ def ethernet_ports(root: Path = SYSTEM) -> list[Port]:
 
 
 def describe_cards(root: Path = SYSTEM) -> list[str]:
-    """Return the cards that are up in words: name, rate and kind; Ethernet only if there is no other."""
+    """Return name, rate and kind of the ports that are up as texts; Ethernet only if there is nothing else."""
     ports = infiniband_ports(root)
     named = [(f"{one.name}:{one.number}", one) for one in ports] or [(one.name, one) for one in ethernet_ports(root)]
     return [" ".join(f"{name} {one.rate} {one.kind}".split()) for name, one in named]
 
 
 def count_cards(library: str, environment: Mapping[str, str], root: Path = SYSTEM) -> int:
-    """Return the number of cards of this node over which a library spreads messages; 0 if that is not clear.
+    """Return the number of this node's cards that a library uses for messages; 0 if unclear.
 
     `environment` holds the settings of libraries, `root` the description of cards by the system.
     """
@@ -94,7 +94,7 @@ def _only_cards(count: int) -> int:
 
 
 def _count_cards(ports: Sequence[Port], setting: str) -> int:
-    """Return how many cards a setting of NCCL leaves: ``[^][=]name[:port],...``; 0 if it is not clear."""
+    """Return the number of cards that an NCCL setting ``[^][=]name[:port],...`` allows; 0 if unclear."""
     excluded = setting.startswith("^")
     exact = setting.removeprefix("^").startswith("=")
     words = [one for one in setting.removeprefix("^").removeprefix("=").split(",") if one]
@@ -129,13 +129,13 @@ def _read_rate(rate: str) -> float:
 
 
 def _card_address(device: Path) -> str:
-    """Return the bus address of a device without the function, which differs between ports of a card."""
+    """Return the PCI address of a device without the function number, which identifies its card."""
     address = (device / "device").resolve().name
     return address.rpartition(".")[0] if address.count(":") == 2 else str(device)
 
 
 def read_system_text(path: Path) -> str:
-    """Return the stripped text of a file of the system; empty if it cannot be read."""
+    """Return the stripped text of a system file; empty if it is unreadable."""
     with suppress(OSError, UnicodeDecodeError):
         return path.read_text(encoding="utf-8").strip()
     return ""

@@ -1,4 +1,4 @@
-"""Ranks of a real job that exchange messages: torch.distributed (NCCL or gloo) and MPI behind one interface.
+"""Communication between ranks of a real job: torch.distributed (NCCL or gloo) and MPI behind one interface.
 
 `simnet.cluster.measure.running` times their collectives, `simnet.validate.replay` runs schedules on them. Libraries are
 imported when a communicator is made.
@@ -31,7 +31,7 @@ _MPI_LIBRARIES = {"MPICH": "mpich", "Open MPI": "openmpi"}
 
 
 class Communicator:
-    """The ranks of a job, as seen by one of them. Buffers are numpy arrays unless a library needs others."""
+    """One rank's interface to its job; buffers are NumPy arrays unless a library needs others."""
 
     # The carrier of messages, and its name in `simnet.validate.replay`.
     library: str
@@ -53,20 +53,20 @@ class Communicator:
         buffer[:] = content
 
     def get(self, buffer: Any) -> NDArray[Any]:
-        """Return a copy of what a buffer holds."""
+        """Return a copy of a buffer's content."""
         copy: NDArray[Any] = buffer.copy()
         return copy
 
     def group(self, ranks: Sequence[int]) -> Any:
-        """Return some of the ranks as a group, for `collective`; all ranks of the job call this."""
+        """Return a group of ranks for `collective`; all ranks of the job call this."""
         raise NotImplementedError
 
     def release(self, group: Any) -> None:
-        """Free a group; its members call this."""
+        """Free a group; all its members call this."""
         raise NotImplementedError
 
     def collective(self, name: str, out: Any, into: Any, group: Any, root: int = 0) -> None:
-        """Call a collective of the library; the members of a group do so. On a GPU it returns early, as `exchange`.
+        """Call a collective of the library at all members of a group. On a GPU it returns early, as `exchange`.
 
         It is all_reduce or broadcast, which leave the result in `out`, all_gather, reduce_scatter or alltoall. `root`
         is the place in the group of the rank that broadcasts.
@@ -74,18 +74,18 @@ class Communicator:
         raise NotImplementedError
 
     def versions(self) -> dict[str, str]:
-        """Return the versions of the libraries, by name."""
+        """Return the versions of the communication libraries, by name."""
         return {}
 
     def abort(self, why: str) -> None:
-        """End the job, where a rank that ends alone would leave the others waiting."""
+        """End all ranks of the job after an error, so that none waits for ever."""
 
     def exchange(self, sends: Sequence[Message], receives: Sequence[Message]) -> None:
-        """Start all messages at once, and wait for them; on a GPU only the stream waits."""
+        """Start all messages at once and wait for them; on a GPU only the stream waits."""
         raise NotImplementedError
 
     def finish(self) -> None:
-        """Wait until all started work is done, where `exchange` does not."""
+        """Wait until all started work is done, which `exchange` does not ensure on a GPU."""
 
     def barrier(self) -> None:
         """Wait for all ranks."""
@@ -96,11 +96,11 @@ class Communicator:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Leave the job, where Python does not when it ends."""
+        """Leave the job, if Python's exit does not."""
 
 
 def connect_ranks(backend: str, patience: float | None = None) -> Communicator:
-    """Join the job that this process is a rank of, by gloo, nccl or mpi; `patience` [s] bounds waiting for other ranks.
+    """Join this process's job by gloo, nccl or mpi; `patience` [s] limits the wait for other ranks.
 
     gloo and nccl need RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT in the environment, as ``torchrun`` sets them. Under
     Slurm the first two follow from its variables. InputError if there is no such backend, its library is not installed,
@@ -114,7 +114,7 @@ def connect_ranks(backend: str, patience: float | None = None) -> Communicator:
 
 
 class TorchCommunicator(Communicator):
-    """Ranks of torch.distributed; with nccl each rank has the GPU of its LOCAL_RANK, modulo their number."""
+    """Ranks of torch.distributed; with NCCL each rank uses GPU number LOCAL_RANK modulo the number of GPUs."""
 
     def __init__(self, backend: str, patience: float | None = None) -> None:
         try:
@@ -170,18 +170,18 @@ class TorchCommunicator(Communicator):
         return copy
 
     def group(self, ranks: Sequence[int]) -> Any:
-        """Return some of the ranks as a group."""
+        """Return a process group of some ranks."""
         if len(ranks) == self.size:
             return self._dist.group.WORLD
         return self._dist.new_group(list(ranks), **self._options)
 
     def release(self, group: Any) -> None:
-        """Free a group."""
+        """Destroy a process group."""
         if group is not self._dist.group.WORLD:
             self._dist.destroy_process_group(group)
 
     def collective(self, name: str, out: Any, into: Any, group: Any, root: int = 0) -> None:
-        """Call a collective of torch.distributed, as DDP and FSDP do."""
+        """Call a collective of torch.distributed, in the form that DDP and FSDP use."""
         dist = self._dist
         if name == "all_reduce":
             dist.all_reduce(out, group=group)
@@ -200,7 +200,7 @@ class TorchCommunicator(Communicator):
         return found
 
     def exchange(self, sends: Sequence[Message], receives: Sequence[Message]) -> None:
-        """Start all messages at once, and end when they are done; with nccl, have the stream wait for them."""
+        """Start all messages at once and wait for them; with NCCL only the stream waits."""
         dist = self._dist
         operations = [dist.P2POp(dist.irecv, part, peer) for peer, part in receives]
         operations += [dist.P2POp(dist.isend, part, peer) for peer, part in sends]
@@ -209,7 +209,7 @@ class TorchCommunicator(Communicator):
                 work.wait()
 
     def finish(self) -> None:
-        """Wait until everything that was started is done."""
+        """Wait until all started work is done."""
         if self._device.type == "cuda":
             self._torch.cuda.synchronize()
 
@@ -226,12 +226,12 @@ class TorchCommunicator(Communicator):
         return np.stack([part.cpu().numpy() for part in parts])
 
     def close(self) -> None:
-        """Leave the job."""
+        """Destroy the process group, and leave the job."""
         self._dist.destroy_process_group()
 
 
 class MpiCommunicator(Communicator):
-    """Ranks of MPI_COMM_WORLD by mpi4py; InputError if mpi4py or an MPI library is missing."""
+    """Ranks of MPI_COMM_WORLD through mpi4py; InputError if mpi4py or an MPI library is missing."""
 
     def __init__(self) -> None:
         try:
@@ -246,7 +246,7 @@ class MpiCommunicator(Communicator):
         self.rank, self.size = self._world.Get_rank(), self._world.Get_size()
 
     def exchange(self, sends: Sequence[Message], receives: Sequence[Message]) -> None:
-        """Start all messages at once, and end when they are done."""
+        """Start all messages at once, and wait for them."""
         world = self._world
         requests = [world.Irecv([part, self._mpi.BYTE], source=peer) for peer, part in receives]
         requests += [world.Isend([part, self._mpi.BYTE], dest=peer) for peer, part in sends]
@@ -264,11 +264,11 @@ class MpiCommunicator(Communicator):
         return parts
 
     def group(self, ranks: Sequence[int]) -> Any:
-        """Return some of the ranks as a group."""
+        """Return a communicator of some ranks."""
         return self._world.Split(0 if self.rank in ranks else self._mpi.UNDEFINED, self.rank)
 
     def release(self, group: Any) -> None:
-        """Give up a group."""
+        """Free a communicator."""
         group.Free()
 
     def collective(self, name: str, out: Any, into: Any, group: Any, root: int = 0) -> None:
@@ -288,14 +288,14 @@ class MpiCommunicator(Communicator):
         return {"mpi4py": self._binding, "MPI": " ".join(named.split())}
 
     def abort(self, why: str) -> None:
-        """End the job: the others would wait for ever."""
+        """Abort all ranks, since the others would wait for ever."""
         sys.stderr.write(f"error: {why}\n")
         sys.stderr.flush()
         self._world.Abort(2)
 
 
 def torch_environment(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that torch.distributed lacks and Slurm knows; InputError if any remains missing."""
+    """Return the variables torch.distributed needs that Slurm defines; InputError if any is missing."""
     found = {}
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
         if name in given:
@@ -309,5 +309,5 @@ def torch_environment(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def first_line(error: BaseException) -> str:
-    r"""Return the first line of an error, at most 200 characters of it."""
+    r"""Return the first line of an error message, cut to 200 characters."""
     return (str(error).strip() or type(error).__name__).splitlines()[0][:200]

@@ -1,4 +1,4 @@
-"""A description of the machines: versions, processors, network cards, settings of libraries.
+"""Descriptions of the machines: versions, processors, network cards, settings of communication libraries.
 
 Nodes are numbers; names and addresses of hosts are not written. Of the environment only settings of communication
 libraries are written, without paths, hosts, addresses and possible secrets.
@@ -39,7 +39,7 @@ _ADDRESS = re.compile(r"\d+\.\d+\.\d+\.\d+|[0-9a-fA-F]*:[0-9a-fA-F:]*:|\.[a-zA-Z
 
 
 def library_settings(environment: Mapping[str, str], hosts: Collection[str] = ()) -> dict[str, str]:
-    """Return the settings of communication libraries, by name.
+    """Return environment variables of communication libraries by name; private values are hidden.
 
     `hosts` are short names of hosts, which no shown value contains.
     """
@@ -54,7 +54,7 @@ def _fact_text(name: str, value: str, hosts: Collection[str]) -> str:
 
 
 def node_of_ranks(communicator: Communicator) -> list[int]:
-    """Return the number of the node of each rank, in order of appearance; every rank calls this."""
+    """Return the node number of each rank, counted in order of appearance; every rank calls this."""
     own = f"{socket.gethostname()} {cards.read_system_text(Path('/proc/sys/kernel/random/boot_id'))}"
     seen = communicator.gather(np.array([float_digest(own.encode())]))[:, 0].tolist()
     numbers = {one: number for number, one in enumerate(dict.fromkeys(seen))}
@@ -62,7 +62,7 @@ def node_of_ranks(communicator: Communicator) -> list[int]:
 
 
 def hosts_of_ranks(communicator: Communicator) -> set[str]:
-    """Return the short names of the hosts of all ranks; every rank calls this."""
+    """Return the short host names of all ranks; every rank calls this."""
     name = socket.gethostname().partition(".")[0].encode()[:_LABEL]
     seen = communicator.gather(np.frombuffer(name.ljust(_LABEL, b"\0"), dtype=np.uint8).astype(float))
     names = {bytes(one.astype(np.uint8)).rstrip(b"\0").decode(errors="ignore") for one in seen}
@@ -70,13 +70,13 @@ def hosts_of_ranks(communicator: Communicator) -> set[str]:
 
 
 def cards_in_use(communicator: Communicator) -> int:
-    """Return the number of cards of each node in use; 0 unless all ranks agree. Every rank calls this."""
+    """Return the number of network cards in use per node; 0 unless all ranks agree. Every rank calls this."""
     seen = communicator.gather(np.array([float(cards.count_cards(communicator.library, os.environ))]))
     return int(seen.min()) if np.ptp(seen) == 0 else 0
 
 
 def describe_job(communicator: Communicator, node_of: Sequence[int], backend: str) -> list[str]:
-    """Return a description of job and machines, a line each, given the node of each rank; every rank calls this."""
+    """Return lines that describe the job and its machines, given each rank's node; every rank calls this."""
     hosts = hosts_of_ranks(communicator)
     machine = {
         "processor": f"{processor_name()}, {os.cpu_count()} of them",
@@ -97,7 +97,7 @@ def describe_job(communicator: Communicator, node_of: Sequence[int], backend: st
 
 
 def describe_placement(node_of: Sequence[int]) -> str:
-    """Return the placement of ranks on nodes, in words."""
+    """Return the placement of ranks on nodes as text: "16 on 2 nodes, 8 on each"."""
     counts = sorted(node_of.count(one) for one in set(node_of))
     if len(counts) == 1:
         return f"{counts[0]} on 1 node"
@@ -106,5 +106,5 @@ def describe_placement(node_of: Sequence[int]) -> str:
 
 
 def float_digest(content: bytes) -> float:
-    """Return a hash that a float holds exactly."""
+    """Return a 48-bit hash of content as a float, which holds it exactly."""
     return float(int.from_bytes(hashlib.sha256(content).digest()[:6], "big"))

@@ -1,4 +1,4 @@
-"""A job on this machine: its ranks are processes that are started here."""
+"""A measurement on this machine, whose ranks are local processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_PROCESSES = 64
 
 
 def on_this_machine(processes: int, session: Session, say: Say) -> list[str]:
-    """Measure among 2 to `MAX_PROCESSES` processes over the loopback interface, and return remarks."""
+    """Measure among 2 to `MAX_PROCESSES` local processes over the loopback interface; return remarks."""
     if session.backend == "mpi":
         raise InputError("starts ranks of gloo or nccl; those of MPI start with mpirun", file="--processes")
     if not 2 <= processes <= MAX_PROCESSES:
@@ -44,7 +44,7 @@ def on_this_machine(processes: int, session: Session, say: Say) -> list[str]:
 
 
 def _run_rank(rank: int, ranks: int, port: int, session: Session, report: Report) -> list[str]:
-    """Run one rank."""
+    """Run one rank of a local measurement in this process, and return its remarks."""
     os.environ |= {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),

@@ -1,4 +1,4 @@
-"""The plan of a measurement: which collectives, among which ranks, of which sizes.
+"""The plan of a measurement: collectives, groups of ranks and sizes.
 
 A *group* is some ranks of the job: whole nodes, single ranks of nodes, and parts of one node, so the sharing of network
 cards can be determined. Sizes are total sizes as in nccl-tests, and grow by a factor.
@@ -38,7 +38,7 @@ _LOOKED_AT = 6
 
 @dataclass(frozen=True)
 class Group:
-    """Ranks that call collectives together, ascending (of a pair, the sender first), and the number of their nodes."""
+    """Ranks that call collectives together, ascending (in a pair the sender first), and their number of nodes."""
 
     ranks: tuple[int, ...]
     nodes: int
@@ -49,7 +49,7 @@ class Group:
 
 @dataclass(frozen=True)
 class PlannedCurve:
-    """A collective of `COLLECTIVES` or `OF_PAIRS` in one group, over ascending total sizes [byte]."""
+    """A collective or point-to-point test in one group, to be timed at ascending total sizes [byte]."""
 
     collective: str
     group: Group
@@ -58,7 +58,7 @@ class PlannedCurve:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A user's choice of measurements."""
+    """The user's choice of measurements: collectives, sizes [byte], numbers of ranks, and pairs."""
 
     # Of `COLLECTIVES`.
     collectives: Sequence[str] = COLLECTIVES
@@ -73,7 +73,7 @@ class Wanted:
 
 
 def plan_curves(wanted: Wanted, node_of: Sequence[int]) -> list[PlannedCurve]:
-    """Return the curves to measure on a job, given the node of each rank: pairs, then groups, the smallest first."""
+    """Return the curves to measure, given the node of each rank: pairs first, then groups by size."""
     for name in wanted.collectives:
         if name not in COLLECTIVES:
             raise InputError(f"there is no {name!r}; {suggest_names(name, COLLECTIVES)}", file="--what")
@@ -95,7 +95,7 @@ def plan_curves(wanted: Wanted, node_of: Sequence[int]) -> list[PlannedCurve]:
 
 
 def plan_groups(node_of: Sequence[int]) -> list[Group]:
-    """Return the groups of a job, the smallest first, given the node of each rank.
+    """Return the groups of ranks to measure, smallest first, given the node of each rank.
 
     With r ranks on each of n nodes: parts of the first node, its first rank or all ranks of the first 2, 4, 8, ...
     nodes, and parts of every node, in powers of two. With unequal nodes r is the minimum, and the whole job is a group
@@ -117,7 +117,7 @@ def plan_groups(node_of: Sequence[int]) -> list[Group]:
 
 
 def plan_pairs(node_of: Sequence[int], which: Pairs) -> list[Group]:
-    """Return pairs of ranks, as `Wanted` has them: two ranks of a node, first ranks of neighbouring nodes."""
+    """Return pairs of ranks to measure: two on one node, and the first ranks of neighbouring nodes."""
     if which == "none":
         return []
     first: dict[int, int] = {}
@@ -134,7 +134,7 @@ def plan_pairs(node_of: Sequence[int], which: Pairs) -> list[Group]:
 
 
 def size_series(smallest: float, largest: float, factor: float) -> list[int]:
-    """Return sizes [byte] that grow by a factor, up to the largest; InputError with none, or with more than 1,000."""
+    """Return a geometric series of sizes [byte] up to the largest; InputError if empty or above 1,000 sizes."""
     if not ELEMENT <= smallest <= largest:
         raise InputError(f"must begin at {ELEMENT} B to {largest:g} B, their end, got {smallest:g} B", file="--sizes")
     if not 1.01 <= factor <= 1024:
@@ -148,11 +148,11 @@ def size_series(smallest: float, largest: float, factor: float) -> list[int]:
 
 
 def divisible_sizes(collective: str, wanted: Sequence[int], ranks: int) -> tuple[int, ...]:
-    """Return the sizes nearest to the wanted ones that divide evenly among the ranks."""
+    """Return the nearest sizes [byte] to the wanted ones that divide evenly among the ranks."""
     part = ELEMENT * (ranks if collective in PARTED_COLLECTIVES else 1)
     return tuple(dict.fromkeys(max(1, round(one / part)) * part for one in wanted))
 
 
 def _powers_of_two(most: int) -> list[int]:
-    """Return the powers of two up to a number, and this number."""
+    """Return the powers of two up to `most`, and `most` itself, ascending."""
     return sorted({most, *(2**power for power in range(most.bit_length()))})

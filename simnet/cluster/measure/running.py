@@ -1,4 +1,4 @@
-"""The measurement: all ranks of a job go through the same curves in step, and each gets all times.
+"""The measurement loop: all ranks of a job time the same curves in step, and each rank gets all times.
 
 In a repetition the slowest rank counts. Repetitions of all sizes of a curve take turns, so a disturbance affects all
 sizes alike. Ranks outside of the present group wait. All decisions (number of calls, repetitions, sizes left out) use
@@ -31,7 +31,7 @@ _REDUCED = ("all_reduce", "reduce_scatter")
 
 @dataclass
 class MeasuredRows:
-    """Rows of results, by `simnet.cost_models.calibration.readers.TABLE_COLUMNS`, and remarks on what was left out."""
+    """Measured rows with the calibration readers' `TABLE_COLUMNS`, and remarks on curves left out."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
@@ -40,7 +40,7 @@ class MeasuredRows:
 def measure_curves(
     communicator: Communicator, wanted: Sequence[PlannedCurve], seconds: float, say: Say
 ) -> MeasuredRows:
-    """Time curves; every rank of the job calls this, with the same curves."""
+    """Time the planned curves within a budget [s]; every rank of the job calls this with the same curves."""
     found, budget = MeasuredRows(), Budget(seconds, len(wanted))
     origin = time.perf_counter()
     group: tuple[int, ...] = ()
@@ -71,7 +71,7 @@ def _release_group(communicator: Communicator, group: Sequence[int], handle: Any
 
 @dataclass
 class _CurveTimer:
-    """Times the calls of a curve at one rank, in step with all other ranks."""
+    """Timer of one curve's calls at one rank, in step with all other ranks."""
 
     communicator: Communicator
     curve: PlannedCurve
@@ -83,12 +83,12 @@ class _CurveTimer:
         self._calls = 0
 
     def shared(self, value: float) -> tuple[list[float], float]:
-        """Return the values of all members, and the seconds since the start by the clock of rank 0."""
+        """Return every group member's value, and the seconds since the start by the clock of rank 0."""
         table = self.communicator.gather(np.array([value, time.perf_counter() - self.origin]))
         return table[list(self.curve.group.ranks), 0].tolist(), float(table[0, 1])
 
     def attempt(self) -> tuple[int, str]:
-        """Return the number of wrong elements of a small call, and the reason why it fails, if it does."""
+        """Run a small call; return the number of wrong elements, and the reason if it fails on all ranks."""
         count, reason = math.nan, ""
         if self.member:
             curve = self.curve
@@ -104,13 +104,13 @@ class _CurveTimer:
         return (0, reason or "it fails") if failed else (int(sum(counts)), "")
 
     def made(self, nbytes: int) -> PreparedCall | None:
-        """Return the call of a size, at a rank that makes it."""
+        """Return the prepared call of a size; None at ranks outside the group."""
         if not self.member:
             return None
         return prepare_call(self.communicator, self.curve.collective, self.curve.group, self.handle, nbytes)
 
     def repetition(self, made: PreparedCall | None, count: int) -> tuple[float, float]:
-        """Return the time of one of so many calls in a row at the slowest rank, and the time since the start [s].
+        """Time `count` calls in a row; return time per call at the slowest rank, and time since the start [s].
 
         An uncounted call comes first, so ranks start as they do where calls follow each other; after a barrier they
         start as far apart as its last messages take.
@@ -130,7 +130,7 @@ class _CurveTimer:
 
 
 def _measure_curve(timer: _CurveTimer, budget: Budget, found: MeasuredRows) -> float:
-    """Measure the sizes of a curve, and return the time since the start."""
+    """Measure one curve into `found`, and return the time since the start [s]."""
     curve = timer.curve
     mistakes, reason = timer.attempt()
     _, elapsed = timer.shared(0.0)
@@ -153,7 +153,7 @@ def _measure_curve(timer: _CurveTimer, budget: Budget, found: MeasuredRows) -> f
 
 @dataclass
 class _CurvePoint:
-    """A size of a curve, its call, the calls in a repetition, and the times of repetitions."""
+    """One size of a curve: bytes, prepared call, calls per repetition, and repetition times [s]."""
 
     nbytes: int
     made: PreparedCall | None
@@ -161,12 +161,12 @@ class _CurvePoint:
     seconds: list[float] = field(default_factory=list)
 
     def done(self, time_left: bool) -> bool:
-        """Return whether no repetition has to follow."""
+        """Return whether the size has enough repetitions."""
         return len(self.seconds) >= LEAST and (not time_left or len(self.seconds) >= MOST or is_settled(self.seconds))
 
 
 def _first_calls(timer: _CurveTimer, end: float, elapsed: float) -> tuple[list[_CurvePoint], float]:
-    """Make first calls of each size; return the sizes that there is time for, and the time since the start."""
+    """Time a first call of each size; return the sizes that fit the remaining time, and the time since the start."""
     curve = timer.curve
     share = max(0.0, end - elapsed) / len(curve.sizes)
     points: list[_CurvePoint] = []
@@ -187,7 +187,7 @@ def _first_calls(timer: _CurveTimer, end: float, elapsed: float) -> tuple[list[_
 
 
 def _expected_time(calls: Sequence[tuple[int, float]], nbytes: int) -> float:
-    """Return the expected time of a call of so many bytes, on the line through the last two calls."""
+    """Return the expected time of a call of a size [s], extrapolated linearly from the last two calls."""
     (first, before), (last, seconds) = calls[0], calls[-1]
     if last <= first:
         return seconds
@@ -195,7 +195,7 @@ def _expected_time(calls: Sequence[tuple[int, float]], nbytes: int) -> float:
 
 
 def _curve_row(curve: PlannedCurve, point: _CurvePoint, mistakes: int) -> dict[str, Any]:
-    """Return a row of the table, given the number of wrong elements."""
+    """Return the table row of one size of a curve: statistics of its times, bandwidths, wrong elements."""
     ranks, nbytes, inside = len(curve.group.ranks), point.nbytes, operations_per_call(curve.collective, point.nbytes)
     spread = spread_columns([one / inside for one in point.seconds])
     bandwidth, factor = nbytes / spread["seconds"], bus_factor(curve.collective, ranks)
@@ -220,7 +220,7 @@ def _curve_row(curve: PlannedCurve, point: _CurvePoint, mistakes: int) -> dict[s
 
 
 def _time_range(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the times of the smallest and the largest size, in words."""
+    """Return the times of the smallest and the largest size as text."""
     if not rows:
         return "left out"
     return " to ".join(

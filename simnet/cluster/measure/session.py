@@ -1,4 +1,4 @@
-"""A measurement at one rank of a job, from joining to the file that rank 0 writes."""
+"""A measurement at one rank of a job, from joining the job to the file that rank 0 writes."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ KERNELS = 0.2
 
 
 class _AgreedError(InputError):
-    """A refusal that all ranks know of: each ends by itself."""
+    """An error that all ranks know of, so that each ends by itself."""
 
 
 @dataclass(frozen=True)
 class Session:
-    """A measurement and its files."""
+    """A measurement session: output files, backend, measurements and time budget [s]."""
 
     # The tidy CSV to write.
     out: Path
@@ -53,12 +53,12 @@ class Session:
 
     @property
     def files(self) -> list[Path]:
-        """The files to write."""
+        """The files that the session writes."""
         return [self.out, *([self.device] if self.device is not None else [])]
 
 
 def run_session(session: Session, say: Say) -> list[str]:
-    """Measure and write; every rank of the job calls this. Return remarks at rank 0, nothing at others.
+    """Join the job, measure and write; every rank calls this. Return remarks at rank 0, else an empty list.
 
     `say` reports the progress in lines of text, at rank 0.
     """
@@ -92,7 +92,7 @@ def _join_session(communicator: Communicator, session: Session, say: Say) -> lis
 
 
 def _agree_on(communicator: Communicator, work: Callable[[], T]) -> T:
-    """Do something at every rank; if it is refused at any, end all of them, and report it at the first."""
+    """Call a function at every rank; if it fails at any, end all ranks and raise the error at the first such rank."""
     refusal: InputError | None = None
     try:
         done = work()
@@ -109,7 +109,7 @@ def _agree_on(communicator: Communicator, work: Callable[[], T]) -> T:
 def _write_session(
     session: Session, found: MeasuredRows, told: Sequence[str], common: tuple[str, int], for_kernels: float
 ) -> list[str]:
-    """Write the files, and return remarks."""
+    """Write the measured table and the device profile, if wanted, and return remarks."""
     if not found.rows:
         raise InputError(f"nothing could be measured; the first reason: {found.left_out[0]}", file="simnet measure")
     remarks = [*told, *(f"left out: {one}" for one in found.left_out)]
@@ -129,7 +129,7 @@ def _write_session(
 
 
 def measured_table(rows: Sequence[dict[str, Any]], library: str, cards: int = 0) -> pd.DataFrame:
-    """Return measured rows as a table, with library and cards (0 if unknown)."""
+    """Return measured rows as a table with ranks per node, library, and network cards (left out if 0)."""
     made = pd.DataFrame(rows)
     each = made["ranks"] // made["nodes"]
     made["ranks_per_node"] = each.where(each * made["nodes"] == made["ranks"]).astype("Int64")

@@ -31,7 +31,7 @@ _CALLS, _REPETITIONS = 2000, 20
 
 
 def calls_in_a_row(seconds: float, share: float) -> int:
-    """Return the number of calls of a repetition, for a call of about so many seconds.
+    """Return the number of calls per repetition, given the time of a call and the size's share of time [s].
 
     `share` is the time for all repetitions [s].
     """
@@ -39,7 +39,7 @@ def calls_in_a_row(seconds: float, share: float) -> int:
 
 
 def is_settled(seconds: Sequence[float]) -> bool:
-    """Return whether the median of the times of repetitions [s] is known to `WITHIN`."""
+    """Return whether the median repetition time is known within the relative half-width `WITHIN`."""
     if len(seconds) < LEAST:
         return False
     low, median, high = np.quantile(seconds, (0.25, 0.5, 0.75))
@@ -48,22 +48,22 @@ def is_settled(seconds: Sequence[float]) -> bool:
 
 @dataclass
 class Budget:
-    """The time for all curves [s], shared evenly among the `left` curves."""
+    """The time budget of all curves [s], shared evenly among the `left` curves."""
 
     total: float
     left: int
 
     def end(self, elapsed: float) -> float:
-        """Return the time by which the next curve has to be done, after `elapsed` seconds [s]."""
+        """Return the deadline of the next curve [s], given the elapsed time [s]."""
         return elapsed + max(0.0, self.total - elapsed) / max(1, self.left)
 
 
 def spread_columns(seconds: Sequence[float]) -> dict[str, float]:
-    """Return the columns of a table that summarise the times of repetitions [s]."""
+    """Return the table columns that summarise repetition times: median, quantiles, minimum and maximum [s]."""
     ends = {"_min": 0.0, "_p10": 0.1, "_p50": 0.5, "_p90": 0.9, "_max": 1.0, "": 0.5}
     return {f"seconds{name}": round_digits(float(np.quantile(seconds, at))) for name, at in ends.items()}
 
 
 def round_digits(value: float) -> float:
-    """Return a number with six digits, more than its precision."""
+    """Return a number rounded to six significant digits."""
     return float(f"{value:.6g}")

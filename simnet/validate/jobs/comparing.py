@@ -1,4 +1,4 @@
-"""Measured iterations of jobs beside predicted ones: errors by exchange and part, intervals, winner and order."""
+"""Comparison of measured and predicted iterations of jobs: errors, intervals, winner and order."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HEADINGS = ("policy", "part", "measured", "predicted", "error", "interval", "ins
 
 @dataclass(frozen=True)
 class Comparison:
-    """Measured iterations next to predicted ones."""
+    """Measured and predicted iterations of a job, by policy and part of the iteration."""
 
     # What was predicted.
     prediction: JobPrediction
@@ -42,13 +42,13 @@ class Comparison:
 
     @property
     def totals(self) -> pd.DataFrame:
-        """Return the rows of whole iterations under policies with one exchange, by policy."""
+        """The rows of whole iterations, indexed by policy, for policies with one fixed exchange."""
         fixed = self.policies.loc[self.policies["fixed"], "policy"]
         found = self.parts[(self.parts["part"] == "total") & self.parts["policy"].isin(fixed)]
         return found.set_index("policy")
 
     def winner_is_right(self) -> bool | None:
-        """Return whether the policy predicted to be fastest is, or within `MARGIN`; None with one policy alone."""
+        """Return whether the predicted winner is within `MARGIN` of the measured one; None with one policy."""
         totals = self.totals
         if len(totals) < 2:
             return None
@@ -56,11 +56,11 @@ class Comparison:
         return bool(measured[predicted.argmin()] <= (1 + MARGIN) * measured.min())
 
     def pairs(self) -> tuple[int, int]:
-        """Return how many pairs of policies differ by more than `MARGIN`, and how many of these are in order."""
+        """Return the number of policy pairs that differ by more than `MARGIN`, and of those predicted in order."""
         return pairs_in_order(*(self.totals[name].tolist() for name in ("measured", "predicted")))
 
     def rows(self) -> list[list[str]]:
-        """Return the rows of a table for people."""
+        """Return the rows of a comparison table as text cells."""
         found = []
         for one in self.parts.to_dict("records"):
             measured, predicted, low, high = (
@@ -72,7 +72,7 @@ class Comparison:
         return found
 
     def sentences(self) -> list[str]:
-        """Return what comes of it."""
+        """Return sentences on the winner, the order of pairs, and policies that change their exchange."""
         totals = self.totals
         found = []
         if (right := self.winner_is_right()) is not None:
@@ -94,7 +94,7 @@ class Comparison:
         return found
 
     def figures(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the comparison as JSON types."""
         judged, ordered = self.pairs()
 
         def plain(rows: pd.DataFrame) -> list[dict[Hashable, Any]]:
@@ -110,7 +110,7 @@ class Comparison:
         }
 
     def drawn(self) -> Plot:
-        """Return a figure: whole iterations, measured and predicted, and what they consist of."""
+        """Return a bar plot of measured and predicted iterations, split into stages."""
         names, kinds = list(self.totals.index), ("compute", "select", "exposed", "update")
         by_part = self.parts.pivot(index="policy", columns="part", values=["measured", "predicted"]).fillna(0.0) * 1e3
         with style():
@@ -142,14 +142,14 @@ class Comparison:
 
 
 def pairs_in_order(measured: Sequence[float], predicted: Sequence[float]) -> tuple[int, int]:
-    """Return how many pairs of times differ by more than `MARGIN` as measured, and how many of these are in order."""
+    """Return the number of pairs whose measured times differ by more than `MARGIN`, and of those in order."""
     pairs = combinations(sorted(zip(measured, predicted, strict=True)), 2)
     judged = [ours < other for (fast, ours), (slow, other) in pairs if slow > (1 + MARGIN) * fast]
     return len(judged), sum(judged)
 
 
 def compare_iterations(measured: pd.DataFrame, prediction: JobPrediction, skip: int = SKIPPED) -> Comparison:
-    """Compare measured iterations with predicted ones."""
+    """Return the comparison of measured and predicted iterations, without the first `skip` ones."""
     parts, policies = [], []
     for policy, own in measured.groupby("policy", sort=False):
         predicted = prediction.iterations[prediction.iterations["policy"] == policy]

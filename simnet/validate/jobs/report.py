@@ -1,4 +1,4 @@
-"""How far the shipped measured jobs are from their predictions: the section on jobs of docs/validation.md."""
+"""Report on the shipped measured jobs and their predictions: the section on jobs of docs/validation.md."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ _HEAD = (
 
 
 def read_shipped(name: str) -> pd.DataFrame:
-    """Return a table of the shipped jobs: ``measured``, ``predicted``, ``first``, or ``settings``, a row for each."""
+    """Return a shipped table of jobs: ``measured``, ``predicted``, ``first`` or ``settings``."""
     return pd.read_csv(io.StringIO(_SHIPPED.joinpath(f"{name}.csv").read_text(encoding="utf-8")))
 
 
 def settings_where(column: str) -> set[str]:
-    """Return the settings that have a mark in ``settings.csv``: ``seen``, ``telling`` or ``changes``."""
+    """Return the settings that a flag of ``settings.csv`` marks: ``seen``, ``telling`` or ``changes``."""
     rows = read_shipped("settings")
     return set(rows.loc[rows[column], "setting"])
 
 
 def shipped_jobs() -> pd.DataFrame:
-    """Return the shipped jobs: a row per setting, policy and iteration, measured and predicted (``_ours``)."""
+    """Return the shipped jobs, a row per setting, policy and iteration; predicted columns end in ``_ours``."""
     keys = ["setting", "policy", "iteration"]
     both = read_shipped("measured").merge(read_shipped("predicted"), on=keys, suffixes=("", "_ours"))
     return both[both["iteration"] >= SKIPPED]
 
 
 def typical(both: pd.DataFrame) -> pd.DataFrame:
-    """Return medians over iterations of jobs with one exchange, a row per setting and exchange.
+    """Return medians over iterations of jobs with one exchange, a row per setting and exchange (means if links change).
 
     On links that change they are means: a job that goes on a little faster has other links in the one in the middle.
     """
@@ -57,7 +57,7 @@ def typical(both: pd.DataFrame) -> pd.DataFrame:
 
 
 def job_figures(both: pd.DataFrame) -> dict[str, Any]:
-    """Return what the section is about: errors, order, intervals, and what flexible policies took."""
+    """Return statistics of the shipped jobs: errors, order, interval coverage, and flexible policies."""
     rows = typical(both)
     winners = judged = 0
     pairs = ordered = 0
@@ -93,7 +93,7 @@ def _spread_of(errors: pd.Series[float]) -> dict[str, float]:
 
 
 def job_section() -> str:
-    """Return the section, in Markdown."""
+    """Return the section on jobs of docs/validation.md, in Markdown."""
     both = shipped_jobs()
     found, rows = job_figures(both), typical(both)
     about = tomllib.loads(_SHIPPED.joinpath("about.toml").read_text(encoding="utf-8"))
@@ -150,7 +150,7 @@ def job_section() -> str:
 
 
 def _first_job() -> list[str]:
-    """Return a table of the job that was measured before simnet had hooks."""
+    """Return the Markdown table of the job that was measured before simnet had hooks."""
     rows = read_shipped("first")
     with as_file(_SHIPPED.joinpath("first.yaml")) as path:
         ours = predict_job(load(path)).medians()["total_s"]

@@ -1,4 +1,4 @@
-"""The logs of measured jobs: read, checked, and put together over ranks."""
+"""Logs of measured jobs: reading, validation and aggregation over ranks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _EARLIER = {"communicate_s": "messages_s", "wait_s": "exposed_s"}
 
 
 def read_job_logs(folder: Path) -> pd.DataFrame:
-    """Return the logs of a job: a row per rank and iteration.
+    """Return the logs of a job as a table, a row per rank and iteration.
 
     Returns
     -------
@@ -59,7 +59,7 @@ def _read_log(path: Path) -> pd.DataFrame:
 
 
 def over_ranks(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per policy and iteration: the means over ranks, and of messages the least.
+    """Return a row per policy and iteration: means over ranks, and the minimum of message times.
 
     Who enters an exchange last waits for nobody: of all ranks it has messages under way for the shortest time.
     """
@@ -71,7 +71,7 @@ def over_ranks(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def policies_of(measured: pd.DataFrame, loaded: Scenario) -> list[str]:
-    """Return the policies that were measured, in their order; raise InputError if the scenario lacks one."""
+    """Return the measured policies in order of appearance; InputError if the scenario lacks any."""
     found = [str(one) for one in measured["policy"].unique()]
     known = loaded.config.policies
     for policy in found:

@@ -46,7 +46,7 @@ MISSING: tuple[Missing, ...] = tuple(map(Missing._make, read_published("missing.
 
 
 def reproduction(name: str) -> Reproduction:
-    """Return a reproduction by its name."""
+    """Return a reproduction by name."""
     if name not in REPRODUCTIONS:
         raise InputError(f"there is no reproduction {name!r}; {suggest_names(name, REPRODUCTIONS)}")
     return REPRODUCTIONS[name]

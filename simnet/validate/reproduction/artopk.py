@@ -62,7 +62,7 @@ def _star_network(workers: int, alpha_ms: float, gbps: float) -> Network:
 
 
 def simulated_ms(collective: str, workers: int, alpha_ms: float, gbps: float, nbytes: float) -> float:
-    """Return how long the messages of a collective take on an idle star [ms]."""
+    """Return the simulated time of a collective's messages on an idle star [ms]."""
     schedule = SCHEDULES[collective](workers, nbytes)
     return float(1e3 * _star_network(workers, float(alpha_ms), float(gbps)).time(schedule).finish)
 
@@ -81,13 +81,13 @@ def _row_place(row: dict[Hashable, Any]) -> str:
 
 
 def _times(frame: pd.DataFrame, what: Callable[[dict[Hashable, Any]], str]) -> list[Row]:
-    """Return published times of communication beside those of messages on an idle star."""
+    """Return rows that compare published communication times with simulated ones on an idle star."""
     records = list(_table_records(frame))
     return [Row(what(row), row["published_ms"], _comm_time(row, row["parameters"]), "ms", None) for row in records]
 
 
 def dense_over_star(device: DeviceProfile | None = None) -> float:
-    """Return the step time of dense SGD over STAR-Topk, ResNet50 at 1 %: Table IV, or with the costs of a device."""
+    """Return the step-time ratio of dense SGD to STAR-Topk, ResNet50 at 1 %: Table IV, or for a device."""
     frame = tables.read_published("table_iv.csv")
     chosen = frame[(frame["model"] == "ResNet50") & frame["method"].isin(["DenseSGD", "STAR-Topk"])]
     dense, star = _table_records(chosen[chosen["density"].isin([1, 0.01])])
@@ -125,7 +125,7 @@ def table_ii() -> list[Row]:
 
 
 def _step_times(name: str) -> list[Row]:
-    """Return the step times of Table III, IV or V, by the name of its file."""
+    """Return rows of step times for Table III, IV or V, from the file of that name."""
     compression = tables.read_published("fig_2.csv").set_index(["method", "model", "density"])["compression_ms"]
     rows = []
     for row in _table_records(tables.read_published(name)):
@@ -290,7 +290,7 @@ def fig_8_jobs() -> list[Row]:
 
 
 def _epoch_shares(frame: pd.DataFrame, column: str, echo: bool = False) -> list[Row]:
-    """Return the epochs per collective of Fig. 8, ours from a column."""
+    """Return rows of epochs per collective for Fig. 8, with our values from a column."""
     step = round(1 / tables.STEPS, 4)
     names = frame["config"] + ", " + frame["collective"]
     pairs = zip(names, frame["published_epochs"], frame[column], strict=True)

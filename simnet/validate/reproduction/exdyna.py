@@ -52,7 +52,7 @@ _ITERATIONS, _SETTLED = 120, 60
 
 
 def resnet18(classes: int) -> list[int]:
-    """Return the sizes of the tensors of ResNet-18 for images of 32 x 32."""
+    """Return the tensor sizes of ResNet-18 for 32 x 32 images, in entries."""
     sizes, before = [3 * 64 * 9, 64, 64], 64
     for width in (64, 128, 256, 512):
         for block in range(2):
@@ -64,7 +64,7 @@ def resnet18(classes: int) -> list[int]:
 
 
 def lstm() -> list[int]:
-    """Return the sizes of the tensors of the LSTM for WikiText-2: three layers of 650, embedding tied."""
+    """Return the tensor sizes of the WikiText-2 LSTM, in entries: three layers of 650, tied embedding."""
     words, width = 28_869, 650
     return [words * width, *[4 * width * width, 4 * width * width, 4 * width, 4 * width] * 3, words]
 
@@ -75,7 +75,7 @@ TASKS = {"resnet18_cifar10": resnet18(10), "resnet18_cifar100": resnet18(100), "
 
 @cache
 def _logged_density(scheme: str) -> tuple[float, float]:
-    """Return density over the target, and padding as logged: means of the most and of worker 0's own entries."""
+    """Return density and padding ratio of simulated iterations, as the reference logs them: means after settling."""
     source = synthetic(11_173_962, 4, scale=200, seed=0)
     options: Mapping[str, Any] = {"threshold": 0.5} if scheme == "hardthreshold" else STARTS.get(scheme, {})
     model = create(scheme, 4, source.parameters, 0.001, **options)

@@ -1,4 +1,4 @@
-"""What is stated of published gains of sharded training and newer compressors, and what is taken for the rest.
+"""Stated settings of published gains (sharded training, newer compressors), and assumed values for the rest.
 
 It was written, and is in the history of this file, before anything was simulated, though with the published values
 known. What came to it later, from measured figures and released code, is marked so. `STATED` says it in words, with

@@ -1,4 +1,4 @@
-"""Published gains of sharded training and newer compressors: their sign, and whether they lie in an interval.
+"""Published gains of newer compressors, compared with simulated intervals by sign and range.
 
 No paper says all of its setting. So what simnet gives is an interval, from one end of what is not stated to the other.
 Where that is so wide that hardly anything could be outside, the gain is shown for orientation.
@@ -26,19 +26,19 @@ ONE_BIT, ZERO_ONE, ARC, OMNI, THC = "1-bit Adam", "0/1 Adam", "ARC-Top-K", "Omni
 
 
 def published(scheme: str, what: str) -> tuple[Interval, str]:
-    """Return a published gain and its unit."""
+    """Return a published gain as an interval, and its unit."""
     (row,) = read_published("gains.csv").query("scheme == @scheme and what == @what").to_dict("records")
     return Interval(float(row["least"]), float(row["most"])), str(row["unit"])
 
 
 def gain_row(scheme: str, what: str, ours: Interval, *, judged: bool = True) -> Row:
-    """Return the row of a published gain."""
+    """Return the row that compares a published gain with our interval, judged or for orientation."""
     theirs, unit = published(scheme, what)
     return Row(what, theirs, ours, unit, 0.0 if judged else None)
 
 
 def bytes_row(scheme: str, what: str, ours: float) -> Row:
-    """Return the row of how many times fewer bytes there are; the tolerance is what the printed digit leaves open."""
+    """Return the row that compares byte-reduction factors; the tolerance 0.5 is the rounding of the printed integer."""
     theirs, unit = published(scheme, what)
     return Row(what, theirs.low, ours, unit, 0.5, absolute=True)
 
@@ -47,12 +47,12 @@ def bytes_row(scheme: str, what: str, ours: float) -> Row:
 
 
 def iterations_of(scenario: str, *changes: str) -> dict[str, Any]:
-    """Return the iterations of a scenario by policy."""
+    """Return the simulated iterations of a scenario with overrides, as tables by policy."""
     return {name: one.iterations for name, one in runner.results_of(load(scenario, list(changes)).build()).items()}
 
 
 def computing_range(operations: float, flops: Interval) -> Interval:
-    """Return seconds of so many operations, the fastest first."""
+    """Return the compute time of a number of operations [s], from the highest to the lowest FLOP/s."""
     return Interval(operations / flops.high, operations / flops.low, operations / flops.middle)
 
 
@@ -95,7 +95,7 @@ def arc_top_k() -> list[Row]:
 
 
 def _arc_step(name: str, parameters: int, dense: float, computing: float, device: str, kept: float) -> float:
-    """Return what a step of ARC-Top-K takes over the links that a dense step means [s]."""
+    """Return the step time of ARC-Top-K [s], over links whose rate follows from the measured dense step."""
     rate = 2 * 3 / 4 * 4 * parameters / (dense - computing)
     changes = (
         f"job.model={name}",
@@ -129,7 +129,7 @@ def omnireduce() -> list[Row]:
 
 
 def blocks_gain(bandwidth: float, latency: float, share: float) -> float:
-    """Return the speed-up over a ring of 8 workers that reduce a tensor with few nonempty blocks."""
+    """Return OmniReduce's speed-up over a dense ring of 8 workers, for a share of nonempty blocks."""
     network = Network(star(8, latency=latency, bandwidth=bandwidth))
     dense, blocks = (network.time(one).duration for one in _ring_messages(share))
     return dense / blocks
@@ -137,7 +137,7 @@ def blocks_gain(bandwidth: float, latency: float, share: float) -> float:
 
 @cache
 def _ring_messages(share: float) -> tuple[Schedule, Schedule]:
-    """Return the messages of a dense ring and of OmniReduce."""
+    """Return the schedules of a dense ring and of OmniReduce for 8 workers."""
     entries = _TENSOR // _SAMPLE
     draws = np.random.default_rng(0)
     filled = np.repeat(draws.random((8, entries // 256)) < share, 256, axis=1).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Published gains of 1-bit Adam and 0/1 Adam, by jobs of a scenario and what their authors measured of dense steps.
+"""Published gains of 1-bit Adam and 0/1 Adam, from simulated jobs and the authors' dense-step profiles.
 
 As `simnet.validate.reproduction.gains`. Sources are those of `simnet.validate.reproduction.gain_settings`; dense steps
 are those of Table 1 of 1-bit Adam, 16 sequences a GPU.
@@ -39,20 +39,20 @@ _FEWER_GPUS, _FEW = 64, 400_000
 
 
 class Adam(NamedTuple):
-    """Time of a dense step and of one of signs without computing [s], and the ratio of their bytes."""
+    """Communication time of a dense step and of a sign-compressed step [s], and the ratio of their bytes."""
 
     dense: float
     signs: float
     fewer: float
 
     def gain(self, computing: float) -> float:
-        """Return how many times faster steps of signs are."""
+        """Return the speed-up of sign-compressed steps over dense ones, given the compute time [s]."""
         return (self.dense + computing) / (self.signs + computing)
 
 
 @cache
 def adam(gpus: int, each: int, gigabits: float, latency: float, inside: float, device: str) -> Adam:
-    """Return the steps of 1-bit Adam of BERT-Large in fp16."""
+    """Return dense and sign-compressed steps of 1-bit Adam for BERT-Large in fp16 on a cluster."""
     topology = {
         "nodes": gpus // each,
         "gpus_per_node": each,
@@ -70,7 +70,7 @@ def adam(gpus: int, each: int, gigabits: float, latency: float, inside: float, d
 
 
 def dense_steps(network: str) -> pd.DataFrame:
-    """Return what the authors of 1-bit Adam measured of dense steps of BERT-Large on a network, the most GPUs first.
+    """Return the authors' measured dense steps of BERT-Large on a network [s, Gbit/s], most GPUs first.
 
     Columns: seconds of ``computing``, of which ``step`` is the optimiser's, and the ``gigabits`` a second that a card
     carries of the all-reduce.
@@ -84,7 +84,7 @@ def dense_steps(network: str) -> pd.DataFrame:
 
 
 def _on_ethernet(gpus: int) -> tuple[Adam, Adam, Adam]:
-    """Return steps on Ethernet, whose cards carry what iperf got to what the measured all-reduces mean.
+    """Return steps on Ethernet for the middle and both ends of the gain; rates by all-reduce, iperf and card.
 
     The first is in between, and with the others it gains the least and the most. Of the last the signs are those of
     cards that carry all that they can, as many streams may do where one does not.
@@ -101,7 +101,7 @@ def _on_ethernet(gpus: int) -> tuple[Adam, Adam, Adam]:
 
 
 def _on_infiniband() -> tuple[Adam, Adam, Adam]:
-    """Return steps on InfiniBand, with 4 GPUs a node as in the scripts, or 8 as of the measured cluster."""
+    """Return steps on InfiniBand for the middle and both ends of the gain, with 4 or 8 GPUs per node."""
     inside, latency = NODE_BANDWIDTH["V100"], FAST_LATENCY
     return (
         adam(_FEWER_GPUS, 4, _PERFTEST, latency.middle, inside.middle, "v100-torch2.6"),
@@ -111,19 +111,19 @@ def _on_infiniband() -> tuple[Adam, Adam, Adam]:
 
 
 def _measured(network: str, column: str = "computing") -> Interval:
-    """Return the seconds that were measured of a step of BERT-Large on a network."""
+    """Return the interval of a measured time of BERT-Large steps on a network [s]."""
     each = dense_steps(network)[column].tolist()
     return Interval.around(each[0], each)
 
 
 def _of_squad() -> Interval:
-    """Return what a step of SQuAD computes [s]: passes by their operations, and the step of the same optimiser."""
+    """Return the compute time of a SQuAD step [s]: passes from their FLOPs, plus the measured optimiser step."""
     passes = computing_range(transformer_flops(3, 384, 24, 1024), V100_FLOPS)
     return Interval(*map(sum, zip(passes, _measured("Ethernet", "step"), strict=True)))
 
 
 def _run_gain(gain: float, warm_up: float) -> float:
-    """Return the gain of a training with a dense warm-up."""
+    """Return the gain of a whole training whose first share, `warm_up`, is dense."""
     return 1 / (warm_up + (1 - warm_up) / gain)
 
 
@@ -160,7 +160,7 @@ def one_bit_adam() -> list[Row]:
 
 
 class AdamSteps(NamedTuple):
-    """How many steps of a training are dense, exchange signs, and send nothing."""
+    """Numbers of training steps that exchange dense gradients, exchange signs, and send nothing."""
 
     dense: int
     signs: int
@@ -168,7 +168,7 @@ class AdamSteps(NamedTuple):
 
     @property
     def all(self) -> int:
-        """All together."""
+        """The total number of steps."""
         return sum(self)
 
 
@@ -181,7 +181,7 @@ _FEWER = 100
 
 @cache
 def zero_one_steps() -> AdamSteps:
-    """Return what the steps of 0/1 Adam are in a training of BERT-Large, counted on the scheme itself."""
+    """Return the numbers of each kind of step in a BERT-Large training with 0/1 Adam, counted on the scheme."""
     common = _step_kinds(_FROZEN + 1, var_freeze_step=_FROZEN)
     local = _step_kinds(2 + (_TRAINING - common.all) // _FEWER, var_freeze_step=1, local_step_scaler=_LOCAL // _FEWER)
     # The two before v stays are those of `common`.

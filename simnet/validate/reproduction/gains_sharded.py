@@ -1,4 +1,4 @@
-"""Published gains of quantised collectives of sharded models: ZeRO++, SDP4Bit and LoCo.
+"""Published gains of quantised collectives in sharded training: ZeRO++, SDP4Bit and LoCo.
 
 As `simnet.validate.reproduction.gains`, by what ``simnet step`` runs.
 """
@@ -32,7 +32,7 @@ _INSIDE_LATENCY = 2e-6
 
 
 def _gpu_nodes(nodes: int, each: int, inside: float, gigabits: float, latency: float) -> Network:
-    """Return nodes of GPUs that share a card."""
+    """Return a network of GPU nodes, each with one network card shared by its GPUs."""
     graph = multi_gpu_nodes(
         nodes,
         each,
@@ -45,7 +45,7 @@ def _gpu_nodes(nodes: int, each: int, inside: float, gigabits: float, latency: f
 
 
 def _node_star(hosts: int, gigabits: float, latency: float) -> Network:
-    """Return nodes whose GPUs hold parts of one replica, as a host each."""
+    """Return a star in which each host stands for the GPUs that share one replica."""
     return Network(star(hosts, latency, gigabits * 1e9 / 8))
 
 
@@ -53,13 +53,13 @@ def _step_seconds(
     model: str, way: str, network: Network, given: Mapping[str, object], computing: float,
     *, backward: float | None = None, slowdown: float = 1.0,
 ) -> float:  # fmt: skip
-    """Return a step of a model on all hosts of a network [s], given its computing [s] and options."""
+    """Return the time of a sharded step of a model on all hosts of a network [s]."""
     step = plan_step(load_model(model), way, network.routes.n_hosts, given, 0, backward)
     return PlacedStep(step.graph, network, slowdown=slowdown).time(step.seconds(computing)).duration
 
 
 def _gpt_operations(name: str, tokens: int, passes: float, sequences: int = 1) -> float:
-    """Return the operations of so many sequences of tokens; `passes` are 3 with a backward pass, 4 with recomputing."""
+    """Return the FLOPs of GPT sequences; `passes` is 3 with a backward pass, 4 with recomputation."""
     layers, width = (int(one) for one in name.removeprefix("gpt-").split("x"))
     return passes / 3 * transformer_flops(sequences, tokens, layers, width, 50257)
 
@@ -77,7 +77,7 @@ _QUANTISING, _V100_MEMORY = 16, 804e9
 
 @cache
 def zero_seconds(plus: bool, gigabits: float, computing: float, latency: float, slowdown: float | None) -> float:
-    """Return a step of GPT of 18 billion parameters by ZeRO-3, or by ZeRO++ [s]."""
+    """Return the step time of the 18-billion-parameter GPT with ZeRO-3, or with ZeRO++ if `plus` [s]."""
     given = {**_PLUS, "zero_hpz_partition_size": _EACH} if plus else _ZERO_3
     carried = card_bytes(plus, _NODES, _EACH) / card_bytes(plus, *_ALL)
     network = _gpu_nodes(_NODES, _EACH, NODE_BANDWIDTH["V100"].high, gigabits * carried, latency)
@@ -86,7 +86,7 @@ def zero_seconds(plus: bool, gigabits: float, computing: float, latency: float, 
 
 
 def zero_gain(tokens: int, gigabits: float, other: float | None = None) -> Interval:
-    """Return how many times faster ZeRO++ is than ZeRO-3."""
+    """Return the interval of ZeRO++'s speed-up over ZeRO-3."""
     computing = computing_range(_gpt_operations(_GPT_18B, _SEQUENCE, 4, tokens // _SEQUENCE), V100_FLOPS)
     quantising = _QUANTISING * load_model(_GPT_18B).parameters / _V100_MEMORY
     least = (computing.high, quantising, FAST_LATENCY.high)
@@ -107,7 +107,7 @@ def _zero_gain(
 
 @cache
 def card_bytes(plus: bool, nodes: int, each: int) -> float:
-    """Return what a node's card sends in a step of GPT of 18 billion parameters [byte]."""
+    """Return the bytes that a node's card sends per step of the 18-billion-parameter GPT."""
     own = ZeroPlusPlus(
         zero_quantized_weights=plus, zero_quantized_gradients=plus, zero_hpz_partition_size=each if plus else 1
     )
@@ -150,7 +150,7 @@ def zero_pp() -> list[Row]:
 
 @cache
 def _sdp_seconds(size: str, quantised: bool, gigabits: float, latency: float) -> float:
-    """Return the time of a step without computing on 128 A100 [s]."""
+    """Return the communication time of a step on 128 A100 GPUs [s]."""
     each, network = {
         "gpt-24x2048": (4, partial(_gpu_nodes, 32, 4, NODE_BANDWIDTH["A100"].middle, gigabits, latency)),
         "gpt-32x4096": (1, partial(_node_star, 32, gigabits, latency)),

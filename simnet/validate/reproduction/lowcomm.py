@@ -1,4 +1,4 @@
-"""Bandwidths for a compute utilisation in papers on training with little communication.
+"""Required bandwidths for a compute utilisation, as published for low-communication training.
 
 References
 ----------
@@ -39,7 +39,7 @@ _SITES = {
 
 
 class BandwidthCell(NamedTuple):
-    """A published bandwidth, and what the papers say of the training."""
+    """A published bandwidth [Gbit/s], and the training and target utilisation that it belongs to."""
 
     # Model, method and target.
     what: str
@@ -54,7 +54,7 @@ class BandwidthCell(NamedTuple):
 
 
 def bandwidth_cells() -> Iterator[BandwidthCell]:
-    """Yield the bandwidths of Table 4."""
+    """Yield the published bandwidths of Table 4, each with its training and target utilisation."""
     for row in read_published("utilisation.csv").to_dict("records"):
         if "S4" not in str(row["source_table"]):
             continue
@@ -67,7 +67,7 @@ def bandwidth_cells() -> Iterator[BandwidthCell]:
 
 
 def on_grid(printed: float) -> float:
-    """Return the bandwidth of the grid that is printed so, to one decimal [Gbit/s]."""
+    """Return the bandwidth of the paper's grid nearest to a printed value [Gbit/s]."""
     grid = 8e-9 * np.array(GRID)
     return float(grid[np.abs(np.log(grid / printed)).argmin()])
 
@@ -125,7 +125,7 @@ def table_1() -> list[Row]:
 
 
 def _open_digits(printed: float) -> float:
-    """Return which part of a value its printed digits leave open."""
+    """Return the relative rounding error of a printed value."""
     decimals = len(f"{printed:g}".partition(".")[2])
     return 0.5 * 10.0**-decimals / printed
 
@@ -159,7 +159,7 @@ def table_5() -> list[Row]:
 
 
 def _table_training(method: str, model: str, period: str, step: float) -> TrainingPlan:
-    """Return a training of the tables, of two sites with values of 16 bits or FP4."""
+    """Return the training plan of a table row: two sites, with 16-bit or FP4 values."""
     bits = 4 if "FP4" in method else 16
     own = partial(TrainingPlan, 2, _PARAMETERS[model], step, bits=bits, buckets=_BUCKETS)
     if method == "Data-Parallel":

@@ -38,13 +38,13 @@ _SETTLED = 48
 
 
 def claims(paper: str) -> dict[str, float]:
-    """Return what a paper claims, by what it is."""
+    """Return the numerical claims of a paper, by name."""
     rows = read_published("claims.csv").query("paper == @paper")
     return dict(zip(rows["claim"], rows["value"].astype(float), strict=True))
 
 
 def noise(workers: int, entries: int, iteration: int, common: float = 0.8) -> NDArray[np.float32]:
-    """Return gradients whose workers share a part.
+    """Return random gradients, shape (workers, entries), correlated between workers by a common part.
 
     Returns
     -------
@@ -59,7 +59,7 @@ def noise(workers: int, entries: int, iteration: int, common: float = 0.8) -> ND
 
 
 def _exactly_k(workers: int, k: int, uneven: bool) -> Exchange:
-    """Exchange gradients from which every worker selects k entries, as the bound presumes, and k survive.
+    """Return an Ok-Topk exchange in which every worker selects k entries and k survive, as the bound assumes.
 
     Even: all workers select the same ones. Uneven, the worst case: in the first region no two select the same, and
     elsewhere all cancel, so that one worker holds what all others are to get.
@@ -172,7 +172,7 @@ def wire() -> list[Row]:
 
 
 def _median_size(schedule: Schedule, phase: str) -> float:
-    """Return the median size among the messages of a phase that are not empty."""
+    """Return the median size of nonempty messages in a phase [byte]."""
     sizes = np.concatenate([one.nbytes for one in schedule.rounds if one.phase == phase])
     return float(np.median(sizes[sizes > 0]))
 

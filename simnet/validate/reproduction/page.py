@@ -1,4 +1,4 @@
-"""Reproductions as text: values, errors, and the page `docs/papers.md`."""
+"""Reproductions as text: table cells, summaries and the page `docs/papers.md`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def tolerance(row: Row) -> str:
 
 
 def worst_error(rows: Sequence[Row]) -> str:
-    """Return the worst error of rows with its tolerance."""
+    """Return the worst error of rows as text, with its tolerance."""
     row = worst_of(rows)
     if row is None:
         return "-"
@@ -55,7 +55,7 @@ def worst_error(rows: Sequence[Row]) -> str:
 
 
 def contradiction(name: str, rows: Sequence[Row]) -> str:
-    """Say how many values of a reproduction contradict ours, and by how much; an empty string if none does."""
+    """Return a phrase on the contradicting values of a reproduction; '' if none contradicts."""
     found = [row for row in rows if row.contradicts]
     if not found:
         return ""
@@ -70,7 +70,7 @@ def contradiction(name: str, rows: Sequence[Row]) -> str:
 
 
 def reproduction_summary(found: Mapping[str, Sequence[Row] | None]) -> list[str]:
-    """Return what reproductions come to: what contradicts, by name, and how many values of each kind there are."""
+    """Return two sentences on reproductions: contradictions by name, and values by kind."""
     told = [one for name, rows in found.items() if rows and (one := contradiction(name, rows))]
     rows = [row for one in found.values() for row in one or ()]
     parts = []
@@ -87,12 +87,12 @@ def _plural_text(kind: Kind, number: int) -> str:
 
 
 def kinds_text(one: Reproduction) -> str:
-    """Return the number of values of a reproduction by kind as text."""
+    """Return the numbers of values of a reproduction by kind, as text."""
     return ", ".join(f"{number} {kind}" for kind, number in one.values.items())
 
 
 def reproduction_section(one: Reproduction, rows: Sequence[Row] | None) -> str:
-    """Return the section of a reproduction; without rows it says why there are none."""
+    """Return the Markdown section of a reproduction; without rows it gives the reason."""
     lines = [f"### {one.name}", "", _wrap_text(f"{one.paper}, {one.place}: {one.title}. {one.note}"), ""]
     if rows is None:
         return "\n".join([*lines, f"Not run: {one.needs()}.", ""])
@@ -113,7 +113,7 @@ def _wrap_text(text: str, indent: str = "") -> str:
 
 
 def row_cells(row: Row) -> tuple[str, ...]:
-    """Return what a table says of a row: value, published, ours, unit, error, tolerance, verdict."""
+    """Return the table cells of a row: value, published, ours, unit, error, tolerance, verdict."""
     said = "contradicts" if row.beyond or row.tolerance is None else "FAIL"
     passes = said if row.contradicts else "pass" if row.passes else "-"
     ours = value(row.ours)
@@ -128,7 +128,7 @@ def _table_line(row: Row) -> str:
 
 
 def summary_line(one: Reproduction, rows: Sequence[Row] | None) -> str:
-    """Return the row of a reproduction in the summary."""
+    """Return the Markdown table line of a reproduction in the summary."""
     against = "not run" if rows is None else str(sum(row.contradicts for row in rows) or "-")
     furthest = "-" if rows is None else worst_error(rows)
     cells_ = (f"[{one.name}](#{one.name})", f"{one.paper}, {one.place}", one.title, kinds_text(one), against, furthest)
@@ -136,19 +136,19 @@ def summary_line(one: Reproduction, rows: Sequence[Row] | None) -> str:
 
 
 def under_devices(columns: Sequence[DeviceColumn]) -> str:
-    """Return the section of headline ratios under each device profile."""
+    """Return the Markdown section of headline ratios under each device profile."""
     head, *others = device_rows(columns)
     return _TEXT["devices"] + _lines([head, ["---"] * len(head), *others])
 
 
 def stated(section: str) -> str:
-    """Return the section, ``runs`` or ``gains``, of what papers state and what they do not."""
+    """Return the Markdown section, ``runs`` or ``gains``, on what papers state of their settings."""
     table = read_published("stated.csv").query("page == @section").drop(columns="page")
     return _TEXT[section] + _lines(table.to_numpy().tolist())
 
 
 def page(found: Mapping[str, Sequence[Row] | None], columns: Sequence[DeviceColumn]) -> str:
-    """Return the page of reproductions."""
+    """Return the Markdown page of all reproductions."""
     lines = [_wrap_text(f"- *{kind}*: {meaning}.", "  ") for kind, meaning in KINDS.items()]
     text = _TEXT["head"] + "\n".join(lines) + "\n" + _TEXT["summary"]
     text += "".join(f"{_wrap_text(line)}\n\n" for line in reproduction_summary(found))

@@ -1,4 +1,4 @@
-"""Runs of training with little communication over the internet, and a dense exchange by NCCL over sockets.
+"""Published runs of low-communication training over the internet, and a dense NCCL exchange over sockets.
 
 None of these runs says all of its setting. So what simnet gives is an interval, from one end of what is not stated to
 the other. `STATED` says what that is; all of it but the dense times over sockets was written before computing.
@@ -33,12 +33,12 @@ _FLOAT = 4
 
 
 def shares_of_computing(computing: float, exchange: Interval) -> Interval:
-    """Return the share of computing in a round [%], for exchanges of so many seconds."""
+    """Return the interval of the compute share of a round [%], given compute and exchange times [s]."""
     return Interval(*(100 * computing / (computing + one) for one in (exchange.high, exchange.low)))
 
 
 class PublishedLinks(NamedTuple):
-    """What an exchange takes by the rate of the links: a time that they do not change, and bytes over the rate."""
+    """An exchange time that is linear in 1 / rate: a fixed time [s] plus traffic [Gbit] over the link rate."""
 
     # That time [s].
     fixed: float
@@ -47,28 +47,28 @@ class PublishedLinks(NamedTuple):
 
     @classmethod
     def through(cls, slow: tuple[float, float], fast: tuple[float, float]) -> PublishedLinks:
-        """Return what takes so long at two rates, each a rate [Gbit/s] and a time [s]."""
+        """Return the linear model through two (rate [Gbit/s], time [s]) points."""
         (low, most), (high, least) = slow, fast
         gigabits = (most - least) / (1 / low - 1 / high)
         return cls(most - gigabits / low, gigabits)
 
     def rate(self, seconds: float) -> float:
-        """Return the rate at which it takes so long [Gbit/s]."""
+        """Return the link rate at which the exchange takes a time [Gbit/s]."""
         return self.gigabits / (seconds - self.fixed)
 
     def seconds(self, rate: float) -> float:
-        """Return what it takes at a rate [s]."""
+        """Return the exchange time at a link rate [s]."""
         return self.fixed + self.gigabits / rate
 
 
 def first_round(scenario: str, rate: float, *changes: str) -> dict[str, pd.Series]:
-    """Return the first round of a run by policy; all rounds are alike."""
+    """Return the first simulated round of a scenario by policy; all rounds are alike."""
     told = ["job.iterations=1", f"network.topology.star.bandwidth={rate:g} Gbit/s", *changes]
     return {name: one.iterations.iloc[0] for name, one in runner.results_of(load(scenario, told).build()).items()}
 
 
 def _published_values(paper: str) -> dict[tuple[str, str], float]:
-    """Return the published values of a paper by setting and quantity."""
+    """Return the published values of a paper by (setting, quantity)."""
     rows = read_published("runs.csv").query("paper == @paper")
     keys = zip(rows["setting"], rows["quantity"], strict=True)
     return dict(zip(keys, rows["value"].astype(float), strict=True))
@@ -190,7 +190,7 @@ def sockets() -> list[Row]:
 
 
 def _dense_s(workers: int, parameters: int, latency: str, rate: str) -> Interval:
-    """Return the time of a dense exchange and its interval [s]."""
+    """Return the simulated time of a dense NCCL exchange, with its interval [s]."""
     star = topologies.star(workers, latency=units.seconds(latency), bandwidth=units.bandwidth(rate))
     took = Network(star, stack="nccl").time(allreduce_ring(workers, _FLOAT * parameters)).duration
     seconds, messages, kind = np.array(took), np.array(2.0 * (workers - 1)), kind_of_stack("nccl")
@@ -199,7 +199,7 @@ def _dense_s(workers: int, parameters: int, latency: str, rate: str) -> Interval
 
 
 def _socket_times(name: str) -> dict[int, float]:
-    """Return times of an all-reduce out of place over sockets by size [s]."""
+    """Return measured out-of-place all-reduce times over sockets [s], by size [byte]."""
     rows = measured(name).rows
     rows = rows[~rows["in_place"].astype(bool)]
     if "variant" in rows:

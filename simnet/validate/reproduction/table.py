@@ -1,4 +1,4 @@
-"""Published values beside simnet's own: a row, a reproduction of a figure or table, and what cannot be reproduced.
+"""Rows of published and simulated values, reproductions of figures or tables, and what is not reproduced.
 
 A reproduction runs code of this repository, and what it finds is held against the published value. The error is the
 part, or with `absolute` the amount, by which the published value exceeds what simnet has.
@@ -42,7 +42,7 @@ _ROUNDING = 1e-9
 
 
 class Interval(NamedTuple):
-    """From where to where a value is."""
+    """A range of values, with an optional middle value."""
 
     # Its ends.
     low: float
@@ -52,18 +52,18 @@ class Interval(NamedTuple):
 
     @classmethod
     def around(cls, middle: float, others: Iterable[float]) -> Interval:
-        """Return the interval of a value under what is assumed in between, and of others at the ends."""
+        """Return the interval that spans a middle value and other values."""
         found = [middle, *others]
         return cls(min(found), max(found), middle)
 
     def outside(self, published: Interval) -> float:
-        """Return the part by which a published range lies above the interval, or, negative, below it; 0 inside."""
+        """Return the relative distance of a published range above (positive) or below the interval; 0 inside."""
         if published.high > self.high:
             return published.high / self.high - 1
         return min(published.low / self.low - 1, 0.0)
 
     def sign(self, published: Interval, none: float) -> str:
-        """Say whether the sign of a published gain is right: right, wrong, or open; none if none was published."""
+        """Return whether our interval has the sign of a published gain: right, wrong, open; none without a gain."""
         if published.low <= none <= published.high:
             return "none"
         above = published.low > none
@@ -73,7 +73,7 @@ class Interval(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A published value and simnet's own."""
+    """A published value next to simnet's own, with unit, tolerance and relation."""
 
     # Which value of the figure or table.
     what: str
@@ -97,14 +97,14 @@ class Row(NamedTuple):
 
     @property
     def kind(self) -> Kind:
-        """What agreement means: a key of `KINDS`."""
+        """The key of `KINDS` that says what agreement means."""
         if self.tolerance is None:
             return "orientation"
         return "echo" if self.echo else "test"
 
     @property
     def contradicts(self) -> bool:
-        """Whether the published value and ours contradict each other.
+        """Whether the published value and simnet's own contradict each other.
 
         That is outside the tolerance; without one, outside a range of the one or the other, or by more than `FAR`.
         """
@@ -116,7 +116,7 @@ class Row(NamedTuple):
 
     @property
     def error(self) -> float:
-        """By how much the published value exceeds ours; of names 0 if they are the same, else 1, or nan to look at.
+        """The excess of the published value over ours; for text 0 if equal, else 1, and nan if not judged.
 
         Of intervals it is by how much the published one is outside; of a value beside a published range, by how much
         that lies above the value or, negative, below it.
@@ -145,12 +145,12 @@ class Row(NamedTuple):
 
     @property
     def fails(self) -> bool:
-        """Whether the error is outside the tolerance where it is meant to be within it, or the other way around."""
+        """Whether the tolerance test has an unexpected outcome: failed where it should pass, or the reverse."""
         return self.passes is not None and self.passes == self.beyond
 
     @property
     def excess(self) -> float:
-        """The magnitude of the error in the direction in which it counts."""
+        """The part of the error that counts against the tolerance: its magnitude, or one direction for bounds."""
         if self.relation == "<=":
             return -self.error
         return self.error if self.relation == ">=" else abs(self.error)
@@ -158,7 +158,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Reproduction:
-    """A figure, table or claim of a paper, and how simnet comes to its values."""
+    """A reproduced figure, table or claim of a paper, and the function that returns its rows."""
 
     # What `simnet reproduce` knows it by.
     name: str
@@ -189,7 +189,7 @@ def reproduces(
     needs: Callable[[], str] = lambda: "",
     **values: int,
 ) -> Callable[[Callable[[], list[Row]]], Reproduction]:
-    """Make a reproduction of the function that returns its rows; its docstring has the title and the note."""
+    """Return a decorator that makes a reproduction of a function; its docstring has the title and the note."""
     counts = {kind: values[kind] for kind in KINDS if kind in values}
     assert len(counts) == len(values), f"no such kind among {sorted(values)}"
 
@@ -207,7 +207,7 @@ def reproduces(
 
 
 class Missing(NamedTuple):
-    """Something published that is not reproduced, and why."""
+    """A published result that is not reproduced, and the reason."""
 
     paper: str
     what: str
@@ -221,7 +221,7 @@ def kind_counts(rows: Iterable[Row]) -> dict[Kind, int]:
 
 
 def worst_row(rows: Iterable[Row]) -> Row | None:
-    """Return the row of largest error in parts of its tolerance, or in parts of ours among rows without one.
+    """Return the row with the largest error relative to its tolerance, or the largest error if none has one.
 
     Judged rows come first. None for names alone.
     """
@@ -231,7 +231,7 @@ def worst_row(rows: Iterable[Row]) -> Row | None:
 
 
 def value(given: float | str | Interval) -> str:
-    """Return a value as text, to five digits, of intervals to three."""
+    """Return a value as text with five significant digits, intervals with three."""
     if isinstance(given, str):
         return given
     if isinstance(given, Interval):
@@ -251,7 +251,7 @@ def as_frame(rows: Sequence[Row]) -> pd.DataFrame:
 
 
 def figure_rows(row: Row) -> dict[str, Any]:
-    """Return a row for tables and JSON, with ends of intervals in columns of their own, null where there are none."""
+    """Return a row as a flat dictionary for tables and JSON; interval ends have columns of their own."""
     found: dict[str, Any] = {"what": row.what, "kind": row.kind}
     for name, one in (("published", row.published), ("ours", row.ours)):
         low, high, known = one if isinstance(one, Interval) else (math.nan, math.nan, one)
@@ -261,13 +261,13 @@ def figure_rows(row: Row) -> dict[str, Any]:
 
 
 def golden(name: str) -> Path | None:
-    """Return a folder of runs of reference implementations, which a checkout has and an installed package has not."""
+    """Return a checkout's folder of reference runs; None in an installed package."""
     folder = Path(__file__).resolve().parents[3] / "tests" / "golden" / name
     return folder if folder.is_dir() else None
 
 
 def changed(name: str, rows: Sequence[Row]) -> list[str]:
-    """Return which values of a reproduction are not those that a checkout has frozen; none without a checkout."""
+    """Return the values of a reproduction that differ from the frozen ones; empty without a checkout."""
     folder = golden("reproductions")
     if folder is None:
         return []

@@ -1,4 +1,4 @@
-"""Headline ratios of the reproductions under each device profile: by how many times one scheme is faster than another.
+"""Speed-up ratios of headline reproductions under each device profile.
 
 What is exchanged does not depend on the device, so that every exchange is made once, and its messages and kernels are
 timed with each profile. The scheme that a paper is about goes through all iterations of its scenario, as its thresholds
@@ -22,7 +22,7 @@ from simnet.validate.reproduction import artopk
 
 
 class Headline(NamedTuple):
-    """A ratio: in a scenario, times of an iteration with the one exchange over those with the other."""
+    """A headline ratio: iteration time of a slower exchange over that of a faster one, in a scenario."""
 
     paper: str
     scenario: str
@@ -38,7 +38,7 @@ LAST = 8
 
 
 class DeviceColumn(NamedTuple):
-    """A ratio, what was published of it, and what it is with each device profile, by name."""
+    """A headline ratio: its published value, and its simulated values by device profile."""
 
     what: str
     published: str
@@ -46,7 +46,7 @@ class DeviceColumn(NamedTuple):
 
 
 def device_columns(headlines: Sequence[Headline] = HEADLINES, names: Sequence[str] = ()) -> list[DeviceColumn]:
-    """Return the ratio of Table IV of the AR-Topk paper and those of headlines."""
+    """Return the AR-Topk Table IV ratio and the headline ratios, simulated under each device profile."""
     devices = [load_device(name) for name in names or device_names()]
     own = {one.faster for one in headlines}
     wanted = dict.fromkeys((one.scenario, label) for one in headlines for label in (one.slower, one.faster))
@@ -61,7 +61,7 @@ def device_columns(headlines: Sequence[Headline] = HEADLINES, names: Sequence[st
 
 
 def device_rows(found: Sequence[DeviceColumn]) -> list[tuple[str, ...]]:
-    """Return the cells of a table: headings, what was published, and a row for each device profile."""
+    """Return table rows as text cells: headings, published values, and a row per device profile."""
     return [
         ("device", *(one.what for one in found)),
         ("published", *(one.published for one in found)),
@@ -70,7 +70,7 @@ def device_rows(found: Sequence[DeviceColumn]) -> list[tuple[str, ...]]:
 
 
 def _mean_seconds(scenario: str, label: str, devices: Sequence[DeviceProfile], settles: bool) -> np.ndarray:
-    """Return the mean seconds of the last iterations with an exchange, for each device."""
+    """Return the mean iteration time of an exchange over the last iterations [s], for each device."""
     loaded = load(scenario)
     job = loaded.build().job
     (bucket,) = gradient_buckets(job.source, job.overlap)

@@ -1,4 +1,4 @@
-"""What is sent in a measured exchange, by the names that tables of measurements have for it.
+"""Schedules of measured exchanges, by their names in measurement tables.
 
 Beside the collectives of `simnet.collectives` stand those of sparsified gradients (``ag_topk``, ``ar_topk``) and
 ``direct`` exchanges, in which a rank hands all its messages over at once, so that several of them share a link. Of
@@ -31,7 +31,7 @@ Sizes: TypeAlias = float | tuple[float, ...]
 def schedule_of(
     collective: str, algorithm: str, ranks: int, nbytes: Sizes, longest: float = math.inf
 ) -> Schedule | None:
-    """Return what a collective sends; None where that is not known."""
+    """Return the schedule of a collective, None if unknown; ring all-gathers are cut to `longest` bytes."""
     if isinstance(nbytes, tuple):
         found = registry.find_collective("all_gather", algorithm) if collective == "all_gatherv" else None
         known = found is not None and found.varying is not None and len(nbytes) == ranks
@@ -57,7 +57,7 @@ def schedule_of(
 
 
 def of_exchange(collective: str, algorithm: str, ranks: int, nbytes: Sizes) -> Workload:
-    """Return an exchange to replay, as tables of measurements have it."""
+    """Return the workload of an exchange, with the columns of measurement tables."""
     schedule = schedule_of(collective, algorithm, ranks, nbytes)
     if schedule is None:
         raise ValueError(f"it is not known what {collective} by {algorithm!r} sends between {ranks} ranks")
@@ -74,7 +74,7 @@ def of_exchange(collective: str, algorithm: str, ranks: int, nbytes: Sizes) -> W
 
 
 def _direct_exchange(collective: str, ranks: int, nbytes: float) -> Schedule | None:
-    """Return an exchange in one round, in which everyone sends at once to all that it has something for."""
+    """Return a collective as one round in which each rank sends all its messages at once; None if unknown."""
     others = np.arange(1, ranks)
     root = np.zeros_like(others)
     if collective in ("all_gather", "alltoall"):
@@ -88,7 +88,7 @@ def _direct_exchange(collective: str, ranks: int, nbytes: float) -> Schedule | N
 
 
 def _in_pieces(schedule: Schedule, longest: float) -> Schedule:
-    """Return a schedule whose rounds are cut into pieces, each a round of its own."""
+    """Return a schedule whose rounds are split so that no message exceeds `longest` bytes."""
     rounds: list[Round] = []
     for one in schedule.rounds:
         count = max(1, math.ceil(float(one.nbytes.max(initial=0.0)) / longest))

@@ -1,4 +1,4 @@
-"""Schedules measured on a shaped network, beside what was predicted for them before.
+"""Experiments on a shaped network: schedules predicted first, then measured.
 
 Predictions are made, and written down, from the settings of the links; then the same schedules run on a real star of
 these settings. The one thing measured beforehand is the time that software takes for a message, on an idle link.
@@ -55,7 +55,7 @@ _ROUNDS = 10
 
 @dataclass(frozen=True)
 class ShapedSetting:
-    """What to measure on links of one setting, or of several one after the other."""
+    """Workloads to measure on a star, and its link settings over time."""
 
     # Latency and bandwidth of all links, or of the links of each host; with several, they change while it runs.
     links: tuple[Change, ...]
@@ -64,7 +64,7 @@ class ShapedSetting:
 
 
 def message_overhead(hosts: int, backend: Backend = "tcp") -> float:
-    """Return the seconds that software takes for a short message, measured on idle links without latency.
+    """Return the software overhead of a short message [s], measured on idle links without latency.
 
     All ranks send a byte to the next one, round after round, as they will later; what is predicted for that is made to
     agree with what is measured. Of many runs the fastest counts, as others slow the machine down.
@@ -89,7 +89,7 @@ def experiment(
     warmup: int = 3,
     predicted_to: str | Path | None = None,
 ) -> pd.DataFrame:
-    """Predict, then measure.
+    """Predict the times of workloads, then measure them on shaped links, and return both as a table.
 
     Returns
     -------
@@ -126,7 +126,7 @@ def experiment(
 
 
 def prediction_errors(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the relative error of the prediction for each workload and setting, by the median over repetitions."""
+    """Return the relative error of predictions per setting and workload, from medians over repetitions."""
     grouped = rows.groupby(["setting", "workload"], sort=True)[["seconds", "predicted"]].median()
     return grouped.assign(error=grouped["predicted"] / grouped["seconds"] - 1).reset_index()
 
@@ -193,7 +193,7 @@ def _run_workloads(
     changes: Sequence[Change] = (),
     origin: float = 0.0,
 ) -> pd.DataFrame:
-    """Run workloads on all hosts, change the links meanwhile, and return the times."""
+    """Run workloads on all hosts while the links change as planned, and return the measured times."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         listed = []
@@ -230,7 +230,7 @@ def _run_workloads(
 
 
 def _mpi_command(net: Star, folder: Path) -> list[str]:
-    """Return the command that starts a program once on each host, with namespaces in place of ssh."""
+    """Return the mpiexec command that starts one process per host, entering namespaces instead of using ssh."""
     launcher = folder / "launch"
     stem = net.namespaces[0].rpartition("-")[0]
     # Hydra calls it with options, the address of a host and the command there.
@@ -252,7 +252,7 @@ def _mpi_command(net: Star, folder: Path) -> list[str]:
 def _attend_ranks(
     net: Star, ranks: Sequence[subprocess.Popen[bytes]], limit: float, changes: Sequence[Change], origin: float
 ) -> None:
-    """Change the links when it is time, until all ranks are done."""
+    """Wait for all ranks, changing the links on time; InputError if a rank fails or time runs out."""
     stop, due = time.perf_counter() + limit, list(changes)
     with _before_ranks():
         while any(process.poll() is None for process in ranks):
@@ -271,7 +271,7 @@ def _attend_ranks(
 
 @contextmanager
 def _before_ranks() -> Iterator[None]:
-    """Come before the ranks: those of MPI poll with real-time priority, and links would change late, or after them."""
+    """Raise this process's real-time priority above the ranks', whose polling would delay link changes."""
     policy, priority = os.sched_getscheduler(0), os.sched_getparam(0)
     with suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(PRIORITY + 1))

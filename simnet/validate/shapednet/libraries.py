@@ -1,4 +1,4 @@
-"""Measured collectives of MPI and gloo, predicted from the settings of the links that they ran on.
+"""Collectives measured with MPI and gloo, predicted from the settings of their links.
 
 A table of measurements that has ``link_latency`` [s] and ``link_bandwidth`` [byte/s] says all that a prediction needs
 but one thing: what software adds to a message. That is taken from one idle link of the table for each library: the one
@@ -63,7 +63,7 @@ What differs by more was held up: a single setting tells, and other work on the 
 
 
 class Library(NamedTuple):
-    """What is known of how a library sends over TCP."""
+    """A library's transport over TCP: candidate stacks, and the size of pieces in all-gathers [byte]."""
 
     # How it may send; which of them, the measurements say.
     stacks: tuple[Stack, ...]
@@ -80,7 +80,7 @@ PLAIN = Library(
 
 
 def bare(name: str) -> Stack:
-    """Return the stack of a library that sends message by message: a replay cuts no rings, and knows no all-gathers.
+    """Return the stack of a library as a replay uses it: single messages, without pipelined collectives.
 
     The switch of `simnet.validate.shapednet.namespaces` puts no segments together, so that every second one is
     acknowledged.
@@ -107,7 +107,7 @@ LIBRARIES: Mapping[str, Library] = MappingProxyType(
 
 
 class Case(NamedTuple):
-    """One setting, or one iteration, of a table."""
+    """One setting of a measurement table, or one iteration: exchange, sizes, links and measured seconds."""
 
     tool: str
     profile: str
@@ -119,12 +119,12 @@ class Case(NamedTuple):
     seconds: float
 
     def takes(self, stack: Stack, links: Sequence[Change] | None = None) -> float:
-        """Return the seconds on its own links, or on others."""
+        """Return the predicted time [s] on the case's own links, or on other links."""
         schedule = self.schedule(library(self.tool).piece)
         return float(predict(schedule, links or [self.links], stack)[0])
 
     def schedule(self, longest: float = math.inf) -> Schedule:
-        """Return what is sent, gathers in pieces of so many bytes."""
+        """Return the schedule of the case, with gathers cut into pieces of at most `longest` bytes."""
         found = schedule_of(self.collective, self.algorithm, self.ranks, self.sizes, longest)
         assert found is not None
         return found
@@ -139,12 +139,12 @@ _PER_RANK = ("all_gather", "all_gatherv", "gather", "alltoall")
 
 
 def library(tool: str) -> Library:
-    """Return what is known of a library; of one that is not in `LIBRARIES`, nothing."""
+    """Return the transport of a measuring tool's library; an unknown tool gets `PLAIN`."""
     return next((one for name, one in LIBRARIES.items() if tool.startswith(name)), PLAIN)
 
 
 def predictable(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the settings of a table that can be predicted, one per row, with the median of their times.
+    """Return the predictable settings of a table, one per row, with the median and lower quartile of times.
 
     Returns
     -------
@@ -169,13 +169,13 @@ def predictable(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def repetitions(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return each measurement of a table that can be predicted, in the columns of `predictable` that `cases` takes."""
+    """Return all measurements of the predictable settings, in the columns that `cases` takes."""
     table = _keyed_rows(rows)
     return table[_known_rows(table)]
 
 
 def from_links(rows: pd.DataFrame) -> pd.DataFrame:
-    """Predict measured times from the settings of the links.
+    """Return predictions of measured times from link settings, next to the closed form.
 
     Returns
     -------
@@ -215,7 +215,7 @@ def from_links(rows: pd.DataFrame) -> pd.DataFrame:
 def calibrated(
     settings: pd.DataFrame, tool: str, profile: str = ""
 ) -> tuple[Mapping[tuple[str, str], Stack], list[int]]:
-    """Return the transport stack of a library, with software as measured on an idle link."""
+    """Return a library's stacks by exchange, with software times fitted on an idle link, and the rows used."""
     known = library(tool)
     idle = _corner_settings(settings, far=False)
     idle = idle.assign(seconds=idle["undisturbed"])
@@ -242,7 +242,7 @@ def calibrated(
 
 
 def _with_software(bare: Stack, small: pd.DataFrame, large: pd.DataFrame) -> Mapping[tuple[str, str], Stack]:
-    """Return a stack with the software that explains what was measured on an idle link."""
+    """Return stacks by exchange with the software overhead that explains measurements on an idle link."""
     measured = {(one.collective, one.algorithm): _fit_software(one, bare, "message", 1e-4) for one in cases(small)}
     overhead = float(np.median(list(measured.values())))
     found = {
@@ -264,7 +264,7 @@ def _candidate_stack(one: Case, stacks: Mapping[tuple[str, str], Mapping[tuple[s
 
 
 def _corner_settings(settings: pd.DataFrame, *, far: bool) -> pd.DataFrame:
-    """Return the settings of the shortest or longest latency, there of the fastest link, there of the fewest ranks."""
+    """Return the settings of shortest (or longest) latency, then highest bandwidth, then fewest ranks."""
     part = settings
     for name, largest in (("link_latency", far), ("link_bandwidth", True), ("ranks", False)):
         part = part[part[name] == (part[name].max() if largest else part[name].min())]
@@ -272,7 +272,7 @@ def _corner_settings(settings: pd.DataFrame, *, far: bool) -> pd.DataFrame:
 
 
 def _fit_software(one: Case, stack: Stack, name: str, probe: float) -> float:
-    """Return the seconds of software, per message or per byte, that explain what was measured."""
+    """Return the software time per message or per byte [s] that makes the prediction match the measurement."""
 
     def at(value: float) -> float:
         return one.takes(stack.with_software(**{name: value}))
@@ -286,7 +286,7 @@ def _fit_software(one: Case, stack: Stack, name: str, probe: float) -> float:
 
 
 def _three_predictions(one: Case, stack: Stack) -> tuple[float, float, float]:
-    """Return what is predicted, what of it remains without software, and the closed form."""
+    """Return three predicted times [s]: with software overhead, without it, and by the closed form."""
     ours, silent = one.takes(stack), one.takes(stack.with_software(0.0, 0.0))
     latencies, bandwidths = zip(*one.links.of_hosts(one.ranks), strict=True)
     # Alpha-beta has one latency and one rate: those of the two hosts that are farthest apart, and of the slowest.
@@ -295,12 +295,12 @@ def _three_predictions(one: Case, stack: Stack) -> tuple[float, float, float]:
 
 
 def cases(table: pd.DataFrame) -> list[Case]:
-    """Return the rows of a table, as `predictable` and `from_links` have them."""
+    """Return the rows of a table of settings as cases."""
     return [Case(*each) for each in zip(*(table[name].tolist() for name in (*_KEYS, "seconds")), strict=True)]
 
 
 def _known_rows(table: pd.DataFrame) -> list[bool]:
-    """Return for each row whether what it sends is known."""
+    """Return for each row whether its schedule is known."""
     found: dict[tuple[str, str, int, Sizes], bool] = {}
     keys = [
         (one.collective, one.algorithm, one.ranks, one.sizes if isinstance(one.sizes, tuple) else 1.0)
@@ -315,7 +315,7 @@ def _known_rows(table: pd.DataFrame) -> list[bool]:
 def _across_changes(
     table: pd.DataFrame, stacks: Mapping[tuple[str, str], Mapping[tuple[str, str], Stack]]
 ) -> pd.DataFrame:
-    """Predict again what begins on some links and ends on others."""
+    """Return the table with new predictions for iterations that a change of links interrupts."""
     ours = table["ours"].copy()
     for _, each in table.groupby(["run", "tool", "profile", "collective", "algorithm", "ranks", "sizes"], sort=False):
         part = each.sort_values("began")
@@ -335,7 +335,7 @@ def _across_changes(
 
 
 def _keyed_rows(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows with known links, and their setting columns."""
+    """Return the measurements with known links and valid sizes, in the columns that identify a setting."""
     ranks = rows["ranks"].astype("Float64").to_numpy(dtype=float, na_value=float("nan"))
     rows = rows[(ranks >= 2) & (ranks <= MAX_RANKS)]
     empty = pd.Series("", index=rows.index)

@@ -1,4 +1,4 @@
-"""The links of a shaped network, and how long a schedule takes on simnet's network of the same settings.
+"""Link settings of a shaped network, and predicted times on simnet's network with the same settings.
 
 A host has one link, with an uplink and a downlink. Its one-way latency is half on each, so that the route from host a
 to host b has half the sum of theirs; its bandwidth holds for each direction.
@@ -36,7 +36,7 @@ OfHosts: TypeAlias = float | tuple[float, ...]
 
 
 class Change(NamedTuple):
-    """From when on links have this latency [s] and bandwidth [byte/s]; times in seconds from the first, at 0."""
+    """Latency [s] and bandwidth [byte/s] of the links from a time `at` on [s], counted from the first setting."""
 
     # From when on [s].
     at: float
@@ -46,17 +46,17 @@ class Change(NamedTuple):
 
     @property
     def is_unequal(self) -> bool:
-        """Whether they differ between hosts."""
+        """Whether links differ between hosts."""
         return any(isinstance(one, tuple) and len(set(one)) > 1 for one in self[1:])
 
     def of_hosts(self, hosts: int) -> list[tuple[float, float]]:
-        """Return latency [s] and bandwidth [byte/s] of each host."""
+        """Return a (latency [s], bandwidth [byte/s]) pair for each host."""
         return list(
             zip(*(_per_host(given, hosts, name) for given, name in zip(self[1:], COLUMNS, strict=True)), strict=True)
         )
 
     def columns(self, hosts: int) -> dict[str, float]:
-        """Return the `COLUMNS` of a table: one for all hosts where they are alike, else one for each."""
+        """Return the link columns of a table: one value each if all hosts agree, else one per host."""
         found: dict[str, float] = {}
         for name, values in zip(COLUMNS, zip(*self.of_hosts(hosts), strict=True), strict=True):
             found |= (
@@ -68,7 +68,7 @@ class Change(NamedTuple):
 
 
 def predict(schedule: Schedule, links: Sequence[Change], stack: Stack, starts: Sequence[float] = (0.0,)) -> Floats:
-    """Return how long a schedule takes on a star [s], for each moment at which it may start.
+    """Return the duration of a schedule on a star [s], for each start time.
 
     Connections are taken to be warm: their windows have grown to what a message needs. Windows that still grow, losses,
     and processors that are short are not in it.
@@ -102,7 +102,7 @@ def predict(schedule: Schedule, links: Sequence[Change], stack: Stack, starts: S
 
 
 def of_each(rows: pd.DataFrame, name: str) -> list[OfHosts]:
-    """Return what measurements say of each host or rank: one number where all are alike, else a number for each."""
+    """Return a quantity's values by row, from its columns: one number if all ranks agree, else a tuple by rank."""
     ranks = rows["ranks"].to_numpy(dtype=int)
     own = {
         int(column.rpartition("_")[2]): column
@@ -122,7 +122,7 @@ def of_each(rows: pd.DataFrame, name: str) -> list[OfHosts]:
 
 
 def _column_numbers(rows: pd.DataFrame, column: str) -> tuple[Floats, NDArray[np.bool_]]:
-    """Return the numbers of a column, NaN where there is none, and where one is given."""
+    """Return the numbers of a column, NaN where empty, and a mask of the rows that have a value."""
     given = rows[column].replace("", None)
     numbers = pd.to_numeric(given, errors="coerce").to_numpy(dtype=float)
     present: NDArray[np.bool_] = given.notna().to_numpy(dtype=bool)
@@ -140,7 +140,7 @@ def _refuse_row(row: pd.Series[Any], column: str, said: str) -> InputError:
 
 
 def _common_value(values: list[float]) -> OfHosts:
-    """Return one number for values that are alike, NaN where one is missing."""
+    """Return one number if all values agree, NaN if any is missing, else the tuple of values."""
     if any(math.isnan(each) for each in values):
         return math.nan
     return values[0] if len(set(values)) == 1 else tuple(values)

@@ -1,4 +1,4 @@
-"""A real star network on one machine: hosts in network namespaces, links of known rate and latency.
+"""A real star network on one machine: hosts in network namespaces, links with set rate and latency.
 
 Every host is a network namespace with one device, whose packets `switch.c` carries to the others. It is compiled when
 it is needed. Nothing outside of the namespaces is touched: they have no way out, and their addresses are their own.
@@ -48,7 +48,7 @@ _SETTINGS = {
 
 
 class ShapedTraffic(NamedTuple):
-    """What the switch did since it was last asked: packets, packets lost, and how late it delivered them [s]."""
+    """Switch statistics since the last query: packets, drops, and mean and largest delivery lateness [s]."""
 
     packets: int
     drops: int
@@ -57,7 +57,7 @@ class ShapedTraffic(NamedTuple):
 
 
 def unavailable() -> str | None:
-    """Return why there can be no shaped network on this machine, or None if there can."""
+    """Return the reason why this machine cannot run a shaped network; None if it can."""
     if not sys.platform.startswith("linux"):
         return "network namespaces are a matter of Linux"
     if os.geteuid() != 0:
@@ -79,13 +79,13 @@ def _is_permitted() -> str | None:
 
 
 def check_shaped_link(latency: float, bandwidth: float) -> None:
-    """Raise ValueError if there can be no link of this latency [s] and bandwidth [byte/s]."""
+    """Raise ValueError if a link's latency [s] or bandwidth [byte/s] is out of range."""
     if not (0 <= latency <= 10 and 1e3 <= bandwidth <= 1e12):
         raise ValueError(f"latency must be 0..10 s, bandwidth 1e3..1e12 byte/s, got {latency} and {bandwidth}")
 
 
 class Star:
-    """A running star, as `shaped_star` makes it."""
+    """A running star of hosts in network namespaces, which `shaped_star` creates."""
 
     def __init__(self, namespaces: Sequence[str], switch: subprocess.Popen[str]) -> None:
         self.namespaces = tuple(namespaces)
@@ -93,7 +93,7 @@ class Star:
         self._switch = switch
 
     def set(self, latency: float, bandwidth: float, host: int | None = None, buffer: int = BUFFER) -> None:
-        """Change links while traffic flows."""
+        """Set latency [s], bandwidth [byte/s] and buffer [byte] of one link or all links, also during traffic."""
         check_shaped_link(latency, bandwidth)
         if not 1500 <= buffer <= BUFFER:
             raise ValueError(f"buffer must be 1500..{BUFFER} byte, got {buffer}")
@@ -102,19 +102,19 @@ class Star:
             raise ValueError(f"there is no host {host} ({answer})")
 
     def change(self, links: Change) -> None:
-        """Change the links of all hosts, each to its own, while traffic flows."""
+        """Apply link settings to all hosts, also during traffic."""
         for host, (latency, bandwidth) in enumerate(links.of_hosts(len(self.addresses))):
             self.set(latency, bandwidth, host)
 
     def traffic(self) -> ShapedTraffic:
-        """Return what the switch did since it was last asked."""
+        """Return the switch statistics since the last query."""
         packets, drops, mean, largest = map(int, self._ask("stats").split())
         return ShapedTraffic(packets, drops, mean * 1e-9, largest * 1e-9)
 
     def start(
         self, host: int, command: Sequence[str], environment: Mapping[str, str] | None = None
     ) -> subprocess.Popen[bytes]:
-        """Start a process on a host, which ends with this one."""
+        """Start a process on a host; it is killed when this process ends."""
         inside = ["ip", "netns", "exec", self.namespaces[host], *command]
         quiet = subprocess.DEVNULL
         return subprocess.Popen(inside, env=environment, stdin=quiet, stdout=quiet, preexec_fn=end_with_parent)
@@ -132,7 +132,7 @@ class Star:
 
 @contextmanager
 def shaped_star(hosts: int, latency: float, bandwidth: float) -> Iterator[Star]:
-    """Make a star of hosts, and take it away in the end, whatever happens."""
+    """Create a star of hosts for the duration of a block, and delete it afterwards even on errors."""
     check_int(hosts, "hosts", 2)
     if hosts > MAX_HOSTS:
         raise InputError(f"must be at most {MAX_HOSTS}, got {hosts}", file="hosts")
@@ -168,7 +168,7 @@ def shaped_star(hosts: int, latency: float, bandwidth: float) -> Iterator[Star]:
 
 @contextmanager
 def inside(namespace: str) -> Iterator[None]:
-    """Have what this thread opens, and threads that it starts, belong to a network namespace."""
+    """Run a block of this thread, and threads started in it, in a network namespace."""
     library = ctypes.CDLL(None, use_errno=True)
     with Path("/proc/thread-self/ns/net").open() as own, (_NAMESPACES / namespace).open() as other:
         if library.setns(other.fileno(), _NEW_NETWORK):
@@ -209,7 +209,7 @@ def _delete_namespace(name: str) -> None:
 
 
 def _sweep_namespaces() -> None:
-    """Delete namespaces that a process which was killed has left."""
+    """Delete namespaces left behind by killed processes."""
     for path in _NAMESPACES.glob(f"{_PREFIX}-*-*"):
         owner = path.name.split("-")[1]
         if owner.isdigit() and not Path("/proc", owner).exists():

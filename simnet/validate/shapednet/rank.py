@@ -1,4 +1,4 @@
-"""A process that is a rank on a shaped network: it comes before the machine's other work, and it always ends.
+"""Process settings of a rank on a shaped network: real-time priority, and guaranteed termination.
 
 Ranks run with real-time priority where that is allowed, and some poll. One that outlived the experiment it belongs to
 would hold the machine: so each dies with the process that started it, and has a limit to the processor time it takes.
@@ -19,7 +19,7 @@ PRIORITY = 5
 
 
 def begin(owner: int, limit: float) -> None:
-    """Make this process a rank of an experiment."""
+    """Set up this process as a rank: end with its owner, CPU time limit [s], real-time priority."""
     import resource  # Systems without shaped networks lack it.
 
     end_with_parent()
@@ -37,10 +37,10 @@ def begin(owner: int, limit: float) -> None:
 
 
 def meet_at(address: str) -> None:
-    """Have torch.distributed in this process meet the other ranks at an address of the shaped network."""
+    """Set the environment for torch.distributed to rendezvous at an address of the shaped network."""
     os.environ |= {"MASTER_ADDR": address, "MASTER_PORT": "29500", "GLOO_SOCKET_IFNAME": "lnk0"}
 
 
 def end_with_parent() -> None:
-    """Have Linux kill this process when the one that started it ends, however it ends; a program that it runs, too."""
+    """Make Linux kill this process, or the program it executes, when its parent ends."""
     ctypes.CDLL(None, use_errno=True).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Messages over plain TCP sockets, for ranks in network namespaces of one machine.
+"""A communicator over plain TCP sockets, for ranks in network namespaces of one machine.
 
 Data goes through the shaped links, a connection for each pair of ranks. Barriers and gathered times go through Unix
 sockets beside them, so that they cost nothing on the links.
@@ -24,7 +24,7 @@ _PATIENCE = 60.0
 
 
 class SocketCommunicator(Communicator):
-    """Ranks joined by TCP.
+    """Ranks connected by plain TCP sockets, with a Unix socket to rank 0 for control.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class SocketCommunicator(Communicator):
         self.barrier()
 
     def exchange(self, sends: Sequence[Message], receives: Sequence[Message]) -> None:
-        """Start all messages at once, and end when they are done."""
+        """Start all messages at once, and wait for them; TimeoutError if none progresses."""
         waiting: dict[int, tuple[int, deque[memoryview], deque[memoryview]]] = {}
         for messages, place in ((sends, 1), (receives, 2)):
             for peer, part in messages:
@@ -97,13 +97,13 @@ class SocketCommunicator(Communicator):
         return np.frombuffer(b"".join(parts)).reshape(self.size, -1).copy()
 
     def close(self) -> None:
-        """Leave the job."""
+        """Close all connections."""
         for one in (*self._peers.values(), *self._control):
             one.close()
 
 
 def _join_sockets(rank: int, size: int, control: Path) -> list[socket.socket]:
-    """Return the Unix sockets to all other ranks, by rank, at rank 0; at others the one to rank 0."""
+    """Return the control sockets: at rank 0 those to all other ranks, at others the one to rank 0."""
     stop = time.monotonic() + _PATIENCE
     if rank == 0:
         with socket.socket(socket.AF_UNIX) as server:
@@ -132,7 +132,7 @@ def _join_sockets(rank: int, size: int, control: Path) -> list[socket.socket]:
 
 
 def _listen_for(poll: select.poll, file: int, out: deque[memoryview], into: deque[memoryview]) -> bool:
-    """Ask for what a connection still waits for; False if for nothing."""
+    """Register the events that a connection still waits for; return False if there are none."""
     events = (select.POLLOUT if out else 0) | (select.POLLIN if into else 0)
     if events:
         poll.register(file, events)
@@ -153,7 +153,7 @@ def _read_exactly(connection: socket.socket, count: int) -> bytes:
 
 
 def _advance(parts: deque[memoryview], pass_on: Callable[[memoryview], int]) -> None:
-    """Send or receive parts until the system takes, or has, no more."""
+    """Send or receive parts until the socket would block, removing completed parts."""
     while parts:
         try:
             count = pass_on(parts[0])

@@ -1,4 +1,4 @@
-"""A rank on a shaped network: joins the others, replays what a file asks for, and rank 0 writes the times.
+"""A rank process on a shaped network: it replays the workloads of a job file, and rank 0 writes the times.
 
 Run by `simnet.validate.shapednet.experiment`: ``python -m simnet.validate.shapednet.worker JOB.json [RANK]``; MPI tells
 the rank.
@@ -23,7 +23,7 @@ from simnet.validate.shapednet.sockets import SocketCommunicator
 
 
 def main(job_file: str, rank: int = 0) -> None:
-    """Run the workloads of a job, one after the other."""
+    """Run the workloads of a job file at one rank, one after the other."""
     job: dict[str, Any] = json.loads(Path(job_file).read_text(encoding="utf-8"))
     begin(job["owner"], job["limit"])
     communicator = _connect_rank(job, rank)
