@@ -30,7 +30,7 @@ T = TypeVar("T", bound=np.generic)
 
 
 class Round:
-    """Messages that may start together.
+    """Messages that may start at the same time, and the compute time before them.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ class Round:
 
 
 class Call(NamedTuple):
-    """A call of a collective: which rounds of a schedule are its messages.
+    """A call of a collective: the range of rounds that hold its messages, with operation, algorithm and sizes.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ class Call(NamedTuple):
 
 
 class Columns(TypedDict):
-    """The messages of a schedule as columns of equal length."""
+    """Messages of a schedule as columns of equal length: round, source, destination, bytes and phase."""
 
     round: Ranks
     src: Ranks
@@ -195,7 +195,7 @@ class Schedule:
 
     @property
     def nbytes(self) -> float:
-        """Bytes of all messages together."""
+        """Total bytes of all messages."""
         return float(self.bytes_sent().sum())
 
     def bytes_sent(self) -> Floats:
@@ -207,7 +207,7 @@ class Schedule:
         return self._sum_by("dst")
 
     def compute(self) -> Floats:
-        """Seconds each rank works, in all rounds together; shape (P,), float64."""
+        """Return each rank's total compute time over all rounds [s]; shape (P,), float64."""
         total = np.zeros(self.n_ranks)
         for one, times in _count_rounds(self.rounds):
             total += times * np.asarray(one.compute)
@@ -221,7 +221,7 @@ class Schedule:
         return self._sums[end].copy()
 
     def concat(self, *others: Schedule) -> Schedule:
-        """Return this schedule followed by the `others`, one after the other.
+        """Return this schedule followed by the `others`, in order.
 
         Raises
         ------
@@ -247,7 +247,7 @@ class Schedule:
         return Schedule(self.n_ranks, [one for schedule in parts for one in schedule.rounds], calls)
 
     def scaled(self, factor: float) -> Schedule:
-        """Return the schedule with every message `factor` times as long; compute times stay.
+        """Return the schedule with message sizes multiplied by `factor`; compute times stay.
 
         Raises
         ------
@@ -267,7 +267,7 @@ class Schedule:
         )
 
     def with_work(self, seconds: Mapping[int, ArrayLike]) -> Schedule:
-        """Return the schedule with so much more work before some of its rounds.
+        """Return the schedule with extra compute time [s] before some of its rounds, or after the last.
 
         Parameters
         ----------
@@ -299,7 +299,7 @@ class Schedule:
         return Schedule(self.n_ranks, rounds, self.calls)
 
     def without_work(self) -> Schedule:
-        """Return the schedule with no work before its rounds.
+        """Return the schedule without compute time before its rounds.
 
         Examples
         --------
@@ -310,7 +310,7 @@ class Schedule:
         return Schedule(self.n_ranks, rounds, self.calls)
 
     def in_phase(self, phase: str) -> Schedule:
-        """Return the schedule with all of its rounds in one `phase`, such as the call that they are the messages of.
+        """Return the schedule with the `phase` of every round set to one name.
 
         Examples
         --------
@@ -321,7 +321,7 @@ class Schedule:
         return Schedule(self.n_ranks, rounds, self.calls)
 
     def embed(self, ranks: Sequence[int] | Ranks, n_ranks: int) -> Schedule:
-        """Return the schedule as part of a larger one: rank r becomes ``ranks[r]`` of `n_ranks`.
+        """Return the schedule on a larger set of ranks: rank r becomes ``ranks[r]`` of `n_ranks`.
 
         Parameters
         ----------
@@ -371,7 +371,7 @@ class Schedule:
 
 
 def merge_schedules(schedules: Sequence[Schedule], ranks: Sequence[NDArray[np.int64]], n_ranks: int) -> Schedule:
-    """Return schedules between different ranks as one, which they go through side by side.
+    """Return one schedule that runs several schedules on disjoint sets of ranks concurrently, round by round.
 
     It is a call of a collective where one is: of several at once, nothing that looks at calls knows the ranks.
 
@@ -421,7 +421,7 @@ def _map_rounds(rounds: Sequence[Round], change: Callable[[Round], Round]) -> li
 
 
 def _count_rounds(rounds: Sequence[Round]) -> Iterator[tuple[Round, int]]:
-    """Yield each distinct round object and how often it stands."""
+    """Yield each distinct round object, and the number of its occurrences."""
     objects = {id(one): one for one in rounds}
     return ((objects[key], count) for key, count in Counter(map(id, rounds)).items())
 
@@ -442,7 +442,7 @@ def _float_array(values: ArrayLike, name: str) -> Floats:
 
 
 def _refuse_first(wrong: NDArray[np.bool_], given: NDArray[Any], requirement: str) -> None:
-    """Raise ValueError with the first of the values `given` that is `wrong`, if one is."""
+    """Raise ValueError with the first value of `given` for which `wrong` is true, if any."""
     if wrong.any():
         index = int(np.argmax(wrong))
         number = f"number {index} " if given.ndim else ""

@@ -105,7 +105,7 @@ def halving(n_ranks: int) -> ChunkProgram:
 
 
 def _fold_ranks(P: int) -> tuple[Ranks, Ranks]:
-    """Ranks that take part, a power of two of them, and ranks that hand their data to the rank before and leave."""
+    """Return the ranks that stay, a power of two, and those that first hand their data to the previous rank."""
     extra = P - (1 << (P.bit_length() - 1))
     leave = np.arange(1, 2 * extra, 2)
     return np.setdiff1d(np.arange(P), leave), leave

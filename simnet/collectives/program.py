@@ -77,7 +77,7 @@ class ChunkStep:
         return f"Step({len(self)} messages x {self.times} rounds, phase={self.phase!r})"
 
     def between(self, ranks: Ranks) -> ChunkStep:
-        """Return the step with ``ranks[r]`` in the part of rank r."""
+        """Return a copy of the step in which rank r is renamed ``ranks[r]``."""
         moved = copy(self)
         moved.src, moved.dst = ranks[self.src], ranks[self.dst]
         return moved
@@ -137,7 +137,7 @@ class ChunkProgram:
         return sum(step.times for step in self.steps)
 
     def bounds(self, n: int) -> NDArray[np.int64]:
-        """Return where chunks of nearly equal length begin and end in an array of `n` elements.
+        """Return the boundaries of `n_chunks` chunks of nearly equal length in an array of `n` elements.
 
         Returns
         -------
@@ -147,7 +147,7 @@ class ChunkProgram:
         return np.arange(self.n_chunks + 1, dtype=np.int64) * check_int(n, "n", 0) // self.n_chunks
 
     def schedule(self, chunk_nbytes: ArrayLike, *, gamma: float = 0.0) -> Schedule:
-        """Return the messages for chunks of these sizes.
+        """Return the collective as a schedule of messages, given the size of its chunks [byte].
 
         Where all chunks are equal, the rounds of a repeated step are one `Round` object.
 
@@ -201,15 +201,15 @@ class ChunkProgram:
         return Schedule(self.n_ranks, rounds, [call])
 
     def of_vector(self, nbytes: float, gamma: float = 0.0) -> Schedule:
-        """Return the messages for a vector of so many bytes, cut into equal chunks; `gamma` as of `schedule`."""
+        """Return the schedule for a vector of `nbytes` bytes, cut into equal chunks; `gamma` as in `schedule`."""
         return self.schedule(one_size(nbytes) / self.n_chunks, gamma=gamma)
 
     def of_each(self, nbytes: float) -> Schedule:
-        """Return the messages for chunks of so many bytes each."""
+        """Return the schedule for chunks of `nbytes` bytes each."""
         return self.schedule(one_size(nbytes))
 
     def _reduction(self, step: ChunkStep, nbytes: Floats, gamma: float) -> float | Floats:
-        """Seconds each rank takes to reduce what the step brought it; one number where all take as long."""
+        """Return the seconds each rank takes to reduce what it received in a step; a scalar if all are equal."""
         if not gamma or not step.reduce.any():
             return 0.0
         received = np.bincount(step.dst[step.reduce], weights=nbytes[step.reduce], minlength=self.n_ranks)
@@ -224,7 +224,7 @@ class ChunkProgram:
         bounds: ArrayLike | None = None,
         observe: Callable[[int, int, int, int], None] | None = None,
     ) -> list[Array]:
-        """Carry the collective out on real arrays.
+        """Execute the collective on real arrays, one per rank; return what each rank holds afterwards.
 
         The messages of a round all read what was there before the round. The buffers given are not modified.
 
@@ -272,14 +272,14 @@ class ChunkProgram:
         return held
 
     def _rounds(self) -> Iterator[tuple[ChunkStep, Ranks]]:
-        """Yield the step and the first chunks of every round."""
+        """Yield the step of every round, and the first chunk of each of its messages."""
         for step in self.steps:
             for repetition in range(step.times):
                 yield step, (step.first + repetition * step.stride) % self.n_chunks
 
 
 def _chunk_elements(cuts: NDArray[np.int64], first: int, count: int) -> list[slice]:
-    """Elements of `count` chunks from `first` on: one slice, or two where the range passes the end."""
+    """Return the elements of `count` chunks from chunk `first`: one slice, or two if the range wraps around."""
     last, n_chunks = first + count, len(cuts) - 1
     if last <= n_chunks:
         return [slice(int(cuts[first]), int(cuts[last]))]
@@ -287,7 +287,7 @@ def _chunk_elements(cuts: NDArray[np.int64], first: int, count: int) -> list[sli
 
 
 def gathered(program: Callable[[int], ChunkProgram], sizes: ArrayLike, padded: bool) -> Schedule:
-    """Return the messages of an all-gather of contributions of these sizes, all padded to the largest if `padded`.
+    """Return the schedule of an all-gather of contributions of unequal `sizes` [byte], or padded to the largest.
 
     Parameters
     ----------
@@ -303,7 +303,7 @@ def gathered(program: Callable[[int], ChunkProgram], sizes: ArrayLike, padded: b
 
 
 def one_size(nbytes: float) -> float:
-    """Return a number of bytes as a float.
+    """Return `nbytes` as a float; ValueError if it is an array.
 
     Raises
     ------

@@ -33,7 +33,7 @@ Offer: TypeAlias = Literal["always", "on nodes", "never"]
 
 
 class Ranks(NamedTuple):
-    """Numbers of ranks: in words, and whether one is among them."""
+    """A set of rank counts for which an algorithm is defined: a description, and a test of membership."""
 
     words: str
     among: Callable[[int], bool]
@@ -91,7 +91,7 @@ class Collective:
     offered: Offer = "always"
 
     def schedule(self, n_ranks: int, nbytes: float, **options: Any) -> Schedule:
-        """Return its messages between so many ranks.
+        """Return the messages of the collective between `n_ranks` ranks, as a schedule.
 
         Raises
         ------
@@ -103,7 +103,7 @@ class Collective:
         return _schedule_from(self.function, n_ranks, nbytes, **options)
 
     def schedule_of_vector(self, n_ranks: int, nbytes: float, **options: Any) -> Schedule:
-        """Return its messages for a vector of so many bytes [byte], of which a rank has a part or all.
+        """Return the schedule for a total size of `nbytes` bytes, as in the size column of nccl-tests.
 
         That is what ``--size`` means, and the size column of nccl-tests: in an all-gather a rank contributes, and in an
         all-to-all it sends to each other, one P-th of it. So a reduce-scatter and an all-gather make an all-reduce.
@@ -123,7 +123,7 @@ class Collective:
         return self.schedule(n_ranks, nbytes / n_ranks if parted else nbytes, **options)
 
     def schedule_of_sizes(self, sizes: ArrayLike) -> Schedule:
-        """Return its messages for contributions of these sizes [byte], shape (P,).
+        """Return the schedule for one contribution per rank of unequal `sizes` [byte], shape (P,).
 
         Raises
         ------
@@ -136,22 +136,22 @@ class Collective:
 
     @property
     def options(self) -> dict[str, Parameter]:
-        """Further parameters of its function, by name."""
+        """Keyword parameters of the function beyond ranks and bytes, by name."""
         return dict([*signature(self.function).parameters.items()][2:])
 
     @property
     def needs(self) -> list[str]:
-        """Those of them that have no default."""
+        """Names of the options without a default."""
         return [name for name, one in self.options.items() if one.default is Parameter.empty]
 
     @property
     def summary(self) -> str:
-        """The first line of its documentation."""
+        """First line of the function's docstring."""
         return (getdoc(self.function) or "").partition("\n")[0]
 
 
 def collective(operation: Operation, algorithm: str, **entry: Any) -> Callable[[F], F]:
-    """Mark a function that returns a schedule as a collective.
+    """Return a decorator that registers a function as a collective: an operation by an algorithm.
 
     Parameters
     ----------
@@ -185,14 +185,14 @@ def _schedule_from(by: Callable[..., Schedule], *arguments: Any, **options: Any)
 
 
 def entry_of(function: object) -> Collective | None:
-    """Return the entry of a function that is marked as a collective; None of anything else."""
+    """Return the `Collective` that the decorator attached to a function; None without one."""
     found = getattr(function, "collective", None)
     return found if isinstance(found, Collective) else None
 
 
 @cache
 def built_in() -> tuple[Collective, ...]:
-    """Return the collectives of this package, by module and in their order there.
+    """Return the collectives that ship with simnet, by module and in order of definition.
 
     Examples
     --------
@@ -206,7 +206,7 @@ def built_in() -> tuple[Collective, ...]:
 
 
 def _plugin_collective(name: str) -> Collective | None:
-    """Return a collective of another package; what comes with simnet keeps its names."""
+    """Return the collective that a plug-in registers under a name; None if its name or algorithm is built in."""
     one = plugins.load_plugin("collectives", name, _marked_builder)
     taken = (one is None) or any(
         one.name == own.name or (one.operation, one.algorithm) == (own.operation, own.algorithm) for own in built_in()
@@ -221,7 +221,7 @@ def _marked_builder(function: object) -> Collective:
 
 
 def every(operation: Operation | None = None) -> list[Collective]:
-    """Return all collectives, or those of an operation: first simnet's own, then those of other packages.
+    """Return all collectives, or those of one operation: the built-in ones, then those of plug-ins.
 
     A warning tells which of other packages cannot be used.
     """
@@ -230,7 +230,7 @@ def every(operation: Operation | None = None) -> list[Collective]:
 
 
 def named(name: str) -> Collective:
-    """Return a collective by its name.
+    """Return the collective with this name; ValueError with the nearest names if there is none.
 
     Raises
     ------
@@ -249,7 +249,7 @@ def named(name: str) -> Collective:
 
 
 def find_collective(operation: str, algorithm: str) -> Collective | None:
-    """Return the collective that carries an operation out by an algorithm; None if there is none.
+    """Return the collective for an operation and an algorithm; None if there is none.
 
     Examples
     --------
@@ -260,7 +260,7 @@ def find_collective(operation: str, algorithm: str) -> Collective | None:
 
 
 def collective_by_algorithm(operation: Operation, algorithm: str) -> Collective:
-    """Return the collective that carries an operation out by an algorithm.
+    """Return the collective for an operation and an algorithm; ValueError if there is none.
 
     Raises
     ------
@@ -274,7 +274,7 @@ def collective_by_algorithm(operation: Operation, algorithm: str) -> Collective:
 
 
 def missing(what: str, name: object, allowed: Iterable[str]) -> ValueError:
-    """Return the error that there is no collective of a name, or why that which others register for it has no use.
+    """Return the error for an unknown collective, or the error of the plug-in registered under its name.
 
     Parameters
     ----------
@@ -297,7 +297,7 @@ def missing(what: str, name: object, allowed: Iterable[str]) -> ValueError:
 
 
 def offered(operation: Operation, *, on_nodes: bool) -> list[Collective]:
-    """Return what `simnet choose` weighs unasked: with a closed form; on nodes of several GPUs more.
+    """Return the collectives with a closed form that `simnet choose` compares by default; multi-GPU nodes add some.
 
     Examples
     --------
@@ -310,7 +310,7 @@ def offered(operation: Operation, *, on_nodes: bool) -> list[Collective]:
 
 
 def algorithm_in_logs(name: str) -> str:
-    """Return the algorithm that MPI libraries and their logs call by a name; the name itself if it is none of theirs.
+    """Return simnet's name of an algorithm, given its name in MPI libraries; other names are unchanged.
 
     Examples
     --------
@@ -321,6 +321,6 @@ def algorithm_in_logs(name: str) -> str:
 
 
 def _first_wanted(wanted: Callable[[Collective], bool]) -> Collective | None:
-    """Return the first that is wanted; packages of others are only looked through if it is none of simnet's."""
+    """Return the first collective that `wanted` accepts, built-in before plug-ins; None if there is none."""
     found = next(filter(wanted, built_in()), None)
     return found or next(filter(wanted, plugins.usable_plugins("collectives", _plugin_collective).values()), None)

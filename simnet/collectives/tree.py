@@ -27,7 +27,7 @@ from simnet.schedule import Schedule
 
 
 class TreeEdges(NamedTuple):
-    """Edges of a tree over ranks, each with the round (from 0) in which segment 0 crosses it."""
+    """Edges of a tree of ranks, with the round (from 0) in which segment 0 crosses each, and whether it reduces."""
 
     src: Ranks
     dst: Ranks
@@ -89,7 +89,7 @@ def _tree_name(arity: int | None, segments: int) -> str:
 
 
 def _tree_edges(P: int, arity: int | None) -> tuple[TreeEdges, int]:
-    """Edges from parent to child of a tree rooted at rank 0, and the rounds a broadcast of one segment takes."""
+    """Return the parent-to-child edges of a tree rooted at rank 0, and the rounds of a one-segment broadcast."""
     child = np.arange(1, P)
     if arity is None:
         # Binomial: the parent of v is v without its lowest set bit; edges of the highest bit come first.
@@ -117,7 +117,7 @@ def _from_root(edges: TreeEdges, root: int, P: int) -> TreeEdges:
 
 
 def _in_pipeline(edges: TreeEdges, segments: int) -> list[ChunkStep]:
-    """In round t, every edge that segment 0 crossed at most `segments` rounds ago carries segment t - at."""
+    """Return the rounds of a pipeline: an edge that segment 0 crosses in round a carries segment t - a in round t."""
     check_int(segments, "segments", 1)
     order = np.argsort(edges.at, kind="stable")
     src, dst, at, reduce = (column[order] for column in edges)

@@ -75,7 +75,7 @@ def read_fabric_network(path: str | Path, nodes: int | None = None) -> nx.DiGrap
 
 
 def _network_field(text: str) -> str:
-    """Return the field ``network`` alone, on its lines, so the curves of a large file are not parsed."""
+    """Return the text of the field ``network``, on its original lines, so that long curves are not parsed."""
     lines = text.splitlines()
     first = next((at for at, line in enumerate(lines) if line.startswith("network:")), len(lines))
     last = next((at for at in range(first + 1, len(lines)) if lines[at] and lines[at][0] not in " \t"), len(lines))

@@ -101,7 +101,7 @@ def read_chakra(prefix: str | Path, *, strict: bool = True, largest: int = MAX_B
 
 
 class TraceNode(NamedTuple):
-    """A node of the trace of one rank."""
+    """A node of one rank's execution trace: a send, receive, collective, or other operation."""
 
     number: int
     name: str
@@ -122,7 +122,7 @@ class TraceNode(NamedTuple):
 
 
 def trace_paths(prefix: str | Path) -> list[Path]:
-    """Return the traces ``PREFIX.0.et``, ``PREFIX.1.et``, ... that exist; InputError if there are none, or too many."""
+    """Return the existing traces ``PREFIX.0.et``, ``PREFIX.1.et``, ...; InputError if there are none or too many."""
     found: list[Path] = []
     while (path := Path(f"{prefix}.{len(found)}.et")).exists():
         if len(found) == MAX_RANKS:
@@ -134,7 +134,7 @@ def trace_paths(prefix: str | Path) -> list[Path]:
 
 
 def read_nodes(path: Path, largest: int = MAX_BYTES) -> Iterator[TraceNode]:
-    """Yield the nodes of the trace of one rank, collectives included; it may be packed with gzip.
+    """Yield the nodes of one rank's trace file, plain or gzipped, collectives included.
 
     Raises InputError if it cannot be read, is larger than `largest` bytes unpacked, or is no such trace.
     """
@@ -201,7 +201,7 @@ def _operation_of(node: TraceNode, rank: int, path: Path) -> Operation:
 
 
 def _read_attribute(content: bytes, path: Path) -> tuple[str, int | str | None]:
-    """Return the name of an attribute, and its value if that is a whole number or a text."""
+    """Return name and value of an attribute; the value is None unless it is an integer or text."""
     parts = dict(_packet_fields(content, path))
     key, text = parts.get(1), parts.get(_STRING)
     whole = next((parts[one] for one in _WHOLE if one in parts), None)
@@ -218,7 +218,7 @@ _SHORT, _said_before = 64, lru_cache(maxsize=2**14)(_read_attribute)
 
 
 def _read_packets(content: bytes, path: Path) -> Iterator[bytes]:
-    """Yield the messages of a file, each behind its length."""
+    """Yield the length-prefixed protobuf messages of a file."""
     at = 0
     while at < len(content):
         length, at = _varint_at(content, at, path)
@@ -229,7 +229,7 @@ def _read_packets(content: bytes, path: Path) -> Iterator[bytes]:
 
 
 def _packet_fields(packet: bytes, path: Path) -> Iterator[tuple[int, int | bytes]]:
-    """Yield the fields of a message: their number, and a whole number or bytes."""
+    """Yield number and value of each field of a protobuf message; a value is an integer or bytes."""
     at, end = 0, len(packet)
     while at < end:
         key = packet[at]
@@ -305,7 +305,7 @@ def _encode_text(field: int, value: str) -> bytes:
 
 @lru_cache(maxsize=2**14)
 def _encode_attribute(name: str, kind: int, value: int) -> bytes:
-    """Return field 10 of a node: an attribute whose value is of field `kind` of AttributeProto."""
+    """Return the bytes of a node's attribute (field 10), its value in field `kind` of AttributeProto."""
     return _bytes_field(10, _encode_text(1, name) + _varint_field(kind, value))
 
 

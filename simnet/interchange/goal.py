@@ -103,7 +103,7 @@ def read_goal(
 
 
 class _GoalText:
-    """A GOAL file."""
+    """Parser of one GOAL file."""
 
     def __init__(self, path: Path, largest: int) -> None:
         self._path, self._largest = path, largest
@@ -112,7 +112,7 @@ class _GoalText:
         self._needs: list[tuple[int, str, str, str]] = []
 
     def read(self) -> RankOperations:
-        """Return the operations of the file."""
+        """Parse the file and return its operations by rank."""
         program, rank, opened = self._program, -1, 0
         for line, rest in self._lines():
             if match := _HEAD.match(rest):
@@ -145,7 +145,7 @@ class _GoalText:
         return program
 
     def _lines(self) -> Iterator[tuple[int, str]]:
-        """Yield the lines that are not empty without their comments, and their numbers."""
+        """Yield number and text of each line that is not empty once comments are removed."""
         text = read_text(self._path, self._largest)
 
         def blank(comment: re.Match[str]) -> str:
@@ -170,7 +170,7 @@ class _GoalText:
             self._program.refuse(line, f"there is no rank {rank}; ranks are 0..{self._program.n_ranks - 1}")
 
     def _take(self, rank: int, line: int, text: str) -> None:
-        """Add an operation, or what one of the rank waits for."""
+        """Parse one statement of a rank: an operation, or a dependency between labels."""
         if match := _NEEDS.match(text):
             self._needs.append((line, match[1], match[2], match[3]))
             return
@@ -200,7 +200,7 @@ class _GoalText:
         return Operation(rank, line, verb, label or "", int(sent or received), int(peer), int(tag or 0))
 
     def _close_rank(self) -> None:
-        """Resolve the labels of a rank whose lines are all read."""
+        """Resolve the labels in the dependencies of a rank at its closing brace."""
         for line, waiting, kind, before in self._needs:
             for label in (waiting, before):
                 if label not in self._labels:

@@ -61,7 +61,7 @@ class NetworkRead(NamedTuple):
 
 
 def kind_of(path: str | Path) -> str | None:
-    r"""Return the format of a file or folder by its content, not by its name; None if it is unknown.
+    r"""Return the format of a file or folder, recognised by content rather than name; None if unknown.
 
     Raises InputError if it cannot be read, or is XML that declares a document type of its own.
 
@@ -107,7 +107,7 @@ def read_schedule(
     n_ranks: int | None = None,
     largest: int | None = None,
 ) -> tuple[ScheduleKind, Schedule]:
-    """Read a schedule from a file of any format, and return the format, by default recognised, and the schedule.
+    """Read a schedule from a file of any format; return the format, recognised by default, and the schedule.
 
     It is GOAL text, a folder of Chakra execution traces ``PREFIX.RANK.et``, an MSCCL algorithm with the `nbytes` of its
     vector, or a table of messages, whose ranks are those up to the last that has a message unless `n_ranks` says
@@ -185,13 +185,13 @@ def read_network(
 
 
 def companion_files(path: str | Path, kind: NetworkKind | None = None) -> list[str]:
-    """Return the names of the files that a network needs besides its own: the profiles of a SimGrid platform."""
+    """Return the names of further files that a network file refers to: profiles of a SimGrid platform."""
     found = _settle_format(path, kind, _NETWORKS, "a network")
     return profile_names(path) if found == "simgrid" else []
 
 
 def _settle_format(path: str | Path, kind: str | None, allowed: Sequence[K], what: str) -> K:
-    """Return the format of a file, which is one of `allowed`."""
+    """Return the given or else recognised format of a file; raise an error unless it is one of `allowed`."""
     found = kind_of(path) if kind is None else kind
     for name in allowed:
         if name == found:
@@ -217,7 +217,7 @@ def _is_folder(path: Path) -> bool:
 
 
 def trace_prefix(path: str | Path) -> Path:
-    """Return the path of traces without ``.RANK.et``: that of the only ones in a folder, or the path itself.
+    """Return the path prefix of Chakra traces, given the prefix or a folder that holds the traces of one run.
 
     Raises InputError if a folder has none, or those of several runs.
     """

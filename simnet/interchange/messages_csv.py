@@ -45,7 +45,7 @@ NEEDED = ("round", "src", "dst", "nbytes_B")
 
 
 def write_messages(messages: Schedule | Messages, path: str | Path) -> None:
-    r"""Write a table of messages, of timed ones with ``start_s`` and ``finish_s``; numbers read back exactly.
+    r"""Write messages as a CSV table, with ``start_s`` and ``finish_s`` if timed; numbers read back exactly.
 
     Examples
     --------
@@ -66,7 +66,7 @@ def write_messages(messages: Schedule | Messages, path: str | Path) -> None:
 
 
 def _pieces_of(messages: Schedule | Messages) -> Iterator[list[Iterable[object]]]:
-    """Yield columns of at most `_ROWS` messages at a time."""
+    """Yield the columns of the table in chunks of rows, to bound memory."""
     if isinstance(messages, Messages):
         times = messages.start, messages.finish
         for first in range(0, len(messages.src), _ROWS):
@@ -110,7 +110,7 @@ def read_messages(path: str | Path, n_ranks: int | None = None, *, largest: int 
 
 
 class _MessageRows:
-    """A table, checked row by row."""
+    """Parser of a CSV table of messages that checks each row."""
 
     def __init__(self, name: str, n_ranks: int) -> None:
         self.name, self.n_ranks = name, n_ranks
@@ -118,7 +118,7 @@ class _MessageRows:
         self.phases: dict[int, str] = {}
 
     def columns(self, text: str) -> list[NDArray[Any]]:
-        """Return round, sender, receiver and bytes of all rows."""
+        """Return the columns round, sender, receiver and bytes of all rows."""
         columns: list[array[Any]] = [array("q"), array("q"), array("q"), array("d")]
         reader = csv.reader(io.StringIO(text, newline=""), strict=True)
         try:

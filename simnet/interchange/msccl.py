@@ -85,7 +85,7 @@ def read_msccl(path: str | Path, nbytes: float) -> Schedule:
 
 @dataclass(eq=False)
 class _BlockStep:
-    """A step of a thread block, after the step `before` it and the step `other` of another thread block."""
+    """A step of a thread block, with the step `before` it and the step `other` of another block that it waits for."""
 
     at: Element
     gpu: int
@@ -157,7 +157,7 @@ def _read_block(block: Element, rank: int, n_ranks: int) -> list[_BlockStep]:
 
 
 def _match_messages(steps: list[_BlockStep]) -> list[_StepPair]:
-    """Return the messages: sends and receives of a connection match in their order."""
+    """Return pairs of send and receive steps, matched in order on each connection."""
     waiting: dict[tuple[int, int, int], deque[_BlockStep]] = defaultdict(deque)
     for step in steps:
         if step.receives:
@@ -181,7 +181,7 @@ def _match_messages(steps: list[_BlockStep]) -> list[_StepPair]:
 
 
 def _chain_lengths(steps: list[_BlockStep], messages: list[_StepPair]) -> dict[_BlockStep | _StepPair, int]:
-    """Return the length of the chain of messages before each message and before the end of each step."""
+    """Return the longest chain of earlier messages before each message and before the end of each step."""
     arrives = {one.recv: one for one in messages}
     leaves = {one.send: one for one in messages}
     waits: dict[_BlockStep | _StepPair, list[_BlockStep | _StepPair]] = {}

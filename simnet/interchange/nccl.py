@@ -108,7 +108,7 @@ def read_nccl_topology(
 
 @dataclass
 class _NodeSystem:
-    """A node: device numbers of GPUs by bus, links with GB/s and kind, cards with GB/s and latency [s]."""
+    """Devices of one node: GPU numbers by bus, links with GB/s and kind, network cards with GB/s and latency [s]."""
 
     gpus: dict[str, int] = field(default_factory=dict)
     links: dict[tuple[str, str], tuple[float, str]] = field(default_factory=dict)
@@ -177,7 +177,7 @@ class _NodeSystem:
             self.links[place, parent] = gigabytes, "pci"
 
     def finish(self, top: Element) -> None:
-        """Join processors, and GPUs by their NVLinks."""
+        """Add the links between processors, and the NVLinks of GPUs."""
         if not self.gpus:
             top.refuse("has no GPUs")
         for number, (a, gigabytes) in enumerate(self.cpus):
@@ -210,7 +210,7 @@ def _nvlink_rate(capability: int) -> float:
 
 
 def _between_processors(one: Element) -> float:
-    """Return GB/s from one processor to another."""
+    """Return the bandwidth between two processors [GB/s], by architecture and model."""
     arch, vendor = one.attributes.get("arch", "x86_64"), one.attributes.get("vendor", "")
     if arch == "ppc64":
         return 32.0
@@ -224,7 +224,7 @@ def _between_processors(one: Element) -> float:
 
 
 def _card_latency(net: Element) -> float:
-    """Return the latency of a card [s]; 0 if it names none."""
+    """Return the latency of a network card [s]; 0 if the file has none."""
     text = net.attributes.get("latency", "0")
     value = read_number(text)
     if wrong := bounds_error(value / 1e6, Seconds, text[:40]):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Operation:
-    """An operation of a rank; `line` is its position in its file, and `place` the name of that position."""
+    """A send, receive or computation of a rank; `place` and `line` say where it is in its file."""
 
     rank: int
     line: int
@@ -46,7 +46,7 @@ class Operation:
 
     @property
     def is_message(self) -> bool:
-        """If true, it sends or receives."""
+        """Whether the operation is a send or a receive."""
         return self.kind != "calc"
 
     def __str__(self) -> str:
@@ -55,18 +55,18 @@ class Operation:
 
 @dataclass
 class RankOperations:
-    """The operations of a file by rank; `set_levels` brings them into an executable order."""
+    """The operations of each rank in a file, with their dependencies."""
 
     name: str
     n_ranks: int
     ranks: dict[int, list[Operation]]
 
     def refuse(self, line: int, message: str) -> NoReturn:
-        """Raise InputError with a line."""
+        """Raise InputError with a line of the file."""
         raise InputError(message, file=self.name, line=line)
 
     def refuse_at(self, op: Operation, message: str) -> NoReturn:
-        """Raise InputError with the place of an operation."""
+        """Raise InputError with the position of an operation in its file."""
         if op.place == "line":
             self.refuse(op.line, message)
         raise InputError(message, file=f"{self.name}.{op.rank}.et", field=f"{op.place} {op.line}")
@@ -78,7 +78,7 @@ Pairs = list[tuple[Operation, Operation]]
 
 
 def rounds_of_program(file: RankOperations, strict: bool, per_second: float) -> Schedule:
-    """Return the schedule of operations, in rounds by levels; `per_second` units of work are a second.
+    """Return the operations of a file as a schedule; `per_second` converts units of work to seconds.
 
     With `strict`, InputError if an operation waits for less than rounds would make it wait for.
     """
@@ -95,7 +95,7 @@ def rounds_of_program(file: RankOperations, strict: bool, per_second: float) -> 
 
 
 def match_messages(file: RankOperations) -> Pairs:
-    """Return the pairs of a send and its receive, in the order of the sends."""
+    """Return pairs of a send and its receive, in the order of the sends; InputError if one has no partner."""
     waiting: dict[tuple[int, int, int], deque[Operation]] = defaultdict(deque)
     ops = [op for one in file.ranks.values() for op in one]
     for op in ops:
@@ -118,7 +118,7 @@ def match_messages(file: RankOperations) -> Pairs:
 
 
 def set_levels(file: RankOperations, ops: list[Operation]) -> None:
-    """Set the level of each operation of a rank, and sort them into an executable order."""
+    """Set each operation's level, the messages in its longest chain of dependencies, and sort a rank's operations."""
     try:
         order = list(TopologicalSorter({op: op.requires + op.starts_after for op in ops}).static_order())
     except CycleError as error:
@@ -131,7 +131,7 @@ def set_levels(file: RankOperations, ops: list[Operation]) -> None:
 
 
 def check_levels(file: RankOperations, ops: list[Operation]) -> None:
-    """Refuse a rank whose waiting differs from that of rounds."""
+    """Raise InputError if executing a rank's operations in rounds would add dependencies."""
     sent: dict[int, set[Operation]] = defaultdict(set)
     worked: dict[int, set[Operation]] = defaultdict(set)
     for op in ops:
@@ -168,7 +168,7 @@ def check_levels(file: RankOperations, ops: list[Operation]) -> None:
 
 
 def rounds_of_levels(file: RankOperations, messages: Pairs) -> Placed:
-    """Return the earliest rounds in which every rank meets the messages of its levels in order.
+    """Return the earliest round of each operation that keeps the order of levels on every rank.
 
     Sends of a rank at one level are of one round. Receives may come later, as nothing waits for them before the next
     level. The unknowns are the rounds of all (sender, level), with differences of at least 0 or 1 between them.
@@ -218,7 +218,7 @@ def rounds_of_levels(file: RankOperations, messages: Pairs) -> Placed:
 
 
 def build_schedule(file: RankOperations, messages: Pairs, placed: Placed, per_second: float) -> Schedule:
-    """Return the schedule of operations whose rounds are known; `per_second` units of work are a second."""
+    """Return the schedule of operations placed in rounds; `per_second` converts units of work to seconds."""
     for send, _ in messages:
         if wrong := bounds_error(send.size, Size):
             file.refuse_at(send, f"the bytes of a message {wrong}")

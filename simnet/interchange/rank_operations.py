@@ -19,7 +19,7 @@ MAX_COMPUTE = 50_000_000
 
 
 class RankOperation(NamedTuple):
-    """An operation of a rank, to be written: `SEND`, `RECV` or `CALC`."""
+    """An operation of a rank in an output file: `SEND`, `RECV` or `CALC`."""
 
     kind: int
     # Bytes of a message or work in the unit of the file, its other rank, its tag, and its round.
@@ -32,7 +32,7 @@ class RankOperation(NamedTuple):
 
 
 class RoundMessages(NamedTuple):
-    """Messages by round, in their order."""
+    """Columns of messages, sorted by round: round, source, destination and bytes."""
 
     round: Ranks
     src: Ranks
@@ -41,7 +41,7 @@ class RoundMessages(NamedTuple):
 
 
 class RankWork(NamedTuple):
-    """Work of ranks before rounds, in the unit of the file; each rank and round once at most."""
+    """Columns of compute work, at most one row for a round and rank, in the file's unit of work."""
 
     round: Ranks
     rank: Ranks
@@ -54,7 +54,7 @@ _NO_WORK = RankWork(*[np.zeros(0, dtype=np.int64)] * 3)
 def operations_of(
     schedule: Schedule, per_second: float, *, every_round: bool, most: int = 10**18 - 1
 ) -> Iterator[list[RankOperation]]:
-    """Yield the operations of each rank of a schedule, in the order in which it does them.
+    """Yield the list of operations of each rank of a schedule, in order of execution.
 
     `per_second` units of work are a second. With `every_round` a rank works, be it for no time, in each round in which
     it has messages; these wait for that alone, and it for all of the round before. ValueError: a number exceeds `most`.
@@ -84,7 +84,7 @@ def operations_of(
 def _by_rank(
     one: Round, n_ranks: int, per_second: float, every_round: bool, most: int
 ) -> tuple[list[int], NDArray[np.int64]]:
-    """Return where each rank begins, and by rank its kind, size, peer and number: first work, then messages."""
+    """Return the first row of each rank, and rows of kind, size, peer and number, sorted by rank."""
     count, ticks = len(one), np.broadcast_to(np.asarray(one.compute), n_ranks)
     active = np.concatenate([one.src, one.dst]) if every_round else one.src[:0]
     workers = np.union1d(np.flatnonzero(ticks), active)
@@ -116,7 +116,7 @@ def assemble_schedule(
     per_second: float = 1.0,
     phases: Mapping[int, str] | None = None,
 ) -> Schedule:
-    """Return a schedule; equal rounds are one object."""
+    """Return a schedule from columns of messages and work; equal rounds share one object."""
     order = np.argsort(work.round, kind="stable")
     works = RankWork(work.round[order], work.rank[order], work.size[order])
     edges = np.arange(n_rounds + 1)

@@ -61,7 +61,7 @@ _CONNECTOR_WEIGHT = 1e-6
 
 
 class SimGridPlatform(NamedTuple):
-    """A platform as a topology."""
+    """A SimGrid platform as a topology, with the weather of links that have profiles."""
 
     # The topology; hosts carry their ``name``, and links their ``link``, as in the platform.
     graph: nx.DiGraph[Node]
@@ -105,7 +105,7 @@ def read_platform(path: str | Path) -> SimGridPlatform:
 
 
 def profile_names(path: str | Path) -> list[str]:
-    """Return the names of the profiles of a platform's links, relative to its folder, without reading them."""
+    """Return the file names of a platform's link profiles, relative to its folder, without reading the profiles."""
 
     def links(top: Element) -> Iterator[Element]:
         for one in top.children:
@@ -128,7 +128,7 @@ _Lane = tuple[str, str]
 
 @dataclass
 class _PlatformRoute:
-    """A route between two points of the platform; `fixed` if it must be taken exactly."""
+    """A declared route between two points of the platform; `fixed` if messages must take exactly this route."""
 
     src: Node
     dst: Node
@@ -139,7 +139,7 @@ class _PlatformRoute:
 
 @dataclass
 class _SimLink:
-    """A link of the platform."""
+    """A declared link of the platform."""
 
     bandwidth: float
     latency: float
@@ -149,7 +149,7 @@ class _SimLink:
 
 @dataclass
 class _PlatformReader:
-    """The elements of a platform."""
+    """Collects hosts, links and routes while reading a platform."""
 
     folder: Path
     hosts: list[str] = field(default_factory=list)
@@ -163,7 +163,7 @@ class _PlatformReader:
     profiles: dict[tuple[str, float], Signal] = field(default_factory=dict)
 
     def zone(self, top: Element, routing: str) -> None:
-        """Add the elements of a zone, or of the platform itself."""
+        """Add the elements of a zone, or of the platform's top level."""
         known = {"host": self.host, "router": self.router, "link": self.link, "cluster": self.cluster}
         routes = ("route", "zoneRoute", "ASroute")
         self.forward |= routing in ("Floyd", "Dijkstra", "DijkstraCache")
@@ -236,7 +236,7 @@ class _PlatformReader:
         return self.profiles[name, nominal]
 
     def cluster(self, one: Element) -> None:
-        """Add a flat cluster: a star around its router, with a backbone in between if it has one."""
+        """Add a flat cluster: hosts in a star around a router, behind a backbone link if declared."""
         topology = one.attributes.get("topology", "FLAT")
         policy = one.attributes.get("sharing_policy", "SPLITDUPLEX")
         if topology != "FLAT" or "limiter_link" in one.attributes or policy != "SPLITDUPLEX":
@@ -304,7 +304,7 @@ class _PlatformReader:
             self.connections.append(_PlatformRoute(dst, src, back, one, fixed))
 
     def finish(self, top: Element) -> SimGridPlatform:
-        """Return the graph of all elements."""
+        """Return the topology of all elements read."""
         if not self.hosts:
             top.refuse("has no hosts")
         uses = Counter(lane for one in self.connections for lane in one.lanes)
@@ -364,7 +364,7 @@ class _PlatformReader:
     def _keep_routes(
         self, graph: nx.DiGraph[Node], lane_of: Mapping[Link, _Lane], paths: Sequence[Sequence[Node]]
     ) -> None:
-        """Store the paths of connections that the graph's own routes would not take."""
+        """Store in the graph the declared routes that shortest-path routing would not take."""
         routes = Routes(graph)
         others = []
         for one, path in zip(self.connections, paths, strict=True):
@@ -377,7 +377,7 @@ class _PlatformReader:
 
 
 def _neighbour_file(one: Element, attribute: str) -> str:
-    """Return the name of a file next to the platform or below; "" if there is none."""
+    """Return a file name in an attribute, which must be in the platform's folder or below; "" if missing."""
     name = one.attributes.get(attribute, "")
     if Path(name).is_absolute() or ".." in Path(name).parts:
         one.refuse(f"must lie beside the platform or below, got {name[:60]!r}", attribute)
@@ -389,7 +389,7 @@ def _lane_name(lane: _Lane) -> str:
 
 
 def _host_numbers(one: Element) -> Iterator[int]:
-    """Yield the numbers of a cluster's hosts: ``0-99``, or several such ranges separated by commas."""
+    """Yield the host numbers of a cluster's ``radical``: ranges such as ``0-99``, separated by commas."""
     count = 0
     for part in re.split("[,;]", one.get("radical")):
         match = re.fullmatch(r"\s*([0-9]{1,9})(?:-([0-9]{1,9}))?\s*", part)
@@ -411,7 +411,7 @@ def _read_rate(one: Element, attribute: str) -> float:
 
 
 def _read_quantity(one: Element, attribute: str, units: Mapping[str, Decimal], quantity: Any) -> float:
-    """Return a quantity in SI units, the float nearest to the text; a bare number is in the base unit."""
+    """Return an attribute with a unit in SI units, as the nearest float; without a unit, in the base unit."""
     text = one.get(attribute).strip()
     match = _NUMBER.fullmatch(text) if len(text) <= 64 else None
     if match is None or match[2] not in units:

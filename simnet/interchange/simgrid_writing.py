@@ -91,7 +91,7 @@ def write_platform(
 
 
 def _quoted_names(graph: nx.DiGraph[Any]) -> dict[Node, str]:
-    """Return the quoted name of each node."""
+    """Return a dict from node to its XML-quoted name; ValueError if two nodes have the same name."""
     names: dict[Node, str] = {}
     for node in graph:
         name = label(node)
@@ -126,7 +126,7 @@ def _routes_written(
 def _write_profiles(
     file: Path, links: list[Link], weather: Mapping[Link, Weather], duration: float | None
 ) -> dict[Link, str]:
-    """Write the signals of each link; return the attributes that name them."""
+    """Write each link's weather to profile files; return the XML attributes that refer to the files."""
     attributes: dict[Link, str] = {}
     if not weather or duration is None:
         return attributes

@@ -23,7 +23,7 @@ MAX_DEPTH = 64
 
 @dataclass
 class Element:
-    """An element of an XML file, with its attributes as written, and the file and line where it begins."""
+    """An element of an XML file: its attributes as written, its children, and the file and line where it begins."""
 
     tag: str
     attributes: dict[str, str]
@@ -32,19 +32,19 @@ class Element:
     children: list[Element] = field(default_factory=list)
 
     def refuse(self, message: str, attribute: str | None = None) -> NoReturn:
-        """Raise InputError with the place of the element."""
+        """Raise InputError with the file and line of the element."""
         name = self.tag if attribute is None else f"{self.tag}.{attribute}"
         raise InputError(message, file=self.file, line=self.line, field=name)
 
     def get(self, attribute: str) -> str:
-        """Return an attribute; InputError, with the nearest of those that are there, if it is missing."""
+        """Return the value of an attribute; InputError with the nearest existing name if it is missing."""
         if attribute not in self.attributes:
             given = suggest_names(attribute, self.attributes) if self.attributes else "there are none"
             self.refuse(f"has no attribute {attribute!r}; {given}".replace("Allowed:", "Given:"))
         return self.attributes[attribute]
 
     def whole(self, attribute: str, low: int, high: int, default: int | None = None) -> int:
-        """Return a whole number in low .. high; `default` if the attribute is missing; InputError if it is wrong."""
+        """Return an attribute as an integer in low .. high; `default` if missing; InputError if invalid."""
         if default is not None and attribute not in self.attributes:
             return default
         text = self.get(attribute).strip()
@@ -54,12 +54,12 @@ class Element:
         return int(text)
 
     def each(self, tag: str) -> Iterator[Element]:
-        """Yield the children with a name."""
+        """Yield the children whose tag is `tag`."""
         return (child for child in self.children if child.tag == tag)
 
 
 def read_xml(path: str | Path, root: Iterable[str]) -> Element:
-    """Read an XML file of at most `MAX_BYTES` bytes whose outermost element is one of `root`.
+    """Read an XML file of limited size whose root element is one of `root`.
 
     A document type declaration may name an external definition, which is not fetched; it may declare nothing itself.
     """

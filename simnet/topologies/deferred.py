@@ -22,7 +22,7 @@ _ONE_AT_A_TIME = RLock()
 
 
 class Deferred:
-    """A directed graph that is not made yet.
+    """A directed graph that records nodes and links, and becomes a networkx graph on first access.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ for _name in ("__contains__", "__dir__", "__getitem__", "__iter__", "__len__", "
 
 
 def deferred(nodes: Collection[_Node], **facts: Any) -> nx.DiGraph[Any]:
-    """Return a graph without links that is not made yet.
+    """Return a graph without links whose networkx graph is built on first access.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def deferred(nodes: Collection[_Node], **facts: Any) -> nx.DiGraph[Any]:
 
 
 def add_node(graph: nx.DiGraph[Any], node: _Node, **attributes: Any) -> None:
-    """Add a node, or attributes to one, as ``graph.add_node`` does.
+    """Add a node, or attributes of an existing node, as ``graph.add_node`` does, without building a deferred graph.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ def add_node(graph: nx.DiGraph[Any], node: _Node, **attributes: Any) -> None:
 
 
 def add_link(graph: nx.DiGraph[Any], u: _Node, v: _Node, **attributes: Any) -> None:
-    """Add a link, as ``graph.add_edge`` does.
+    """Add a link with attributes, as ``graph.add_edge`` does, without building a deferred graph.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ def add_link(graph: nx.DiGraph[Any], u: _Node, v: _Node, **attributes: Any) -> N
 
 
 def nodes_and_links(graph: nx.DiGraph[Any]) -> tuple[list[_Node], list[tuple[_Node, _Node, _Attributes]]]:
-    """Return the nodes of a graph, and the two ends and the attributes of each of its links, in their order there.
+    """Return the nodes of a graph and its links (source, destination, attributes), in insertion order.
 
     A graph that is not made yet need not be made for that.
 
@@ -145,7 +145,7 @@ def nodes_and_links(graph: nx.DiGraph[Any]) -> tuple[list[_Node], list[tuple[_No
 
 
 def built_graph(graph: Deferred | nx.DiGraph[Any]) -> nx.DiGraph[Any]:
-    """Return the same graph, made."""
+    """Build a deferred graph in place and return it as a networkx graph."""
     import networkx as nx
 
     with _ONE_AT_A_TIME:
@@ -166,5 +166,5 @@ def built_graph(graph: Deferred | nx.DiGraph[Any]) -> nx.DiGraph[Any]:
 
 
 def _recorded_parts(graph: nx.DiGraph[Any]) -> list[tuple[_Node, _Node | None, _Attributes]] | None:
-    """Return the recorded parts of a graph that is not built yet; None if it is built."""
+    """Return the recorded nodes and links (link end None for a node) of a deferred graph; None once it is built."""
     return vars(graph)["_recorded"] if isinstance(graph, Deferred) else None

@@ -109,7 +109,7 @@ def dragonfly(
 
 @dataclass(frozen=True)
 class DragonflyShape:
-    """The shape of `dragonfly`."""
+    """Cables and routes of a dragonfly, before links have latencies and bandwidths."""
 
     groups: int
     routers: int
@@ -118,7 +118,7 @@ class DragonflyShape:
     hosts_forward: ClassVar[bool] = False
 
     def local_cables(self) -> Iterator[Cable]:
-        """Return the cables inside each group."""
+        """Yield the cables of hosts to their routers, and between the routers of each group."""
         for G in range(self.groups):
             for R in range(self.routers):
                 first = (G * self.routers + R) * self.hosts_per_router
@@ -128,19 +128,19 @@ class DragonflyShape:
                     yield f"router:{G}.{other}", f"router:{G}.{R}", "local"
 
     def global_cables(self) -> Iterator[tuple[Node, Node, int]]:
-        """Return the pairs of routers that are joined between groups, and by how many links."""
+        """Yield each pair of routers joined across groups, with the number of parallel links."""
         for G in range(self.groups):
             for H in range(G + 1, self.groups):
                 for (R, S), parallel in self._joined[H - G].items():
                     yield f"router:{G}.{R}", f"router:{H}.{S}", parallel
 
     def cables(self) -> Iterator[Cable]:
-        """Return all cables."""
+        """Yield all cables: local, then global."""
         yield from self.local_cables()
         yield from ((u, v, "global") for u, v, _ in self.global_cables())
 
     def path(self, src: int, dst: int, choose: Choose) -> list[Node]:
-        """Return the nodes after `src`, by at most one local, one global and one local link."""
+        """Return the minimal route from host `src` to `dst`: at most one local, one global and one local link."""
         G, R = divmod(src // self.hosts_per_router, self.routers)
         H, S = divmod(dst // self.hosts_per_router, self.routers)
         nodes: list[Node] = [f"router:{G}.{R}"]
@@ -164,21 +164,21 @@ class DragonflyShape:
         return self.groups * self.routers * self.hosts_per_router
 
     def borders(self) -> list[Node]:
-        """Return all routers."""
+        """Return all routers, the nodes with links to the outside."""
         return [f"router:{G}.{R}" for G in range(self.groups) for R in range(self.routers)]
 
     def outward(self, src: int, choose: Choose) -> list[Node]:
-        """Return the router of `src`."""
+        """Return the route from host `src` to the outside: its router."""
         G, R = divmod(src // self.hosts_per_router, self.routers)
         return [f"router:{G}.{R}"]
 
     def inward(self, dst: int, choose: Choose) -> list[Node]:
-        """Return the router of `dst`, and `dst`."""
+        """Return the route from the outside to host `dst`: its router and `dst`."""
         return [*self.outward(dst, choose), dst]
 
     @cached_property
     def _joined(self) -> dict[int, Counter[tuple[int, int]]]:
-        """Of every distance d > 0: the routers (R of a group, S of the group d further on) that are joined."""
+        """For each distance d > 0: how many links join router R of a group to router S of the group d further on."""
         g, h = self.groups, self.global_links
         joined: dict[int, Counter[tuple[int, int]]] = {d: Counter() for d in range(1, g)}
         for d, ends in joined.items():

@@ -76,13 +76,13 @@ def fat_tree(
 
 @dataclass(frozen=True)
 class FatTreeShape:
-    """The shape of `fat_tree`."""
+    """Cables and routes of a fat-tree, before links have latencies and bandwidths."""
 
     k: int
     hosts_forward: ClassVar[bool] = False
 
     def cables(self) -> Iterator[Cable]:
-        """Return the cables pod by pod."""
+        """Yield all cables, pod by pod."""
         half = range(self.k // 2)
         host = 0
         for pod in range(self.k):
@@ -98,7 +98,7 @@ class FatTreeShape:
                     yield f"agg:{pod}.{j}", f"core:{j}.{i}", "fabric"
 
     def path(self, src: int, dst: int, choose: Choose) -> list[Node]:
-        """Return the nodes after `src`: up by any of the equal ways, then down by the only one."""
+        """Return the route from host `src` to `dst`: up by a chosen switch at each level, then down by the only way."""
         half = self.k // 2
         (pod, i), (to_pod, to_i) = divmod(src // half, half), divmod(dst // half, half)
         edge = f"edge:{pod}.{i}"
@@ -112,7 +112,7 @@ class FatTreeShape:
         return [edge, agg, core, f"agg:{to_pod}.{j}", f"edge:{to_pod}.{to_i}", dst]
 
     def paths(self, src: Places, dst: Places, choose: ChooseAll, place: Mapping[Node, int]) -> list[Places]:
-        """Return the places of the nodes after many `src`, -1 for those that a path leaves out."""
+        """Return the routes of many pairs of hosts, an array of node places per hop; -1 where a route is shorter."""
         k, half = self.k, self.k // 2
         edges = np.array([[place[f"edge:{pod}.{i}"] for i in range(half)] for pod in range(k)])
         aggs = np.array([[place[f"agg:{pod}.{j}"] for j in range(half)] for pod in range(k)])
@@ -130,12 +130,12 @@ class FatTreeShape:
         return self.k * (self.k // 2) ** 2
 
     def borders(self) -> list[Node]:
-        """Return the core switches."""
+        """Return the core switches, the nodes with links to the outside."""
         half = self.k // 2
         return [f"core:{j}.{i}" for j in range(half) for i in range(half)]
 
     def outward(self, src: int, choose: Choose) -> list[Node]:
-        """Return the nodes after `src`: up to a core switch by any of the equal ways."""
+        """Return the route from host `src` to the outside: up to a core switch, chosen at each level."""
         half = self.k // 2
         pod, i = divmod(src // half, half)
         edge = f"edge:{pod}.{i}"
@@ -144,7 +144,7 @@ class FatTreeShape:
         return [edge, agg, f"core:{j}.{choose(agg, half)}"]
 
     def inward(self, dst: int, choose: Choose) -> list[Node]:
-        """Return a core switch, and the nodes on the only way down from it."""
+        """Return the route from the outside to host `dst`: a chosen core switch, then down by the only way."""
         half = self.k // 2
         pod, to_i = divmod(dst // half, half)
         j, i = divmod(choose(OUTSIDE, half * half), half)

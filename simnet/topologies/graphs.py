@@ -39,12 +39,12 @@ Link: TypeAlias = tuple[Node, Node]
 
 
 def empty(name: str, hosts: int, **facts: Any) -> nx.DiGraph[Node]:
-    """Return the graph of `hosts` hosts without links; `facts` go into ``graph.graph``."""
+    """Return a graph of `hosts` hosts and no links, with `facts` as graph attributes."""
     return deferred(range(hosts), name=name, hosts=hosts, **facts)
 
 
 def cable(graph: nx.DiGraph[Node], a: Node, b: Node, latency: float, bandwidth: float, kind: str) -> None:
-    """Connect `a` and `b` by a link in each direction: what one sends leaves the other's sending alone.
+    """Connect `a` and `b` by two independent links, one in each direction.
 
     Parameters
     ----------
@@ -62,12 +62,12 @@ def cable(graph: nx.DiGraph[Node], a: Node, b: Node, latency: float, bandwidth: 
 
 
 def label(node: object) -> str:
-    """Return how a person writes `node`: ``host:3``, or the name of a switch."""
+    """Return a readable name of a node: ``host:3``, or the name of a switch."""
     return node if isinstance(node, str) else f"host:{node}"
 
 
 def check_graph(graph: nx.DiGraph[Any]) -> int:
-    """Return the number of hosts P of any graph that keeps the contract of this page.
+    """Return the number of hosts of a topology; ValueError if nodes, links or attributes are invalid.
 
     Raises
     ------
@@ -80,7 +80,7 @@ def check_graph(graph: nx.DiGraph[Any]) -> int:
 
 
 def checked_parts(graph: nx.DiGraph[Any]) -> tuple[int, list[Node], list[tuple[Node, Node, dict[str, Any]]]]:
-    """Return the number of hosts P of a graph checked by `check_graph`, its nodes, and its links with attributes.
+    """Return the number of hosts, the nodes, and the links with attributes of a topology, after `check_graph`.
 
     Raises
     ------

@@ -122,7 +122,7 @@ def multi_gpu_nodes(
 
 @dataclass(frozen=True)
 class MultiGpuShape:
-    """The shape of `multi_gpu_nodes`."""
+    """Cables and routes of multi-GPU nodes, before links have latencies and bandwidths."""
 
     nodes: int
     gpus_per_node: int
@@ -131,11 +131,11 @@ class MultiGpuShape:
 
     @property
     def hosts_forward(self) -> bool:
-        """Whether GPUs pass on what goes to another rail."""
+        """Whether GPUs forward messages between rails: only if rails have no spine switches."""
         return self.rails and not self.spines
 
     def cables(self) -> Iterator[Cable]:
-        """Return the cables node by node."""
+        """Yield all cables, node by node."""
         for n in range(self.nodes):
             for g in range(self.gpus_per_node):
                 yield n * self.gpus_per_node + g, f"node:{n}", "intra"
@@ -150,7 +150,7 @@ class MultiGpuShape:
                     yield f"rail:{g}", f"spine:{s}", "fabric"
 
     def path(self, src: int, dst: int, choose: Choose) -> list[Node]:
-        """Return the nodes after `src`."""
+        """Return the route from GPU `src` to GPU `dst`: by the node's switch, one rail, a spine, or the fabric."""
         (n, g), (to_n, to_g) = divmod(src, self.gpus_per_node), divmod(dst, self.gpus_per_node)
         if n == to_n:
             return [f"node:{n}", dst]
@@ -168,7 +168,7 @@ class MultiGpuShape:
         return self.nodes * self.gpus_per_node
 
     def borders(self) -> list[Node]:
-        """Return the spines, where there are none the switches of the rails, and without rails the fabric."""
+        """Return the nodes with links to the outside: spines, else rail switches, else the fabric switch."""
         if not self.rails:
             return ["fabric"]
         if self.spines:
@@ -176,14 +176,14 @@ class MultiGpuShape:
         return [f"rail:{g}" for g in range(self.gpus_per_node)]
 
     def outward(self, src: int, choose: Choose) -> list[Node]:
-        """Return the nodes after `src`."""
+        """Return the route from GPU `src` to the outside."""
         n, g = divmod(src, self.gpus_per_node)
         if not self.rails:
             return [f"node:{n}", "fabric"]
         return [f"rail:{g}", *([f"spine:{choose(f'rail:{g}', self.spines)}"] if self.spines else [])]
 
     def inward(self, dst: int, choose: Choose) -> list[Node]:
-        """Return the nodes of the way in, by the rail of `dst` where there are rails."""
+        """Return the route from the outside to GPU `dst`, over its own rail if there are rails."""
         n, g = divmod(dst, self.gpus_per_node)
         if not self.rails:
             return ["fabric", f"node:{n}", dst]

@@ -28,7 +28,7 @@ _SHAPES: dict[str, Callable[..., SiteShape]] = {
 
 
 def described(name: object, numbers: object) -> SiteShape | None:
-    """Return the shape of a family from the numbers that settle it; None if they are not those of a shape."""
+    """Return the shape of a named family, given its parameters; None if they do not fit the family."""
     if not isinstance(name, str) or name not in _SHAPES or not isinstance(numbers, dict):
         return None
     each = (one for value in numbers.values() for one in (value if isinstance(value, list) else [value]))
@@ -42,7 +42,7 @@ def described(name: object, numbers: object) -> SiteShape | None:
 
 
 def links_of(cables: Iterable[Cable], weights: Mapping[Link, float], weight: float) -> int | None:
-    """Return how many links `cables` are; None if a graph has not all of them, with this weight.
+    """Return the number of links of `cables`; None if one is missing from a graph or has another weight.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def links_of(cables: Iterable[Cable], weights: Mapping[Link, float], weight: flo
 
 
 def recognised(facts: Mapping[str, Any], weights: Mapping[Link, float]) -> SiteShape | None:
-    """Return the shape that a graph says it has, if it has exactly the links of that shape, each of weight 1.
+    """Return the shape that a graph's attributes state, if its links are those of the shape with weight 1; else None.
 
     Parameters
     ----------

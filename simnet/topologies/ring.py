@@ -54,15 +54,15 @@ def ring(hosts: Count, latency: Seconds, bandwidth: Bandwidth) -> nx.DiGraph[Nod
 
 @dataclass(frozen=True)
 class RingShape(CountedHosts, ForwardingHosts):
-    """The shape of `ring`."""
+    """Cables and routes of a ring of hosts, before links have latencies and bandwidths."""
 
     def cables(self) -> Iterator[Cable]:
-        """Return the cable from each host to the next."""
+        """Yield the cable from each host to the next."""
         P = self.hosts
         return ((host, (host + 1) % P, "host") for host in range(P if P > 2 else P - 1))
 
     def path(self, src: int, dst: int, choose: Choose) -> list[Node]:
-        """Return the nodes after `src`, the shorter way round."""
+        """Return the route from host `src` to `dst`, in the shorter direction."""
         P = self.hosts
         ahead = (dst - src) % P
         up = 2 * ahead <= P

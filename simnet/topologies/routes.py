@@ -44,7 +44,7 @@ _Choose: TypeAlias = Callable[[int, int], int]
 
 
 def check_connected(graph: nx.DiGraph[Any]) -> None:
-    """Refuse a topology in which a host cannot reach another.
+    """Raise ValueError if a host of a topology cannot reach another.
 
     Raises
     ------
@@ -165,17 +165,17 @@ class Routes:
 
     @cached_property
     def index(self) -> dict[Link, int]:
-        """From link to its index."""
+        """Index in `links` of each link (u, v)."""
         return {link: i for i, link in enumerate(self.links)}
 
     @cached_property
     def _out(self) -> list[list[tuple[int, int]]]:
-        """Of each node, the links that leave it, and the node that each leads to."""
+        """Outgoing links of each node, as pairs of link and next node."""
         return self._links_at(0)
 
     @cached_property
     def _into(self) -> list[list[tuple[int, int]]]:
-        """Of each node, the links that lead to it, and the node that each comes from."""
+        """Incoming links of each node, as pairs of link and previous node."""
         return self._links_at(1)
 
     def _links_at(self, end: int) -> list[list[tuple[int, int]]]:
@@ -211,7 +211,7 @@ class Routes:
             return route
 
     def candidates(self, src: int, dst: int) -> tuple[tuple[int, ...], ...]:
-        """Return the routes from host `src` to host `dst` among which `route` chooses.
+        """Return all equal-cost routes from host `src` to host `dst`, from which `route` chooses.
 
         Returns
         -------
@@ -258,7 +258,7 @@ class Routes:
         return tuple(drawn)
 
     def around(self, src: int, dst: int, down: frozenset[int]) -> tuple[int, ...] | None:
-        """Return a route from host `src` to host `dst` that avoids links; None if there is none.
+        """Return a route from host `src` to host `dst` that avoids the links `down`; None if there is none.
 
         It is `route` where that avoids them already; else one of the `candidates` that do, by the hash; and where none
         does, a path of least total weight over the links that are left, over equal ones by the hash.
@@ -296,7 +296,7 @@ class Routes:
         return self._search(int(src), int(dst), self._rule(pair), down)
 
     def table(self, src: ArrayLike, dst: ArrayLike) -> NDArray[np.int64]:
-        """Return the routes of many pairs of hosts at once, on a star and on a fat-tree some ten times faster.
+        """Return the routes of many pairs of hosts as rows of links, padded with -1.
 
         Parameters
         ----------
@@ -361,7 +361,7 @@ class Routes:
 
     @cached_property
     def _links_by_ends(self) -> tuple[Places, Places, NDArray[np.int32]]:
-        """The link of each host, up and down, shape (P,), and those between switches, shape (S, S); -1 for none."""
+        """Link of each host up and down, shape (P,) each, and between switches, shape (S, S); -1 for none."""
         first, count = self.n_hosts, len(self._nodes) - self.n_hosts
         up, down = np.full(first, -1), np.full(first, -1)
         between = np.full((count, count), -1, dtype=np.int32)
@@ -373,7 +373,7 @@ class Routes:
         return up, down, between
 
     def gap(self) -> tuple[int, int] | None:
-        """Return the first two hosts (src, dst), by dst, between which there is no route; None if there are none."""
+        """Return the first pair of hosts (src, dst), ordered by dst, without a route; None if all are connected."""
         if self._shape is not None:
             return None
         for dst in range(self.n_hosts):
@@ -385,11 +385,11 @@ class Routes:
         return None
 
     def path_latency(self, src: int, dst: int) -> float:
-        """Return the nominal latency [s] from `src` to host `dst`: the sum over the links of the route."""
+        """Return the nominal latency [s] from host `src` to host `dst`: the sum over the links of the route."""
         return math.fsum(self.latency[link] for link in self.route(src, dst))
 
     def bottleneck(self, src: int, dst: int) -> float:
-        """Return the nominal bandwidth [byte/s] from `src` to host `dst`: the least on the route; inf to itself."""
+        """Return the nominal bandwidth [byte/s] from host `src` to host `dst`: the least on the route, or infinity."""
         return min((float(self.bandwidth[link]) for link in self.route(src, dst)), default=math.inf)
 
     def _find(self, src: int, dst: int, choose: _Choose) -> _Route:
@@ -426,11 +426,11 @@ class Routes:
         return mix(mix(self._salt ^ self._host(src, "src")) ^ self._host(dst, "dst"))
 
     def _rule(self, pair: int) -> _Choose:
-        """Return what chooses between equal ways as this `routing` does, given the hash of a pair."""
+        """Return the function that chooses among equal-cost next hops: by the hash of a pair of hosts, or the first."""
         return _pair_hash(pair) if self._hashes else lambda node, ways: 0
 
     def _gate(self, dst: int) -> tuple[int, tuple[int, ...]]:
-        """Return the node through which everything to host `dst` passes, and the links from there on.
+        """Return the last switch before host `dst` and the link to `dst`; `dst` and no link if several links enter it.
 
         The hosts of one switch then share one table of distances.
         """
@@ -441,7 +441,7 @@ class Routes:
         return dst, ()
 
     def _distance_to(self, target: int, down: frozenset[int] = _NONE) -> array[float]:
-        """Return the least total weight from every node to `target` (Dijkstra, against the links) over links left."""
+        """Return the least weight of a path from every node to `target` that avoids the links `down` (Dijkstra)."""
         if down not in self._distances:
             # What is known of other links that are down is forgotten.
             self._distances = {_NONE: self._distances[_NONE], down: {}}
@@ -475,7 +475,7 @@ class Routes:
 
 
 def route_table(routes: Sequence[Sequence[int]]) -> NDArray[np.int64]:
-    """Return routes as the rows of a table, -1 after the last link; see `Routes.table`."""
+    """Return routes as rows of a table of links, padded with -1."""
     table = np.full((len(routes), max(1, max(map(len, routes), default=0))), -1, dtype=np.int64)
     for row, route in zip(table, routes, strict=True):
         row[: len(route)] = route

@@ -33,17 +33,17 @@ ChooseAll: TypeAlias = Callable[[Places, int], Places]
 
 
 class Shape(Protocol):
-    """A regular topology."""
+    """Cables and routes of a regular topology, before links have latencies and bandwidths."""
 
     @property
     def hosts_forward(self) -> bool:
-        """Whether routes pass through hosts."""
+        """Whether hosts forward messages of other hosts."""
 
     def cables(self) -> Iterable[Cable]:
-        """Return every cable once."""
+        """Yield every cable once."""
 
     def path(self, src: int, dst: int, choose: Choose) -> list[Node]:
-        """Return the nodes after host `src` on the way to another host `dst`, which is the last of them.
+        """Return the route from host `src` to another host `dst`: the nodes after `src`, ending with `dst`.
 
         Parameters
         ----------
@@ -55,25 +55,25 @@ class Shape(Protocol):
 
 
 class SiteShape(Shape, Protocol):
-    """A regular topology that can be a site of a larger network, to which its borders have links."""
+    """A regular topology that can be a site of a larger network, joined to it by its border nodes."""
 
     @property
     def n_hosts(self) -> int:
         """Number of hosts."""
 
     def borders(self) -> list[Node]:
-        """Return the nodes from which links lead outside."""
+        """Return the nodes with links to the outside."""
 
     def outward(self, src: int, choose: Choose) -> list[Node]:
-        """Return the nodes after host `src` on the shortest way out: the last is a border, unless `src` is one."""
+        """Return the shortest route from host `src` to a border, without `src`; empty if `src` is a border."""
 
     def inward(self, dst: int, choose: Choose) -> list[Node]:
-        """Return the nodes of the shortest way in: from a border, which `OUTSIDE` chooses, to host `dst`."""
+        """Return the shortest route from a border, chosen at `OUTSIDE`, to host `dst`, both included."""
 
 
 @dataclass(frozen=True)
 class CountedHosts:
-    """A shape that is settled by its number of hosts, or by that and more."""
+    """Base class of shapes with a field `hosts`, their number of hosts."""
 
     hosts: int
 
@@ -84,7 +84,7 @@ class CountedHosts:
 
 
 class ForwardingHosts:
-    """A shape without switches, whose hosts all pass on messages and have links outside."""
+    """Base class of shapes without switches, whose hosts all forward messages and have links to the outside."""
 
     hosts_forward: ClassVar[bool] = True
 
@@ -94,15 +94,15 @@ class ForwardingHosts:
         raise NotImplementedError
 
     def borders(self) -> list[Node]:
-        """Return all hosts."""
+        """Return all hosts, as each has a link to the outside."""
         return list(range(self.n_hosts))
 
     def outward(self, src: int, choose: Choose) -> list[Node]:
-        """Return nothing: each host has a link of its own."""
+        """Return the empty route from host `src` to the outside, as `src` is a border."""
         return []
 
     def inward(self, dst: int, choose: Choose) -> list[Node]:
-        """Return `dst`, which has a link of its own."""
+        """Return the route from the outside to host `dst`: `dst`, which is a border."""
         return [dst]
 
 
@@ -110,7 +110,7 @@ P = TypeVar("P")
 
 
 def every_answer(find: Callable[[Callable[[Any, int], int]], P]) -> Iterator[P]:
-    """Yield what `find` returns for every way of answering its choices, in lexicographic order of the answers.
+    """Yield the result of `find` for every combination of its choices, in lexicographic order of the choices.
 
     Parameters
     ----------

@@ -9,7 +9,7 @@ _MASK = 2**64 - 1
 
 
 def mix(value: int) -> int:
-    """Return one step of SplitMix64: 64 bits that each depend on every bit of `value`.
+    """Return the SplitMix64 hash of `value`: 64 bits that each depend on every bit of it.
 
     References
     ----------
@@ -27,7 +27,7 @@ def mix(value: int) -> int:
 
 
 def mix_all(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return `mix` of each of many numbers; the arithmetic of uint64 wraps by itself."""
+    """Return the SplitMix64 hash of each number, as `mix` does for one; uint64 arithmetic wraps as intended."""
     values = values + np.uint64(0x9E3779B97F4A7C15)
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

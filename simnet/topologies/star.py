@@ -56,30 +56,30 @@ def star(hosts: Count, latency: Seconds, bandwidth: Bandwidth) -> nx.DiGraph[Nod
 
 @dataclass(frozen=True)
 class StarShape(CountedHosts):
-    """The shape of `star`."""
+    """Cables and routes of a star, before links have latencies and bandwidths."""
 
     hosts_forward: ClassVar[bool] = False
 
     def cables(self) -> Iterator[Cable]:
-        """Return the cable of each host."""
+        """Yield the cable from each host to the switch."""
         return ((host, "switch", "host") for host in range(self.hosts))
 
     def path(self, src: int, dst: int, choose: Choose) -> list[Node]:
-        """Return the nodes after `src`."""
+        """Return the route from host `src` to `dst`: the switch and `dst`."""
         return ["switch", dst]
 
     def paths(self, src: Places, dst: Places, choose: ChooseAll, place: Mapping[Node, int]) -> list[Places]:
-        """Return the places of the nodes after many `src`."""
+        """Return the routes of many pairs of hosts, an array of node places per hop."""
         return [np.full_like(src, place["switch"]), dst]
 
     def borders(self) -> list[Node]:
-        """Return the switch."""
+        """Return the switch, the node with a link to the outside."""
         return ["switch"]
 
     def outward(self, src: int, choose: Choose) -> list[Node]:
-        """Return the switch."""
+        """Return the route from host `src` to the outside: the switch."""
         return ["switch"]
 
     def inward(self, dst: int, choose: Choose) -> list[Node]:
-        """Return the switch and `dst`."""
+        """Return the route from the outside to host `dst`: the switch and `dst`."""
         return ["switch", dst]

@@ -75,16 +75,16 @@ def torus(dims: Annotated[Sequence[Count], MinLen(1)], latency: Seconds, bandwid
 
 @dataclass(frozen=True)
 class TorusShape(ForwardingHosts):
-    """The shape of `torus`."""
+    """Cables and routes of a torus of hosts, before links have latencies and bandwidths."""
 
     dims: Sequence[int]
 
     def _strides(self) -> list[tuple[int, int]]:
-        """Return of each dimension its size and the distance between the numbers of neighbours along it."""
+        """Return for each dimension its size, and the difference of host numbers between neighbours along it."""
         return [(size, math.prod(self.dims[d + 1 :])) for d, size in enumerate(self.dims)]
 
     def cables(self) -> Iterator[Cable]:
-        """Return the cable from each host to the next along each dimension."""
+        """Yield the cable from each host to the next along each dimension."""
         for host in range(math.prod(self.dims)):
             for d, (size, stride) in enumerate(self._strides()):
                 at = host // stride % size
@@ -92,7 +92,7 @@ class TorusShape(ForwardingHosts):
                     yield host, host + ((at + 1) % size - at) * stride, f"dim{d}"
 
     def path(self, src: int, dst: int, choose: Choose) -> list[Node]:
-        """Return the nodes after `src`, dimension by dimension."""
+        """Return the route from host `src` to `dst`, dimension by dimension, in the shorter direction each."""
         nodes: list[Node] = []
         here = src
         for size, stride in self._strides():

@@ -66,13 +66,13 @@ def tree(
 
 @dataclass(frozen=True)
 class TreeShape(CountedHosts):
-    """The shape of `tree`."""
+    """Cables and routes of a tree of switches, before links have latencies and bandwidths."""
 
     arity: int
     hosts_forward: ClassVar[bool] = False
 
     def levels(self) -> Iterator[Iterator[Cable]]:
-        """Return the cables under the switches of each level, from the hosts up."""
+        """Yield for each level of switches, from the lowest, the cables below it."""
         level, children = 1, self.hosts
         while level == 1 or children > 1:
             yield self._below(level, children)
@@ -84,21 +84,21 @@ class TreeShape(CountedHosts):
             yield (i, above, "host") if level == 1 else (f"switch:{level - 1}.{i}", above, "fabric")
 
     def cables(self) -> Iterator[Cable]:
-        """Return the cable from each node but the root to the switch above it."""
+        """Yield the cable from each node but the root to its parent switch."""
         return (cable for level in self.levels() for cable in level)
 
     def path(self, src: int, dst: int, choose: Choose) -> list[Node]:
-        """Return the nodes after `src`: up to the lowest switch above both, then down."""
+        """Return the route from host `src` to `dst`: up to the lowest common switch, then down."""
         up, down = self.outward(src, choose), self.outward(dst, choose)
         level = next(level for level, (left, right) in enumerate(zip(up, down, strict=True)) if left == right)
         return [*up[: level + 1], *reversed(down[:level]), dst]
 
     def borders(self) -> list[Node]:
-        """Return the root."""
+        """Return the root switch, the node with a link to the outside."""
         return self.outward(0, lambda at, ways: 0)[-1:]
 
     def outward(self, src: int, choose: Choose) -> list[Node]:
-        """Return the switches above `src`, the root last."""
+        """Return the route from host `src` to the outside: the switches above it, the root last."""
         nodes: list[Node] = []
         level, at, width = 1, src // self.arity, -(-self.hosts // self.arity)
         while width > 1:
@@ -107,5 +107,5 @@ class TreeShape(CountedHosts):
         return [*nodes, f"switch:{level}.{at}"]
 
     def inward(self, dst: int, choose: Choose) -> list[Node]:
-        """Return the switches above `dst`, from the root down, and `dst`."""
+        """Return the route from the outside to host `dst`: the switches from the root down, and `dst`."""
         return [*reversed(self.outward(dst, choose)), dst]

@@ -112,7 +112,7 @@ def wan(
 
 
 def site_names(sites: object) -> tuple[str, ...]:
-    """Return the names of sites, given as such or by their number.
+    """Return the names of sites, from a sequence of names or from a number of sites.
 
     Raises
     ------
@@ -147,7 +147,7 @@ def _workers_by_site(workers_per_site: object, S: int) -> list[int]:
 def between_sites(
     names: tuple[str, ...], latency: ArrayLike, bandwidth: ArrayLike
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return latency [s] and bandwidth [byte/s] from site to site, shape (S, S) each; a bandwidth of 0 for no link.
+    """Return latency [s] and bandwidth [byte/s] between sites, shape (S, S) each; bandwidth 0 means no link.
 
     Parameters
     ----------
@@ -175,7 +175,7 @@ def between_sites(
 
 
 def _site_matrix(values: ArrayLike, names: tuple[str, ...], what: str) -> NDArray[np.float64]:
-    """Return `values` as an (S, S) float64 array; a scalar holds for every pair."""
+    """Return `values` as a float64 array of shape (S, S); a scalar applies to every pair of sites."""
     S = len(names)
     try:
         given = np.asarray(values)

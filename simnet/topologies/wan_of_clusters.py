@@ -144,7 +144,7 @@ def wan_of_clusters(
 
 
 def _add_site(graph: nx.DiGraph[Node], name: str, cluster: nx.DiGraph[Any], first: int) -> dict[Any, Node]:
-    """Add the nodes and links of a site whose hosts begin at a number; return the new name of each node."""
+    """Add the nodes and links of a site, its hosts numbered from `first`; return a dict from old to new node."""
     renamed = {node: _site_node(node, name, first) for node in cluster}
     for node, attributes in cluster.nodes(data=True):
         graph.add_node(renamed[node], **{**attributes, "site": name})
@@ -158,7 +158,7 @@ def _site_node(node: Node, site: str, first: int) -> Node:
 
 
 def _site_cluster(name: str, graph: nx.DiGraph[Any]) -> tuple[nx.DiGraph[Any], SiteShape | None]:
-    """Return the graph of a site, checked, and its shape if it has one."""
+    """Return the checked graph of a site, and its shape; None for a graph without a known shape."""
     try:
         hosts = check_graph(graph)
     except ValueError as error:
@@ -175,7 +175,7 @@ def _border_nodes(
     clusters: Sequence[tuple[nx.DiGraph[Any], SiteShape | None]],
     given: Mapping[str, Sequence[Node]] | None,
 ) -> list[list[Node]]:
-    """Return the nodes of each site that are joined to its border router."""
+    """Return for each site the nodes that have links to its border router."""
     chosen = given or {}
     for name in chosen:
         if name not in names:
@@ -205,7 +205,7 @@ def _border_nodes(
 
 
 def _hosts_forward(names: Sequence[str], clusters: Sequence[tuple[nx.DiGraph[Any], SiteShape | None]]) -> bool:
-    """Return whether hosts pass on the traffic of others: those of all sites or of none, if they have several links."""
+    """Return whether hosts forward messages of others; ValueError if sites with several links per host disagree."""
     for name, (graph, _) in zip(names, clusters, strict=True):
         if graph.graph.get("routes"):
             raise ValueError(f"site {name} gives the routes of its hosts one by one, which no site of a WAN can")
@@ -222,13 +222,13 @@ def _hosts_forward(names: Sequence[str], clusters: Sequence[tuple[nx.DiGraph[Any
 
 
 def _border_weight(links: Iterator[Mapping[str, Any]]) -> float:
-    """Return a weight that no path inside a site reaches: a power of two, so that sums with it stay exact."""
+    """Return a link weight, a power of two, above the total of any path inside a site, so that sums stay exact."""
     return float(2.0 ** math.ceil(math.log2(1 + sum(float(link.get("weight", 1.0)) for link in links))))
 
 
 @dataclass(frozen=True)
 class WanOfClustersShape:
-    """The shape of `wan_of_clusters`: sites with shapes of their own, and the links between them with their weights."""
+    """Cables and routes of a WAN of clusters: the shapes of its sites, and the weighted links between sites."""
 
     names: Sequence[str]
     shapes: Sequence[SiteShape]
@@ -242,23 +242,23 @@ class WanOfClustersShape:
 
     @property
     def hosts_forward(self) -> bool:
-        """Whether hosts of a site pass on the traffic of others."""
+        """Whether hosts of a site forward messages of other hosts."""
         return any(shape.hosts_forward for shape in self.shapes)
 
     def cables(self) -> Iterator[Cable]:
-        """Return the cables inside the sites."""
+        """Yield the cables inside all sites."""
         for name, first, shape in zip(self.names, self.first, self.shapes, strict=False):
             for a, b, kind in shape.cables():
                 yield _site_node(a, name, first), _site_node(b, name, first), kind
 
     def border_cables(self) -> Iterator[Cable]:
-        """Return the cables to the border routers."""
+        """Yield the cables between border nodes and the border router of their site."""
         for name, first, shape in zip(self.names, self.first, self.shapes, strict=False):
             for node in shape.borders():
                 yield _site_node(node, name, first), f"site:{name}", "border"
 
     def path(self, src: int, dst: int, choose: Choose) -> list[Node]:
-        """Return the nodes after `src`: out of its site, from border router to border router, and in."""
+        """Return the route from host `src` to `dst`: out of a site, between border routers, and into a site."""
         a, b = self._site(src), self._site(dst)
         if a == b:
             return self._inside(a, self.shapes[a].path(src - self.first[a], dst - self.first[a], self._from(a, choose)))
@@ -278,12 +278,12 @@ class WanOfClustersShape:
         return [_site_node(node, self.names[site], self.first[site]) for node in nodes]
 
     def _from(self, site: int, choose: Choose) -> Choose:
-        """Return how nodes of a site choose, given how those of the whole do."""
+        """Return a choice function for nodes numbered within a site, from that of the whole network."""
         name, first = self.names[site], self.first[site]
         return lambda at, ways: choose(f"site:{name}" if at == OUTSIDE else _site_node(at, name, first), ways)
 
     def _steps_to(self, b: int) -> list[list[int]]:
-        """Return for each site the next ones on the paths of least weight to site `b`, in the order of its links."""
+        """Return for each site the next sites on least-weight paths to site `b`, in the order of its links."""
         if b not in self._steps:
             distance = [math.inf] * len(self.names)
             distance[b] = 0.0
@@ -302,7 +302,7 @@ class WanOfClustersShape:
 
     @property
     def joined(self) -> bool:
-        """Whether every site can be reached from every other."""
+        """Whether every site can reach every other site."""
         for links in (self.out, self.into):
             seen, rest = {0}, [0]
             while rest:
@@ -315,7 +315,7 @@ class WanOfClustersShape:
 
 
 def recognised_sites(facts: Mapping[str, Any], weights: Mapping[Link, float]) -> WanOfClustersShape | None:
-    """Return the shape that a WAN of clusters says it has, if it has exactly the links of that shape.
+    """Return the shape that a WAN's attributes state, if the graph has exactly the links of that shape; else None.
 
     Parameters
     ----------
