@@ -1,4 +1,4 @@
-"""What is sent: a schedule of messages in rounds, as columns of numpy arrays.
+"""Schedules of messages in rounds, as columns of numpy arrays.
 
 A schedule says who sends how many bytes to whom, and in which order. It knows nothing of time: any clock (closed form,
 max-plus, event loop) can time it on any network, and it can be replayed on a real cluster.

@@ -1,4 +1,4 @@
-"""A collective written once: in each round, who moves which chunks of the buffer to whom, copied or reduced.
+"""Chunk programs: in each round of a collective, the chunks that ranks send, copied or reduced by the receiver.
 
 Every rank holds a buffer of the same chunks, numbered round a circle: after the last comes the first again, so that
 the pieces a ring or Bruck's algorithm moves are plain ranges. From one `ChunkProgram` follow the `Schedule` (how many

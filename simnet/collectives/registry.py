@@ -1,4 +1,4 @@
-"""The collectives that there are: one entry each, from which all that offers, times or writes collectives derives.
+"""Registry of collectives: one entry for each algorithm, from which commands, timing and file writers derive.
 
 A collective is a function that returns its `Schedule`, marked by `collective` with the rest of its entry: program,
 closed form, the names that libraries have for it. It stands in a module of this package, where it is found by itself,

@@ -1,4 +1,4 @@
-"""Schedules as operations of ranks, to be written a few ranks at a time, and schedules from messages by round."""
+"""Conversion of schedules to per-rank operations, a few ranks at a time, and of messages by round to schedules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Profiles of SimGrid: the bandwidth or latency of a link over time, one date and value a line."""
+"""SimGrid profiles: the bandwidth or latency of a link over time, a date and a value on each line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes platforms of SimGrid: a link for each direction, routes of `simnet.topologies.Routes`, and profiles."""
+"""Writes SimGrid platforms: a link for each direction, the routes of `simnet.topologies.Routes`, and profiles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""XML files from elsewhere as a plain tree: nothing is fetched, no entity is declared or expanded, lines are kept."""
+"""XML files as trees with line numbers; external entities are not fetched, and entity declarations are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The event loop's driver: lays schedules into its tables and reads results back."""
+"""The event loop's driver: writes schedules into the loop's tables and reads results from them."""
 
 from __future__ import annotations
 

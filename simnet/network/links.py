@@ -1,4 +1,4 @@
-"""Links at a moment: routes, weather, and what background traffic leaves of them."""
+"""Links as functions of time: routes, weather, and the capacity that background traffic leaves."""
 
 from __future__ import annotations
 

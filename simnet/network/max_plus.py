@@ -1,4 +1,4 @@
-"""The max-plus clock: rounds of messages that share no link at a time.
+"""The max-plus clock times rounds in which no two messages share a link at the same time.
 
 If no two messages are on a link at once, the time at which a rank finishes a round is a maximum over sums (max-plus
 algebra): when it entered, when its messages arrived, and when its sends left its host. The clock goes round by round
@@ -51,7 +51,7 @@ _Alone: TypeAlias = Callable[[Round], tuple[Floats, Floats, Floats]]
 
 
 class MaxPlusResult(NamedTuple):
-    """Result of timing a schedule; times count from the program's origin.
+    """Completion times of ranks and, if kept, times of messages and work, since the program's origin [s].
 
     - `finish` (P,): completion time of each rank [s].
     - `start`, `arrive` (number of messages,): when each message was sent and arrived [s]; empty unless kept.

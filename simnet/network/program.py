@@ -1,4 +1,4 @@
-"""Input of a clock: schedules in a row, placement and start of ranks, and random draws of messages."""
+"""Input of a clock: a sequence of schedules, placement and entry times of ranks, and random draws for messages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Parts: TypeAlias = Sequence[tuple[Schedule, ArrayLike]]
 
 
 class Entry(TypedDict, total=False):
-    """How ranks enter schedules, as `simnet.network.Network.time` and `run` take it by keyword.
+    """Keyword arguments of `Network.time` and `Network.run` that say when and where ranks enter a schedule.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The max-plus recurrence: when ranks finish rounds of messages that share no link at a time.
+"""The max-plus recurrence: completion times of ranks in rounds whose messages share no link at the same time.
 
 A rank finishes a round at a maximum over sums: when it entered, when its messages arrived, and when its sends left its
 host's own link. A message arrives after the sender's overhead, the latency of its route at departure, its bytes at the

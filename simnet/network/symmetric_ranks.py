@@ -1,4 +1,4 @@
-"""Symmetric ranks: where all ranks do the same at the same time, a few of them represent all.
+"""Symmetric ranks: if all ranks do the same at the same time, a few ranks are simulated in place of all.
 
 All enter together, and in every round each sends and receives one message of one size, on routes of like, constant
 links that no two messages share. Rings, shifts and pairwise exchanges among like hosts are of this kind. A network with

@@ -1,4 +1,4 @@
-"""Tables of the event loop's state that grow: rows, links, routes and flows."""
+"""Growing tables of the event loop's state: rows of records, links, routes and flows."""
 
 from __future__ import annotations
 

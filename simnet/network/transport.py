@@ -1,4 +1,4 @@
-"""Transport protocols in trouble: packet loss, and incast, many senders to one host.
+"""Transport protocols under packet loss and under incast (many senders to one host).
 
 Both are plain numbers that a network applies to max-min shares: a rate limit of a transfer, and a capacity factor of a
 link. Without loss and with one sender at a time they change nothing.

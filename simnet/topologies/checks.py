@@ -1,4 +1,4 @@
-"""Refusals: what the builders accept as a count, a latency or a bandwidth, and what they say of anything else."""
+"""Checks of the arguments of topology builders: counts, latencies, bandwidths and ratios."""
 
 from __future__ import annotations
 

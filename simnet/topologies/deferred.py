@@ -1,4 +1,4 @@
-"""Graphs that networkx makes only when somebody looks at them.
+"""Deferred graphs: nodes and links are recorded, and networkx builds the graph on first access.
 
 Networkx takes longer to load than a small exchange takes to time. So what a builder returns is at first a `Deferred`,
 which keeps what it was told of nodes and links; routes are worked out from that. It says that it is a

@@ -1,4 +1,4 @@
-"""What a topology is: hosts, switches, and directed links with a latency and a bandwidth.
+"""Topologies as graphs of hosts, switches, and directed links with a latency and a bandwidth.
 
 A `networkx.DiGraph` whose nodes are
 

@@ -1,4 +1,4 @@
-"""Recognition: whether a graph is what it says of its shape, so that its routes follow by formula."""
+"""Recognition of regular topologies, whose routes then follow by formula instead of search."""
 
 from __future__ import annotations
 

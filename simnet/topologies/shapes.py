@@ -1,4 +1,4 @@
-"""Shapes: what a regular topology is before its links have latencies and bandwidths, and its routes by formula.
+"""Shapes: cables of regular topologies, without latencies and bandwidths, and routes by formula.
 
 A family of this package leaves the numbers that settle its shape in ``graph.graph["shape"]``, as plain data, so that a
 graph that was written to a file and read again still has them. From them follow all links, by which `Routes`

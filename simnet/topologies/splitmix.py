@@ -1,4 +1,4 @@
-"""SplitMix64: the hash by which a pair of hosts takes one of its equally good paths."""
+"""SplitMix64: the hash that selects one of several equal-cost paths for a pair of hosts."""
 
 from __future__ import annotations
 

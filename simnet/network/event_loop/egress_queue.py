@@ -1,4 +1,4 @@
-"""The egress queue: a host's own link, the first of a route, and when messages have left over it.
+"""The egress queue of a host's own link, the first link of a route, and the departure of messages from hosts.
 
 A message has left its host when its bytes have passed the own link at full bandwidth; what waits behind slower links
 waits in the network. With a shared own link all messages leave at once, and the rank continues when the link has sent
@@ -21,7 +21,7 @@ from simnet.network.event_loop.timelines import update_link
 
 
 def send_shared(s: State, g: int, f: int) -> None:
-    """Start a message now on a shared own link; set when the rank's send completes, or make the rank wait for it."""
+    """Start a message now on a shared own link; set when the rank's sends complete, or make the rank wait."""
     rank, flow = s.ranks[g], s.flows[f]
     begin = s.now + s.send_overhead
     rank.send_complete = max(rank.send_complete, begin)

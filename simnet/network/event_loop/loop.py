@@ -1,4 +1,4 @@
-"""The main loop: from one instant with events to the next."""
+"""The main loop: processes events in order of time."""
 
 from __future__ import annotations
 

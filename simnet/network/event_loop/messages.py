@@ -106,7 +106,7 @@ def count_assigned(s: State, r: int, change: int) -> None:
 
 
 def keep_in_order(s: State, f: int, connection: int) -> None:
-    """Make message f wait for the previous message of its connection if that is in flight on the same route."""
+    """Make message f wait for the previous message of its connection if both are in flight on the same route."""
     flow, before = s.flows[f], s.connections[connection].last
     if flow.remaining <= 0:
         return
@@ -127,7 +127,7 @@ def release_next(s: State, f: int, connection: int) -> None:
 
 
 def start_message(s: State, f: int) -> None:
-    """Start the flow of a message after its latency, or block it behind the previous one of its connection."""
+    """Start the flow of a message after its latency, or block it behind the previous message of its connection."""
     flow = s.flows[f]
     if flow.waits:
         flow.state = BLOCKED
@@ -189,7 +189,7 @@ def arrived_bytes(s: State, f: int) -> float:
 
 
 def order_control(s: State, f: int, time: float) -> float:
-    """Return when a control message arrives [s], not before earlier ones of its kind on the connection."""
+    """Return when a control message arrives [s], not before earlier messages of its kind on the connection."""
     connection = s.connections[s.messages[s.flows[f].message].connection]
     if s.flows[f].what == ASKS:
         connection.asked = max(connection.asked, time)

@@ -1,4 +1,4 @@
-"""The receive queue: the link into a receiver's host, the last of a route, where messages of several hosts meet.
+"""The receive queue of the link into a host, the last link of a route, where messages of several hosts meet.
 
 Where hosts send one message after another, bytes that the receiver's link cannot carry yet wait in a FIFO buffer before
 it. A message arrives once all bytes that came before its last byte are carried. Only the backlog is tracked: it grows

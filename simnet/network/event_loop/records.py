@@ -1,4 +1,4 @@
-"""The state of the event loop: one record per kind of thing, and tables of them.
+"""The state of the event loop: a dataclass for each kind of record, and the tables that hold the records.
 
 Things are referred to by their row in a table, -1 for none: ``s.flows[f].rate`` is the rate of flow f. Tables are lists
 of these classes when interpreted, and arrays of the same fields for the compiled functions

@@ -68,7 +68,7 @@ def start_flow(s: State, f: int, now: float) -> None:
 
 
 def attach_flow(s: State, f: int, now: float) -> bool:
-    """Add flow f to its links; return whether other flows use them, in which case the links are marked dirty."""
+    """Add flow f to its links and mark those with other flows dirty; return whether there are any such links."""
     links, memberships, shares = s.links, s.memberships, False
     u = f * s.hops
     for at in range(s.flows[f].first, s.flows[f].stop):
@@ -213,7 +213,7 @@ def settle_rates(s: State, now: float) -> None:
 
 
 def choose_flow(s: State, f: int) -> None:
-    """Add flow f to the flows that are solved again."""
+    """Add flow f to the set of flows whose rates are recomputed."""
     if s.flows[f].stamp != s.stamp:
         s.flows[f].stamp = s.stamp
         s.chosen[s.n_chosen] = f
@@ -235,7 +235,7 @@ def note_chosen(s: State, f: int) -> None:
 
 
 def choose_link_flows(s: State, l: int) -> None:
-    """Add all flows on link l to the flows that are solved again."""
+    """Add all flows on link l to the set of flows whose rates are recomputed."""
     u = s.links[l].first_membership
     while u >= 0:
         choose_flow(s, s.memberships[u].flow)

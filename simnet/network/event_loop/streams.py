@@ -99,7 +99,7 @@ def finish_kernels(s: State, x: StreamRecord) -> None:
 
 
 def skip_selected(s: State, x: StreamRecord, served: float) -> None:
-    """Advance the count of selected parts past those without selection kernels before position `served`."""
+    """Advance the count of selected parts past parts whose selection kernels are absent or end by position `served`."""
     while x.selected < x.slices:
         compute_slice = s.compute_slices[x.compute_slices + x.selected]
         if compute_slice.select > 0.0 and compute_slice.selects_to > served:
@@ -108,7 +108,7 @@ def skip_selected(s: State, x: StreamRecord, served: float) -> None:
 
 
 def skip_unpacked(s: State, x: StreamRecord) -> None:
-    """Advance the count of unpacked parts past those whose kernels have finished."""
+    """Advance the count of unpacked parts past parts whose unpacking kernels have finished or are absent."""
     while x.unpacked < x.posted:
         place = s.compute_slices[x.compute_slices + x.unpacked].unpacks_to
         if x.served < place < math.inf:

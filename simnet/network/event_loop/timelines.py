@@ -1,4 +1,4 @@
-"""Time-varying properties of links: timeline segments, looked up when needed."""
+"""Look-up of time-varying bandwidths and latencies in the timelines of links."""
 
 from __future__ import annotations
 

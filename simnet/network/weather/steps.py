@@ -1,4 +1,4 @@
-"""Signals made of given steps, once or again and again, as far as doubles can tell the steps apart."""
+"""Signals from explicit steps, once or periodic, within the resolution of doubles."""
 
 from __future__ import annotations
 
