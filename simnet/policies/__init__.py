@@ -1,4 +1,4 @@
-"""Which exchange comes next, and at which density: fixed, flexible, the one-step oracle, by several objectives."""
+"""Policies that choose the exchange and density of each iteration: fixed, flexible, one-step oracle, Moo."""
 
 from simnet.policies.candidate import Candidate, check_distinct, closed_form
 from simnet.policies.flexible import Aggregate, Flexible, Monitor, probe_pairs

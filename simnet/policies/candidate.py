@@ -33,7 +33,7 @@ All may be arrays.
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way of exchanging gradients: a scheme with its options, under the label of tables and figures."""
+    """A candidate exchange: a scheme with its options, and the label used in tables and figures."""
 
     label: str
     scheme: str
@@ -89,7 +89,7 @@ class _Setting(NamedTuple):
 
 
 _Cost: TypeAlias = Callable[[_Setting, ArrayLike], Floats]
-"""The seconds of a collective in a setting, for so many bytes."""
+"""Time [s] of a collective, given a setting and the number of bytes."""
 
 
 def _closed(cost: Callable[[_Setting], Floats]) -> ClosedForm:

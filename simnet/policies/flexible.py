@@ -28,7 +28,7 @@ Aggregate: TypeAlias = Literal["worst", "mean", "median"]
 
 @dataclass(frozen=True)
 class Monitor:
-    """How a flexible policy watches the links.
+    """Parameters of the link monitoring of a flexible policy.
 
     Probes run beside the job, as ping and iperf would, between each worker and the next; they cost nothing. Where the
     network changes by iteration (`simnet.training.job.job.Job.stages`), they see the one in force.

@@ -1,4 +1,4 @@
-"""Which density and which exchange, by several objectives at once: gain, compression time, communication time.
+"""Choice of density and exchange by several objectives: compression gain, compression time, communication time.
 
 The compression gain tells how much of the gradient a density keeps. A job tries candidate densities on a copy of its
 state, drops those that another one beats in every respect, and picks one of the Pareto front: its knee, or the least
@@ -182,7 +182,7 @@ def _fit_curve(function: Callable[..., Floats], x: Floats, y: Floats, parameters
 
 @dataclass(frozen=True)
 class DensitySearch:
-    """How `Moo` searches.
+    """Parameters of the density search of `Moo`.
 
     Raises ValueError if a value is out of range, or values exclude each other.
 

@@ -108,7 +108,7 @@ RENAMED = {
     "ccloco": "sparseloco with code: ccloco, decay: 0.999, topk: 32, bins: null",
     "templar": "sparseloco with code: templar, topk: 64",
 }
-"""Names of earlier releases, and how their schemes are spelt now."""
+"""Scheme names of earlier releases, and the present spelling of each."""
 
 _IGNORED = str.maketrans("", "", "-_ ")
 

@@ -31,10 +31,10 @@ from simnet.sparsifier_models.steps import Step, reduce_values
 from simnet.sparsifier_models.wire import GATHERED_AND_REDUCED
 
 WINDOW, DECAY = 25, 0.001
-"""Of the norms that VAR of the reference implementation compares."""
+"""Window [exchanges] and decay of the norms compared by VAR in the reference implementation."""
 
 GAIN_WINDOW, GAIN_DECAY = 5, 0.01
-"""Of the compression gain and its change."""
+"""Window [exchanges] and decay of the smoothed compression gain and of its change."""
 
 
 def windowed_mean(window: NDArray[np.float64], size: int, decay: float) -> NDArray[np.float64]:

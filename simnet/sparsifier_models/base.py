@@ -144,7 +144,7 @@ class Sparsifier(ABC):
 
     @property
     def density(self) -> float:
-        """Fraction of the entries to keep, in (0, 1]; settable between exchanges."""
+        """Target fraction of the entries to send, in (0, 1]; settable between exchanges."""
         return self._density
 
     @density.setter

@@ -28,7 +28,7 @@ from simnet.sparsifier_models.union_reduced import UnionReduced, UnionReducedOpt
 from simnet.sparsifier_models.wire import EVERY, Wire
 
 SAMPLED = 256
-"""Entries that a sample is to have above the threshold: its count is off by 6 %."""
+"""Target number of sampled entries above the threshold, for a standard error of 6 %."""
 
 
 def bounded(threshold: Floats) -> Floats:
@@ -50,7 +50,7 @@ def estimated_threshold(values: Values, worker: int, *, k: int, density: float, 
 
 
 class CarriedThresholdOptions(UnionReducedOptions):
-    """Options of schemes whose thresholds are carried from exchange to exchange.
+    """Options of schemes that carry each worker's threshold between exchanges.
 
     Parameters
     ----------

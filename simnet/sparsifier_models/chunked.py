@@ -32,7 +32,7 @@ from simnet.sparsifier_models.selection import Values, squared_norm
 from simnet.sparsifier_models.steps import Step
 
 Bins = Annotated[int, Ge(2), Le(256)]
-"""The type of an option that is a number of bins of a quantiser."""
+"""Type of an option: the number of bins of a quantiser."""
 
 
 class ChunkedOptions(BufferOptions, GatheredOptions):
@@ -260,7 +260,7 @@ class Chunked(Sparsifier, fixed_volume=True, by_tensors=True, costs=(chunked_all
 
     @property
     def contributed(self) -> float:
-        """Bytes that each worker hands to the collectives in an exchange."""
+        """Number of bytes that each worker contributes to the collectives of an exchange."""
         return sum(sum(nbytes) for _, nbytes in self._parts())
 
     def _messages(self) -> Schedule:
@@ -338,7 +338,7 @@ class DeMo(Chunked, transforms=True):
 
 
 Code = Literal["sparseloco", "ccloco", "templar"]
-"""The released code that a scheme follows."""
+"""Released implementation that a scheme follows."""
 
 _LARGEST_BLOCK = 4096
 # Templar's constant against a division by a norm of zero.

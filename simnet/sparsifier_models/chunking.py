@@ -1,4 +1,4 @@
-"""Tensors in blocks: pieces of vectors, tiles or rows of matrices; the largest entries of each, and their means.
+"""Block layouts of tensors, cosine transform of blocks, largest entries per block, and their means.
 
 The chunk length c of a dimension s is the largest divisor of s that does not exceed the length asked for: nothing is
 padded. A prime dimension above it has chunks of one.
@@ -18,7 +18,7 @@ from simnet.base.arrays import Floats
 from simnet.sparsifier_models.selection import Indices, Values
 
 Positions: TypeAlias = NDArray[np.integer[Any]]
-"""Places in blocks."""
+"""Indices of entries within blocks."""
 
 # Entries of blocks that are sorted, or added up, at a time.
 _ENTRIES = 4096
@@ -111,7 +111,7 @@ def places(shapes: Sequence[tuple[int, ...]]) -> Iterator[tuple[slice, tuple[int
 
 
 def largest_of_each(blocks: Values | Floats, k: int) -> Indices:
-    """Return the indices, shape (some, k), of the k largest magnitudes of each block, ascending; of ties the first."""
+    """Return the ascending indices of the k largest magnitudes of each block, shape (some, k); of ties the first."""
     some, size = blocks.shape
     if k == size:
         return np.tile(np.arange(size), (some, 1))

@@ -37,7 +37,7 @@ def packed_bytes(entries: float, bits: float) -> float:
 
 
 def pack_bits(codes: NDArray[np.uint8], bits: int) -> Bytes:
-    """Pack codes below 2^bits into bytes, the first in the lowest bits; `bits` is 1, 2, 4 or 8."""
+    """Return codes below 2^bits packed into bytes, first code in the lowest bits; `bits` is 1, 2, 4 or 8."""
     each = 8 // bits
     padded = np.zeros(-(-codes.size // each) * each, dtype=np.uint8)
     padded[: codes.size] = codes
@@ -186,17 +186,17 @@ def _read(data: Bytes, kind: type[np.integer[Any]]) -> Indices:
 
 
 SIGMAS = 6.0
-"""Standard deviations that the bins of the statistical quantiser span together, as in all released codes."""
+"""Total width of the statistical quantiser's bins, in standard deviations, as in all released code."""
 
 HALVES = {"float16": "fp16", "bfloat16": "bf16"}
-"""Formats of two bytes, as `round_to_format` calls them."""
+"""Name of each 2-byte code in `round_to_format`."""
 
 LARGEST = {"fp16": 65504.0, "bf16": (2 - 2**-7) * 2.0**127}
 """Largest finite number of each format."""
 
 
 def round_to_format(values: Values, form: str) -> Values:
-    """Return the nearest numbers of a format, ties to even; overflow becomes the largest finite number.
+    """Return values rounded to a 2-byte format, ties to even; overflow becomes the largest finite number.
 
     `form` is ``fp16``, IEEE binary16, or ``bf16``, the upper half of a float32.
     """

@@ -19,7 +19,7 @@ from simnet.base.compiling import compile_function
 
 MAGNITUDE = uint32(0x7FFFFFFF)
 BLOCK, LEAF, LANES = 8192, 128, 8
-"""Entries that are squared and summed pairwise, of a leaf of that, and running sums in a leaf, as numpy has them."""
+"""Numpy's pairwise summation: entries per block, entries per leaf, and running sums per leaf."""
 
 
 def _array_type(of: Any, *, readonly: bool = False) -> Any:

@@ -34,7 +34,7 @@ def start_factor(ratio: float, exchange: int) -> float:
 
 
 class PartitionedOptions(CarriedThresholdOptions):
-    """Options of schemes that search partitions with a threshold that is scaled online.
+    """Options of schemes whose workers search partitions by a threshold that is scaled online.
 
     Parameters
     ----------

@@ -27,7 +27,7 @@ from simnet.sparsifier_models.wire import EVERY
 
 
 class GatheredOptions(Options):
-    """Options of schemes that all-gather.
+    """Options of schemes that exchange entries by all-gather.
 
     Parameters
     ----------

@@ -30,7 +30,7 @@ from simnet.sparsifier_models.steps import Step
 from simnet.sparsifier_models.wire import Codes
 
 WARM_UP = {"vgg": 512, "lstm": 128, "bert": 0}
-"""Dense iterations before the first sparse one in the reference implementation, and the counter of the latter."""
+"""Number of dense warm-up iterations in the reference implementation, also the counter of its first sparse one."""
 
 
 class OktopkOptions(SplitOptions):

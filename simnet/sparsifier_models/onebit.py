@@ -37,7 +37,7 @@ def signs_of(values: Values) -> tuple[np.float32, Values]:
 
 
 class OneBitOptions(GatheredOptions):
-    """Options of schemes that all-reduce signs and hold the state of Adam.
+    """Options of schemes with a one-bit all-reduce that hold the state of Adam.
 
     Parameters
     ----------

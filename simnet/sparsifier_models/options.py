@@ -77,23 +77,23 @@ class AlgorithmOf:
 
 
 Allreduce: TypeAlias = Annotated[str, AlgorithmOf("all_reduce")]
-"""The type of an option that names an all-reduce."""
+"""Type of an option: the name of an all-reduce algorithm."""
 
 Allgather: TypeAlias = Annotated[str, AlgorithmOf("all_gather")]
-"""The type of an option that names an all-gather."""
+"""Type of an option: the name of an all-gather algorithm."""
 
 Positive: TypeAlias = Annotated[float, Gt(0)]
-"""The type of an option that is a finite number > 0."""
+"""Type of an option: a finite number > 0."""
 
 Width: TypeAlias = Annotated[Positive, Le(1000)]
-"""The type of an option that is a number of bytes of a value or an index."""
+"""Type of an option: the number of bytes of a value or an index."""
 
 
 Decay: TypeAlias = Annotated[Positive, Le(1)]
-"""The type of an option that is a factor in (0, 1]."""
+"""Type of an option: a factor in (0, 1]."""
 
 Beta: TypeAlias = Annotated[float, Ge(0), Lt(1)]
-"""The type of an option that is a factor in [0, 1)."""
+"""Type of an option: a factor in [0, 1)."""
 
 
 class _Frozen:
@@ -182,7 +182,7 @@ class Options(_Frozen):
 
 
 class BufferOptions(Options):
-    """Options of schemes whose error buffer has weights.
+    """Options of schemes that weight the error buffer and the gradient.
 
     Parameters
     ----------

@@ -24,7 +24,7 @@ from simnet.sparsifier_models.two_hop import GroupCodes, Hop, TwoHop, TwoHopOpti
 
 BITS = 4
 HALF = 2
-"""Bytes of a number of half precision."""
+"""Number of bytes of a half-precision value."""
 
 
 def groups_of(shape: Sequence[int], nodes: two_hop.Nodes) -> int:

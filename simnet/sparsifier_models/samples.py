@@ -9,7 +9,7 @@ from itertools import repeat
 from simnet.sparsifier_models.base import Sparsifier
 
 TENTH = 0.1
-"""How far the share that a sample keeps may be from that of the whole model, as a share of it."""
+"""Largest relative difference between a sample's density and the whole model's that needs no warning."""
 
 
 def apportion(shares: Sequence[float], room: Sequence[int], units: Iterable[int] = repeat(1)) -> list[int]:

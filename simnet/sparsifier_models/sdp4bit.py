@@ -20,7 +20,7 @@ from simnet.sparsifier_models.two_hop import GroupCodes, Hop, TwoHop, TwoHopOpti
 FIRST_BITS, SECOND_BITS, WEIGHT_BITS = 8, 4, 4
 _STAGES = 5
 HADAMARD = 1 << _STAGES
-"""Entries that are transformed together."""
+"""Number of entries per Hadamard transform."""
 
 
 def weight_difference(main: Values, model: Values, group: int, uniforms: Values) -> GroupCodes:

@@ -21,10 +21,10 @@ from simnet.sparsifier_models.thresholded import Thresholded, ThresholdSelection
 
 MOST_STAGES = 100
 FIRST = 0.25
-"""Density that the first of several stages aims at."""
+"""Target density of the first of several stages."""
 
 CALLS, TOO_MANY, TOO_FEW = 5, 1.2, 0.8
-"""Every so many exchanges the stages adapt, if a worker sent more or less than these multiples of what it should."""
+"""Number of exchanges between adaptations of the stages, and the ratios of sent to target entries that trigger them."""
 
 
 def exponential_quantile(mean: float, variance: float, delta: float) -> float:

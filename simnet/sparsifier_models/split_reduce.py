@@ -171,7 +171,7 @@ def around_split(parameters: int, entries: Indices, *messages: Step, through_hos
 
 
 class SplitOptions(GatheredOptions):
-    """Options of schemes that split and reduce.
+    """Options of schemes that exchange entries by split and reduce.
 
     Parameters
     ----------

@@ -19,7 +19,7 @@ from simnet.schedule import Call, Schedule
 from simnet.sparsifier_models.wire import Wire
 
 Step: TypeAlias = DeviceOp | Schedule
-"""A kernel, or messages."""
+"""A step of an exchange: a kernel, or a schedule of messages."""
 
 
 def in_order(workers: int, *steps: Step) -> tuple[Schedule, tuple[DeviceOp, ...]]:

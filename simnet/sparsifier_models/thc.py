@@ -23,12 +23,12 @@ from simnet.sparsifier_models.selection import Values, squared_norm
 from simnet.sparsifier_models.steps import Step
 
 LEVELS = np.array([0, 2, 3, 4, 5, 6, 7, 8, 8, 9, 10, 11, 12, 13, 14, 16])
-"""The levels that the 16 codes stand for, g = 16 of them apart at most."""
+"""Level that each of the 16 codes decodes to, from 0 to the granularity g = 16."""
 GRANULARITY = 16
 BOUND = 2.1538746940614564
-"""T: one entry in 32 of a standard normal distribution lies beyond it, above or below."""
+"""Clipping bound T: one entry in 32 of a standard normal distribution exceeds it in magnitude."""
 GRID = 1001
-"""Points from -T to T to which entries are rounded."""
+"""Number of grid points from -T to T to which entries are rounded."""
 
 F = TypeVar("F", bound=np.floating[Any])
 

@@ -25,7 +25,7 @@ from simnet.sparsifier_models.steps import Step
 from simnet.sparsifier_models.wire import Codes
 
 NEGLIGIBLE = 1e-8
-"""Sums up to this size are left out of a piece by the released SSAR_Split_allgather."""
+"""Largest magnitude of sums that the released SSAR_Split_allgather drops."""
 
 
 class TopkDSAOptions(SplitOptions):

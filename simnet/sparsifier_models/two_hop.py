@@ -165,7 +165,7 @@ class TwoHop(
 
 
 SCALE_BYTES = 4
-"""Bytes of what a group sends besides its codes."""
+"""Number of bytes of the scale of a group."""
 
 # DeepSpeed aims at groups of so many weights, whose codes are multiples of so many; twice as large ones are refused.
 _WEIGHTS, _MULTIPLE = 8000, 8

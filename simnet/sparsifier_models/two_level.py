@@ -35,7 +35,7 @@ from simnet.sparsifier_models.steps import kernels_beside
 from simnet.sparsifier_models.wire import EVERY, Wire
 
 PREFIX = "two_level/"
-"""What stands before the name of a scheme on two levels."""
+"""Prefix of the names of two-level schemes."""
 
 AUTO: Literal["auto"] = "auto"
 BOTTLENECK: Literal["bottleneck"] = "bottleneck"
@@ -52,7 +52,7 @@ _OF_SHARD = re.compile(r"shard(\d+)\.(.+)")
 
 
 class TwoLevelOptions(Options):
-    """Options of schemes on two levels, in addition to those of the scheme.
+    """Options of two-level schemes, in addition to those of the scheme between nodes.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ class TwoLevelOptions(Options):
 
 
 OWN = tuple(one.name for one in dataclasses.fields(TwoLevelOptions) if one.name not in Options.__dataclass_fields__)
-"""The options of two levels, next to those of the scheme."""
+"""Names of the options of `TwoLevelOptions` that other schemes lack."""
 
 
 def _check_integers(values: Sequence[object], name: str, least: int) -> list[int]:

@@ -31,7 +31,7 @@ from simnet.sparsifier_models.wire import GATHERED_AND_REDUCED
 
 
 class UnionReducedOptions(GatheredOptions):
-    """Options of schemes that gather indices and reduce values at their union.
+    """Options of schemes that all-gather indices and all-reduce values at their union.
 
     Parameters
     ----------

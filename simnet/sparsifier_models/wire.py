@@ -18,7 +18,7 @@ from simnet.sparsifier_models.options import Options
 from simnet.sparsifier_models.selection import Indices
 
 ADDED_UP: tuple[ValueCode, ...] = ("float32", "float16", "bfloat16")
-"""Values that a network can add up on the way; codes that are read by a table cannot be."""
+"""Value codes that an all-reduce can add; codes with a lookup table cannot be added."""
 
 # Words of 32 bits that a pass over bits goes through.
 _WORD = 32
@@ -45,20 +45,20 @@ class Codes(NamedTuple):
 
 
 UNCODED = Codes()
-"""The codes of a scheme unless it says otherwise: none."""
+"""Default codes of a scheme: none."""
 
 GATHERED_AND_REDUCED = Codes(
     encodings.INDEX_CODES, ADDED_UP, "values are added up on the way, and codes read by a table cannot be"
 )
-"""The codes of a scheme whose indices arrive as they were sent, and whose values go through an all-reduce."""
+"""Codes of a scheme that gathers indices unchanged and all-reduces values."""
 
 SUMS_OF_SUMS = Codes(
     encodings.INDEX_CODES, ("float32",), "sums that are rounded anew on the way have no known owner of the rest"
 )
-"""The codes of a scheme that sends sums on which were put together on the way."""
+"""Codes of a scheme that forwards partial sums."""
 
 EVERY = Codes(encodings.INDEX_CODES, encodings.VALUE_CODES)
-"""The codes of a scheme whose entries arrive as they were sent."""
+"""Codes of a scheme that forwards entries unchanged."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Wire:
     scale: float = 1.0
 
     scalar_bytes: ClassVar[float] = 4.0
-    """A number on its own, such as a norm, is a float32 whatever the width of an entry."""
+    """Number of bytes of a scalar such as a norm, a float32 for any width of entries."""
 
     @classmethod
     def of(cls, options: Options, released_widths: tuple[int, int]) -> Wire:

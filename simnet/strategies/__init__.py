@@ -1,4 +1,4 @@
-"""Training strategies: how P workers train a model, and what they exchange after which inner steps.
+"""Training strategies: how P workers update a model, and what they exchange after which inner steps.
 
 `create` makes a strategy by name. Its `Strategy.step` takes the gradients of one inner step, at its `parameters`, and
 returns the exchanges that begin after it, each with the messages, and with how many inner steps later it must have
@@ -71,7 +71,7 @@ RENAMED = {
     "templar": "sparseloco with inner: {adamw: {lr: 1.17e-4, beta2: 0.95, weight_decay: 0.1}}, lr: 0.4, period: 30, "
     "scaled: false",
 }
-"""Names of earlier releases, and how their strategies are spelt now."""
+"""Strategy names of earlier releases, and the present spelling of each."""
 
 # Options whose defaults are of these kinds take no others.
 _KINDS: dict[type, str] = {bool: "true or false", SGD: "stochastic gradient descent (sgd)"}

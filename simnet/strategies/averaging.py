@@ -60,7 +60,7 @@ class Sync(NamedTuple):
 
 
 NOBODY: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
-"""No workers."""
+"""An empty array of worker numbers."""
 
 
 class _AveragingOffer(NamedTuple):

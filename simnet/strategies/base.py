@@ -37,7 +37,7 @@ class StepResult(NamedTuple):
 
 
 class Strategy(ABC):
-    """How P workers train a model of n parameters: `replicas`, moved by the optimiser `inner`.
+    """Base class of training strategies: P workers update `replicas` of a model with the optimiser `inner`.
 
     `alike` says that the parameters of all workers are equal at any time, `takes_late` that the others may average
     without a late worker. `local` are the parameters, float32 of shape (P, n) or (1, n); `iteration` counts inner
@@ -50,11 +50,11 @@ class Strategy(ABC):
     alike: ClassVar[bool] = False
     takes_late: bool = False
     delays: ClassVar[bool] = False
-    """Whether what is exchanged after an iteration has until the end of the next one to arrive."""
+    """Whether exchanges after an iteration may arrive as late as the end of the next iteration."""
     steps: int = 1
-    """Inner steps of an iteration of a job: workers may wait for an exchange only after the last of them."""
+    """Number of inner steps per iteration of a job; workers wait for exchanges only after the last inner step."""
     shares: tuple[float, ...] = (1.0,)
-    """Which part of the parameters is exchanged in an iteration of a job, of those in turn."""
+    """Fraction of the parameters that a job's iterations exchange, in turn."""
 
     def __init__(self, replicas: Replicas, inner: Optimiser) -> None:
         self.replicas = replicas

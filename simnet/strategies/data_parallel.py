@@ -82,7 +82,7 @@ class DeMo(DataParallel):
 
 
 Counting = Literal["paper", "gym"]
-"""After which inner steps workers synchronise: H, 2 H, ..., or, as exo-explore/gym counts, H + 1, 2 H + 1, ..."""
+"""Inner steps after which workers synchronise: H, 2 H, ... (paper) or H + 1, 2 H + 1, ... (exo-explore/gym)."""
 
 
 class LocalSGD(PeriodicStrategy):

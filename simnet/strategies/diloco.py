@@ -1,4 +1,4 @@
-"""DiLoCo: workers train alone, and what they have moved by is the gradient of an outer optimiser.
+"""DiLoCo: workers train locally; an outer optimiser takes the change of their parameters as pseudo-gradient.
 
 No code of overlapped DiLoCo's authors is known; the formulas are from summaries of the paper.
 """
@@ -28,7 +28,7 @@ LATE = SGD(0.4, momentum=0.9, nesterov=True)
 """The outer optimiser of overlapped DiLoCo: the learning rate after a summary of the paper, the rest DiLoCo's."""
 
 Compat = Literal["paper", "gym", "gym-alias"]
-"""Which numbers result, and what is sent: see `DiLoCo`."""
+"""Variant of DiLoCo that is followed: the paper, exo-explore/gym, or the latter with its aliasing."""
 
 _FLOAT = 4.0
 
@@ -51,7 +51,7 @@ class DiLoCo(PeriodicStrategy):
     name = "diloco"
     paper = "Douillard et al., arXiv 2311.08105"
     master_per_worker: ClassVar[bool] = False
-    """Whether the global parameters of workers differ."""
+    """Whether each worker has its own copy of the global parameters."""
 
     def __init__(
         self,

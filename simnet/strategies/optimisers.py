@@ -1,4 +1,4 @@
-"""Optimisers, as PyTorch computes them in float32, for the parameters of all workers, shape (rows, n), at once."""
+"""Optimisers with PyTorch's float32 arithmetic, for the parameters of all workers at once, shape (rows, n)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ State: TypeAlias = Mapping[str, NDArray[Any]]
 LearningRate: TypeAlias = Annotated[float, Gt(0), Le(1e6)]
 """A learning rate, > 0."""
 Momentum: TypeAlias = Annotated[float, Ge(0), Lt(1)]
-"""What is kept of a running sum or mean from step to step, in [0, 1)."""
+"""Decay factor of a running sum or mean per step, in [0, 1)."""
 Decay: TypeAlias = Annotated[float, Ge(0), Le(1)]
 """A weight decay, in [0, 1]."""
 
@@ -36,7 +36,7 @@ def row_column_index(rows: Index, columns: Index) -> tuple[Any, Any]:
 
 @dataclass(frozen=True)
 class Optimiser(ABC):
-    """How parameters move by gradients; see `SGD` and `AdamW`. Raises ValueError if a value is out of range."""
+    """Base class of optimisers, which update parameters by gradients; raises ValueError for values out of range."""
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -19,7 +19,7 @@ from simnet.strategies.optimisers import Index, Values
 
 @dataclass(frozen=True, eq=False)
 class Replicas:
-    """The replicas of a model that P workers train, all alike at first.
+    """The replicas of a model that P workers train, all with equal initial parameters.
 
     `initial` are the first parameters, float32 of shape (n,). `layers` have name and entries of each tensor (or rows
     and columns). Each entry stands for `scale` parameters; `true_shapes` are those that layers are samples of.

@@ -23,7 +23,7 @@ from simnet.strategies.replicas import Replicas
 
 Masks: TypeAlias = Literal["broadcast", "seeded"]
 Draw: TypeAlias = Callable[[int], NDArray[np.bool_]]
-"""Returns which parameters are averaged after an inner step, bool of shape (n,), from its number."""
+"""Function from the number of an inner step to the mask of averaged parameters, bool of shape (n,)."""
 
 _FLOAT, _BOOL = 4.0, 1.0
 
