@@ -1,1 +1,1 @@
-"""Cost models: closed forms and devices (`costs`), fitted curves (`calibration`), errors (`evidence`)."""
+"""Cost models: closed-form and device costs (`costs`), fitted curves (`calibration`), intervals (`evidence`)."""

@@ -1,4 +1,4 @@
-"""Number of network cards of a node, estimated where nothing states it.
+"""The number of network cards per node, estimated from measured rates where no source states it.
 
 NCCL sends rings over all cards of a node at once, so bytes count per card. Curves of one number of ranks per node do
 not determine it: then a number is the likelier, the more shipped platforms with as many cards reach the bandwidth that
@@ -34,7 +34,7 @@ _ONE_CARD = 50e9
 
 @dataclass(frozen=True)
 class CardCount:
-    """A number of network cards of a node (>= 1, or `CARD_PER_RANK`, in files null), and its probability."""
+    """A possible number of network cards per node (>= 1, or `CARD_PER_RANK`, null in files) and its probability."""
 
     __pydantic_config__ = FILE_PART
 
@@ -51,7 +51,7 @@ RAIL_CARDS: tuple[CardCount, ...] = (CardCount(CARD_PER_RANK, 1.0),)
 
 
 def likely_card_counts(curves: Sequence[Curve], least: float = LEAST_CHANCE) -> tuple[CardCount, ...]:
-    """Return the possible numbers of cards of a node, the likeliest first, with probabilities that add up to 1.
+    """Return possible numbers of cards per node with probabilities that sum to 1, most likely first.
 
     Those below the probability `least` are left out.
     """
@@ -71,7 +71,7 @@ def likely_card_counts(curves: Sequence[Curve], least: float = LEAST_CHANCE) -> 
 
 
 def normalise_chances(chances: dict[float, float], least: float = LEAST_CHANCE) -> tuple[CardCount, ...]:
-    """Return the numbers of cards, the likeliest first, with probabilities that are at least `least` and add to 1."""
+    """Return card counts most likely first, without those below the share `least`, probabilities scaled to sum 1."""
     total = sum(chances.values())
     kept = {count: chance for count, chance in chances.items() if chance >= least * total}
     found = [CardCount(count, chance / sum(kept.values())) for count, chance in kept.items()]
@@ -83,7 +83,7 @@ def _most_on_a_node(curves: Sequence[Curve]) -> float:
 
 
 def node_rate(curves: Sequence[Curve]) -> tuple[float, float]:
-    """Return the highest observed rate out of a node [byte/s], 0 if none, and the ranks on that node."""
+    """Return the highest measured rate out of a node [byte/s] and its ranks on that node; the rate is 0 if unknown."""
     found = (0.0, 1.0)
     for curve in curves:
         one = curve.setting
@@ -95,7 +95,7 @@ def node_rate(curves: Sequence[Curve]) -> tuple[float, float]:
 
 
 def describe_card_counts(cards: Sequence[CardCount], each: float) -> str:
-    """Return the possible numbers of cards of a node in words, and the measurement that would determine it."""
+    """Return a sentence on possible card counts and the measurement that would decide; "" if one is left."""
     if len(cards) < 2:
         return ""
     words = [
@@ -109,7 +109,7 @@ def describe_card_counts(cards: Sequence[CardCount], each: float) -> str:
 
 
 def _rate_likelihood(ratio: float) -> float:
-    """Return the likelihood of a ratio of rates, with heavy tails, as no two clusters are alike."""
+    """Return the likelihood of measured over expected rate; heavy-tailed, as clusters differ."""
     return 1 / (1 + (math.log(ratio) / _SPREAD) ** 2)
 
 

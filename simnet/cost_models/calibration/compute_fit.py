@@ -1,4 +1,4 @@
-"""Compute times of workers, fitted to logs of a training job: the distribution of `simnet.training.job.job.Compute`.
+"""Fits the compute-time distribution of a job (`simnet.training.job.job.Compute`) to logs of workers.
 
 The logarithm of a worker's time is normal about the median of that worker. With some probability an iteration is a
 straggler and takes a factor longer. Mean, spread, slow workers and stragglers are fitted to every other iteration and
@@ -35,7 +35,7 @@ _DRAWN = 100_000
 
 @dataclass(frozen=True)
 class ComputeFit:
-    """Fitted distribution of compute times, with fields of `simnet.training.job.job.Compute`, and the size of the log.
+    """A fitted compute-time distribution, with fields of `simnet.training.job.job.Compute`, and the log's size.
 
     `measured` and `fitted` are `PERCENTS` percentiles of the iterations not fitted, every other one, and of draws [s].
     """
@@ -51,7 +51,7 @@ class ComputeFit:
     fitted: tuple[float, ...]
 
     def fields(self) -> dict[str, Any]:
-        """Return the fields of ``job.compute`` of a scenario."""
+        """Return the fields of ``job.compute`` in a scenario."""
         found: dict[str, Any] = {"mean": f"{self.mean:.6g} s", "spread": float(f"{self.spread:.4g}")}
         if self.slow:
             found["slow"] = {str(worker): float(f"{factor:.4g}") for worker, factor in self.slow.items()}
@@ -61,7 +61,7 @@ class ComputeFit:
         return found
 
     def text(self) -> str:
-        """Return the lines of a scenario, with the errors of the fit as comments."""
+        """Return the YAML of ``job.compute``, with percentiles of fit and measurement in a comment."""
         percentiles = ", ".join(
             f"p{percent} {1e3 * one:.4g} ms (measured {1e3 * other:.4g} ms)"
             for percent, one, other in zip(PERCENTS, self.fitted, self.measured, strict=True)
@@ -73,7 +73,7 @@ class ComputeFit:
 
 
 def read_compute_logs(folder: Path) -> Floats:
-    """Return the compute time of each worker in each iteration [s], shape (iterations, workers).
+    """Return compute times [s], shape (iterations, workers), from the logs in a folder.
 
     The folder holds logs of `simnet.cluster.hooks`, ``rank_<r>.csv``, or similar files with the columns ``iteration``
     and ``compute_s``. Iterations that not all workers have are left out. Raises InputError for what is no such log.
@@ -90,7 +90,7 @@ def read_compute_logs(folder: Path) -> Floats:
 
 
 def _compute_rows(path: Path) -> Iterator[tuple[int, float]]:
-    """Yield the iterations and compute times of a log."""
+    """Yield iteration number and compute time [s] of each row of a log."""
     for line, row in csv_records(read_lines(path), (_ITERATION, _COLUMN), str(path))[2]:
         iteration, seconds = parse_whole(row[_ITERATION]), parse_printed(row[_COLUMN])
         if iteration is None or seconds is None:
@@ -102,7 +102,7 @@ def _compute_rows(path: Path) -> Iterator[tuple[int, float]]:
 
 
 def fit_compute(seconds: Floats) -> ComputeFit:
-    """Fit the distribution of compute times [s], shape (iterations, workers).
+    """Return the distribution fitted to compute times [s], shape (iterations, workers).
 
     Raises InputError for fewer than `LEAST_ITERATIONS` iterations.
     """
@@ -129,7 +129,7 @@ def fit_compute(seconds: Floats) -> ComputeFit:
 
 
 def _fit_stragglers(rest: Floats) -> tuple[float, float, float, float]:
-    """Return mean and spread of logarithms, share and shift of a second normal (EM; 0, 0 unless the BIC favours it)."""
+    """Fit a two-normal mixture by EM; return mean, spread, straggler share and shift (0, 0 unless BIC favours it)."""
     middle, spread = float(rest.mean()), max(float(rest.std()), 1e-12)
     alone = _log_likelihood(_normal_density(rest, middle, spread))
     robust = max(1.4826 * float(np.median(np.abs(rest - np.median(rest)))), 1e-12)
@@ -157,10 +157,10 @@ def _fit_stragglers(rest: Floats) -> tuple[float, float, float, float]:
 
 
 def _normal_density(values: Floats, middle: float, spread: float) -> Floats:
-    """Return the density of a normal times the square root of 2 pi."""
+    """Return the normal density times sqrt(2 pi)."""
     return np.asarray(np.exp(-0.5 * ((values - middle) / spread) ** 2) / spread)
 
 
 def _log_likelihood(density: Floats) -> float:
-    """Return the logarithm of the product of densities."""
+    """Return the log-likelihood: the sum of the logarithms of densities."""
     return float(np.log(np.maximum(density, 1e-300)).sum())

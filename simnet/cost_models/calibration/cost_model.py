@@ -26,7 +26,7 @@ DEFAULT_COVERAGE = 0.9
 
 
 class Prediction(NamedTuple):
-    """A predicted time [s] with the ends of its interval, and whether and `why` it extrapolates.
+    """A predicted time with its prediction interval [s], and whether and `why` it extrapolates.
 
     `kind` says which errors the interval comes from: ``sizes``, ``ranks``, ``beyond``, ``collectives`` or
     ``specified``.
@@ -41,18 +41,18 @@ class Prediction(NamedTuple):
 
     @property
     def determined(self) -> bool:
-        """Whether the measurements determine its interval; see `simnet.base.units.determined`."""
+        """Whether the interval is narrow enough to report; see `simnet.base.units.determined`."""
         return determined(self.low, self.high)
 
     def corrected(self) -> Prediction:
-        """Return it with the interval of `simnet.cost_models.evidence.intervals.corrected`."""
+        """Return the prediction with its interval corrected by errors on other clusters."""
         low, high = corrected(self.kind, *np.array(self[:3]))
         return self._replace(low=float(low), high=float(high))
 
 
 @dataclass(eq=False)
 class CalibratedCostModel:
-    """The calibrated cost model of a system.
+    """A cost model fitted to measurements of one system: predicts times of collectives with intervals.
 
     `intervals` are half-widths by basis of a prediction and bin of sizes, `held_out` the predictions behind each,
     `scores` the mean errors of models. `sources`, `system` and `topology` say what was measured; `network` has the
@@ -74,7 +74,7 @@ class CalibratedCostModel:
 
     @property
     def platform(self) -> Platform | None:
-        """The platform, if nothing was measured."""
+        """The platform if the model is from a specification alone; None if calibrated."""
         return self.model.steps.platform if isinstance(self.model.steps, specification.SpecifiedStepModel) else None
 
     def predict(
@@ -88,7 +88,7 @@ class CalibratedCostModel:
         protocol: str | None = None,
         strict: bool = False,
     ) -> Prediction:
-        """Return the predicted time of a collective of so many bytes, as nccl-tests counts them, with its interval.
+        """Return the time of a collective of total size `nbytes` (as in nccl-tests) with its interval.
 
         Nodes, algorithm and protocol are by default those that were measured. Raises InputError if nothing is known, a
         value is out of range, or it would extrapolate and is `strict`.
@@ -122,7 +122,7 @@ class CalibratedCostModel:
         return Prediction(seconds, low, high, bool(reasons), why, kind)
 
     def times(self, setting: Setting, sizes: Floats) -> BoundedTimes | None:
-        """Return the predicted times of total sizes [byte] with prediction intervals; None where nothing is known."""
+        """Return times [s] with interval bounds for total sizes [byte]; None if the setting cannot be predicted."""
         found, basis = self.model.within(setting, sizes), self.model.basis(setting)
         if found is None:
             return None
@@ -133,7 +133,7 @@ class CalibratedCostModel:
     def fastest(
         self, collective: str, algorithm: str, ranks: int, nbytes: float, *, nodes: int | None = None
     ) -> Prediction:
-        """Return the predicted time of a call: by its own algorithm where that was measured, else by the fastest."""
+        """Return the predicted time of a call by `algorithm` if it was measured, else by the fastest one."""
         found = [
             self.predict(collective, ranks, nbytes, nodes=nodes, algorithm=one, protocol=protocol)
             for one, protocol in self._ways(collective, algorithm)
@@ -141,7 +141,7 @@ class CalibratedCostModel:
         return min(found, key=lambda one: one.seconds)
 
     def _ways(self, collective: str, algorithm: str) -> list[tuple[str | None, str | None]]:
-        """Return the algorithms and protocols of which the fastest counts for a call; None: the library's choice."""
+        """Return (algorithm, protocol) pairs to compare for a call; None stands for the library's choice."""
         families = {one.setting.family[1:] for one in self.model.known if one.setting.collective == collective}
         own = {one for one in families if one[0].casefold() == algorithm}
         if not families and algorithm in known_algorithms() and any(one.setting.algorithm for one in self.model.known):
@@ -149,11 +149,11 @@ class CalibratedCostModel:
         return [(one or None, protocol or None) for one, protocol in sorted(own or families or {("", "")})]
 
     def _interval_basis(self, setting: Setting, basis: Basis) -> Basis:
-        """Return the basis whose interval holds: beyond the measured nodes, errors are as beyond the ranks."""
+        """Return the basis of the interval: "beyond" also for node counts outside those measured."""
         return "beyond" if basis == "ranks" and self._unlike_nodes(setting) else basis
 
     def pinned(self, name: str) -> list[str]:
-        """Return the known values of ``algorithm`` or ``protocol``, measured or of the step model."""
+        """Return the allowed values of ``algorithm`` or ``protocol``, sorted: measured or in the step model."""
         known = known_algorithms() if name == "algorithm" else PROTOCOLS
         return sorted({*known, *(getattr(one.setting, name) for one in self.model.known)} - {""})
 
@@ -167,7 +167,7 @@ class CalibratedCostModel:
     def _setting(
         self, collective: str, ranks: int, nodes: int | None, algorithm: str | None, protocol: str | None
     ) -> Setting:
-        """Return the setting of a question, with its gaps filled from the curves."""
+        """Return the setting to predict; missing values are filled from the measured curves."""
         given = {"algorithm": algorithm, "protocol": protocol}
         matching = [
             one.setting
@@ -197,7 +197,7 @@ class CalibratedCostModel:
         return Setting(collective, ranks, nodes, words["algorithm"], words["protocol"])
 
     def _unknown(self, setting: Setting) -> InputError:
-        """Return why nothing is known of a setting."""
+        """Return an InputError that explains why a setting cannot be predicted."""
         name = setting.collective
         known = {one.setting.collective for one in self.model.known}
         if self.model.steps is not None:
@@ -208,7 +208,7 @@ class CalibratedCostModel:
         return InputError(f"{name} was not measured; without, {some} are allowed, got {setting.ranks}", field="ranks")
 
     def _unlike_nodes(self, setting: Setting) -> bool:
-        """Return whether the number of nodes, or of ranks on each, is outside what was measured of the family."""
+        """Return whether nodes, or ranks per node, are outside the range measured in the family."""
         if not setting.nodes:
             return False
         known = [one.setting for one in self.model.family(setting) if one.setting.nodes]
@@ -219,7 +219,7 @@ class CalibratedCostModel:
         return not min(filled) <= setting.nodes <= max(filled)
 
     def _extrapolated(self, setting: Setting, basis: Basis, nbytes: float) -> list[str]:
-        """Return the respects in which a prediction is outside what was measured."""
+        """Return the reasons, in words, why a prediction is an extrapolation; empty if it is none."""
         if self.platform is not None:
             return ["nothing was measured"]
         family = self.model.family(setting)
@@ -239,12 +239,12 @@ class CalibratedCostModel:
         return reasons
 
     def _measured(self, setting: Setting) -> tuple[float, float]:
-        """Return the smallest and largest size [byte] measured of the curve, else of its family, else of anything."""
+        """Return the smallest and largest measured size [byte]: of the curve, else its family, else any."""
         near = self.model.near(setting)
         return min(one.smallest for one in near), max(one.largest for one in near)
 
     def _size_widening(self, setting: Setting, sizes: Floats) -> Floats:
-        """Return the widening of intervals beyond the measured sizes: errors add up with each doubling."""
+        """Return interval factors beyond the measured sizes: sqrt(1 + doublings); 1 inside."""
         if self.platform is not None:
             return np.ones(len(sizes))
         low, high = self._measured(setting)
@@ -283,7 +283,7 @@ def calibrate(
 
 
 def specified_cost_model(platform: Platform, coverage: float = DEFAULT_COVERAGE) -> CalibratedCostModel:
-    """Return a cost model from a specification alone; all its predictions are extrapolations."""
+    """Return a cost model from a platform specification alone; every prediction is an extrapolation."""
     bounds = specification.specified_half_widths(platform, coverage)
     intervals: dict[Basis, list[tuple[float, float]]] = dict.fromkeys(get_args(Basis), bounds)
     model = Predictor("interpolated", "steps", (), specification.specified_step_model(platform))
@@ -297,7 +297,7 @@ def specified_cost_model(platform: Platform, coverage: float = DEFAULT_COVERAGE)
 
 
 def _nodes_like(like: Setting, ranks: int) -> int:
-    """Return the nodes of ranks if a node holds as many as in another setting; 0 if not known."""
+    """Return the nodes that `ranks` fill with as many ranks per node as in the setting `like`; 0 if unknown."""
     return -(-ranks * like.nodes // like.ranks)
 
 
@@ -306,7 +306,7 @@ def _counted_of(count: int, what: str) -> str:
 
 
 def _measured_nodes(family: Sequence[FittedCurve]) -> str:
-    """Return the measured numbers of nodes, and of ranks on each, in words."""
+    """Return a phrase with the measured ranges of nodes and of ranks per node."""
     known = [one.setting for one in family if one.setting.nodes]
     if not known:
         return "on how many was measured is not known"
@@ -315,5 +315,5 @@ def _measured_nodes(family: Sequence[FittedCurve]) -> str:
 
 
 def _describe_range(counts: Sequence[int]) -> str:
-    """Return ascending numbers as a range in words."""
+    """Return ascending numbers as "first to last", or the only number."""
     return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"

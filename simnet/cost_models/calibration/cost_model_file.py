@@ -1,4 +1,4 @@
-"""The fabric file: a calibrated cost model as YAML; ``docs/calibration.md`` explains its fields.
+"""The fabric file: a calibrated cost model in YAML; ``docs/calibration.md`` explains its fields.
 
 A file is untrusted data: its size is checked before it is read, tags are refused, and every field is checked.
 """
@@ -76,14 +76,14 @@ class _FilePart(pydantic.BaseModel):
 
 
 class ParameterEntry(_FilePart):
-    """A parameter of the step model, with its relative standard error."""
+    """The value of a step-model parameter and its relative standard error."""
 
     value: Positive
     relative_error: NotNegative = 0.0
 
 
 class StepModelEntry(_FilePart):
-    """The step model, the possible numbers of cards of a node, and the ranks on a node."""
+    """The step model in a fabric file, with possible card counts per node and ranks per node."""
 
     counted: _StepCounting
     cards: Annotated[tuple[CardCount, ...], MinLen(1), MaxLen(100), AfterValidator(_check_cards)] = RAIL_CARDS
@@ -99,7 +99,7 @@ class StepModelEntry(_FilePart):
 
 
 class IntervalEntry(_FilePart):
-    """Half-widths of prediction intervals by bin of sizes, for predictions of one basis."""
+    """Half-widths of prediction intervals per size bin, for one basis of predictions."""
 
     held_out: Annotated[int, Ge(0)]
     below: _Widths
@@ -111,7 +111,7 @@ _SHARED_FIELDS = ("sources", "system", "topology", "network", "stack", "eager", 
 
 
 class CostModelFile(_FilePart):
-    """The content of a fabric file."""
+    """The schema of a fabric file."""
 
     version: Literal[2]
     sources: Annotated[list[_Text], MaxLen(1000)] = []
@@ -144,7 +144,7 @@ class CostModelFile(_FilePart):
 
 
 def cost_model_yaml(cost_model: CalibratedCostModel) -> str:
-    """Return a cost model as a fabric file; raise InputError if it could not be read again, as too large, say."""
+    """Return a cost model as YAML of a fabric file; raise InputError if reading it back would fail."""
     try:
         file = _file_of(cost_model)
     except pydantic.ValidationError as error:
@@ -186,7 +186,7 @@ def _file_of(cost_model: CalibratedCostModel) -> CostModelFile:
 
 
 def cost_model_of(source: str) -> CalibratedCostModel:
-    """Return the cost model of a fabric file, or of a platform: the name of a shipped one, or its file."""
+    """Return the cost model from a fabric file, a platform file, or the name of a shipped platform."""
     path = Path(source)
     if source in platform_names():
         return specified_cost_model(load_platform(source))

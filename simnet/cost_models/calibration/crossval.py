@@ -1,4 +1,4 @@
-"""Cross-validation: every model is judged by data that it was not fitted to.
+"""Cross-validation of cost models on held-out sizes, ranks and collectives.
 
 Every fourth size of a curve is held out in turn; numbers of ranks and collectives one at a time. The score of a model
 is the mean absolute error of the logarithm of the time, each capped at a factor of 1.5. Models of a curve are averaged,
@@ -46,7 +46,7 @@ _FASTEST_STEP = 2e-6
 
 
 def size_folds(curve: Curve) -> list[np.ndarray]:
-    """Return masks of the sizes held out at a time; the smallest is never held out, as nothing below it is known."""
+    """Return masks of the sizes held out in each fold; the smallest size is never held out."""
     if len(curve.sizes) < MIN_SIZES:
         return []
     place = np.arange(len(curve.sizes))
@@ -55,7 +55,7 @@ def size_folds(curve: Curve) -> list[np.ndarray]:
 
 
 def leave_sizes_out(curves: Sequence[Curve], curve_model: str) -> list[HeldOut]:
-    """Predict every fourth size of each curve from its others, with a model of single curves."""
+    """Return held-out predictions by size: in each fold, every fourth size of a curve from its other sizes."""
     found = []
     for curve in curves:
         for mask in size_folds(curve):
@@ -68,7 +68,7 @@ def leave_sizes_out(curves: Sequence[Curve], curve_model: str) -> list[HeldOut]:
 def mixture_weights(
     curves: Sequence[Curve], by_curve_model: Mapping[str, Sequence[HeldOut]]
 ) -> dict[Setting, dict[str, float]]:
-    """Return the weights of the models of each curve; empty if nothing was held out.
+    """Return weights of curve models per curve, from held-out errors; empty without held-out predictions.
 
     A weight is the inverse fourth power of the typical error; weights below a tenth are dropped. Errors on all curves
     count as much as eight sizes of the curve. The plainest model with less than 0.05 % is taken alone.
@@ -94,7 +94,7 @@ def mixture_weights(
 def mixture_held(
     by_curve_model: Mapping[str, Sequence[HeldOut]], weights: Mapping[Setting, Mapping[str, float]]
 ) -> list[HeldOut]:
-    """Return the held-out predictions of the weighted models of each curve."""
+    """Return held-out predictions of each curve's weighted mixture of models."""
     found = []
     for place, held in enumerate(next(iter(by_curve_model.values()))):
         named = weights[held.setting].items()
@@ -104,14 +104,14 @@ def mixture_held(
 
 
 def without_ranks(curves: Sequence[Curve], ranks: int) -> tuple[list[Curve], list[Curve]]:
-    """Return the curves on other numbers of ranks, and those on this one that are of their families."""
+    """Return the curves on other numbers of ranks, and the curves on `ranks` whose family they include."""
     kept = [one for one in curves if one.setting.ranks != ranks]
     families = {one.setting.family for one in kept}
     return kept, [one for one in curves if one.setting.ranks == ranks and one.setting.family in families]
 
 
 def leave_ranks_out(curves: Sequence[Curve], curve_model: str, nccl: bool) -> tuple[list[HeldOut], list[HeldOut]]:
-    """Predict every number of ranks from the others, as a predictor does, and by the step model alone."""
+    """Return held-out predictions of each number of ranks from others: by the predictor, and by the step model."""
     usual, stepped = list[HeldOut](), list[HeldOut]()
     for ranks in track_progress(sorted({curve.setting.ranks for curve in curves}), 0.5):
         kept, held = without_ranks(curves, ranks)
@@ -123,7 +123,7 @@ def leave_ranks_out(curves: Sequence[Curve], curve_model: str, nccl: bool) -> tu
 
 
 def leave_collectives_out(curves: Sequence[Curve], curve_model: str, nccl: bool) -> dict[Transfer, list[HeldOut]]:
-    """Predict every collective from the others, by each transfer."""
+    """Return held-out predictions of each collective from the others, for each transfer method."""
     found: dict[Transfer, list[HeldOut]] = {name: [] for name in get_args(Transfer)}
     for collective in track_progress(sorted({curve.setting.collective for curve in curves})):
         kept = [one for one in curves if one.setting.collective != collective]
@@ -136,14 +136,14 @@ def leave_collectives_out(curves: Sequence[Curve], curve_model: str, nccl: bool)
 
 
 def mean_log_error(held: Sequence[HeldOut]) -> float:
-    """Return the mean absolute logarithm of predicted over measured, each capped; infinite without predictions."""
+    """Return the mean absolute log ratio of predicted to measured time, each capped; inf without predictions."""
     if not held:
         return float("inf")
     return float(np.minimum(np.abs(np.concatenate([one.log_errors for one in held])), _CAP).mean())
 
 
 class ModelChoice(NamedTuple):
-    """The models that cross-validation chose, arguments of `fit_predictor`, and held-out predictions.
+    """The models chosen by cross-validation, as arguments of `fit_predictor`, with held-out predictions.
 
     `by_curve_model` has held-out sizes by model of single curves, `held` those of the chosen models by basis.
     """
@@ -156,12 +156,12 @@ class ModelChoice(NamedTuple):
     held: dict[Basis, list[HeldOut]]
 
     def fitted(self, curves: Sequence[Curve]) -> Predictor:
-        """Return the chosen models, fitted to curves."""
+        """Return a predictor: the chosen models fitted to curves."""
         return fit_predictor(curves, self.curve_model, self.nccl, self.transfer, weights=self.weights)
 
 
 def choose_models(curves: Sequence[Curve], *, plain: bool = True, wide: bool = True) -> ModelChoice:
-    """Choose the models of the curves of one system by cross-validation.
+    """Return the models for the curves of one system, chosen by cross-validation.
 
     With `plain`, models for comparison are judged too; with `wide`, predictions of other ranks and collectives.
     """
@@ -197,7 +197,7 @@ def choose_models(curves: Sequence[Curve], *, plain: bool = True, wide: bool = T
 
 
 def could_be_nccl(curves: Sequence[Curve]) -> bool:
-    """Return whether no curve is too fast for collectives of GPUs, or of an algorithm that NCCL lacks.
+    """Return whether curves may be of NCCL: no time too short for GPUs, no algorithm that NCCL lacks.
 
     Starting a kernel takes some 6 us, a message between GPUs of two nodes 2 us or more; MPI in host memory has neither
     cost. The steps of a tree are the fewest.
@@ -213,7 +213,7 @@ def could_be_nccl(curves: Sequence[Curve]) -> bool:
 
 
 def _model_weights(typical: Mapping[str, float]) -> dict[str, float]:
-    """Return weights by model, which add to 1, from typical errors, plainest models first."""
+    """Return mixture weights by model, summing to 1, from typical errors; models in order of complexity."""
     exact = [name for name, value in typical.items() if value < _EXACT]
     if exact:
         return {exact[0]: 1.0}
@@ -226,7 +226,7 @@ def _model_weights(typical: Mapping[str, float]) -> dict[str, float]:
 def _judge_counting(
     curves: Sequence[Curve], curve_model: str, nccl: bool
 ) -> tuple[float, Transfer, list[HeldOut], list[HeldOut]]:
-    """Return for one way to count steps a score, the best choices, and their held-out predictions."""
+    """Return the score of a step counting (NCCL's or schedules'), the best transfer, and held-out predictions."""
     ranked, stepped = leave_ranks_out(curves, curve_model, nccl)
     by_transfer = leave_collectives_out(curves, curve_model, nccl)
     corrected = mean_log_error(by_transfer["corrected"]) < _CLEARLY_BETTER * mean_log_error(by_transfer["steps"])

@@ -1,4 +1,4 @@
-"""Models of a single curve, from plain to rich, all fitted to relative errors; `CURVE_FITS` has them by name.
+"""Models of time over size for one curve, from simple to complex, fitted to relative errors; see `CURVE_FITS`.
 
 Between two sizes in different protocols, `piecewise` and `adjacent` take the faster of the two: a library that chooses
 well switches where the lines cross. `five_anchors` is for comparison alone.
@@ -41,7 +41,7 @@ _JUST_ABOVE = 1 + 1e-9
 
 @dataclass(frozen=True)
 class CurveModel:
-    """Time as a function of size: a model of a curve by its name in `CURVE_FITS`, with its weight among several.
+    """A fitted function of time over size, named in `CURVE_FITS`, and its weight in a mixture.
 
     `segments` are start [byte], latency [s] and seconds per byte, ascending from 0; in their place `points` are sizes
     and times, joined straight in log-log. `corrections` are sizes and logarithms of measured over modelled times: a
@@ -71,7 +71,7 @@ class CurveModel:
 
 
 def log_correction(corrections: tuple[tuple[float, float], ...], sizes: Floats) -> Floats:
-    """Return the logarithm of the correction at sizes [byte], constant beyond the first and last of them."""
+    """Return the log of the correction factor at sizes [byte]; constant outside the correction points."""
     from scipy.interpolate import PchipInterpolator
 
     known, values = np.array(corrections).T
@@ -83,7 +83,7 @@ def log_correction(corrections: tuple[tuple[float, float], ...], sizes: Floats) 
 
 
 def fit_line(sizes: Floats, seconds: Floats) -> CurveModel:
-    """Fit latency plus size over bandwidth to relative errors, robustly."""
+    """Fit time = latency + size / bandwidth, robustly, to relative errors."""
     from scipy.optimize import least_squares
 
     if len(sizes) == 1:
@@ -102,7 +102,7 @@ def fit_line(sizes: Floats, seconds: Floats) -> CurveModel:
 
 
 def fit_three_segments(sizes: Floats, seconds: Floats) -> CurveModel:
-    """Fit three segments, straight in log-log and joined, by least squares over all pairs of joints."""
+    """Fit a continuous three-segment line in log-log by least squares over all pairs of breakpoints."""
     count = len(sizes)
     if count < 5:
         return fit_five_anchors(sizes, seconds)
@@ -121,18 +121,18 @@ def fit_three_segments(sizes: Floats, seconds: Floats) -> CurveModel:
 
 
 def fit_five_anchors(sizes: Floats, seconds: Floats) -> CurveModel:
-    """Interpolate between five of the measured sizes, evenly spread, the first and last among them."""
+    """Interpolate in log-log between five measured sizes, evenly spread, with the first and last."""
     chosen = np.unique(np.linspace(0, len(sizes) - 1, 5).round().astype(int))
     return CurveModel(points=_point_pairs(sizes[chosen], seconds[chosen]))
 
 
 def fit_log_log(sizes: Floats, seconds: Floats) -> CurveModel:
-    """Interpolate straight in log-log between all measured sizes."""
+    """Interpolate linearly in log-log between all measured sizes."""
     return CurveModel(points=_point_pairs(sizes, seconds))
 
 
 def fit_piecewise(sizes: Floats, seconds: Floats) -> CurveModel:
-    """Fit alpha-beta by stretches of sizes; where they begin, and how many there are, is found.
+    """Fit piecewise alpha-beta lines; the number and positions of breakpoints are estimated.
 
     Breakpoints are found by dynamic programming (R. Bellman, R. Roth, J. Amer. Stat. Assoc. 64, 1969), their number by
     Bayes' information criterion, which takes errors of 3 % for noise. Between two stretches the faster line holds.
@@ -164,7 +164,7 @@ def fit_piecewise(sizes: Floats, seconds: Floats) -> CurveModel:
 
 
 def fit_adjacent(sizes: Floats, seconds: Floats) -> CurveModel:
-    """Return alpha-beta from each measured size to the next, through both.
+    """Return alpha-beta segments through each pair of adjacent measured points.
 
     Where that takes a latency or a bandwidth below 0, the line from before is continued, or the line from after is
     taken back, whichever is faster.
@@ -200,7 +200,7 @@ def fit_adjacent(sizes: Floats, seconds: Floats) -> CurveModel:
 
 
 def fit_interpolated(sizes: Floats, seconds: Floats) -> CurveModel:
-    """Return the line, corrected so that it passes every measured point."""
+    """Return the alpha-beta line with corrections that make it pass through every measured point."""
     base = fit_line(sizes, seconds)
     return CurveModel(segments=base.segments, corrections=_point_pairs(sizes, np.log(seconds / base.at(sizes))))
 
@@ -225,7 +225,7 @@ MIXED_MODELS = ("line", "three_segments", "piecewise", "adjacent", "interpolated
 
 
 def fit_mixture(sizes: Floats, seconds: Floats, weights: Mapping[str, float]) -> tuple[CurveModel, ...]:
-    """Fit several models of `CURVE_FITS` to a curve, with weights >= 0 by name, not all 0."""
+    """Fit the curve models named in `weights` (>= 0, not all 0) to a curve."""
     whole = sum(weights.values())
     fits = {name: CURVE_FITS[name](sizes, seconds) for name in weights}
     return tuple(replace(fit, model=name, weight=weights[name] / whole) for name, fit in fits.items())
@@ -236,7 +236,7 @@ def _point_pairs(first: Floats, second: Floats) -> tuple[tuple[float, float], ..
 
 
 def _fit_stretches(sizes: Floats, seconds: Floats, places: NDArray[np.int_]) -> tuple[Floats, Floats, Floats]:
-    """Return error, latency and slope >= 0 of the best line of each stretch, by first and next place, (p, p)."""
+    """Return error, latency and slope >= 0 of the best line between each pair of breakpoints; shapes (p, p)."""
     weight = 1 / seconds
     columns = (weight**2, weight**2 * sizes, (weight * sizes) ** 2, weight, weight * sizes, np.ones(len(sizes)))
     upto = [np.concatenate([[0.0], np.cumsum(column)])[places] for column in columns]
@@ -260,7 +260,7 @@ def _fit_stretches(sizes: Floats, seconds: Floats, places: NDArray[np.int_]) -> 
 
 
 def _crossover_size(before: tuple[float, float], after: tuple[float, float], low: float, high: float) -> float:
-    """Return the size in (low, high] from which one line (latency, slope) replaces another."""
+    """Return the size in (low, high] at which the second line (latency, slope) takes over from the first."""
     if before[1] != after[1]:
         crossing = (after[0] - before[0]) / (before[1] - after[1])
         if low < crossing < high:
@@ -270,7 +270,7 @@ def _crossover_size(before: tuple[float, float], after: tuple[float, float], low
 
 
 def _interpolate_points(points: Floats, asked: Floats) -> Floats:
-    """Interpolate in log-log; the end lines continue beyond the points, but time never falls there."""
+    """Return times interpolated in log-log; extrapolated by the end segments, whose slope is at least 0."""
     x, y = np.log(points).T
     if len(x) == 1:
         return np.full(len(asked), points[0, 1])

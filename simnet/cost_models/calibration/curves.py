@@ -1,4 +1,4 @@
-"""Curves of time over size, the input of calibration.
+"""Measured curves of time over size, the input of calibration.
 
 A *curve* has the times of one collective for several sizes, with algorithm, protocol, ranks and nodes fixed. A *system*
 is what one calibrated cost model describes: curves measured on the same hardware, with the same configuration.
@@ -41,7 +41,7 @@ _OF_HOST = re.compile(r"(link_latency|link_bandwidth|contribution)_\d+")
 
 @dataclass(frozen=True, order=True)
 class Setting:
-    """The setting of a curve: a collective as nccl-tests names it, by algorithm and protocol where these were pinned.
+    """What a curve was measured with: collective (as in nccl-tests), ranks, nodes, pinned algorithm and protocol.
 
     0 `nodes` are not known.
     """
@@ -59,13 +59,13 @@ class Setting:
 
     @property
     def family(self) -> tuple[str, str, str]:
-        """Collective, algorithm and protocol: curves of one family differ in ranks and nodes alone."""
+        """Collective, algorithm and protocol; curves of a family differ only in ranks and nodes."""
         return self.collective, self.algorithm, self.protocol
 
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """Time over size: total sizes as of nccl-tests [byte], ascending, medians over repetitions [s], shape (n,).
+    """Median times [s] over total sizes as in nccl-tests [byte], ascending, shape (n,), of one setting.
 
     `cards` are the network cards of a node; 0 if not known.
     """
@@ -76,12 +76,12 @@ class Curve:
     cards: int = 0
 
     def at(self, chosen: NDArray[np.bool_]) -> Curve:
-        """Return the curve of the chosen sizes alone."""
+        """Return the curve restricted to sizes in a mask."""
         return Curve(self.setting, self.sizes[chosen], self.seconds[chosen], self.cards)
 
 
 def curves_of(rows: pd.DataFrame) -> list[Curve]:
-    """Return the curves of one system, medians over repetitions, in the order of their settings."""
+    """Return the curves in the rows of one system, sorted by setting; times are medians over repetitions."""
     found = []
     for setting, part in setting_groups(rows_on_curves(rows)):
         medians = part.groupby("size")["seconds"].median()
@@ -91,7 +91,7 @@ def curves_of(rows: pd.DataFrame) -> list[Curve]:
 
 
 def setting_groups(rows: pd.DataFrame) -> Iterator[tuple[Setting, pd.DataFrame]]:
-    """Yield the rows of each setting, in order, with their total sizes [byte] as a column ``size``."""
+    """Yield each setting, sorted, with its rows and their total sizes [byte] in the column ``size``."""
     keys = [rows["collective"].astype(str), *(rows[name].fillna(0).astype(int) for name in ("ranks", "nodes"))]
     keys += [rows[name].fillna("").astype(str) for name in ("algorithm", "protocol")]
     for key, part in rows.assign(size=total_bytes(rows)).groupby(keys, sort=True):
@@ -100,12 +100,12 @@ def setting_groups(rows: pd.DataFrame) -> Iterator[tuple[Setting, pd.DataFrame]]
 
 
 def rows_on_curves(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of more than 0 bytes among more than one rank, which have a place on a curve."""
+    """Return the rows that belong to a curve: size above 0 bytes and more than one rank."""
     return rows[(total_bytes(rows) > 0) & (rows["ranks"].fillna(0) > 1)]
 
 
 def split_systems(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return the rows of each system in a table, by a name of what differs between them; "" if nothing does."""
+    """Return the rows of each system by name, "column=value" of the columns that differ; "" for a single system."""
     keys = {name: one for name, one in _condition_columns(rows).items() if one.nunique() > 1}
     if rows["in_place"].fillna(False).nunique() > 1:
         keys["in_place"] = rows["in_place"].fillna(False).astype(str)
@@ -119,14 +119,14 @@ def split_systems(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def _condition_columns(rows: pd.DataFrame) -> dict[str, pd.Series[str]]:
-    """Return the columns that may tell systems apart, as texts."""
+    """Return the columns that distinguish systems, with values as text; "" for missing ones."""
     names = [name for name in CONDITION_COLUMNS if name in rows]
     names += sorted(name for name in map(str, rows) if _OF_HOST.fullmatch(name))
     return {name: rows[name].map(lambda value: "" if pd.isna(value) else str(value)) for name in names}
 
 
 def chosen_rows(rows: pd.DataFrame, where: Mapping[str, str], in_place: bool = False) -> pd.DataFrame:
-    """Return the rows of one side, in place or out of place, whose columns have given values.
+    """Return the rows with given column values, in place or out of place.
 
     Where only one side was measured, that side is taken. Values of columns of numbers are numbers or quantities with a
     unit. Raises InputError if there is no such column or value.
@@ -150,7 +150,7 @@ def chosen_rows(rows: pd.DataFrame, where: Mapping[str, str], in_place: bool = F
 
 
 def _read_quantity(text: str) -> float:
-    """Return the number in a text, in SI units; NaN without one."""
+    """Return a number or quantity as a number in SI units; NaN if the text is neither."""
     for read in (read_number, units.seconds, units.bandwidth, units.size):
         with suppress(ValueError):
             if not math.isnan(number := read(text)):
@@ -159,6 +159,6 @@ def _read_quantity(text: str) -> float:
 
 
 def differing_columns(rows: pd.DataFrame) -> dict[str, list[str]]:
-    """Return the columns that distinguish systems and have several values, with these."""
+    """Return the columns that distinguish systems and have several values, with the sorted values."""
     values = {name: sorted(one.unique()) for name, one in _condition_columns(rows).items()}
     return {name: found for name, found in values.items() if len(found) > 1}

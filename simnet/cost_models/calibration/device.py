@@ -1,4 +1,4 @@
-"""Measured device profile of a processor or GPU: the costs of the kernels of the sparsifiers.
+"""Measures device profiles: kernel costs of sparsifiers on a CPU or GPU.
 
 Times on gradients of growing length are fitted by a launch and seconds per entry, by least squares of relative errors,
 with corrections at each length. The interval comes from predictions of every second length from the others, and, for
@@ -71,7 +71,7 @@ def measure_device(
 
 
 def profile_of(kernels: LibraryKernels, name: str, density: float, largest: int, budget: float) -> DeviceProfile:
-    """Return the measured profile of kernels; raise InputError if a method has too few lengths."""
+    """Return the device profile measured with `kernels`; raise InputError if a method has too few lengths."""
     timed: dict[str, dict[int, float]] = {}
     for n in track_progress([n for n in GRADIENT_LENGTHS if n <= largest and n * _BYTES_PER_ENTRY <= kernels.memory]):
         for method, (count, call) in track_progress(kernels.make(n, density).items()):
@@ -115,7 +115,7 @@ def profile_of(kernels: LibraryKernels, name: str, density: float, largest: int,
 
 
 def fit_launch_cost(entries: Sequence[int], seconds: Sequence[float]) -> tuple[float, float, float]:
-    """Return launch and seconds per entry with the least squares of relative errors, and the largest error."""
+    """Return launch time [s], seconds per entry, and largest relative error of a non-negative least-squares fit."""
     from scipy.optimize import nnls
 
     x, y = np.array(entries, dtype=np.float64), np.array(seconds)
@@ -128,7 +128,7 @@ def fit_launch_cost(entries: Sequence[int], seconds: Sequence[float]) -> tuple[f
 
 
 def fit_method(entries: Sequence[int], seconds: Sequence[float]) -> KernelMethod:
-    """Return the method that takes the measured times: the best fit, and its corrections at each length."""
+    """Return a kernel cost fitted to measured times [s], with a correction factor at each measured length."""
     launch, slope, error = fit_launch_cost(entries, seconds)
     factors = (took / (launch + slope * count) for count, took in zip(entries, seconds, strict=True))
     pairs = tuple((float(count), round(factor, 4)) for count, factor in zip(entries, factors, strict=True))
@@ -137,7 +137,7 @@ def fit_method(entries: Sequence[int], seconds: Sequence[float]) -> KernelMethod
 
 
 def held_out_factors(entries: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
-    """Return the extreme factors (<= 1, >= 1) of every second length but the last over its prediction from others."""
+    """Return the extreme ratios (<= 1, >= 1) of measured to predicted time at held-out lengths."""
     left_out = range(1, len(entries) - 1, 2)
     others = [place for place in range(len(entries)) if place not in left_out]
     method = fit_method([entries[one] for one in others], [seconds[one] for one in others])
@@ -149,7 +149,7 @@ def held_out_factors(entries: Sequence[int], seconds: Sequence[float]) -> tuple[
 def density_factors(
     kernels: LibraryKernels, timed: Mapping[str, Mapping[int, float]], density: float, budget: float
 ) -> dict[str, list[float]]:
-    """Return factors of the times of kernels that select, at other densities than the measured one."""
+    """Return ratios of selection-kernel times at other densities to those at `density`, by method."""
     found: dict[str, list[float]] = {name: [] for name in _BY_DENSITY}
     for n in [n for n in _LENGTHS_BY_DENSITY if n in timed["topk"]]:
         for other in [other for other in INTERVAL_DENSITIES if other != density]:
@@ -172,20 +172,20 @@ def _profile_method(
 
 
 def profile_yaml(profile: DeviceProfile) -> str:
-    """Return a profile as the YAML that `simnet.cost_models.costs.devices.load_device` reads."""
+    """Return a device profile as YAML that `simnet.cost_models.costs.devices.load_device` reads."""
     fields = asdict(profile, dict_factory=lambda pairs: {name: _rounded(one) for name, one in pairs if one or one == 0})
     return yaml_text(fields, width=120)
 
 
 def _rounded(value: Any) -> Any:
-    """Return numbers with five digits, and texts on one line."""
+    """Return a number rounded to five digits, a text on one line, other values unchanged."""
     if isinstance(value, float):
         return float(f"{value:.4e}")
     return " ".join(value.split()) if isinstance(value, str) else value
 
 
 def _median_seconds(kernels: LibraryKernels, call: KernelCall, budget: float) -> float:
-    """Return the median time of a call over the repetitions that fit into `budget` [s], three at least."""
+    """Return the median time [s] of a call, over at least three repetitions that fit into `budget` [s]."""
     took: list[float] = []
     count, stop = 1, time.perf_counter() + budget
     kernels.seconds(call, 1)

@@ -1,4 +1,4 @@
-"""Kernels of a sparsifier in a library, to be timed: simnet's own and torch's."""
+"""Sparsifier kernels to be timed, from simnet (numpy) and PyTorch."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ROW_SEGMENTS = 16
 
 @dataclass(frozen=True)
 class LibraryKernels:
-    """The kernels of a library on a device that has `memory` bytes to use.
+    """The sparsifier kernels of a library on one device, with `memory` bytes available.
 
     `make` returns, given entries and density, for each method the entries that it processes, and the call; `seconds`
     the time of several calls one after the other; `sources` describe them. A device `on_host` needs no copies.
@@ -57,7 +57,7 @@ class LibraryKernels:
 
 
 def kernels_of(library: str | None = None) -> LibraryKernels:
-    """Return the kernels of a library; by default the first of torch on a GPU, torch and numpy."""
+    """Return the kernels of a library; default is the first available of PyTorch on GPU, PyTorch and numpy."""
     if library is not None and library not in KERNEL_LIBRARIES:
         raise InputError(
             f"there is no library {library!r}; {suggest_names(library, KERNEL_LIBRARIES)}", file="--what device"
@@ -72,7 +72,7 @@ def kernels_of(library: str | None = None) -> LibraryKernels:
 
 
 def numpy_kernels() -> LibraryKernels:
-    """Return simnet's own kernels, on the processor."""
+    """Return simnet's numpy kernels, for the CPU."""
 
     def make(n: int, density: float) -> dict[str, tuple[int, KernelCall]]:
         values = stream(0, "device", n).standard_t(3, n).astype(np.float32)
@@ -108,7 +108,7 @@ def numpy_kernels() -> LibraryKernels:
 
 
 def torch_kernels(torch: Any, where: str) -> LibraryKernels:
-    """Return the kernels of the module torch, on ``cpu`` or ``cuda``."""
+    """Return the PyTorch kernels for the device ``cpu`` or ``cuda``; `torch` is the module."""
     on_gpu = where == "cuda"
 
     def make(n: int, density: float) -> dict[str, tuple[int, KernelCall]]:
@@ -159,7 +159,7 @@ def torch_kernels(torch: Any, where: str) -> LibraryKernels:
 
 
 def encoding_calls(n: int, chosen: selection.Indices, sent: selection.Values) -> dict[str, tuple[int, KernelCall]]:
-    """Return for each method of `CODE_METHODS` the entries that it processes, and the call.
+    """Return the entries processed and the call to time, for each method of `CODE_METHODS`.
 
     `chosen` are the indices sent of n entries, ascending int64, shape (k,); `sent` their float32 values.
     """
@@ -192,18 +192,18 @@ def _decoding_call(encoded: Callable[[], Bytes], decode: Callable[[Bytes], objec
 
 
 def _kernel_sources(library: str) -> dict[str, str]:
-    """Return what is called for each method."""
+    """Return the source description of each kernel method of a library."""
     return {row["method"]: row["source"] for row in read_shipped_rows("data/kernels.csv") if row["library"] == library}
 
 
 def _entry_counts(n: int, density: float) -> tuple[int, int, int]:
-    """Return the selected ones of n entries, the entries of a segment, and its selected ones; each one at least."""
+    """Return selected entries of n, entries per segment, and selected entries per segment; each >= 1."""
     row = max(1, n // ROW_SEGMENTS)
     return max(1, round(density * n)), row, max(1, round(density * row))
 
 
 def event_timer(event: Callable[[], Any], elapsed: Callable[[Any, Any], float]) -> Callable[[KernelCall, int], float]:
-    """Return a timer of calls by events on a GPU's stream; `elapsed` returns the milliseconds between two events."""
+    """Return a function that times calls with GPU events; `elapsed` returns milliseconds between two events."""
 
     def seconds(call: KernelCall, count: int) -> float:
         begin, end = event(), event()
@@ -235,7 +235,7 @@ _KERNEL_MAKERS: dict[str, Callable[[], LibraryKernels]] = {
 
 
 def _host_timer(call: KernelCall, count: int) -> float:
-    """Return how long `count` calls one after the other take [s]."""
+    """Return the time [s] of `count` successive calls, by the host clock."""
     start = time.perf_counter()
     for _ in range(count):
         call()
@@ -247,7 +247,7 @@ def _count_text(count: int, what: str) -> str:
 
 
 def _free_memory() -> float:
-    """Return half of the free memory [byte]."""
+    """Return half of the free main memory [byte]; 2 GiB if unknown."""
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2
     except (ValueError, OSError, AttributeError):
@@ -255,7 +255,7 @@ def _free_memory() -> float:
 
 
 def processor_name() -> str:
-    """Return the name of the processor."""
+    """Return the name of the CPU."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         pairs = (line.partition(":") for line in lines)

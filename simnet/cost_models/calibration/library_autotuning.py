@@ -1,4 +1,4 @@
-"""The algorithm that Open MPI chooses when none is named, by number of ranks and size.
+"""Open MPI's default algorithm selection, by number of ranks and size.
 
 The component ``tuned`` of Open MPI decides by tables since version 4.1. `OPEN_MPI` restates those of three collectives
 as 5.0 has them, for a single communicator and commutative reductions. All-to-all and broadcast are missing, as
@@ -28,7 +28,7 @@ _PER_RANK = ("all_gather",)
 
 
 def autotuned_algorithm(collective: str, ranks: int, nbytes: float) -> str:
-    """Return the algorithm that Open MPI chooses for a total size [byte] of nccl-tests; empty where not known."""
+    """Return the algorithm Open MPI selects for a total size [byte] as in nccl-tests; "" if unknown."""
     known = OPEN_MPI.get(collective, {})
     if ranks < 2 or not known:
         return ""

@@ -27,7 +27,7 @@ MAX_BYTES = 2**16
 
 
 class PlatformTransport(NamedTuple):
-    """A transport: share of a card's rate, most of one card [byte/s], latency beyond InfiniBand's [s]."""
+    """A transport: efficiency on a card, maximum rate per card [byte/s], latency above InfiniBand's [s]."""
 
     efficiency: float
     most: float
@@ -56,7 +56,7 @@ StepCounting: TypeAlias = Literal["as NCCL does", "through the schedule"]
 
 
 class Generation(NamedTuple):
-    """NCCL's limit of LL on one node [byte/s] and efficiency of in-switch reduction (0: none), by generation."""
+    """A GPU generation: NCCL's LL bandwidth limit in a node [byte/s], in-switch reduction efficiency (0: none)."""
 
     ll: float
     switch: float
@@ -72,7 +72,7 @@ GENERATIONS = MappingProxyType(
 
 
 def one_of(what: str, names: Iterable[str]) -> BeforeValidator:
-    """Return a validator that refuses names other than these, with the nearest."""
+    """Return a pydantic validator that accepts only `names`, and suggests the closest for others."""
 
     def known(name: object) -> object:
         if not isinstance(name, str) or name not in names:
@@ -93,7 +93,7 @@ class _PlatformPart(pydantic.BaseModel):
 
 
 class NodeLink(_PlatformPart):
-    """The link inside a node: `memory` for processes of a host, the rate of one device in one direction [byte/s].
+    """The link inside a node (`memory`: between processes of a host), and its rate per device and direction [byte/s].
 
     With `switch_reduction`, switches between the devices reduce (NVLink SHARP).
     """
@@ -104,7 +104,7 @@ class NodeLink(_PlatformPart):
 
 
 class NodeNetwork(_PlatformPart):
-    """The network between nodes: a name of `TRANSPORTS`, cards of a node, and the rate of one way of one [byte/s].
+    """The network between nodes: transport, cards per node, and rate per card and direction [byte/s].
 
     `device_direct` cards reach the memory of the devices (GPUDirect RDMA); with `switch_reduction`, switches of the
     network reduce, and the library lets them (SHARP, CollNet).
@@ -118,12 +118,12 @@ class NodeNetwork(_PlatformPart):
 
     @property
     def ordered(self) -> bool:
-        """Whether it carries the LL128 protocol, which needs 128 bytes to arrive as one, and in order."""
+        """Whether the network delivers 128 bytes whole and in order, as NCCL's LL128 protocol needs."""
         return self.device_direct and self.transport in ("infiniband", "roce")
 
 
 class Platform(_PlatformPart):
-    """A platform, as its vendor describes it; a node ends where the inner link ends, and without `outer` there is one.
+    """A hardware platform from vendor specifications: nodes of devices joined by `inner`; one node without `outer`.
 
     `devices_per_node` are the devices, or ranks of a host, on a full node. Of libraries, `rccl` counts as `nccl`; the
     others count schedules: `openmpi` (from 4.1 on) those of its own tables, `mpi` and `gloo` the fastest.
@@ -140,11 +140,11 @@ class Platform(_PlatformPart):
 
     @property
     def counted(self) -> StepCounting:
-        """How steps and bytes are counted."""
+        """The method that counts steps and bytes: NCCL's formulas, or schedules."""
         return "as NCCL does" if self.library in ("nccl", "rccl") else "through the schedule"
 
     def nodes(self, ranks: int) -> int:
-        """Return the fewest nodes that hold so many ranks."""
+        """Return the minimum number of nodes for so many ranks."""
         return math.ceil(ranks / self.devices_per_node) if self.outer is not None else 1
 
     def inner_rate(self) -> float:
@@ -152,7 +152,7 @@ class Platform(_PlatformPart):
         return self.inner.rate * LINK_SHARES[self.inner.link]
 
     def outer_rate(self, per_node: float) -> float:
-        """Return the goodput of a node with so many active devices [byte/s]: each has its share of the cards."""
+        """Return the goodput out of a node [byte/s] with so many active devices, each using its share of cards."""
         if self.outer is None:
             return math.inf
         transport = TRANSPORTS[self.outer.transport]
@@ -165,7 +165,7 @@ class Platform(_PlatformPart):
 
 @cache
 def platform_names() -> tuple[str, ...]:
-    """Return the names of the platforms that come with simnet."""
+    """Return the names of the shipped platforms."""
     folder = files("simnet.cost_models.calibration") / "platforms"
     return tuple(sorted(one.name.removesuffix(".yaml") for one in folder.iterdir() if one.name.endswith(".yaml")))
 
@@ -182,7 +182,7 @@ def load_platform(source: str | Path) -> Platform:
 
 
 def is_platform(path: Path) -> bool:
-    """Return whether a file describes a platform: `devices_per_node` is at the start of a line."""
+    """Return whether a file is a platform: a line starts with `devices_per_node`."""
     try:
         with path.open("rb") as file:
             return b"\ndevices_per_node:" in b"\n" + file.read(MAX_BYTES)

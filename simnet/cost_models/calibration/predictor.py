@@ -1,4 +1,4 @@
-"""Predictions from all curves of a system: measured curves, other numbers of ranks, other collectives.
+"""Predicts times from all curves of a system: measured curves, other rank counts, other collectives.
 
 Models of single curves, weighted by cross-validation, predict a measured curve. Another number of ranks is scaled size
 by size (`simnet.cost_models.calibration.rank_scaling`); beyond those measured, the step model, corrected at the
@@ -32,7 +32,7 @@ Transfer: TypeAlias = Literal["steps", "corrected"]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FittedCurve(Setting):
-    """The models of a measured curve, the smallest and largest size measured [byte], and how many."""
+    """A measured curve's fitted models, its smallest and largest size [byte], and its number of sizes."""
 
     __pydantic_config__ = FILE_PART
 
@@ -43,16 +43,16 @@ class FittedCurve(Setting):
 
     @cached_property
     def setting(self) -> Setting:
-        """The setting of the curve."""
+        """The setting that the curve was measured with."""
         return Setting(self.collective, self.ranks, self.nodes, self.algorithm, self.protocol)
 
     def at(self, sizes: ArrayLike) -> Floats:
-        """Return times [s] of sizes [byte], the weighted geometric mean of the models."""
+        """Return times [s] at sizes [byte]: the weighted geometric mean of the models."""
         logs = [one.weight * np.log(one.at(sizes)) for one in self.models if one.weight]
         return np.asarray(np.exp(np.sum(logs, axis=0)), dtype=np.float64)
 
     def through(self, sizes: Floats) -> Floats:
-        """Return times [s] of the model through every measured size, if the curve has it, else of all.
+        """Return times [s] at sizes [byte] by the interpolating model, if fitted, else by the mixture.
 
         Other numbers of ranks compare with measured times: libraries change protocol at similar sizes there.
         """
@@ -61,7 +61,7 @@ class FittedCurve(Setting):
 
 
 class BoundedTimes(NamedTuple):
-    """Times and their bounds over everything that measurements leave open; all [s], shape (sizes,)."""
+    """Times with lower and upper bounds for what is unknown; all [s], shape (sizes,)."""
 
     seconds: Floats
     least: Floats
@@ -69,7 +69,7 @@ class BoundedTimes(NamedTuple):
 
 
 class TimeGrowth(NamedTuple):
-    """Growth of times at the largest measured size [byte], and its power of the size, within 0..1.
+    """Growth of time at the largest measured size [byte]: its exponent in size, within 0..1, and trust in it.
 
     `by_power` is how far that shows bandwidth, `by_bytes` how far times grow as latency plus bytes; both within 0..1.
     """
@@ -80,13 +80,13 @@ class TimeGrowth(NamedTuple):
     by_bytes: float
 
     def trust(self, ratio: Floats) -> Floats:
-        """Return the trust in a model at sizes that are so many times the largest, within 0..1."""
+        """Return the weight of the model, within 0..1, at sizes `ratio` times the largest measured."""
         fading = np.minimum(2 - np.log(ratio) / np.log(_GOES_ON), 1.0)
         return np.asarray(np.maximum(self.by_power, self.by_bytes * fading))
 
 
 def _growth_of_curve(one: FittedCurve) -> TimeGrowth:
-    """Return the growth of the times of a curve at its largest size."""
+    """Return the growth of a curve's times at its largest measured size."""
     sizes = np.maximum(one.largest / np.array([_SPAN**2, _SPAN, 1.0]), one.smallest)
     seconds = one.through(sizes)
     if sizes[1] == sizes[2]:
@@ -101,7 +101,7 @@ def _growth_of_curve(one: FittedCurve) -> TimeGrowth:
 
 @dataclass(frozen=True, eq=False)
 class Predictor:
-    """Predictions of times from all curves of a system.
+    """Predicts times of any collective from the measured curves of a system.
 
     Cross-validation chose `curve_model` for single curves, and `transfer` for other collectives. `known` are the
     curves, `steps` is the step model, `cards` are the possible numbers of cards of a node, the likeliest first, `each`
@@ -117,7 +117,7 @@ class Predictor:
     ranks_by: Literal["scaling", "steps", "interpolation"] = "scaling"
 
     def basis(self, setting: Setting) -> Basis:
-        """Return the basis of a prediction of a setting."""
+        """Return what a prediction rests on: "sizes" (same curve), "ranks", "beyond" or "collectives"."""
         family = self.family(setting)
         if any(one.setting == setting for one in family):
             return "sizes"
@@ -126,22 +126,22 @@ class Predictor:
         return "ranks" if self.between(family, setting) else "beyond"
 
     def family(self, setting: Setting) -> list[FittedCurve]:
-        """Return the curves of the same collective, algorithm and protocol, by ranks and nodes."""
+        """Return the fitted curves of a setting's collective, algorithm and protocol, sorted by ranks and nodes."""
         found = [one for one in self.known if one.setting.family == setting.family]
         return sorted(found, key=lambda one: (one.setting.ranks, one.setting.nodes))
 
     def near(self, setting: Setting) -> Sequence[FittedCurve]:
-        """Return the curve of a setting alone, else those of its family, else all."""
+        """Return the curve measured with a setting; else the curves of its family; else all curves."""
         family = self.family(setting)
         return [one for one in family if one.setting == setting] or family or self.known
 
     def at(self, setting: Setting, sizes: ArrayLike) -> Floats | None:
-        """Return times [s] of sizes [byte]; None where nothing is known."""
+        """Return predicted times [s] at sizes [byte]; None if the setting cannot be predicted."""
         found = self.within(setting, sizes)
         return None if found is None else found.seconds
 
     def within(self, setting: Setting, sizes: ArrayLike) -> BoundedTimes | None:
-        """Return times [s] of sizes [byte], with bounds over the cards of a node and the bandwidth above the sizes.
+        """Return times [s] at sizes [byte], with bounds for unknown card counts and unmeasured peak bandwidth.
 
         Far above the measured sizes, times grow by the models where `growth` shows bandwidth, else with the power of
         the size in the middle of the possible ones.
@@ -163,7 +163,7 @@ class Predictor:
         return BoundedTimes(seconds, np.minimum(seconds, least), np.maximum(seconds, most))
 
     def growth(self, setting: Setting) -> TimeGrowth:
-        """Return the growth of times at the largest measured size of the curves that predict a setting."""
+        """Return the growth at the largest measured size, of the curves that a setting is predicted from."""
         near = self.near(setting)
         if not near:
             return TimeGrowth(math.inf, 1.0, 1.0, 1.0)
@@ -173,7 +173,7 @@ class Predictor:
         return found._replace(by_bytes=1.0) if near[0].setting == setting else found
 
     def _within(self, setting: Setting, asked: Floats) -> BoundedTimes | None:
-        """Return the times [s] of the models, over all possible numbers of cards of a node."""
+        """Return median, least and largest times [s] over the possible card counts, without size extrapolation."""
         family = self.family(setting)
         known = next((one for one in family if one.setting == setting), None)
         found = [] if known is not None else self.by_cards(setting, asked)
@@ -188,7 +188,7 @@ class Predictor:
         return BoundedTimes(median, times.min(axis=0), times.max(axis=0))
 
     def by_cards(self, setting: Setting, sizes: ArrayLike) -> list[tuple[node_cards.CardCount, Floats]]:
-        """Return times [s] of sizes [byte] by possible number of cards of a node; `at` returns their median.
+        """Return predicted times [s] at sizes [byte] for each possible number of cards per node.
 
         Nothing, where nothing is known, or where the setting has as many ranks on a node as all measurements.
         """
@@ -212,7 +212,7 @@ class Predictor:
     def _elsewhere(
         self, family: Sequence[FittedCurve], setting: Setting, asked: Floats, steps: StepModel | None
     ) -> Floats | None:
-        """Return times [s] of a setting that was not measured, with the cards of a step model."""
+        """Return times [s] of an unmeasured setting, given a step model for one number of cards."""
         model = self if steps is self.steps else replace(self, steps=steps)
         stepped = None if steps is None else steps.at(setting, asked)
         if family:
@@ -227,7 +227,7 @@ class Predictor:
         return np.asarray(found ** (1 - share) * ruled**share)
 
     def _by_rule(self, setting: Setting, asked: Floats) -> Floats | None:
-        """Return times [s] by the rule of the bus factor, from other collectives on the same ranks, if any."""
+        """Return times [s] that give other collectives' bus bandwidth on the same ranks; None without any."""
         wanted = bus_factor(setting.collective, setting.ranks)
         logs = []
         for one in self.known:
@@ -240,7 +240,7 @@ class Predictor:
 
     @cached_property
     def _misfit(self) -> float:
-        """Mean absolute logarithm of measured times over those of the step model."""
+        """Mean absolute log ratio of measured times to those of the step model; 0 without a step model."""
         off = []
         for one in self.known:
             sizes = np.geomspace(one.smallest, one.largest, _SIZES)
@@ -252,7 +252,7 @@ class Predictor:
     def _over_ranks(
         self, family: Sequence[FittedCurve], setting: Setting, asked: Floats, stepped: Floats | None
     ) -> Floats:
-        """Return times [s] on a number of ranks that was not measured."""
+        """Return times [s] for an unmeasured number of ranks, from curves of the same family."""
         ranks, corrected = [one.setting.ranks for one in family], None
         if stepped is not None and (log_errors := self._log_errors(family, asked)) is not None:
             corrected = stepped * np.exp(_interpolate_ranks(family, log_errors, setting))
@@ -272,18 +272,18 @@ class Predictor:
         return found ** (1 - share) * corrected**share
 
     def _chunked(self, setting: Setting) -> bool:
-        """Return whether curves of a collective compare at the same size per rank, as along rings."""
+        """Return whether curves on different ranks compare at equal size per rank, as in ring algorithms."""
         rings = setting.algorithm.casefold().startswith("ring") or (self.steps is not None and self.steps.nccl)
         return rings and setting.collective in CHUNKED_COLLECTIVES
 
     @staticmethod
     def between(family: Sequence[FittedCurve], setting: Setting) -> bool:
-        """Return whether the ranks of a setting are between those of a family, or among them."""
+        """Return whether a setting's number of ranks is within the range of those in a family."""
         ranks = [one.setting.ranks for one in family]
         return min(ranks) <= setting.ranks <= max(ranks)
 
     def widening(self, setting: Setting) -> float:
-        """Return the factor of intervals beyond the measured ranks over those one doubling beyond; at least 1.
+        """Return the factor by which to widen an interval when extrapolating in ranks, at least 1.
 
         Errors add up like those of a random walk over the doublings, so it is the root of their number.
         """
@@ -293,7 +293,7 @@ class Predictor:
         return math.sqrt(max(min(abs(math.log2(setting.ranks / one.setting.ranks)) for one in family), 1.0))
 
     def _log_errors(self, family: Sequence[FittedCurve], asked: Floats) -> list[Floats] | None:
-        """Return logarithms of curves over times of the step model; None where it has none."""
+        """Return each curve's log ratio to the step model's times; None if the step model lacks a curve."""
         if self.steps is None:
             return None
         bases = [self.steps.at(one.setting, asked) for one in family]
@@ -301,7 +301,7 @@ class Predictor:
         return found if len(found) == len(family) else None
 
     def _factor_at_others(self, setting: Setting, asked: Floats) -> Floats:
-        """Return the mean factor by which other collectives are slower than the step model."""
+        """Return the mean ratio of other collectives' measured times to the step model's."""
         found = []
         for name in sorted({one.setting.family for one in self.known}):
             family = [one for one in self.known if one.setting.family == name]
@@ -336,7 +336,7 @@ def fit_predictor(
     weights: Mapping[Setting, Mapping[str, float]] | None = None,
     with_steps: bool = True,
 ) -> Predictor:
-    """Fit all models of a system to its curves; the choices are as of `Predictor`.
+    """Fit a predictor to the curves of a system; `curve_model` and `transfer` as of `Predictor`.
 
     With `nccl`, steps are counted as NCCL does. `weights` are those of the models of each curve (default: `curve_model`
     alone). Without `with_steps`, other collectives are not predicted.
@@ -361,7 +361,7 @@ def fit_predictor(
 
 
 def _fit_cards(curves: Sequence[Curve]) -> tuple[tuple[node_cards.CardCount, ...], StepModel | None]:
-    """Return the possible numbers of cards of a node, and the step model of NCCL with the likeliest of them."""
+    """Return possible card counts per node, and NCCL's step model fitted with the most likely one."""
     each = {one.setting.ranks / one.setting.nodes for one in curves if 1 < one.setting.nodes <= one.setting.ranks}
     cards = node_cards.likely_card_counts(curves, node_cards.LEAST_CHANCE if len(each) < 2 else 0.0)
     if len(each) < 2:
@@ -375,14 +375,14 @@ def _fit_cards(curves: Sequence[Curve]) -> tuple[tuple[node_cards.CardCount, ...
 
 
 def _fit_error(steps: StepModel, curves: Sequence[Curve]) -> float:
-    """Return the mean absolute logarithm of measured times over those of a step model that was fitted to them."""
+    """Return the mean absolute log ratio of a fitted step model's times to measured times."""
     said = [(one, steps.at(one.setting, one.sizes)) for one in curves]
     off = [np.abs(np.log(found / one.seconds)) for one, found in said if found is not None]
     return max(float(np.concatenate(off).mean()), _LEAST_MISFIT)
 
 
 def _interpolate_ranks(family: Sequence[FittedCurve], values: Sequence[Floats], setting: Setting) -> Floats:
-    """Interpolate values over the logarithm of ranks; beyond, hold the last."""
+    """Return values interpolated linearly over log(ranks); constant outside the measured range."""
     by_ranks: dict[int, list[Floats]] = {}
     for one, value in zip(family, values, strict=True):
         by_ranks.setdefault(one.setting.ranks, []).append(value)

@@ -1,4 +1,4 @@
-"""Time over the number of ranks, size by size: curves on some numbers of ranks predict another.
+"""Scales times to other numbers of ranks, size by size, by fitted cost terms of launch, steps and bytes.
 
 At one size, the time of a collective is a sum of terms >= 0: constant, with the logarithm of the nodes (trees), with
 the successive messages between nodes (rings, peers), with the bytes out of a node, and on one node with those inside.
@@ -45,7 +45,7 @@ _OF_RING = 0.46  # As NCCL counts: half, for both ways along the tree, less 8 %.
 
 
 def term_counts(setting: Setting, by_tree: float = np.inf, cards: float = np.inf) -> Floats:
-    """Return the number of times that a setting pays each term, shape (5,).
+    """Return how often a setting incurs each cost term, shape (5,).
 
     They are launch, a step of a tree, a step of a ring or a peer, a byte out of the node, and a byte inside the only
     node. `by_tree` are the bytes that a node of two sends along a double tree, for a vector of one byte.
@@ -72,7 +72,7 @@ def scale_over_ranks(
     nccl: bool = False,
     cards: float = np.inf,
 ) -> Floats:
-    """Return times [s] of total `sizes` [byte], shape (n,), on other numbers of ranks than those of curves.
+    """Return times [s] at total `sizes` [byte], shape (n,), on other numbers of ranks than measured.
 
     `settings` and `curves`, times of sizes, are at least one, `asked` the wanted setting. With `chunked`, curves
     compare at the same size per rank; with `nccl`, there are double trees; bytes count over `cards` of a node.
@@ -118,7 +118,7 @@ def scale_over_ranks(
 
 
 def _byte_share(moved: Floats, known: Floats, large: Floats, sizes: Floats) -> Floats:
-    """Return the largest share of the time that bytes can have, shape (sizes,), by their cost at a large size."""
+    """Return the maximum bandwidth share of the time at each size, from the cost per byte at a large size."""
     paying = moved > 0
     if not paying.any():
         return np.ones(len(sizes))
@@ -127,7 +127,7 @@ def _byte_share(moved: Floats, known: Floats, large: Floats, sizes: Floats) -> F
 
 
 def _tree_bytes(settings: Sequence[Setting], large: Floats) -> float:
-    """Return the time of a double tree between two nodes over that of its bytes alone, >= 1; inf if unknown."""
+    """Return a two-node double tree's time over the time of its bytes alone, >= 1; inf if unknown."""
     inside, between = 0.0, 0.0
     for one, seconds in zip(settings, large, strict=True):
         # Only ratios count, so that 2 * _LARGE is left out.

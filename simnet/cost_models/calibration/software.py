@@ -1,4 +1,4 @@
-"""Software of a calibrated system in simulations: the time of a collective beyond its messages on idle links.
+"""Software overhead of a calibrated system: the time of a collective beyond its messages on idle links.
 
 A call that the cost model knows keeps its messages; the rest of its predicted time is software, spread evenly over its
 rounds. Alone on an idle network a call takes its predicted time. Messages that take longer than the call are shortened.
@@ -41,7 +41,7 @@ _TRIPS = {"ready": 2, "request": 3}
 
 
 class CallPrediction(NamedTuple):
-    """A call in a simulation (``sendrecv``: messages outside all calls) and its prediction, if anything is known."""
+    """A collective call (``sendrecv``: messages outside calls) and its predicted time, None if unknown."""
 
     operation: str
     algorithm: str
@@ -52,7 +52,7 @@ class CallPrediction(NamedTuple):
 
 
 class _MessageFit(NamedTuple):
-    """Fit of messages to the time of a call: algorithm, if another, share of bytes, seconds before rounds."""
+    """A call's fitted messages: replacing algorithm or None, share of bytes, seconds per round and before the first."""
 
     algorithm: str | None = None
     share: float = 1.0
@@ -61,7 +61,7 @@ class _MessageFit(NamedTuple):
 
 
 class CalibratedSoftware:
-    """Software of a calibrated system, added to schedules; see `simnet.network.Network`.
+    """Adds software overhead to schedules, so that calls take their calibrated times on idle links.
 
     `graph` has the links of the `model`, of as many nodes as are simulated, `file` is its name.
     """
@@ -76,7 +76,7 @@ class CalibratedSoftware:
         self._extra: dict[tuple[object, ...], float] = {}
 
     def __call__(self, schedule: Schedule, hosts: Ranks) -> Schedule:
-        """Return a schedule with the software of its calls, and of messages outside all calls, on its rounds."""
+        """Return a schedule with software overhead in the rounds of calls and of other messages."""
         rounds: list[Round] = []
         calls: list[Call] = []
         changed: dict[int, Round] = {}
@@ -90,7 +90,7 @@ class CalibratedSoftware:
         return Schedule(schedule.n_ranks, rounds, calls)
 
     def known(self, schedule: Schedule, hosts: Ranks) -> list[CallPrediction]:
-        """Return the predictions of the calls of a schedule, and of other messages; `hosts` by rank, shape (P,)."""
+        """Return the predictions of a schedule's calls and other messages; `hosts` by rank, shape (P,)."""
         asked = []
         for call, part in _parts_of(schedule):
             if call is None:
@@ -109,14 +109,14 @@ class CalibratedSoftware:
 
     @cached_property
     def _idle(self) -> Network:
-        """The network of the calibration with nothing else on it."""
+        """The calibrated network without other traffic."""
         return Network(self.graph, stack=self.stack)
 
     def _seconds(self, schedule: Schedule, hosts: Ranks) -> float:
         return self._idle.time(schedule, placement=hosts).duration
 
     def _called(self, call: Call, rounds: Sequence[Round], n_ranks: int, hosts: Ranks) -> list[Round]:
-        """Return the rounds of a call with its software."""
+        """Return the rounds of a call with software overhead."""
         ranks = _participating_ranks(rounds)
         # Calls that differ in their root alone differ in their first round.
         root = rounds[0].src.tobytes() + rounds[0].dst.tobytes()
@@ -134,7 +134,7 @@ class CalibratedSoftware:
         return _spread_software(rounds, n_ranks, ranks, fit)
 
     def _fitted(self, call: Call, rounds: Sequence[Round], ranks: Ranks, n_ranks: int, hosts: Ranks) -> _MessageFit:
-        """Fit the messages of a call to its predicted time on idle links."""
+        """Return messages and overhead with which a call takes its predicted time on idle links."""
         prediction = self._known(call.operation, call.algorithm, hosts[ranks], call.nbytes).prediction
         if prediction is None:
             return _MessageFit()
@@ -166,7 +166,7 @@ class CalibratedSoftware:
         return _MessageFit(other, share, each, rest if rest > _ROUNDING * target else 0.0)
 
     def _share(self, rounds: Sequence[Round], n_ranks: int, hosts: Ranks, target: float) -> float:
-        """Return the largest share of bytes, up to 1, with which messages take at most a time [s]."""
+        """Return the largest byte share, up to 1, with which messages take at most `target` [s]."""
 
         def excess(share: float) -> float:
             return self._scaled(rounds, n_ranks, hosts, share) - target
@@ -180,12 +180,12 @@ class CalibratedSoftware:
         return found if excess(found) <= _ROUNDING * target else max(found - 2 * _CLOSE, 0.0)
 
     def _scaled(self, rounds: Sequence[Round], n_ranks: int, hosts: Ranks, share: float = 0.0) -> float:
-        """Return the time of rounds with a share of their bytes [s]."""
+        """Return the time [s] of rounds with their bytes scaled by `share`, on idle links."""
         scaled = _spread_software(rounds, n_ranks, np.arange(n_ranks), _MessageFit(None, share))
         return self._seconds(Schedule(n_ranks, scaled), hosts)
 
     def _by(self, call: Call, algorithm: str, ranks: Ranks, n_ranks: int) -> list[Round]:
-        """Return the rounds of a call by an algorithm, with its own sizes or with equal ones."""
+        """Return the rounds of a call by another algorithm; sizes are the call's own, or equal if it has none."""
         found = registry.find_collective(call.operation, algorithm)
         if found is None:
             raise ValueError(f"there is no {call.operation} by {algorithm}")
@@ -198,14 +198,14 @@ class CalibratedSoftware:
         return list((schedule if n_ranks == P else schedule.embed(ranks, n_ranks)).rounds)
 
     def _others(self, call: Call, n_ranks: int) -> list[str]:
-        """Return the algorithms whose messages may replace those of a call; none where it has a root."""
+        """Return algorithms that may replace a call's; none for operations with a root."""
         if call.operation in ("broadcast", "reduce"):
             return []
         found = _library_algorithms(call.operation, n_ranks)
         return [one.algorithm for one in found if call.sizes is None or one.varying is not None]
 
     def _alone(self, one: Round, n_ranks: int, hosts: Ranks, changed: dict[int, Round]) -> Round:
-        """Return a round outside all calls with its software: that of a send-receive of its largest message."""
+        """Return a round outside calls with the overhead of a send-receive of its largest message."""
         if not len(one):
             return one
         if id(one) not in changed:
@@ -223,7 +223,7 @@ class CalibratedSoftware:
         return changed[id(one)]
 
     def _drawn_down(self, graph: nx.DiGraph[Any]) -> nx.DiGraph[Any]:
-        """Return links with latencies at which some algorithm's messages fit into every measured call."""
+        """Return links with latencies reduced until every measured call is feasible by some algorithm."""
         share = 1.0
         bare = Network(graph)
         hosts = int(graph.graph["hosts"])
@@ -252,7 +252,7 @@ class CalibratedSoftware:
 
 
 def stack_measured(rows: pd.DataFrame) -> str:
-    """Return the stack of the measured library; empty where rows name none, or several.
+    """Return the transport stack of the measured library; "" if rows name none or several.
 
     Benchmarks of NCCL, RCCL and simnet tell it; those of MPI do not.
     """
@@ -262,19 +262,19 @@ def stack_measured(rows: pd.DataFrame) -> str:
 
 
 def raises_eager_limit(profile: str) -> bool:
-    """Return whether the column ``profile`` ("": default) says that MPI's eager limit was above every message."""
+    """Return whether ``profile`` ("": default) means that MPI's eager limit exceeded every message."""
     return not profile or "eager" in profile
 
 
 def eager_measured(rows: pd.DataFrame) -> bool:
-    """Return whether rows name their library, and its eager limit was above every message."""
+    """Return whether rows name a library, measured with an eager limit above every message."""
     named = STACKS[stack_measured(rows) or "ideal"]
     profiles = set(rows["profile"].fillna("")) if "profile" in rows else {""}
     return bool(named.eager_limit) and all(map(raises_eager_limit, profiles))
 
 
 def calibrated_stack(model: CalibratedCostModel) -> Stack:
-    """Return the stack of a calibrated system: when a send ends; framing and software are in its curves."""
+    """Return the transport stack of a calibrated system, without the overheads that its curves include."""
     named = STACKS[model.stack or "ideal"]
     if named == STACKS["ideal"]:
         return named
@@ -286,13 +286,13 @@ def calibrated_stack(model: CalibratedCostModel) -> Stack:
 
 
 def _participating_ranks(rounds: Sequence[Round]) -> Ranks:
-    """Return the ranks that have messages in rounds, in order."""
+    """Return the ranks that send or receive in rounds, ascending."""
     distinct = {id(one): one for one in rounds}.values()
     return np.unique(np.concatenate([ends for one in distinct for ends in (one.src, one.dst)]))
 
 
 def _parts_of(schedule: Schedule) -> Iterator[tuple[Call | None, Sequence[Round]]]:
-    """Yield the calls of a schedule with their rounds, and without a call the rounds between them."""
+    """Yield (call, its rounds) and (None, rounds between calls), in order of the schedule."""
     at = 0
     for call in schedule.calls:
         yield None, schedule.rounds[at : call.first]
@@ -302,7 +302,7 @@ def _parts_of(schedule: Schedule) -> Iterator[tuple[Call | None, Sequence[Round]
 
 
 def _library_algorithms(operation: str, n_ranks: int) -> list[registry.Collective]:
-    """Return the algorithms that libraries may choose among so many ranks."""
+    """Return the algorithms of an operation that a library may choose for so many ranks."""
     return [
         one
         for one in registry.every()
@@ -311,7 +311,7 @@ def _library_algorithms(operation: str, n_ranks: int) -> list[registry.Collectiv
 
 
 def _spread_software(rounds: Sequence[Round], n_ranks: int, ranks: Ranks, fit: _MessageFit) -> list[Round]:
-    """Return rounds with a share of their bytes and software before each; the same round stays one object."""
+    """Return rounds with scaled bytes and overhead before each; repeated rounds stay the same object."""
     made: dict[int, Round] = {}
     for one in rounds:
         if id(one) not in made:
@@ -326,7 +326,7 @@ def _spread_software(rounds: Sequence[Round], n_ranks: int, ranks: Ranks, fit: _
 def _change_round(
     one: Round, n_ranks: int, ranks: Ranks, share: float, seconds: float, work: Floats | None = None
 ) -> Round:
-    """Return a round with a share of its bytes, and more seconds before it at the ranks that take part."""
+    """Return a round with its bytes times `share`, and `seconds` more compute before it at `ranks`."""
     compute: float | Floats = one.compute
     if seconds and ranks.size == n_ranks:
         compute = compute + seconds

@@ -1,4 +1,4 @@
-"""Times of collectives from the specification of a platform alone: devices, links, network cards and library.
+"""Times of collectives from a platform's specification alone: devices, links, network cards, library.
 
 For NCCL and RCCL every algorithm takes, in each of its protocols, a base latency, its steps inside and between nodes
 with the latencies of NCCL's tuning model, and size by the bandwidths of links. For MPI and gloo, steps and bytes come
@@ -53,7 +53,7 @@ SPECIFIED_COLLECTIVES = ("all_gather", "all_reduce", "alltoall", "broadcast", "r
 
 
 class _NcclProtocol(NamedTuple):
-    """A protocol of NCCL: share of the bandwidth that it leaves, base latency, and latency of a step by link [s]."""
+    """An NCCL protocol: usable share of bandwidth, base latency, and latency per step by link [s]."""
 
     share: float
     base: float
@@ -95,18 +95,18 @@ _RECEIVED = MappingProxyType({"all_reduce": 2.0, "all_gather": 1.0, "reduce_scat
 
 @dataclass(frozen=True)
 class SpecifiedStepModel(StepModel):
-    """The step model of a platform that was never measured."""
+    """A step model from a platform's specification, without measurements."""
 
     platform: Platform | None = None
 
     def at(self, setting: Setting, sizes: ArrayLike) -> Floats | None:
-        """Return times [s] of sizes [byte], or None for a collective without a known algorithm."""
+        """Return times [s] at sizes [byte]; None if no algorithm of the collective is known."""
         assert self.platform is not None
         return specified_times(self.platform, setting, sizes)
 
 
 def specified_step_model(platform: Platform) -> SpecifiedStepModel:
-    """Return the step model of a platform."""
+    """Return the step model of a platform, from its specification."""
     found = specified_parameters(platform)
     return SpecifiedStepModel(
         nccl=platform.counted == "as NCCL does",
@@ -118,7 +118,7 @@ def specified_step_model(platform: Platform) -> SpecifiedStepModel:
 
 
 def specified_parameters(platform: Platform) -> dict[str, tuple[float, float]]:
-    """Return value and standard error of the logarithm of each of `PARAMETERS`, from the specification, on full nodes.
+    """Return each step-model parameter's specified value and the standard error of its logarithm, for full nodes.
 
     `specified_times` distinguishes links, protocols and algorithms further.
     """
@@ -150,13 +150,13 @@ def specified_parameters(platform: Platform) -> dict[str, tuple[float, float]]:
 
 
 def parameter_rows(platform: Platform) -> list[tuple[str, float, float, str]]:
-    """Return the parameters of the step model from a specification: name, value, its factor of doubt, and meaning."""
+    """Return name, specified value, 90 % uncertainty factor and meaning of each step-model parameter."""
     found = specified_parameters(platform)
     return [(name, value, math.exp(1.645 * error), PARAMETERS[name]) for name, (value, error) in found.items()]
 
 
 def specified_half_widths(platform: Platform, coverage: float) -> list[tuple[float, float]]:
-    """Return the half-widths of the logarithm of a measured time below and above a prediction, by bin of sizes.
+    """Return interval half-widths in log(measured / predicted), below and above, for each size bin.
 
     They are quantiles of held-out public measurements, each platform counting alike; see ``docs/calibration.md``. With
     the `coverage`, in (0, 1), they grow as those of a normal distribution.
@@ -171,7 +171,7 @@ def specified_half_widths(platform: Platform, coverage: float) -> list[tuple[flo
 
 
 def specified_times(platform: Platform, setting: Setting, sizes: ArrayLike) -> Floats | None:
-    """Return predicted times [s] of total sizes [byte] of a setting; None for a collective without a known algorithm.
+    """Return times [s] at total sizes [byte]; None if no algorithm of the collective is known.
 
     With 0 nodes, the ranks fill as few nodes as possible.
     """
@@ -200,7 +200,7 @@ def specified_times(platform: Platform, setting: Setting, sizes: ArrayLike) -> F
 
 
 def _like_nccl(platform: Platform, setting: Setting, nodes: int) -> dict[str, list[tuple[float, float]]]:
-    """Return for each algorithm the latency [s] and seconds per byte of each of its protocols."""
+    """Return by algorithm the (latency [s], seconds per byte) of each protocol, from NCCL's tuning formulas."""
     if setting.collective in ("alltoall", "sendrecv"):
         return {"peers": [_peer_cost(platform, setting, nodes)]}
     if setting.collective not in SPECIFIED_COLLECTIVES:
@@ -247,7 +247,7 @@ def _like_nccl(platform: Platform, setting: Setting, nodes: int) -> dict[str, li
 
 
 def _possible_protocols(platform: Platform, setting: Setting, nodes: int) -> list[tuple[_NcclProtocol, float]]:
-    """Return the protocols that NCCL may use, each with its maximum bandwidth [byte/s]; a pinned one alone."""
+    """Return the NCCL protocols available, each with its maximum bandwidth [byte/s]; only the pinned one, if any."""
     most = {"ll": GENERATIONS[platform.generation].ll if nodes == 1 else _LL_BETWEEN[0 if nodes == 2 else 1]}
     reaches = nodes == 1 or (platform.outer is not None and platform.outer.ordered)
     names = [name for name in _PROTOCOLS if name != "ll128" or (_link_kind(platform) == "nvlink" and reaches)]
@@ -256,7 +256,7 @@ def _possible_protocols(platform: Platform, setting: Setting, nodes: int) -> lis
 
 
 def _peer_cost(platform: Platform, setting: Setting, nodes: int) -> tuple[float, float]:
-    """Return latency [s] and seconds per byte of messages from each rank to each other, or to the next alone."""
+    """Return latency [s] and seconds per byte of an all-to-all, or of a send-receive."""
     simple, inner, per_node = _PROTOCOLS["simple"], platform.inner_rate(), setting.ranks / nodes
     near = simple.ring[_link_kind(platform)]
     if setting.collective == "sendrecv":
@@ -279,7 +279,7 @@ def _extra_latency(platform: Platform) -> float:
 
 
 def _through_schedules(platform: Platform, setting: Setting, nodes: int, sizes: Floats) -> Floats | None:
-    """Return times [s] of a library on hosts: eager messages cost twice the bytes, others twice the latency."""
+    """Return times [s] of a host library: the fastest over algorithms, with eager or rendezvous messages."""
     if platform.library == "openmpi" and not setting.algorithm and setting.collective in OPEN_MPI:
         return _autotuned_times(platform, setting, nodes, sizes)
     asked = Setting(setting.collective, setting.ranks, nodes, setting.algorithm)
@@ -301,7 +301,7 @@ def _through_schedules(platform: Platform, setting: Setting, nodes: int, sizes: 
 
 
 def _autotuned_times(platform: Platform, setting: Setting, nodes: int, sizes: Floats) -> Floats | None:
-    """Return times [s] of the algorithms that Open MPI chooses, each at its sizes."""
+    """Return times [s] of the algorithms that Open MPI selects at each size."""
     names = [autotuned_algorithm(setting.collective, setting.ranks, size) for size in sizes.tolist()]
     found = np.empty(len(sizes))
     for name in sorted(set(names)):

@@ -1,4 +1,4 @@
-"""Steps and bytes of a collective, counted from the schedule of its algorithm, or as NCCL does.
+"""Steps and bytes of collectives, counted from schedules or by NCCL's formulas.
 
 Steps between nodes and inside a node count apart. Of NCCL, a *ring* passes chunks around; a *tree*, for all-reduce, is
 a chain inside each node and a double binary tree between nodes; *peers*, for all-to-all, are messages from each rank to
@@ -32,7 +32,7 @@ AlgorithmKind: TypeAlias = Literal["ring", "tree", "peers", "pair", "switch"]
 
 
 class StepCount(NamedTuple):
-    """Counts of an algorithm for a size of one byte.
+    """Steps and bytes of an algorithm for a total size of one byte.
 
     Steps and bytes on the critical path `inner`, inside a node, and `outer`, out of the busiest node or over one of its
     cards; bytes `reduced` by a rank; `peers` of a rank; `kind`, the shape of the algorithm.
@@ -58,13 +58,13 @@ _COUNTED_LIKE: MappingProxyType[tuple[str, str], tuple[tuple[str, str], ...]] = 
 
 
 def known_algorithms() -> tuple[str, ...]:
-    """Return the distinguished algorithms: NCCL's, and those with a schedule to count."""
+    """Return the names of algorithms with step counts: NCCL's, then those counted from schedules."""
     names = {one.algorithm for one in registry.every() if one.calibrated}
     return ("ring", "tree", *sorted(names - {"ring", "tree"}))
 
 
 def _known_algorithms(collective: str) -> dict[str, registry.Collective]:
-    """Return the algorithms of a collective whose schedules are counted, by name."""
+    """Return the algorithms of a collective that are counted from schedules, by name."""
     return _registered_algorithms(collective, plugins.plugins_allowed())
 
 
@@ -75,7 +75,7 @@ def _registered_algorithms(collective: str, _allowed: bool) -> dict[str, registr
 
 
 def counted_algorithms(collective: str, algorithm: str) -> tuple[str, ...]:
-    """Return the algorithms whose schedules are counted: the named one, or all of the collective."""
+    """Return the algorithms to count for a collective: those named in `algorithm`, else all."""
     known = _known_algorithms(collective)
     alone = [name for of, name in (("all_gather", "neighbor"), *_COUNTED_LIKE) if of == collective]
     word = algorithm.casefold()
@@ -85,7 +85,7 @@ def counted_algorithms(collective: str, algorithm: str) -> tuple[str, ...]:
 
 @cache
 def count_schedule(collective: str, algorithm: str, ranks: int, nodes: int) -> StepCount:
-    """Return the counts of an algorithm, from its schedule; a round with a message between nodes is one step there.
+    """Return an algorithm's step count from its schedule; rounds that cross nodes count as steps between nodes.
 
     Ranks (2 .. `MAX_RANKS`) fill nodes in blocks; 0 nodes means one for each rank.
     """
@@ -104,14 +104,14 @@ def count_schedule(collective: str, algorithm: str, ranks: int, nodes: int) -> S
 
 
 def _unit_rounds(collective: str, algorithm: str, ranks: int) -> Iterable[Round]:
-    """Return the rounds of a schedule for a size of one byte."""
+    """Return the rounds of an algorithm for a total size of one byte."""
     found = _known_algorithms(collective)[algorithm]
     work = {"gamma": 1.0} if "gamma" in found.options else {}
     return found.schedule_of_vector(ranks, 1.0, **work).rounds
 
 
 def _neighbour_rounds(ranks: int) -> Iterable[Round]:
-    """Return the rounds of an all-gather by neighbour exchange (Chen et al., HPC Asia 2005); odd: a ring."""
+    """Return the rounds of a neighbour-exchange all-gather (Chen et al., HPC Asia 2005); a ring if ranks are odd."""
     if ranks % 2:
         return _unit_rounds("all_gather", "ring", ranks)
     rank = np.arange(ranks)
@@ -125,7 +125,7 @@ def _neighbour_rounds(ranks: int) -> Iterable[Round]:
 def count_like_nccl(
     collective: str, algorithm: str, ranks: int, nodes: int, switch: bool = False, cards: float = math.inf
 ) -> tuple[StepCount, ...]:
-    """Return NCCL's own counts for the algorithms that it may choose, or for the pinned `algorithm`.
+    """Return step counts by NCCL's formulas: of all algorithms it may choose, or of the pinned `algorithm`.
 
     A chunk crosses the network once per node; trees are pipelined. Between two nodes each half of the vector crosses
     once each way. 0 `nodes` are a node for each rank; with `switch`, switches inside a node reduce; each of the `cards`
@@ -162,7 +162,7 @@ def count_like_nccl(
 
 
 def count_steps(setting: Setting, nccl: bool, switch: bool = False, cards: float = math.inf) -> tuple[StepCount, ...]:
-    """Return the counts of each algorithm that a setting may use, as NCCL or by schedules; nothing if none is known."""
+    """Return the step count of each algorithm a setting may use; empty if none is known."""
     if setting.ranks < 2:
         return ()
     if setting.collective != "sendrecv" and not _known_algorithms(setting.collective):
@@ -179,7 +179,7 @@ def count_steps(setting: Setting, nccl: bool, switch: bool = False, cards: float
 
 
 def _count_round(one: Round, node: np.ndarray) -> tuple[float, float, float, float, float]:
-    """Return steps and bytes inside and between nodes of a round, and the bytes that a rank reduces before it."""
+    """Return a round's steps inside and between nodes, bytes inside and between, and reduced bytes."""
     reduced = float(np.max(one.compute))
     if not len(one):
         return 0.0, 0.0, 0.0, 0.0, reduced

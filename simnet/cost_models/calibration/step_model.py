@@ -1,4 +1,4 @@
-"""The step model: launch cost, latency of a step, seconds per byte, seconds per byte reduced.
+"""The step model: launch cost, latency per step, time per byte sent and per byte reduced.
 
 For every algorithm and protocol of a collective, the time is launch + steps * latency + peers * peer latency + bytes *
 seconds per byte + reduced * gamma, counted inside and between nodes, and the library takes the fastest; the minimum is
@@ -70,7 +70,7 @@ _Ways = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 @dataclass(frozen=True)
 class StepModel:
-    """A fitted step model: `values` of `PARAMETERS`, and the standard `errors` of their logarithms.
+    """A step model fitted to measurements: `values` of `PARAMETERS` and standard `errors` of their logarithms.
 
     With `nccl`, steps are counted as NCCL does, with `switch` reducing inside nodes, bytes over `cards` of a node.
     """
@@ -82,12 +82,12 @@ class StepModel:
     cards: float = CARD_PER_RANK
 
     def at(self, setting: Setting, sizes: ArrayLike) -> Floats | None:
-        """Return times [s] of sizes [byte], or None for a collective without a known algorithm."""
+        """Return times [s] at sizes [byte]; None if no algorithm of the collective is known."""
         found = self.by_algorithm(setting, sizes)
         return None if found is None else _soft_minimum(np.stack(list(found.values()), axis=1))[0]
 
     def by_algorithm(self, setting: Setting, sizes: ArrayLike) -> dict[str, Floats] | None:
-        """Return times [s] of sizes [byte] by algorithm and protocol; None for a collective without any."""
+        """Return times [s] at sizes [byte] for each algorithm and protocol; None if none is known."""
         ways = count_steps(setting, self.nccl, self.switch, self.cards)
         asked = np.atleast_1d(np.asarray(sizes, dtype=np.float64))
         if not ways:
@@ -102,7 +102,7 @@ class StepModel:
         return dict(zip(names, times.T, strict=True))
 
     def as_if(self, cards: float, each: float) -> StepModel:
-        """Return the model for nodes of so many cards, from the same measurements of `each` ranks on a node."""
+        """Return the model adjusted to so many cards per node, given `each` ranks per node in the measurements."""
         place = _NAMES.index("outer_seconds_per_byte")
         values = list(self.values)
         values[place] *= min(each, cards) / min(each, self.cards)
@@ -110,7 +110,7 @@ class StepModel:
 
 
 def fit_step_model(curves: Sequence[Curve], nccl: bool, cards: float = CARD_PER_RANK) -> StepModel | None:
-    """Fit a step model to all curves of a system at once; None if no algorithm is known for any of them.
+    """Fit a step model to all curves of a system jointly; None if no curve has a known algorithm.
 
     Relative errors count, large ones less (soft L1); what the data do not determine stays near typical values.
     """
@@ -161,7 +161,7 @@ def fit_step_model(curves: Sequence[Curve], nccl: bool, cards: float = CARD_PER_
 
 
 def undetermined_parameters(steps: StepModel) -> tuple[str, ...]:
-    """Return the parameters that the data hardly determine, so that typical values stand for them.
+    """Return the names of parameters that the data hardly constrain, so that they are near typical values.
 
     They are those whose standard error is more than 0.7 of the spread of typical values.
     """
@@ -172,7 +172,7 @@ def undetermined_parameters(steps: StepModel) -> tuple[str, ...]:
 
 
 def has_switch_reduction(curves: Sequence[Curve]) -> bool:
-    """Return whether the data show in-switch reduction inside nodes.
+    """Return whether measured bandwidths show in-switch reduction (NVLink SHARP) inside nodes.
 
     The bus bandwidth of an all-reduce on one node is then 0.9 to 1.2 times that of the NVLink of a Hopper or Blackwell
     GPU (450, 900 GB/s in one direction); a ring reaches some 0.8 of it.
@@ -187,7 +187,7 @@ def has_switch_reduction(curves: Sequence[Curve]) -> bool:
 
 
 def _allowed_protocols(cost: StepCount, nccl: bool, pinned: str) -> tuple[str, ...]:
-    """Return the protocols of an algorithm: the pinned one where it has it, else all that it has."""
+    """Return the protocols of an algorithm: the pinned one if it has that, else all."""
     if not nccl:
         return "LL", "Simple"
     if cost.kind == "switch":
@@ -198,7 +198,7 @@ def _allowed_protocols(cost: StepCount, nccl: bool, pinned: str) -> tuple[str, .
 
 
 def _way_table(ways: Sequence[StepCount], nccl: bool, pinned: str) -> _Ways:
-    """Return the counts of each way by term, (ways, terms), and the parameters of each term, (ways, terms, all)."""
+    """Return term counts, (ways, terms), and exponents, (ways, terms, parameters), per algorithm and protocol."""
     counts, powers = [], []
     for one in ways:
         for protocol in _allowed_protocols(one, nccl, pinned):
@@ -208,7 +208,7 @@ def _way_table(ways: Sequence[StepCount], nccl: bool, pinned: str) -> _Ways:
 
 
 def _term_powers(kind: str, protocol: str) -> Floats:
-    """Return the parameters that each term multiplies, shape (terms, parameters)."""
+    """Return the exponents, 0 or 1, of parameters in each cost term, shape (terms, parameters)."""
     word = protocol.casefold()
     latency = [] if protocol == "LL" or kind == "peers" else [f"{word}_latency_factor"]
     nbytes = [] if protocol == "Simple" else [f"{word}_byte_factor"]
@@ -226,14 +226,14 @@ def _term_powers(kind: str, protocol: str) -> Floats:
 
 
 def _term_times(logs: Floats, counts: Floats, powers: Floats, sizes: Floats) -> Floats:
-    """Return every term of the time [s], shape (sizes, ways, terms)."""
+    """Return the time [s] of each cost term, shape (sizes, ways, terms)."""
     grows = np.array([term in ("inner_bytes", "outer_bytes", "reduced") for term in _TERMS])
     each = counts * np.exp(powers @ logs)
     return np.asarray(each[None] * np.where(grows, sizes[:, None, None], 1.0), dtype=np.float64)
 
 
 def _soft_minimum(ways: Floats) -> tuple[Floats, Floats]:
-    """Return the smooth minimum over ways, shape (sizes,), and its logarithmic slope in each way, (sizes, ways)."""
+    """Return the smooth minimum over ways, (sizes,), and its logarithmic derivative by each way, (sizes, ways)."""
     fastest = ways.min(axis=1)
     share = (ways / fastest[:, None]) ** -_SHARPNESS
     total = share.sum(axis=1)
@@ -241,7 +241,7 @@ def _soft_minimum(ways: Floats) -> tuple[Floats, Floats]:
 
 
 def _log_slopes(logs: Floats, counts: Floats, powers: Floats, sizes: Floats) -> Floats:
-    """Return the slope of the logarithm of the time in the logarithm of each parameter, shape (sizes, parameters)."""
+    """Return d log(time) / d log(parameter), shape (sizes, parameters)."""
     terms = _term_times(logs, counts, powers, sizes)
     ways = terms.sum(axis=2)
     _, share = _soft_minimum(ways)
@@ -249,7 +249,7 @@ def _log_slopes(logs: Floats, counts: Floats, powers: Floats, sizes: Floats) -> 
 
 
 def _start_values(parts: Sequence[tuple[Floats, Floats, Floats]], seconds: Floats, nccl: bool) -> tuple[Floats, Floats]:
-    """Return the logarithms of typical parameters, scaled to the data, and their spreads."""
+    """Return initial log parameters, typical values scaled to the data, and their standard deviations."""
     typical, spread = _typical_parameters(nccl)
     moved = [counts[:, 3:5].sum(axis=1).min() * sizes for counts, _, sizes in parts]
     per_byte = float(np.quantile(seconds / np.concatenate(moved), 0.1))
@@ -269,7 +269,7 @@ def _start_values(parts: Sequence[tuple[Floats, Floats, Floats]], seconds: Float
 
 
 def _typical_parameters(nccl: bool) -> tuple[Floats, Floats]:
-    """Return typical values, and the standard deviations of their logarithms."""
+    """Return typical parameter values and the standard deviations of their logarithms."""
     names = ("nccl", "nccl_spread") if nccl else ("mpi", "mpi_spread")
     typical, spread = (np.array([float(row[name] or np.nan) for row in _PARAMETERS]) for name in names)
     return typical, spread

@@ -1,4 +1,4 @@
-"""A calibration from logs, and its summary: held-out errors, the chosen models, the fitted network."""
+"""Calibrates a cost model from logs and summarises it: held-out errors, chosen models, fitted network."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MAX_SIZES = 10_000
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """A calibration, to be written and shown.
+    """A cost model fitted to logs, and what its summary needs.
 
     `rows` of the logs were used, `problems` are those of the logs, `mixed` columns tell systems apart but were put
     together. `links` is the network in the file, `logged_stack` the stack that the logs name.
@@ -52,7 +52,7 @@ class Calibration:
 
     @property
     def yaml(self) -> str:
-        """The fabric file."""
+        """The fabric file as YAML."""
         return cost_model_yaml(self.cost_model)
 
     def figures(self) -> dict[str, Any]:
@@ -81,7 +81,7 @@ class Calibration:
         }
 
     def errors(self) -> list[dict[str, Any]]:
-        """Return how far predictions of what was left out were off, a row for each model and each kind."""
+        """Return rows with held-out error statistics of each curve model, and of ranks and collectives."""
         models = {f"sizes, {name}": (held, name == MIXTURE_NAME) for name, held in self.chosen.by_curve_model.items()}
         kinds: dict[str, Basis] = {"ranks": "ranks", "outermost ranks": "beyond", "collectives": "collectives"}
         every = models | {name: (self.chosen.held[kind], False) for name, kind in kinds.items()}
@@ -92,7 +92,7 @@ class Calibration:
         ]
 
     def notes(self) -> list[str]:
-        """Return lines for people on problems, parameters, the network and the stack."""
+        """Return lines of text on problems, step-model parameters, network and transport stack."""
         lines = problem_lines(self.problems)
         for name, values in self.mixed.items():
             lines.append(
@@ -125,14 +125,14 @@ class Calibration:
 
 
 def held_out_errors(held: Sequence[HeldOut]) -> dict[str, float] | None:
-    """Return number, median, 90 % quantile and worst of absolute relative errors; None without held-out predictions."""
+    """Return count, median, 90 % quantile and maximum of absolute relative errors; None without predictions."""
     if not held:
         return None
     return error_quantiles(np.abs(np.expm1(np.concatenate([one.log_errors for one in held]))))
 
 
 def error_quantiles(values: Floats) -> dict[str, float]:
-    """Return number, median, 90 % quantile and worst of one or more errors."""
+    """Return count, median, 90 % quantile and maximum of a non-empty sample of errors."""
     return {
         "count": len(values),
         "median": float(np.median(values)),
@@ -142,7 +142,7 @@ def error_quantiles(values: Floats) -> dict[str, float]:
 
 
 def read_rows(source: str, facts: LogFacts | Mapping[str, Any]) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """Return the rows of shipped measurements, of a log or of all logs of a folder, and their problems."""
+    """Return the rows, and the problems as text, of a shipped data set, a log, or a folder of logs."""
     shipped = measured.datasets()
     if source in shipped:
         found = measured.load_dataset(source)
@@ -155,7 +155,7 @@ def read_rows(source: str, facts: LogFacts | Mapping[str, Any]) -> tuple[pd.Data
 
 
 def _without_place(rows: pd.DataFrame) -> list[LogProblem]:
-    """Return the rows without a place on a curve, by log: of unknown ranks, of one rank, or of 0 bytes."""
+    """Return a problem for each log with rows that no curve can use: unknown or one rank, or 0 bytes."""
     unknown, one = rows["ranks"].isna(), _of_one_rank(rows)
     found = []
     for missing, why in (
@@ -176,7 +176,7 @@ def _of_one_rank(rows: pd.DataFrame) -> pd.Series[bool]:
 
 
 def _single_rank(rows: pd.DataFrame) -> str:
-    """Return a sentence on tests of one rank each, and what was probably meant."""
+    """Return a phrase on tests with one rank each, and their likely cause."""
     tests = int(rows.groupby(["collective", "nbytes", "in_place", "dtype"], dropna=False).size().max())
     said = f"{tests:,} tests of one rank each" if tests > 1 else "a test of one rank"
     if rows["tool"].isin(_BUILT_WITH_MPI).any() and tests > 1:
@@ -185,7 +185,7 @@ def _single_rank(rows: pd.DataFrame) -> str:
 
 
 def problem_lines(problems: Sequence[str]) -> list[str]:
-    """Return lines on the problems of logs, 20 at most, and the number of others."""
+    """Return up to 20 problems as lines of text, with a heading and the number left out."""
     if not problems:
         return []
     shown, rest = [f"  {one}" for one in problems[:20]], len(problems) - 20
@@ -202,7 +202,7 @@ def calibrate_logs(
     coverage: float,
     stack: str | None = None,
 ) -> Calibration:
-    """Read logs (files, folders, or names of shipped measurements) and fit a cost model to them.
+    """Read logs (files, folders or names of shipped data sets) and fit a cost model to them.
 
     Rows have the values of `where` by column; `facts` are what the logs lack; times are in place or out of place;
     `topology` places the ranks; intervals hold a `coverage` of measurements; `stack` stands in place of that of the

@@ -1,4 +1,4 @@
-"""The network of a calibration: nodes of the ranks, and the links that a simulation of the same system takes.
+"""Fits the links of a topology to measurements, for simulations of the same system.
 
 A topology given by name gets latencies and bandwidths from the step model: the latency is the cost of one more step of
 a ring at the smallest measured size, the bandwidth that of the protocol for large messages. Launch and reducing are no
@@ -25,21 +25,21 @@ MAX_PER_NODE = 4096
 
 
 class Placement(NamedTuple):
-    """A topology, one of `LINK_FAMILIES`, and the ranks per node, None if it does not say."""
+    """A topology, one of `LINK_FAMILIES`, and its ranks per node, None if unstated."""
 
     name: str
     each: int | None
 
 
 class FittedLinks(NamedTuple):
-    """Arguments of a builder in `simnet.topologies` by its name [s], [byte/s], and parameters that data leave open."""
+    """Fitted arguments of builders in `simnet.topologies`, by builder [s], [byte/s], and undetermined ones."""
 
     parameters: dict[str, dict[str, int | float]]
     undetermined: tuple[str, ...]
 
 
 def place_ranks(given: str, options: Mapping[str, object]) -> Placement:
-    """Return a topology given by name, with ``gpus_per_node`` where wanted; raise InputError for what is neither."""
+    """Return the placement for a topology name and the option ``gpus_per_node``; InputError for others."""
     if given not in LINK_FAMILIES:
         raise InputError(f"there is no topology {given[:200]!r}; {suggest_names(given, LINK_FAMILIES)}",
                          file="--network")  # fmt: skip
@@ -56,7 +56,7 @@ def place_ranks(given: str, options: Mapping[str, object]) -> Placement:
 
 
 def fill_nodes_of(rows: pd.DataFrame, place: Placement) -> pd.DataFrame:
-    """Return rows with the nodes that a topology gives their ranks, where the logs do not say them."""
+    """Return rows with missing ``nodes`` and ``ranks_per_node`` computed from a topology."""
     if place.each is None:
         return rows
     counted = -(-rows["ranks"] // place.each)
@@ -68,7 +68,7 @@ def fill_nodes_of(rows: pd.DataFrame, place: Placement) -> pd.DataFrame:
 
 
 def fit_topology_links(place: Placement, steps: StepModel | None, curves: Sequence[Curve]) -> FittedLinks:
-    """Return the links of a topology.
+    """Return the fitted link parameters of a topology.
 
     Raises InputError if no step model could be fitted, or nothing says how many ranks are on a node.
     """
@@ -110,7 +110,7 @@ def fit_topology_links(place: Placement, steps: StepModel | None, curves: Sequen
 
 
 def _step_latency(steps: StepModel, size: float, alone: bool) -> float:
-    """Return the cost of one more step of a ring inside a node (`alone`) or between nodes, without its bytes [s]."""
+    """Return the latency [s] of one more ring step, inside a node (`alone`) or between nodes."""
     few, many = (Setting("all_reduce", ranks, 1 if alone else ranks, "ring") for ranks in (4, 8))
     seconds, counted, moved = [], [], []
     per_byte = dict(zip(PARAMETERS, steps.values, strict=True))
@@ -126,7 +126,7 @@ def _step_latency(steps: StepModel, size: float, alone: bool) -> float:
 
 
 def _out_of_a_node(steps: StepModel, setting: Setting) -> float:
-    """Return the bytes out of a node in a ring over those that are counted: 1, or its number of cards."""
+    """Return a ring's bytes out of a node over those counted per card: 1, or the number of cards."""
     if setting.nodes < 2:
         return 1.0
     (ring,) = count_steps(Setting("all_reduce", setting.ranks, setting.nodes, "ring"), steps.nccl, cards=steps.cards)

@@ -22,12 +22,12 @@ _COUNTS = ("N", "P", "aggregators", "bucket", "d", "group_size", "levels", "rank
 
 
 def check_arguments(**arguments: ArrayLike) -> list[Floats]:
-    """Return the arguments as float64 in their order; raise ValueError for one outside the range of its name."""
+    """Return the arguments as float64 arrays, in order; ValueError for a value outside its symbol's range."""
     return [_in_range(name, given) for name, given in arguments.items()]
 
 
 def selected_entries(name: str, given: ArrayLike | None, default: Floats) -> Floats:
-    """Return the entries given as the argument `name` (in errors), or the `default` if they are None."""
+    """Return `given` as a checked float64 array; `default` if it is None. `name` is used in errors."""
     return default if given is None else _in_range(name, given)
 
 
@@ -162,7 +162,7 @@ def bruck_alltoall(alpha: Real, beta: Real, M: Real, N: Real) -> Floats:
 
 
 def _doubling_gather(N: Floats) -> tuple[Floats, Floats]:
-    """Return the rounds and the contributions on the longest path of an all-gather by recursive doubling."""
+    """Return rounds and contributions on the critical path of a recursive-doubling all-gather."""
     rounds, folds = np.floor(np.log2(N)), _has_folded_ranks(N)
     extra = N - 2.0**rounds
     # Of the pairs that hold two contributions, a group of d ranks has min(d, extra) at most.
@@ -172,5 +172,5 @@ def _doubling_gather(N: Floats) -> tuple[Floats, Floats]:
 
 
 def _has_folded_ranks(N: Floats) -> Floats:
-    """Return 1 where ranks sit out because N is no power of two, else 0."""
+    """Return 1.0 where N is no power of two, so that recursive doubling folds ranks; else 0.0."""
     return np.where(np.log2(N) % 1 > 0, 1.0, 0.0)

@@ -1,4 +1,4 @@
-"""Time of a forward and backward pass of a model on a device.
+"""Estimates the forward and backward time of a model on a device.
 
 Published steps of the model on the chip count first, scaled by the batch. Else the time is the model's operations at
 the peak of the chip times a utilisation: the median of the published steps of its kind (images or transformers) in
@@ -26,7 +26,7 @@ _CHIPS = 3
 
 
 class ChipPeaks(NamedTuple):
-    """A chip by its vendor's data sheet: operations per second by precision, and the usual one in training."""
+    """A chip's peak operations per second by precision, from its data sheet, and its usual training precision."""
 
     name: str
     kind: Literal["gpu", "cpu"]
@@ -36,7 +36,7 @@ class ChipPeaks(NamedTuple):
 
 
 class PassTime(NamedTuple):
-    """Time of a forward and backward pass of a batch with the ends of its interval [s], and how it is `known`.
+    """Forward and backward time of a batch with its interval [s], and how it is `known`.
 
     A batch of 0 was not stated. It is measured at this batch, scaled from another, or estimated from operations.
     """
@@ -51,7 +51,7 @@ class PassTime(NamedTuple):
     source: str
 
     def describe(self) -> str:
-        """Return the time, its interval and its source."""
+        """Return a phrase with the time, its interval and its source."""
         ends = f" ({format_seconds(self.low)} to {format_seconds(self.high)})" if self.low < self.high else ""
         return f"that of {self.model}, {format_seconds(self.seconds)}{ends} forward and backward ({self.source})"
 
@@ -69,14 +69,14 @@ class PassTime(NamedTuple):
 
 
 class SampleCount(NamedTuple):
-    """Samples of all workers in an iteration: a number of images, tokens or samples."""
+    """Samples per iteration over all workers, in the unit of throughput: images, tokens or samples."""
 
     number: float
     unit: Literal["images", "tokens", "samples"]
 
 
 class PeakUtilisation(NamedTuple):
-    """Share of the peak that published steps reach, the factors by which it misses single steps, and their number."""
+    """Median share of peak in published steps, lowest and highest error factor, and number of steps."""
 
     share: float
     low: float
@@ -85,7 +85,7 @@ class PeakUtilisation(NamedTuple):
 
 
 class PublishedStep(NamedTuple):
-    """A published training step, with the operations and places of a sample where those are known."""
+    """A published training step, with operations and tokens per sample if known."""
 
     model: str
     tokens: int
@@ -95,7 +95,7 @@ class PublishedStep(NamedTuple):
 
 @cache
 def known_chips() -> dict[str, ChipPeaks]:
-    """Return the chips whose peaks are known, by name."""
+    """Return the chips with known peaks, by name."""
     found = {}
     for row in read_shipped_rows("data/chips.csv"):
         peaks = {name: float(row[name]) for name in ("fp32", "tf32", "fp16", "bf16") if row[name]}
@@ -110,7 +110,7 @@ def pass_time(
     batch: float | None = None,
     precision: models.MatrixFormat | None = None,
 ) -> PassTime:
-    """Return the time of a forward and backward pass of a model on a device.
+    """Return the forward and backward time of a model on a device, with its interval.
 
     `batch` are the samples of a worker in an iteration, by default those of the source, `precision` by default the
     usual one on the chip. Raises ValueError if nothing says how long it takes.
@@ -127,7 +127,7 @@ def pass_time(
 
 
 def published_utilisation(transformer: bool, precision: models.MatrixFormat) -> PeakUtilisation:
-    """Return the share of the peak that published steps of transformers, or of convolutional networks, reach."""
+    """Return the share of peak that published training steps reach, for transformers or for CNNs."""
     family = [one for one in _published_steps() if bool(one.tokens) == transformer and one.operations]
     own = [one for one in family if _format_bits(one.time.precision) == _format_bits(precision)] or family
     counted = own if len({one.time.chip for one in own}) >= _CHIPS else family
@@ -136,7 +136,7 @@ def published_utilisation(transformer: bool, precision: models.MatrixFormat) -> 
 
 
 def _predicted_share(step: PublishedStep, family: list[PublishedStep]) -> float:
-    """Return the share of the peak that steps of other chips predict, in formats of as many bits if any."""
+    """Return the median share of peak on other chips, in formats of equal width if any."""
     others = [one for one in family if one.time.chip != step.time.chip]
     alike = [one for one in others if _format_bits(one.time.precision) == _format_bits(step.time.precision)]
     return median(map(_peak_share, alike or others))
@@ -155,7 +155,7 @@ def _format_bits(precision: models.MatrixFormat) -> str:
 def _published_time(
     profile: models.ModelProfile, chip: ChipPeaks, batch: float | None, precision: models.MatrixFormat | None
 ) -> PassTime | None:
-    """Return the published time of a model on a chip; None without one."""
+    """Return the time from a published step of a model on a chip; None if there is none."""
     wanted = _format_bits(precision or chip.precision)
     times = [one for one in profile.times if one.chip == chip.name]
     times += [
@@ -191,7 +191,7 @@ def _published_time(
 def _estimated_time(
     profile: models.ModelProfile, chip: ChipPeaks, batch: float | None, precision: models.MatrixFormat
 ) -> PassTime:
-    """Return an estimate from operations."""
+    """Return the time estimated from operations and published shares of peak."""
     operations, samples = models.model_operations(profile), batch or profile.batch
     if precision not in chip.peaks:
         reason = suggest_names(precision, chip.peaks)
@@ -219,7 +219,7 @@ def _describe_batch(profile: models.ModelProfile, samples: float) -> str:
 
 
 def batch_samples(profile: models.ModelProfile | None, batch: float) -> SampleCount:
-    """Return the size of a batch of samples of a model (None: not known) in the unit of its throughput."""
+    """Return a batch's size in the unit of throughput; tokens for sequences, samples if the model is unknown."""
     if profile is not None and profile.sample == "sequence" and profile.tokens:
         return SampleCount(batch * profile.tokens, "tokens")
     return SampleCount(batch, "images" if profile is not None and profile.sample == "image" else "samples")
@@ -227,7 +227,7 @@ def batch_samples(profile: models.ModelProfile | None, batch: float) -> SampleCo
 
 @cache
 def _published_steps() -> tuple[PublishedStep, ...]:
-    """Return all published steps, those in model profiles included."""
+    """Return all published training steps, including those in model profiles."""
     found = []
     for row in read_shipped_rows("data/step_times.csv"):
         known = models.load_model(row["model"]) if row["model"] in models.model_names() else None

@@ -1,4 +1,4 @@
-"""Reader of device profile files: YAML; `simnet.cost_models.costs.devices` describes the fields."""
+"""Reads device profiles from YAML; fields as of `simnet.cost_models.costs.devices`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FIELDS = [
 
 
 def read_profile(text: str, file: str) -> DeviceProfile:
-    """Return the profile that the YAML `text` of `file` describes; raise InputError for a wrong field."""
+    """Return the device profile in a YAML text; raise InputError, with `file`, for an invalid field."""
     read = load_yaml_mapping(text, file, "a device profile")
     methods = read.value.get("methods")
     for one in methods.values() if isinstance(methods, dict) else ():

@@ -1,4 +1,4 @@
-"""Kernels that workers run on their devices, as schemes report them."""
+"""Kernel launches on the workers' devices, as schemes report them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 
 class DeviceOp(NamedTuple):
-    """An operation of a device: launches of one kernel, a method of its profile, each over segments of entries.
+    """Launches of one kernel on a device: the method of its cost, entries, and segments per launch.
 
     Entries are the same at every worker or one number each, shape (P,); a worker without any launches nothing. `before`
     is the round of the schedule that a worker enters afterwards, 0 for work before the first message. Passes `instead`
@@ -25,7 +25,7 @@ class DeviceOp(NamedTuple):
 
     @property
     def passes(self) -> tuple[DeviceOp, ...]:
-        """The passes that replace it, or itself."""
+        """The kernels in `instead`, which replace this one; the kernel itself if there are none."""
         return tuple(one._replace(before=self.before) for one in self.instead) or (self,)
 
     def scaled(self, factor: float) -> DeviceOp:

@@ -1,4 +1,4 @@
-"""Time that a device takes for the kernels of a sparsifier.
+"""Device profiles: the time of sparsifier kernels on a CPU or GPU.
 
 A scheme reports the kernels it ran and between which of its messages. A device profile turns them into seconds: a fixed
 time for each launch, and for each entry bytes, which stream at the memory bandwidth, or seconds. Each method says where
@@ -111,7 +111,7 @@ _STREAMS_WITHIN, _COPIES_WITHIN = 2.0, 100.0
 
 @dataclass(frozen=True)
 class KernelMethod:
-    """Cost of one kernel: seconds of each launch, bytes streamed and seconds for each entry.
+    """Cost of a kernel: seconds per launch, bytes streamed per entry, and seconds per entry.
 
     The time lies between `low` and `high` times that, 0 < low <= 1 <= high. `corrections` are entries, ascending, and
     the factor of launches over as many: interpolated over the logarithm of entries. Raises ValueError for others.
@@ -138,7 +138,7 @@ class KernelMethod:
 
 @dataclass(frozen=True)
 class SideStreamSlowdown:
-    """Factors on the backward pass and on exchange kernels on a stream of their own while both run, > 0."""
+    """Slowdown factors > 0 of backward pass and exchange kernels that run on two streams at once."""
 
     __pydantic_config__ = _STRICT
 
@@ -149,7 +149,7 @@ class SideStreamSlowdown:
 
 @dataclass(frozen=True)
 class CollectiveSlowdown:
-    """Factor on passes while a collective of NCCL runs, > 0; sharded steps, of both passes, take less than 1 as 1."""
+    """Slowdown factor > 0 of passes during NCCL collectives; sharded steps use at least 1."""
 
     __pydantic_config__ = _STRICT
 
@@ -159,7 +159,7 @@ class CollectiveSlowdown:
 
 @dataclass(frozen=True)
 class DeviceProfile:
-    """The kernels of a device and their costs, by name; ``"*"`` stands for every method that is not listed.
+    """Kernel costs of a device, by method name; ``"*"`` is the cost of all methods that are not listed.
 
     Without `side_stream`, exchange kernels wait for the only stream; `beside_collectives` is what collectives of NCCL
     cost the passes. `memory` and `chip` may not be known (0, "").
@@ -184,7 +184,7 @@ class DeviceProfile:
     chip: str = ""
 
     def seconds(self, kernels: Iterable[DeviceOp], workers: int, end: IntervalEnd | None = None) -> NDArray[np.float64]:
-        """Return the time of kernels, one after the other, at each worker [s], shape (P,), or an end of its interval.
+        """Return the total time of kernels at each worker [s], shape (P,), or an end of its interval.
 
         Raises ValueError for an unknown method, or impossible workers, entries, launches or segments.
         """
@@ -203,7 +203,7 @@ class DeviceProfile:
         return total
 
     def resolved(self, kernels: Iterable[DeviceOp]) -> Iterator[DeviceOp]:
-        """Yield the kernels, with the passes of `DeviceOp.instead` for those that the profile lacks."""
+        """Yield the kernels; those that the profile lacks are replaced by their `DeviceOp.instead`."""
         for kernel in kernels:
             if kernel.method in self.methods:
                 yield kernel
@@ -211,7 +211,7 @@ class DeviceProfile:
                 yield from kernel.passes
 
     def once(self, kernel: DeviceOp, end: IntervalEnd | None = None) -> NDArray[np.float64]:
-        """Return the time of one kernel [s], in the shape of its entries; raise ValueError for an unknown one."""
+        """Return the time of one kernel [s], in the shape of its entries; ValueError for an unknown method."""
         if kernel.instead and kernel.method not in self.methods:
             return np.asarray(sum(self.once(one, end) for one in kernel.instead))
         method, launches, segments = self.method(kernel.method), kernel.launches, kernel.segments
@@ -227,7 +227,7 @@ class DeviceProfile:
         return np.where(entries > 0, one, 0.0)
 
     def within(self, kernels: Iterable[DeviceOp], workers: int) -> tuple[float, float]:
-        """Return the factors of the interval of the time of the kernels at all workers together; 1 where it is 0."""
+        """Return the ends of the kernels' interval as factors of their total time; 1 if that is 0."""
         kernels = tuple(kernels)
         total = float(self.seconds(kernels, workers).sum())
         if not total:
@@ -238,7 +238,7 @@ class DeviceProfile:
     def work(
         self, kernels: Iterable[DeviceOp], workers: int, end: IntervalEnd | None = None
     ) -> tuple[NDArray[np.float64], dict[int, NDArray[np.float64]]]:
-        """Return each worker's time before the first message, shape (P,), and before later rounds [s].
+        """Return each worker's time [s] before its first message, (P,), and before later rounds by number.
 
         `simnet.schedule.Schedule.with_work` takes the latter, by numbers of rounds.
         """
@@ -249,7 +249,7 @@ class DeviceProfile:
         return found.pop(0), found
 
     def method(self, name: str) -> KernelMethod:
-        """Return the cost of a kernel, derived from other methods if missing; raise ValueError if it cannot be."""
+        """Return a kernel's cost, derived from other methods if not listed; ValueError if impossible."""
         found = self.methods.get(name) or self.methods.get(_MADE_OF.get(name, ""))
         found = found or self.methods.get(_ANY) or self._streamed(name)
         if found is None:
@@ -259,7 +259,7 @@ class DeviceProfile:
         return found
 
     def _streamed(self, name: str) -> KernelMethod | None:
-        """Return an estimated method of a kernel that streams its bytes; None for other kernels."""
+        """Return a cost estimated from memory bandwidth, for kernels that stream their bytes; else None."""
         norm, moved = self.methods.get("norm"), _STREAMED.get(name)
         if norm is None or moved is None:
             return None
@@ -270,18 +270,18 @@ class DeviceProfile:
 
 
 def device_names() -> list[str]:
-    """Return the names of the profiles that come with simnet or are registered by packages, sorted."""
+    """Return the names of shipped and plug-in device profiles, sorted."""
     return sorted({*_shipped_names(), *plugins.plugin_names("devices")})
 
 
 def usable_devices() -> dict[str, DeviceProfile]:
-    """Return the profiles by name, sorted; warn about registered ones that cannot be used."""
+    """Return device profiles by name, sorted; plug-ins that cannot be used are skipped with a warning."""
     shipped = {name: _shipped_profile(name) for name in _shipped_names()}
     return dict(sorted({**plugins.usable_plugins("devices", load_device), **shipped}.items()))
 
 
 def load_device(name_or_path: str | Path) -> DeviceProfile:
-    """Return the device profile of this name, or from this file.
+    """Return a device profile by name or from a file.
 
     A name is one of `device_names` or `DEVICE_ALIASES`; a path has a directory or ends in ``.yaml`` or ``.yml``. Raises
     ValueError for an unknown name, InputError for a wrong file.

@@ -1,4 +1,4 @@
-"""Bytes of sparse messages whose indices and values are encoded. Symbols: `simnet.cost_models.costs`.
+"""Bytes of encoded sparse messages. Symbols: `simnet.cost_models.costs`.
 
 Bytes follow from n and k alone, except those of differences, which depend on the gaps between the indices: the expected
 value is for indices drawn independently, and `encoded_index_bounds` holds for any.
@@ -65,7 +65,7 @@ VALUE_BITS: dict[ValueCode, int] = {
 
 
 def table_bytes(values: ValueCode) -> int:
-    """Return the bytes of the float32 numbers that decode the values of a message; 0 where there are none.
+    """Return the size [byte] of the decoding table in a message of encoded values; 0 if there is none.
 
     A shift and a mean for each bin, the smallest value and the distance of levels, or the scale of signs.
     """
@@ -77,14 +77,14 @@ def table_bytes(values: ValueCode) -> int:
 
 
 def encoded_value_bytes(values: ValueCode, k: Real) -> Floats:
-    """Bytes of k values and of the table that decodes them: ceil(k b / 8), and the table if there is any value."""
+    """Bytes of k encoded values and their decoding table: ceil(k b / 8) + table; 0 for k = 0."""
     (k,) = check_arguments(k=k)
     found: Floats = np.where(k > 0, _round_up(k * VALUE_BITS[values] / 8) + table_bytes(values), 0.0)[()]
     return found
 
 
 def encoded_index_bytes(indices: IndexCode, n: Real, k: Real, differences: Real | None = None) -> Floats:
-    """Bytes of k indices below n, with all that decodes them.
+    """Bytes of k encoded indices below n, with counts and tags.
 
     =============  ==========================================================================================
     ``int64``      8 k
@@ -121,7 +121,7 @@ def encoded_index_bytes(indices: IndexCode, n: Real, k: Real, differences: Real 
 
 
 def encoded_index_bounds(indices: IndexCode, n: Real, k: Real) -> CostBounds:
-    """Return bounds of `encoded_index_bytes` for any k of n indices."""
+    """Return bounds of `encoded_index_bytes` over all sets of k indices below n."""
     n, k = check_arguments(n=n, k=k)
     # Of gaps that add up to n, no more than n / d are as long as d.
     longest = k + sum(np.minimum(k, np.floor(n / (1 << bits))) for bits in (7, 14, 21, 28))

@@ -1,4 +1,4 @@
-"""Tensors of known networks, in the names, shapes and order of their reference implementations.
+"""Parameter tensors of known networks, with names, shapes and order of the reference implementations.
 
 `data/layers.csv` has them: sides are numbers or fields of `TransformerShape`, and a star is the number of a block.
 """
@@ -15,7 +15,7 @@ from simnet.base.reading import read_shipped_rows
 
 
 class Layer(NamedTuple):
-    """A tensor of parameters."""
+    """A parameter tensor: its name and shape."""
 
     name: str
     shape: tuple[int, ...]
@@ -27,7 +27,7 @@ class Layer(NamedTuple):
 
 
 class TransformerShape(NamedTuple):
-    """Sizes of a transformer: blocks, width of the model and of the perceptron (`inside`), rows of the embeddings.
+    """A transformer's sizes: blocks, model width, perceptron width (`inside`), embedding rows.
 
     `kind` is its ``model_type``; `queries` and `keys` are outputs of projections in Llama and its kin, `biases` those
     of queries, keys and values, of the attention's output and of the perceptron there; `tied` output layers use the
@@ -48,12 +48,12 @@ class TransformerShape(NamedTuple):
 
 
 def network_layers(network: str) -> tuple[Layer, ...]:
-    """Return the tensors of a network of fixed sizes."""
+    """Return the parameter tensors of a network without size options, by name."""
     return transformer_layers(TransformerShape(network, 0, 0, 0, 0))
 
 
 def transformer_layers(shape: TransformerShape) -> tuple[Layer, ...]:
-    """Return the tensors of a transformer; the embeddings of words come first."""
+    """Return the parameter tensors of a transformer, word embeddings first."""
     biases = dict(zip(("inputs biases", "output biases", "inside biases"), shape.biases, strict=True))
     conditions = {"": True, "untied": not shape.tied} | biases
     kind = "llama" if shape.kind in ("mistral", "qwen2") else shape.kind
@@ -67,6 +67,6 @@ def transformer_layers(shape: TransformerShape) -> tuple[Layer, ...]:
 
 
 def _side(text: str, shape: TransformerShape) -> int:
-    """Return a side of a tensor: a number, or a field of a shape, or several times that."""
+    """Return a tensor dimension from text: a number, a field of `shape`, or a multiple such as ``3*width``."""
     times, _, name = text.rpartition("*")
     return int(text) if text.isdigit() else int(times or 1) * int(getattr(shape, name))

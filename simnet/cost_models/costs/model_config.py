@@ -1,4 +1,4 @@
-"""Shapes of transformers as the ``config.json`` of Hugging Face transformers gives them."""
+"""Reads transformer sizes from a ``config.json`` of Hugging Face transformers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_LAYERS, MOST_WIDTH = 10_000, 2**30
 
 
 def read_shape(path: str | Path) -> TransformerShape:
-    """Return the sizes in a ``config.json``; raise InputError for an unknown kind of model or a wrong field."""
+    """Return a transformer's sizes from ``config.json``; InputError for an unknown model type or invalid field."""
     return _parse_json(read_text(Path(path), MAX_BYTES), str(path))
 
 
@@ -37,7 +37,7 @@ def _parse_json(text: str, file: str) -> TransformerShape:
 
 
 class _ConfigFields:
-    """Fields of a file, each checked where it is used."""
+    """Fields of a ``config.json``, validated on access."""
 
     def __init__(self, read: YamlDocument, file: str) -> None:
         self.given: dict[str, Any] = read.value
@@ -47,7 +47,7 @@ class _ConfigFields:
         raise InputError(message, file=self._file, line=self._read.line((field,)), field=field)
 
     def count(self, name: str, default: int | None = None, most: int = MOST_WIDTH) -> int:
-        """Return a whole number; the default if it is missing or null."""
+        """Return a whole number in 1 .. `most`; `default` if it is missing or null."""
         value = self.given.get(name)
         if value is None and default is not None:
             return default

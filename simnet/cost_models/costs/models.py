@@ -1,4 +1,4 @@
-"""Known networks: the tensors that a gradient consists of, and how long a forward and backward pass takes.
+"""Known networks: their gradient tensors, and the time of a forward and backward pass.
 
 Names, shapes and order of the tensors are those of the reference implementation (torchvision; Hugging Face transformers
 for BERT, GPT-2 and Llama). Compute times are of one NVIDIA V100 in single precision, that of Llama of an H100 in
@@ -42,7 +42,7 @@ SampleKind: TypeAlias = Literal["image", "sequence", "sample"]
 
 
 class ComputeTime(NamedTuple):
-    """Seconds of one forward and backward pass of one worker over a batch on a chip, in a format of products.
+    """Forward and backward time [s] of a batch on a chip, with matrix products in `precision`.
 
     `measured` says whether it was, else it is inferred or estimated, `batch_stated` whether the source states the
     batch.
@@ -59,7 +59,7 @@ class ComputeTime(NamedTuple):
 
 @dataclass(frozen=True)
 class ModelProfile:
-    """A network as far as the exchange of its gradients is concerned.
+    """A network's gradient tensors, compute times and size of samples.
 
     `layers` are in the order of the reference implementation: the first gets its gradient last. `times` has the one to
     use first. `backward_fraction` is the share of back-propagation, `tied` the tensors that the output layer uses, too,
@@ -85,17 +85,17 @@ class ModelProfile:
 
     @property
     def compute(self) -> float:
-        """Seconds of forward and backward pass of one iteration."""
+        """Default time of a forward and backward pass [s]."""
         return self.times[0].seconds
 
     @property
     def batch(self) -> int:
-        """Default samples per worker and iteration; 0 if not known."""
+        """Default samples per worker and iteration; 0 if unknown."""
         return self.times[0].batch if self.times else 0
 
     @property
     def source(self) -> str:
-        """Source of `compute`."""
+        """Source of the default compute time."""
         return self.times[0].source
 
 
@@ -113,7 +113,7 @@ def model_names() -> list[str]:
 
 
 def load_model(name: str) -> ModelProfile:
-    """Return the profile of a network: one of `model_names` or an alias, whatever its case and punctuation.
+    """Return a network's profile by its name or alias (see `model_names`); case and punctuation are ignored.
 
     Or that of the path of a ``config.json`` of Hugging Face transformers. Raises ValueError if there is no such
     network, InputError for a wrong file.
@@ -139,7 +139,7 @@ def load_model(name: str) -> ModelProfile:
 
 
 def is_config(name: str) -> bool:
-    """Return whether a model is named by the path of its ``config.json``."""
+    """Return whether a model name is a path of a ``config.json``."""
     return name.endswith(".json")
 
 
@@ -160,7 +160,7 @@ def _plain_name(name: str) -> str:
 
 @cache
 def _network_rows() -> dict[str, dict[str, str]]:
-    """Return the known networks by name."""
+    """Return the table of known networks, by name."""
     return {row["network"]: row for row in read_shipped_rows("data/models.csv")}
 
 
@@ -203,7 +203,7 @@ def _configured_model(path: str) -> ModelProfile:
 
 @cache
 def _published_times() -> dict[str, tuple[ComputeTime, ...]]:
-    """Return the published times of networks, those to use first standing first; llama3-8b has no stated sequences."""
+    """Return published compute times by network, the default first."""
     found: dict[str, tuple[ComputeTime, ...]] = {}
     for row in read_shipped_rows("data/model_times.csv"):
         stated, precision = bool(row["batch_stated"]), cast(MatrixFormat, row["precision"])
@@ -213,7 +213,7 @@ def _published_times() -> dict[str, tuple[ComputeTime, ...]]:
 
 
 def _estimated_time(batch: int, tokens: int, layers: int, width: int, vocabulary: int = 0) -> tuple[ComputeTime, ...]:
-    """Return operations over the rate that a V100 achieved on BERT-large (NVIDIA) at about as many tokens."""
+    """Return a compute time on a V100 by operations, at the rate of BERT-large (NVIDIA) with as many tokens."""
     bert_large = 39.43 if batch * tokens <= 8 * 128 else 46.78
     rate = bert_large * transformer_flops(1, 128, 24, 1024)
     seconds = transformer_flops(batch, tokens, layers, width, vocabulary) / rate

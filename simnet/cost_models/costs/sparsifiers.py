@@ -24,7 +24,7 @@ ENTRY_BYTES = 8.0
 
 
 class CostBounds(NamedTuple):
-    """Bounds of a cost, whatever is selected."""
+    """Lower and upper bounds of a cost over all possible selections."""
 
     lower: Floats
     upper: Floats
@@ -415,7 +415,7 @@ SPARSE_COLLECTIVES = ("ART-ring", "ART-tree", "AG")
 
 
 class CheapestCollective(NamedTuple):
-    """The cheapest of `SPARSE_COLLECTIVES`, cell by cell."""
+    """The cheapest of `SPARSE_COLLECTIVES` for each element of the arguments: index, name, cost [s]."""
 
     choice: NDArray[np.intp]
     """Position in `SPARSE_COLLECTIVES`."""

@@ -1,4 +1,4 @@
-"""Chances that each choice is the fastest, and the expected cost of each choice.
+"""Probability that each choice is the fastest, and its expected regret.
 
 ``residuals.csv`` has errors of held-out predictions by *kind* and measured *site* (a cluster, a set of measurements on
 known links, or a job), as quantiles in parts of the half-width of the 90 % interval. An unknown system is drawn as one
@@ -41,7 +41,7 @@ _APART = 2 * float(intervals.SCORES[-1]) + 1
 
 
 class ErrorPart(NamedTuple):
-    """A part of the times of all choices, and how far it is known, by choice, shape (choices,).
+    """One part of the times of all choices with its uncertainty; fields have one value per choice.
 
     `seconds`, `low` and `high` are predicted times and their 90 % intervals [s], `kinds` names of `error_models`,
     `spread` 5 and 95 % quantiles of the factor for the gradients of the job. A part with a `name` is off alike in all
@@ -58,7 +58,7 @@ class ErrorPart(NamedTuple):
 
 
 class Chances(NamedTuple):
-    """Chances of choices, each of shape (choices,).
+    """Win probabilities, regrets and intervals of choices; arrays of shape (choices,).
 
     `fastest` are the chances to be the fastest, which add up to 1, and `at_least` their lower bounds with `CONFIDENCE`.
     `regret` is the expected fraction by which a choice takes longer than the fastest; `low` and `high` are the 90 %
@@ -73,12 +73,12 @@ class Chances(NamedTuple):
 
     @property
     def sure(self) -> list[bool]:
-        """Which choices are sure to be the fastest: with a chance of at least `SURE`, also by the least it may be."""
+        """Whether each choice is surely the fastest: the lower bound of its probability is at least `SURE`."""
         return [bool(one) for one in self.at_least >= SURE]
 
 
 def in_job(kernels: ErrorPart) -> ErrorPart:
-    """Return what kernels take in a job, whose intervals are wider than those of a process by itself."""
+    """Return kernel times with intervals widened from a process alone to a training job."""
     low, high = _selecting_in_job()
     return kernels._replace(low=kernels.low * low, high=kernels.high * high)
 
@@ -94,7 +94,7 @@ def chances(
     models: Mapping[str, intervals.ErrorModel] | None = None,
     left_open: Floats | None = None,
 ) -> Chances:
-    """Return how likely each choice is the fastest, and by how much it is expected to be slower than that.
+    """Return each choice's probability of being the fastest, expected regret and 90 % interval.
 
     Choices have the `names` of their streams of random numbers; times are the sum of `parts`, whose errors are
     independent. `left_open` are standard errors of the logarithms of the times that a sample leaves open, shape
@@ -151,13 +151,13 @@ def chances(
 
 
 def _worst_loss(place: int, ends: Floats, told: Sequence[bool]) -> float:
-    """Return what a choice may lose, from the best end of the others to its own worst."""
+    """Return a choice's largest relative loss: its upper end over the lowest end of the others, minus 1."""
     rival = min((low for other, low in enumerate(ends[0].tolist()) if other != place and told[other]), default=0.0)
     return max(float(ends[1, place]) / rival - 1, 0.0) if rival > 0 else math.inf
 
 
 def _by_gradients(spread: tuple[float, float], name: str) -> Floats | float:
-    """Return by how much the gradients of a job lengthen what an exchange takes, all parts of it alike in a draw."""
+    """Return sampled factors, (draws,), by which a job's gradients change an exchange's time; 1.0 if none."""
     if spread == (1.0, 1.0):
         return 1.0
     least, most = np.log(spread) / intervals.SCORE_95
@@ -167,7 +167,7 @@ def _by_gradients(spread: tuple[float, float], name: str) -> Floats | float:
 
 
 def _at_least(won: Floats, picked: Sequence[NDArray[np.intp]]) -> Floats:
-    """Return the lower bounds of the means of draws, shape (choices, draws), each from sites drawn for themselves."""
+    """Return lower confidence bounds of win probabilities, (choices,), as sites are a sample."""
     from scipy.special import stdtrit
 
     variance, fewest = np.zeros(len(won)), 0
@@ -185,7 +185,7 @@ def _at_least(won: Floats, picked: Sequence[NDArray[np.intp]]) -> Floats:
 
 
 def factors(errors: Floats, below: Floats | float, above: Floats | float) -> Floats:
-    """Return measured over predicted times of `errors` in half-widths, the factors `below` and `above`, >= 1."""
+    """Return measured over predicted time for `errors` in half-widths; `below` and `above` are factors >= 1."""
     found: Floats = np.exp(errors * np.where(errors < 0, np.log(below), np.log(above)))
     return found
 
@@ -197,7 +197,7 @@ def _shipped_errors(part: int, name: str, kind: str) -> Floats:
 
 
 def _draw_errors(model: intervals.ErrorModel, part: int, name: str, kind: str, sites: NDArray[np.intp]) -> Floats:
-    """Return the errors of a part of a choice in half-widths, shape (draws,), each from the site that is drawn."""
+    """Return sampled errors in half-widths, shape (draws,), each from the quantiles of its drawn site."""
     shared = model.shared
     scores = np.sqrt(shared) * _stratified_normal(part, "all", kind) + np.sqrt(1 - shared) * _stratified_normal(
         part, "own", name
@@ -209,7 +209,7 @@ def _draw_errors(model: intervals.ErrorModel, part: int, name: str, kind: str, s
 
 @lru_cache(256)
 def _stratified_normal(part: int, whose: str, name: str) -> Floats:
-    """Return normal numbers, each stratum once, shape (draws,)."""
+    """Return stratified standard normals in random order, shape (draws,)."""
     drawn = stream(0, "chances", part, whose, name).permutation(intervals.normal_strata())
     drawn.flags.writeable = False
     return drawn
@@ -217,7 +217,7 @@ def _stratified_normal(part: int, whose: str, name: str) -> Floats:
 
 @lru_cache(64)
 def _draw_sites(part: int, kind: str, count: int) -> NDArray[np.intp]:
-    """Return which of so many sites each draw is from, as often each as another but for one, shape (draws,)."""
+    """Return a site index for each draw, shape (draws,); all sites are about equally frequent."""
     drawn = stream(0, "chances", part, "site", kind).permutation(np.arange(intervals.DRAWS) % count)
     drawn.flags.writeable = False
     return drawn

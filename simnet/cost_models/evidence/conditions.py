@@ -1,4 +1,4 @@
-"""How well a figure is known: measured, extrapolated to conditions beyond those measured, or assumed.
+"""Evidence level of a result: measured, extrapolated beyond measured conditions, or assumed.
 
 Errors of times that follow from links were learnt on shaped links of one machine; `tests/test_chances.py` holds the
 ranges here against the shipped measurements. A calibrated cluster knows itself which sizes and ranks were measured.
@@ -22,21 +22,21 @@ Level: TypeAlias = Literal["measured", "extrapolated", "assumed"]
 
 
 class Evidence(NamedTuple):
-    """How well a figure is known: its level, and which conditions are beyond those measured."""
+    """The evidence level of a result, and the conditions outside those measured."""
 
     level: Level
     because: str = ""
 
     def figures(self) -> dict[str, str]:
-        """Return it for programs."""
+        """Return level and reason as JSON fields."""
         return {"evidence": self.level, "because": self.because}
 
     def line(self) -> str:
-        """Return the level, and what follows from it."""
+        """Return the level and its reason as a line of text."""
         return f"{self.level}: {self.because or 'links and numbers of workers that were measured enclose these'}."
 
     def sentence(self) -> str:
-        """Return it in words."""
+        """Return a sentence on the intervals' evidence."""
         if not self.because:
             return "Intervals: measured, on links and with numbers of workers that enclose these."
         return f"Intervals: {self.level}; {self.because}."
@@ -54,7 +54,7 @@ def evidence_of(
     per_node: int = 1,
     rounds: str = "",
 ) -> Evidence:
-    """Return how well times that follow from links are known.
+    """Return the evidence level of times predicted from links.
 
     `latency` [s] and `bandwidth` [byte/s] are the least and the most that links have; `rounds` names the training
     strategy in whose rounds of several steps the workers take part, of which none was measured.
@@ -83,7 +83,7 @@ def _worker_range(count: float) -> str:
 
 
 def known_links() -> str:
-    """Return on what errors of times that follow from links were learnt, in words."""
+    """Return a phrase on the measured ranges of latency, bandwidth and workers."""
     latency, bandwidth = (
         " to ".join(map(*both)) for both in ((format_seconds, LATENCY), (format_bandwidth, BANDWIDTH))
     )

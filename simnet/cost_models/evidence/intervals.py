@@ -1,4 +1,4 @@
-"""Prediction intervals, the only home of their rules: of calibrated clusters, and of times that follow from links.
+"""Prediction intervals of calibrated clusters, and of times predicted from links.
 
 Errors of held-out predictions of one kind bound the error of the next (conformal prediction). Each side has a quantile
 of its own, by size of the message, as short messages scatter more. How far such intervals were off on other clusters
@@ -57,7 +57,7 @@ GROUPS = 2.0
 
 
 class HeldOut(NamedTuple):
-    """Predictions of held-out measurements of a curve: sizes [byte], predicted and measured times [s], shape (n,).
+    """Held-out predictions of a curve: sizes [byte], predicted and measured times [s], each of shape (n,).
 
     `outside` says whether its ranks are outside those predicted from, `widening` by which factor its interval is wider.
     """
@@ -71,17 +71,17 @@ class HeldOut(NamedTuple):
 
     @property
     def log_errors(self) -> Floats:
-        """Logarithms of predicted over measured times, shape (n,)."""
+        """Logarithms of predicted over measured time, shape (n,)."""
         return np.asarray(np.log(self.predicted / self.measured))
 
 
 def bin_of(sizes: Floats) -> np.ndarray:
-    """Return the bin of each size [byte]."""
+    """Return the index of each size's bin in `BINS`; sizes in bytes."""
     return np.asarray(np.searchsorted(BINS, sizes, side="right") - 1)
 
 
 def half_widths(held: Sequence[HeldOut], coverage: float) -> list[tuple[float, float]]:
-    """Return for each bin how far a measured time may be below and above its prediction, as logarithms >= 0.
+    """Return each size bin's half-widths of log(measured / predicted), below and above, >= 0.
 
     `coverage` is the share that an interval shall hold, in (0, 1); widths are those without `HeldOut.widening`.
     """
@@ -97,7 +97,7 @@ def half_widths(held: Sequence[HeldOut], coverage: float) -> list[tuple[float, f
 
 
 def widest(held: Sequence[HeldOut], coverage: float) -> list[tuple[float, float]]:
-    """Return for each bin the widest of the half-widths of single collectives, as errors of one are alike."""
+    """Return for each size bin the largest half-widths of any collective."""
     groups = [
         [one for one in held if one.setting.collective == name] for name in {one.setting.collective for one in held}
     ]
@@ -106,7 +106,7 @@ def widest(held: Sequence[HeldOut], coverage: float) -> list[tuple[float, float]
 
 
 def intervals(held: Mapping[Basis, Sequence[HeldOut]], coverage: float) -> dict[Basis, list[tuple[float, float]]]:
-    """Return half-widths by basis: for other collectives the `widest`, else those of all together.
+    """Return half-widths by basis and size bin; per-collective maxima for the basis "collectives".
 
     Few numbers of ranks, or collectives, can be held out on one system, so their widths are drawn to `TYPICAL` ones.
     """
@@ -126,7 +126,7 @@ def intervals(held: Mapping[Basis, Sequence[HeldOut]], coverage: float) -> dict[
 
 
 def conformal(log_errors: Floats, coverage: float) -> tuple[float, float]:
-    """Return how far a measured time may be below and above its prediction, as logarithms >= 0: conformal quantiles.
+    """Return conformal quantiles of log errors, below and above, >= 0.
 
     Of n `log_errors` (measured over predicted) it is number (n + 1) q, rounded up, on either side. With too few of
     them, the largest is stretched as if errors had an exponential tail.
@@ -168,7 +168,7 @@ SCORE_95 = NormalDist().inv_cdf(0.95)
 
 
 class ErrorModel(NamedTuple):
-    """The errors of one kind of prediction: quantiles of each site at `SCORES` in half-widths, shape (sites, 25).
+    """Error distribution of one kind of prediction: each site's quantiles at `SCORES` [half-widths], (sites, 25).
 
     `shared` is the correlation of the errors of two choices at one place of a site, in normal scores, within [0, 1).
     """
@@ -179,7 +179,7 @@ class ErrorModel(NamedTuple):
 
 @cache
 def error_models() -> MappingProxyType[str, ErrorModel]:
-    """Return the shipped models of errors, by kind.
+    """Return the shipped error models by kind of prediction.
 
     A calibrated cluster has ``sizes``, ``ranks``, ``beyond`` and ``collectives``, a platform ``specified``. Names of
     transport stacks, ``ideal`` without software, and ``named`` for all of them are times that follow from links.
@@ -202,22 +202,22 @@ def _rows() -> list[dict[str, str]]:
 
 @cache
 def _sides() -> dict[str, dict[str, str]]:
-    """Return the half-widths of intervals of times that follow from links, by stack."""
+    """Return half-widths of intervals of times predicted from links, by transport stack."""
     return {row["kind"]: row for row in _rows() if row["above_share"]}
 
 
 def stacks() -> list[str]:
-    """Return the names of the transport stacks on which predictions from links were held against measurements."""
+    """Return the transport stacks on which predictions from links were validated by measurements."""
     return sorted(set(_sides()) - {UNNAMED})
 
 
 def kind_of_stack(stack: str) -> str:
-    """Return the kind of times that follow from links with a stack; the unnamed one if it was not measured."""
+    """Return the error-model kind for a transport stack: its name, or "ideal" if it was not measured."""
     return stack if stack in _sides() else UNNAMED
 
 
 def interval(stack: str, messages: Floats, seconds: Floats) -> tuple[Floats, Floats]:
-    """Return the 90 % interval of times that follow from links [s], of the shape of `seconds`.
+    """Return the 90 % interval [s] of times predicted from links, in the shape of `seconds`.
 
     Errors are so many seconds for each of the successive `messages` of a worker, and a share of the time, by stack.
     """
@@ -232,7 +232,7 @@ def interval(stack: str, messages: Floats, seconds: Floats) -> tuple[Floats, Flo
 def corrected(
     kind: str, seconds: Floats, low: Floats, high: Floats, models: Mapping[str, ErrorModel] | None = None
 ) -> tuple[Floats, Floats]:
-    """Return the 90 % interval of times [s], corrected by how far such intervals went on other sites.
+    """Return a 90 % interval [s], corrected by the errors of such intervals on other sites.
 
     Intervals of `CROSS_VALIDATED` end where one error in twenty of the measured sites was below, and one above. All are
     wider by `factor_for_another`, as sites are few. `models` are the shipped ones by default.
@@ -246,7 +246,7 @@ def corrected(
 
 
 def factor_for_another(sites: int) -> float:
-    """Return the factor by which a 90 % interval is wider for a further site than for so many measured ones.
+    """Return the factor that widens a 90 % interval from `sites` measured sites to a new site.
 
     It is ``t sqrt(1 + 1/sites) / z`` by the 95 % quantiles of Student's and the normal distribution; 1 for one
     site.
@@ -262,7 +262,7 @@ def _shipped_reach(kind: str) -> tuple[float, float]:
 
 
 def reach(kind: str, model: ErrorModel) -> tuple[float, float]:
-    """Return how many half-widths intervals of a kind go below and above, sites alike."""
+    """Return the factors on half-widths below and above that cover 90 % of errors over all sites, sites alike."""
     wider = factor_for_another(len(model.quantiles))
     if kind not in CROSS_VALIDATED:
         return wider, wider
@@ -273,6 +273,6 @@ def reach(kind: str, model: ErrorModel) -> tuple[float, float]:
 
 @cache
 def normal_strata() -> Floats:
-    """Return the middles of `DRAWS` equally likely parts of a normal distribution."""
+    """Return the midpoint quantiles of `DRAWS` equal-probability strata of the standard normal."""
     normal = NormalDist()
     return np.array([normal.inv_cdf((place + 0.5) / DRAWS) for place in range(DRAWS)])

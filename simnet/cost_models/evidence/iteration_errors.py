@@ -1,4 +1,4 @@
-"""Errors of predictions of calls and of computing in jobs, for intervals of iterations.
+"""Errors of predicted calls and compute times in training jobs, for intervals of iterations.
 
 `errors.csv` has bounds that each hold 95 % of what was measured; `python benchmarks/measured_jobs.py FOLDER errors`
 makes it. Rows of ``links`` say how far a call takes less (``low``) or longer (``high``): seconds a message and a share
@@ -30,7 +30,7 @@ COLUMNS = ("kind", "name", "workers_per_device", "end", "message_s", "share", "m
 
 @cache
 def iteration_errors() -> pd.DataFrame:
-    """Return the shipped table, with `COLUMNS`."""
+    """Return the shipped table of error bounds, with `COLUMNS`."""
     import pandas as pd
 
     path = files("simnet.cost_models.calibration.measured") / "jobs" / "errors.csv"
@@ -38,13 +38,13 @@ def iteration_errors() -> pd.DataFrame:
 
 
 def measured_stacks() -> list[str]:
-    """Return the names of the transport stacks whose calls were measured."""
+    """Return the transport stacks whose calls were measured in jobs."""
     rows = iteration_errors()
     return sorted(rows.loc[rows["kind"] == "links", "name"].unique())
 
 
 def off_of_calls(end: IntervalEnd, stack: str, workers_per_device: int, messages: Floats, seconds: Floats) -> Floats:
-    """Return by how much calls may take less (``low``) or longer (``high``) than predicted [s], in their shape.
+    """Return the error bound of calls [s], below (``low``) or above (``high``) their predicted time.
 
     `workers_per_device` take turns on a processor; `messages` are those of a worker in all calls, which take `seconds`.
     """
@@ -60,7 +60,7 @@ def off_of_calls(end: IntervalEnd, stack: str, workers_per_device: int, messages
 
 
 def factor_in_job(end: IntervalEnd, part: PartOfIteration) -> float:
-    """Return by which factor a part differs in a job from that of a process by itself; 1 if nothing is known of it."""
+    """Return the error factor of a part of an iteration in a job, against a process alone; 1 if unknown."""
     rows = iteration_errors()
     own = rows[(rows["kind"] == "part") & (rows["name"] == part) & (rows["end"] == end)]["most"]
     return float(own.iloc[0]) if len(own) else 1.0

@@ -1,4 +1,4 @@
-"""Measurements that come with simnet, with source, hardware, date and licence.
+"""Measurements shipped with simnet, with source, hardware, date and licence.
 
 `registry.toml` describes them; each is a tidy CSV in the format of `simnet.cost_models.calibration.readers.tidy`:
 curves of GPU clusters that others published (``public``, with licences), measurements of simnet's own tools on shaped
@@ -22,7 +22,7 @@ from simnet.cost_models.calibration.readers.tidy import read_tidy
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Measurements that come with simnet: a table, relative to the registry, and facts that hold for all rows."""
+    """A shipped data set: path of its table relative to the registry, and facts that hold for all rows."""
 
     name: str
     file: str
@@ -43,7 +43,7 @@ class Dataset:
 
 @cache
 def datasets() -> MappingProxyType[str, Dataset]:
-    """Return the measurements that come with simnet, by name."""
+    """Return the shipped data sets by name."""
     registry = tomllib.loads(
         files("simnet.cost_models.calibration.measured").joinpath("registry.toml").read_text(encoding="utf-8")
     )
@@ -52,7 +52,7 @@ def datasets() -> MappingProxyType[str, Dataset]:
 
 
 def load_dataset(name: str) -> Measurements:
-    """Return the measurements of a dataset."""
+    """Return the measurements of a shipped data set."""
     if name not in datasets():
         raise InputError(f"there are no measurements {name!r}; {suggest_names(name, datasets())}")
     one = datasets()[name]

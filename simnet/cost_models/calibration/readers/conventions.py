@@ -1,4 +1,4 @@
-"""Meanings of the size of a collective in benchmarks, and the bus bandwidth that follows.
+"""Conventions for the size of a collective in benchmarks, and the bus bandwidth that follows.
 
 ==========  ============================================================================================
 convention  the size is
@@ -65,14 +65,14 @@ _NAME_PATTERN = re.compile(
 
 
 def collective_name(name: str) -> str | None:
-    """Return the name of a collective as nccl-tests spells it, or None if there is no such collective."""
+    """Return a collective's name as in nccl-tests; None for an unknown name."""
     word = re.sub(r"[^a-z0-9]", "", name[:80].casefold().removeprefix("mpi_").removesuffix("_perf"))
     return _SPELLINGS.get(word)
 
 
 @cache
 def misspelt_collective(name: str) -> str:
-    """Return the collective that a name misspells; "" for a correct name, or one like none."""
+    """Return the closest collective for a misspelt name; "" for a correct name or one unlike any."""
     if name in COLLECTIVES:
         return ""
     close = difflib.get_close_matches(name, COLLECTIVES, n=1, cutoff=0.85)
@@ -80,30 +80,30 @@ def misspelt_collective(name: str) -> str:
 
 
 def named_collective(text: str) -> str | None:
-    """Return the collective that a text names, if it names exactly one."""
+    """Return the collective mentioned in a text, if exactly one is."""
     found = {collective_name(word) for word in _NAME_PATTERN.findall(text[:4096].casefold())}
     return found.pop() if len(found) == 1 else None
 
 
 def nccl_convention(name: str) -> str:
-    """Return the convention of nccl-tests for the size of a collective; empty for one that it lacks."""
+    """Return the size convention of nccl-tests for a collective, such as "per_rank"; "" if unknown."""
     return _KNOWN[name]["nccl"] if name in _KNOWN else ""
 
 
 def mpi_convention(name: str) -> str:
-    """Return the convention of OSU and Intel MPI benchmarks for the size of a collective."""
+    """Return the size convention of OSU and Intel MPI benchmarks for a collective; "" if unknown."""
     return _KNOWN[name]["mpi"] if name in _KNOWN else ""
 
 
 def total_size(nbytes: float, convention: str, ranks: int | None) -> float | None:
-    """Return a size [bytes] as nccl-tests counts it, or None where that needs an unknown number of ranks."""
+    """Return a size [byte] in the convention of nccl-tests; None if that needs the unknown number of ranks."""
     if convention in ("per_rank", "per_pair"):
         return None if ranks is None else nbytes * ranks
     return nbytes
 
 
 def total_bytes(rows: pd.DataFrame) -> pd.Series[float]:
-    """Return the sizes [bytes] of all rows as nccl-tests counts them; NaN where the number of ranks is not known."""
+    """Return each row's size [byte] in the convention of nccl-tests; NaN if ranks are needed but unknown."""
     size = rows["nbytes"].astype("Float64").to_numpy(dtype=float, na_value=float("nan"))
     ranks = rows["ranks"].astype("Float64").to_numpy(dtype=float, na_value=float("nan"))
     shared = rows["size_convention"].isin(["per_rank", "per_pair"]).to_numpy()
@@ -111,14 +111,14 @@ def total_bytes(rows: pd.DataFrame) -> pd.Series[float]:
 
 
 def bus_factor(name: str, ranks: int) -> float | None:
-    """Return bus over algorithm bandwidth of a collective among P ranks; None where nccl-tests defines none."""
+    """Return the ratio of bus to algorithm bandwidth of a collective on P ranks; None if undefined."""
     crossing = (ranks - 1) / ranks
     factors = {"2": 2 * crossing, "parts": crossing, "1": 1.0}
     return factors.get(_KNOWN[name]["bus"]) if name in _KNOWN else None
 
 
 def bandwidth_factors(name: str, ranks: int | None) -> tuple[tuple[float, float | None], ...]:
-    """Return pairs of algorithm bandwidth over size / time, and bus over algorithm bandwidth, that versions print.
+    """Return (algorithm bandwidth x time / size, bus / algorithm bandwidth) pairs printed by tool versions.
 
     The gather of older rccl-tests, and hypercube everywhere, count only what crosses between ranks.
     """
@@ -132,7 +132,7 @@ def bandwidth_factors(name: str, ranks: int | None) -> tuple[tuple[float, float 
 
 
 def fill_nodes(facts: Mapping[str, object]) -> dict[str, object]:
-    """Return ``nodes`` or ``ranks_per_node`` from the other and ``ranks``, where they divide evenly."""
+    """Return ``nodes`` or ``ranks_per_node`` computed from the other and ``ranks`` if they divide evenly."""
     ranks, nodes, each = (facts.get(name) for name in ("ranks", "nodes", "ranks_per_node"))
     if isinstance(ranks, int) and isinstance(nodes, int) and each is None and nodes > 0 and ranks % nodes == 0:
         return {"ranks_per_node": ranks // nodes}

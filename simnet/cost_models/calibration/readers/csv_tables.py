@@ -1,4 +1,4 @@
-"""Measurements as CSV with units in the names of the columns: both sides in a row, or on links of known properties.
+"""CSV measurements with units in column names: both sides in a row, or on links with known properties.
 
 *Wide*: ``collective, algo, proto, nranks, nnodes, ranks_per_node, dtype, op, size_bytes, total_bytes``; ``time_us_oop,
 algbw_gbs_oop, busbw_gbs_oop, err_oop`` and the same with ``_ip`` for in place; ``time_min_us, time_max_us, time_p50_us,

@@ -1,4 +1,4 @@
-"""Facts that logs lack: of all logs, of those whose name fits a pattern, or in their names.
+"""Facts that logs do not contain: for all logs, for names that match a pattern, or from names.
 
 ``ranks=16`` holds for every log. ``osu_*_n8.log:ranks=32`` holds for files so named, ``n8/*:ranks=32`` for those in a
 folder of that name, where ``*`` stands for any characters and ``?`` for one. ``*_n{ranks}.log`` takes the number of
@@ -26,7 +26,7 @@ _FROM_NAME = re.compile(r"\{([A-Za-z_]\w{0,59})\}")
 
 
 class FactRule(NamedTuple):
-    """Facts of the logs whose names fit a pattern."""
+    """Facts for logs whose names match a pattern."""
 
     text: str
     """As it was given."""
@@ -40,13 +40,13 @@ class FactRule(NamedTuple):
 
 @dataclass
 class LogFacts:
-    """Facts about logs: rules in the order in which they count, and the numbers of those that fitted a log so far."""
+    """Rules with facts about logs, later ones overriding; `fitted` has the indices of rules that matched a log."""
 
     rules: tuple[FactRule, ...] = ()
     fitted: set[int] = field(default_factory=set)
 
     def of(self, path: str | Path) -> dict[str, Any]:
-        """Return the facts about a log by column; raise InputError for a wrong value in its name."""
+        """Return the facts about a log, by column; raise InputError for an invalid value in its name."""
         found: dict[str, Any] = {}
         name = Path(path).as_posix()[-2000:]
         for number, rule in enumerate(self.rules):
@@ -58,19 +58,19 @@ class LogFacts:
         return found
 
     def refuse_idle(self) -> None:
-        """Raise InputError for a pattern that fitted no log so far."""
+        """Raise InputError if a pattern has matched no log."""
         for number, rule in enumerate(self.rules):
             if number not in self.fitted and rule.pattern is not _ANY_NAME:
                 raise InputError(f"{rule.text[:120]!r} fits the name of no log", file="--fact")
 
 
 def constant_facts(values: Mapping[str, Any]) -> LogFacts:
-    """Return facts that hold for every log, by column."""
+    """Return facts, by column, that hold for every log."""
     return LogFacts((FactRule("", _ANY_NAME, dict(values)),))
 
 
 def parse_facts(texts: Iterable[str]) -> LogFacts:
-    """Return facts from texts as ``ranks=16``, ``osu_*_n8.log:ranks=32`` or ``*_n{ranks}.log``."""
+    """Return facts parsed from texts such as ``ranks=16``, ``osu_*_n8.log:ranks=32`` or ``*_n{ranks}.log``."""
     rules: list[FactRule] = []
     for text in texts:
         plain, some = _PLAIN_FACT.fullmatch(text), _FOR_SOME.fullmatch(text)
@@ -94,7 +94,7 @@ def parse_facts(texts: Iterable[str]) -> LogFacts:
 
 
 def typed_fact(name: str, value: str) -> Any:
-    """Return the value of a fact, a number where its column has numbers; raise InputError for a wrong one."""
+    """Return a fact's value, as a number in numeric columns; raise InputError for an invalid value."""
     if name not in TABLE_COLUMNS:
         raise InputError(f"there is no column {name!r}; {suggest_names(name, TABLE_COLUMNS)}", file="--fact")
     form = TABLE_COLUMNS[name]
@@ -106,7 +106,7 @@ def typed_fact(name: str, value: str) -> Any:
 
 
 def _name_pattern(text: str, groups: Mapping[str, Any]) -> re.Pattern[str]:
-    """Return the regular expression of names, or ends of names behind a slash, that fit a text with stars."""
+    """Return the regular expression for a glob with ``{column}`` groups; it matches names or path suffixes."""
     if len(text) > MAX_PATTERN or text.count("*") + len(groups) > 8:
         message = f"a pattern has at most {MAX_PATTERN} characters and eight stars or columns, got {text[:60]!r}"
         raise InputError(message, file="--fact")

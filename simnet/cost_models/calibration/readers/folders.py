@@ -1,4 +1,4 @@
-"""All logs of a folder as one table, with a problem for each file that is no log.
+"""Reads all logs in a folder into one table; reports a problem for each file that is no log.
 
 A folder with a ``data.csv`` stands for that file. Of any other, all files are read, those of folders inside included,
 except names that begin with a dot. Traces of the ranks of one job, in one folder, count once per call.
@@ -24,7 +24,7 @@ MAX_FILES = 10_000
 
 
 def read_logs(path: str | Path, facts: LogFacts | None = None) -> Measurements:
-    """Read a log, or all logs of a folder, with the problems of rows and files left out."""
+    """Return the measurements in a log, or in all logs of a folder, with problems of skipped rows and files."""
     path, known = Path(path), LogFacts() if facts is None else facts
     if not is_folder(path) or (path / DATA_FILE).is_file():
         found = read_measurements(path, facts=known.of(path))
@@ -58,7 +58,7 @@ def read_logs(path: str | Path, facts: LogFacts | None = None) -> Measurements:
 
 
 def _walk_files(folder: Path) -> Iterator[Path]:
-    """Yield the files of a folder and of folders inside, sorted, without following links to folders."""
+    """Yield the files in a folder tree, sorted; links to folders are not followed."""
     count = 0
     for base, inside, names in os.walk(folder):
         inside[:] = sorted(name for name in inside if not name.startswith("."))

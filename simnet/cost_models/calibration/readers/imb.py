@@ -92,7 +92,7 @@ def read_imb(path: Path, out: tables.RowCollector) -> Mapping[str, bool]:
 
 
 def _benchmark_name(title: str) -> tuple[str | None, str]:
-    """Return the collective of a benchmark's name, and whether it is non-blocking."""
+    """Return a benchmark's collective, None if unknown, and `NON_BLOCKING` or ""."""
     word = title.strip().removesuffix("_pure")
     if found := collective_name(word):
         return found, ""
@@ -101,7 +101,7 @@ def _benchmark_name(title: str) -> tuple[str | None, str]:
 
 
 def _guess_columns(words: Sequence[str]) -> Sequence[str]:
-    """Return the columns of a row in a table without names; none if it is no such row."""
+    """Return the columns of a row in a table without a header, by its number of cells; empty if no match."""
     numbers = (
         tables.parse_whole(words[0]) is not None and tables.parse_whole(words[1] if len(words) > 1 else "") is not None
     )
@@ -109,7 +109,7 @@ def _guess_columns(words: Sequence[str]) -> Sequence[str]:
 
 
 def _imb_row(words: Sequence[str], columns: Sequence[str], name: str) -> tables.TableRow | str:
-    """Return a row from its words by column, or what is wrong with it."""
+    """Return a table row from a line's words, or an error message."""
     if len(words) != len(columns):
         return f"the row has {len(words)} values, but there are {len(columns)} columns"
     cells = dict(zip(columns, words, strict=True))
@@ -122,7 +122,7 @@ def _imb_row(words: Sequence[str], columns: Sequence[str], name: str) -> tables.
 
 
 def _wrong_throughput(cells: Mapping[str, str], name: str) -> str | None:
-    """Return the error of the throughput of a row, or None; with messages per second (IMB-P2P) it is of all pairs."""
+    """Return an error message if throughput contradicts time and size; None if consistent."""
     rate = tables.parse_printed(cells.get("Mbytes/sec", ""))
     time = tables.parse_printed(cells.get("t_max[usec]", cells.get("t[usec]", "")), -6)
     size = tables.parse_whole(cells.get("#bytes", ""))

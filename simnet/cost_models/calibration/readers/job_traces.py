@@ -1,4 +1,4 @@
-"""Collectives in traces of jobs, one file per rank: PyTorch profiler (Kineto), NCCL inspector, Chakra.
+"""Collectives in job traces, one file per rank: PyTorch profiler (Kineto), NCCL inspector, Chakra.
 
 A collective ends on all ranks at nearly the same time, but its kernel on one rank also waits for the others: the
 shortest time of a call over ranks is its own. In older Kineto traces the ``record_param_comms`` of the same
@@ -48,14 +48,14 @@ WAITING_REMARK = (
 
 
 def finish_trace(out: RowCollector) -> Mapping[str, bool]:
-    """Report the meaning of times of single ranks, if any were read, and return the columns of calls."""
+    """Report that times are of single ranks, if any were read; return the extra columns of calls."""
     if out.rows:
         out.report(None, WAITING_REMARK, dropped=False)
     return CALL_COLUMNS
 
 
 def merge_ranks(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return rows in which the same call of several ranks stands once, with the shortest time of all ranks.
+    """Return rows with one row per call of all ranks, timed by the shortest of the ranks.
 
     Rows that do not say which call they are stay. Calls are of one job if their traces are in one folder and say the
     same number of nodes; the n-th call of a number on a rank matches the n-th of the others.
@@ -127,7 +127,7 @@ def read_kineto(path: Path, out: RowCollector) -> Mapping[str, bool]:
 
 
 def _kernel_row(args: Mapping[str, Any]) -> TableRow | str:
-    """Return the collective in the arguments of a kernel, or why there is none."""
+    """Return a table row from the arguments of a kernel event, or an error message."""
     said = short_text(args.get(_META))
     if not said:
         return "a kernel does not say which collective it is of"
@@ -153,7 +153,7 @@ def _kernel_row(args: Mapping[str, Any]) -> TableRow | str:
 
 
 def _group_name(args: Mapping[str, Any]) -> str:
-    """Return the name of a group of ranks: its own, its description, and a number of its ranks."""
+    """Return the name of a process group: name, description, and a hash of its ranks."""
     ranks = str(args.get("Process Group Ranks", ""))
     numbers = ",".join(re.findall(r"\d+", ranks))
     name = " ".join(
@@ -163,7 +163,7 @@ def _group_name(args: Mapping[str, Any]) -> str:
 
 
 def _trace_rank(text: str) -> int | None:
-    """Return the rank of a trace, or None."""
+    """Return the rank in the head of a trace; None if missing."""
     at = text.find('"distributedInfo"')
     found = None if at < 0 else _KINETO_RANK.search(text, at, at + 20_000)
     return int(found[1]) if found else None
@@ -215,7 +215,7 @@ _CHAKRA_RANK = re.compile(r"\.(\d{1,8})\.et(?:\.gz)?$")
 
 
 def is_chakra(head: bytes) -> bool:
-    """Return whether a file begins as a Chakra trace: with metadata whose first field is a version, as 1.0.0."""
+    """Return whether a file starts like a Chakra trace: metadata with a version such as 1.0.0 first."""
     begins = re.match(rb"([\x80-\xff]{0,4}[\x00-\x7f])\n([\x05-\x0e])", head)
     if begins is None:
         return False

@@ -1,4 +1,4 @@
-"""JSON objects of a text one after another: of a list, of lines, or in sequence; and values in them.
+"""JSON objects in a text, from a list, lines or a sequence, and typed values in them.
 
 One object is in memory at a time besides the text, so that traces of a hundred megabytes fit.
 """
@@ -24,7 +24,7 @@ _BETWEEN = re.compile(r"[\s,]*")
 
 
 def json_objects(text: str, file: str, at: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the objects of a text, each with its line, from position `at` to the end of the list."""
+    """Yield each object in a text with its line number, from position `at` on."""
     decode = json.JSONDecoder(parse_int=_parse_integer, parse_float=float).raw_decode
     line, seen = text.count("\n", 0, at) + 1, at
     at = _next_value(text, at)
@@ -51,13 +51,13 @@ def _parse_integer(text: str) -> int | float:
 
 
 def _next_value(text: str, at: int) -> int:
-    """Return the position of the next value."""
+    """Return the position of the next JSON value."""
     found = _BETWEEN.match(text, at)
     return at if found is None else found.end()
 
 
 def read_count(value: object) -> int | None:
-    """Return a whole number >= 0 of a trace, a number or a text; None for others."""
+    """Return a whole number >= 0 from a number or text; None for other values."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19:
         return int(value)
     if isinstance(value, float) and math.isfinite(value) and value == int(value):
@@ -68,11 +68,11 @@ def read_count(value: object) -> int | None:
 
 
 def read_rank_count(value: object) -> int | None:
-    """Return a number of ranks or nodes of a trace; None if it is impossible."""
+    """Return a number of ranks or nodes, 1 to `MAX_RANKS`; None for other values."""
     found = read_count(value)
     return None if found is None or found > MAX_RANKS else found or None
 
 
 def short_text(value: object) -> str:
-    """Return a text of a trace, cut; empty for others."""
+    """Return a text, shortened; "" for values that are not texts."""
     return value[:MAX_GROUP_NAME] if isinstance(value, str) else ""

@@ -1,4 +1,4 @@
-"""Formats of measurements: recognition of a file by its content, and its reader.
+"""Formats of measurement files: detection by content, and their readers.
 
 A package may register a `LogFormat` as an entry point ``simnet.log_readers``; it is asked after simnet's own.
 """
@@ -80,7 +80,7 @@ def _is_json(head: bytes) -> bool:
 
 
 def _is_kineto(head: bytes) -> bool:
-    """Return whether a file begins as a trace of the PyTorch profiler."""
+    """Return whether a file starts like a PyTorch profiler trace."""
     return _is_json(head) and any(b'"%s"' % word in head for word in job_traces.KINETO_WORDS)
 
 
@@ -124,7 +124,7 @@ TOOL_FORMATS: Mapping[str, str] = {"nccl-tests": "nccl", "rccl-tests": "nccl", "
 
 
 def log_format(path: str | Path, tool: str = "") -> str | None:
-    r"""Return the format of a file (or of the ``data.csv`` of a folder) by its content; None for an unknown one.
+    r"""Return the format of a file, or of a folder's ``data.csv``, by its content; None if unknown.
 
     Where the content does not tell, as in a table without heading, the tool
     (of `TOOL_FORMATS`) or the name of the file does.
@@ -148,7 +148,7 @@ def _recognise_format(lines: Sequence[str], formats: Mapping[str, LogFormat]) ->
 
 
 def registered_format(name: str) -> LogFormat | None:
-    """Return the format that a package registers under a name; None without one."""
+    """Return the log format that a plug-in registers under a name; None if there is none."""
     return plugins.load_plugin("log_readers", name, lambda found: plugins.check_instance(found, LogFormat))
 
 
@@ -158,7 +158,7 @@ def read_measurements(
     *,
     facts: Mapping[str, object] | None = None,
 ) -> Measurements:
-    """Read measurements from a file of any format; rows that contradict themselves are reported and left out.
+    """Return the measurements in a file of any format; inconsistent rows are reported and skipped.
 
     The path is that of a log, a CSV, a trace, or a folder with a ``data.csv``; `kind` is by default found by the
     content; `facts` are values by column that the file lacks, as ``{"ranks": 16}``.
@@ -184,7 +184,7 @@ def read_measurements(
 
 
 def measurements_file(path: str | Path) -> Path:
-    """Return a file, or the data.csv of a folder; raise InputError if a folder has none."""
+    """Return the path itself, or ``data.csv`` in a folder; raise InputError if that is missing."""
     path = Path(path)
     if not is_folder(path):
         return path

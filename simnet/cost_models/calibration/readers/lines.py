@@ -1,4 +1,4 @@
-"""Lines of a log, without colours and the labels of launchers and log collectors.
+"""Lines of logs, without colour codes and prefixes of launchers and log collectors.
 
 Files may be packed with gzip; limits apply to their content.
 """
@@ -37,7 +37,7 @@ _LAUNCHER = re.compile(
 
 
 def read_head(path: Path) -> bytes:
-    """Return the first bytes of a file, unpacked; none if it cannot be read, which the reader reports."""
+    """Return the first `HEAD_BYTES` bytes of a file, decompressed; empty if it is unreadable."""
     try:
         if not path.is_file():
             return b""
@@ -60,12 +60,12 @@ def read_lines(path: Path) -> list[str]:
 
 
 def read_trace(path: Path) -> str:
-    """Return the text of a trace of a job; raise InputError if it cannot be read, is too large, or not UTF-8."""
+    """Return the text of a job trace; raise InputError if it is unreadable, too large or not UTF-8."""
     return read_text(path, MAX_TRACE_BYTES, unpack=True)
 
 
 def bare_line(line: str) -> str:
-    """Return a line of a log without colours and labels of launchers, cut at `MAX_LINE` characters."""
+    """Return a log line without colour codes and launcher prefix, cut to `MAX_LINE` characters."""
     short = line[:MAX_LINE].rstrip("\r")
     if "\x1b" in short:
         short = _COLOUR.sub("", short)
@@ -74,5 +74,5 @@ def bare_line(line: str) -> str:
 
 
 def bare_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the numbers and `bare_line` of the lines of a log."""
+    """Yield line numbers and lines of a log, as `bare_line` returns them."""
     yield from enumerate(map(bare_line, read_lines(path)), 1)

@@ -82,7 +82,7 @@ def read_nccl_json(path: Path, out: tables.RowCollector) -> None:
 
 
 def load_nccl_json(path: Path) -> dict[str, Any]:
-    """Return the JSON object of a file, without its environment but for the pinned algorithm and protocol."""
+    """Return the JSON object in a file, its environment reduced to pinned algorithm and protocol."""
     file = str(path)
     text = "\n".join(read_lines(path))
     objects = [one for _, one in json_objects(text, file)]
@@ -99,7 +99,7 @@ def load_nccl_json(path: Path) -> dict[str, Any]:
 
 
 def _stated_values(data: Mapping[str, Any]) -> tuple[dict[str, object], str | None]:
-    """Return the values of all rows, and the collective."""
+    """Return column values that hold for all rows, and the collective, None if unknown."""
     listed = data.get("args")
     args = [one for one in listed if isinstance(one, str)] if isinstance(listed, list) else []
     name = collective_name(PurePosixPath(args[0]).name) if args else None
@@ -122,7 +122,7 @@ def _stated_values(data: Mapping[str, Any]) -> tuple[dict[str, object], str | No
 
 
 def _printed_number(value: object, power: int = 0) -> tables.PrintedNumber | None:
-    """Return a number, also from a text, as printed with six decimals; None if it is none or not finite."""
+    """Return a number from JSON or text, with the rounding error of six decimals; None if not finite."""
     found = tables.parse_printed(str(value), power)
     return None if found is None else found._replace(half=float(f"5e{power - 7}"))
 
@@ -133,7 +133,7 @@ def _plain_number(value: object, power: int = 0) -> float | None:
 
 
 def _kind_of_value(value: object) -> str:
-    """Return the kind of a value without showing it: it may be a secret."""
+    """Return a description of an invalid value; texts are not shown, as they may be secret."""
     if value is None:
         return "nothing"
     if isinstance(value, bool | int | float):

@@ -1,4 +1,4 @@
-"""Text output of nccl-tests and rccl-tests: a row per size, out of place and in place.
+"""Text output of nccl-tests and rccl-tests, with a row per size, out of place and in place.
 
 Older versions have no ``redop`` or ``root`` where the collective has none, and the largest error instead of the number
 of wrong elements; with ``-I 1`` each side ends in ``i_min i_max i_p99 i_cv%``, with ``-S 1`` the row in a timestamp.
@@ -56,7 +56,7 @@ _OLD_HEADER = re.compile(r"#\s*bytes\s+N\s+type\b")
 
 
 class TableCells(NamedTuple):
-    """A row of a table as printed."""
+    """A table row as printed."""
 
     nbytes: int
     elements: int
@@ -69,7 +69,7 @@ class TableCells(NamedTuple):
 
 @dataclass
 class _TableContext:
-    """Values that the lines above a table give it."""
+    """Values for a table, read from the lines above it."""
 
     collective: str | None = None
     named_in_use: bool = False
@@ -85,7 +85,7 @@ class _TableContext:
     width: int | None = None
 
     def restart(self) -> None:
-        """Forget the values of the previous test."""
+        """Clear the values of the previous test."""
         if self.named_in_use:
             self.collective, self.named_in_use = None, False
         self.groups, self.hosts = {}, {}
@@ -93,7 +93,7 @@ class _TableContext:
         self.unit, self.width, self.counts_wrong = -6, None, True
 
     def facts(self) -> dict[str, int | None]:
-        """Return ranks and nodes; of a run split into groups, those of the first."""
+        """Return ranks, nodes and iterations; of the first group if the run was split into groups."""
         first = min(self.groups, default=None)
         ranks, nodes = self.stated_ranks, self.stated_nodes
         if first is not None:
@@ -134,7 +134,7 @@ def read_nccl_text(path: Path, out: tables.RowCollector) -> None:
 def _table_facts(
     above: _TableContext, listed: Sequence[tuple[int, TableCells]], named: str | None, out: tables.RowCollector
 ) -> tuple[str, dict[str, int | None]]:
-    """Return the collective of a table, and its ranks, nodes and iterations, from its numbers where no line says it."""
+    """Return collective, ranks, nodes and iterations of a table, inferred from its rows where no line states them."""
     line, rows = listed[0][0], [cells for _, cells in listed]
     name = above.collective or named or _infer_collective(rows) or out.facts.get("collective")
     if not isinstance(name, str):
@@ -150,7 +150,7 @@ def _table_facts(
 
 
 def parse_row(line: str, width: int | None = None) -> TableCells | str | None:
-    """Return a row of a table; None for another line; the error of a damaged row.
+    """Return the cells of a table row; None if the line is no row; an error message if the row is damaged.
 
     `width` is the number of columns of each side in the header; by default 4, or 8 where there are that many.
     """
@@ -193,12 +193,12 @@ def parse_row(line: str, width: int | None = None) -> TableCells | str | None:
 
 
 def is_table_header(line: str) -> bool:
-    """Return whether a line heads a table of nccl-tests."""
+    """Return whether a line is the header of an nccl-tests table."""
     return "algbw" in line and "busbw" in line and "time" in line.split()
 
 
 def _begins_table(line: str) -> bool:
-    """Return whether rows below this line belong to another table than those above."""
+    """Return whether a line starts a new table."""
     if not line.lstrip().startswith("#"):
         return _PROGRAM.search(line) is not None
     words = "nThread", "Using devices", "Collective test starting"
@@ -206,7 +206,7 @@ def _begins_table(line: str) -> bool:
 
 
 def _read_context(line: str, context: _TableContext) -> None:
-    """Take from a line the values of the tables below."""
+    """Update the context with values stated in a line."""
     if "nThread" in line or "Collective test starting" in line:
         context.restart()
     if "Collective test concluded" in line:
@@ -242,7 +242,7 @@ def _read_context(line: str, context: _TableContext) -> None:
 
 
 def pinned_setting(what: str, value: str) -> dict[str, str]:
-    """Return the column that a setting ``NCCL_ALGO`` or ``NCCL_PROTO`` pins, if it names one of NCCL."""
+    """Return the column and value pinned by ``NCCL_ALGO`` or ``NCCL_PROTO``; {} unless it is an NCCL name."""
     word = value.casefold().replace("_", "")
     if what == "ALGO":
         return {"algorithm": word} if word in NCCL_ALGORITHMS else {}
@@ -250,7 +250,7 @@ def pinned_setting(what: str, value: str) -> dict[str, str]:
 
 
 def _side_rows(cells: TableCells, name: str, context: _TableContext) -> Iterator[tables.TableRow]:
-    """Yield the sides of a row."""
+    """Yield a table row for each side, out of place and in place."""
     for in_place, words in cells.sides:
         error = tables.parse_printed(words[3]) if len(words) > 3 else None
         row: tables.TableRow = {
@@ -276,7 +276,7 @@ def _side_rows(cells: TableCells, name: str, context: _TableContext) -> Iterator
 
 
 def _infer_collective(rows: Sequence[TableCells]) -> str | None:
-    """Return the only collective that can have printed a table, by counts, roots, operations and bandwidths."""
+    """Return the only collective consistent with counts, roots, operations and bandwidths; else None."""
     shares = {share for cells in rows if (share := _size_per_count(cells)) is not None}
     reduces, rooted = rows[0].reduction != "", rows[0].root is not None
     if _bandwidth_ratios(rows)[0] > 1.001:
@@ -289,7 +289,7 @@ def _infer_collective(rows: Sequence[TableCells]) -> str | None:
 
 
 def _infer_ranks(rows: Sequence[TableCells], name: str, stated: int | None) -> int | None:
-    """Return the number of ranks that follows from the numbers of a table, if nothing else tells."""
+    """Return the number of ranks implied by sizes or bandwidths, if it is not stated; else None."""
     shares = {share for cells in rows if (share := _size_per_count(cells)) is not None}
     found = shares.pop() if len(shares) == 1 and name in conventions.PARTED_COLLECTIVES else None
     low, high = _bandwidth_ratios(rows)
@@ -303,7 +303,7 @@ def _infer_ranks(rows: Sequence[TableCells], name: str, stated: int | None) -> i
 
 
 def _size_per_count(cells: TableCells) -> int | None:
-    """Return the size of a row over its count; None if that is no whole number."""
+    """Return the number of times that a row's size is its element count in bytes; None if not whole."""
     each = ELEMENT_BYTES.get(cells.dtype)
     if each is None or not cells.elements or cells.nbytes % (each * cells.elements):
         return None
@@ -311,7 +311,7 @@ def _size_per_count(cells: TableCells) -> int | None:
 
 
 def _bandwidth_ratios(rows: Sequence[TableCells]) -> tuple[float, float]:
-    """Return bounds of bus over algorithm bandwidth in all rows, by their digits."""
+    """Return bounds of bus over algorithm bandwidth, consistent with the rounding in all rows."""
     low, high = 0.0, math.inf
     for cells in rows:
         for _, words in cells.sides:

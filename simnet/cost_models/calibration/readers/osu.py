@@ -1,4 +1,4 @@
-"""Output of the OSU micro-benchmarks: collectives, and messages between ranks or pairs of them.
+"""Output of the OSU micro-benchmarks: collectives, and point-to-point messages of ranks or pairs.
 
 ``# OSU MPI Allreduce Latency Test v7.5`` heads a table whose columns its second line names; ``-f`` adds the fastest and
 the slowest rank and the number of iterations. Only the command that started it tells the number of ranks. Of
@@ -116,7 +116,7 @@ def read_osu(path: Path, out: tables.RowCollector) -> Mapping[str, bool]:
 
 
 def _name_by_title(title: re.Match[str]) -> tuple[str | None, str]:
-    """Return the collective of a heading, and whether it is non-blocking or persistent."""
+    """Return the collective in a benchmark's title, and its variant: non-blocking, persistent, several pairs or ""."""
     _, suffix, what = title.groups()
     what = re.sub(r" [Ll]atency$", "", what)
     if suffix.startswith("_"):
@@ -134,7 +134,7 @@ def _name_by_title(title: re.Match[str]) -> tuple[str | None, str]:
 
 
 def _name_by_program(text: str) -> tuple[str | None, str]:
-    """Return the collective of the last program in a text, if known, and whether it is non-blocking."""
+    """Return the collective of the last OSU program named in a text, None if unknown, and its variant."""
     found = OSU_PROGRAM.findall(text[-400:])
     if not found:
         return None, ""
@@ -144,7 +144,7 @@ def _name_by_program(text: str) -> tuple[str | None, str]:
 
 
 def _guess_columns(words: Sequence[str], name: str, variant: str) -> Sequence[str]:
-    """Return the columns of a table without names, by how many there are; none if it is no such table."""
+    """Return the columns of a table without a header, by their number; empty if no match."""
     if not all(tables.parse_printed(word) for word in words) or "." not in "".join(words[1:]):
         return ()
     if len(words) == 2:
@@ -155,7 +155,7 @@ def _guess_columns(words: Sequence[str], name: str, variant: str) -> Sequence[st
 
 
 def _launch_columns(launch: re.Match[str]) -> dict[str, object]:
-    """Return ranks and nodes that a command of a launcher names; nodes only where -N are nodes."""
+    """Return ranks and nodes in a launcher command; nodes only for launchers whose -N counts nodes."""
     options = launch[0].partition("osu_")[0]
     said: dict[str, object] = {}
     ranks, each = _RANKS.search(options), _EACH.search(options)
@@ -170,7 +170,7 @@ def _launch_columns(launch: re.Match[str]) -> dict[str, object]:
 
 
 def _osu_row(words: Sequence[str], columns: Sequence[str], name: str, pairs: int) -> tables.TableRow | str:
-    """Return a row from its words by column, or what is wrong with it; rates are per pair."""
+    """Return a table row from a line's words, or an error message; rates are per pair."""
     if len(words) < len(columns):
         return f"the row has {len(words)} values, but there are {len(columns)} columns"
     cells = dict(zip(columns, words, strict=False))

@@ -1,4 +1,4 @@
-"""Output of the RDMA benchmarks of perftest (``ib_write_bw``, ``ib_send_lat``, ...): messages between two hosts.
+"""Output of perftest's RDMA benchmarks (``ib_write_bw``, ``ib_send_lat``, ...) between two hosts.
 
 ``RDMA_Write BW Test`` heads the settings, ``#bytes #iterations BW peak[MB/sec] BW average[MB/sec] MsgRate[Mpps]`` the
 table; of latencies ``t_min[usec] t_max[usec] t_typical[usec] t_avg[usec]`` and others. A megabyte is 2^20 bytes,
@@ -70,7 +70,7 @@ def read_perftest(path: Path, out: tables.RowCollector) -> Mapping[str, bool]:
 
 
 def _perftest_row(cells: Mapping[str, str], operation: str, bidirectional: bool) -> tables.TableRow | str:
-    """Return a row from cells by column, or its error."""
+    """Return a table row from cells by column, or an error message."""
     size = tables.parse_whole(cells["#bytes"]) or 0
     what, row = "latency", tables.cell_values(cells, "perftest")
     if "seconds" not in row and "seconds_p50" in row:

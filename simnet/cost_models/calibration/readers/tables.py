@@ -1,4 +1,4 @@
-"""Measurements as a table of tidy rows, their problems, and checks of rows against themselves."""
+"""Tables of measurements, their problems, and consistency checks of rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TableRow: TypeAlias = dict[str, object]
 
 
 class LogColumn(NamedTuple):
-    """The column of the table that one of a log becomes: a whole number, or a number times `factor` and 10^`power`."""
+    """Maps a log's column to a table column: whole numbers, or numbers times `factor` and 10^`power`."""
 
     name: str
     form: ColumnForm
@@ -31,7 +31,7 @@ class LogColumn(NamedTuple):
     power: int
 
     def value(self, text: str) -> int | float | None:
-        """Return the number in a cell; None if it is none."""
+        """Return the number in a cell, converted to the table's unit; None if the cell has none."""
         if self.form == "whole":
             return parse_whole(text.removesuffix(".0"), largest_whole(self.name))
         number = parse_printed(text, self.power)
@@ -40,7 +40,7 @@ class LogColumn(NamedTuple):
 
 @cache
 def log_columns(kind: str) -> dict[str, LogColumn]:
-    """Return the columns of a format by their heads."""
+    """Return a format's columns by their header."""
     return {
         row["head"] or row["column"]: LogColumn(
             row["column"], cast(ColumnForm, row["form"]), float(row["factor"] or 1), int(row["power"] or 0)
@@ -85,7 +85,7 @@ _NUMBER = re.compile(r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][-+]?\d
 
 
 class LogProblem(NamedTuple):
-    """A problem in a file, and whether it removed the row."""
+    """A problem in a file: its line, a message, and whether the row was dropped."""
 
     file: str
     line: int | None
@@ -99,7 +99,7 @@ class LogProblem(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Measurements:
-    """Measured times of collectives: rows with `TABLE_COLUMNS` and others in SI units, problems, and the format."""
+    """Measurements read from a file: a table in SI units with `TABLE_COLUMNS` first, problems, and the format."""
 
     rows: pd.DataFrame
     problems: tuple[LogProblem, ...] = ()
@@ -110,13 +110,13 @@ class Measurements:
 
 
 class PrintedNumber(NamedTuple):
-    """A printed number: its value, and the largest rounding error of its digits."""
+    """A printed number: its value, and half a unit of its last digit."""
 
     value: float
     half: float
 
     def may_be_within(self, low: float, high: float) -> bool:
-        """Return whether the true number may be between two others, which were rounded too."""
+        """Return whether the unrounded number may be in low .. high, which are rounded too."""
         return low * (1 - RELATIVE_SLACK) <= self.value + self.half and self.value - self.half <= high * (
             1 + RELATIVE_SLACK
         )
@@ -124,7 +124,7 @@ class PrintedNumber(NamedTuple):
 
 @dataclass
 class RowCollector:
-    """Rows and problems of a file as the user named it, while it is read; `facts` are values that it lacks."""
+    """Collects rows and problems while a file is read; `facts` fill values that the file lacks."""
 
     file: str
     kind: str
@@ -133,18 +133,18 @@ class RowCollector:
     problems: list[LogProblem] = field(default_factory=list)
 
     def report(self, line: int | None, message: str, *, dropped: bool = True) -> None:
-        """Add a problem; of very many, the first."""
+        """Add a problem; after `MAX_PROBLEMS`, further ones are ignored."""
         if len(self.problems) < MAX_PROBLEMS:
             self.problems.append(LogProblem(self.file, line, message, dropped))
         elif len(self.problems) == MAX_PROBLEMS:
             self.problems.append(LogProblem(self.file, line, "has more problems, which are not listed", False))
 
     def refuse(self, message: str, line: int | None = None, name: str | None = None) -> NoReturn:
-        """Raise InputError."""
+        """Raise InputError with the file's name."""
         raise InputError(message, file=self.file, line=line, field=name)
 
     def add(self, given: Mapping[str, object], line: int | None, *, where: str = "") -> None:
-        """Add a row, unless it has no valid time, or contradicts itself.
+        """Add a row; report it as a problem if it has no valid time or is inconsistent.
 
         Its ``seconds`` [s], ``algbw`` and ``busbw`` [byte/s] must agree where they are `PrintedNumber`; its size is as
         nccl-tests counts it unless it has a ``size_convention``. `where` names the part of the line in messages.
@@ -173,7 +173,7 @@ class RowCollector:
         self.rows.append(row)
 
     def done(self, extra: Mapping[str, bool] | None = None) -> Measurements:
-        """Return the table, with more columns of numbers (true) or texts; raise InputError without any row."""
+        """Return the collected measurements; `extra` names columns, true for numbers. InputError without rows."""
         if not self.rows:
             first = f"; the first problem: {self.problems[0].message}" if self.problems else ""
             line = self.problems[0].line if self.problems else None
@@ -188,7 +188,7 @@ _Fill: TypeAlias = Callable[[Path, RowCollector], Mapping[str, bool] | None]
 
 
 def format_reader(kind: str) -> Callable[[_Fill], Callable[..., Measurements]]:
-    """Return a decorator that makes a reader of a format of a function that fills a `RowCollector` from a path.
+    """Return a decorator that turns a function that fills a `RowCollector` into a reader of a format.
 
     The function may return more columns of the table, and whether they hold numbers. The reader takes ``facts`` by
     keyword, as of `simnet.cost_models.calibration.readers.read_measurements`.
@@ -206,7 +206,7 @@ def format_reader(kind: str) -> Callable[[_Fill], Callable[..., Measurements]]:
 
 
 def measurement_table(rows: Iterable[TableRow], extra: Sequence[str] = ()) -> pd.DataFrame:
-    """Return rows as a table with all `TABLE_COLUMNS`, then those of `extra`."""
+    """Return rows as a table with `TABLE_COLUMNS` first, then the columns of `extra`."""
     listed = list(rows)
     made = {
         name: pd.Series(
@@ -219,7 +219,7 @@ def measurement_table(rows: Iterable[TableRow], extra: Sequence[str] = ()) -> pd
 
 
 def _cell_number(found: object) -> float:
-    """Return the number in a cell, NaN for none; pandas before 3.1 is off by a rounding in one of five."""
+    """Return a cell as a float; NaN if it has no number. Unlike pandas before 3.1, it rounds correctly."""
     try:
         return float(found)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
@@ -227,7 +227,7 @@ def _cell_number(found: object) -> float:
 
 
 def parse_printed(text: str, power: int = 0) -> PrintedNumber | None:
-    """Return a printed number in units of ten to a power, or None if it is none (``N/A``, ``nan``)."""
+    """Return a printed number times 10^`power`; None if the text has none (``N/A``, ``nan``)."""
     word = text.strip()
     if not _NUMBER.fullmatch(word):
         return None
@@ -238,7 +238,7 @@ def parse_printed(text: str, power: int = 0) -> PrintedNumber | None:
 
 
 def parse_whole(text: str, most: int = MAX_WHOLE) -> int | None:
-    """Return a whole number in 0 .. `most`, or None if the text is none."""
+    """Return a whole number in 0 .. `most`; None for other texts."""
     word = text.strip()
     if not (word.isascii() and word.isdigit() and len(word) <= 19):
         return None
@@ -246,18 +246,18 @@ def parse_whole(text: str, most: int = MAX_WHOLE) -> int | None:
 
 
 def largest_whole(column: str) -> int:
-    """Return the largest whole number of a column of the table."""
+    """Return the largest value allowed in a column of whole numbers."""
     return MAX_RANKS if column in ("ranks", "nodes", "ranks_per_node") else MAX_WHOLE
 
 
 def cell_values(cells: Mapping[str, str], kind: str) -> TableRow:
-    """Return the columns of the table that cells of a format have, by their heads."""
+    """Return table values from a log's cells by header, without missing ones."""
     found = ((one.name, one.value(cells.get(head, "").strip())) for head, one in log_columns(kind).items())
     return {name: value for name, value in found if value is not None}
 
 
 def mpi_row(name: str, size: int, cells: Mapping[str, str], kind: str) -> TableRow:
-    """Return a row of an MPI benchmark, whose times are means over ranks."""
+    """Return a table row of an MPI benchmark; its times are means over ranks."""
     convention = conventions.mpi_convention(name)
     row: TableRow = {"collective": name, "nbytes": size, "size_convention": convention, "in_place": False}
     return row | {"statistic": "mean"} | cell_values(cells, kind)
@@ -266,7 +266,7 @@ def mpi_row(name: str, size: int, cells: Mapping[str, str], kind: str) -> TableR
 def find_inconsistency(
     row: Mapping[str, object], time: PrintedNumber | None, algbw: PrintedNumber | None, busbw: PrintedNumber | None
 ) -> str | None:
-    """Return the contradiction in a row, or None.
+    """Return a message on a contradiction between a row's values; None if consistent.
 
     Algorithm bandwidth must be size over time, bus bandwidth algorithm bandwidth times the factor of the collective
     and its ranks, both within the printed digits of time [s] and bandwidths [byte/s].
@@ -297,7 +297,7 @@ def find_inconsistency(
 
 
 def _why_impossible(row: TableRow) -> str | None:
-    """Return why nothing can have been measured so, by the time, the name of the collective and the nodes."""
+    """Return a message if time, collective or nodes of a row are impossible; None if plausible."""
     seconds, name, nodes = row["seconds"], str(row.get("collective") or ""), row.get("nodes")
     shown = "none" if seconds is None else f"{seconds:g}" if isinstance(seconds, float) else str(seconds)[:40]
     if not isinstance(seconds, float) or not 0 < seconds < math.inf:

@@ -100,7 +100,7 @@ def write_tidy(rows: pd.DataFrame, path: str | Path, remarks: Sequence[str] = ()
 def csv_records(
     lines: Sequence[str], needed: Iterable[str], file: str
 ) -> tuple[int, list[str], Iterator[tuple[int, dict[str, str]]]]:
-    """Return the line of the head of a CSV, the names of its columns, and its rows by column, each with its line."""
+    """Return a CSV's header line number, its column names, and an iterator of line number and cells by column."""
     rows = _csv_rows(lines, file)
     line, head = next(rows, (1, []))
     names = [name.strip() for name in head]
@@ -131,7 +131,7 @@ def csv_records(
 def csv_values(
     cells: Mapping[str, str], kind: str, out: tables.RowCollector, line: int, needed: Iterable[str] = ()
 ) -> tables.TableRow:
-    """Return the columns of the table from the cells of a row; refuse what is no number, and empty `needed` ones."""
+    """Return table values from a row's cells; raise InputError for invalid numbers and empty `needed` cells."""
     row: tables.TableRow = {}
     for name, one in tables.log_columns(kind).items():
         text = cells.get(name, "").strip()
@@ -143,13 +143,13 @@ def csv_values(
 
 
 def parse_rate(text: str, power: int) -> tables.PrintedNumber | float | None:
-    """Return a printed number as `parse_printed` does, but a 0 as a plain one: it is too small for its digits."""
+    """Return a printed number like `parse_printed`, but plain 0.0 for 0, whose rounding error is unknown."""
     found = tables.parse_printed(text, power)
     return found if found is None or found.value else 0.0
 
 
 def _csv_rows(lines: Sequence[str], file: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the rows that are neither empty nor remarks, each with its line; a row is one line."""
+    """Yield line number and cells of each line that is neither empty nor a comment."""
     for at, line in enumerate(lines, 1):
         text = line.rstrip("\r")
         if not text.strip() or text.startswith("#"):
@@ -163,7 +163,7 @@ def _csv_rows(lines: Sequence[str], file: str) -> Iterator[tuple[int, list[str]]
 
 
 def _parse_cell(name: str, text: str, out: tables.RowCollector, line: int) -> object:
-    """Return the value of a cell of a known column."""
+    """Return a cell's value in the type of its column."""
     word = text.strip()
     form = tables.TABLE_COLUMNS[name]
     if form == "text":
@@ -189,7 +189,7 @@ def _check_length(text: str, name: str, out: tables.RowCollector, line: int) -> 
 
 
 def _format_cell(value: object) -> str:
-    """Return a value as it is written: numbers with the fewest digits that restore them."""
+    """Return a value as CSV text; numbers with the fewest digits that restore them."""
     if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, bool):
