@@ -45,7 +45,7 @@ MOST_BUCKETS = 512
 
 
 class Dependence(TypedDict):
-    """A default of a scenario, and whether another value of it would change the first place of its exchanges.
+    """A default of a scenario, and whether an alternative value would change the fastest exchange.
 
     `field` and `value` are what was assumed, `other` what was tried. `first` is the exchange that is then first, and
     `lead` by which factor it is ahead of the one that is first as assumed; both are None if that one stays first, or
@@ -61,13 +61,13 @@ class Dependence(TypedDict):
 
 
 class Assumed(NamedTuple):
-    """What an answer rests on besides its scenario: its overlap, and its defaults."""
+    """The assumptions behind an answer: the overlap of its exchanges, and the effects of defaults."""
 
     overlap: Fields | None
     depends: Sequence[Dependence]
 
     def sentences(self) -> list[str]:
-        """Return it in words, a line each."""
+        """Return the assumptions as text lines."""
         return [
             *([] if self.overlap is None else [run_setup.describe_overlap(self.overlap)]),
             *depends_told(self.depends),
@@ -75,13 +75,13 @@ class Assumed(NamedTuple):
 
 
 def assumption_notes(loaded: Scenario, built: Run) -> list[str]:
-    """Return what a run assumes, a line each, for commands without a summary."""
+    """Return the assumptions of a run as text lines, for commands without a summary."""
     found = overlap_assumed(loaded, built)
     return [] if found is None else [run_setup.describe_overlap(found)]
 
 
 def overlap_assumed(loaded: Scenario, built: Run, took: Mapping[str, float] | None = None) -> Fields | None:
-    """Return what a run assumes of overlap, with the first place under the other assumption.
+    """Return the overlap that a run assumes, with the fastest exchange under the other assumption.
 
     None where nothing could overlap: under a strategy, of sharded steps, or of a gradient whose layers are not known.
     """
@@ -98,7 +98,7 @@ def overlap_assumed(loaded: Scenario, built: Run, took: Mapping[str, float] | No
 
 
 def what_overlaps(loaded: Scenario, built: Run, among: Sequence[Candidate]) -> Fields | None:
-    """Return which exchanges overlap the backward pass, without what that decides; None where nothing could."""
+    """Return which exchanges overlap the backward pass, without the effect on the ranking; None if none could."""
     return _overlap_assumption(loaded, built, among, _FirstPlace()) if _may_overlap(built) else None
 
 
@@ -109,7 +109,7 @@ def assumed(
     among: Sequence[Candidate] | None = None,
     found: WholeJob | None = None,
 ) -> Assumed:
-    """Return what an answer rests on besides its scenario, given the ranking of its exchanges, if there is one."""
+    """Return the assumptions behind an answer, and their effects on the ranking of exchanges."""
     among = _exchange_labels(loaded) if among is None else among
     found = ranked_by_sample(loaded, built, among) if found is None or is_large(built) else found
     here = _first_place(found)
@@ -121,7 +121,7 @@ def assumed(
 
 
 def unsaid_fields(scenario: Scenario, given: Collection[str]) -> str:
-    """Return the defaults that an answer rests on: those of a scenario, and all of `base` but `given` fields."""
+    """Return the defaults behind an answer as text, for scenario `base` those of all fields not in `given`."""
     config, document, base = scenario.config, scenario.document, scenario.name == "base"
     job, stack = config.job, sending_stack(config.network, scenario.folder)
     links = {} if "network" in given else {"latency": format_seconds, "bandwidth": format_bandwidth}
@@ -149,7 +149,7 @@ def _may_overlap(built: Run) -> bool:
 def _overlap_assumption(
     loaded: Scenario, built: Run, among: Sequence[Candidate], here: _FirstPlace, *, policies: bool = False
 ) -> Fields:
-    """Return the overlap that a run assumes, given the first place among exchanges and flexible policies."""
+    """Return which exchanges overlap, with the fastest one if they did not (or did)."""
     job = built.job
     during = [one.label for one in among if job_overlap(job, [one]) is not None]
     found: Fields = {
@@ -174,14 +174,14 @@ def _overlap_assumption(
 
 
 class _FirstPlace(NamedTuple):
-    """The first place: a label, standing for all that are tied, and whether the sample leaves it open."""
+    """The fastest exchange and those tied with it, by label; `undecided` if the sample leaves the order open."""
 
     first: Sequence[str] = ()
     undecided: bool = False
 
 
 class _PlaceChange(NamedTuple):
-    """The first place under another assumption, and its lead; or that the sample leaves it open."""
+    """The fastest exchange under another assumption and its lead; `undecided` if a sample leaves it open."""
 
     first: str | None = None
     lead: float | None = None
@@ -189,7 +189,7 @@ class _PlaceChange(NamedTuple):
 
 
 def _first_place(found: WholeJob | None) -> _FirstPlace:
-    """Return the first place by a sample; none without one."""
+    """Return the fastest exchange in a sampled ranking; empty without a sample."""
     if found is None:
         return _FirstPlace()
     # What is within `TIE` in a sample may be further apart in the job, as far as the sample leaves open.
@@ -199,12 +199,12 @@ def _first_place(found: WholeJob | None) -> _FirstPlace:
 
 
 def _leading_rows(found: WholeJob, place: _FirstPlace) -> list[JobForecast]:
-    """Return the rows of those who are first elsewhere."""
+    """Return the rows of a ranking whose exchanges are fastest in another ranking."""
     return [row for row in found.rows if {row.label, *found.alike.get(row.label, ())} & {*place.first}]
 
 
 def _place_change(here: _FirstPlace, then: WholeJob) -> _PlaceChange:
-    """Return how another assumption changes the first place; empty if it does not."""
+    """Return the new fastest exchange under another assumption; empty if it is the same."""
     there, rows = _first_place(then), _leading_rows(then, here)
     # Who has no row there has not settled.
     if not rows or ((here.undecided or there.undecided) and {*here.first} & {*there.first}):
@@ -214,7 +214,7 @@ def _place_change(here: _FirstPlace, then: WholeJob) -> _PlaceChange:
 
 
 def is_large(built: Run) -> bool:
-    """Return whether a job takes long to simulate, so that it is not simulated again under other assumptions."""
+    """Return whether a job is too large to be simulated again under other assumptions."""
     source = built.job.source
     parts = source.workers * len(job_buckets(built.job, []))
     return source.workers > MOST_WORKERS or source.workers * source.parameters > MOST_ENTRIES or parts > MOST_BUCKETS
@@ -223,7 +223,7 @@ def is_large(built: Run) -> bool:
 def ranked_by_sample(
     loaded: Scenario, built: Run, among: Sequence[Candidate], *, policies: bool = False
 ) -> WholeJob | None:
-    """Return the exchanges of a run, the fastest first, by a sample; None if sampling takes long."""
+    """Return the exchanges of a run ranked by a sample of iterations; None if sampling takes too long."""
     from simnet.studies.choosing.whole_job import candidates_of, decide_job
 
     policies = policies and any(isinstance(one, Flexible) for one in built.policies.values())
@@ -251,7 +251,7 @@ def _ddp_overlap(loaded: Scenario) -> Overlap:
 def _default_effects(
     load: Callable[[Sequence[str]], Scenario], loaded: Scenario, among: Sequence[Candidate], here: _FirstPlace
 ) -> list[Dependence]:
-    """Return the defaults of a scenario, each with its effect on the first place."""
+    """Return the effect of each default of a scenario on the fastest exchange."""
     found: list[Dependence] = []
     for field, (value, other) in _deciding_defaults(loaded).items():
         try:
@@ -268,7 +268,7 @@ def _default_effects(
 
 
 def depends_told(found: Sequence[Dependence]) -> list[str]:
-    """Return the line that names the defaults which would change the first place, and those that would not.
+    """Return text lines on the defaults that would change the fastest exchange, and those that would not.
 
     Examples
     --------
@@ -294,7 +294,7 @@ def depends_told(found: Sequence[Dependence]) -> list[str]:
 
 
 def _deciding_defaults(loaded: Scenario) -> dict[str, tuple[str, str]]:
-    """Return the fields left at their defaults that may decide, with another value for each."""
+    """Return fields left at defaults that may change the ranking, each with its value and an alternative."""
     config = loaded.config
     drawn, found = config.job.gradients.synthetic, dict[str, tuple[str, str]]()
     if config.network.stack == "ideal":

@@ -30,23 +30,23 @@ class Exchanging(Protocol):
 
 
 def with_codes(device: DeviceProfile, exchanges: Iterable[Exchanging], workers: int) -> Fields:
-    """Return the summary of a device, with the codes of the exchanges."""
+    """Return the summary of a device, with the kernels of the exchanges' codes."""
     return run_setup.device_summary(device, (kernel for one in exchanges for kernel in _code_kernels(one, workers)))
 
 
 def costs_told(device: DeviceProfile, exchanges: Iterable[Exchanging], workers: int) -> list[str]:
-    """Return the sources of the costs of codes, in words; empty without codes."""
+    """Return text on the sources of code costs, as a list of at most one line."""
     codes = run_setup.describe_codes(with_codes(device, exchanges, workers))
     return [f"Costs of kernels on {device.name}{codes}."] if codes else []
 
 
 def computing_told(found: Iterable[str | None]) -> list[str]:
-    """Return the compute time and its source, in words, where it follows from a model."""
+    """Return text lines on compute times and their sources, without repetitions."""
     return [f"Computing: {one}." for one in dict.fromkeys(found) if one]
 
 
 def _code_kernels(exchange: Exchanging, workers: int) -> Iterator[DeviceOp]:
-    """Yield the kernels of exchanges with codes."""
+    """Yield the kernels of exchanges that use codes."""
     if any(exchange.options.get(one) is not None for one in ("indices", "values")):
         options, ranks = without_network(exchange.scheme, exchange.options)
         entries = ranks * _ENTRIES

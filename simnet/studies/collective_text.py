@@ -18,7 +18,7 @@ MAX_WORKERS = (16_384, 4_096)
 
 
 class CollectiveAsked(NamedTuple):
-    """A collective as it was asked for.
+    """A requested collective: operation, algorithm and options.
 
     `algorithm` is None where that was left open; `library` tells that a library may carry it out as it will, since it
     was asked for by the name of nccl-tests.
@@ -35,11 +35,11 @@ class CollectiveAsked(NamedTuple):
 
     @property
     def share(self) -> str:
-        """Which way a P-th of the vector goes at each rank, before "each rank"; empty where all is everywhere."""
+        """Direction of a rank's P-th of the vector, as text before "each rank"; empty if ranks hold all of it."""
         return {"all_gather": "from", "reduce_scatter": "to", "alltoall": "between"}.get(self.operation, "")
 
     def found(self) -> registry.Collective:
-        """Return what carries it out in a simulation, by default a ring or the first that there is; or InputError."""
+        """Return the collective to simulate, by default a ring or the first known one; InputError if none is."""
         known = registry.every()
         own = [one for one in known if one.operation == self.operation]
         if not own:
@@ -52,7 +52,7 @@ class CollectiveAsked(NamedTuple):
             raise InputError(str(error)) from None
 
     def schedule(self, workers: int, nbytes: float) -> Schedule:
-        """Return its messages for a vector of so many bytes; raise InputError if they cannot be."""
+        """Return the schedule for a vector of `nbytes`; raise InputError for invalid sizes or options."""
         found = self.found()
         most = MAX_WORKERS[found.operation == "alltoall"]
         if workers > most:
@@ -73,7 +73,7 @@ class CollectiveAsked(NamedTuple):
 
 
 def collective_asked(text: str) -> CollectiveAsked | None:
-    """Return the collective that a text means; None if it is the name of none.
+    """Return the collective that a text names; None if it names none.
 
     It is an operation, perhaps with an algorithm, the name of a collective in a library of simnet's, or an algorithm of
     all-reduce alone; options follow a colon.

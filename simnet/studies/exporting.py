@@ -63,7 +63,7 @@ _FILES_OF_FOLDERS = (".et", ".profile")
 
 
 class Exported(NamedTuple):
-    """A sentence on what was written, the paths, and a sentence for each thing the format cannot carry."""
+    """Result of an export: a sentence, the paths written, and sentences on what the format cannot represent."""
 
     what: str
     paths: list[Path]
@@ -71,7 +71,7 @@ class Exported(NamedTuple):
 
 
 class ExportedSchedule(NamedTuple):
-    """A schedule, its name, and what it leaves out of its source."""
+    """A schedule to export, its name, and sentences on what it omits."""
 
     schedule: Schedule
     name: str
@@ -79,7 +79,7 @@ class ExportedSchedule(NamedTuple):
 
 
 def exchange(scenario: Scenario, label: str | None, iteration: int, *, compute: bool = False) -> ExportedSchedule:
-    """Return the schedule of an iteration of a scenario whose iterations all use the same exchange.
+    """Return the schedule of an iteration's exchange in a scenario.
 
     Under a training strategy that is every exchange that begins in it, one after the other.
     """
@@ -251,7 +251,7 @@ def network_of(scenario: Scenario) -> Stages:
 
 
 def left_out(scenario: Scenario) -> str:
-    """Return what a schedule alone leaves out of a scenario: other jobs, deaths and the like."""
+    """Return text on the scenario features that a schedule omits: other jobs, deaths and elastic workers."""
     job = scenario.config.job
     names = {
         "the other jobs": scenario.config.other_jobs,
@@ -262,7 +262,7 @@ def left_out(scenario: Scenario) -> str:
 
 
 def stage_at(stages: Stages, iteration: int) -> int:
-    """Return the position of the network of an iteration."""
+    """Return the index of the network in force in an iteration."""
     return max(place for place, (first, _) in enumerate(stages.networks) if first <= iteration)
 
 
@@ -281,7 +281,7 @@ def _export_target(out: Path | None, name: str, to: str) -> Path:
 
 
 def _lost_of_schedule(schedule: Schedule, to: ScheduleFormat) -> list[str]:
-    """Return what a format cannot carry of a schedule."""
+    """Return sentences on what a file format cannot represent of a schedule."""
     rounds = {id(one): one for one in schedule.rounds}.values()
     works = any(np.any(one.compute) for one in rounds)
     lost = []
@@ -304,7 +304,7 @@ def _lost_of_schedule(schedule: Schedule, to: ScheduleFormat) -> list[str]:
 
 
 def _lost_of_network(scenario: Scenario, stages: Stages) -> list[str]:
-    """Return what no format carries of the network of a scenario: all but links, weather and routes."""
+    """Return sentences on what no file format can represent of a scenario's network."""
     given = scenario.config.network
     carried = ["topology", "weather", "faults", "engine", "placement"]
     if given.stack in (None, "ideal"):

@@ -16,14 +16,14 @@ _NAMED = 14
 
 
 class MapAxis(NamedTuple):
-    """What an axis is called, and its values as texts."""
+    """Title of an axis and its value texts."""
 
     heading: str
     texts: Sequence[str]
 
 
 def draw_fastest(title: str, across: MapAxis, down: MapAxis, names: NDArray[np.object_]) -> Plot:
-    """Draw an area for each name, of shape (values down, values across), from below to above."""
+    """Draw a map with an area per name; `names` has shape (values down, values across), from bottom to top."""
     from matplotlib import colormaps
     from matplotlib.colors import ListedColormap
     from matplotlib.figure import Figure

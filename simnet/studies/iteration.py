@@ -72,7 +72,7 @@ _SIGMAS = 1.645  # of a normal distribution on each side of 90 %
 
 @dataclass(frozen=True, eq=False)
 class JobPrediction:
-    """What the iterations of a job are predicted to take.
+    """Predicted iteration times of a job under each policy.
 
     `iterations` has a row per policy and iteration, with the mean over workers of each of `PARTS`, as ``total_s``, and
     its interval, as ``total_low_s`` and ``total_high_s``.
@@ -91,32 +91,32 @@ class JobPrediction:
         return name_of(self.run.job.network(0).stack)
 
     def medians(self) -> pd.DataFrame:
-        """Return the medians over the steady iterations, a row per policy in the order of the scenario."""
+        """Return median times over the steady iterations, a row per policy in scenario order."""
         numbers = [f"{name}_{end}{'_' if end else ''}s" for name in PARTS for end in _ENDS]
         steady = self.iterations[self.iterations["iteration"] >= common_start(self.steady.values())]
         return steady.groupby("policy", sort=False)[numbers].median()
 
     @property
     def unsettled(self) -> dict[str, str]:
-        """Why policies have no rank that have not settled."""
+        """Reasons why policies have no steady part, by policy."""
         return {policy: one.unsettled for policy, one in self.steady.items() if one.unsettled}
 
     @property
     def ranked(self) -> list[str]:
-        """The policies that have settled, in the order of the scenario."""
+        """Policies with a steady part, in scenario order."""
         return [str(one) for one in self.iterations["policy"].unique() if one not in self.unsettled]
 
     @property
     def fastest(self) -> list[str]:
-        """The policy with which the job takes the least time and those tied with it, of those that have settled."""
+        """The policy with the shortest job and those tied with it, among policies with a steady part."""
         return fastest({policy: self.totals[policy].seconds for policy in self.ranked}) if self.ranked else []
 
     def is_tied(self, policy: str) -> bool:
-        """Return whether a policy leads, or is faster than the leader with a chance of at least `TIED`."""
+        """Return whether a policy is the fastest, or beats the fastest with a probability of at least `TIED`."""
         return policy in self.fastest or bool(self.likely([self.fastest[0], policy]).fastest[1] >= TIED)
 
     def likely(self, policies: Sequence[str]) -> Chances:
-        """Return how likely the job takes the least time with each of some policies, and intervals of that."""
+        """Return the probability that each policy minimises the job's duration, with intervals."""
         return judged([self.totals[policy] for policy in policies], computing_factors(self.scenario))
 
 
@@ -125,7 +125,7 @@ COLUMNS = table_columns("step job")
 
 
 def exchange_summary(scenario: Scenario, policies: Sequence[str] | None, goals: Sequence[float], off: float) -> Summary:
-    """Return the answer to what an iteration takes, and what utilisations need that are to be reached.
+    """Return a summary of predicted iteration times, and of what the utilisation `goals` require.
 
     An only policy whose exchange under a training strategy has a closed form is answered by that, see
     `simnet.studies.utilisation`; `off` is by how much its computing and links may be off. InputError: there is no
@@ -150,7 +150,7 @@ def exchange_summary(scenario: Scenario, policies: Sequence[str] | None, goals: 
 
 
 def job_summary(found: JobPrediction) -> Summary:
-    """Return the answer to what iterations take: parts and the job under each policy, the fastest first."""
+    """Return a summary of iteration and job times under each policy, the fastest first."""
     rows, likely, job = _policy_rows(found), found.likely(found.ranked), found.run.job
     first, several = found.fastest, len(rows) > 1
     head = {"scenario": found.scenario.name, "workers": job.source.workers, "stack": found.stack}
@@ -174,7 +174,7 @@ def job_summary(found: JobPrediction) -> Summary:
 
 
 def _policy_rows(found: JobPrediction) -> list[dict[str, Any]]:
-    """Return a row for each policy, the fastest first, those without a rank last."""
+    """Return a table row per policy, the fastest first, those without a steady part last."""
     likely = found.likely(found.ranked)
     rows: dict[str, dict[str, Any]] = {}
     for name, parts in found.medians().to_dict("index").items():
@@ -198,7 +198,7 @@ def _policy_rows(found: JobPrediction) -> list[dict[str, Any]]:
 
 
 def _job_answer(found: JobPrediction, rows: Sequence[Mapping[str, Any]], chances: Mapping[str, float]) -> str:
-    """Return who is fastest, and what an iteration and the job take with it."""
+    """Return text on the fastest policy, with its iteration and job times."""
     aside = "".join(f" {name} has not settled, and has no rank: {why}." for name, why in found.unsettled.items())
     if not found.ranked:
         return f"No policy has settled.{aside}"
@@ -218,7 +218,7 @@ def _job_answer(found: JobPrediction, rows: Sequence[Mapping[str, Any]], chances
 
 
 def _job_notes(found: JobPrediction) -> list[str]:
-    """Return what is to be said besides."""
+    """Return notes on a prediction as text lines."""
     job, own = found.run.job, found.run.job.strategy
     exchanges = {one.label: one for name in found.totals for one in found.run.policies[name].candidates}
     wider = "" if found.stack in measured_stacks() else f", the wider one for {found.stack}, which was not measured"
@@ -268,7 +268,7 @@ def predict_job(scenario: Scenario, policies: Sequence[str] | None = None) -> Jo
 
 
 def spread_of(job: Job) -> float:
-    """Return the spread of a worker's compute time in an iteration, as that of `simnet.training.job.job.Compute`.
+    """Return the log-normal spread of a worker's compute time in an iteration.
 
     A sum of inner steps that are each for itself log-normal is taken to be log-normal, too, of their mean and variance.
     """
@@ -277,7 +277,7 @@ def spread_of(job: Job) -> float:
 
 
 def _iteration_parts(run: Run, policy: str, share: int) -> tuple[pd.DataFrame, PolicyResult]:
-    """Return the parts of each iteration of a policy, means over workers, what intervals go by, and what is steady."""
+    """Return each iteration's mean times by part, with interval inputs, and the policy's result."""
     job, beside = run.job, run.job.overlap is not None or run.job.strategy is not None
     result = run_policy(job, policy, run.policies[policy], timeline=job.iterations if beside else 0)
     rows = result.iterations[result.iterations["purpose"] == TRAIN].set_index("iteration")
@@ -308,7 +308,7 @@ def _iteration_parts(run: Run, policy: str, share: int) -> tuple[pd.DataFrame, P
 
 
 def _least_on_links(job: Job, workers: pd.DataFrame) -> pd.Series[float] | float:
-    """Return what the bytes of a worker take at least, by iteration, in the mean [s]; 0 where links change."""
+    """Return the mean minimum link time of a worker's bytes by iteration [s]; 0 if links vary."""
     links = job.network(0).links
     if len(job.stages) > 1 or not links.constant:
         return 0.0
@@ -317,7 +317,7 @@ def _least_on_links(job: Job, workers: pd.DataFrame) -> pd.Series[float] | float
 
 
 def _computes_within(scenario: Scenario, spread: float) -> dict[str, float]:
-    """Return by which factors computing may differ: as it spreads, and as far as an estimate of it is known."""
+    """Return the factors between which compute time lies, from its spread and the estimate's error."""
     known = scenario.compute_time
     low, high = (1.0, 1.0) if known is None else (known.low / known.seconds, known.high / known.seconds)
     return {"low": low * math.exp(-_SIGMAS * spread), "high": high * math.exp(_SIGMAS * spread)}
@@ -326,7 +326,7 @@ def _computes_within(scenario: Scenario, spread: float) -> dict[str, float]:
 def _with_intervals(
     parts: pd.DataFrame, varies: Mapping[str, float], stack: str, share: int, wider: float = 1.0
 ) -> pd.DataFrame:
-    """Return parts with an interval for each, those of the whole from those of all, what messages are off by wider."""
+    """Return iteration parts with an interval for each; message errors are scaled by `wider`."""
     device = {name: parts[list(get_args(IntervalEnd))] for name in ("select", "merge")}
     found = parts.drop(columns=["messages", "least_s", "latency_s", "bandwidth_Bps", "low", "high"])
     turns = (share - 1) * sum(parts[f"{name}_s"] for name in _OWN)
@@ -352,7 +352,7 @@ def _with_intervals(
 
 
 def _with_other_times(found: pd.DataFrame) -> pd.DataFrame:
-    """Return iterations with intervals that hold what is predicted of all times at which each may begin.
+    """Return intervals widened to cover the links at all possible start times of each iteration.
 
     Those before it take as long as the ends of their intervals say, all of them; so it may meet links as they are
     before or after.

@@ -36,7 +36,7 @@ _ENTRIES = 64
 
 
 class Spent(NamedTuple):
-    """Seconds of a job on one of its exchanges, means over workers, and messages of a worker, one after another."""
+    """Seconds that a job spends on one exchange, means over workers, and a worker's message count."""
 
     communicate: float
     select: float
@@ -46,7 +46,7 @@ class Spent(NamedTuple):
 
 
 class JobTotal(NamedTuple):
-    """The total time of a job: computing, and each of its exchanges by names of `off_alike` [s].
+    """Total time of a job [s]: computing, and each exchange by its `off_alike` name.
 
     `name` is that of the random stream of what a sample leaves open, `left_open` the relative standard error of that.
     """
@@ -59,12 +59,12 @@ class JobTotal(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Their sum [s]."""
+        """Sum of all times [s]."""
         return self.compute + math.fsum(one.communicate + one.select for one in self.exchanges.values())
 
 
 def judged(totals: Sequence[JobTotal], computes: tuple[float, float] = (1.0, 1.0)) -> Chances:
-    """Return the interval of each job's time, and the chance of each to be the fastest."""
+    """Return an interval for each job's time, and each job's probability of being fastest."""
     nothing = Spent(0.0, 0.0, 0.0, 0.0, 0.0)
     parts = []
     for name in sorted({one for total in totals for one in total.exchanges}):
@@ -93,7 +93,7 @@ def judged(totals: Sequence[JobTotal], computes: tuple[float, float] = (1.0, 1.0
 
 
 def computing_factors(scenario: Scenario) -> tuple[float, float]:
-    """Return the factors by which computing may be off: of the estimate, and of jobs over processes."""
+    """Return the factors between which compute time lies, from the estimate's error and measured jobs."""
     known = scenario.compute_time
     low, high = (1.0, 1.0) if known is None else (known.low / known.seconds, known.high / known.seconds)
     return min(low, factor_in_job("low", "compute")), max(high, factor_in_job("high", "compute"))
@@ -107,7 +107,7 @@ def total_of(
     among: Iterable[Candidate],
     left_open: float = 0.0,
 ) -> JobTotal:
-    """Return the total time of a policy, with its exploration; iterations may stand for several, see `start_ranges`."""
+    """Return the total time of a policy, exploration included; sampled iterations count ``stands_for`` times."""
     low, high = ("select_low_s", "select_high_s") if "select_low_s" in iterations else ("select_s", "select_s")
     beside = iterations["iteration_s"] - iterations["compute_s"] - iterations["select_s"]
     parts = pd.DataFrame(
@@ -130,13 +130,13 @@ def total_of(
 
 
 def rivals(run: Run, results: Mapping[str, PolicyResult]) -> dict[str, pd.DataFrame]:
-    """Return the iterations of the policies of a run that compete: not the bound, and settled."""
+    """Return the iterations of each policy with a steady part, without the lower bound."""
     settled = {name: one.iterations for name, one in results.items() if name != run.bound}
     return {name: frame for name, frame in settled.items() if not steady_part(frame).unsettled}
 
 
 def judgement(loaded: Scenario, run: Run, iterations: Mapping[str, pd.DataFrame]) -> tuple[dict[str, Fields], Evidence]:
-    """Return the interval of each total, the chances to be the fastest, and the evidence."""
+    """Return each total's interval and probability of being fastest, and the evidence."""
     job = run.job
     if not iterations or job.steps is not None or run.colocated or job.failures:
         return {}, NEVER_COMPARED
@@ -160,7 +160,7 @@ def judgement(loaded: Scenario, run: Run, iterations: Mapping[str, pd.DataFrame]
 
 
 def evidence_of_job(job: Job, iterations: pd.DataFrame) -> Evidence:
-    """Return the evidence for the time of a job, by its stack, workers and links."""
+    """Return the evidence level for a job's time, from its stack, workers and links."""
     met = (iterations["latency_s"], iterations["bandwidth_Bps"])
     latency, bandwidth = ((float(one.min()), float(one.max())) for one in met)
     per_node = 1 if job.placement is None else int(np.bincount(list(job.placement)).max())
@@ -173,7 +173,7 @@ def evidence_of_job(job: Job, iterations: pd.DataFrame) -> Evidence:
 
 
 def off_alike(one: Candidate) -> str:
-    """Return a name shared by exchanges with the same messages, but for small ones, and so the same errors."""
+    """Return a key that is equal for exchanges with the same large messages, and hence the same errors."""
     scheme = sparsifier_models.scheme(one.scheme)
     usual = {option.name: option.default for option in fields(scheme.option_type)}
     given = ((name, value) for name, value in one.options.items() if name != "selection")
@@ -181,7 +181,7 @@ def off_alike(one: Candidate) -> str:
 
 
 def messages_of(run: Run, among: Sequence[Candidate]) -> dict[str, float]:
-    """Return the messages that a worker sends in an iteration, one after another, by exchange."""
+    """Return the number of sequential messages per worker and iteration, by exchange."""
     if run.job.strategy is not None:
         return {one.label: messages(one, run.job) for one in among}
     each = len(job_buckets(run.job, among)) / run.job.source.workers
@@ -189,7 +189,7 @@ def messages_of(run: Run, among: Sequence[Candidate]) -> dict[str, float]:
 
 
 def messages(one: Candidate, job: Job) -> float:
-    """Return the messages that a worker sends in an iteration, one after another, from exchanges of zeros."""
+    """Return the number of sequential messages per worker and iteration, from an exchange of zeros."""
     workers = job.source.workers
     if job.strategy is not None:
         own = job.strategy

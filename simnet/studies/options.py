@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def stack(name: str | None) -> list[str]:
-    """Return the scenario field that `--stack` sets; none if it is not given."""
+    """Return the override that ``--stack`` stands for, as a list of at most one."""
     if name is None:
         return []
     from simnet.network.stack import stack_of
@@ -27,13 +27,13 @@ def stack(name: str | None) -> list[str]:
 
 
 def refuse_sharding(scenario: Scenario, instead: str) -> None:
-    """Refuse a scenario whose iterations are not exchanges of gradients."""
+    """Raise InputError for a scenario of sharded steps."""
     if scenario.config.job.sharding is not None:
         raise InputError(f"must be left out: {instead}; `simnet run` follows it", field="job.sharding")
 
 
 def fields(given: Sequence[str] | None, option: str) -> dict[str, str]:
-    """Read values by column, given as COLUMN=VALUE."""
+    """Return the values of options given as COLUMN=VALUE, by column."""
     found = {}
     for one in given or ():
         name, sign, value = one.partition("=")
@@ -44,7 +44,7 @@ def fields(given: Sequence[str] | None, option: str) -> dict[str, str]:
 
 
 def quantity(text: str | None, option: str, read: Callable[[str], float]) -> float | None:
-    """Return a number with a unit that an option gives, read by a function of `simnet.base.units`."""
+    """Return an option's value with unit, parsed by `read` of `simnet.base.units`; None if not given."""
     try:
         return None if text is None else read(text)
     except ValueError as error:
@@ -52,7 +52,7 @@ def quantity(text: str | None, option: str, read: Callable[[str], float]) -> flo
 
 
 def counts(text: str | None, option: str) -> list[int]:
-    """Read whole numbers >= 1, separated by commas."""
+    """Return the whole numbers >= 1 of a comma-separated option, without repetitions."""
     counts = []
     for word in text.split(",") if text is not None else ():
         if not (word.strip().isascii() and word.strip().isdigit() and 1 <= int(word) <= 10**6):
@@ -62,7 +62,7 @@ def counts(text: str | None, option: str) -> list[int]:
 
 
 def density(text: str) -> float:
-    """Return the density in (0, 1] that an option gives: a number, or per cent."""
+    """Return the density in (0, 1] of an option text, a number or a percentage."""
     try:
         found = units.fraction(text)
     except ValueError:

@@ -49,7 +49,7 @@ _MESSAGES = ("policy", "iteration", "round", "phase", "src", "dst", "nbytes_B", 
 
 @contextmanager
 def refuse_other_content(folder: Path) -> Iterator[None]:
-    """Explain what cannot be understood in a summary of a run."""
+    """Convert errors from reading a malformed run summary in the block to InputError."""
     try:
         yield
     except SimnetError:
@@ -62,7 +62,7 @@ def refuse_other_content(folder: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """What `simnet run` left in a folder: its summary, and the resolved scenario."""
+    """Output folder of `simnet run`: its summary, and the resolved scenario."""
 
     folder: Path
     summary: RunSummary
@@ -95,7 +95,7 @@ class RunFolder:
         return table
 
     def recorded(self, built: Run) -> RecordedTimeline:
-        """Return what was kept message by message, given the run as the scenario describes it."""
+        """Return the recorded spans and messages, given the built run for link names."""
         spans, messages = (
             _read_table(file, columns) if (file := self.folder / name).exists() else pd.DataFrame(columns=list(columns))
             for name, columns in (("spans.parquet", _SPANS), ("messages.parquet", _MESSAGES))
@@ -108,7 +108,7 @@ class RunFolder:
 
 
 def redraw(folder: Path, out: Path | None = None) -> Path:
-    """Draw figures and page of a run again, to the same bytes for the same version of simnet."""
+    """Redraw figures and page of a run, byte-identical for the same version of simnet; return the page's path."""
     place = folder if out is None else out
     finish_replacement(place, PAGE)
     run = RunFolder.read(folder)
@@ -143,7 +143,7 @@ def compare_runs(folders: Sequence[Path], out: Path) -> tuple[RunSummary, Path]:
 
 
 def _write_page(folder: Path, files: Mapping[str, bytes]) -> Path:
-    """Write page and figures; return where the page is."""
+    """Write page and figures, and return the page's path."""
     place = prepare_folder(folder)
     with replace_files(place, PAGE) as stage:
         # A page makes no run complete of which some is missing.
@@ -164,7 +164,7 @@ def _folder_labels(folders: Sequence[Path]) -> list[str]:
 
 
 def _run_policies(found: Mapping[str, RunFolder]) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield the iterations of each policy of each run, without bounds."""
+    """Yield label and iterations of each policy in each run, without lower bounds."""
     for label, run in found.items():
         for name, one in run.summary["policies"].items():
             if one["ended"]:
@@ -177,7 +177,7 @@ def _run_policies(found: Mapping[str, RunFolder]) -> Iterator[tuple[str, pd.Data
 
 
 def _differing_fields(found: Mapping[str, RunFolder]) -> dict[str, dict[str, str]]:
-    """Return the fields in which scenarios differ, and the version of simnet, by name, with the value in each run."""
+    """Return fields, and the simnet version, that differ between runs, with the value in each run."""
     fields = {label: dict(_flat_fields(run.scenario().document.data)) for label, run in found.items()}
     for label, run in found.items():
         fields[label]["version of simnet"] = run.summary["versions"].get("simnet", "unknown")
@@ -187,7 +187,7 @@ def _differing_fields(found: Mapping[str, RunFolder]) -> dict[str, dict[str, str
 
 
 def _flat_fields(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the fields of a document in full, with their values as text."""
+    """Yield dotted key and text value of each field in a nested document."""
     if isinstance(value, Mapping) and value:
         for key, own in value.items():
             yield from _flat_fields(own, f"{name}.{key}" if name else str(key))
@@ -199,7 +199,7 @@ def _flat_fields(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _unpack_texts(table: pa.Table, most: int, path: Path) -> pa.Table:
-    """Return a table with its texts written out, if these have at most so many bytes."""
+    """Return a table with dictionary-encoded texts decoded; InputError above `most` bytes."""
     length = 0
     for place, column in enumerate(table.columns):
         if pa.types.is_dictionary(column.type):
@@ -212,7 +212,7 @@ def _unpack_texts(table: pa.Table, most: int, path: Path) -> pa.Table:
 
 
 def _read_table(path: Path, columns: Sequence[str]) -> pd.DataFrame:
-    """Read a table that has these columns, of text and of numbers."""
+    """Read a table that must have the given text and number columns."""
     if not path.is_file():
         raise InputError("there is no such file; run the scenario again with this version of simnet", file=str(path))
     try:

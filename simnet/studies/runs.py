@@ -58,7 +58,7 @@ _A_CHECKPOINT = re.compile(r"[0-9a-f]{32}\.(safetensors|[a-z]+\.rows)")
 
 
 class Batch:
-    """The policies of a scenario, with its seed and some that follow it, and their checkpoints."""
+    """Runs of a scenario's policies under consecutive seeds, with their checkpoints."""
 
     def __init__(self, source: Source, loaded: Scenario, folder: Path, seeds: int = 1) -> None:
         self.folder, self.place = folder, folder / CHECKPOINTS
@@ -85,7 +85,7 @@ class Batch:
         return kept.of(name)
 
     def resumed(self) -> Iterator[str]:
-        """Yield sentences on where runs resume, and on checkpoints of other runs."""
+        """Yield sentences on the resumed runs, and on checkpoints of other runs."""
         done = {label: one.done() for label, one in self.own.items()}
         parts = [
             f"{label} {'done' if found[1] else f'after {found[0]:,} of {self.iterations:,} iterations'}"
@@ -99,7 +99,7 @@ class Batch:
             yield f"{self.place} has checkpoints of other runs, too, which stay; --force takes them away"
 
     def outcomes(self, jobs: int | None, progress: Progress, on: str | None = None) -> Iterator[tuple[str, Outcome]]:
-        """Run all; yield each label with its outcome when it ends."""
+        """Run all policies; yield each label with its outcome when it ends."""
         for seed, name, outcome in run_policies(
             self._tasks, jobs, lambda seed, name, done: progress(self._label[name, seed], done), on
         ):
@@ -109,7 +109,7 @@ class Batch:
             yield label, SimnetError(said + str(outcome)) if isinstance(outcome, SimnetError) else outcome
 
     def mark_begun(self) -> None:
-        """Write a file that says that a run is at work in the folder, or was killed."""
+        """Write a marker file: a run is in progress in the folder, or was killed."""
         file = self.folder / writing.INCOMPLETE
         self._before = file.read_text(encoding="utf-8", errors="replace").rstrip() if file.is_file() else ""
         writing.mark_incomplete(
@@ -118,7 +118,7 @@ class Batch:
         )
 
     def mark_nothing(self) -> None:
-        """Restore the file of the previous run, if nothing was done."""
+        """Restore the marker file of the previous run, if no checkpoint was written."""
         if not any(self.place.iterdir()):
             writing.mark_incomplete(self.folder, self._before)
 
@@ -129,7 +129,7 @@ class Batch:
 
     @contextmanager
     def alone(self, force: bool) -> Iterator[None]:
-        """Make and lock the folder and its checkpoints, which are removed when empty.
+        """Create and lock the output folder and its checkpoint folder for the block.
 
         By `force` all checkpoints that are there are taken away. Raises InputError if another run is at work there.
         """
@@ -149,7 +149,7 @@ class Batch:
 
 
 class Seeds:
-    """The results of a run with several seeds: a folder for each, and their summary."""
+    """Results of a run under several seeds: a folder per seed, and a joint summary."""
 
     def __init__(self, folder: Path, loaded: Scenario, lock: str, *, report: bool) -> None:
         self._folder, self._loaded, self._lock, self._report = folder, loaded, lock, report
@@ -159,7 +159,7 @@ class Seeds:
         self.summaries: dict[int, RunSummary] = {}
 
     def take(self, seed: int, name: str, result: PolicyResult) -> None:
-        """Take the result of a policy; with the last one of a seed, write the folder of the seed."""
+        """Add the result of a policy; after the last policy of a seed, write the seed's folder."""
         if self._stage is None:
             self._stage = self._begun.enter_context(replace_files(self._folder, RUN))
         results = self._waiting.setdefault(seed, {})
@@ -168,7 +168,7 @@ class Seeds:
             self._write(seed)
 
     def write(self, done: Sequence[str], missing: Sequence[str]) -> Fields:
-        """Write what is left, and what the seeds come to together; return the summary. All gets its place then."""
+        """Write the remaining seeds and the joint summary, publish all files atomically, and return the summary."""
         assert self._stage is not None
         with self._begun:
             for seed in list(self._waiting):
@@ -190,7 +190,7 @@ class Seeds:
 
 
 def _with_inputs(folder: Path, loaded: Scenario) -> None:
-    """Write the files that a scenario names into the folder of its results."""
+    """Copy a scenario's input files into its results folder."""
     for name, path in loaded.inputs().items():
         writing.write_files(folder, {name: path.read_bytes()})
 
@@ -205,7 +205,7 @@ def write(
     *,
     report: bool,
 ) -> RunSummary:
-    """Write the files of `fill` in the place of an earlier run."""
+    """Write a run's files, replacing those of an earlier run atomically."""
     with replace_files(folder, RUN) as stage:
         mark(stage, list(results), missing)
         return fill(stage, loaded, built, results, source, report=report)
@@ -220,7 +220,7 @@ def fill(
     *,
     report: bool,
 ) -> RunSummary:
-    """Write the files of a run, with those that the scenario names, into an empty folder.
+    """Write a run's files and its scenario's input files into an empty folder.
 
     With a `source` it is also found which defaults the first place of exchanges depends on.
     """
@@ -238,7 +238,7 @@ def fill(
 
 
 def _run_facts(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult], source: Source | None) -> RunFacts:
-    """Return what a summary says besides its results."""
+    """Return the facts in a run's summary other than its results."""
     trained, own = loaded.config.job.gradients.train, built.job.strategy
     settled = rivals(built, results)
     took = {name: math.fsum(frame["iteration_s"]) for name, frame in settled.items()}
@@ -280,7 +280,7 @@ def _run_facts(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]
 
 
 def _dependences(loaded: Scenario, built: Run, source: Source) -> list[Fields] | None:
-    """Return which defaults the first place of exchanges depends on, where these are compared without a strategy."""
+    """Return the defaults that affect the fastest exchange; None under a strategy or switching policies."""
     if not keeps_to_one(built) or len(built.policies) < 2 or built.job.strategy is not None:
         return None
     found = assumed(lambda fields: replace(source, overrides=[*source.overrides, *fields]).load(), loaded, built)
@@ -288,7 +288,7 @@ def _dependences(loaded: Scenario, built: Run, source: Source) -> list[Fields] |
 
 
 def keeps_to_one(built: Run) -> bool:
-    """Return whether each policy but the bound keeps to an exchange, so that exchanges are what is compared."""
+    """Return whether each policy, except the lower bound, uses a single exchange."""
     return all(isinstance(one, Fixed) for name, one in built.policies.items() if name != built.bound)
 
 
@@ -299,7 +299,7 @@ def _with_iterations(
     settled: Mapping[str, pd.DataFrame],
     whole: dict[str, Fields],
 ) -> dict[str, Fields]:
-    """Return judgements of jobs with those of the mean iteration, once all have settled."""
+    """Return job judgements with those of the mean steady iteration added."""
     first = common_start(steady_part(one.iterations) for one in results.values())
     frames = {name: frame.iloc[first:] for name, frame in settled.items()}
     found = judgement(loaded, built, frames)[0] if first else whole
@@ -315,7 +315,7 @@ def _with_iterations(
 
 
 def _relevant_device(loaded: Scenario, job: Job) -> Fields | None:
-    """Return the device of a job if its kernels take time or its memory is a limit; else None."""
+    """Return the summary of a job's device; None if neither its kernels nor its memory matter."""
     given = loaded.config.job
     if given.shardings and given.device_memory != "device" and job.device.beside_collectives is None:
         return None
@@ -338,7 +338,7 @@ def _strategy_summary(own: LocalSteps, deadline: float | None) -> Fields:
 
 
 def setting(loaded: Scenario, job: Job) -> dict[str, str]:
-    """Return the model, workers and density, for the report."""
+    """Return model, workers and density as texts for the report."""
     entries, model = f"{job.source.true_parameters:,} parameters", loaded.config.job.model
     if job.steps is not None:
         ways = [one.way or f"trace {one.trace}" for one in loaded.config.job.shardings.values()]
@@ -358,7 +358,7 @@ def setting(loaded: Scenario, job: Job) -> dict[str, str]:
 
 
 def calibration_of(loaded: Scenario, job: Job) -> Fields | None:
-    """Return the summary of a calibrated cluster; None if the network is of none.
+    """Return the summary of a calibrated cluster; None for other networks.
 
     Calls are those of an exchange of random gradients at the first density of the job.
     """
@@ -397,7 +397,7 @@ def calibration_of(loaded: Scenario, job: Job) -> Fields | None:
 
 
 def mark(folder: Path, done: Sequence[str], missing: Sequence[str]) -> None:
-    """Write a file with the finished and missing runs; remove it if none is missing."""
+    """Write a marker file with the finished and missing runs; remove it if none is missing."""
     writing.mark_incomplete(folder, f"done: {', '.join(done)}\nmissing: {', '.join(missing)}" if missing else "")
 
 

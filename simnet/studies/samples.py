@@ -13,7 +13,7 @@ from simnet.training.job.local_steps import start_strategy
 
 
 def sample_warnings(job: Job, policies: Iterable[Policy]) -> dict[str, str]:
-    """Return why a sample is too small, by label of the exchange; empty if it suffices.
+    """Return why the gradient sample is too small for an exchange, by label; empty if it suffices.
 
     Of several densities, those of ramps or of a search, it is said of the lowest.
     """
@@ -38,7 +38,7 @@ def sample_warnings(job: Job, policies: Iterable[Policy]) -> dict[str, str]:
 
 
 def warning_lines(found: Mapping[str, str]) -> list[str]:
-    """Return a line for each warning, with the labels of its exchanges."""
+    """Return one text line per distinct warning, with the labels of its exchanges."""
     labels: dict[str, list[str]] = {}
     for label, said in found.items():
         labels.setdefault(said, []).append(label)
@@ -46,7 +46,7 @@ def warning_lines(found: Mapping[str, str]) -> list[str]:
 
 
 def _bucket_schemes(job: Job, candidate: Candidate) -> list[Sparsifier]:
-    """Return a scheme for each bucket of a job, or each piece of its strategy."""
+    """Return a sparsifier for each bucket of a job, or for each piece of its strategy."""
     own = job.strategy
     if own is None:
         return [create_sparsifier(candidate, one, job) for one in job_buckets(job, [candidate]) if not one.dense]

@@ -25,7 +25,7 @@ from simnet.training.job.record import JobRecord, PolicyResult
 
 
 def ranges_of(built: Run, results: Mapping[str, PolicyResult]) -> Callable[[Iterable[str]], StartRanges]:
-    """Return a function that finds the ranges of compared policies by name, as `job_start_ranges`."""
+    """Return a function from policy names to their start-time ranges."""
 
     def found(names: Iterable[str]) -> StartRanges:
         frames = {name: results[name].iterations for name in names}
@@ -36,7 +36,7 @@ def ranges_of(built: Run, results: Mapping[str, PolicyResult]) -> Callable[[Iter
 
 
 def job_start_ranges(built: Run, frames: Mapping[str, pd.DataFrame], exchanges: Iterable[Candidate]) -> StartRanges:
-    """Return how far the times of a job's leaders depend on start times; empty where that decides nothing.
+    """Return how much the times of a job's leading policies vary with start times; empty if irrelevant.
 
     Iterations may stand for several, as those of `simnet.studies.choosing.forecast.JobForecast` do.
     """
@@ -77,7 +77,7 @@ def _weights(frame: pd.DataFrame) -> Floats:
 
 
 def _constant_compute(job: Job) -> float:
-    """Return the time that all iterations compute without messages [s], where computing is constant."""
+    """Return an iteration's constant compute time without messages [s]; 0 if they overlap."""
     own = None if job.strategy is None else strategy(job.strategy.name)
     delayed = own is not None and (own.delays or "delay" in strategy_options(own))
     if job.overlap is not None or job.steps is not None or delayed:
@@ -86,7 +86,7 @@ def _constant_compute(job: Job) -> float:
 
 
 def _of_exchange(job: Job, candidate: Candidate) -> StartSpread | int:
-    """Return the spread of the first exchange of a job; the number of its messages if not sampled."""
+    """Return the start-time spread of a job's first exchange; its message count if not sampled."""
     requests = JobLoop(job, Fixed(candidate), JobRecord(candidate.label)).run()
     one = next(requests)
     requests.close()

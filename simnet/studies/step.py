@@ -30,7 +30,7 @@ SLOWDOWNS = (1.0, 2.5)
 
 @dataclass(frozen=True)
 class ShardedStep:
-    """The step of a policy from which on all are alike, where workers compute as they are to."""
+    """The steady step of a policy in a job of sharded steps."""
 
     job: Job
     policy: str
@@ -39,12 +39,12 @@ class ShardedStep:
 
     @cached_property
     def timing(self) -> StepTiming:
-        """When everything begins and ends."""
+        """Begin and end of each node."""
         return self._timed(self._placed)
 
     @cached_property
     def ends(self) -> tuple[float, float] | None:
-        """The least and most that the step takes, by `SLOWDOWNS` [s]; None of traces, which say how long it takes."""
+        """Minimum and maximum step time over assumed `SLOWDOWNS` [s]; None for traced steps."""
         if self.sharding.trace is not None:
             return None
         others = [one for one in SLOWDOWNS if one != self._placed.slowdown]
@@ -53,17 +53,17 @@ class ShardedStep:
 
     @cached_property
     def memory(self) -> StepMemory:
-        """What the worker needs that needs the most."""
+        """Maximum memory over workers."""
         return self.timing.memory()
 
     @property
     def utilisation(self) -> float:
-        """The share of the step that workers would compute without collectives beside that, in the mean."""
+        """Mean share of the step in which workers compute, slowdown by collectives excluded."""
         alone = self.timing.computing - self.timing.slowed
         return float(alone.mean()) / self.timing.duration if self.timing.duration else 1.0
 
     def row(self) -> dict[str, Any]:
-        """Return its row among several ways."""
+        """Return the step's table row in a comparison of shardings."""
         low, high = self.ends or (None, None)
         took = {"step_s": self.timing.duration, "low_s": low, "high_s": high, "utilisation": self.utilisation}
         waits = {name: float(getattr(self.timing, name).max()) for name in ("exposed", "slowed")}
@@ -71,7 +71,7 @@ class ShardedStep:
         return {"policy": self.policy, **took, **{f"{name}_s": one for name, one in waits.items()}, **held}
 
     def calls(self) -> list[dict[str, Any]]:
-        """Return a row for each collective: when it begins and ends, and the longest wait of a worker for it."""
+        """Return a row per collective call: its begin and end, and the longest wait of a worker."""
         timing, waits, does = self.timing, self.timing.waits().max(axis=1), self.timing.graph.does()
         rows = []
         for number, node in enumerate(timing.graph.nodes):
@@ -84,7 +84,7 @@ class ShardedStep:
         return rows
 
     def parts(self) -> list[dict[str, Any]]:
-        """Return a row for each part of the step, of the worker that is done last: what it computes and waits for."""
+        """Return a row per part of the step on the last worker to finish: its compute and wait times."""
         timing = self.timing
         worker = int(timing.ended.max(axis=0).argmax())
         slowed = float(timing.slowed[worker])
@@ -101,7 +101,7 @@ class ShardedStep:
         return [{"part": name, **dict.fromkeys(_SUMS), **row} for name, row in rows.items()]
 
     def calibration(self) -> Fields | None:
-        """Return what the step takes of a calibrated system; None if the network is of none."""
+        """Return a summary of the calibrated calls in the step; None on other networks."""
         placed = self._placed
         if not isinstance(software := placed.network.software, CalibratedSoftware):
             return None
@@ -136,7 +136,7 @@ _SUMS = ("calls", "vector_B", "takes_s", "of_step_s")
 
 
 def sharded_steps(scenario: Scenario) -> list[ShardedStep]:
-    """Return the steps of the policies of a scenario with sharding, the fastest first."""
+    """Return the steps of a sharded scenario's policies, the fastest first."""
     run = scenario.build()
     ways = scenario.config.job.shardings
     found = []
@@ -147,7 +147,7 @@ def sharded_steps(scenario: Scenario) -> list[ShardedStep]:
 
 
 def step_summary(scenario: Scenario, *, calls: bool = False) -> Summary:
-    """Return the answer to how long a step of a sharded model takes: its parts, or a row for each way of sharding.
+    """Return a summary of the step time: by parts for one sharding, else a row per sharding.
 
     With `calls` there is a row for each collective of the only way.
     """
@@ -168,7 +168,7 @@ def step_summary(scenario: Scenario, *, calls: bool = False) -> Summary:
 
 
 def _one_way(scenario: Scenario, one: ShardedStep, calls: bool) -> Summary:
-    """Return the answer of one way of sharding, or of traces."""
+    """Return the summary of a single sharding, or of traces."""
     graph, calibration = one.timing.graph, one.calibration()
     row = {name: value for name, value in one.row().items() if name not in ("policy", "memory_B")}
     details = {**_shared_figures(scenario, one), "replicas": graph.replicas, **row}
@@ -211,7 +211,7 @@ def _slowdown_assumed(one: ShardedStep) -> str:
 
 
 def _shared_figures(scenario: Scenario, one: ShardedStep) -> dict[str, Any]:
-    """Return what all ways of sharding of a scenario share."""
+    """Return the JSON fields common to all shardings of a scenario."""
     given, known = scenario.config.job, scenario.compute_time
     found: dict[str, Any] = {"workers": one.job.source.workers, "stack": name_of(one.job.network(0).stack)}
     if one.sharding.trace is not None:
@@ -234,7 +234,7 @@ def _throughput(scenario: Scenario, one: ShardedStep) -> Fields | None:
 
 
 def _notes(scenario: Scenario, one: ShardedStep) -> list[str]:
-    """Return where the time of computing is from, what all workers go through in a second, and what is left out."""
+    """Return notes on a step: the source of compute times, throughput, and what is not modelled."""
     rates: Mapping[str, Any] = {one.policy: _throughput(scenario, one)}
     codes = any(call.dtype == "int8" for call in one.timing.graph.calls)
     return [

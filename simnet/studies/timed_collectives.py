@@ -42,7 +42,7 @@ _BEHIND = (
 
 
 class NamedCostModel(NamedTuple):
-    """The cost model that a network has, its name, and the nodes that were asked for."""
+    """Cost model of a calibrated cluster or platform, its name, and the requested number of nodes."""
 
     model: CalibratedCostModel
     name: str
@@ -50,18 +50,18 @@ class NamedCostModel(NamedTuple):
 
 
 class ScenarioTimer(NamedTuple):
-    """What times schedules: the network of a scenario from a moment on [s], and what of it was `given`."""
+    """Timer of schedules on a scenario's network from `start` [s] on; `given` are the user's fields."""
 
     scenario: Scenario
     given: Mapping[str, object]
     start: float
 
     def time(self, schedule: Schedule, *, messages: bool = False) -> timing.Timed:
-        """Time a schedule."""
+        """Return the timing of a schedule."""
         return timing.time_schedule(self.scenario, schedule, self.start, messages=messages)
 
     def words(self) -> str:
-        """Return what the network is."""
+        """Return text that describes the network."""
         text = self.given.get("network")
         if text is None:
             return f"a {self.scenario.config.network.topology.choice[0].replace('_', ' ')}"
@@ -69,7 +69,7 @@ class ScenarioTimer(NamedTuple):
         return f"{Path(str(text)).name}, {taken}" if taken.startswith("read as") else taken
 
     def assumed(self) -> list[str]:
-        """Return what of the network was not given, in words."""
+        """Return texts on the network defaults that the user did not give."""
         given, network = self.given, self.scenario.config.network
         said = [] if given.get("workers") is not None else [f"{self.scenario.config.workers} workers"]
         kind, part = network.topology.choice
@@ -111,7 +111,7 @@ def answer_time(
     overrides: Sequence[str],
     fields: Mapping[str, Any],
 ) -> Summary:
-    """Return how long a collective, a file or a schedule takes; see `simnet.verbs.time.time`."""
+    """Return a summary of the time of a collective, of a schedule, or of a schedule file."""
     asked = None if isinstance(what, Schedule) else collective_asked(str(what))
     if asked is None:
         return _time_schedules(what, sizes, start, loose, overrides, fields)
@@ -129,7 +129,7 @@ def answer_time(
 
 
 def _request(overrides: Sequence[str], fields: Mapping[str, Any]) -> Scenario:
-    """Return the scenario; what ``--set`` says of the network is of the one that was given."""
+    """Return the scenario of a request; ``--set`` overrides apply on top of the given network."""
     first = {name: fields.get(name) for name in ("network", "seed")}
     return load(
         "base",
@@ -139,7 +139,7 @@ def _request(overrides: Sequence[str], fields: Mapping[str, Any]) -> Scenario:
 
 
 def cost_model_named(network: str | Path) -> NamedCostModel | None:
-    """Return the cost model that a network has: a platform, or the file of a calibrated cluster; None of another."""
+    """Return the cost model of a platform or calibrated cluster file; None for other networks."""
     found = read_network_text(str(network), Path()).get("topology", {})
     part = found.get("platform") or found.get("file") or {}
     path = part.get("path")
@@ -214,7 +214,7 @@ def _time_schedules(
     overrides: Sequence[str],
     fields: Mapping[str, Any],
 ) -> Summary:
-    """Time a schedule, or those of a file, of an MSCCL algorithm for each size."""
+    """Time a schedule or those in a file, once per size for an MSCCL algorithm."""
     name = "schedule" if isinstance(what, Schedule) else Path(what).name
     rows = []
     for nbytes in track_progress(sizes or [None]):
@@ -243,7 +243,7 @@ def _time_schedules(
 def _read(
     what: str | Path | Schedule, nbytes: float | None, loose: bool, overrides: Sequence[str], workers: Any
 ) -> Schedule:
-    """Return a schedule, or that of a file."""
+    """Return a schedule, read from a file if `what` is a path."""
     if isinstance(what, Schedule):
         if nbytes is not None or workers is not None:
             option = "--workers" if nbytes is None else "--size"
@@ -259,7 +259,7 @@ def _read(
 
 
 def _bandwidths(asked: CollectiveAsked, workers: int, nbytes: float, seconds: float) -> Fields:
-    """Return what nccl-tests prints: size over time, and that times the factor of the collective [byte/s]."""
+    """Return algorithm and bus bandwidth as in nccl-tests [byte/s]."""
     rate, factor = nbytes / seconds if seconds > 0 else None, bus_factor(asked.operation, workers)
     return {"algbw_Bps": rate, "busbw_Bps": None if None in (rate, factor) else rate * factor}  # type: ignore[operator]
 
@@ -269,7 +269,7 @@ def _time(row: Fields) -> str:
 
 
 def _answer(asked: CollectiveAsked, workers: int, rows: Sequence[Fields], by: str) -> str:
-    """Return the first line: of one size, or of the first and the last."""
+    """Return the first line of an answer: the time at one size, or at the first and last."""
     first, last = rows[0], rows[-1]
     among = f"{asked}, {workers:,} ranks"
     if len(rows) > 1:
@@ -280,7 +280,7 @@ def _answer(asked: CollectiveAsked, workers: int, rows: Sequence[Fields], by: st
 
 
 def _evidence(rows: Sequence[Fields]) -> str:
-    """Return how well the least known of the times is known."""
+    """Return text on the lowest evidence level among the rows."""
     levels = ("measured", "extrapolated", "assumed")
     worst = max(rows, key=lambda row: levels.index(row["evidence"]))
     return f"{worst['evidence']}{': ' if worst['because'] else ''}{worst['because']}"
@@ -299,7 +299,7 @@ def _more_sizes(rows: Sequence[Fields]) -> str:
 
 
 def _message_tables(clock: ScenarioTimer, timed: timing.Timed) -> dict[str, Callable[[Path], None]]:
-    """Return what writes when each message went, in place of the table."""
+    """Return a writer of message times by file suffix, in place of the default table."""
 
     def write(path: Path) -> None:
         found = clock.time(timed.schedule, messages=True).timing.messages

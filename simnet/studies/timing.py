@@ -30,7 +30,7 @@ _PAIRS = 1000
 
 
 class Timed(NamedTuple):
-    """A schedule, the network that timed it, the host of each rank, and the times.
+    """A schedule's timing, with the network and the host of each rank.
 
     `spread` is None where the order of messages cannot depend on microseconds, and where there are too many to sample.
     """
@@ -43,7 +43,7 @@ class Timed(NamedTuple):
 
 
 class Bound(NamedTuple):
-    """The least seconds that the bytes of the busiest host take on its links, which host, what it does, how many."""
+    """Lower bound on a schedule's time [s]: the busiest host, its direction, and its bytes."""
 
     seconds: float
     host: int
@@ -70,7 +70,7 @@ def time_schedule(scenario: Scenario, schedule: Schedule, start: float = 0.0, *,
 
 
 def least_time(timed: Timed) -> Bound:
-    """Return what the busiest host needs for the bytes that it sends or receives, all its links busy from the start on.
+    """Return the lower bound from the busiest host's bytes over its links' total bandwidth.
 
     No order of these messages is faster, over whatever routes: latencies and who waits for whom are left out.
     """
@@ -94,7 +94,7 @@ def least_time(timed: Timed) -> Bound:
 
 
 def predicted(timed: Timed) -> tuple[float, float, Evidence]:
-    """Return the 90 % interval of the time [s], and how well it is known; NaN if not known, or calls have one each.
+    """Return the 90 % interval of the time [s], NaN if unknown, and its evidence level.
 
     No end is below what the bytes of the busiest host take on its links.
     """
@@ -116,7 +116,7 @@ def predicted(timed: Timed) -> tuple[float, float, Evidence]:
 
 
 def timing_row(timed: Timed) -> Fields:
-    """Return the row of a timing: its time with its interval, and what is behind it."""
+    """Return the table row of a timing: its time with interval, and the evidence."""
     schedule, timing, spread = timed.schedule, timed.timing, timed.spread
     bound, sent = least_time(timed), schedule.bytes_sent()
     low, high, known = predicted(timed)
@@ -144,7 +144,7 @@ def timing_row(timed: Timed) -> Fields:
 
 
 def timing_setup(timed: Timed) -> Fields:
-    """Return what all timings on a network have alike, for programs."""
+    """Return the JSON fields common to all timings on a network."""
     network = timed.network
     return {
         "stack": run_setup.stack_summary(network.stack, _calibrated_calls(timed))["name"],
@@ -156,7 +156,7 @@ def timing_setup(timed: Timed) -> Fields:
 
 
 def timing_notes(timed: Timed) -> list[str]:
-    """Return what else there is to say of a timing: how far it depends on microseconds, the stack, calibrated calls."""
+    """Return notes on a timing as text lines: dependence on start times, stack, and calibrated calls."""
     schedule, network, timing, spread = timed.schedule, timed.network, timed.timing, timed.spread
     calibration = _calibrated_calls(timed)
     notes = []
@@ -180,7 +180,7 @@ def timing_notes(timed: Timed) -> list[str]:
 
 
 def _calibrated_calls(timed: Timed) -> Fields | None:
-    """Return what is known of the calls of a schedule; None if the network is not that of a calibrated cluster."""
+    """Return the calibration of a schedule's calls; None unless the network is a calibrated cluster."""
     software = timed.network.software
     if software is None:
         return None
@@ -191,7 +191,7 @@ def _calibrated_calls(timed: Timed) -> Fields | None:
 
 
 def _host_gates(network: Network, out: bool) -> list[list[int]]:
-    """Return the links over which each host sends, or receives; those that cost nothing lead to the next ones."""
+    """Return the first costly links out of (or into) each host, past links of kind ``free``."""
     routes = network.routes
     beyond: dict[Node, list[tuple[int, Node]]] = {}
     for link, (u, v) in enumerate(routes.links):
@@ -213,7 +213,7 @@ def _host_gates(network: Network, out: bool) -> list[list[int]]:
 
 
 def _gate_seconds(links: Links, gates: Sequence[int], nbytes: float, timing: Timing) -> float:
-    """Return how long some links together take for so many bytes, all of them busy; at most the duration."""
+    """Return the seconds for `nbytes` over several saturated links; at most the timing's duration."""
     if links.constant:
         return nbytes / float(links.constant_capacity[gates].sum())
     timelines = [links.capacities(link, timing.start, math.nextafter(timing.finish, math.inf)) for link in gates]

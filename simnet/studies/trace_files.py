@@ -24,7 +24,7 @@ _TYPES = {"F32": "fp32", "F16": "fp16", "BF16": "bf16"}
 
 
 def is_trace(name: str) -> bool:
-    """Return whether a name is that of a trace, shipped with its gradients or not, of its folder or of an archive."""
+    """Return whether a name is a gradient trace: a shipped one, a folder or an archive."""
     return (
         name in {path.name for path in SHIPPED.iterdir() if path.is_dir()}
         or name.endswith(".npz")
@@ -33,7 +33,7 @@ def is_trace(name: str) -> bool:
 
 
 def open_trace(trace: str, scale: float = 1.0, seed: int = 0, *, all_steps: bool = False) -> RecordedSource:
-    """Return a trace whose step, or all of whose steps, fit memory with what is computed."""
+    """Return a gradient trace, after a check that one step, or all, fit in memory."""
     # A folder in the working directory is meant where no trace has that name.
     given = Path(trace) if trace not in traces.trace_names() and Path(trace).is_dir() else trace
     with _refused_values(trace):
@@ -45,7 +45,7 @@ def open_trace(trace: str, scale: float = 1.0, seed: int = 0, *, all_steps: bool
 def convert_trace(
     trace: str, out: Path, part: Mapping[str, str], dtype: str | None, *, seed: int = 0, force: bool = False
 ) -> str:
-    """Write a trace, or part of it, with another type or as another kind of file; return what was written.
+    """Write a trace or part of it as another dtype or file format; return a sentence on the files.
 
     `part` has ``steps`` and ``workers``, whole numbers and ranges with ``+`` between, ``entries``, the most of a layer,
     and ``per-worker``, for a file for each worker at each step.
@@ -78,7 +78,7 @@ def convert_trace(
 
 
 def write_synthetic(scenario: Scenario, out: Path, dtype: str, *, every: int = 20, force: bool = False) -> str:
-    """Write a trace of the synthetic gradients of a scenario; return what was written.
+    """Write a trace of a scenario's synthetic gradients; return a sentence on the files.
 
     Its model, workers, scale, iterations and `like` are those of the scenario; `every` is the number of iterations from
     one that is written to the next.
@@ -104,7 +104,7 @@ def write_synthetic(scenario: Scenario, out: Path, dtype: str, *, every: int = 2
 def fit_trace(
     trace: str, scale: float, densities: Sequence[float], seed: int
 ) -> tuple[SyntheticParameters, dict[str, Any]]:
-    """Fit the synthetic generator to a trace; return its parameters, and how close it comes at some densities."""
+    """Fit the synthetic generator to a trace; return its parameters and its errors at some densities."""
     source = open_trace(trace, scale, seed, all_steps=True)
     with _refused_values(trace), progress_stage(0.8):
         parameters = traces.fit(source)
@@ -112,7 +112,7 @@ def fit_trace(
 
 
 def read_indices(text: str | None, there: Sequence[int]) -> list[int] | None:
-    """Read whole numbers and ranges, as ``0+20+100:200``; a range means those that are there.
+    """Return the indices in a text such as ``0+20+100:200``; a range selects recorded indices.
 
     Examples
     --------
@@ -139,7 +139,7 @@ def read_indices(text: str | None, there: Sequence[int]) -> list[int] | None:
 
 @contextmanager
 def _refused_values(what: str) -> Iterator[None]:
-    """Turn refusals of values into errors for people."""
+    """Convert ValueErrors in the block to InputErrors."""
     try:
         yield
     except ValueError as error:

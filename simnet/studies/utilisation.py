@@ -47,7 +47,7 @@ Buckets: TypeAlias = tuple[tuple[float, float], ...]
 
 
 class Within(NamedTuple):
-    """A value, and its interval; infinite where nothing reaches it."""
+    """A value and its interval; infinite if unreachable."""
 
     value: float
     low: float
@@ -55,13 +55,13 @@ class Within(NamedTuple):
 
 
 def equal_buckets(count: int) -> Buckets:
-    """Return equal pieces of an exchange, ready evenly over the backward pass."""
+    """Return `count` equal buckets, each with its size and the share of the backward pass when it is ready."""
     return tuple((1 / count, (number + 1) / count) for number in range(count))
 
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """How P workers train n values, and what they exchange.
+    """Training of n parameters on P workers with periodic exchanges, for closed forms.
 
     A step computes for `compute` [s], a share `backward` of it the backward pass. Every `period` steps H there are
     `fragments` exchanges, each of n / F values with so many `bits`, which have `delay` steps to arrive (None: H).
@@ -80,14 +80,14 @@ class TrainingPlan:
 
 
 def bucket_times(training: TrainingPlan, bandwidth: float) -> Floats:
-    """Return the time that each bucket of an exchange takes [s]."""
+    """Return the transfer time of each bucket [s]."""
     shares = np.array([share for share, _ in training.buckets])
     nbytes = training.bits / 8 * training.parameters / training.fragments * shares
     return np.asarray(ring_allreduce(training.latency, 1 / bandwidth, nbytes, training.workers))
 
 
 def stall(training: TrainingPlan, bandwidth: float) -> float:
-    """Return for how long workers wait for an exchange [s]."""
+    """Return the time that workers wait for an exchange [s]."""
     takes, compute = bucket_times(training, bandwidth), training.compute
     # From when a bucket is released on, it and those after it keep the link busy.
     to_come = training.backward * compute * (1 - np.array([ready for _, ready in training.buckets]))
@@ -98,7 +98,7 @@ def stall(training: TrainingPlan, bandwidth: float) -> float:
 
 
 def utilisation(training: TrainingPlan, bandwidth: float) -> float:
-    """Return the share of computing in the time of a training.
+    """Return the compute share of the training time.
 
     Examples
     --------
@@ -110,7 +110,7 @@ def utilisation(training: TrainingPlan, bandwidth: float) -> float:
 
 
 def bandwidth_for(training: TrainingPlan, target: float, *, grid: bool = False) -> float:
-    """Return the least bandwidth that reaches a utilisation [byte/s]; infinite where latency alone forbids it.
+    """Return the minimum bandwidth for a utilisation [byte/s]; infinite if latency alone rules it out.
 
     With `grid` it is one of `GRID`.
     """
@@ -130,7 +130,7 @@ def bandwidth_for(training: TrainingPlan, target: float, *, grid: bool = False) 
 
 
 def period_for(training: TrainingPlan, target: float, bandwidth: float) -> int:
-    """Return the least H that reaches a utilisation at a bandwidth."""
+    """Return the minimum period H, in steps, for a utilisation at a bandwidth."""
 
     def reached(period: int) -> bool:
         return utilisation(replace(training, period=period), bandwidth) >= target
@@ -147,7 +147,7 @@ def period_for(training: TrainingPlan, target: float, bandwidth: float) -> int:
 def interval_by_error(
     found: Callable[[TrainingPlan, float], float], training: TrainingPlan, bandwidth: float = math.inf, off: float = 0.0
 ) -> Within:
-    """Return what a function finds, and between what as the time of a step and the bandwidth are off."""
+    """Return a function's value, and its interval if step time and bandwidth are off by the fraction `off`."""
     value, *ends = (
         found(replace(training, compute=by * training.compute), by * bandwidth) for by in (1, 1 - off, 1 + off)
     )
@@ -155,7 +155,7 @@ def interval_by_error(
 
 
 def read_share(value: float | str, option: str) -> float:
-    """Return a share > 0 and < 1, as ``90%``. InputError: it is none."""
+    """Return a share in (0, 1) from a number or a text such as ``90%``; InputError otherwise."""
     try:
         found = fraction(value) if isinstance(value, str) else float(value)
     except ValueError:
@@ -166,7 +166,7 @@ def read_share(value: float | str, option: str) -> float:
 
 
 class LinkedTraining(NamedTuple):
-    """A training, the bandwidth at which a ring takes as long as its exchange does, and that of a worker's link."""
+    """A training plan, its exchange's effective ring bandwidth, and a worker's link bandwidth [byte/s]."""
 
     training: TrainingPlan
     bandwidth: float
@@ -174,7 +174,7 @@ class LinkedTraining(NamedTuple):
 
 
 def read_training(job: Job, candidates: Sequence[Candidate]) -> LinkedTraining | str:
-    """Return the training of a job with an exchange of all values, or why a closed form does not hold for it.
+    """Return a job's training plan with a dense exchange, or why closed forms do not apply.
 
     An exchange is timed on the network of the job, whole and by half, which gives its latency and its bandwidth.
     """
@@ -207,7 +207,7 @@ def read_training(job: Job, candidates: Sequence[Candidate]) -> LinkedTraining |
 
 
 def link_rates(job: Job) -> Floats:
-    """Return the bandwidth of all links of each worker together [byte/s], shape (P,), as they are at the start."""
+    """Return each worker's total link bandwidth at the start [byte/s], shape (P,)."""
     routes = job.network(0).links.routes
     leaving = pd.Series(routes.bandwidth).groupby([source for source, _ in routes.links]).sum()
     hosts = range(job.source.workers) if job.placement is None else job.placement
@@ -215,7 +215,7 @@ def link_rates(job: Job) -> Floats:
 
 
 def _with_rounds(training: TrainingPlan, job: Job, candidate: Candidate) -> TrainingPlan:
-    """Return a training with its exchanges: after inner steps, or beside the backward pass."""
+    """Return the plan with the job's exchange period and buckets."""
     own = job.strategy
     if own is None:
         overlap, entries = job_overlap(job, [candidate]), job.source.parameters
@@ -245,7 +245,7 @@ COLUMNS = table_columns("step goals")
 def utilisation_summary(
     scenario: Scenario, job: Job, linked: LinkedTraining, goals: Sequence[float], off: float
 ) -> Summary:
-    """Return the answer to how much of the time workers compute, and what the goals need.
+    """Return a summary of the compute share of training time, and of what the goals require.
 
     `off` is the share by which computing and the bandwidth may be off.
     """
@@ -287,7 +287,7 @@ def utilisation_summary(
 
 
 def goal_sentence(row: Mapping[str, Any]) -> str:
-    """Return what a utilisation needs, in words."""
+    """Return a sentence on what a utilisation goal requires."""
     rate, goal = [row[name] for name in _ENDS_OF_RATE], percent(row["utilisation"])
     needs, joined = f"{goal} needs {interval_text(*rate, unit='rate')}", "or"
     if rate[0] is None:
@@ -299,7 +299,7 @@ def goal_sentence(row: Mapping[str, Any]) -> str:
 
 
 def goal_rows(linked: LinkedTraining, goals: Sequence[float], off: float, *, periodic: bool) -> list[dict[str, Any]]:
-    """Return the rows of `COLUMNS` for utilisations; a training that is not `periodic` has no period to choose."""
+    """Return a row per utilisation goal with keys `COLUMNS`; `periodic` adds the exchange period."""
     training, scale, rows = linked.training, linked.link / linked.bandwidth, []
     for goal in goals:
 

@@ -63,7 +63,7 @@ def ranking_summary(found: Ranking) -> Summary:
 
 
 def _answer(found: Ranking) -> str:
-    """Return who is the fastest, how sure that is, and how far from the best dense exchange."""
+    """Return text on the fastest exchange, its probability, and its lead over the best dense exchange."""
     best, chance = found.best, dict(zip((row.label for row in found.rows), found.likely.fastest.tolist(), strict=True))
     tied = [row.label for row in found.rows if row.label in found.tied][:_NAMED]
     alike = [*found.found.alike.get(best.label, ())]
@@ -88,7 +88,7 @@ def _answer(found: Ranking) -> str:
 
 
 def _against_dense(found: Ranking) -> str:
-    """Return how the best compressed exchange compares with the best that sends the whole gradient."""
+    """Return text on the lead of the best compressed exchange over the best dense one."""
     dense, sparse = found.dense, next((row for row in found.rows if row.kind == "sparse"), None)
     if dense is None or sparse is None:
         return ""
@@ -100,7 +100,7 @@ def _against_dense(found: Ranking) -> str:
 
 
 def _milliseconds(found: Ranking, row: JobForecast) -> str:
-    """Return the time of an iteration with its interval."""
+    """Return text with the iteration time of a row and its interval."""
     place = found.rows.index(row)
     each, low, high = (one / row.iterations for one in (row.seconds, *_ends(found, place)))
     if not determined(low, high):
@@ -115,7 +115,7 @@ def _ends(found: Ranking, place: int) -> tuple[float, float]:
 
 
 def _rows(found: Ranking) -> Iterator[dict[str, Any]]:
-    """Yield the rows, the fastest first, and last those that have not settled."""
+    """Yield table rows, the fastest first, rows without a steady part last."""
     for place, row in enumerate(found.rows):
         low, high = _ends(found, place)
         known = determined(low, high)
@@ -165,14 +165,14 @@ def _row(found: Ranking, row: JobForecast) -> dict[str, Any]:
 
 
 def to_best_text(over: float, place: int, *, tied: bool = False) -> str:
-    """Return how far a row is behind the first, by this fraction of its time."""
+    """Return text on how far a row is behind the fastest: `over` is the extra time as a fraction."""
     if tied or not place:
         return "tied" if place else "best"
     return f"{three_digits(1 + over)}x" if over >= 1 else percent(over, "+")
 
 
 def evidence_text(evidence: Evidence) -> str:
-    """Return how well times are known, and under which conditions that was measured."""
+    """Return text on the evidence level of predicted times, and the measured conditions behind it."""
     if not evidence.because:
         return f"{evidence.level}: measured conditions enclose these."
     known, _, here = evidence.because.partition("; here ")
@@ -180,7 +180,7 @@ def evidence_text(evidence: Evidence) -> str:
 
 
 def assumed_text(loaded: Scenario, found: Ranking | None = None) -> str:
-    """Return what is as in the scenario ``base``, and what a scenario does not say."""
+    """Return text on the values taken from the scenario ``base``, and on defaults."""
     config, document, said = loaded.config, loaded.document, list[str]()
     if loaded.name == BASE:
         base = load(BASE).config
@@ -207,7 +207,7 @@ def assumed_text(loaded: Scenario, found: Ranking | None = None) -> str:
 
 
 def _depends_text(found: Ranking) -> str:
-    """Return which links, densities and workers would change the first place, and how wrong links may be."""
+    """Return text on the link, density and worker values at which the fastest exchange changes."""
     if not found.flips:
         return (
             ""
@@ -243,7 +243,7 @@ def _next_text(found: Ranking) -> str:
 
 
 def _notes(found: Ranking) -> list[str]:
-    """Return what else is to be said, a line each."""
+    """Return notes on a ranking as text lines: ties, refused exchanges, sampling, memory, and sources of costs."""
     decision, run = found.found, found.run
     seconds = {row.label: row.seconds for row in found.rows}
     among = [row.candidate for row in (*decision.rows, *decision.aside)]
@@ -280,7 +280,7 @@ def _notes(found: Ranking) -> list[str]:
 
 
 def _details(found: Ranking) -> dict[str, Any]:
-    """Return what JSON has beside rows; names end in units."""
+    """Return the JSON fields of a ranking other than its rows; names end in units."""
     job, decision, assumed = found.run.job, found.found, found.assumed
     gain = decision.gain_over_dense()
     compute_time = found.loaded.compute_time

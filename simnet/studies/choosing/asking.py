@@ -23,7 +23,7 @@ def choice(
     link_uncertainty: float = 2.0,
     jobs: int | None = None,
 ) -> Summary:
-    """Return the answer; see `simnet.choose`."""
+    """Return the answer to a `simnet choose` request: a ranking, a comparison of jobs, or a grid."""
     from simnet.studies.choosing import answering, grids, ranking, side_by_side
 
     def again(more: Sequence[str]) -> Scenario:
@@ -50,5 +50,5 @@ def choice(
 
 
 def _is_choice(axis: str) -> bool:
-    """Return whether an axis is about how to train, which is chosen, and not about where."""
+    """Return whether a grid axis sets the training strategy, a choice rather than a condition."""
     return "strategy" in axis.partition("=")[0].split(".")

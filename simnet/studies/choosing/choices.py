@@ -19,12 +19,12 @@ _ANY = 256
 
 
 def exchange_kind(one: Candidate) -> Kind:
-    """Return what an exchange sends."""
+    """Return the kind of an exchange: dense, half (fp16) or sparse."""
     return "dense" if one.scheme == "dense" else "half" if one.scheme == "fp16" else "sparse"
 
 
 def usual_exchanges(per_node: int = 1) -> list[Candidate]:
-    """Return what there is to choose from, where so many workers share a node.
+    """Return the default candidates of a choice, two-level ones included if workers share nodes.
 
     Examples
     --------
@@ -64,7 +64,7 @@ def same_exchange(candidate: Candidate) -> tuple[str, str]:
 
 
 def follows_gradients(candidate: Candidate) -> bool:
-    """Return whether what an exchange sends depends on the gradients; false where its options are wrong."""
+    """Return whether the volume of an exchange depends on the gradients; False for invalid options."""
     try:
         made = sparsifier_models.create(candidate.scheme, 4, _ANY, 0.1, layers=[("", _ANY)], **candidate.options)
     except ValueError:

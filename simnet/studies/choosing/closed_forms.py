@@ -39,7 +39,7 @@ AGREE = 0.02
 
 @dataclass(frozen=True)
 class OperatingPoint:
-    """A job on links that are all alike, latency [s] and bandwidth [byte/s]; fields may be arrays that broadcast.
+    """A job on uniform links, latency [s] and bandwidth [byte/s]; fields may be arrays that broadcast.
 
     Examples
     --------
@@ -55,26 +55,26 @@ class OperatingPoint:
 
     @cached_property
     def kept(self) -> Floats:
-        """Entries that a worker keeps, k = ceil(c n)."""
+        """Entries selected by a worker, k = ceil(c n)."""
         # What binary fractions add to a product that is a whole number in decimal is less than that.
         exact = np.multiply(np.asarray(self.parameters, dtype=np.float64), self.density)
         return np.asarray(np.maximum(np.ceil(exact * (1 - 1e-12)), 1.0))
 
     def at(self, quantity: str, values: Number) -> OperatingPoint:
-        """Return the point with other values of one field."""
+        """Return a copy of the point with one field replaced."""
         changed: dict[str, Any] = {quantity: values}
         return replace(self, **changed)
 
 
 class FormEstimate(NamedTuple):
-    """The time to send, and to select and put together [s]; of the shape of the operating point."""
+    """Communication time and selection-and-merge time [s]; same shape as the operating point."""
 
     communicate: Floats
     select: Floats
 
     @property
     def seconds(self) -> Floats:
-        """Both together [s]."""
+        """Total time [s]."""
         return np.asarray(self.communicate + self.select)
 
 
@@ -83,7 +83,7 @@ CostModel: TypeAlias = Callable[[Candidate, OperatingPoint], FormEstimate]
 
 
 class ClosedForms(NamedTuple):
-    """Closed forms of the iterations of a job: its exchanges in order, where it is, and the time of each anywhere."""
+    """Closed forms of a job: its exchanges, fastest first, its operating point, and an iteration-time model."""
 
     among: Sequence[Candidate]
     point: OperatingPoint
@@ -91,7 +91,7 @@ class ClosedForms(NamedTuple):
 
 
 def closed_forms(loaded: Scenario, run: Run, found: WholeJob) -> ClosedForms | None:
-    """Return the closed forms of a job; None where there are none.
+    """Return the closed forms of a job; None unless they apply.
 
     There are some on a star of constant links without a stack, of the usual exchanges.
     """
@@ -119,7 +119,7 @@ def _usual() -> frozenset[tuple[str, str]]:
 
 
 def by_closed_form(device: DeviceProfile) -> CostModel:
-    """Return the cost model of single exchanges, of the usual ones.
+    """Return the cost model of single exchanges, for the usual schemes, on a device.
 
     Examples
     --------
@@ -142,7 +142,7 @@ def by_closed_form(device: DeviceProfile) -> CostModel:
 
 
 def _kernel_calls(one: Candidate, point: OperatingPoint) -> list[DeviceOp]:
-    """Return what a worker goes through to select and to put together, of a usual exchange."""
+    """Return the kernels that a worker runs for selection and merge in a usual exchange."""
     kept, entries = point.kept, point.parameters
     if one.scheme == "topk":
         calls = [DeviceOp("gather", kept), DeviceOp("scatter", kept), DeviceOp("pack", kept)]
@@ -184,6 +184,6 @@ def iteration_model(job: Job) -> CostModel:
 
 
 def fastest_by_form(among: Sequence[Candidate], point: OperatingPoint, model: CostModel) -> tuple[np.ndarray, Floats]:
-    """Return which exchange is fastest, as its place among them, and its time [s]; of equals the first."""
+    """Return the index of the fastest exchange and its time [s], at each point; ties go to the first."""
     times = np.stack(np.broadcast_arrays(*(model(one, point).seconds for one in among)))
     return times.argmin(axis=0), times.min(axis=0)

@@ -42,7 +42,7 @@ _SIDE = 21
 
 
 class Flip(NamedTuple):
-    """The nearest value of a quantity from which on another choice is the fastest, above the point or below."""
+    """The nearest value of a quantity, above or below the job's, at which another exchange becomes fastest."""
 
     quantity: str
     value: float
@@ -51,7 +51,7 @@ class Flip(NamedTuple):
 
 
 class Misjudged(NamedTuple):
-    """What it costs if latency and bandwidth are off by up to a `factor`, either way.
+    """Cost of choosing with latency and bandwidth estimates that are off by up to a `factor`, either way.
 
     At `worst` the first is slower than the fastest by this fraction, where that is another; it `holds` in this share of
     the range, on a logarithmic grid.
@@ -66,7 +66,7 @@ class Misjudged(NamedTuple):
 
 
 def _agree(forms: ClosedForms, found: WholeJob) -> bool:
-    """Return whether the first two exchanges take as long as simulated, within `AGREE`."""
+    """Return whether closed forms match the simulated times of the two fastest exchanges within `AGREE`."""
     pairs = zip(forms.among, found.rows[:2], strict=False)
     took = [(float(forms.model(one, forms.point).seconds), row.seconds / row.iterations) for one, row in pairs]
     return all(abs(said - seconds) <= AGREE * seconds for said, seconds in took)
@@ -75,7 +75,7 @@ def _agree(forms: ClosedForms, found: WholeJob) -> bool:
 def first_place_flips(
     load: Callable[[Sequence[str]], Scenario], loaded: Scenario, run: Run, found: WholeJob, factor: float
 ) -> tuple[tuple[Flip, ...] | None, Misjudged | None]:
-    """Return the nearest value of each quantity with another first place, and what misjudged links cost.
+    """Return the nearest value of each quantity that changes the fastest exchange, and the cost of wrong links.
 
     None where closed forms do not say it: where they do not agree with what the first two take, or simulations `AWAY`
     on both sides of a value do not confirm it.
@@ -90,7 +90,7 @@ def first_place_flips(
 
 
 def _is_confirmed(load: Callable[[Sequence[str]], Scenario], flip: Flip, found: WholeJob, workers: int) -> bool:
-    """Return whether the first exchange is the faster one before a flip, and the other behind it, as simulated."""
+    """Return whether simulations confirm a flip: the fastest exchange before it, and the other one after it."""
     rivals = [(row.candidate, row.kind) for row in found.rows if row.label in (found.best.label, flip.label)]
     step = AWAY if flip.up else 1 / AWAY
     sides = {found.best.label: flip.value / step, flip.label: flip.value * step}
@@ -108,7 +108,7 @@ def _is_confirmed(load: Callable[[Sequence[str]], Scenario], flip: Flip, found: 
 
 
 def _nearest_flips(forms: ClosedForms, quantity: str) -> Iterator[Flip]:
-    """Yield the nearest flip below and above; the first of the choices is the fastest at the point."""
+    """Yield the nearest flip below and above; the first candidate is fastest at the operating point."""
     choices, point, model = forms
     own = float(getattr(point, quantity))
     for up in (False, True):
@@ -132,7 +132,7 @@ def _nearest_flips(forms: ClosedForms, quantity: str) -> Iterator[Flip]:
 
 
 def _quantity_values(point: OperatingPoint, quantity: str, up: bool) -> Floats:
-    """Return values of a quantity away from that of the point, the nearest first."""
+    """Return trial values of a quantity on one side of the point's value, the nearest first."""
     own = float(getattr(point, quantity))
     if quantity == "workers":
         return np.arange(own + 1, _MOST_WORKERS + 1) if up else np.arange(own - 1, 1, -1)

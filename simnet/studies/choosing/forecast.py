@@ -22,7 +22,7 @@ PAIRED = 32
 
 @dataclass(frozen=True)
 class JobForecast:
-    """What a job takes with one exchange throughout, or under a policy, from a sample of its iterations.
+    """Predicted duration of a job under one exchange or policy, from a sample of its iterations.
 
     The sample has ``stands_for``, for how many iterations each stands, their mean ``iteration_s`` and ``expected_s``,
     how long they were expected to last in all, by their links, up to a factor [s]. `sent` is bytes a worker sends in an
@@ -38,17 +38,17 @@ class JobForecast:
 
     @property
     def label(self) -> str:
-        """Its name in tables and figures."""
+        """Label in tables and figures."""
         return self.candidate.label
 
     @property
     def simulated(self) -> int:
-        """How many iterations were simulated."""
+        """Number of simulated iterations."""
         return len(self.sample)
 
     @property
     def complete(self) -> bool:
-        """Whether all of them were."""
+        """Whether all iterations were simulated."""
         return self.simulated == self.iterations
 
     @property
@@ -58,7 +58,7 @@ class JobForecast:
 
     @property
     def error(self) -> float:
-        """Standard error of that for the iterations left out [s]; 0 if there are none."""
+        """Standard error of the job's duration due to sampling [s]; 0 without sampling."""
         return total_time(*map(self.column, ("iteration_s", "stands_for", "expected_s")))[1]
 
     def column(self, name: str) -> Floats:
@@ -66,7 +66,7 @@ class JobForecast:
         return self.sample[name].to_numpy(dtype=np.float64)
 
     def spread(self) -> tuple[float, float]:
-        """Return what an iteration lasts as the job goes on [s]: one in twenty takes less, one in twenty more."""
+        """Return the 5th and 95th percentile of iteration times over the job [s]."""
         seconds = self.column("iteration_s")
         order = np.argsort(seconds)
         upto = np.cumsum(self.column("stands_for")[order]) / self.iterations
@@ -74,26 +74,26 @@ class JobForecast:
         return float(low), float(high)
 
     def shares(self) -> dict[str, float]:
-        """Return in which share of the iterations each exchange took place, the largest first."""
+        """Return the share of iterations in which each exchange was used, the largest first."""
         times = self.sample.groupby("choice", sort=False)["stands_for"].sum() / self.iterations
         return {str(one): float(share) for one, share in times.sort_values(ascending=False, kind="stable").items()}
 
 
 class Gain(NamedTuple):
-    """A policy against the best fixed exchange, over the same iterations."""
+    """A policy compared with the best fixed exchange over the same iterations."""
 
     policy: JobForecast
     fixed: JobForecast
 
     @property
     def saved(self) -> float:
-        """Share of the time that the policy saves; negative if it takes longer."""
+        """Fraction of time that the policy saves; negative if it is slower."""
         return 1 - self.policy.seconds / self.fixed.seconds if self.fixed.seconds > 0 else 0.0
 
 
 @dataclass(frozen=True)
 class WholeJob:
-    """The decision on a job: a row per exchange that has settled, the fastest first, and what policies gain over it.
+    """Ranking of exchanges for a job, the fastest first, with the gains of adaptive policies.
 
     `per_stretch` takes the fastest exchange of each iteration; `flexible` are the scenario's policies, or a usual one.
     `alike` has exchanges by the label of the row whose times they share, `aside` those that have not settled.
@@ -110,26 +110,26 @@ class WholeJob:
 
     @property
     def best(self) -> JobForecast:
-        """The fastest."""
+        """The fastest row."""
         return self.rows[0]
 
     def tied(self, row: JobForecast) -> bool:
-        """Return whether a row is slower than the fastest by no more than samples leave open, or takes as long."""
+        """Return whether a row is tied with the fastest, within the sampling error or by `takes_as_long`."""
         left_open = row.seconds - self.best.seconds <= 2 * error_between(row, self.best)
         return row is not self.best and (left_open or self.takes_as_long(row))
 
     def takes_as_long(self, row: JobForecast) -> bool:
-        """Return whether a row takes as long as the fastest: `simnet.report.paired.fastest`."""
+        """Return whether a row's time equals the fastest's within the tie limits of `simnet.report.paired.fastest`."""
         seconds = {one.label: one.seconds for one in self.rows}
         return row.label in fastest(seconds, self.starts.around(seconds))
 
     @property
     def tied_with(self) -> list[str]:
-        """The labels of all that are tied with the fastest, and of those that are alike."""
+        """Labels of exchanges with times equal to, or tied with, the fastest."""
         return [*self.alike.get(self.best.label, ()), *(row.label for row in self.rows if self.tied(row))]
 
     def gain_over_dense(self) -> float:
-        """Return how many times as fast as with the whole gradient the job is with a compressed one.
+        """Return the speedup of the fastest compressed exchange over the fastest dense one.
 
         Both with the fastest row of their kind; NaN if there is none of one.
         """
@@ -139,7 +139,7 @@ class WholeJob:
 
 
 def error_between(row: JobForecast, best: JobForecast) -> float:
-    """Return the standard error of by how much a row is slower than another [s].
+    """Return the standard error of the time difference between two rows [s].
 
     Where both were tried at the same moments they had the same links, and what these do to both is no matter. Nor is it
     where iterations were weighed by the links.
@@ -162,7 +162,7 @@ def error_between(row: JobForecast, best: JobForecast) -> float:
 
 
 def leading_iterations(rows: Sequence[JobForecast]) -> dict[str, float]:
-    """Return in how many iterations, of those that the fastest row of each moment has, each row is it, by label."""
+    """Return the number of iterations in which each row is the fastest, by label."""
     of = [_block_speeds(row) for row in rows]
     ends = np.unique(np.concatenate([ends for ends, _ in of]))
     ends = ends[ends <= min(one[-1] for one, _ in of)]
@@ -173,6 +173,6 @@ def leading_iterations(rows: Sequence[JobForecast]) -> dict[str, float]:
 
 
 def _block_speeds(row: JobForecast) -> tuple[Floats, Floats]:
-    """Return when the blocks of a row end [s], and the iterations per second in each."""
+    """Return the end of each block of a row's sample [s], and its iterations per second."""
     seconds = np.maximum(row.column("iteration_s"), 1e-300)
     return np.cumsum(seconds * row.column("stands_for")), 1 / seconds

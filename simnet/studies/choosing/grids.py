@@ -47,10 +47,10 @@ Cell = tuple[str, ...]
 
 
 class MapSummary(Summary):
-    """What is fastest in each cell of a map."""
+    """Summary of a decision map: the fastest exchange in each cell."""
 
     def text(self, width: int = WIDTH, *, wide: bool = False) -> str:
-        """Return the answer for a console: of each exchange in how many cells it is first."""
+        """Return the answer for a console: the number of cells in which each exchange is fastest."""
         rows = [{"exchange": label, "share": share} for label, share in self.details["shares"].items()]
         columns = [Column("exchange", "fastest", "text"), Column("share", "of the map", "percent")]
         fields = {name: getattr(self, name) for name in ("answer", "evidence", "assumed", "next", "notes")}
@@ -59,7 +59,7 @@ class MapSummary(Summary):
 
 @dataclass(frozen=True)
 class CellRequest:
-    """What every cell has in common: the scenario, the fields that are set, whether all is simulated, policies."""
+    """Request shared by all cells: scenario, overrides, whether to simulate every iteration, and policies."""
 
     source: str | Path
     overrides: tuple[str, ...]
@@ -67,12 +67,12 @@ class CellRequest:
     policies: tuple[str, ...] = ()
 
     def load(self, cell: Sequence[str], more: Sequence[str]) -> Any:
-        """Return the scenario of a cell."""
+        """Return the scenario of a cell with further overrides."""
         return load_job(self.source, [*self.overrides, *cell, *more])
 
 
 def grid_summary(asked: CellRequest, axes: Sequence[str], jobs: int | None = None) -> Summary:
-    """Return the choice in each cell of a grid, whose axes are as ``--grid`` has them."""
+    """Return a summary of the fastest exchange in each cell of a grid; axes are ``--grid`` texts."""
     groups = [grid.moving_together(text) for text in axes]
     flat = [one for group in groups for one in group]
     names = [one.name.rpartition(".")[2] for one in flat]
@@ -95,7 +95,7 @@ def grid_summary(asked: CellRequest, axes: Sequence[str], jobs: int | None = Non
 
 
 def axis_fields(text: str) -> list[str]:
-    """Return the field of an axis with each of its values."""
+    """Return the assignments ``field=value`` of an axis."""
     one = grid.axis(text)
     return [f"{one.name}={value}" for value in one.values]
 
@@ -115,7 +115,7 @@ def _simulated(asked: CellRequest, cells: Sequence[Cell], jobs: int | None) -> l
 
 
 def cell_row(asked: CellRequest, cell: Cell, report: Callable[[float], None] = lambda done: None) -> dict[str, Any]:
-    """Return what is fastest in a cell, its time, how sure that is, and what is next."""
+    """Return the table row of a cell: fastest exchange, its time and probability, and the runner-up."""
     found = rank(partial(asked.load, cell), exact=asked.exact, policies=asked.policies, flips=False)
     best, chance = found.best, float(found.likely.fastest[0])
     low, high = (float(one[0]) / best.iterations for one in (found.likely.low, found.likely.high))
@@ -164,7 +164,7 @@ def _table_summary(asked: CellRequest, values: Mapping[str, Sequence[str]], rows
 
 
 def _where_text(rows: Sequence[Mapping[str, Any]], column: Column) -> str:
-    """Return what is fastest where."""
+    """Return text on the number of cells in which each exchange is fastest."""
     first = list(dict.fromkeys(one["exchange"] for one in rows))
     if len(first) == 1:
         return f"{first[0]} is first in all {len(rows)} cells."
@@ -175,7 +175,7 @@ def _where_text(rows: Sequence[Mapping[str, Any]], column: Column) -> str:
 def _map_summary(
     asked: CellRequest, axes: Mapping[str, Sequence[str]], jobs: int | None, densities: Sequence[float] = ()
 ) -> Summary:
-    """Return a map over two quantities by closed forms; where these do not agree with simulations, of fewer cells.
+    """Return a map over two quantities by closed forms, or by simulating fewer cells if these disagree.
 
     Its table for run time chooses among densities, too, if there are several.
     """
@@ -229,7 +229,7 @@ def _map_summary(
 
 
 def _table_text(forms: ClosedForms | None, made: Map, found: Ranking, densities: Sequence[float]) -> str:
-    """Return the table for run time, which weighs objectives as a policy `moo` of the scenario does."""
+    """Return the JSON policy table of a map, with the objective weights of a `moo` policy in the scenario."""
     centres = {one.name: one.values for one in (made.x, made.y)}
     loaded, job = found.loaded, found.run.job
     if forms is None:
@@ -249,7 +249,7 @@ def _numbers(name: str, texts: Sequence[str]) -> Floats:
 
 
 def _thinned(values: Floats) -> Floats:
-    """Return about `_COARSE` of the values, the ends among them."""
+    """Return about `_COARSE` evenly spaced values, both ends included."""
     places = np.unique(np.linspace(0, len(values) - 1, min(_COARSE, len(values))).round().astype(int))
     return np.asarray(values[places])
 
@@ -260,14 +260,14 @@ def _fields(name: str, value: float) -> str:
 
 
 class Check(NamedTuple):
-    """Of some cells: how much longer the first by closed forms takes than the fastest, and how far off its time is."""
+    """Error of closed forms at checked cells: extra time of their choice, and error of its time, as fractions."""
 
     lost: float
     off: float
 
 
 def _check(asked: CellRequest, forms: ClosedForms, made: Map) -> Check:
-    """Hold closed forms against simulations at cells that are spread over a map."""
+    """Compare closed forms with simulations at cells spread over a map, and return their largest errors."""
     lost = off = 0.0
     cells = np.unique(np.linspace(0, made.which.size - 1, LOOKED_AT).round().astype(int))
     for place in track_progress(cells.tolist(), 0.5):
@@ -288,7 +288,7 @@ def _check(asked: CellRequest, forms: ClosedForms, made: Map) -> Check:
 
 
 def _simulated_map(asked: CellRequest, found: Ranking, values: Mapping[str, Floats], jobs: int | None) -> Map:
-    """Return a map whose cells are simulated."""
+    """Return a map with every cell simulated."""
     (x, along), (y, down) = values.items()
     cells = [(_fields(y, float(b)), _fields(x, float(a))) for b in down for a in along]
     rows = _simulated(replace(asked, exact=False), cells, jobs)

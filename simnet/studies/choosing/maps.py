@@ -35,23 +35,23 @@ class Axis(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Its column."""
+        """Column name."""
         return _SHOWN[self.name][0]
 
     @property
     def unit(self) -> Unit:
-        """What the column holds."""
+        """Unit of the column."""
         return _SHOWN[self.name][1]
 
     @property
     def drawn(self) -> MapAxis:
-        """The axis of the figure."""
+        """The axis as drawn in the figure."""
         return MapAxis(self.name, [_SHOWN[self.name][2](one) for one in self.values.tolist()])
 
 
 @dataclass(frozen=True, eq=False)
 class Map:
-    """Which exchange is fastest in each cell; seconds of an iteration have shape (exchanges, values of y, of x)."""
+    """Fastest exchange over two quantities, from iteration times of shape (exchanges, y values, x values)."""
 
     among: Sequence[Candidate]
     x: Axis
@@ -60,18 +60,18 @@ class Map:
 
     @property
     def which(self) -> NDArray[np.intp]:
-        """Place of the fastest, cell by cell; of equals the first."""
+        """Index of the fastest exchange in each cell, shape (y, x); ties go to the first."""
         return np.asarray(self.seconds.argmin(axis=0))
 
     @property
     def tied(self) -> NDArray[np.bool_]:
-        """Which exchanges are tied as the fastest, by `simnet.report.paired.TIE`; none where one is alone."""
+        """Mask of exchanges tied for fastest, within `simnet.report.paired.TIE`; shape (exchanges, y, x)."""
         close = self.seconds <= (1 + TIE) * self.seconds.min(axis=0)
         return np.asarray(close & (close.sum(axis=0) > 1))
 
     @property
     def names(self) -> NDArray[np.object_]:
-        """The fastest, cell by cell, shape (len(y), len(x)); all that are tied where some are, and that they are."""
+        """Label of the fastest exchange in each cell, or of all tied ones; shape (len(y), len(x))."""
         labels = [one.label for one in self.among]
         tied, found = self.tied, np.array(labels, dtype=object)[self.which]
         close = tied.any(axis=0)
@@ -96,7 +96,7 @@ class Map:
         ]
 
     def shares(self) -> dict[str, float]:
-        """Return the share of the cells in which each exchange is the fastest, or some are tied, the largest first."""
+        """Return the share of cells in which each exchange, or set of tied ones, is fastest; largest first."""
         shares = pd.Series(self.names.ravel()).value_counts(normalize=True)
         return {str(label): float(share) for label, share in shares.items()}
 
@@ -107,7 +107,7 @@ def map_of(
     among: Sequence[Candidate] = (),
     seconds: Floats | None = None,
 ) -> Map:
-    """Return the map of closed forms over two quantities, or of times that are known."""
+    """Return the map of the fastest exchange over two quantities, from closed forms or given `seconds`."""
     (x, along), (y, down) = values.items()
     if forms is not None:
         among = forms.among

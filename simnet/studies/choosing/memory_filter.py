@@ -15,7 +15,7 @@ from simnet.training.job.memory import WorkerMemory, exchange_memory, with_share
 
 
 class Held(NamedTuple):
-    """What a worker holds with each choice, by label, and what a device holds [byte], if that counts.
+    """Worker memory of each candidate by label, and the memory limit of a device [byte], if any.
 
     `unsettled` says why choices have no rank that have not settled.
     """
@@ -27,14 +27,14 @@ class Held(NamedTuple):
 
     @property
     def ruled_out(self) -> dict[str, str]:
-        """Which choices need more than there is, and what they need."""
+        """Candidates over the memory limit, with the memory that they need as text."""
         if self.limit is None:
             return {}
         limit = self.limit
         return {label: cost_summary.memory_refusal(one, limit) for label, one in self.each.items() if one.peak > limit}
 
     def left(self, among: Sequence[tuple[Candidate, Kind]]) -> tuple[tuple[Candidate, Kind], ...]:
-        """Return the exchanges that are not ruled out; InputError if none is left."""
+        """Return the candidates within the memory limit; InputError if none is left."""
         refused = self.ruled_out
         found = tuple(one for one in among if one[0].label not in refused)
         if among and not found:
@@ -42,13 +42,13 @@ class Held(NamedTuple):
         return found
 
     def sentences(self) -> list[str]:
-        """Return what is ruled out, and what is assumed."""
+        """Return text lines on excluded candidates and on assumptions about memory."""
         unsettled = [f"{label} has not settled, and has no rank: {why}." for label, why in self.unsettled.items()]
         told = [f"{label} is ruled out: it {why}." for label, why in self.ruled_out.items()]
         return [*unsettled, *([*told, self.assumed] if self.each else [])]
 
     def figures(self) -> dict[str, Any]:
-        """Return the same for programs; names end in units."""
+        """Return the memory figures as JSON fields; names end in units."""
         limit = None if self.limit is None else round(self.limit)
         return {
             "limit_B": limit,
@@ -58,12 +58,12 @@ class Held(NamedTuple):
         }
 
     def of(self, label: str) -> dict[str, Any]:
-        """Return what programs are told of a choice."""
+        """Return the JSON memory fields of a candidate; empty if its memory is unknown."""
         return {"memory": cost_summary.memory_summary(self.each[label])} if label in self.each else {}
 
 
 def held_on_job(job: Job, among: Sequence[Candidate]) -> Held:
-    """Return what a worker of a job holds with each exchange; of one that cannot do the job nothing is said."""
+    """Return the worker memory of a job under each candidate, without candidates that fail."""
     each, kept = {}, with_shared_gradients(job)
     for one in among:
         try:

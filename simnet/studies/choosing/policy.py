@@ -37,7 +37,7 @@ _WHERE = ("allgather", "collective")
 
 
 def table_of_map(made: Map, loaded: Scenario, job: Job) -> PolicyTable:
-    """Return the table of a map over latency and bandwidth whose cells were simulated."""
+    """Return the policy table of a simulated map over latency and bandwidth."""
     seconds = made.seconds if made.y.name == "latency" else made.seconds.swapaxes(1, 2)
     levelled = [one.scheme.startswith(PREFIX) for one in made.among]
     # Who reads the table at run time has no two levels.
@@ -57,7 +57,7 @@ def make(
     densities: Sequence[float] = (),
     weights: moo.ObjectiveWeights | None = None,
 ) -> PolicyTable:
-    """Return the table of closed forms whose cells have these centres [s], [byte/s].
+    """Return the policy table by closed forms, for cells centred at these latencies [s] and bandwidths [byte/s].
 
     Among several densities the knee of the objectives is taken, or the weighted choice.
     """
@@ -111,7 +111,7 @@ def _table(
     latency: Floats,
     bandwidth: Floats,
 ) -> PolicyTable:
-    """Return a table whose cells have these exchanges and densities; both are of shape (latencies, bandwidths)."""
+    """Return a policy table from exchange indices and densities, both of shape (latencies, bandwidths)."""
     # Whatever is asked for, the whole gradient is sent whole.
     sparse = np.array([exchange_kind(one) == "sparse" for one in among])
     cells = list(zip(which.ravel().tolist(), np.where(sparse[which], density, 1.0).ravel().tolist(), strict=True))
@@ -127,7 +127,7 @@ def _table(
 
 
 def edges_around(centres: Floats) -> tuple[float, ...]:
-    """Return edges of cells by their centres, six digits each, so that the file says what was computed.
+    """Return cell edges at geometric means of the centres, rounded to six digits.
 
     Examples
     --------
@@ -142,7 +142,7 @@ def edges_around(centres: Floats) -> tuple[float, ...]:
 
 
 def entry(candidate: Candidate, density: float) -> TableEntry:
-    """Return an exchange as it stands in a table."""
+    """Return an exchange and its density as a policy-table entry."""
     kind = exchange_kind(candidate)
     kept = density if kind == "sparse" else 1.0
     options: dict[str, Any] = dict(candidate.options)
@@ -152,7 +152,7 @@ def entry(candidate: Candidate, density: float) -> TableEntry:
 def _mean_gain(
     one: Candidate, density: float, job: Job, loaded: Scenario, known: dict[tuple[object, ...], float]
 ) -> float:
-    """Return the mean compression gain of an exchange on the gradients of a job, and keep it among those known."""
+    """Return the mean compression gain of an exchange on a job's gradients, cached in `known`."""
     if exchange_kind(one) != "sparse":
         # What half precision rounds off is less than 1e-6 of the squares.
         return 1.0
@@ -176,7 +176,7 @@ def _mean_gain(
 
 
 def measured_at(density: float) -> tuple[int, int]:
-    """Return from which iteration to before which one a gain is measured.
+    """Return the range of iterations, first and end, over which a compression gain is averaged.
 
     Residuals grow until what is sent balances what is new, which takes the longer the less is sent.
 

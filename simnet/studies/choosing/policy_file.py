@@ -38,7 +38,7 @@ class _FilePart(pydantic.BaseModel):
 
 
 class TableEntry(_FilePart):
-    """A choice of a table; its density is 1 where the whole gradient is sent."""
+    """A choice in a policy table: an exchange and its density, 1 for dense exchanges."""
 
     label: _Text
     scheme: _Text
@@ -55,7 +55,7 @@ class TableEntry(_FilePart):
 
 
 class MadeFor(_FilePart):
-    """What a table was made for."""
+    """The job for which a policy table was made, and the method."""
 
     title: _Text
     workers: Annotated[int, Field(ge=1)]
@@ -68,7 +68,7 @@ class MadeFor(_FilePart):
 
 
 class CellEdges(_FilePart):
-    """Where cells begin and end, ascending, one more than there are cells."""
+    """Ascending cell edges of both axes, one more than cells."""
 
     latency_s: Annotated[tuple[_Positive, ...], Field(min_length=2, max_length=10_000)]
     bandwidth_B_per_s: Annotated[tuple[_Positive, ...], Field(min_length=2, max_length=10_000)]  # noqa: N815
@@ -82,7 +82,7 @@ class CellEdges(_FilePart):
 
 
 class TableLookup(NamedTuple):
-    """What a table says of a state of the network."""
+    """Result of a table lookup at a latency and bandwidth."""
 
     entry: TableEntry
     """The choice."""
@@ -91,7 +91,7 @@ class TableLookup(NamedTuple):
 
 
 class PolicyTable(_FilePart):
-    """A policy table: what stands in its file, and what is looked up in it."""
+    """A policy table: exchange and density by latency and bandwidth, as stored in its file."""
 
     version: Literal[2] = 2
     made_for: MadeFor
@@ -115,12 +115,12 @@ class PolicyTable(_FilePart):
 
     @property
     def latency(self) -> Floats:
-        """Edges of the rows [s]."""
+        """Latency edges of the rows [s]."""
         return np.array(self.edges.latency_s)
 
     @property
     def bandwidth(self) -> Floats:
-        """Edges of the columns [byte/s]."""
+        """Bandwidth edges of the columns [byte/s]."""
         return np.array(self.edges.bandwidth_B_per_s)
 
     def lookup(self, latency: float, bandwidth: float) -> TableLookup:
@@ -142,19 +142,19 @@ class PolicyTable(_FilePart):
         return TableLookup(self.choices[int(chosen[0])], ", ".join(said))
 
     def which(self, latency: Floats, bandwidth: Floats) -> NDArray[np.intp]:
-        """Return the numbers of the choices for arrays of states, which broadcast."""
+        """Return the indices of the choices at arrays of latencies and bandwidths, which broadcast."""
         # By the inner edges alone, so that what is outside falls into the nearest cell.
         row = np.searchsorted(self.latency[1:-1], latency, side="right")
         return np.asarray(self._matrix[row, np.searchsorted(self.bandwidth[1:-1], bandwidth, side="right")])
 
     def text(self) -> str:
-        """Return the file: a line per field."""
+        """Return the table as JSON text, one line per field."""
         shown = self.model_dump(mode="json").items()
         return "{" + ",\n ".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in shown) + "}\n"
 
 
 def load_policy(path: str | Path) -> PolicyTable:
-    """Read a table."""
+    """Read and validate a policy-table file."""
     name = str(path)
     text = read_text(Path(path), MAX_BYTES)
     try:

@@ -41,7 +41,7 @@ Load = Callable[[Sequence[str]], Scenario]
 
 @dataclass(frozen=True)
 class Ranking:
-    """The exchanges and policies of a job that have settled, the fastest first.
+    """Ranking of a job's exchanges and policies that reached a steady state, the fastest first.
 
     `tied` are the labels of those tied with the first, without itself. `flips` and `misjudged`, what would change the
     first place and what misjudged links cost, are None where closed forms do not say it. With `exact` all was
@@ -63,21 +63,21 @@ class Ranking:
 
     @property
     def best(self) -> JobForecast:
-        """The fastest."""
+        """The fastest row."""
         return self.rows[0]
 
     def over(self, row: JobForecast) -> float:
-        """Return by which fraction a row is slower than the fastest."""
+        """Return the extra time of a row over the fastest, as a fraction."""
         return row.seconds / self.best.seconds - 1 if self.best.seconds > 0 else 0.0
 
     @property
     def dense(self) -> JobForecast | None:
-        """The fastest exchange that sends the whole gradient."""
+        """The fastest dense exchange; None without one."""
         return next((row for row in self.rows if row.kind != "sparse"), None)
 
 
 def load_job(source: str | Path, overrides: Sequence[str]) -> Scenario:
-    """Return a scenario; where only the size of its model is known, its exchange is by itself, without computing.
+    """Return a scenario; if only its model's size is known, with zero compute time and no overlap.
 
     With a batch the rate of samples is asked for, which has to know how long workers compute.
     """
@@ -89,7 +89,7 @@ def load_job(source: str | Path, overrides: Sequence[str]) -> Scenario:
 
 
 def sampled_fields(loaded: Scenario) -> list[str]:
-    """Return the fields by which a job is made small enough to answer in a second or two.
+    """Return the overrides that shrink a job so that a ranking takes a second or two.
 
     The logic of a gradient that is drawn runs on so few entries that it takes no time, and on so many that each bucket
     selects some. Where links do not change, iterations are as many as schemes need to settle, and one of a model whose
@@ -116,7 +116,7 @@ def sampled_fields(loaded: Scenario) -> list[str]:
 
 
 def ranked_candidates(loaded: Scenario, run: Run) -> list[tuple[Candidate, Kind]]:
-    """Return the exchanges that are ranked.
+    """Return the candidate exchanges of a ranking with their kinds.
 
     Policies that only fix exchanges, where they are written, say between which to choose; else the usual exchanges are
     there, too.
@@ -189,7 +189,7 @@ def _tied_labels(
     likely: Chances,
     computes: tuple[float, float],
 ) -> frozenset[str]:
-    """Return who is tied with the first: faster with a chance of `TIED`, or as fast as far as is known.
+    """Return the labels tied with the fastest: ahead with a probability of `TIED`, or equal in simulation.
 
     Who is behind another of those that are off alike is never the fastest.
     """
@@ -206,7 +206,7 @@ def over_job(
     among: Mapping[str, Candidate] | None = None,
     computes: tuple[float, float] = (1.0, 1.0),
 ) -> Chances:
-    """Return how likely each exchange or policy is the one with which a job takes the least time.
+    """Return the probability that each exchange or policy minimises the job's duration, with intervals.
 
     What a sample of iterations leaves open between the fastest and another adds to what messages may be off by. `among`
     are the exchanges that policies choose from, by label; those of rows are known.

@@ -41,7 +41,7 @@ NOT_RANKED = "not ranked"
 
 
 def strategy_label(loaded: Scenario) -> str:
-    """Return the strategy of a job as ``--strategy`` has it."""
+    """Return the strategy of a job in the notation of ``--strategy``."""
     given = loaded.document.found(("job", "strategy"))
     if not isinstance(given, dict):
         return str(given)
@@ -52,7 +52,7 @@ def strategy_label(loaded: Scenario) -> str:
 
 
 def rarer_exchanges(load: Load, variants: Sequence[Sequence[str]], **how: Any) -> Summary:
-    """Return exchanges in every step, ranked, and those of strategies that exchange more rarely.
+    """Return a ranking of per-step exchanges, with rows of strategies that exchange less often.
 
     How far accuracy falls where exchanges are rarer is not known without training; so these have no rank.
     """
@@ -94,7 +94,7 @@ def rarer_exchanges(load: Load, variants: Sequence[Sequence[str]], **how: Any) -
 
 
 def _averaging(run: Run, notes: list[str]) -> list[Candidate]:
-    """Return the exchanges by which the strategy of a job can average."""
+    """Return the candidates with which a job's strategy can average; add the others to `notes`."""
     own, found = run.job.strategy, []
     assert own is not None
     among = {one.label: one for policy in run.policies.values() for one in policy.candidates}
@@ -109,7 +109,7 @@ def _averaging(run: Run, notes: list[str]) -> list[Candidate]:
 
 
 def _rarer_row(loaded: Scenario, run: Run, one: Candidate, every: float) -> dict[str, Any]:
-    """Return what an inner step takes under a strategy with an exchange."""
+    """Return the table row of a strategy with an exchange: times and bytes per inner step."""
     strategy = run.job.strategy
     assert strategy is not None
     frame, total = _simulated(run, one.label, one)
@@ -145,7 +145,7 @@ def _mean_parts(frame: pd.DataFrame, steps: int) -> dict[str, float]:
 
 
 def time_to_target(load: Load, variants: Sequence[Sequence[str]]) -> Summary:
-    """Return jobs that train a model, ranked by the time until it is as accurate as the scenario asks."""
+    """Return jobs that train a model, ranked by simulated time to the scenario's target accuracy."""
     frames: dict[str, pd.DataFrame] = {}
     totals: dict[str, JobTotal] = {}
     notes: list[str] = []
@@ -186,7 +186,7 @@ def time_to_target(load: Load, variants: Sequence[Sequence[str]]) -> Summary:
 def _target_rows(
     loaded: Scenario, totals: Mapping[str, JobTotal], learnt: Mapping[str, Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return rows of those who reach the target, the first one first."""
+    """Return the rows of jobs that reach the target accuracy, the first to reach it first."""
     likely, rows = judged([*totals.values()], computing_factors(loaded)) if totals else None, list[dict[str, Any]]()
     for place, (label, total) in enumerate(totals.items()):
         assert likely is not None
@@ -205,7 +205,7 @@ def _target_rows(
 
 
 def sharding_ways(load: Load) -> Summary:
-    """Return the ways of sharding of a job and exchanges of whole gradients, ranked by the time of a step.
+    """Return the shardings of a job and its unsharded exchanges, ranked by step time.
 
     These stand there where a step takes as many samples in each way, so not beside tensor or pipeline parallelism.
     """
@@ -247,6 +247,6 @@ def sharding_ways(load: Load) -> Summary:
 
 
 def _is_parallel(options: Mapping[str, Any]) -> bool:
-    """Return whether a model is also cut otherwise than by data, or takes several microbatches."""
+    """Return whether a sharding has tensor, pipeline or expert parallelism, or several microbatches."""
     ways = ("tensor_parallel", "pipeline", "expert_parallel", "microbatches")
     return any(options.get(name, 1) not in (1, None) for name in ways)

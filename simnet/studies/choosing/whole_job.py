@@ -68,7 +68,7 @@ _AMONG, _SLOWER = 4, 2.0
 def candidates_of(
     loaded: Scenario, *, per_node: int = 1, named: Sequence[Candidate] = ()
 ) -> list[tuple[Candidate, Kind]]:
-    """Return the exchanges that a job may have: those that are named, or those of its scenario and the usual ones."""
+    """Return the candidate exchanges of a job with their kinds: `named`, or the scenario's and the usual ones."""
     if named:
         return [(one, exchange_kind(one)) for one in named]
     own = [candidate(label, exchange) for label, exchange in loaded.config.exchanges.items()]
@@ -85,7 +85,7 @@ def candidates_of(
 def decide_job(
     run: Run, among: Sequence[tuple[Candidate, Kind]], *, effort: float = EFFORT, policies: bool = True
 ) -> WholeJob:
-    """Find the exchange with which a job takes the least time."""
+    """Rank exchanges by the duration of a job, within a budget of simulation `effort` [s]."""
     job = replace(run.job, failures={}, patience=None)
     among = [(fit_to_network(one, job), kind) for one, kind in among]
     trial = _JobTrial(job, run.colocated, effort)
@@ -105,14 +105,14 @@ def decide_job(
 
 
 def _is_steady(job: Job, found: WholeJob) -> bool:
-    """Return whether nothing changes from iteration to iteration by which another exchange would be the fastest."""
+    """Return whether density and links are constant over the job, so that the fastest exchange is."""
     ramps = len(job.density) > 1 or job.density[0].start != job.density[0].end
     met = (row.column(name) for row in found.rows for name in ("latency_s", "bandwidth_Bps"))
     return not ramps and all(np.ptp(one) == 0 for one in met)
 
 
 class _JobTrial:
-    """Simulations of a job, and what has been spent on them."""
+    """Sampled simulations of a job, and the simulation effort spent."""
 
     def __init__(self, job: Job, colocated: Mapping[str, ColocatedJob], effort: float) -> None:
         self.job, self.left = job, effort
@@ -129,7 +129,7 @@ class _JobTrial:
         self._seen: dict[str, Floats] = {}
 
     def recordings(self, among: Sequence[Candidate]) -> RecordedExchanges | None:
-        """Return what makes exchanges that take turns; None where each iteration has its own."""
+        """Return the recorded exchanges to reuse for candidates under one policy; None in a full simulation."""
         if self._whole:
             return None
         overlap = job_overlap(self.job, among)
@@ -138,12 +138,12 @@ class _JobTrial:
         return self._recordings[overlapped]
 
     def _links_at(self, moment: float) -> tuple[float, float]:
-        """Return what the slowest pair of neighbours has, as rows of iterations do."""
+        """Return the largest latency and smallest bandwidth between ring neighbours at a time."""
         latency, bandwidth = probe_pairs(self.job.network(0), self._hosts, moment)
         return float(latency.max()), float(bandwidth.min())
 
     def cost(self, one: Candidate, samples: int) -> float:
-        """Return about how many seconds it takes to simulate so many iterations of a job with an exchange."""
+        """Return the estimated seconds to simulate `samples` iterations with an exchange."""
         workers, entries = self.job.source.workers, self.job.source.parameters
         # Rings are what sends most messages.
         timed = samples * (_ITERATION + _MESSAGE * 2 * workers**2)
@@ -159,12 +159,12 @@ class _JobTrial:
         return timed + more * exchange
 
     def settled(self, row: JobForecast) -> bool:
-        """Return whether a row does not hang on what a scheme has sent in the first iterations."""
+        """Return whether a row is free of start-up effects of a gradient-dependent scheme."""
         recordings = self.recordings([row.candidate])
         return row.complete or recordings is None or not recordings.follows_gradients(row.candidate)
 
     def _pace(self, policy: Policy, step: float) -> ProgressModel | None:
-        """Return the expected progress of a job under a policy, evaluated every `step` seconds; None where unknown.
+        """Return the expected progress of a job under a policy, sampled every `step` [s]; None if unknown.
 
         At each moment it is that of the exchange which the policy takes there.
         """
@@ -193,7 +193,7 @@ class _JobTrial:
         fastest: float = math.inf,
         found: float = math.inf,
     ) -> JobForecast:
-        """Simulate a sample of a job's iterations under a policy."""
+        """Simulate a sample of a job's iterations under a policy, and return the forecast."""
         self.left -= cost
         # What a policy explores is exchanged beside the training, and not recorded.
         job, recordings = self.job, None if isinstance(policy, Moo) else self.recordings(policy.candidates)
@@ -247,14 +247,14 @@ class _JobTrial:
 
 
 def _sampled_window(samples: int, iterations: int) -> int:
-    """Return how many iterations of a scheme that follows the gradients are exchanged, where so many are timed."""
+    """Return the number of exchanges to make for a gradient-dependent scheme, given the sample size."""
     return min(max(samples, _FIRST), iterations)
 
 
 def _race_exchanges(
     trial: _JobTrial, among: Sequence[tuple[Candidate, Kind]], effort: float
 ) -> tuple[list[JobForecast], dict[str, str], dict[str, list[str]]]:
-    """Return a row per exchange, those that cannot do the job, and those that are alike."""
+    """Return a row per exchange, the reasons of failed exchanges, and labels with identical rows."""
     iterations = trial.job.iterations
     kept = trial.left - effort if math.isfinite(effort) else 0.0
     rows: dict[str, JobForecast] = {}
@@ -318,7 +318,7 @@ def _race_exchanges(
 
 
 def _promising_labels(job: Job, among: Sequence[Candidate]) -> list[str]:
-    """Return the labels of exchanges, first those that are fast by their closed forms on the first links."""
+    """Return the labels of exchanges sorted by their closed-form time at the initial links."""
     hosts = range(job.source.workers) if job.placement is None else job.placement
     latency, bandwidth = probe_pairs(job.network(0), list(hosts), 0.0)
     message, density = 4.0 * job.source.true_parameters, density_at(job.density, job.iterations - 1)
@@ -335,7 +335,7 @@ def _promising_labels(job: Job, among: Sequence[Candidate]) -> list[str]:
 
 
 def _drop_alike(rows: dict[str, JobForecast]) -> dict[str, list[str]]:
-    """Take away rows that are in all points like one before them, and return their labels by that of the first."""
+    """Remove rows that repeat an earlier row, and return their labels by the label of that row."""
     seen: dict[tuple[bytes, float], str] = {}
     alike: dict[str, list[str]] = {}
     for label, row in list(rows.items()):
@@ -347,7 +347,7 @@ def _drop_alike(rows: dict[str, JobForecast]) -> dict[str, list[str]]:
 
 
 def _may_win(trial: _JobTrial, row: JobForecast, best: JobForecast) -> bool:
-    """Return whether a row may be faster than the one that is the fastest by what is known."""
+    """Return whether a row may be faster than the best one, given the sampling error."""
     if row is best or (row.complete and best.complete) or row.seconds > _FAR * best.seconds:
         return row is best
     share = _CLOSE if trial.settled(row) and trial.settled(best) else _UNSETTLED
@@ -355,7 +355,7 @@ def _may_win(trial: _JobTrial, row: JobForecast, best: JobForecast) -> bool:
 
 
 def _with_policies(trial: _JobTrial, found: WholeJob, given: Mapping[str, Policy]) -> WholeJob:
-    """Return the decision with what it gains to take another exchange as links change."""
+    """Return the ranking with the gains of policies that switch exchanges as links change."""
     # A training has one hook: it does not switch between exchanges that overlap the backward pass and others.
     overlap = job_overlap(trial.job, [found.best.candidate])
     alike = [row for row in found.rows if job_overlap(trial.job, [row.candidate]) == overlap]

@@ -29,7 +29,7 @@ _FORMATS: dict[str, Callable[[float], str]] = {"Bps": format_bandwidth, "s": for
 
 
 class Measure(NamedTuple):
-    """The time by which policies are compared: the name of its figure, its columns, and what it is called."""
+    """A time by which policies are compared: figure name, columns of seconds and of wins, and label."""
 
     figure: str
     seconds: str
@@ -46,13 +46,13 @@ TARGET = Measure("sweep-target", "time_to_target_s", "first_to_target", "time to
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class GridAnswer(summaries.Summary):
-    """The answer of a grid; `cells` has a row per cell and policy: what sweep.csv holds."""
+    """Answer of a sweep; `cells` has a row per cell and policy, as in sweep.csv."""
 
     cells: pd.DataFrame
 
 
 class _Cell(NamedTuple):
-    """A cell: the values of its axes, the seconds of each policy, who is first, alone or tied, and the bound."""
+    """A cell of a grid: its axis values, seconds by policy, the fastest policies, and the lower bound."""
 
     values: tuple[Any, ...]
     seconds: dict[str, float]
@@ -61,13 +61,13 @@ class _Cell(NamedTuple):
 
     @property
     def next(self) -> tuple[str, float] | None:
-        """The first policy that is not among the fastest, and how many times as long it takes."""
+        """The fastest policy behind the winners, and its time relative to theirs."""
         later = [(time, name) for name, time in self.seconds.items() if name not in (*self.first, self.bound)]
         return (min(later)[1], min(later)[0] / self.seconds[self.first[0]]) if later and self.first else None
 
 
 def grid_answer(table: pd.DataFrame, planned: Plan) -> GridAnswer:
-    """Return the answer of a grid, given its rows; see `simnet.studies.sweeping.table`."""
+    """Return the answer of a sweep from its table of cells and policies."""
     columns, bound = planned.columns, planned.base.bound
     by = [one for one in columns if not _is_repetition(one, columns)]
     measure = TARGET if table["time_to_target_s"].notna().any() else ITERATION
@@ -100,7 +100,7 @@ def grid_answer(table: pd.DataFrame, planned: Plan) -> GridAnswer:
 
 
 def _times(cells: Sequence[_Cell], by: Sequence[AxisColumn], bound: str | None) -> dict[str, Any]:
-    """Return columns and rows of the table: the values of a cell, and the time of each policy."""
+    """Return columns and rows of the table: axis values and each policy's time by cell."""
     names = list(dict.fromkeys(name for one in cells for name in one.seconds))
     means = {name: [one.seconds[name] for one in cells if name in one.seconds] for name in names}
     order = sorted(names, key=lambda name: (name == bound, sum(means[name]) / max(len(means[name]), 1)))
@@ -118,7 +118,7 @@ def _times(cells: Sequence[_Cell], by: Sequence[AxisColumn], bound: str | None) 
 
 
 def _figures(table: pd.DataFrame, planned: Plan, by: Sequence[AxisColumn]) -> dict[str, Callable[[], Plot]]:
-    """Return the figures of one numeric parameter, times over it, and of two: who is the fastest where."""
+    """Return the figures by name: times over one numeric parameter, or the fastest policy over two."""
     moving = [one for one in by if not is_seed(one) and len(set(one.values)) > 1]
     found: dict[str, Callable[[], Plot]] = {}
     if 1 <= len(moving) <= 2 and all(one.numeric for one in moving):
@@ -151,7 +151,7 @@ def _draw(cells: Sequence[_Cell], moving: Sequence[AxisColumn], planned: Plan, m
 def compared_policies(
     table: pd.DataFrame, columns: Sequence[AxisColumn], seconds: str, bound: str | None = None
 ) -> pd.DataFrame | None:
-    """Return how policies compare over seeds, for each value of the parameters; None without seeds."""
+    """Return a paired comparison of policies over seeds, by parameter values; None without seeds."""
     seeds = [one.name for one in columns if is_seed(one) and len(set(one.values)) > 1]
     named = table[table["policy"] != ""]
     if len(seeds) != 1 or named.empty:
@@ -164,24 +164,24 @@ def compared_policies(
 
 
 def is_seed(column: AxisColumn) -> bool:
-    """Whether a parameter is the seed."""
+    """Return whether a parameter is the seed."""
     return column.name.rpartition(".")[2] == "seed"
 
 
 def plain_name(name: str) -> str:
-    """Return a parameter without the ending for its unit."""
+    """Return a parameter name without its unit suffix."""
     before, _, ending = name.rpartition("_")
     return before if ending in _FORMATS and before else name
 
 
 def value_text(name: str, value: float) -> str:
-    """Return a value of a parameter with its unit."""
+    """Return a parameter value as text with its unit."""
     write = _FORMATS.get(name.rpartition("_")[2])
     return f"{value:.3g}" if write is None and value < 1000 else f"{value:g}" if write is None else write(value)
 
 
 def _is_repetition(column: AxisColumn, columns: Sequence[AxisColumn]) -> bool:
-    """Return whether a parameter is a seed over which means are taken."""
+    """Return whether a parameter is a seed, over which means are taken."""
     return is_seed(column) and len(columns) > 1 and len(set(column.values)) > 1
 
 
@@ -223,7 +223,7 @@ def _is_tie(group: pd.DataFrame) -> bool:
 
 
 def _where_who_wins(cells: Sequence[_Cell], by: Sequence[AxisColumn], bound: str | None, measure: Measure) -> str:
-    """Say where which policy is the fastest, or between what the times of a single one are."""
+    """Return text on where each policy is fastest, or on the range of a single policy's times."""
     done = [one for one in cells if any(name != bound for name in one.seconds)]
     rivals = {name for one in done for name in one.seconds if name != bound}
     each = " to the target" if measure is TARGET else " an iteration"
@@ -259,13 +259,13 @@ def _where_who_wins(cells: Sequence[_Cell], by: Sequence[AxisColumn], bound: str
 
 
 def _separates(groups: Sequence[Sequence[_Cell]], at: int) -> bool:
-    """Return whether the values of an axis tell which group a cell is in."""
+    """Return whether the values on an axis determine the group of a cell."""
     each = [{one.values[at] for one in group} for group in groups]
     return len(set.union(*each)) == sum(map(len, each))
 
 
 def _lead(cells: Sequence[_Cell]) -> str:
-    """Return how far the next is behind, in brackets."""
+    """Return text on the lead over the next policy, in brackets."""
     later = [one.next for one in cells if one.next is not None]
     if not later:
         return ""
@@ -291,7 +291,7 @@ def _value_text(value: Any, column: AxisColumn) -> str:
 
 
 def _range_text(values: Sequence[Any], column: AxisColumn) -> str:
-    """Return values of an axis, as a range where they follow each other."""
+    """Return axis values as text, consecutive ones as a range."""
     known = list(dict.fromkeys(column.values))
     places = sorted({known.index(one) for one in values})
     if len(places) > 2 and places == list(range(places[0], places[-1] + 1)):
@@ -300,7 +300,7 @@ def _range_text(values: Sequence[Any], column: AxisColumn) -> str:
 
 
 def _evidence(table: pd.DataFrame, cells: Sequence[_Cell]) -> str:
-    """Say how well the times are known, and in how many cells the first place is within the error."""
+    """Return text on the evidence level of times, and the number of cells decided within the error."""
     warnings = [f"Warning: {one}" for one in dict.fromkeys(table["warning"]) if one]
     known = wording.listed([one for one in dict.fromkeys(table.loc[table["simulated_s"].notna(), "evidence"]) if one])
     near = table[(table["chance_to_be_fastest"].fillna(0.0) >= wording.TIED) & ~(table["wins"] | table["tied"])]
@@ -310,7 +310,7 @@ def _evidence(table: pd.DataFrame, cells: Sequence[_Cell]) -> str:
 
 
 def sweep_notes(table: pd.DataFrame) -> list[str]:
-    """Return assumptions, and sources of times, a line each."""
+    """Return text lines on assumptions, and on the sources of times."""
     during = list(dict.fromkeys(table["policy"][table["overlapped"].fillna(value=False).astype(bool)]))
     overlap = "Overlap: none; exchanges begin after the backward pass."
     if during:

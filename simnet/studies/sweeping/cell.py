@@ -73,14 +73,14 @@ _TURN = threading.Lock()
 
 
 class Checked(NamedTuple):
-    """A valid cell: its identity, and how many such cells fit the memory at once."""
+    """Result of checking a cell: its identity, and the number of such cells that fit memory at once."""
 
     identity: str
     at_once: int
 
 
 def check_cell(source: Source, folder: str, wanted: int, report: Report = lambda done: None) -> Checked:
-    """Read a cell, and build it unless its file exists; InputError if something is wrong."""
+    """Load a cell's scenario, and build it unless results exist; InputError if it is invalid."""
     loaded = source.load()
     found = identity(loaded, FORMAT)
     if not (Path(folder) / f"{found}.json").exists():
@@ -89,7 +89,7 @@ def check_cell(source: Source, folder: str, wanted: int, report: Report = lambda
 
 
 def run_cell(source: Source, expected: str, report: Report = lambda done: None) -> bytes:
-    """Run a cell and return its bytes."""
+    """Run a cell, and return the bytes of its results file."""
     with _TURN:
         return _run_cell(source.load(), expected, report)
 
@@ -129,7 +129,7 @@ def _overlap_columns(job: Job, policy: Policy) -> bool:
 
 
 def _with_shared_gradients(built: Run) -> Run:
-    """Return a cell with the gradients of the last one, if they are the same and small."""
+    """Return the run with cached synthetic gradients, shared with the previous cell if equal."""
     job, source = built.job, built.job.source
     if not isinstance(source, SyntheticSource):
         return built
@@ -149,7 +149,7 @@ def cell_rows(
     computing: str | None = None,
     known: tuple[Mapping[str, Fields], Evidence] = ({}, NEVER_COMPARED),
 ) -> list[dict[str, Any]]:
-    """Return a row for each policy; see `COLUMNS`. Missing values are None."""
+    """Return a table row per policy with the keys `COLUMNS`; missing values are None."""
     judgements, evidence = known
     summary: RunSummary | None = None
     if results:
@@ -202,7 +202,7 @@ def cell_rows(
 
 
 def _encode_cell(name: str, loaded: Scenario, found: list[dict[str, Any]]) -> bytes:
-    """Return the file of a cell, by its identity, its scenario and its rows."""
+    """Return the bytes of a cell's results file: identity, scenario and rows."""
     content = {
         "format": FORMAT,
         "identity": name,
@@ -215,7 +215,7 @@ def _encode_cell(name: str, loaded: Scenario, found: list[dict[str, Any]]) -> by
 
 
 def decoded(data: bytes, name: str) -> list[dict[str, Any]] | None:
-    """Return the rows of a cell file; None if it is incomplete or of another cell."""
+    """Return the rows in the bytes of a cell's results file; None if incomplete or of another cell."""
     if len(data) > MAX_BYTES:
         return None
     try:

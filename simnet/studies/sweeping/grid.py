@@ -40,14 +40,14 @@ _MOST_CHECKED = 100
 
 
 class GridAxis(NamedTuple):
-    """A parameter: its field, as given, and its values as YAML."""
+    """A sweep parameter: its field name as given, and its values as YAML texts."""
 
     name: str
     values: tuple[str, ...]
 
 
 class GridCell(NamedTuple):
-    """A cell of the grid: its number, the value of each parameter, and the fields of the scenario to set."""
+    """A cell of the grid: its index, parameter values, and scenario overrides."""
 
     number: int
     values: tuple[str, ...]
@@ -58,7 +58,7 @@ class GridCell(NamedTuple):
 
 
 class AxisColumn(NamedTuple):
-    """The values of a parameter, one for each cell: in SI units, ending in ``_s``, ``_B`` or ``_Bps``, or as text."""
+    """Values of a parameter in each cell: SI units, suffixed ``_s``, ``_B`` or ``_Bps``, or texts."""
 
     name: str
     values: list[int | float] | list[str]
@@ -70,7 +70,7 @@ class AxisColumn(NamedTuple):
 
 
 def moving_together(text: str) -> list[GridAxis]:
-    """Read a ``--grid``: one parameter, or several whose values move together.
+    """Return the axes of a ``--grid`` text: one parameter, or several that vary together.
 
     Examples
     --------
@@ -89,7 +89,7 @@ def _option(text: str) -> str:
 
 
 def axis(text: str, limit: int = MOST_CELLS) -> GridAxis:
-    """Read a parameter.
+    """Return the axis of a parameter text ``NAME=VALUES``.
 
     Examples
     --------
@@ -115,7 +115,7 @@ def axis(text: str, limit: int = MOST_CELLS) -> GridAxis:
 def grid_cells(
     source: str, base: Scenario, groups: Sequence[Sequence[GridAxis]], overrides: Sequence[str]
 ) -> list[GridCell]:
-    """Return the cells: every combination of values of the groups, the last one changing fastest."""
+    """Return the cells of the Cartesian product of all groups of axes, the last group varying fastest."""
     axes = [one for group in groups for one in group]
     # A value that is a mapping may make the fields that other parameters are about.
     first = sorted(range(len(axes)), key=lambda one: not any(value.startswith("{") for value in axes[one].values))
@@ -153,7 +153,7 @@ def grid_cells(
 
 
 def refuse_wrong_values(cells: Sequence[Sequence[str]], load_cell: Callable[[int], object]) -> None:
-    """Refuse a value with which no cell can be loaded, with the error of its first cell, before any is simulated."""
+    """Raise InputError for an axis value with which no cell loads, before any simulation."""
     for values in map(list, zip(*cells, strict=True)):
         for value in [*dict.fromkeys(values)][:_MOST_CHECKED]:
             errors = []
@@ -169,7 +169,7 @@ def refuse_wrong_values(cells: Sequence[Sequence[str]], load_cell: Callable[[int
 
 
 def axis_columns(axes: Sequence[GridAxis], listed: Sequence[GridCell], taken: Collection[str]) -> list[AxisColumn]:
-    """Return the parameters as columns of a table; `taken` are its other columns.
+    """Return parameters as table columns; names in `taken` get a prefix.
 
     Examples
     --------
@@ -187,7 +187,7 @@ def axis_columns(axes: Sequence[GridAxis], listed: Sequence[GridCell], taken: Co
 
 
 def numbers(texts: Sequence[str]) -> tuple[str | None, list[int | float] | list[str]]:
-    """Return values in SI units with the ending for their name; the texts if one of them is no number.
+    """Return the unit suffix and SI values of texts; None and the texts unless all are numbers.
 
     Examples
     --------
@@ -214,7 +214,7 @@ def numbers(texts: Sequence[str]) -> tuple[str | None, list[int | float] | list[
 
 
 def _split_pieces(text: str, option: str, at: str = ",") -> list[str]:
-    """Split at a character outside brackets and quotes."""
+    """Split a text at a separator outside brackets and quotes."""
     pieces, depth, quote = [""], 0, ""
     for letter in text:
         if quote:
@@ -237,7 +237,7 @@ def _split_pieces(text: str, option: str, at: str = ",") -> list[str]:
 
 
 def _with_units(pieces: Sequence[str], option: str) -> list[str]:
-    """Give numbers without a unit that of the next value."""
+    """Return values with missing units filled in from the next value that has one."""
     found: list[str] = []
     unit = ""
     bare = [match[1] for match in map(_VALUE.fullmatch, pieces) if match is not None and match[2] is None]
@@ -263,7 +263,7 @@ def _with_units(pieces: Sequence[str], option: str) -> list[str]:
 
 
 def _range_values(found: re.Match[str], limit: int, option: str) -> list[str]:
-    """Return the values of a range."""
+    """Return the values of a range text."""
     low, high, count, log = found[1], found[3], int(found[5]), found[6] == "log"
     last = found[4] or found[7]
     first = found[2] or last

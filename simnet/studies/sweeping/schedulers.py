@@ -43,14 +43,14 @@ _LOOK = 1.0
 
 
 class SchedulerChoice(NamedTuple):
-    """The number of jobs, and the parameters of submitit."""
+    """Parsed scheduler text: the number of jobs, and submitit parameters."""
 
     jobs: int
     parameters: dict[str, Any]
 
 
 def asked(scheduler: str) -> SchedulerChoice:
-    """Return the request in the name of a scheduler.
+    """Return the number of jobs and the Slurm parameters in a scheduler text.
 
     Examples
     --------
@@ -72,14 +72,14 @@ def asked(scheduler: str) -> SchedulerChoice:
 
 
 def run_share(tasks: Sequence[tuple[Source, str]]) -> list[TaskOutcome]:
-    """Run the cells of a job, one after the other."""
+    """Run the cells assigned to one job in sequence, and return their outcomes."""
     return [run_task(cell.run_cell, task) for task in tasks]
 
 
 def run_on_slurm(
     tasks: Sequence[tuple[Source, str]], scheduler: str, folder: Path, cluster: str = "slurm"
 ) -> Iterator[tuple[int, TaskOutcome]]:
-    """Run cells with their identities in Slurm jobs; yield the number of each with its bytes, as shares are done."""
+    """Run cells, given with identities, in Slurm jobs; yield index and outcome of each as jobs finish."""
     option = f"--on {scheduler}"
     wanted = asked(scheduler)
     try:
@@ -112,7 +112,7 @@ def run_on_slurm(
 
 
 def _outcomes(job: Any, count: int) -> list[TaskOutcome]:
-    """Return the outcomes of a finished job; without any, all of its cells are lost."""
+    """Return the outcomes of a finished job's cells; all lost if the job failed."""
     failure = job.exception()
     if failure is None:
         outcomes: list[TaskOutcome] = job.result()
@@ -122,7 +122,7 @@ def _outcomes(job: Any, count: int) -> list[TaskOutcome]:
 
 
 def run_on_dask(tasks: Sequence[tuple[Source, str]], scheduler: str) -> Iterator[tuple[int, TaskOutcome]]:
-    """Run cells with their identities on a cluster; yield the number of each with its bytes, in any order."""
+    """Run cells, given with identities, on a Dask cluster; yield index and outcome of each, in any order."""
     with connect_dask(scheduler.removeprefix("dask:"), f"--on {scheduler}") as client:
         from distributed import as_completed
 

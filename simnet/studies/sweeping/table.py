@@ -36,12 +36,12 @@ FILES = FileSet("sweep", RESULTS, "sweep.json")
 
 
 def request_of(loaded: Scenario, axes: Sequence[GridAxis]) -> Request:
-    """Return the request of a sweep: its parameters, not their values, so that a grid may grow."""
+    """Return the request of a sweep, identified by parameter names without values, so that a grid may grow."""
     return request(loaded, "run", "grid", *sorted(axis.name for axis in axes))
 
 
 def without_result(status: str, message: str) -> list[dict[str, Any]]:
-    """Return the rows of a cell without a result."""
+    """Return the rows of a cell without results."""
     return [
         {**dict.fromkeys(COLUMNS), "policy": "", "status": status, "wins": False, "tied": False, "message": message}
     ]
@@ -50,7 +50,7 @@ def without_result(status: str, message: str) -> list[dict[str, Any]]:
 def rows_of(
     cells: Sequence[GridCell], columns: Sequence[AxisColumn], results: Mapping[int, Sequence[Mapping[str, Any]]]
 ) -> list[dict[str, Any]]:
-    """Return the rows of all cells that have a result, in the order of the grid."""
+    """Return the table rows of all cells with results, in grid order."""
     return [
         {"cell": cell.number, **{column.name: column.values[cell.number] for column in columns}, **row}
         for cell in cells
@@ -59,7 +59,7 @@ def rows_of(
 
 
 def sweep_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[AxisColumn]) -> pd.DataFrame:
-    """Return rows as a table; missing values are blank in texts, NaN in numbers."""
+    """Return rows as a data frame; missing values are empty texts or NaN."""
     starts = [name for name in START_COLUMNS if any(name in row for row in rows)]
     table = pd.DataFrame(list(rows), columns=["cell", *(column.name for column in columns), *COLUMNS, *starts])
     for name in COLUMNS:
@@ -79,7 +79,7 @@ def sweep_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[AxisColumn]
 def write_sweep(
     folder: Path, planned: Plan, results: Mapping[int, Sequence[Mapping[str, Any]]], *, incomplete: str = ""
 ) -> GridAnswer:
-    """Write the files of a sweep but its cells, in the place of earlier ones, and return the answer."""
+    """Write a sweep's files except its cells, replacing earlier ones, and return the answer."""
     loaded, axes, cells, columns = planned.base, planned.axes, planned.cells, planned.columns
     rows = rows_of(cells, columns, results)
     table = sweep_table(rows, columns)

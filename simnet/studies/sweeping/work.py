@@ -26,7 +26,7 @@ _LISTED = 20
 
 @contextmanager
 def lock_sweep(folder: Path) -> Iterator[None]:
-    """Make and lock the folder; InputError if another sweep is at work there."""
+    """Create and lock the output folder for the block; InputError if another sweep uses it."""
     prepare_folder(folder)
     with explain_write_errors(folder / CELLS):
         (folder / CELLS).mkdir(exist_ok=True)
@@ -35,7 +35,7 @@ def lock_sweep(folder: Path) -> Iterator[None]:
 
 
 def stored_rows(folder: Path, identity: str) -> list[dict[str, Any]] | None:
-    """Return the rows of a cell whose file is complete, else None."""
+    """Return the rows of a cell's results file; None if missing or incomplete."""
     path = folder / CELLS / f"{identity}.json"
     try:
         if not path.is_file() or path.stat().st_size > cell.MAX_BYTES:
@@ -47,7 +47,7 @@ def stored_rows(folder: Path, identity: str) -> list[dict[str, Any]] | None:
 
 @dataclass(frozen=True)
 class Plan:
-    """The cells of a sweep, what to run for each, and the scenario without the parameters.
+    """A planned sweep: the base scenario, axes, cells, and the source of each cell's scenario.
 
     `zipped` tells that some parameters move together.
     """
@@ -60,13 +60,13 @@ class Plan:
 
     @property
     def columns(self) -> list[grid.AxisColumn]:
-        """The parameters as columns of the table."""
+        """Parameters as table columns."""
         return grid.axis_columns(self.axes, self.cells, ("cell", *cell.COLUMNS))
 
 
 @dataclass
 class Checks:
-    """Results of checking the cells: identities of valid ones, errors of others, by number."""
+    """Results of checking the cells, by index: identities of valid cells, errors of others."""
 
     identities: dict[int, str] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
@@ -83,7 +83,7 @@ def plan(
     most: int = grid.MAX_CELLS,
     seeds: int = 1,
 ) -> Plan:
-    """Lay out a sweep."""
+    """Return the planned sweep of a scenario over parameters."""
     groups = [grid.moving_together(one) for one in parameters]
     axes = [one for group in groups for one in group]
     asked = math.prod(len(group[0].values) for group in groups) * seeds
@@ -121,7 +121,7 @@ def plan(
 
 
 def check_cells(planned: Plan, place: Path, workers: Pool, progress: Progress) -> Checks:
-    """Read and build every cell before the first one runs, without those whose files exist."""
+    """Check every cell by loading and building it, unless its results exist."""
     found = Checks()
     cells = str((place / CELLS).resolve())
     tasks = [(source, cells, workers.jobs) for source in planned.tasks]
@@ -155,7 +155,7 @@ def refuse_all(planned: Plan, checks: Checks) -> None:
 
 
 class CellProgress:
-    """The finished cells of a sweep, and those that are left; `again` runs those whose files are there, too."""
+    """Finished and remaining cells of a sweep; `again` reruns cells whose results exist."""
 
     def __init__(self, planned: Plan, checks: Checks, place: Path, *, again: bool = False) -> None:
         self.planned, self.checks, self.place = planned, checks, place
@@ -181,7 +181,7 @@ class CellProgress:
         return len(self.planned.cells) - len(self.results)
 
     def run(self, workers: Pool, scheduler: str | None, progress: Progress) -> None:
-        """Run the remaining cells, and write the file of each when it is done."""
+        """Run the remaining cells, and write each results file when its cell finishes."""
         if not self.waiting:
             return
         tasks = [(self.planned.tasks[self._numbers[one][0]], one) for one in self.waiting]
@@ -196,7 +196,7 @@ class CellProgress:
             progress(number, 1.0)
 
     def mark(self, why: str) -> None:
-        """Write a file with the number of missing cells and the reason; remove it if there is none."""
+        """Write a marker file with the number of missing cells and the reason; remove it if complete."""
         mark_incomplete(self.place, self._missing(why))
 
     def _missing(self, why: str) -> str:
@@ -204,7 +204,7 @@ class CellProgress:
         return said if why else ""
 
     def write(self, why: str = "") -> GridAnswer:
-        """Write the table of the cells that are done, and return the answer; see `simnet.studies.sweeping.table`."""
+        """Write the sweep's files for the finished cells, and return the answer."""
         return table.write_sweep(
             self.place, self.planned, self.results, incomplete=self._missing(why if self.missing else "")
         )

@@ -356,7 +356,7 @@ def time_exchanges(
 
 
 def hook_kernels(device: DeviceProfile, model: Sparsifier, exchange: Exchange) -> tuple[DeviceOp, ...]:
-    """Return the kernels that the communication hook adds to those of its scheme, where the profile has costs."""
+    """Return the kernels that the communication hook adds to its scheme's, where the device profile has costs."""
     entries, rounds = model.parameters * model.options.scale, len(exchange.schedule.rounds)
     does = (
         DeviceOp("begin", entries),

@@ -87,7 +87,7 @@ class Iteration:
 
     @property
     def lost(self) -> Floats:
-        """Seconds that each worker waited for an interrupted exchange before it selected again; shape (P,)."""
+        """Seconds each worker waited between selections, for a deadline or an interrupted exchange; shape (P,)."""
         between = [later - (begin + seconds) for (begin, seconds), (later, _) in itertools.pairwise(self.selections)]
         return sum(between, np.zeros(self.active.size))
 
