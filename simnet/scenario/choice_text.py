@@ -1,4 +1,4 @@
-"""Choices as text: ``NAME:option=value,option=value``, the same on the command line and in a scenario."""
+"""Choices as text ``NAME:option=value,option=value``, on the command line and in scenarios."""
 
 from __future__ import annotations
 

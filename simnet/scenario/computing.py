@@ -1,4 +1,4 @@
-"""How long workers of a scenario compute: the device of its job, passes of its model, steps that are sharded."""
+"""Compute time of workers in a scenario: device, model passes, and sharded steps."""
 
 from __future__ import annotations
 

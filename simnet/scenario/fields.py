@@ -1,4 +1,4 @@
-"""Values of a scenario that are no quantities: names and files."""
+"""Field types of a scenario for names and files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Look-up of scenario files, including those that ship with simnet, and what a process needs to read one."""
+"""Look-up of scenario files, shipped ones included, and scenario sources for other processes."""
 
 from __future__ import annotations
 

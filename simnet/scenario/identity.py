@@ -1,4 +1,4 @@
-"""Identity of results: a hash of all that they depend on, and the request that a folder answers."""
+"""Identity of results: a hash of all their inputs, and the request whose results a folder holds."""
 
 from __future__ import annotations
 

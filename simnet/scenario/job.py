@@ -1,4 +1,4 @@
-"""From the other parts of a scenario to a job and its policies: gradients, density, compute, device, exchanges."""
+"""Construction of a job from a scenario: gradients, density, compute, device and exchanges."""
 
 from __future__ import annotations
 

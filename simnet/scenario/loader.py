@@ -1,4 +1,4 @@
-"""A YAML file as plain values with their lines, overrides on top of it, and what is wrong with it, for people."""
+"""YAML files as values with line numbers, with overrides, and error messages with positions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Marked fields: the fields of a scenario that are flags of every verb, and keywords of every function.
+"""Marked fields: scenario fields that are command-line flags and keyword arguments of every verb.
 
 `MARKED_FIELDS` is the table of them, `overrides_of` turns their values into what ``--set`` takes. Nothing that a
 scenario is made of is imported until then, so that help is there at once.

@@ -1,4 +1,4 @@
-"""What a text stands for: exchanges, as ``artopk:collective=tree``, or a network, as ``fat_tree:k=8`` or a file."""
+"""Interpretation of choice texts: exchanges such as ``artopk:collective=tree``, and networks or their files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Networks of a scenario: links, weather, faults and background traffic."""
+"""Construction of networks from a scenario: links, weather, faults and background traffic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The network part of a scenario: topology, traffic of others, loss, and how messages are sent."""
+"""The network part of a scenario: topology, background traffic, loss, and transport."""
 
 from __future__ import annotations
 

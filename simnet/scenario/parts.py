@@ -1,4 +1,4 @@
-"""Parts of a scenario, derived from the signatures of the functions and classes that they configure.
+"""Base classes of scenario parts, with fields derived from the signatures of configured functions and classes.
 
 `configures` gives a part a field for each parameter, with its default, unit, bounds and help. Fields that a part has
 itself go first: other words, forms that people write, checks across fields. Kinds of other packages are kinds as well.

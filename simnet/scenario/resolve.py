@@ -1,4 +1,4 @@
-"""The defaults that depend on other fields, and the names that must stand for something."""
+"""Resolution of a scenario: defaults that depend on other fields, and checks of names."""
 
 from __future__ import annotations
 

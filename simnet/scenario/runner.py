@@ -1,4 +1,4 @@
-"""Runs of the policies of a scenario, in this process or in several; results do not depend on how many."""
+"""Runs of a scenario's policies in one or several processes, with results independent of their number."""
 
 from __future__ import annotations
 

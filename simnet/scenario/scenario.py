@@ -1,4 +1,4 @@
-"""A scenario that was read: its fields, their places in the file, and the job and policies that they describe."""
+"""A loaded scenario: its fields, their positions in the file, and the job and policies built from them."""
 
 from __future__ import annotations
 

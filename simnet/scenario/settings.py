@@ -1,4 +1,4 @@
-"""Fields set on top of a scenario: marked fields, and keys that are short.
+"""Overrides of scenario fields by marked fields and by short keys.
 
 ``bandwidth`` is that of the topology at hand, ``density`` that of the job.
 """

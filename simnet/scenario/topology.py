@@ -1,4 +1,4 @@
-"""From the topology of a scenario to a graph, and to how messages are sent on its links."""
+"""Construction of the link graph and transport stack from the topology of a scenario."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The topology of a scenario: a family, a file, or what another package registers."""
+"""The topology part of a scenario: a family, a file, or a topology that a plug-in registers."""
 
 from __future__ import annotations
 

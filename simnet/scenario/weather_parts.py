@@ -1,4 +1,4 @@
-"""What moves on links in a scenario: their weather, and their faults."""
+"""The weather and fault parts of a scenario: variation of links over time."""
 
 from __future__ import annotations
 

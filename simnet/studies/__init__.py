@@ -1,1 +1,1 @@
-"""What the commands compute: choosing, sweeping, comparing, exporting, timing, listing."""
+"""Studies behind the commands: choosing, sweeping, comparing, exporting, timing, listing."""

@@ -1,4 +1,4 @@
-"""Defaults that a run rests on, and whether other values would change the first place.
+"""Assumptions of a run: defaults, and whether other values would change the fastest exchange.
 
 The exchanges of a scenario are timed in a sample of iterations, as it is and with one assumption changed. The sample is
 that of `simnet.studies.choosing.whole_job`: it is spread over the job, and bounded by a count of messages and entries,

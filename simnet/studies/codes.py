@@ -1,4 +1,4 @@
-"""Sources of costs that nobody gave: of codes, measured or estimated by passes, and of computing."""
+"""Sources of default costs: of codes, measured or estimated from memory passes, and of compute."""
 
 from __future__ import annotations
 

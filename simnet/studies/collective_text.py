@@ -1,4 +1,4 @@
-"""A collective as people write it: ``all_reduce``, ``all_reduce:tree,arity=4``, ``hierarchical:group_size=4``."""
+"""Collectives as text: ``all_reduce``, ``all_reduce:tree,arity=4``, ``hierarchical:group_size=4``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figure of what is the fastest where, over two axes."""
+"""Figure of the fastest choice over two axes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The iteration of a job, predicted part by part, with intervals.
+"""Prediction of iteration times of a job by part, with intervals.
 
 The parts are those that a real job logs (`simnet.cluster.hooks.log`). With `T` the whole iteration of a worker,
 

@@ -1,4 +1,4 @@
-"""Total times of jobs, each with an interval and the chance to be the fastest: one judgement for every command.
+"""Total job times with intervals and probabilities of being fastest, shared by all commands.
 
 A job is its computing and, for each of its exchanges, messages and kernels. Each of these is off alike in all of its
 iterations, as the cause is one, and off alike in all jobs that have it: two policies that use an exchange share its

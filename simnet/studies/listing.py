@@ -1,4 +1,4 @@
-"""Tables of what ships with simnet.
+"""Tables of shipped schemes, scenarios, models, devices, networks and other data.
 
 Each list loads what it lists, as most people ask for one of them.
 """

@@ -1,4 +1,4 @@
-"""Parsing of command-line options, and of library arguments of the same names."""
+"""Parsing of command-line options and of library arguments with the same names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports of finished runs: the page of a folder drawn again, and several runs on one page."""
+"""Reports of finished runs: the redrawn page of a folder, and a page that compares several runs."""
 
 from __future__ import annotations
 

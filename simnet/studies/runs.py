@@ -1,4 +1,4 @@
-"""Policies of scenarios that run into one folder of results, and resume there.
+"""Runs of a scenario's policies into one results folder, with resumption.
 
 While they run, the folder has checkpoints, of policies that are done and of those under way. The same command resumes
 from them after a kill, Ctrl-C or an error; when all is done they go.

@@ -1,4 +1,4 @@
-"""Warnings that the sample of a job is too small for its exchanges."""
+"""Warnings about gradient samples that are too small for the exchanges of a job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dependence of the first place on start times: a job's leading exchanges with jittered starts.
+"""Sensitivity of a job's fastest exchanges to jittered start times.
 
 Where computing varies from iteration to iteration, so do the entries, and times are draws of their own. Where it does
 not, the same exchange recurs with all workers entering at once, and its time is one draw that counts as often as there

@@ -1,4 +1,4 @@
-"""A step of a replicated or sharded model, or of traces: its time by parts, its collectives, and memory."""
+"""Step time of a replicated, sharded or traced model, by part, with collectives and memory."""
 
 from __future__ import annotations
 

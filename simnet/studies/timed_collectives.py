@@ -1,4 +1,4 @@
-"""How long collectives and schedules take, by the cost model of a cluster or in a simulation: the answers of `time`."""
+"""Times of collectives and schedules by a cost model or by simulation, the answers of `simnet time`."""
 
 from __future__ import annotations
 

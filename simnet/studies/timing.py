@@ -1,4 +1,4 @@
-"""How long a schedule takes on the network of a scenario, and what is behind it: ``simnet time``."""
+"""Timing of a schedule on the network of a scenario, with bounds and evidence, for ``simnet time``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traces of gradients as files: opened within memory, made synthetically, and written in part or as another type."""
+"""Gradient trace files: opening within memory, synthesis, and conversion of parts and types."""
 
 from __future__ import annotations
 

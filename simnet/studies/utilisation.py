@@ -1,4 +1,4 @@
-"""The share of computing in a training: what bandwidth a utilisation needs, and how rarely workers must exchange.
+"""Compute utilisation of a training: bandwidth and exchange period that a utilisation requires.
 
 The model is that of a page by an author of streaming DiLoCo (A. Douillard, ``diloco/index.html``), which explains the
 tables of compute utilisation in arXiv 2501.18512. A step computes for a time T, a part of it the backward pass. What is

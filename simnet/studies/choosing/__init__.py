@@ -1,4 +1,4 @@
-"""Choosing offline: which exchange is fastest on a network, by how much, and what would change that.
+"""Offline choice of the fastest exchange on a network: ranking, margins, and sensitivity.
 
 ================= =============================================================================================
 """

@@ -1,4 +1,4 @@
-"""The answer to `simnet choose`: a ranking as a summary."""
+"""Summary of a ranking, the answer to `simnet choose`."""
 
 from __future__ import annotations
 

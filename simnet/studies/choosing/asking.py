@@ -1,4 +1,4 @@
-"""Which question a request of `simnet choose` is: one job, jobs side by side, or a grid of jobs."""
+"""Dispatch of a `simnet choose` request: one job, a comparison of jobs, or a grid of jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What there is to choose from: exchanges over the collectives that are offered."""
+"""Candidate exchanges of a choice: schemes combined with available collectives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Closed forms of exchanges and of iterations of a job, on a star of links that are all alike.
+"""Closed-form costs of exchanges and job iterations on a star of uniform links.
 
 They are what the network says, whatever N, to 1e-9 without votes, and to a few per cent with them and on trees of no
 power of two; AR-Topk over a tree saves up to log N latencies.

@@ -1,4 +1,4 @@
-"""What a job takes over all of its iterations with each exchange, as far as some of them were simulated."""
+"""Predicted duration of a job under each exchange, from full or sampled simulation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Choices over grids: which exchange is the fastest in each cell, simulated, or by closed forms where these agree."""
+"""Choices over grids: the fastest exchange in each cell, by simulation or by closed forms that agree with it."""
 
 from __future__ import annotations
 

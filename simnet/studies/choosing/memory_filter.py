@@ -1,4 +1,4 @@
-"""What a worker holds with each choice, and which choices are ruled out because a device does not hold as much."""
+"""Memory filter of a choice: worker memory per candidate, and candidates over a device's limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A policy table: which exchange at which density, by latency and bandwidth, to be looked up while a job runs.
+"""Construction of policy tables: exchange and density by latency and bandwidth, for look-up at run time.
 
 The plane of latency and bandwidth is cut into cells, evenly in logarithms. A cell has the choice that is right at its
 centre: the fastest exchange or, with several densities, the density that the multi-objective choice of

@@ -1,4 +1,4 @@
-"""The file of a policy table, checked like one from a stranger, and what is looked up in it.
+"""Policy-table files: schema, validation of untrusted input, and look-up.
 
 A table cuts the plane of latency and bandwidth into cells. The file is JSON: edges of the cells in SI units, choices,
 and a matrix whose numbers say which choice, from 0, with a row per latency and a column per bandwidth.

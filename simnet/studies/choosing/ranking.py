@@ -1,4 +1,4 @@
-"""What a job takes with each exchange and under each policy, how sure the order is, and what would change it."""
+"""Ranking of exchanges and policies by job duration, with probabilities and sensitivity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs side by side that are simulated in full: rarer exchanges, ways of sharding, and time to an accuracy."""
+"""Comparison of fully simulated jobs: rarer exchanges, shardings, and time to an accuracy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which exchange takes the least time over a whole job, found by simulating the job under each.
+"""Search for the exchange that minimises job duration, by simulating the job under each candidate.
 
 Every exchange runs as `simnet run` would have it: the logic of its scheme, computing, kernels, overlap, barrier, stack
 and weather. Where all iterations of all exchanges would take too long, each is simulated in a sample of its iterations,

@@ -1,4 +1,4 @@
-"""What a grid of scenarios came to, as a `Summary`: where which policy is the fastest, and the times of each cell."""
+"""Summary of a sweep: where each policy is fastest, and the times in each cell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The grid of a sweep: its parameters, the scenario fields that they set, and the cells.
+"""Grid of a sweep: parameters, the scenario fields that they set, and cells.
 
 A parameter is ``FIELD=VALUES``: values in YAML with commas between, or ranges ``lo:hi:n`` and ``lo:hi:n:log``. A number
 without a unit takes that of the next value that has one, so ``1,5,10 Gbit/s`` are three bandwidths.

@@ -1,4 +1,4 @@
-"""Cells on a Slurm or Dask cluster, which run what this machine runs.
+"""Sweep cells on a Slurm or Dask cluster, with the same results as on one machine.
 
 The files that the scenario names, and simnet, must be where the nodes find them under the same path. Slurm jobs leave
 what they return in the folder of the results, which the nodes share.

@@ -1,4 +1,4 @@
-"""The table of a sweep, a row per cell and policy in the order of the grid, and the files that hold it.
+"""Table and files of a sweep, with a row per cell and policy in grid order.
 
 Equal sweeps leave equal bytes, whatever was interrupted on the way, and in whatever order the cells came.
 """

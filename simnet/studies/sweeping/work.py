@@ -1,4 +1,4 @@
-"""The work of a sweep: planned cells, their checks, and which are left to run."""
+"""Execution of a sweep: planned cells, their checks, and the cells left to run."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""An adviser of a job that runs: it learns which exchange is the fastest, and says why."""
+"""Online adviser: learns exchange costs from iteration times and recommends the fastest exchange, with reasons."""

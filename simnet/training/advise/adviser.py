@@ -1,4 +1,4 @@
-"""The decision of the adviser: which exchange is expected to be fastest, and does a change pay.
+"""Decision rule of the adviser: expected exchange times, and whether a switch pays off.
 
 The worth of a change is the time that it saves over the horizon; its first iterations count as information: ``every x
 E[gain] + (horizon - every) x E[max(gain, 0)]``, the knowledge gradient of P. Frazier, W. Powell, S. Dayanik, SIAM

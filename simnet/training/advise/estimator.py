@@ -1,4 +1,4 @@
-"""What quantities are, learnt from times that are weighted sums of them: a Kalman filter.
+"""Kalman filter that estimates link and kernel quantities from times that are weighted sums of these.
 
 An exchange takes ``factor x (rounds x latency + bytes x seconds per byte)``, kernels a weighted sum of factors. The
 state has latency, seconds per byte and factors of kernels as they are, and logarithms of factors of exchanges, for

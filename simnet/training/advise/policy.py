@@ -1,4 +1,4 @@
-"""The adviser as a policy of simulated jobs."""
+"""The adviser as an adaptive policy of simulated jobs."""
 
 from __future__ import annotations
 

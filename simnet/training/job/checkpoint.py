@@ -1,4 +1,4 @@
-"""Checkpoints: the file from which a killed job resumes under one policy, with the same results.
+"""Checkpoint files, from which a killed job resumes under one policy with identical results.
 
 A safetensors file holds the arrays of the state; one of them is the rest, as JSON. It is replaced atomically. A file
 that is cut off, altered or of another scenario is not read.

@@ -1,4 +1,4 @@
-"""The exchange of an iteration: real sparsifiers make its messages, and the network is asked for their times."""
+"""Exchange of an iteration: real sparsifiers create the messages, and the network times them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job under a training strategy, whose inner steps begin exchanges; and one of steps of a sharded model.
+"""Exchange sets of jobs under a training strategy with inner steps, and of jobs of sharded steps.
 
 An iteration has the inner steps from one wait of the workers to the next. An exchange begins after the inner step that
 gives its data, and workers compute the remaining steps meanwhile, or a whole iteration if it has so long to arrive.

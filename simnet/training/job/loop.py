@@ -1,4 +1,4 @@
-"""The iterations of a job under one policy, which request the time of each exchange."""
+"""Simulation loop of a job under one policy, which requests the time of each exchange."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log of a policy, which a new policy replays to reach the same state: its questions, and its observations."""
+"""Log of a policy's decisions and observations, replayed after a restart to restore the policy's state."""
 
 from __future__ import annotations
 

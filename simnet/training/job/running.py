@@ -1,4 +1,4 @@
-"""A job under its policies: one after the other, or in step, on clocks of their own or beside co-located jobs."""
+"""Runs of a job under its policies: sequential or interleaved, alone or with co-located jobs on one clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job of which a sample of iterations is simulated, and exchanges that are made once and taken again.
+"""Sampled simulation of a job: a subset of iterations, and exchanges that are recorded once and reused.
 
 The time of a job is cut into blocks; one iteration of each is simulated, and stands for all that the block has at its
 speed.

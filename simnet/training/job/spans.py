@@ -1,4 +1,4 @@
-"""What each resource of a worker did when in an iteration, from the times of its exchange."""
+"""Timeline spans of each resource of a worker in an iteration, from the timing of its exchange."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the steady part of a run begins, and whether there is one: the one rule by which results are ranked or not.
+"""Detection of the steady part of a run, which decides whether results are ranked.
 
 A run has settled if between the halves of its last half no mean of bytes, density and build-up moves by more than 10 %
 or two standard errors, at most 10 % of the time goes on exploration, and half to twice the entries asked for are

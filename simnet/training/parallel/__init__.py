@@ -1,1 +1,1 @@
-"""Training steps of models that are replicated or sharded: graphs of computing and collectives, and their time."""
+"""Training steps of replicated or sharded models: graphs of compute and collectives, and their timing."""

@@ -1,4 +1,4 @@
-"""The graph of a training step: parts of passes and collectives, what they wait for, their times and memory."""
+"""Task graph of a training step: compute and collective nodes, dependencies, times and memory."""
 
 from __future__ import annotations
 

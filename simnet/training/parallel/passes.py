@@ -1,4 +1,4 @@
-"""Calls on the critical path of a step: passes that stop for collectives of tensor or expert parallelism.
+"""Blocking collectives inside passes: tensor and expert parallelism on the critical path of a step.
 
 `tensor_parallel` has those of Megatron: behind attention and perceptron of each block results are all-reduced, forward
 and backward. Calls of a vocabulary that is split, of embedding and loss, are left out.

@@ -1,4 +1,4 @@
-"""Pipeline parallelism around data-parallel steps: stages that send activations on, and their gradients back.
+"""Pipeline parallelism around data-parallel steps: stages exchange activations and their gradients.
 
 Tied weights: Megatron-LM, commit 00c2c0a, ``finalize_model_grads.py``; DeepSpeed, ``ReduceTiedGrads``.
 """

@@ -1,4 +1,4 @@
-"""A training step on a network: when its nodes begin and end.
+"""Timing of a training step on a network: begin and end of each node.
 
 A node begins when the node before it on its queue and those that it waits for have ended, a collective when all ranks
 of its group have come to it. Calls that never share a link are timed one by one.

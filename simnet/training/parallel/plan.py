@@ -1,4 +1,4 @@
-"""The step of a model by names and values, of P = S x D x T workers: stages, data-parallel places, tensor-parallel."""
+"""Step of a named model and sharding on P = S x D x T workers: S stages, D data-, T tensor-parallel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantised collectives of sharded steps as calls: ZeRO++, LoCo and SDP4Bit, whose codes are in `sparsifier_models`."""
+"""Quantised collectives of sharded steps: ZeRO++, LoCo and SDP4Bit, whose codes are in `sparsifier_models`."""
 
 from __future__ import annotations
 

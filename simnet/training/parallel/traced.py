@@ -1,4 +1,4 @@
-"""Steps as Chakra execution traces have them: what every rank computed, sent and called, and what that waited for."""
+"""Training steps from Chakra execution traces: compute, messages, collectives and dependencies of each rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is sharded or replicated together: the tensors of a model in units, and models that are lists of units."""
+"""Units of sharding: tensors gathered and reduced together, and models given as lists of units."""
 
 from __future__ import annotations
 
