@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from simnet.training.job.record import PolicyResult
 
 NEXT = "--seeds 5   how far that depends on the seed"
-"""What may be asked after a run with one seed."""
+"""The suggested next command after a run with one seed."""
 
 # A change smaller than this is not offered as what a switch coincided with.
 _NOTABLE = 0.05
@@ -97,7 +97,7 @@ def seeds_answer(summary: Fields, plots: Callable[[], Sequence[Plot]] | None = N
 def sentence(summary: RunSummary) -> str:
     """Return the answer text of a run: the fastest policy, its time with interval, ties, and unsettled policies.
 
-    Where a model was trained, who reached the target first comes first.
+    If a model was trained, the text starts with the policy that reached the target first.
 
     Examples
     --------
@@ -125,7 +125,7 @@ def sentence(summary: RunSummary) -> str:
 def leaders(summary: RunSummary) -> list[str]:
     """Return the fastest policy and those tied with it, without the bound; of trained runs, by time to target.
 
-    Tied are those whose times are the same, and those that may well be faster: with a chance of `wording.TIED`.
+    A policy is tied if its time is equal, or if its probability of being fastest is at least `wording.TIED`.
     """
     first = summary.get("first_to_target")
     if known_of(summary, "learning") and first is not None:

@@ -27,7 +27,7 @@ def calibration_summary(software: CalibratedSoftware, exchanges: Mapping[str, Se
 def call_summaries(exchanges: Mapping[str, Sequence[CallPrediction]]) -> list[Fields]:
     """Return a row per exchange, collective, algorithm, ranks and nodes: sizes and the widest relative interval.
 
-    Where data do not determine that its ends are None, and `interval` says so.
+    If the data do not determine the interval, its ends are None and the entry `interval` says so.
     """
     kinds: dict[tuple[Any, ...], list[CallPrediction]] = {}
     for label, known in exchanges.items():

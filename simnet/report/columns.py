@@ -12,13 +12,13 @@ from typing import Any, NamedTuple, TypeAlias
 from simnet.base.reading import read_shipped_rows
 
 Fields: TypeAlias = dict[str, Any]
-"""An object of JSON; `COLUMNS` has what its values are."""
+"""A JSON object; `COLUMNS` explains its values."""
 
 
 class ColumnDefinition(NamedTuple):
     """Unit, heading and meaning of a column, and the commands that write it (``hooks``: logs of hooks).
 
-    `heading` is what it is called in texts, empty where none names it.
+    `heading` is the column's name in texts, empty if no text names it.
     """
 
     unit: str
@@ -28,4 +28,4 @@ class ColumnDefinition(NamedTuple):
 
 
 COLUMNS = {row.pop("name"): ColumnDefinition(**row) for row in read_shipped_rows("data/columns.csv")}
-"""The columns by their names, in the order in which they are explained."""
+"""The columns by name, in the order of the documentation."""

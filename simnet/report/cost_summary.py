@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from simnet.training.job.job import Job
 
 COLUMNS = ("inner_steps", "step_s", "utilisation", "money")
-"""Columns of tables that have a row per policy."""
+"""Cost columns of tables with a row per policy."""
 
 _PARTS = tuple(f"{name}_B" for name in WorkerMemory._fields)
 _OPTIMIZERS = {

@@ -68,8 +68,7 @@ def render(
 def iteration_time(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
     """Draw the time per iteration of each policy, and below it the bandwidth and latency of the network.
 
-    The axis is simulated time; or the iteration, where the network is the same for every policy at an iteration and so
-    moves with the iterations.
+    The axis is the iteration if all policies meet the same network at the same iteration, else simulated time.
     """
     with canvas(9.2, 6.0, 3, 1, sharex=True, height_ratios=(3.4, 1, 1)) as (figure, (top, middle, bottom)):
         iterations, label = _with_positions(iterations)
@@ -94,8 +93,7 @@ def iteration_time(iterations: pd.DataFrame, bound: str | None = None) -> Figure
 def cumulative_time(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
     """Draw each policy's simulated time against iterations done, and its lag behind the reference policy.
 
-    The reference is the bound or, where it did not run, the fastest policy. Exploration counts with the iteration after
-    it.
+    The reference is the bound or, if it did not run, the fastest policy. Exploration counts in the next iteration.
     """
     iterations = with_exploration(iterations)
     with canvas(9.2, 3.6, 1, 2) as (figure, (left, right)):
@@ -166,7 +164,7 @@ def breakdown(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
 def choices(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
     """Draw the exchange that each switching policy used over time, and below it bandwidth and latency.
 
-    Where no policy changed its choice, all are drawn.
+    If no policy changed its choice, all policies are drawn.
     """
     iterations, label = _with_positions(iterations)
     frames = _by_policy(iterations)
@@ -299,7 +297,7 @@ def _elapsed_time(frame: pd.DataFrame) -> Floats:
 def _draw_line(axes: Axes, x: Floats, y: Floats, *, band: bool = True, **look: Any) -> None:
     """Draw a line; one of over 500 points is drawn as means of equal stretches, with a min-max band.
 
-    A stretch shows its mean; of steps its first value, since their mean may be a value that never was.
+    Step lines show the first value of a stretch, since a mean may be a value that never occurred.
     """
     step: Literal["post"] | None = "post" if look.get("drawstyle") == "steps-post" else None
     if len(x) > 2 * _BINS:

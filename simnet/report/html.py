@@ -30,7 +30,7 @@ from simnet.report.timeline import RecordedTimeline
 _MOST, _NARROW = 7, 3
 
 TERMS = {row["term"]: row["meaning"] for row in read_shipped_rows("data/terms.csv")}
-"""What the page's words mean, in the order in which they come."""
+"""Terms of the page with their meanings, in order of appearance."""
 
 
 def report(
@@ -75,7 +75,7 @@ def compared_report(
 def _table(answer: Summary, names: Sequence[str] = ()) -> dict[str, Any]:
     """Return headings and rows of an answer for HTML: its `_MOST` columns of highest priority, `_NARROW` on a phone.
 
-    Each row has the name of its policy, and cells with what they are sorted by.
+    Each row is the name of its policy, and cells as pairs of text and sort key.
     """
     kept = sorted(answer.columns, key=lambda one: one.priority)[:_MOST]
     columns = [one for one in answer.columns if one in kept]

@@ -23,13 +23,13 @@ COLUMNS = (
     *("loss", "accuracy", "best_loss", "best_accuracy", "target_accuracy", "iterations_to_target"),
     *("time_to_target_s", "statistical_efficiency", "parallel_efficiency", "first_to_target"),
 )
-"""Columns of tables that have a row per policy; see `learning_table`."""
+"""Training columns of tables with a row per policy, as `learning_table` returns them."""
 
 ONE_SEED = "One seed; --seeds 3 says how sure that is."
-"""What an answer says after who is first to a target."""
+"""The note after the sentence on the first policy to reach the target, in a run with one seed."""
 
 NOT_EVALUATED = "The accuracy was not measured: the job is shorter than job.gradients.train.evaluate."
-"""Said in place of the time to the target where no iteration was evaluated."""
+"""The text in place of the time to the target if no iteration was evaluated."""
 
 _OF_THE_BEST = 0.99
 _NEEDED = ("start_s", "iteration_s", "loss", "accuracy")
@@ -43,9 +43,9 @@ def learning_summaries(
 ) -> dict[str, Fields]:
     """Return loss, accuracy, time to target and efficiencies of each policy; empty if no model was trained.
 
-    Loss and accuracy are the last that were measured, the best ones the lowest loss and the highest accuracy. The time
-    to the target ends with the first measurement at which the accuracy was reached, and includes exploration. What was
-    not measured, or not reached, is None, and so is a loss that is no finite number.
+    Loss and accuracy are the last measured ones; best values are the lowest loss and the highest accuracy. The time to
+    the target ends at the first evaluation that reaches it, and includes exploration. Values that were not measured or
+    not reached, and losses that are not finite, are None.
     """
     if not any("accuracy" in frame for frame in iterations.values()):
         return {}
@@ -90,7 +90,7 @@ def _reached_after(frame: pd.DataFrame, target: float | None) -> tuple[int | Non
 def first_to_target(trained: Mapping[str, Mapping[str, Any]], bound: str | None = None) -> list[str]:
     """Return the policy that reaches the target first and those tied with it; the bound does not take part.
 
-    What has not settled takes part: a time to a target is that of the whole run, its first iterations among them.
+    Unsettled policies take part, since the time to the target includes the first iterations.
     """
     times = {policy: one["time_to_target_s"] for policy, one in trained.items() if policy != bound}
     return fastest({policy: time for policy, time in times.items() if time is not None})
@@ -108,7 +108,7 @@ def learning_table(trained: Mapping[str, Mapping[str, Any]], bound: str | None =
 def learning_headline(trained: Mapping[str, Mapping[str, Any]], bound: str | None = None) -> str:
     """Return a sentence on who reaches the target first, the lead, and who never does; '' without a target.
 
-    The bound counts only if there is nobody else, as nobody can run it.
+    The bound, which is not a runnable policy, counts only if it is the only policy.
 
     Examples
     --------

@@ -18,7 +18,7 @@ from simnet.report.summary import json_value
 from simnet.report.timeline import RecordedTimeline, message_sample
 
 POINTS = 2_000
-"""Points of a line up to which every iteration is drawn."""
+"""Maximum number of points of a line; longer runs are thinned."""
 
 _DIGITS = 7
 # What ends a script, and what ends a line of one but not of JSON.
@@ -34,11 +34,10 @@ def page_data(
     -------
     dict
         `policies`, each with its name, its colour (None for the bound) and the columns of its iterations: number,
-        start [s], time [s], choice as a place in `choices`, bandwidth [byte/s] and latency [s], and the time since the
-        start of the run after it [s]. Where an iteration stands for `stretch` of them, its time is their mean and
-        `low` and `high` are the extremes, its choice is the most used, and the rest is of the first. `reference` is the
-        policy that others are behind of, and `learnt` what was measured of a model.
-        `message_sample` is as of `simnet.report.timeline.message_sample`.
+        start [s], time [s], choice as an index into `choices`, bandwidth [byte/s] and latency [s], and the elapsed time
+        after the iteration [s]. If a point stands for `stretch` iterations, its time is their mean, `low` and `high`
+        are the extremes, its choice is the most used one, and other values are those of the first. Lags are measured
+        from the policy `reference`; `learnt` has losses and accuracies, `kept` the recorded messages.
     """
     trained = with_exploration(iterations)
     frames = {str(name): frame for name, frame in trained.groupby("policy", sort=False) if len(frame)}

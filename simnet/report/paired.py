@@ -32,10 +32,10 @@ from scipy.special import stdtrit
 from simnet.base.arrays import Floats
 
 LEVEL = 0.95
-"""How often intervals hold what they are of."""
+"""Confidence level of intervals."""
 
 METHOD = "Student t over seeds; differences paired by seed, Bonferroni over the policies compared"
-"""What intervals are, in a few words."""
+"""The method behind the intervals, as a phrase."""
 
 
 TIE = 1e-3
@@ -46,7 +46,7 @@ NEAR = 0.3
 """By which fraction exchanges of a leader may take longer than those of the first: one was found to vary so much."""
 
 START_COLUMNS = ("start_low_s", "start_high_s")
-"""Columns of the least and the most that a time may be as workers enter a little apart [s]."""
+"""Columns with the least and the greatest time under small differences between the workers' starts [s]."""
 
 
 class StartRanges(NamedTuple):
@@ -68,7 +68,7 @@ def start_ranges(each: Mapping[str, Mapping[Any, Any]]) -> dict[str, tuple[float
 
 
 NO_RANGES = StartRanges({}, {})
-"""Nothing is known, or to be known."""
+"""Start ranges with no entries."""
 
 
 def fastest(seconds: Mapping[str, float], ranges: Mapping[str, tuple[float, float]] | None = None) -> list[str]:
@@ -98,9 +98,9 @@ class Estimate(NamedTuple):
 class Contest(NamedTuple):
     """Result of a comparison over seeds: the fastest policy, ties, the order and paired differences.
 
-    `order` are all in the order of their means, `policy` is the first, and `tied_with` are those whose difference from
-    it may be 0, by the interval or as workers enter a little apart, or less than `TIE`. `differences` are how much more
-    the others took, seed by seed; `fastest_in` with how many seeds each was the fastest, and no other within `TIE`.
+    `order` lists all policies by mean, `policy` is the first, and `tied_with` those whose difference from it may be 0,
+    by the interval or under small start differences, or is less than `TIE`. `differences` are paired seed by seed.
+    `fastest_in` is the number of seeds with which a policy was the fastest and no other was within `TIE`.
     """
 
     policy: str
@@ -184,13 +184,13 @@ def comparison(
 ) -> pd.DataFrame:
     """Return a row per group and policy: mean over seeds, difference from the fastest, rank and ties.
 
-    Only seeds are compared with which as many policies of the group have a value as with any, and policies that have
-    one with all of these, and have settled.
+    The comparison uses the seeds with the largest number of values in the group, and the settled policies that have a
+    value with all of these seeds.
 
-    With the stem of the column's name there are ``iteration_s`` (mean) with ``_low`` and ``_high``,
-    ``iteration_more_s`` (mean difference from the first) with the same, ``iteration_rank`` (from 1; missing for those
-    that take no part), ``iteration_tied`` (the first, and those tied with it), and the numbers of seeds
-    ``iteration_least_with`` and ``iteration_compared``.
+    For a column ``iteration_s`` there are ``iteration_s`` (mean) with ``_low`` and ``_high``, ``iteration_more_s``
+    (mean difference from the first) with the same, ``iteration_rank`` (from 1; missing for policies not compared),
+    ``iteration_tied`` (the first policy and those tied with it), and the numbers of seeds ``iteration_least_with`` and
+    ``iteration_compared``.
 
     Examples
     --------

@@ -47,10 +47,10 @@ if TYPE_CHECKING:
 
 
 PAGE = FileSet("report", ("report.html", "figures/*.png", "figures/*.svg"), "report.html")
-"""The page of a run, or of several, and its figures."""
+"""Files of the report: the page of one run or several, and its figures."""
 
 LOCK, SEEDS = "scenario.lock.yaml", "seeds"
-"""The resolved scenario; and the folder of those of single seeds."""
+"""Names of the resolved scenario file, and of the folder with a subfolder per seed."""
 
 _OF_ONE = (
     *("summary.json", LOCK, "iterations.csv", "timeline.json", *PAGE.names),
@@ -59,7 +59,7 @@ _OF_ONE = (
 _OF_SEVERAL = tuple(f"{name}.{kind}" for name in ("seeds", "paired") for kind in ("csv", "parquet"))
 _TABLES = tuple(f"{name}.{kind}" for name in ("sweep",) for kind in ("csv", "json", "parquet"))
 RESULTS = (*_OF_ONE, *_OF_SEVERAL, *_TABLES, *(f"{SEEDS}/*/{name}" for name in _OF_ONE))
-"""The files of a folder of results, whichever command wrote them: those of a request replace those of another."""
+"""All files that commands write into a results folder; a new request replaces those of an earlier one."""
 
 RUN = FileSet("run", RESULTS, "summary.json")
 """The files of a run, with one seed or several."""

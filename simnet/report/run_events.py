@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from simnet.training.job.record import Interruption
 
 MAX_WAITING = 20
-"""Waiting workers that the summary lists per stop; all of them are counted."""
+"""Maximum number of waiting workers that the summary lists per stop; the count includes all."""
 
 
 def stop_summary(stop: Interruption) -> Fields:

@@ -34,7 +34,7 @@ PHASES = ("compute", "select", "communicate", "wait")
 """Where the time of an iteration goes; the frames' columns are these names with ``_s``."""
 
 INTERVAL = ("select_low_s", "select_high_s")
-"""Columns of the interval of the time to select, by what the costs of kernels may be off."""
+"""Columns of the interval of the selection time, which follows from the uncertainty of kernel costs."""
 
 MEANS = (
     *("iteration_s", *(f"{phase}_s" for phase in PHASES), *INTERVAL, "selected", "actual_density", "build_up"),
@@ -44,7 +44,7 @@ MEANS = (
 ``bytes_sent_per_worker_B``."""
 
 MAX_SWITCHES = 50
-"""Changes of choice that the summary lists per policy; all of them are counted."""
+"""Maximum number of changes of choice that the summary lists per policy; the count includes all."""
 
 _DIGITS = 12
 # 10**22 is the largest power of ten that a float holds exactly.
@@ -226,7 +226,7 @@ def learnt_by(
 def with_exploration(iterations: pd.DataFrame) -> pd.DataFrame:
     """Return training iterations only; time and bytes include the exploration before each one.
 
-    What was explored before a death that ended the job has no such iteration and is left out.
+    Exploration without a later training iteration, before a failure that ended the job, is left out.
 
     Examples
     --------
@@ -270,7 +270,7 @@ def exchange_seconds(iterations: pd.DataFrame) -> Floats:
 def spread_summary(iterations: pd.DataFrame) -> Fields | None:
     """Return percentiles of iteration and exchange times [s]; None without iterations.
 
-    A percentile is the least of the times within which so many of 100 iterations are: one that occurred.
+    A percentile is an observed time: the least one that the given share of iterations does not exceed.
 
     Examples
     --------

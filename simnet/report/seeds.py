@@ -45,7 +45,7 @@ _JUDGED = {
 _LEARNT = ("target_accuracy", "accuracy", "time_to_target_s")
 
 MORE = ("more", "more_low", "more_high")
-"""Of columns of differences: their mean and their interval."""
+"""Name parts of difference columns: mean, and ends of the interval."""
 
 
 _RUN = (
@@ -123,8 +123,8 @@ def summarize_seeds(
 ) -> tuple[Fields, pd.DataFrame, pd.DataFrame]:
     """Return the joint summary of several seeds, the table by seed and policy, and the table by policy.
 
-    The keys that a run with one seed has, too, mean the same. `tied_with` of the winner are those whose paired interval
-    includes 0. `policies_over_seeds` have the columns of ``paired.csv``, and means over seeds of the rest.
+    Keys shared with the summary of one seed mean the same. `tied_with` of the winner are the policies whose paired
+    interval includes 0.
     """
     first = next(iter(summaries.values()))
     bound = next((one["bound"] for one in summaries.values() if one["bound"] is not None), None)
@@ -251,7 +251,7 @@ def versus(one: Mapping[Any, Any], best: float | None, stem: str, sign: str = ""
 def ranking_over_seeds(each: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return policy names by mean time over seeds, then by name; policies without a time are last.
 
-    Of policies that train a model the first to the target come first.
+    If a model was trained, policies are sorted by the time to the target first.
     """
 
     def place(name: str) -> tuple[Any, ...]:

@@ -28,20 +28,20 @@ if TYPE_CHECKING:
     from simnet.report.drawing import Plot
 
 WIDTH = 80
-"""Characters of a line at most."""
+"""Maximum width of a line in characters."""
 
 ENDINGS = (".json", ".csv", ".txt", ".html", ".svg", ".png", ".md", ".yaml")
-"""Endings of files that some answer can be written to."""
+"""File suffixes that answers can be written to; which ones depends on the answer."""
 
 SCHEMA = 1
 """Version of the JSON of a summary."""
 
 Row: TypeAlias = Mapping[str, Any]
-"""Values of a row by the names of columns, in SI units; None for what is not known."""
+"""Values of a row by column name, in SI units; None if unknown."""
 
 Unit: TypeAlias = Literal["time", "bytes", "rate", "throughput", "percent", "chance", "number", "text", "phrase"]
-"""What a column holds: seconds; bytes; byte/s, shown as bit/s or as byte/s; a share, in per cent with three digits
-or in whole per cents; a number; text that is broken into lines where it does not fit; text that is cut there.
+"""The kind of a column's values: seconds; bytes; byte/s, shown as bit/s or as byte/s; a share, shown in per cent with
+three digits or in whole per cent; a number; text that is wrapped if too long; text that is cut if too long.
 """
 
 _SCALES: Mapping[str, tuple[tuple[str, float], ...]] = {
@@ -132,9 +132,9 @@ class Summary:
     plots: Mapping[str, Callable[[], Plot]] = field(default_factory=dict)
     notes: Sequence[str] = ()
     writers: Mapping[str, Callable[[Path], None]] = field(default_factory=dict)
-    """What writes files of further endings, or in place of the table, by ending."""
+    """Functions that write files of further formats, or replace a format of the table, by suffix."""
     exit_code: int = 0
-    """What the command ends with: 1 where a check that was asked for failed."""
+    """The exit code of the command: 1 if a requested check failed."""
 
     @property
     def best(self) -> str | None:

@@ -26,7 +26,7 @@ LinkNames: TypeAlias = Callable[[int, int], Sequence[str]]
 """Names of the links on the route from one rank to another."""
 
 EVENTS = 12_000
-"""Events of the page: a span is one, a message two; shared equally between the policies."""
+"""Maximum number of events on the page, shared equally between policies: one per span, two per message."""
 
 # Track numbers are unique in the file, since viewers may take two threads of one number for one thread.
 _TRACKS_PER_POLICY = 1_000_000
@@ -180,7 +180,7 @@ def message_sample(recorded: RecordedTimeline, events: int = EVENTS) -> dict[str
     ...     columns=["policy", "iteration", "worker", "resource", "what", "start_s", "finish_s"])
     >>> messages = pd.DataFrame([("AG", 0, 0, "allgather", 0, 1, 1e6, 1.5, 1.75)],
     ...     columns=["policy", "iteration", "round", "phase", "src", "dst", "nbytes_B", "start_s", "finish_s"])
-    >>> found = message_sample(Recorded(spans, messages, lambda src, dst: ("0->switch", "switch->1")))
+    >>> found = message_sample(RecordedTimeline(spans, messages, lambda src, dst: ("0->switch", "switch->1")))
     >>> found["policies"]["AG"]["0"]["messages"], found["links"], found["routes"]
     ([[0, 1, 1000000.0, 0.5, 0.75, 'allgather']], [['0', 'switch'], ['switch', '1']], {'0,1': [0, 1]})
     """

@@ -9,7 +9,7 @@ from simnet.report.paired import TIE
 from simnet.report.summary import percent, three_digits
 
 TIED = 0.1
-"""Chance to be the fastest from which on something is tied with the leader."""
+"""Minimum probability of being fastest at which a policy is tied with the leader."""
 
 
 def standing(seconds: Mapping[str, float], winners: Sequence[str], alone: str, tied: str, each: str = "") -> str:
@@ -36,7 +36,7 @@ def lead_text(ratio: float) -> str:
 
     Examples
     --------
-    >>> ahead(2.14), ahead(1.084), ahead(1.001)
+    >>> lead_text(2.14), lead_text(1.084), lead_text(1.001)
     ('2.1x', '8 %', '<1 %')
     """
     if ratio >= 2:
@@ -85,7 +85,7 @@ def alternatives_text(names: Sequence[str], most: int = 4) -> str:
 
     Examples
     --------
-    >>> either(["a", "b", "c"]), either(["a", "b", "c"], 2)
+    >>> alternatives_text(["a", "b", "c"]), alternatives_text(["a", "b", "c"], 2)
     ('a, b or c', 'a, b or 1 more')
     """
     shown = [*names] if len(names) <= most else [*names[:most], f"{len(names) - most} more"]
@@ -97,7 +97,7 @@ def entering_apart(
 ) -> list[str]:
     """Return sentences on leaders' times under small start differences, resulting ties, and unsampled ones.
 
-    Where no range is wider than `TIE` there is nothing to say of it.
+    Ranges not wider than `TIE` are not mentioned.
 
     Examples
     --------

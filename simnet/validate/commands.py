@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from simnet.validate.reproduction import Reproduction, Row
 
 JOBS, LEARNED, DEVICES = "jobs", "learned", "devices"
-"""Words in place of measurements, of what these are held against, and of reproductions."""
+"""Special words in place of measurements, of ``--against`` and of a reproduction's name."""
 
 _SPARE = {"unit": 1, "error": 2, "tolerance": 3}
-"""Which columns of values go first where a line is short."""
+"""Priorities of value columns; the highest are hidden first on a narrow line."""
 
 _OFF = (Column("median", "median", "percent"), Column("p90", "p90", "percent"))
 

@@ -37,16 +37,16 @@ from simnet.validate.links import CLOSED_FORM, held_by_links
 from simnet.validate.rivals import RIVALS, installed, rival_times
 
 SPLITS: tuple[str, ...] = ("sizes", "ranks", "collectives", "links")
-"""What is left out in turn; with ``links`` all, but for the time of a message; see `simnet.validate.links`."""
+"""The held-out quantity of each split; ``links`` holds out all but the software time per message."""
 
 HALVES: Literal["halves"] = "halves"
-"""A split that is made when asked for alone: every second size at once, as figures of plain models are often given."""
+"""A split only by request: every second size at once, as is common in the literature."""
 
 BASE = ("all_reduce", "sendrecv", "p2p_bw", "p2p_latency")
-"""From which other collectives are predicted where all-reduce was measured."""
+"""The collectives from which those in `FROM_BASE` are predicted, if all-reduce was measured."""
 
 FROM_BASE = ("all_gather", "reduce_scatter", "alltoall")
-"""Which are."""
+"""The collectives that are predicted from those in `BASE`."""
 
 _DOUBLING = 1.1
 

@@ -31,16 +31,16 @@ TITLES = {
     "known": "inside what was fitted",
     "beyond": "extrapolations",
 }
-"""What parts of an evaluation are called; the last two are those of a fabric file."""
+"""Titles of splits; the last two are for comparisons with a fabric file."""
 
 PLAIN = ("line", "three_segments", "five_anchors")
-"""Models of single curves that stand beside ours."""
+"""Simple models of single curves, used as baselines."""
 
 WORSE = 1.1
-"""A recorded median or 90 % quantile may be exceeded by this factor before it counts as worse; machines round apart."""
+"""Factor by which a median or 90 % quantile may exceed the recorded one, since machines round differently."""
 
 PLACES = ("inside", "one doubling outside", "further outside")
-"""Where a number of ranks that is left out is, beside those kept."""
+"""Position of a held-out number of ranks relative to the measured ones."""
 
 
 @dataclass(frozen=True, eq=False)

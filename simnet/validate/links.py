@@ -21,7 +21,7 @@ from simnet.validate.shapednet.libraries import Case, cases, from_links
 from simnet.validate.shapednet.links import COLUMNS, OfHosts
 
 FAST = 12.5e6
-"""Rate of a link [byte/s] up to which it is the links that set the time of ranks on one machine."""
+"""Link rate up to which links, not shared processors, limit ranks on one machine [byte/s]."""
 
 TITLES = {
     "links": "from links alone",
@@ -31,20 +31,20 @@ TITLES = {
     "links_changing": "links that change",
     "links_again": "measured a second time",
 }
-"""Parts of the split."""
+"""Titles of the parts of the split."""
 
 CLOSED_FORM = "closed_form"
-"""What stands beside ours: alpha-beta with the framing of Ethernet, without software."""
+"""The baseline: alpha-beta with Ethernet framing, without software."""
 
 AGAIN = "again"
-"""Column of a table that measures the settings of another one a second time: the name of that."""
+"""Column with the name of the table whose settings a table measures again."""
 
 MARGIN = 1.05
-"""The slower of two must take so many times as long before there is a winner."""
+"""Minimum ratio of two times for a winner."""
 
 LINKS_ALONE = 0.01
-"""How unsure the part of a prediction is that is no software, beside the part that is; intervals are as wide as errors
-that were held out, each in this measure."""
+"""Uncertainty of the non-software part of a prediction relative to that of the software part; held-out errors are
+scaled by it for intervals."""
 
 
 def held_by_links(rows: pd.DataFrame) -> pd.DataFrame:

@@ -39,22 +39,22 @@ from simnet.cost_models.calibration.curves import Curve, Setting
 from simnet.cost_models.calibration.readers import bus_factor
 
 NEIGHBOURS = "log_log"
-"""The straight line between neighbouring sizes, or numbers of ranks, in logarithms."""
+"""Baseline: log-log interpolation between neighbouring sizes or numbers of ranks."""
 
 NEAREST = "nearest"
-"""The nearest number of ranks."""
+"""Baseline: the curve of the nearest number of ranks."""
 
 NEAREST_BY_BUS = "nearest_by_bus_factor"
-"""The nearest number of ranks, by the ratio of bus factors."""
+"""Baseline: the curve of the nearest number of ranks, scaled by the ratio of bus factors."""
 
 RULE = "rule_of_bus_factor"
-"""The all-reduce, by the ratio of bus factors."""
+"""Baseline: the all-reduce curve, scaled by the ratio of bus factors."""
 
 LEARNED = ("gaussian_process", "gradient_boosting")
-"""Rivals that need scikit-learn."""
+"""Baselines that need scikit-learn."""
 
 RIVALS = (NEIGHBOURS, NEAREST, NEAREST_BY_BUS, RULE, *LEARNED)
-"""All of them."""
+"""The names of all baselines."""
 
 # The most measurements of a Gaussian process, evenly taken: its cost grows with the third power.
 _MOST = 150
@@ -220,7 +220,7 @@ RULES: dict[str, dict[str, Callable[[Sequence[Curve], Curve], Floats]]] = {
     "ranks": {NEIGHBOURS: _neighbouring_ranks, NEAREST: _nearest_ranks, NEAREST_BY_BUS: _nearest_by_bus},
     "collectives": {RULE: _rule_of_bus_factor},
 }
-"""Five-line rules by what is left out."""
+"""Five-line rules by split and name."""
 
 _LIKE: dict[str, Callable[[Setting], Hashable]] = {
     "sizes": lambda one: one,
@@ -228,4 +228,4 @@ _LIKE: dict[str, Callable[[Setting], Hashable]] = {
     "ranks": lambda one: one.family,
     "collectives": lambda one: None,
 }
-"""What a Gaussian process has in common with what it predicts."""
+"""Keys, by split, that the fitted curves share with the curve that a Gaussian process predicts."""

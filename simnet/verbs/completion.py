@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from simnet.base.errors import SimnetError
 
 Completer: TypeAlias = Callable[[str, str], Iterable[str]]
-"""A function of the incomplete word and of the first word behind the verb, which may be a scenario."""
+"""A function that returns completions of a word, given it and the verb's first argument, which may be a scenario."""
 
 
 def completion_words(name: str, incomplete: str, first: str = "") -> list[str]:
@@ -20,7 +20,7 @@ def completion_words(name: str, incomplete: str, first: str = "") -> list[str]:
 
     Examples
     --------
-    >>> candidates("schemes", "topk,okt"), candidates("set", "job.de")[:2]
+    >>> completion_words("schemes", "topk,okt"), completion_words("set", "job.de")[:2]
     (['topk,oktopk'], ['job.deadline.', 'job.deaths='])
     """
     before, comma, word = incomplete.rpartition(",") if name in ("schemes", "policies") else ("", "", incomplete)

@@ -26,7 +26,7 @@ _PARTS = {
     "simgrid": ("iteration", "duration", "routing"),
     **dict.fromkeys(("goal", "chakra", "csv"), ("exchange", "iteration", "compute")),
 }
-"""What may be chosen of each kind of file."""
+"""The keys of ``--part`` for each file format."""
 
 
 @verb

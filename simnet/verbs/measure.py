@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from simnet.cluster.measure.plan import Wanted
 
 BACKENDS = ("gloo", "nccl", "mpi")
-"""What may carry the messages."""
+"""The communication libraries of ``--backend``."""
 
 
 @verb

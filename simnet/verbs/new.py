@@ -35,7 +35,7 @@ KINDS: Mapping[str, _Kind] = {
     "policy": _Kind("scenario.schema:Policy.names", True, "pip install -e {place}; simnet run {place}/{name}.yaml"),
     "strategy": _Kind("strategies:names", False, "python -m pytest {place}/test_{name}.py"),
 }
-"""What can be started, by name."""
+"""The kinds of template, by name."""
 
 
 @verb

@@ -35,7 +35,7 @@ Words: TypeAlias = Sequence[str] | str
 """Several words: a list, or one text with commas between, as on the line."""
 
 USUAL_FOLDER = "runs/"
-"""What ``--out`` is on the line for verbs that leave a folder, named after the scenario in it."""
+"""The default of ``--out`` on the command line, for verbs that write a folder named after the scenario."""
 
 
 def verb(function: Callable[P, R]) -> Callable[P, R]:

@@ -46,7 +46,7 @@ _SIMULATING, _CHECKING = 0.95, 0.05
 _MOST_SEEDS = 1000
 
 _How: TypeAlias = tuple[int | None, str | None, bool, bool]
-"""Jobs, where workers live, whether what is there is replaced, and whether the folder lasts."""
+"""Number of jobs, where they run (``--on``), whether to replace existing files, and whether the folder lasts."""
 
 S = TypeVar("S")
 T = TypeVar("T")

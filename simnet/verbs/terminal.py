@@ -54,7 +54,7 @@ def printable(text: str) -> str:
 def ending(verbose: bool = False) -> Iterator[None]:
     """Turn errors of a block into exits: code 2 and a message for user errors, 130 on Ctrl-C.
 
-    Code of others is blamed for what it raises; other errors keep their traceback.
+    Messages name the plug-in that raised an error; errors that are not user errors keep their traceback.
     """
     try:
         with _output_errors(), plugins.name_authors():
@@ -112,7 +112,7 @@ def _resources_used(seconds: float) -> str:
 def progress_line(verb: str) -> Iterator[Callable[[float, str], None]]:
     """Show a progress line for `simnet.base.progress.track_progress` loops in a block, after two seconds.
 
-    On a terminal the line is written anew; elsewhere further lines come ever more rarely. It only rises.
+    On a terminal the line is overwritten; elsewhere new lines become rarer with time. The share never falls.
 
     Yields
     ------
@@ -152,12 +152,7 @@ def _left(seconds: float) -> str:
 def no_empty_folders(folder: Path, *inside: str) -> Iterator[None]:
     """Remove folders that a block created and left empty: `folder`, its parents and `inside`.
 
-    Parameters
-    ----------
-    folder : Path
-        The folder.
-    *inside : str
-        Names of folders in it.
+    `inside` are names of folders in `folder`.
     """
     new = [one for one in (*(folder / name for name in inside), folder, *folder.parents) if not one.exists()]
     try:

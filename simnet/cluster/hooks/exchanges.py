@@ -192,7 +192,7 @@ SCHEMES: Mapping[str, WorkerScheme] = MappingProxyType(
         "oktopk": WorkerScheme(oktopk.select_entries, oktopk.exchange_entries, _of_oktopk),
     }
 )
-"""The schemes that hooks know, by the names of `simnet.sparsifier_models`."""
+"""The schemes that hooks support, by their names in `simnet.sparsifier_models`."""
 
 
 def worker_scheme(name: str) -> WorkerScheme:

@@ -286,7 +286,7 @@ class Hook:
     def _model(self, number: int, parameters: tuple[int, ...], entries: int) -> Any:
         """Return the scheme of a choice for a bucket, created once per choice and parameters of the bucket.
 
-        Positions in the bucket, such as the cuts of Ok-Topk's regions, are void when its parameters move.
+        State by position in the bucket, such as Ok-Topk's region boundaries, is invalid once parameters move.
         """
         entry = self.choices[number]
         found = self._models.get((number, parameters))

@@ -65,7 +65,7 @@ class BucketShare(NamedTuple):
 
 
 Selected: TypeAlias = tuple[Any, ...]
-"""What a worker has ready before its first message."""
+"""The result of a worker's selection: all it has computed before its first message."""
 
 
 def pack_entries(indices: Tensor, values: Tensor) -> Tensor:

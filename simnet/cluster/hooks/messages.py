@@ -106,7 +106,7 @@ class GroupMessages:
 
 
 Probe: TypeAlias = Callable[[Any], tuple[float, float]]
-"""Given the device of the gradients, returns latency [s] and bandwidth [byte/s]; all workers call it at a time."""
+"""A function that returns latency [s] and bandwidth [byte/s] for a device; all workers call it at the same time."""
 
 NBYTES = 2**22
 """Length of the longer message of `shifted` [byte]."""
@@ -115,9 +115,8 @@ NBYTES = 2**22
 def shifted(device: Any = "cpu", nbytes: int = NBYTES, times: int = 5, group: Any = None) -> tuple[float, float]:
     """Return latency [s] and bandwidth [byte/s], measured while every worker sends to the next one.
 
-    Parameters ---------- device, group : torch.device or str, ProcessGroup Device of the messages, and the workers; all
-    when omitted. nbytes, times : int Length of the longer message, the shorter has four bytes; and messages of each
-    length, of which the fastest counts.
+    Messages of four bytes and of `nbytes` [byte] on `device` are sent `times` times each, and the fastest of each
+    length counts. `group` are the workers, all if None.
     """
     import torch
     import torch.distributed as dist

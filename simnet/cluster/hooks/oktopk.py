@@ -21,10 +21,7 @@ if TYPE_CHECKING:
 
 
 def select_entries(part: BucketShare) -> Selected:
-    """Return selected indices, threshold, and flags for exact thresholds and new regions; () in the warm-up.
-
-    Return nothing in iterations of the warm-up, which are dense.
-    """
+    """Return selected indices, threshold, and flags for exact thresholds and new regions; () in the warm-up."""
     model = part.model
     if model.iteration < model.options.warm_up:
         return ()

@@ -36,11 +36,11 @@ PROGRAMS: Mapping[str, Mapping[str, str]] = {
         "p2p_bw": "osu_bw",
     },
 }
-"""The program of each collective, by suite; the first suite of which a program is installed is taken."""
+"""Benchmark programs by suite and collective; the first suite with an installed program is used."""
 
 _PROGRAM = "{program}"
 _ENDING = 10.0
-"""Seconds that a launcher has to end its ranks before it is killed with them."""
+"""Time for a launcher to end its ranks before it is killed [s]."""
 _SHAPE = re.compile(r"([1-9]\d{0,5})x([1-9]\d{0,5})", re.ASCII)
 
 

@@ -18,7 +18,7 @@ from simnet.cluster.measure.plan import ELEMENT, Group
 Numbers = NDArray[np.float32]
 
 WINDOW = 64
-"""Messages of a call of ``p2p_bw``, before the receiver answers, but no more than 4 MiB and no fewer than four."""
+"""Maximum messages per call of ``p2p_bw`` before the receiver answers; at most 4 MiB, at least four messages."""
 
 _IN_WINDOW, _FEWEST = 4 * 2**20, 4
 
@@ -107,7 +107,7 @@ def _wave_elements(first: float, step: float, start: int, length: int) -> Number
 def expected_result(collective: str, place: int, ranks: int, length: int) -> Numbers | None:
     """Return a rank's result when all ranks send their `rank_content`; None if it receives nothing.
 
-    `length` is the number of elements of the whole.
+    `length` is the number of elements of the full vector over all ranks.
     """
     part = length // ranks
     if collective in ("all_gather", "alltoall"):

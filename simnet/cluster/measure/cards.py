@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 SYSTEM = Path("/sys/class")
-"""Where Linux describes cards."""
+"""The Linux folder that describes network cards."""
 
 
 class Port(NamedTuple):

@@ -21,7 +21,7 @@ from simnet.base.errors import InputError, suggest_names, to_install
 Backend: TypeAlias = Literal["gloo", "nccl", "mpi"]
 Bytes: TypeAlias = NDArray[np.uint8]
 Message: TypeAlias = tuple[int, Any]
-"""The other rank, and a buffer or a part of one."""
+"""A message: the peer rank, and a buffer or a slice of a buffer."""
 
 BACKENDS: tuple[Backend, ...] = ("gloo", "nccl", "mpi")
 

@@ -26,10 +26,10 @@ SETTINGS = (
     *("NCCL_", "RCCL_", "TORCH_NCCL_", "GLOO_", "UCX_", "FI_", "MPICH_", "MV2_", "I_MPI_", "HSA_"),
     *("OMPI_MCA_btl", "OMPI_MCA_coll", "OMPI_MCA_mtl", "OMPI_MCA_pml", "OMP_NUM_THREADS"),
 )
-"""How names of the settings begin that are written down."""
+"""Prefixes of the environment variables that are recorded."""
 
 HIDDEN = "(set)"
-"""What stands in the place of a value that is not shown."""
+"""The text in place of a hidden value."""
 
 _NAMES = re.compile(r"FILE|PATH|DIR|HOST|NODE|MASTER|ADDR|COMM_ID|URI|KEY|TOKEN|SECRET|PASS|CRED|USER|AUTH", re.ASCII)
 # The most characters that the name of a host has up to its first dot.

@@ -12,7 +12,7 @@ from simnet.cluster.measure.running import Say
 from simnet.cluster.measure.session import Session, run_session
 
 MAX_PROCESSES = 64
-"""The most ranks that are started."""
+"""Maximum number of local ranks."""
 
 
 def on_this_machine(processes: int, session: Session, say: Say) -> list[str]:

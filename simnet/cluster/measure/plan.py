@@ -18,16 +18,16 @@ from simnet.cost_models.calibration.readers.conventions import PARTED_COLLECTIVE
 Pairs: TypeAlias = Literal["one", "nodes", "none"]
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "alltoall", "sendrecv")
-"""What is called in groups; of ``sendrecv`` each rank sends to the next one and receives from the one before."""
+"""The collectives measured in groups; in ``sendrecv`` each rank sends to the next and receives from the previous."""
 
 OF_PAIRS = ("p2p_latency", "p2p_bw")
-"""What is called between two ranks: half a round trip, and messages that follow each other one way."""
+"""The tests between two ranks: half the time of a round trip, and a window of one-way messages."""
 
 ELEMENT = 4
-"""Bytes of an element, which is a number in single precision."""
+"""Size of an element, in single precision [byte]."""
 
 MEMORY = 8 * 2**30
-"""The most bytes of buffers that a rank makes."""
+"""Maximum total size of a rank's buffers [byte]."""
 
 _MOST_SIZES = 1000
 

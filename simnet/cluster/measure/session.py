@@ -24,10 +24,10 @@ from simnet.cost_models.costs.devices import KERNEL_METHODS
 T = TypeVar("T")
 
 JOINING = 120.0
-"""Seconds within which all ranks have to come."""
+"""Time limit for all ranks to join the job [s]."""
 
 KERNELS = 0.2
-"""Share of the time that kernels of sparsifiers have, where they are measured, too."""
+"""Share of the time budget for sparsifier kernels, if they are measured."""
 
 
 class _AgreedError(InputError):

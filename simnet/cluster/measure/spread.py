@@ -18,23 +18,20 @@ from dataclasses import dataclass
 import numpy as np
 
 WITHIN = 0.02
-"""Relative half-width of the interval of a median that is known well enough."""
+"""Relative half-width of a median's interval at which repetitions may stop."""
 
 LEAST, MOST = 5, 200
-"""Repetitions that a median takes, and the most that are made."""
+"""Minimum and maximum number of repetitions."""
 
 REPETITION = 0.05
-"""The most seconds that a repetition of short calls takes."""
+"""Target time of a repetition of short calls [s]."""
 
 # Calls of a repetition at most, and into how many repetitions the time of a point is divided.
 _CALLS, _REPETITIONS = 2000, 20
 
 
 def calls_in_a_row(seconds: float, share: float) -> int:
-    """Return the number of calls per repetition, given the time of a call and the size's share of time [s].
-
-    `share` is the time for all repetitions [s].
-    """
+    """Return the number of calls per repetition, given the time of a call and the size's share of time [s]."""
     return max(1, min(_CALLS, round(min(REPETITION, share / _REPETITIONS) / seconds)))
 
 

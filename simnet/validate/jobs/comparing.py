@@ -18,10 +18,10 @@ from simnet.report.drawing import COLOURS, Plot, plot, style
 from simnet.studies.iteration import COVERAGE, PARTS, JobPrediction
 
 SKIPPED = 2
-"""Iterations at the beginning that do not count: DDP makes its buckets anew in the second one."""
+"""Number of first iterations left out, since DDP rebuilds its buckets in the second one."""
 
 MARGIN = 0.05
-"""By which share two policies must differ at least for their order to count."""
+"""Minimum relative difference of two policies for their order to count."""
 
 HEADINGS = ("policy", "part", "measured", "predicted", "error", "interval", "inside")
 

@@ -44,7 +44,7 @@ def shipped_jobs() -> pd.DataFrame:
 def typical(both: pd.DataFrame) -> pd.DataFrame:
     """Return medians over iterations of jobs with one exchange, a row per setting and exchange (means if links change).
 
-    On links that change they are means: a job that goes on a little faster has other links in the one in the middle.
+    If links change, means are used, since the median iterations of two jobs may have met different links.
     """
     fixed = both[both["policy"] != "flexible"].groupby(["setting", "policy"], sort=False)
     rows = fixed.median(numeric_only=True).reset_index()

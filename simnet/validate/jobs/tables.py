@@ -61,7 +61,7 @@ def _read_log(path: Path) -> pd.DataFrame:
 def over_ranks(rows: pd.DataFrame) -> pd.DataFrame:
     """Return a row per policy and iteration: means over ranks, and the minimum of message times.
 
-    Who enters an exchange last waits for nobody: of all ranks it has messages under way for the shortest time.
+    The last rank to enter an exchange waits for no other, so its message time, the minimum, has no waiting.
     """
     keys = ["policy", "iteration"]
     first = rows.groupby(keys, sort=False)[["exchange", "began_s"]].first()

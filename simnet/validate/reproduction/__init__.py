@@ -39,10 +39,10 @@ _MODULES = (artopk, oktopk, exdyna, spardl, lowcomm, published_runs, gains_adam,
 REPRODUCTIONS: dict[str, Reproduction] = {
     one.name: one for module in _MODULES for one in vars(module).values() if isinstance(one, Reproduction)
 }
-"""What can be reproduced, by name; of a module in the order of its functions."""
+"""The reproductions by name, in the order of the functions in their modules."""
 
 MISSING: tuple[Missing, ...] = tuple(map(Missing._make, read_published("missing.csv").itertuples(index=False)))
-"""What cannot, and why."""
+"""The published results that are not reproduced, with reasons."""
 
 
 def reproduction(name: str) -> Reproduction:

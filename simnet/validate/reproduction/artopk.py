@@ -40,10 +40,10 @@ COMPUTE = {"ResNet18": 10.0, "ResNet50": 25.0, "AlexNet": 3.5, "ViT": 47.0}
 """Compute time [ms] that Tables III and IV have in common; Fig. 1a of the paper says 15, 28, 5 and 47."""
 
 _CONSTANT = 0.25
-"""What constants of a model that are read off to half a millisecond leave open of a step time [ms]."""
+"""Tolerance of a step time [ms]: model constants are read to half a millisecond."""
 
 SELECTION = {"ResNet18": 2.0, "ResNet50": 3.0, "AlexNet": 2.0, "ViT": 2.0}
-"""What STAR-Topk adds to that at every density [ms]."""
+"""Selection time that STAR-Topk adds to the compute time at every density [ms]."""
 
 
 SCHEDULES: dict[str, Callable[[int, float], Schedule]] = {
@@ -53,7 +53,7 @@ SCHEDULES: dict[str, Callable[[int, float], Schedule]] = {
     "dense ring": allreduce_ring,
     "dense tree": allreduce_tree,
 }
-"""Messages of each collective for so many bytes of values."""
+"""Functions that return each collective's schedule, given the workers and the bytes of values."""
 
 
 @cache

@@ -41,12 +41,12 @@ STEMS = {
     "uniontopk": "topk",
     "cltk": "cltk",
 }
-"""Scheme, and the stem of its golden files."""
+"""File stems of the golden runs, by scheme."""
 
 STARTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {name: {"start": "published"} for name in ("exdyna", "micro", "hardthreshold", "sage")}
 )
-"""Options by which thresholds start where the reference implementations have them start."""
+"""Options that start thresholds at the values of the reference implementations, by scheme."""
 
 _ITERATIONS, _SETTLED = 120, 60
 
@@ -70,7 +70,7 @@ def lstm() -> list[int]:
 
 
 TASKS = {"resnet18_cifar10": resnet18(10), "resnet18_cifar100": resnet18(100), "lstm_wikitext2": lstm()}
-"""Tensors of the logged tasks."""
+"""Tensor sizes of the logged tasks, in entries."""
 
 
 @cache

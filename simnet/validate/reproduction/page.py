@@ -13,12 +13,12 @@ from simnet.validate.reproduction.table import worst_row as worst_of
 from simnet.validate.reproduction.under_devices import DeviceColumn, device_rows
 
 _TEXT = dict(one.split("\n", 1) for one in read_published_text("page.md").split("%% ")[1:])
-"""What stands before the tables of the page, by section."""
+"""Introductory texts of the page, by section."""
 
 _NO_GAIN = {"x": 1.0, "%": 0.0}
 
 _FULL = 12
-"""Sections of up to so many values show all of them, and sections without tolerances."""
+"""Maximum number of values for which a section shows all of them."""
 
 
 def error(row: Row) -> str:

@@ -29,10 +29,10 @@ KINDS: dict[Kind, str] = {
     "orientation": "shown and not judged: too little of the setting is known, or an input was fitted to the published "
     "values",
 }
-"""What agreement means."""
+"""Kinds of comparison, and what agreement means in each."""
 
 FAR = 0.25
-"""Part by which a published value that is not judged differs from ours where it is called a contradiction."""
+"""Relative difference above which a value without a tolerance is called a contradiction."""
 
 # Sums of float32 differ between machines by less than this part.
 _FROZEN = 1e-5
@@ -106,7 +106,7 @@ class Row(NamedTuple):
     def contradicts(self) -> bool:
         """Whether the published value and simnet's own contradict each other.
 
-        That is outside the tolerance; without one, outside a range of the one or the other, or by more than `FAR`.
+        They do if the error exceeds the tolerance; without one, if it is outside a range or above `FAR`.
         """
         if self.tolerance is not None:
             return not self.passes
@@ -118,8 +118,8 @@ class Row(NamedTuple):
     def error(self) -> float:
         """The excess of the published value over ours; for text 0 if equal, else 1, and nan if not judged.
 
-        Of intervals it is by how much the published one is outside; of a value beside a published range, by how much
-        that lies above the value or, negative, below it.
+        For intervals it is the distance by which the published one lies outside ours; for one value of ours, the
+        distance to a published range, negative if the range lies below.
         """
         if isinstance(self.published, str) or isinstance(self.ours, str):
             if self.tolerance is None:

@@ -34,7 +34,7 @@ class Headline(NamedTuple):
 HEADLINES = tuple(map(Headline._make, read_published("headlines.csv").itertuples(index=False)))
 
 LAST = 8
-"""Iterations whose mean counts."""
+"""Number of last iterations that are averaged."""
 
 
 class DeviceColumn(NamedTuple):

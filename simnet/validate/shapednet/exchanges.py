@@ -20,7 +20,7 @@ from simnet.schedule import Round, Schedule
 from simnet.validate.replay import Workload
 
 CONTRIBUTION = "contribution"
-"""Columns ``contribution_0``, ``contribution_1``, ... of a table say what each rank contributes [byte]."""
+"""Prefix of the columns ``contribution_0``, ``contribution_1``, ... with each rank's contribution [byte]."""
 
 Sizes: TypeAlias = float | tuple[float, ...]
 """A size for all ranks, or what each rank contributes [byte]."""

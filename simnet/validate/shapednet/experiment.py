@@ -35,10 +35,10 @@ from simnet.validate.shapednet.rank import PRIORITY
 Backend: TypeAlias = Literal["tcp", "gloo", "mpich"]
 
 MAX_SECONDS = 600.0
-"""The longest that an experiment may take by its own prediction [s]."""
+"""Maximum predicted duration of an experiment [s]."""
 
 MAX_PACKETS = 2e7
-"""The most packets that an experiment may send by its own prediction."""
+"""Maximum predicted number of packets in an experiment."""
 
 # TCP through the namespaces alone; who polls in vain lets others have the processor.
 _MPICH = {
@@ -66,8 +66,8 @@ class ShapedSetting:
 def message_overhead(hosts: int, backend: Backend = "tcp") -> float:
     """Return the software overhead of a short message [s], measured on idle links without latency.
 
-    All ranks send a byte to the next one, round after round, as they will later; what is predicted for that is made to
-    agree with what is measured. Of many runs the fastest counts, as others slow the machine down.
+    All ranks send a byte to the next one, round after round; the overhead is the value at which prediction and
+    measurement agree. The fastest of many runs counts, since other processes slow the machine down.
     """
     each = np.arange(hosts)
     ring = Schedule(hosts, [Round(each, (each + 1) % hosts, 1)] * _ROUNDS)

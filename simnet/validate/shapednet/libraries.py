@@ -47,18 +47,18 @@ from simnet.validate.shapednet.exchanges import CONTRIBUTION, Sizes, schedule_of
 from simnet.validate.shapednet.links import COLUMNS, Change, of_each, predict
 
 MAX_RANKS, MAX_SIZE = 64, 2**30
-"""The most ranks, and the longest messages [byte], that are predicted."""
+"""Maximum number of ranks, and maximum message size [byte], of predicted settings."""
 
 LARGE = 2**20
-"""The largest message that tells what software takes for a byte; of larger ones, processors may be the limit."""
+"""Largest message from which the software time per byte is fitted [byte]; larger ones may be processor-bound."""
 
 SLOWEST = 2e-9
-"""The most that software takes for a byte [s]: copies and sums are quicker, and what takes longer is not software."""
+"""Maximum software time per byte [s]: copies and sums are faster, so a longer time has another cause."""
 
 UNLIKE = 2.0
-"""By how much the time per message of one algorithm may differ from the median of all of a library.
+"""Maximum factor between an algorithm's time per message and the median of its library.
 
-What differs by more was held up: a single setting tells, and other work on the machine may have met it.
+A larger factor is a disturbance: the time comes from a single setting, which other work on the machine may delay.
 """
 
 
@@ -76,14 +76,13 @@ PLAIN = Library(
         dataclasses.replace(STACKS["mpich"], send_completion=one) for one in get_args(SendCompletion) if one != "left"
     )
 )
-"""One of which nothing is known: any sends, steps as they are."""
+"""The transport of an unknown library: any kind of send completion, and schedules without pipelining."""
 
 
 def bare(name: str) -> Stack:
     """Return the stack of a library as a replay uses it: single messages, without pipelined collectives.
 
-    The switch of `simnet.validate.shapednet.namespaces` puts no segments together, so that every second one is
-    acknowledged.
+    The switch of `simnet.validate.shapednet.namespaces` does not merge segments, so every second one is acknowledged.
     """
     return dataclasses.replace(
         STACKS[name], acknowledged=2 * SEGMENT, rounds=1, pieces=1, posts_ahead=False, gathers_send_first=False
@@ -103,7 +102,7 @@ LIBRARIES: Mapping[str, Library] = MappingProxyType(
         "replay-mpich": Library((bare("mpich"),)),
     }
 )
-"""Libraries by the beginning of the name of the tool."""
+"""Libraries by the prefix of the tool's name."""
 
 
 class Case(NamedTuple):

@@ -27,12 +27,12 @@ from simnet.schedule import Schedule
 from simnet.topologies.graphs import Link
 
 COLUMNS = ("link_latency", "link_bandwidth")
-"""Columns of a table of measurements: of all hosts; of host 3 alone, ``link_latency_3`` and ``link_bandwidth_3``."""
+"""Link columns of a measurement table, for all hosts; host 3 alone has ``link_latency_3``, ``link_bandwidth_3``."""
 
 _QUANTITIES = MappingProxyType(dict(zip(COLUMNS, (Seconds, Rate), strict=True)))
 
 OfHosts: TypeAlias = float | tuple[float, ...]
-"""A number for all hosts, or one for each."""
+"""One number for all hosts, or a tuple with one per host."""
 
 
 class Change(NamedTuple):
@@ -70,8 +70,8 @@ class Change(NamedTuple):
 def predict(schedule: Schedule, links: Sequence[Change], stack: Stack, starts: Sequence[float] = (0.0,)) -> Floats:
     """Return the duration of a schedule on a star [s], for each start time.
 
-    Connections are taken to be warm: their windows have grown to what a message needs. Windows that still grow, losses,
-    and processors that are short are not in it.
+    Connections are warm: congestion windows cover a message. Window growth, losses and processor limits are not
+    modelled.
 
     Examples
     --------

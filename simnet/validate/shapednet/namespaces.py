@@ -26,13 +26,13 @@ from simnet.validate.shapednet.links import Change
 from simnet.validate.shapednet.rank import end_with_parent
 
 MAX_HOSTS = 32
-"""The most hosts of a star."""
+"""Maximum number of hosts of a star."""
 
 BUFFER = 256 * 2**20
-"""What waits before a link at most, unless it is set [byte]."""
+"""Default and maximum buffer of a link [byte]."""
 
 IDLE = (0.0, 125e6)
-"""Latency [s] and bandwidth [byte/s] of links that are in nobody's way."""
+"""Latency [s] and bandwidth [byte/s] of links that do not limit traffic."""
 
 _NAMESPACES = Path("/var/run/netns")
 _PREFIX = "shapednet"
