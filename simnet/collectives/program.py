@@ -45,7 +45,7 @@ class ChunkStep:
     --------
     The reduce-scatter of a ring of 3: in round s rank r passes chunk r - 1 - s on to its right.
 
-    >>> Step([0, 1, 2], [1, 2, 0], first=[-1, 0, 1], reduce=True, times=2, stride=-1)
+    >>> ChunkStep([0, 1, 2], [1, 2, 0], first=[-1, 0, 1], reduce=True, times=2, stride=-1)
     Step(3 messages x 2 rounds, phase='')
     """
 
@@ -106,7 +106,7 @@ class ChunkProgram:
     --------
     Rank 0 sends to rank 1, which adds; what follows is the schedule for chunks of 8 bytes, and the execution.
 
-    >>> program = Program(2, 1, [Step([0], [1], reduce=True)])
+    >>> program = ChunkProgram(2, 1, [ChunkStep([0], [1], reduce=True)])
     >>> program.schedule(8).columns()["nbytes"]
     array([8.])
     >>> program.run([np.array([1, 2]), np.array([10, 20])])
@@ -235,7 +235,7 @@ class ChunkProgram:
         op : callable
             The reduction, e.g. ``np.add``, called as ``op(own, received)``. Ranks end alike only if it commutes.
         bounds : array_like of int, shape (n_chunks + 1,), optional
-            Where chunks begin and end; `Program.bounds` of the arrays' length if not given.
+            Where chunks begin and end; `ChunkProgram.bounds` of the arrays' length if not given.
         observe : callable, optional
             Called as ``observe(round, src, dst, nbytes)`` for every message, with the bytes really copied.
 

@@ -59,7 +59,7 @@ class Collective:
         ``(n_ranks, nbytes, ...) -> Schedule``. Bytes are those of the vector; what a rank contributes to an
         all-gather, or sends to each other in an all-to-all.
     program : callable, optional
-        ``(n_ranks, ...) -> Program``, which also executes on arrays.
+        ``(n_ranks, ...) -> ChunkProgram``, which also executes on arrays.
     varying : callable, optional
         ``(sizes) -> Schedule`` for contributions of unequal size.
     cost : callable, optional

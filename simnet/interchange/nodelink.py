@@ -28,10 +28,12 @@ def read_nodelink(path: str | Path) -> nx.DiGraph[Node]:
     Examples
     --------
     >>> from tempfile import TemporaryDirectory
+    >>> import networkx as nx
     >>> from simnet.topologies import ring
     >>> with TemporaryDirectory() as folder:
-    ...     write_nodelink(ring(4, 1e-3, 1e9), Path(folder, "ring.json"))
-    ...     graph = read_nodelink(Path(folder, "ring.json"))
+    ...     file = Path(folder, "ring.json")
+    ...     _ = file.write_text(json.dumps(nx.node_link_data(ring(4, 1e-3, 1e9))))
+    ...     graph = read_nodelink(file)
     >>> graph.edges[0, 1]["bandwidth"], graph.graph["name"]
     (1000000000.0, 'ring')
     """

@@ -32,7 +32,7 @@ def read_link_profile(path: str | Path, nominal: float, quantity: Any = Rate) ->
     >>> with TemporaryDirectory() as folder:
     ...     file = Path(folder, "link.profile")
     ...     _ = file.write_text("4 1000\n8 2000\nLOOPAFTER 12\n")
-    ...     signal = read_profile(file, nominal=500)
+    ...     signal = read_link_profile(file, nominal=500)
     >>> [signal.at(t) for t in (0, 4, 8, 23, 24, 28)]
     [500.0, 1000.0, 2000.0, 2000.0, 1000.0, 2000.0]
     """

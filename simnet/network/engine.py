@@ -31,7 +31,7 @@ from simnet.network.stack import IDEAL, SendCompletion, Stack
 from simnet.network.tables import Table
 from simnet.schedule import Round
 
-# What ranks compute for each part beside it, by the names of `records.Portion`.
+# Kinds of work on a compute stream for each part, as in the fields of `records.ComputeSlice`.
 _BESIDE = "slice", "select", "unpack"
 
 
@@ -199,7 +199,7 @@ class Engine(LinkTables):
         else:
             for part, (first, last) in enumerate(program.bounds()):
                 rounds.write(i + first, 1, opens=part)
-                # What comes after the last message is waited for at the end alone.
+                # Work after the last message of a part holds up only the end of the run.
                 behind = first < last and not len(schedule.rounds[last - 1]) and not np.any(streams.software[last - 1])
                 if behind:
                     rounds.write(i + last - 1, 1, unpacks=part)
@@ -214,7 +214,7 @@ class Engine(LinkTables):
             places["software"] = self.tables["software"].put(np.full(8 * n_messages, np.nan), take)
         fails = bool(program.failures)
         runs.write(e, 1, n_ranks=P, n_rounds=n_rounds, running=P, ranks=g, rounds=i, fails=fails, **places)
-        # Asked for first, so that at one instant a failure comes before everything else.
+        # Inserted first, so that a failure precedes all other events of the same instant.
         for rank, time in sorted(program.failures.items()):
             self.loop.push_event(self.state, max(time - self.origin, self.state.now), FAIL, g + rank)
         self.loop.start_run(self.state, e)
@@ -261,7 +261,7 @@ class Engine(LinkTables):
         src = joined((one.src[order] for one, order in ordered), np.int64)
         dst = joined((one.dst[order] for one, order in ordered), np.int64)
         m, count = take(messages, src.size), src.size
-        # One after another, lest columns in between take more memory than what stays.
+        # Column by column, so that temporary arrays take less memory than the table.
         messages.write(m, count, n_bytes=joined(self._stack.wire(one, P)[order] for one, order in ordered))
         messages.write(m, count, payload=joined(one.nbytes[order] for one, order in ordered))
         messages.write(m, count, number=joined(orders, np.int64))
@@ -352,7 +352,7 @@ class Engine(LinkTables):
             held, entry = {int(rank.round_index): int(rank.missing)}, rank.early
             while entry >= 0:
                 one = self.state.early[entry]
-                # What has come of rounds to come is counted up, what is missing of those before is counted down.
+                # Counts > 0: early arrivals of later rounds. Counts < 0: messages missing in earlier rounds.
                 if one.count < 0:
                     held[int(one.round_index)] = -int(one.count)
                 entry = one.next

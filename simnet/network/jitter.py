@@ -37,7 +37,7 @@ def lognormal(median: Seconds, sigma: Spread) -> Jitter:
     return lambda draws, n: np.asarray(median * np.exp(sigma * draws.standard_normal(n)))
 
 
-# Messages that are drawn for at a time: what a message gets must not depend on who asks for how many at once.
+# Messages drawn for at a time; fixed, so that a message's jitter does not depend on how many a caller asks for.
 _BLOCK = 1 << 16
 
 

@@ -29,7 +29,7 @@ from simnet.topologies.routes import route_table
 
 # Links on a detour around links that are down, at most.
 _DETOUR = 256
-# Pairs of hosts whose routes are laid at a time, lest tables in between take more memory than those that stay.
+# Pairs of hosts whose routes are added at a time, so that temporary tables stay small.
 _AT_ONCE = 1 << 17
 
 
@@ -88,7 +88,7 @@ class LinkTables(Store):
             timeline=2 * self.n_links + np.arange(count),
         )
         if self.state.weighted:
-            # These flows are left out while there is nobody to share with, so theirs are the latencies of one time.
+            # Background flows exist only while messages flow, so their weights use the latencies of time 0.
             routes = [self.route_of(r) for r in background.read("route", 0, count)]
             latencies = [sum(self._links.latency(link, 0.0) for link in route) for route in routes]
             background.write(0, count, weight=[self.loop.weight_of(self.state, latency) for latency in latencies])
@@ -195,7 +195,7 @@ class LinkTables(Store):
         if not self.state.latency_changes:
             self.routes.write(first, len(table), latency=self._links.constant_latency_of(table))
         if not self._links.lossless:
-            # A route that goes another way keeps its row.
+            # A rerouted route keeps its loss record.
             losses, row = self.tables["losses"], int(self.state.routes[first].loss)
             if row < 0:
                 row = losses.take(len(table))
@@ -284,7 +284,7 @@ class LinkTables(Store):
             if s.links[own].port_flow == first:
                 s.links[own].port_flow = -1
             if self.loop.transmission_end(s, first) <= s.now:
-                # It has left at this instant, which is in the event queue.
+                # The message departs at this instant; the event is already queued.
                 s.flows[first].next, s.flows[first].counted, s.flows[first].pace = -1, s.now, math.inf
                 stopped.append((g, own, behind))
                 continue

@@ -364,7 +364,7 @@ class Network:
             assert timing.messages is not None
             return timing.left, timing.messages.sent, timing.messages.arrived
 
-        # Going through them once more, when somebody asks what ranks did, costs more than to keep the times of a few.
+        # For few messages, keeping their times is cheaper than timing again when the split is requested.
         keeps = messages or program.schedule.n_messages <= _FEW
         went = passage(keeps)
         if went is None:

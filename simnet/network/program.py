@@ -136,7 +136,7 @@ class Program:
         gates: dict[int, Floats] = {}
         index = 0
         for schedule, ready in self.parts:
-            # An empty schedule shares its gate with the next, or holds up the end.
+            # An empty schedule shares its gate with the next schedule, or with the end.
             gates[index] = np.maximum(ready, gates.get(index, -np.inf))
             index += len(schedule.rounds)
         return gates

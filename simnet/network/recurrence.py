@@ -200,7 +200,7 @@ def _carry_round(
     progress.pair[traffic.own[sends]], progress.pair_end[traffic.own[sends]] = pairs[sends], ends[sends]
     if overheads[1]:
         ends = ends + overheads[1]
-    # Nobody else sends over the own link of a message, so it leaves at once.
+    # No other message uses the own link, so the message leaves at once.
     np.maximum.at(progress.done, traffic.src, (leaves + overheads[0]) + routes.own)
     np.maximum.at(progress.done, traffic.dst, ends)
     if progress.sent.size:

@@ -85,7 +85,7 @@ def ring_order(seconds: Floats) -> RingOrder:
         return RingOrder(tuple(best.tolist()), slowest, slowest)
     begun = np.array([_nearest_neighbours(seconds, first) for first in range(P)])
     ranked = sorted(range(P), key=lambda one: _ring_measure(seconds, begun[one]))
-    # As they are numbered is one to begin with, too: nobody is given a slower ring than that.
+    # The order of rank numbers is a start, too, so that the result is never slower.
     tours = [np.arange(P), *(begun[one] for one in ranked[:_STARTS])]
     found = min((_improve_ring(seconds, one) for one in tours), key=lambda one: _ring_measure(seconds, one))
     at = int(np.argmin(found))

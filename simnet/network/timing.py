@@ -116,7 +116,7 @@ class HostWork:
 
     Parameters
     ----------
-    before_rounds : Work
+    before_rounds : BusyIntervals
         Before rounds, as in calibrated systems.
     for_messages : ndarray, shape (4, 2, number of messages)
         Start and end of asking, speaking, sending and taking in each message [s since the origin]; NaN for none.
@@ -158,7 +158,7 @@ class Timing:
         Computes `split` on first use.
     messages : Messages or None
         Times of every message, if requested.
-    work : Work or None
+    work : BusyIntervals or None
         Work before rounds, if messages are requested.
     software : HostWork or None
         Library software, likewise.

@@ -119,7 +119,7 @@ def every_answer(find: Callable[[Callable[[Any, int], int]], P]) -> Iterator[P]:
 
     Examples
     --------
-    >>> list(every(lambda choose: (choose("a", 2), choose("b", 2))))
+    >>> list(every_answer(lambda choose: (choose("a", 2), choose("b", 2))))
     [(0, 0), (0, 1), (1, 0), (1, 1)]
     """
     answers: list[int] = []

@@ -79,7 +79,7 @@ def schedule_departure(s: State, f: int, end: float) -> None:
 def count_sent(s: State, f: int) -> None:
     """Update the unsent bytes of a message to the current time."""
     flow = s.flows[f]
-    # One that is left to leave has something left.
+    # A message that has not departed has bytes left, despite rounding.
     flow.unsent = max(flow.residue, flow.unsent - max(0.0, s.now - flow.counted) * flow.pace)
 
 
@@ -160,7 +160,7 @@ def dequeue(s: State, l: int) -> None:
     """Start the next message of an egress queue if its own link is free, or schedule when that will be."""
     link = s.links[l]
     if s.now < link.port_free:
-        # Asked for by one that has gone another way.
+        # Scheduled for a message that was rerouted since.
         return
     if link.port_rest <= 0:
         while link.port_first >= 0 and s.flows[link.port_first].state == VANISHED:

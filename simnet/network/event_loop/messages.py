@@ -138,7 +138,7 @@ def start_message(s: State, f: int) -> None:
         if wait < math.inf:
             push_event(s, order_control(s, f, s.now + wait) + s.receive_overhead, DELIVER, f)
             return
-    # Background traffic takes part only while there is somebody to share with. Whether it is on is a function of time
+    # Background traffic takes part only while messages flow. Whether it is on is a function of time
     # alone, so nothing is lost by leaving it out in between.
     if s.n_background and not s.background_on:
         s.background_on = True

@@ -55,7 +55,7 @@ def post_round(s: State, g: int, task: TaskRecord) -> None:
                 send_message(s, g, m, i)
             elif s.send_completion == REQUEST:
                 send_control(s, g, m, i, ASKS)
-    # Words that came before the rank did: sends leave as they were posted, others are answered as they came.
+    # Early control messages: sends start in the order they were posted, others are answered in order of arrival.
     if s.send_completion == READY:
         for m in range(task.messages, task.messages + task.sends):
             f = take_control(s, g, i, m)

@@ -135,7 +135,7 @@ def next_round(s: State, g: int) -> None:
         if rank.stream >= 0:
             gate = opens_at(s, g)
         if rank.round_index == run.n_rounds:
-            # Who computes beside has nothing to wait for but its own work.
+            # A rank with a stream waits only for its own work.
             rank.state = GATED if rank.stream < 0 else COMPUTING
             if gate > s.now:
                 schedule_rank(s, gate, LEAVE, g)
@@ -267,7 +267,7 @@ def may_advance(s: State, g: int) -> bool:
     rank, run = s.ranks[g], s.runs[s.ranks[g].run]
     following = rank.round_index + 1
     coming = s.rounds[run.rounds + following]
-    # Who only sends need not wait for the sends before.
+    # A rank that only sends need not wait for earlier sends.
     only_sends = s.posts_ahead and coming.continues and s.tasks[coming.tasks + rank.number].receives == 0
     oldest = rank.round_index if rank.missing > (rank.unsent if only_sends else 0) else following
     early = rank.early
@@ -391,7 +391,7 @@ def fail_rank(s: State, g: int) -> None:
         return
     account_time(s, g)
     if rank.state in (GATED, COMPUTING) or rank.round_index < 0 or rank.leaves:
-        # What it has in the event queue will not happen.
+        # The rank's pending event is withdrawn below.
         run.pending -= 1
     rank.state = FAILED
     for f in range(s.n_flows):
@@ -472,7 +472,7 @@ def check_stalled(s: State, e: int) -> None:
     for g in range(run.ranks, run.ranks + run.n_ranks):
         rank = s.ranks[g]
         if rank.state == IN_ROUND and 0 < rank.leaving == rank.missing:
-            # It goes on when what it sends has left.
+            # The rank continues when its sends have left.
             return
     run.running = -run.running
     push_notice(s, STALLED, e)

@@ -19,7 +19,7 @@ from simnet.network.event_loop.timelines import update_link
 
 # ruff: noqa: E741 - l is the row of a link.
 
-# Rates this near to each other, relatively, count as equal when it is checked who holds whom back.
+# Relative tolerance within which rates count as equal when bottlenecks are checked.
 _EQUAL = 1e-12
 # Links of a route with which, and a limit, a heap of shares has three levels at most.
 _FEW = 20
@@ -204,7 +204,7 @@ def settle_rates(s: State, now: float) -> None:
         for at in range(s.n_touched):
             l = s.touched[at]
             allocation = allocations[l]
-            # Nobody else is on it, or can be held back by it or let go.
+            # Skip links without other flows that the link limits, or that are above its level.
             if allocation.chosen < links[l].users and (allocation.held or allocation.top > allocation.level):
                 check_link(s, l)
     for at in range(solved):

@@ -204,7 +204,7 @@ class _TraceTable:
     def __init__(self, path: str | Path, columns: Mapping[str, tuple[str, str]] | None) -> None:
         self.file = str(path)
         self.times: list[float] = []
-        # Times such as those since 1970 are told exactly before they are counted from the first.
+        # Times such as those since 1970 are read exactly before the first is subtracted.
         self._first, self._last = Decimal(0), Decimal(0)
         self.values: dict[str, list[float]] = {}
         reader = csv.reader(io.StringIO(_read_text(path), newline=""), strict=True)
