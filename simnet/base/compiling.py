@@ -46,7 +46,7 @@ UNCOUNTED: dict[str, Any] = {"_nrt": False} if hasattr(DefaultOptions, "_nrt") e
 def compiled_module(*modules: ModuleType) -> ModuleType:
     """Return a module that has the compiled functions of all `modules`; names must be distinct.
 
-    They call each other compiled and must not create arrays.
+    The functions call each other compiled and must not create arrays. They are compiled on first call.
     """
     names = {one.__name__ for one in modules}
     sources = [file for one in modules if (file := getattr(one, "__file__", None))]

@@ -74,7 +74,7 @@ class Waits(NamedTuple):
 class StalledError(SimnetError):
     """A simulation that deadlocked: ranks or transfers wait for ever.
 
-    It has what stopped, a line per waiting rank or transfer, when everything had stopped (`elapsed` [s] since `origin`,
+    It has a message, a line per waiting rank or transfer, when everything had stopped (`elapsed` [s] since `origin`,
     or `at` [s]; None if unknown), ranks that failed and when [s], and `stuck`, the ranks that wait because of them.
     """
 

@@ -214,7 +214,7 @@ def names_file(name: str) -> bool:
 
 
 def absolute_name(name: str, folder: Path) -> str:
-    """Return a plug-in name with the path of its file made absolute, relative to `folder`; other names unchanged.
+    """Return a plug-in name with an absolute file path, resolved against `folder`; names without a file unchanged.
 
     Examples
     --------

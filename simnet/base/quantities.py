@@ -170,9 +170,9 @@ Rate: TypeAlias = Annotated[float, Le(MOST_RATE), _LEAST, RATE]
 Bandwidth: TypeAlias = Annotated[Rate, Gt(0)]
 """Bytes per second, > 0."""
 Factor: TypeAlias = Annotated[float, Ge(0), Le(1e6), _LEAST, FACTOR]
-"""What something is multiplied by, >= 0."""
+"""A factor >= 0."""
 PositiveFactor: TypeAlias = Annotated[float, Gt(0), Le(1e6), _LEAST, FACTOR]
-"""What something is multiplied by, > 0."""
+"""A factor > 0."""
 Spread: TypeAlias = Annotated[
     float, Ge(0), Le(5), Notation("standard deviation of a logarithm: 0.1 is about 10 %", ("10 %",), _read_fraction)
 ]
@@ -186,9 +186,9 @@ Density: TypeAlias = Annotated[float, Gt(0), Le(1), Notation("fraction of the en
 Slowdown: TypeAlias = Annotated[float, Gt(0), Le(1e6), _LEAST]
 """A factor > 0."""
 Count: TypeAlias = Annotated[int, Ge(1)]
-"""How many, at least one."""
+"""A count, at least one."""
 Parameters: TypeAlias = Annotated[int, Ge(1), Le(MOST_PARAMETERS), PARAMETERS]
-"""How many parameters a model has."""
+"""Number of parameters of a model."""
 Iterations: TypeAlias = Annotated[int, Written(Annotated[Annotated[int, Ge(1)] | str, ITERATIONS])]
 """A number of iterations; in a scenario also a text such as ``2 epochs``."""
 WholeNumber: TypeAlias = Annotated[int, Ge(0)]
@@ -196,9 +196,9 @@ WholeNumber: TypeAlias = Annotated[int, Ge(0)]
 Host: TypeAlias = WholeNumber
 """Number of a host, from 0."""
 Latencies: TypeAlias = Annotated[ArrayLike, Written(Seconds | Sequence[Sequence[Seconds]])]
-"""One latency [s], or a matrix of them."""
+"""A latency [s], or a matrix of latencies."""
 Bandwidths: TypeAlias = Annotated[ArrayLike, Written(Rate | Sequence[Sequence[Rate]])]
-"""One bandwidth [byte/s], or a matrix of them, 0 for no link."""
+"""A bandwidth [byte/s], or a matrix of bandwidths, 0 for no link."""
 
 
 _BOUNDS: Sequence[tuple[type, str, str, Callable[[float, float], bool]]] = (
@@ -245,7 +245,7 @@ def check_bounds(value: float, quantity: Any, name: str) -> float:
 
 
 def check_fields(owner: Any) -> None:
-    """Raise ValueError if the value of a field of a dataclass violates the bounds in its annotation.
+    """Raise ValueError if the value of a dataclass field violates its annotation.
 
     Checked are numbers with bounds, names of a Literal, and truth values; others, and None, are taken as they are.
     """

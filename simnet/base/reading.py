@@ -130,5 +130,5 @@ def decode_utf8(content: bytes, name: str, offset: int = 0) -> str:
 
 
 def read_shipped_rows(path: str) -> list[dict[str, str]]:
-    """Return the rows of a CSV file of the package, as dicts of texts; loads faster than pandas."""
+    """Return the rows of a CSV file of the package, as dicts of texts, without loading pandas."""
     return list(csv.DictReader((files("simnet") / path).read_text(encoding="utf-8").splitlines()))

@@ -127,8 +127,8 @@ class Shards:
 class Rows:
     """A float32 array of shape (P, n) distributed over shards, with the operations that exchanges need.
 
-    They have a number in their shards, workers in order, and a range of entries; a view has the rows that it is of as
-    `base`. Callers that send mutating work must respect ``flags.writeable``, as of an array.
+    Rows have a number in their shards, workers in order, and a range of entries; `base` of a view is the rows viewed.
+    Callers that send mutating work must respect ``flags.writeable``, as of an array.
     """
 
     dtype = np.dtype(np.float32)

@@ -18,8 +18,8 @@ from simnet.base.rows import Ask, Separable, Shard, Shards
 def open_shards(source: Separable, where: str) -> Iterator[Shards]:
     """Provide shards of a job's workers, each with a pickled copy of the source, as a context manager.
 
-    They are ``processes:4``, or ``dask:tcp://10.0.0.1:8786`` for one per Dask worker. InputError if neither, if Dask is
-    not installed, or the scheduler does not answer.
+    `where` is ``processes:4``, or ``dask:tcp://10.0.0.1:8786`` for a shard per Dask worker. InputError if neither, if
+    Dask is not installed, or the scheduler does not answer.
     """
     kind, _, rest = where.partition(":")
     if kind == "dask" and rest:

@@ -174,7 +174,7 @@ WIDEST = 100.0
 """Maximum ratio of an interval's ends; a wider interval is not informative."""
 
 NOT_DETERMINED = "not determined by these data"
-"""Replaces a wider interval, and what follows from it."""
+"""Text in place of an interval that is too wide to report."""
 
 
 def determined(low: float, high: float) -> bool:

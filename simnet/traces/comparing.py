@@ -41,7 +41,7 @@ def top_k_support(gradients: Values, density: float) -> Support:
 def overlap(first: Values, second: Values, density: float) -> float:
     """Return the fraction of top-k indices that two gradients have in common, mean over workers.
 
-    Between iterations it measures how lasting the selection is; between workers, how alike.
+    Between iterations it measures the persistence of the selection; between workers, the agreement.
     """
     return support_overlap(top_k_support(first, density), top_k_support(second, density))
 
@@ -80,10 +80,10 @@ TAIL = 0.01
 """Share of the largest magnitudes from which the tail index is estimated."""
 
 FIGURES = ("gain", "build_up", "overlap_workers", "threshold", "overlap_time")
-"""Of what top-k selects at a step, the last beside the step before."""
+"""Statistics of top-k's selection at a step; the last compares the selection with that of the step before."""
 
 FEW = 20
-"""With fewer selected entries than this a figure is mostly chance."""
+"""Minimum number of selected entries for a statistic to be reliable."""
 
 _FEWEST_FOR_TAIL = 1000
 _FEWEST_FOR_ERROR = 3

@@ -32,7 +32,7 @@ from simnet.traces.source import Values
 from simnet.traces.synthetic import SyntheticSource
 
 LARGEST = 8 * 2**30
-"""Bytes of gradients that are in memory at once at most."""
+"""Maximum bytes of gradients in memory at once."""
 
 _MEMBER = re.compile(r"(\d{1,12})/(.+)\.npy", re.DOTALL)
 _MOST_MEMBERS = 1_000_000
@@ -64,7 +64,7 @@ def trace_part(
 ) -> ConvertedSteps:
     """Return a subset of a trace: some recorded steps and workers, and at most `entries` entries of each layer.
 
-    Default is all; entries are drawn at random by `seed`.
+    Defaults are all steps, workers and entries; entries are drawn at random by `seed`.
     """
     info = whole.info
     at = {point.step: place for place, point in enumerate(info.points)}

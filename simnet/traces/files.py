@@ -15,10 +15,10 @@ from simnet.base.errors import InputError
 from simnet.base.writing import open_atomic
 
 DTYPES = {"fp32": "F32", "fp16": "F16", "bf16": "BF16"}
-"""Types of entries, and what safetensors files call them."""
+"""Storage types of entries, with their names in safetensors files."""
 
 STORED: dict[str, np.dtype[Any]] = {"fp32": np.dtype("<f4"), "fp16": np.dtype("<f2"), "bf16": np.dtype("<u2")}
-"""What entries are stored as."""
+"""The numpy dtype of each storage type."""
 
 
 def encode_stored(values: NDArray[Any], dtype: str) -> NDArray[Any]:

@@ -12,10 +12,10 @@ from simnet.base.errors import InputError, suggest_names
 from simnet.base.reading import read_text
 
 SHIPPED = Path(__file__).parents[1] / "data" / "traces"
-"""Where the traces that come with simnet lie, each in a folder of its name."""
+"""Folder of the shipped traces, each in a subfolder of its name."""
 
 MAX_BYTES = 8_000_000
-"""The largest description that is read."""
+"""Maximum size of a description [byte]."""
 
 
 class Description(BaseModel):

@@ -29,10 +29,10 @@ from numpy.typing import NDArray
 from simnet.base.arrays import Floats
 
 BEHIND = 1e-4
-"""What |x| below the shift counts, over what it counts above."""
+"""Slope of v in |x| below the shift, relative to that above."""
 
 LARGEST_LOG = 60.0
-"""Logarithms of scales are within this and its negative."""
+"""Maximum absolute logarithm of a scale."""
 
 SHARES: Floats = np.concatenate([np.geomspace(1e-4, 0.3, 13), [0.4, 0.5, 0.6, 0.7, 0.8, 0.9]])
 """Shares of a layer's entries, at all workers together, at which it is counted who has them; ascending."""

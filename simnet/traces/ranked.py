@@ -15,7 +15,7 @@ from simnet.traces.source import Values
 from simnet.traces.synthetic_parameters import FURTHEST
 
 MEDIAN = 0.6745
-"""Of the magnitude of a standard normal."""
+"""Median magnitude of a standard normal."""
 
 _CELL_BITS = 18
 # The standard normals between which the bands of kinds are.

@@ -33,7 +33,7 @@ from simnet.traces.metadata import SHIPPED, Description, is_name, read_descripti
 from simnet.traces.source import Values, as_matrices, output_buffer, shrink_sizes, training_progress
 
 DESCRIPTION = "trace.json"
-"""The file of a trace that says what it is."""
+"""Name of the description file of a trace."""
 
 _LARGEST_HEADER = 16_000_000
 _DTYPES = ("F32", "F16", "BF16")

@@ -16,7 +16,7 @@ from simnet.traces.source import Values
 _RESTART, _FORGOTTEN = 64, 0.01
 
 PIECE = 1 << 16
-"""Entries that are computed at a time, few enough for the cache."""
+"""Entries computed at a time, few enough for the CPU cache."""
 
 
 def draw_normals(draws: np.random.Generator, out: Values) -> None:

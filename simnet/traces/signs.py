@@ -40,7 +40,7 @@ in layers of 100 entries and more but embeddings (`benchmarks/turning.csv`). Ove
 r = cos(w), r^2 this one; from one step on the sum is zero, so residuals accumulate it like white noise.
 """
 LONGEST_MEMORY = 0.9
-"""What is remembered from one iteration to the next is no more than this."""
+"""Maximum autocorrelation from one iteration to the next."""
 
 # Of gradients, of which next to nothing is a worker's own and lasts, chance makes a twentieth or a tenth, of
 # pseudo-gradients it is half and more. So little is told by the mean over pairs of places, at least the three pairs of

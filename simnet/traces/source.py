@@ -19,11 +19,11 @@ class GradientSource(Protocol):
     """A source of the gradients of P workers in each iteration."""
 
     workers: int
-    """P."""
+    """Number of workers, P."""
     parameters: int
-    """Entries n of the gradients."""
+    """Number of entries of a gradient, n."""
     true_parameters: int
-    """Entries of the gradients that they represent."""
+    """Number of entries of the full-size gradient."""
     scale: float
     """`true_parameters` / `parameters`: bytes are multiplied by it."""
     layers: tuple[tuple[str, int], ...]
@@ -32,7 +32,7 @@ class GradientSource(Protocol):
     def gradients(self, iteration: int, out: Values | None = None) -> Values:
         """Return an iteration's gradients, contiguous float32 of shape (P, n), in `out` if given.
 
-        They do not depend on earlier calls.
+        The gradients do not depend on earlier calls.
         """
 
 
@@ -41,7 +41,7 @@ class Shaped(Protocol):
     """A gradient source that knows the shapes of the model's tensors."""
 
     true_shapes: tuple[tuple[int, ...], ...]
-    """Rows and columns, or one length, of each tensor."""
+    """Shape of each tensor at full size, as a matrix or vector."""
 
 
 @runtime_checkable

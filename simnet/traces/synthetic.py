@@ -86,7 +86,7 @@ class SyntheticSource:
         self._iterations = iterations
         self._seed = seed
         self.made_of = (tuple(shapes), workers, like, iterations, scale, seed)
-        """All that the gradients depend on: what sources have in common that make the same."""
+        """Everything that determines the gradients; sources with equal values have equal gradients."""
         self._kin = kin = [
             most_similar_layer(like.layers, layer.name, len(layer.shape) > 1, (index + 0.5) / len(shapes))
             for index, layer in enumerate(shapes)

@@ -26,7 +26,7 @@ FURTHEST = 8
 """No standard normal is larger in as many draws as are ever made: one in 10^15 is."""
 
 COMPONENTS = 3
-"""Standard normals of which what lasts is made, at most."""
+"""Maximum number of constant normals, the factors of lasting correlation."""
 
 TABLES = ("rms", "dead", "spread", "tail", "shared")
 """Parameters of a layer with a value at each knot."""
@@ -37,13 +37,13 @@ ORDERED = ("magnitudes", "kinds", "shares", "agree_bands", "against")
 _ROWS = ("magnitudes", "shares", "agree_bands", "against", "lasting", "own_lasting")
 
 LARGEST_DEVIATION = 5.0
-"""Of the logarithms of scales, and of the sizes of workers."""
+"""Maximum standard deviation of log scales and of log worker sizes."""
 
 LARGEST_SIZE = 1e12
-"""Of a worker's gradient, over what is typical."""
+"""Maximum size of a worker's gradient relative to the typical one."""
 
 Between: TypeAlias = Literal["linear", "logarithmic"]
-"""How tables go from knot to knot."""
+"""Interpolation of tables between knots."""
 
 _Share = Annotated[float, Field(ge=0, le=1)]
 _Deviation = Annotated[float, Field(ge=0, le=LARGEST_DEVIATION)]
@@ -176,7 +176,7 @@ def model_family(layers: Sequence[Layer]) -> str:
 def most_similar_layer(layers: Sequence[LayerParameters], name: str, matrix: bool, depth: float) -> LayerParameters:
     """Return the fitted layer most like a layer of this name and relative depth in [0, 1].
 
-    It is the nearest in depth of those that are matrices as well, or are not, and that embed words or places as well.
+    It is the nearest in depth among layers of the same kind: matrix or not, and embedding of words or places or none.
     """
     kind = [one for one, fitted in enumerate(layers) if fitted.matrix == matrix]
     role = [one for one in kind if _embedding_kind(layers[one].name) == _embedding_kind(name)]

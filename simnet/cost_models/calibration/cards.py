@@ -21,7 +21,7 @@ from simnet.cost_models.calibration.platform import Platform, load_platform, pla
 from simnet.cost_models.calibration.step_counts import count_like_nccl
 
 CARD_PER_RANK = math.inf
-"""In place of a number of cards: each rank has its own."""
+"""Number of cards that stands for one card per rank."""
 
 LEAST_CHANCE = 0.05
 """The least chance of a number of cards that counts: below, it would be outside a 90 % interval."""
@@ -47,13 +47,13 @@ class CardCount:
 
 
 RAIL_CARDS: tuple[CardCount, ...] = (CardCount(CARD_PER_RANK, 1.0),)
-"""What is taken where bytes between nodes were not measured, or are not counted by cards."""
+"""Card counts if inter-node bytes were not measured, or are not counted per card."""
 
 
 def likely_card_counts(curves: Sequence[Curve], least: float = LEAST_CHANCE) -> tuple[CardCount, ...]:
     """Return possible numbers of cards per node with probabilities that sum to 1, most likely first.
 
-    Those below the probability `least` are left out.
+    Numbers with a probability below `least` are left out.
     """
     rate, each = node_rate(curves)
     if not rate:

@@ -24,7 +24,7 @@ from simnet.cost_models.calibration.readers.tables import parse_printed, parse_w
 from simnet.cost_models.calibration.readers.tidy import csv_records
 
 LEAST_ITERATIONS = 20
-"""Iterations that a fit takes, at least."""
+"""Minimum number of iterations for a fit."""
 
 _COLUMN, _ITERATION = "compute_s", "iteration"
 # A worker is slow, or fast, if its median is off by more than this many half-notches of a box plot, and by this share.

@@ -22,13 +22,13 @@ from simnet.cost_models.calibration.step_counts import known_algorithms
 from simnet.cost_models.evidence.intervals import Basis, HeldOut
 
 FOLD_COUNT = 4
-"""Sizes that are held out at once: every fourth."""
+"""Number of folds: every fourth size is held out at a time."""
 
 MIN_SIZES = 4
 """The fewest sizes of a curve of which some are held out."""
 
 MIXTURE_NAME = "mixture"
-"""What the models of each curve together are called, beside the names of single ones."""
+"""Name of the weighted mixture of curve models, in tables of models."""
 
 _CAP = np.log(1.5)
 # With which power of the typical error a model of a curve weighs less. On 34 public sets, roots and powers from 3 to 6

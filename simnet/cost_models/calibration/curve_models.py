@@ -30,7 +30,7 @@ from simnet.cost_models.calibration.curves import FILE_PART, NotNegative, Positi
 from simnet.cost_models.calibration.platform import one_of
 
 MAX_SEGMENTS = 12
-"""The most stretches of a piecewise alpha-beta model."""
+"""Maximum number of segments of a piecewise alpha-beta model."""
 
 _MAX_HINGES = 40
 _MAX_BREAKS = 512
@@ -216,12 +216,12 @@ CURVE_FITS: MappingProxyType[str, Callable[[Floats, Floats], CurveModel]] = Mapp
         "interpolated": fit_interpolated,
     }
 )
-"""How each model is fitted to sizes [byte] and times [s], both ascending in size."""
+"""Fit function of each curve model; arguments are sizes [byte], ascending, and times [s]."""
 
 CurveModelName: TypeAlias = Annotated[str, one_of("model", CURVE_FITS)]
 
 MIXED_MODELS = ("line", "three_segments", "piecewise", "adjacent", "interpolated", "log_log")
-"""Models among which cross-validation weighs, plain ones first."""
+"""Curve models in the mixture, from simple to complex."""
 
 
 def fit_mixture(sizes: Floats, seconds: Floats, weights: Mapping[str, float]) -> tuple[CurveModel, ...]:

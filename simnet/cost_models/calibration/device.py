@@ -29,7 +29,7 @@ The shortest are what merges of sparse messages go through, and take as long as 
 """
 
 INTERVAL_DENSITIES = (0.1, 0.01, 0.001)
-"""Shares of the entries that are selected for which intervals have to hold."""
+"""Densities at which the intervals of kernel times must hold."""
 
 LARGEST_LAYER = 1_000_000
 """Entries of the longest gradient that top-k of a layer is fitted to."""

@@ -33,10 +33,10 @@ CODE_SOURCES = {
     else f"numpy code that {'makes' if one.startswith('encode') else 'reads'} a message's {one.partition('_')[2]} codes"
     for one in CODE_METHODS
 }
-"""What is called for each method."""
+"""Source description of each encoding method."""
 
 ROW_SEGMENTS = 16
-"""Segments that one top-k goes through."""
+"""Number of segments of a segmented top-k."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from simnet.base.reading import read_shipped_rows, read_text
 from simnet.base.yaml_loader import load_yaml_mapping, validation_refusal
 
 MAX_BYTES = 2**16
-"""The largest platform file that is read."""
+"""Maximum size of a platform file [byte]."""
 
 
 class PlatformTransport(NamedTuple):

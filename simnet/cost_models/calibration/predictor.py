@@ -190,7 +190,7 @@ class Predictor:
     def by_cards(self, setting: Setting, sizes: ArrayLike) -> list[tuple[node_cards.CardCount, Floats]]:
         """Return predicted times [s] at sizes [byte] for each possible number of cards per node.
 
-        Nothing, where nothing is known, or where the setting has as many ranks on a node as all measurements.
+        Empty if the setting cannot be predicted, or has as many ranks per node as all measurements.
         """
         family = self.family(setting)
         if self.steps is None or len(self.cards) == 1 or any(one.setting == setting for one in family):

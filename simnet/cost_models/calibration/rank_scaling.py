@@ -20,7 +20,7 @@ from simnet.cost_models.calibration.curves import Setting
 from simnet.cost_models.calibration.step_counts import count_like_nccl
 
 CHUNKED_COLLECTIVES = ("all_gather", "reduce_scatter", "alltoall", "gather", "scatter")
-"""Collectives whose messages have the size of a part of the vector."""
+"""Collectives whose messages are parts of the vector."""
 
 # Typical on the public sets of docs/calibration.md. On five of them the median error of ranks left out is 2 to 31 %,
 # and half or twice as much of `_INSIDE`, `_RIDGE`, `_NEAR` or `_FASTEST_MESSAGE` moves it by at most 3 percentage
@@ -47,8 +47,8 @@ _OF_RING = 0.46  # As NCCL counts: half, for both ways along the tree, less 8 %.
 def term_counts(setting: Setting, by_tree: float = np.inf, cards: float = np.inf) -> Floats:
     """Return how often a setting incurs each cost term, shape (5,).
 
-    They are launch, a step of a tree, a step of a ring or a peer, a byte out of the node, and a byte inside the only
-    node. `by_tree` are the bytes that a node of two sends along a double tree, for a vector of one byte.
+    The terms are launch, a step of a tree, a step of a ring or a peer, a byte out of the node, and a byte inside the
+    only node. `by_tree` are the bytes that a node of two sends along a double tree, for a vector of one byte.
     """
     ranks, nodes = setting.ranks, min(setting.nodes or setting.ranks, setting.ranks)
     if ranks < 2:

@@ -36,7 +36,7 @@ from simnet.cost_models.calibration.step_model import PARAMETERS, StepModel
 HELD_OUT_COUNTS: MappingProxyType[StepCounting, int] = MappingProxyType(
     {"as NCCL does": 4085, "through the schedule": 691}
 )
-"""Public measurements from which the widths of intervals are, each of a platform left out of what was fitted."""
+"""Number of public measurements, each of a held-out platform, that interval widths are from."""
 
 _HALF_WIDTHS: MappingProxyType[StepCounting, tuple[tuple[float, float], ...]] = MappingProxyType(
     {
@@ -49,7 +49,7 @@ _HALF_WIDTHS_KNOWN = ((0.35, 0.85), (0.4, 1.3), (0.4, 0.55), (0.3, 0.35))
 _HALF_WIDTHS_HOLD = 0.9
 
 SPECIFIED_COLLECTIVES = ("all_gather", "all_reduce", "alltoall", "broadcast", "reduce", "reduce_scatter", "sendrecv")
-"""Collectives that are predicted."""
+"""Collectives that a specification can predict."""
 
 
 class _NcclProtocol(NamedTuple):
@@ -158,8 +158,8 @@ def parameter_rows(platform: Platform) -> list[tuple[str, float, float, str]]:
 def specified_half_widths(platform: Platform, coverage: float) -> list[tuple[float, float]]:
     """Return interval half-widths in log(measured / predicted), below and above, for each size bin.
 
-    They are quantiles of held-out public measurements, each platform counting alike; see ``docs/calibration.md``. With
-    the `coverage`, in (0, 1), they grow as those of a normal distribution.
+    The widths are quantiles of held-out public measurements, with equal weight for each platform; see
+    ``docs/calibration.md``. With the `coverage`, in (0, 1), they grow as those of a normal distribution.
     """
     scale = NormalDist().inv_cdf(0.5 + coverage / 2) / NormalDist().inv_cdf(0.5 + _HALF_WIDTHS_HOLD / 2)
     widths = _HALF_WIDTHS[platform.counted]

@@ -28,7 +28,7 @@ MAX_RANKS = 4096
 
 
 AlgorithmKind: TypeAlias = Literal["ring", "tree", "peers", "pair", "switch"]
-"""What an algorithm goes along; latency and bandwidth of a step differ among these."""
+"""Communication pattern of an algorithm; latency and bandwidth of a step differ by pattern."""
 
 
 class StepCount(NamedTuple):

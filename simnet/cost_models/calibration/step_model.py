@@ -163,7 +163,7 @@ def fit_step_model(curves: Sequence[Curve], nccl: bool, cards: float = CARD_PER_
 def undetermined_parameters(steps: StepModel) -> tuple[str, ...]:
     """Return the names of parameters that the data hardly constrain, so that they are near typical values.
 
-    They are those whose standard error is more than 0.7 of the spread of typical values.
+    Their standard error is more than 0.7 of the spread of typical values.
     """
     if not steps.errors:
         return ()

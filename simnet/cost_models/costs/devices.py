@@ -70,13 +70,13 @@ from simnet.cost_models.costs.device_ops import DeviceOp as DeviceOp
 from simnet.cost_models.costs.device_ops import Kernel as Kernel
 
 DEFAULT_DEVICE = "v100-torch2.6"
-"""The profile where none is named."""
+"""Name of the default device profile."""
 
 GLOO_DEVICE = "cpu-torch2.13"
 """The profile where none is named and messages go over gloo, which sends from PyTorch's CPU tensors."""
 
 DEVICE_ALIASES = {"v100": DEFAULT_DEVICE}
-"""Names of profiles that have another one."""
+"""Aliases of device profiles."""
 
 KERNEL_METHODS = (
     "topk", "topk_layer", "topk_segments", "scan", "count", "norm", "gather", "scatter", "cast", "sum", "pack",
@@ -92,7 +92,7 @@ _Bytes: TypeAlias = Annotated[float, Ge(0), Le(MOST_BYTES)]
 _Positive: TypeAlias = Annotated[float, Gt(0), Le(1e18)]
 
 FilledText: TypeAlias = Annotated[str, MinLen(1)]
-"""A text that says something."""
+"""A non-empty text."""
 
 IntervalEnd: TypeAlias = Literal["low", "high"]
 """An end of the interval of a time."""
@@ -161,8 +161,8 @@ class CollectiveSlowdown:
 class DeviceProfile:
     """Kernel costs of a device, by method name; ``"*"`` is the cost of all methods that are not listed.
 
-    Without `side_stream`, exchange kernels wait for the only stream; `beside_collectives` is what collectives of NCCL
-    cost the passes. `memory` and `chip` may not be known (0, "").
+    Without `side_stream`, exchange kernels wait for the only stream; `beside_collectives` is the slowdown of the
+    passes by NCCL collectives. `memory` and `chip` may not be known (0, "").
 
     Examples
     --------

@@ -43,19 +43,19 @@ As int32 and float32 nothing is made: entries are copied as they are.
 """
 
 VARYING_CODES: tuple[IndexCode, ...] = ("auto", "delta")
-"""Codes whose bytes hang on which indices there are."""
+"""Index codes whose size depends on the index values."""
 
 BLOCK_ENTRIES = {"int16": 1 << 16, "packed12": 1 << 12}
-"""Entries of a block, within which an index counts."""
+"""Entries of a block; indices are relative to the block's first entry."""
 
 BLOCK_COUNT_BYTES = {"int16": 4, "packed12": 2}
-"""Bytes of the number of entries in a block."""
+"""Bytes of the count that each block starts with."""
 
 COUNT_BYTES = 4
-"""Bytes of the number of differences, which goes before them."""
+"""Bytes of the count that precedes the differences."""
 
 TAG_BYTES = 1
-"""Bytes by which ``auto`` tells what it chose."""
+"""Bytes of the tag that names the code ``auto`` chose."""
 
 VALUE_BITS: dict[ValueCode, int] = {
     "float32": 32, "float16": 16, "bfloat16": 16, "8bit": 8, "4bit": 4, "2bit": 2, "8bit_linear": 8, "4bit_linear": 4,

@@ -38,7 +38,7 @@ MatrixFormat: TypeAlias = Literal["fp32", "tf32", "fp16", "bf16"]
 """Formats in which matrices are multiplied: fp16 and bf16 with sums in fp32, as mixed precision has it."""
 
 SampleKind: TypeAlias = Literal["image", "sequence", "sample"]
-"""What a batch consists of."""
+"""Unit of a batch."""
 
 
 class ComputeTime(NamedTuple):
@@ -115,7 +115,7 @@ def model_names() -> list[str]:
 def load_model(name: str) -> ModelProfile:
     """Return a network's profile by its name or alias (see `model_names`); case and punctuation are ignored.
 
-    Or that of the path of a ``config.json`` of Hugging Face transformers. Raises ValueError if there is no such
+    `name` may also be the path of a ``config.json`` of Hugging Face transformers. Raises ValueError if there is no such
     network, InputError for a wrong file.
 
     Examples

@@ -420,9 +420,9 @@ class CheapestCollective(NamedTuple):
     choice: NDArray[np.intp]
     """Position in `SPARSE_COLLECTIVES`."""
     label: NDArray[np.str_]
-    """Its name."""
+    """Name of the cheapest."""
     seconds: Floats
-    """Its cost."""
+    """Cost of the cheapest [s]."""
 
 
 def best_collective(alpha: Real, beta: Real, M: Real, c: Real, N: Real) -> CheapestCollective:

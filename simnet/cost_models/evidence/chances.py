@@ -31,10 +31,10 @@ from simnet.cost_models.evidence import intervals
 from simnet.cost_models.evidence.iteration_errors import factor_in_job
 
 SURE = 0.95
-"""From which chance on a choice is called sure; as chances are from few sites, their lower bound is held against it."""
+"""Minimum lower bound of a choice's win probability for the choice to be called sure."""
 
 CONFIDENCE = 0.95
-"""Of that bound."""
+"""Confidence level of the lower bounds of win probabilities."""
 
 # Between the normal scores of two sites in one table of all sites.
 _APART = 2 * float(intervals.SCORES[-1]) + 1

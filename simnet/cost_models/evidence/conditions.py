@@ -12,7 +12,7 @@ from simnet.base.units import format_bandwidth, format_seconds
 from simnet.cost_models.evidence.intervals import UNNAMED, stacks
 
 LATENCY, BANDWIDTH, WORKERS = (1e-4, 0.08), (5e5, 1.25e7), (2, 8)
-"""From where to where links were measured [s], [byte/s], and with how many workers, each on a link of its own."""
+"""Measured ranges of latency [s], bandwidth [byte/s] and number of workers, each with its own link."""
 
 # A quantity that went through a logarithm and back is still the same.
 _ROUNDING = 1e-9
@@ -43,7 +43,7 @@ class Evidence(NamedTuple):
 
 
 NEVER_COMPARED = Evidence("assumed", "no prediction of this kind was held against a measurement")
-"""Of what there is no evidence."""
+"""Evidence of predictions that were never compared with measurements."""
 
 
 def evidence_of(

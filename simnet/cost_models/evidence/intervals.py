@@ -27,16 +27,16 @@ Basis: TypeAlias = Literal["sizes", "ranks", "beyond", "collectives"]
 """The basis of a prediction: the curve itself, fewer and more ranks, ranks on one side alone, other collectives."""
 
 BINS = (0.0, 64 * 2.0**10, 2.0**20, 64 * 2.0**20)
-"""Where bins of sizes begin [byte]: below 64 KiB, to 1 MiB, to 64 MiB, above."""
+"""Lower edges of the size bins [byte]."""
 
 BIN_NAMES = ("< 64 KiB", "64 KiB-1 MiB", "1-64 MiB", "> 64 MiB")
-"""What the bins are called."""
+"""Names of the size bins."""
 
 FEWEST = 20
-"""Held-out predictions below which a bin takes all of them."""
+"""Minimum held-out predictions in a bin; a bin with fewer uses those of all bins."""
 
 UNKNOWN = math.log(3.0)
-"""Half-width, as a logarithm, where no held-out prediction tells: a factor of 3."""
+"""Half-width, as a logarithm, without held-out predictions: a factor of 3."""
 
 TYPICAL: MappingProxyType[Basis, tuple[float, ...]] = MappingProxyType(
     {
@@ -143,25 +143,25 @@ def conformal(log_errors: Floats, coverage: float) -> tuple[float, float]:
 
 
 DRAWS = 2**14
-"""Joint draws; a chance is off by at most 0.4 points for it, as a standard deviation, and by less near 0 and 1."""
+"""Number of joint draws; the standard error of a probability is at most 0.4 percentage points."""
 
 SCORES = np.arange(-12, 13) / 4
-"""Standard deviations of the normal distribution at which quantiles of errors are known."""
+"""Normal scores at which error quantiles are tabulated."""
 
 COLUMNS = ("kind", "site", "shared", "below_message_s", "below_share", "above_message_s", "above_share")
-"""Of the file, before one column of quantiles for each of `SCORES`."""
+"""Columns of ``residuals.csv``, before a column of quantiles for each of `SCORES`."""
 
 NAMED = "named"
-"""The kind of times that follow from links with a stack that was measured; it has sites, its stacks half-widths."""
+"""Kind of times predicted from links with a measured stack: one error model, half-widths by stack."""
 
 UNNAMED = "ideal"
-"""The kind of links whose software nobody named."""
+"""Kind of times predicted from links with an unnamed transport stack."""
 
 GIVEN = "given"
-"""The kind of times whose error was given, in place of learnt: its logarithm is normal, and no two share any."""
+"""Kind of times with a user-given error: log-normal, independent between choices."""
 
 CROSS_VALIDATED = ("sizes", "ranks", "beyond", "collectives")
-"""Kinds whose intervals are from what a cluster's own calibration left out; see `corrected`."""
+"""Kinds with intervals from a cluster's own held-out measurements; see `corrected`."""
 
 SCORE_95 = NormalDist().inv_cdf(0.95)
 """The 95 % quantile of the normal distribution."""

@@ -35,7 +35,7 @@ from simnet.base.errors import SimnetError, to_install
 from simnet.base.rng import stream
 
 SIDE, FINE = 16, 48
-"""Pixels of a side of an image, and of the character it is made of."""
+"""Side [pixels] of an image, and of the undistorted character image."""
 
 FACES = (
     *(f"DejaVuSans{kind}" for kind in ("", "-Bold", "-Oblique", "-BoldOblique", "Mono", "Mono-Bold")),
@@ -45,7 +45,7 @@ FACES = (
 """The typefaces."""
 
 CHARACTERS = string.ascii_letters + string.digits
-"""What is drawn, each character a class."""
+"""The characters that images show; each is a class."""
 
 TURN, SIZE, SHIFT, NOISE = 0.6, 0.4, 0.3, 0.15
 """How much images of a character differ: radians, size and place [half sides] from end to end, and grey of a pixel."""
@@ -127,7 +127,7 @@ def read_prose(vocabulary: int, context: int) -> tuple[NDArray[np.intp], NDArray
 
 
 DATA = ("digits", "classification", "letters", "words")
-"""What there is to train on."""
+"""Names of the data sets."""
 
 _PIXEL = 16.0
 _DIGITS_HELD_OUT = 357

@@ -28,7 +28,7 @@ from simnet.traces.live.torched import Sizes
 from simnet.traces.source import Score, Values, as_matrices, output_buffer
 
 MODELS = ("logistic", "mlp", *torched.MODELS)
-"""What can be trained."""
+"""Names of the trainable models."""
 
 _EVERY = 10
 # Places that are evaluated at once.

@@ -26,13 +26,13 @@ from simnet.traces.live.perceptron import Model
 from simnet.traces.source import Values
 
 MODELS = ("conv", "residual", "transformer")
-"""What can be trained with PyTorch."""
+"""Names of the trainable PyTorch models."""
 
 CHANNELS = (40, 80, 160)
 """Channels of the stages of a residual network."""
 
 WIDTH, BLOCKS = 128, 4
-"""Of a transformer."""
+"""Model width and number of blocks of a transformer."""
 
 _CHANNELS, _GROUPS, _UNITS = (16, 32, 32), 4, 32
 # Heads of a transformer, if as many divide its width.

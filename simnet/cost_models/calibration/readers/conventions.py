@@ -31,7 +31,7 @@ import pandas as pd
 from simnet.base.reading import read_shipped_rows
 
 SIZE_CONVENTIONS = ("vector", "total", "per_rank", "per_pair", "message")
-"""What a size may mean."""
+"""Conventions for the size of a collective."""
 
 _KNOWN = {row["collective"]: row for row in read_shipped_rows("data/collectives.csv")}
 

@@ -21,7 +21,7 @@ from simnet.cost_models.calibration.readers.lines import read_lines
 from simnet.cost_models.calibration.readers.tidy import csv_records, csv_values, parse_rate
 
 WIDE_COLUMNS = ("collective", "nranks", "size_bytes", "time_us_oop")
-"""Columns without which a table is none of these."""
+"""Required columns, by which the format is recognised."""
 
 _TEXT = {"algo": "algorithm", "proto": "protocol", "dtype": "dtype", "op": "reduction"}
 _WORD = re.compile(r"[\w .:/+-]{0,120}")
@@ -66,7 +66,7 @@ def read_wide(path: Path, out: tables.RowCollector) -> dict[str, bool]:
 
 
 SHAPED_COLUMNS = ("N", "latency_ms", "rate_mbit", "size_bytes", "seconds")
-"""Columns without which a table is none of these."""
+"""Required columns, by which the format is recognised."""
 
 _METHODS = {"ag": "ag_topk", "art": "ar_topk"}
 

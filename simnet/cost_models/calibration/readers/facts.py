@@ -29,13 +29,13 @@ class FactRule(NamedTuple):
     """Facts for logs whose names match a pattern."""
 
     text: str
-    """As it was given."""
+    """The rule as the user wrote it."""
 
     pattern: re.Pattern[str]
-    """What fits the whole of a name."""
+    """Pattern for the full name of a log."""
 
     values: Mapping[str, Any]
-    """Values by column; one that is None is what the group of this name fits."""
+    """Values by column; None stands for the text that the pattern's group of this name matches."""
 
 
 @dataclass

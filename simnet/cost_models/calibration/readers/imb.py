@@ -22,7 +22,7 @@ IMB_TITLE = re.compile(r"#\s*Benchmarking\s+(?:Multi-)?(\w{1,40})")
 """What heads a table."""
 
 IMB_HEADER = re.compile(r"#?\s*(?:#?Benchmarking\s+#procs\s+)?(?:Group\s+)?(?:#bytes\s+)?#repetitions\s")
-"""The line that names its columns."""
+"""The header line of a table."""
 
 _PROCESSES = re.compile(r"#processes\s*=\s*(\d{1,8})")
 _GROUPS = re.compile(r"\(\s*(\d{1,8}) groups of\s+(\d{1,8}) processes")
@@ -36,7 +36,7 @@ _UNNAMED: Mapping[int, Sequence[str]] = {
     5: ("#bytes", "#repetitions", "t_min[usec]", "t_max[usec]", "t_avg[usec]"),
     6: ("#bytes", "#repetitions", "t_min[usec]", "t_max[usec]", "t_avg[usec]", "Mbytes/sec"),
 }
-"""Columns by how many there are, where nothing names them."""
+"""Columns of tables without a header, by number of columns."""
 
 
 @tables.format_reader("imb")

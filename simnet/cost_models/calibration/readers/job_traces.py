@@ -44,7 +44,7 @@ the group it was, and whose time this is."""
 WAITING_REMARK = (
     "times are those of single ranks, which wait for others inside; traces of all ranks tell the shortest of each"
 )
-"""What readers of traces report."""
+"""Remark that readers of job traces report."""
 
 
 def finish_trace(out: RowCollector) -> Mapping[str, bool]:
@@ -76,7 +76,7 @@ def merge_ranks(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 KINETO_WORDS = (b"traceEvents", b"distributedInfo", b"schemaVersion", b"deviceProperties")
-"""Names at the top of a trace, of which its beginning has one."""
+"""Keys of which the beginning of a Kineto trace has at least one."""
 
 _EVENTS = re.compile(r'"traceEvents"\s{0,40}:\s{0,40}\[')
 

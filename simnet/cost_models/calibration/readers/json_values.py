@@ -15,10 +15,10 @@ from simnet.base.errors import InputError
 from simnet.cost_models.calibration.readers.tables import MAX_RANKS, MAX_WHOLE
 
 MAX_OBJECTS = 10_000_000
-"""The most objects of a text."""
+"""Maximum number of objects in a text."""
 
 MAX_GROUP_NAME = 120
-"""Characters of the name of a group."""
+"""Maximum characters of a process group's name."""
 
 _BETWEEN = re.compile(r"[\s,]*")
 

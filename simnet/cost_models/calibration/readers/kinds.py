@@ -30,7 +30,7 @@ from simnet.cost_models.calibration.readers.tables import TABLE_COLUMNS, Measure
 is_folder = os.path.isdir
 
 DATA_FILE = "data.csv"
-"""The file that a folder stands for, if it is there."""
+"""File that is read in place of a folder that has it."""
 
 
 def _never_matches(_: str | bytes) -> bool:
@@ -120,7 +120,7 @@ nccl-tests, OSU and Intel MPI benchmarks, perftest, text of nccl-tests, CSV with
 measurements on shaped links, tidy CSV. Where a file fits several, the first counts."""
 
 TOOL_FORMATS: Mapping[str, str] = {"nccl-tests": "nccl", "rccl-tests": "nccl", "osu": "osu", "imb": "imb"}
-"""Formats of tables that lost what heads them, by the fact ``tool``."""
+"""Formats of tables without a header, by the fact ``tool``."""
 
 
 def log_format(path: str | Path, tool: str = "") -> str | None:

@@ -20,10 +20,10 @@ MAX_TRACE_BYTES = 512 * 2**20
 """The largest trace of a job that is read, unpacked."""
 
 HEAD_BYTES = 64 * 2**10
-"""What of a file is looked at to see what it is, before all of it is read."""
+"""Bytes at the start of a file from which its format is recognised."""
 
 MAX_LINES = 2_000_000
-"""The most lines that are read."""
+"""Maximum number of lines."""
 
 MAX_LINE = 4096
 """What of a line is looked at; no row is longer, and noise may be."""

@@ -142,7 +142,7 @@ def _kind_of_value(value: object) -> str:
 
 
 RCCL_KEYS = ("name", "size", "inPlace", "time", "algBw", "busBw")
-"""Keys or columns without which it is none of these."""
+"""Required keys or columns, by which the format is recognised."""
 
 
 @tables.format_reader("rccl")

@@ -30,7 +30,7 @@ NCCL_ALGORITHMS = frozenset(("tree", "ring", "collnetdirect", "collnetchain", "n
 """Algorithms of NCCL, as a setting may pin them."""
 
 RANK_STATISTICS = {"0": "rank0", "1": "mean", "2": "min", "3": "max"}
-"""What times are over ranks, by the option ``-a`` of the tests."""
+"""Statistic over ranks that times are, by the tests' option ``-a``."""
 
 NCCL_PROTOCOLS = frozenset(("ll", "ll128", "simple"))
 """Protocols of NCCL."""
@@ -64,7 +64,7 @@ class TableCells(NamedTuple):
     reduction: str
     root: int | None
     sides: Sequence[tuple[bool, Sequence[str]]]
-    """Whether it is in place, and the printed numbers of that side."""
+    """For each side, whether it is in place, and its printed numbers."""
 
 
 @dataclass

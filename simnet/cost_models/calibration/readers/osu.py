@@ -18,7 +18,7 @@ from simnet.cost_models.calibration.readers import conventions, tables
 from simnet.cost_models.calibration.readers.lines import bare_lines
 
 OSU_TITLE = re.compile(r"#\s*OSU (?:One Sided )?(MPI|[A-Za-z]{0,4}CCL)(\S{0,30}) (.{1,60}?)(?: [Ll]atency)? Test\b")
-"""What heads a table."""
+"""The title line of a table."""
 
 _PROGRAMS = {name.replace("_", ""): name for name in conventions.COLLECTIVES} | {
     **{name: name for name in ("reduce_scatter", *conventions.ONE_SIDED_MESSAGES)},
@@ -35,10 +35,10 @@ _PROGRAMS = {name.replace("_", ""): name for name in conventions.COLLECTIVES} | 
 OSU_PROGRAM = re.compile(
     r"(?<![a-z])osu_(?:(?:xccl_)?(i?)(" + "|".join(sorted(_PROGRAMS, key=len, reverse=True)) + r")(?![a-z])|[a-z])"
 )
-"""The program that measured, as commands and names of files have it."""
+"""The OSU program's name in a command or file name."""
 
 SEVERAL_PAIRS = "several pairs"
-"""What the column ``variant`` says where pairs of ranks send at once and nobody says how many there are."""
+"""Value of the column ``variant`` for an unknown number of simultaneous pairs of ranks."""
 
 _ONE_SIDED = {"latency": "latency", "bandwidth": "bw", "bidirectionalbandwidth": "bibw"}
 _COLUMNS = re.compile(

@@ -25,7 +25,7 @@ from simnet.cost_models.calibration.readers.conventions import SIZE_CONVENTIONS,
 from simnet.cost_models.calibration.readers.lines import read_lines
 
 REQUIRED_COLUMNS = ("collective", "nbytes", "seconds")
-"""Columns without which a table is none of measurements."""
+"""Required columns of a table of measurements."""
 
 MAX_COLUMNS = 100
 """The most columns of a table."""
