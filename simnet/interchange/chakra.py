@@ -113,7 +113,7 @@ class TraceNode(NamedTuple):
     needs: list[int]
     # One of `COLLECTIVE_TYPES`; empty if the trace does not say.
     collective: str
-    # Bytes of a message or those that a rank puts in, and the other rank of a message; -1 if the trace does not say.
+    # Bytes of a message, or of a rank's input to a collective, and the message's peer; -1 if the trace does not say.
     nbytes: int
     peer: int
     tag: int

@@ -27,7 +27,7 @@ from simnet.schedule import Round, Schedule
 MAX_GPUS = 65_536
 """The most GPUs of an algorithm that is read."""
 
-# What a step does with messages: (receives, sends).
+# Step type: whether it (receives, sends).
 _STEPS = {
     "nop": (False, False),
     "cpy": (False, False),

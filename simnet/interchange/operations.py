@@ -139,7 +139,7 @@ def check_levels(file: RankOperations, ops: list[Operation]) -> None:
             sent[op.level].add(op)
         elif op.size:
             worked[op.level].add(op)
-    # What each operation waits for, of the messages of the level before and the work of its own.
+    # Dependencies of each operation: messages of the previous level, and work of its own level.
     behind: dict[Operation, set[Operation]] = {}
     for op in ops:
         own = behind[op] = set()

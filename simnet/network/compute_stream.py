@@ -103,7 +103,7 @@ class Computed:
 
 
 def check_slices(start: Floats, ready: Sequence[Floats], computing: Computing) -> tuple[Floats, Floats]:
-    """Return ready times and kernel seconds, each of shape (n_parts, P), after checking them.
+    """Return the ready times of parts and the seconds of their kernels, shape (n_parts, P) each, after checks.
 
     Raises
     ------

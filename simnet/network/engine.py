@@ -135,7 +135,7 @@ class Engine(LinkTables):
             self.loop.update_links(s, self.n_links, now)
             self.reroute()
 
-    # What runs.
+    # Runs and transfers.
 
     def transfer(self, src: int, dst: int, nbytes: float, delay: float, pick: int, token: int) -> None:
         """Send a message now on candidate route `pick`; the notice of its arrival carries `token`."""
@@ -386,7 +386,7 @@ class Engine(LinkTables):
         beside = s.ranks[handle.ranks].stream >= 0
         return begun, self.tables["worked"].numbers(worked + P, P) if beside else begun + seconds
 
-    # What is under way.
+    # Messages in flight.
 
     def notices(self) -> list[tuple[int, int]]:
         """Return and clear the pending notices as pairs: the kind, and the run or the token of a transfer."""
@@ -424,7 +424,7 @@ class Engine(LinkTables):
             if s.adaptive:
                 self.loop.count_assigned(s, s.flows[f].route, -1)
             self.loop.free_flow(s, f)
-        # What vanished is in queues only.
+        # Vanished messages are in queues only.
         for f in self.in_state(VANISHED):
             self.loop.free_flow(s, f)
         self.links.write(0, self.n_links, port_first=-1, n_coming=0, first_passing=-1)

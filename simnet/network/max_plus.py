@@ -346,7 +346,7 @@ def covered_seconds(
         ranks = np.flatnonzero(counts == count)
         own = bounds[ranks, np.newaxis] + np.arange(count)
         reached = np.maximum.accumulate(end[own], axis=1)
-        # What an interval adds begins where those before it have ended.
+        # An interval adds only time after the end of all earlier intervals.
         fresh = np.maximum(begin[own[:, 1:]], reached[:, :-1])
         added = np.maximum(reached[:, 1:] - fresh, 0.0)
         covered_seconds[ranks] = (end[own[:, 0]] - begin[own[:, 0]]) + added.sum(axis=1)

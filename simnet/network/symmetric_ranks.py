@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 V = TypeVar("V")
 
-# What rounding makes of times that come again, relative.
+# Relative rounding error within which times count as periodic.
 _SAME = 1e-12
-# What a network keeps in mind, of each kind.
+# Maximum number of entries in each cache of a network.
 _MOST = 64
 
 
@@ -230,7 +230,7 @@ def _keep_cached(memory: dict[T, V], key: T, value: V) -> None:
 
 
 def _are_symmetric(one: Round, n_ranks: int) -> bool:
-    """Return whether each rank sends and receives one message of one size and works equally long."""
+    """Return whether all ranks send and receive exactly one message of equal size, and work equally long."""
     if len(one) != n_ranks or (one.nbytes != one.nbytes[0]).any() or np.ptp(one.compute):
         return False
     return all((np.bincount(ends, minlength=n_ranks) == 1).all() for ends in (one.src, one.dst))

@@ -235,7 +235,7 @@ class Timing:
         return float(self.left.max()) - float(self.entered.min())
 
     def lasts_from(self, moment: float) -> float:
-        """Return the seconds from a moment [s] to the completion of the last rank."""
+        """Return the seconds from an absolute time [s] to the completion of the last rank."""
         return float(self.left.max()) + (self.origin - moment)
 
 

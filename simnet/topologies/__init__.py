@@ -55,7 +55,7 @@ FAMILIES: Mapping[str, Callable[..., nx.DiGraph[Any]]] = {
 
 
 def names() -> list[str]:
-    """Return the names that `build` knows: the families of this package and those registered by others, sorted.
+    """Return the sorted names of topology families that `build` accepts, built-in and from plug-ins.
 
     Examples
     --------

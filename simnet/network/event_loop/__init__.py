@@ -56,7 +56,7 @@ __all__ = [
     "transmission_end", "transmit_at", "update_links", "weight_of",
 ]  # fmt: skip
 
-# What is compiled together.
+# Modules that are compiled together.
 MODULES = (
     records, event_queue, receive_queue, timelines, sharing, messages, egress_queue, streams, accounting, protocols,
     ranks, loop,

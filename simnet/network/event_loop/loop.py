@@ -54,7 +54,7 @@ def change_links(s: State) -> bool:
 
 
 def advance(s: State, now: float, until: float) -> int:
-    """Process events due by `now`, and those before `until`, unless the caller has to act first.
+    """Process all events due by `now` and those before `until`, or return a code when the caller must act first.
 
     Returns
     -------

@@ -14,7 +14,7 @@ from simnet.network.sharing import SHORTEST
 
 # ruff: noqa: E741 - l is the row of a link.
 
-# What rounding leaves of a flow, relative to all its bytes, does not wait for a link to come back up.
+# Bytes of a flow that count as rounding error, relative to all its bytes; they do not wait for a failed link.
 _RESIDUE = 1e-14
 
 

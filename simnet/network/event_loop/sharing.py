@@ -172,7 +172,7 @@ def settle_rates(s: State, now: float) -> None:
         if flows[f].state == FLOWING:
             choose_flow(s, f)
     s.n_new = 0
-    # Of one alone, nothing has to be noted.
+    # A single chosen flow needs no counts.
     noted = s.n_chosen if s.n_chosen > 1 else 0
     for at in range(noted):
         note_chosen(s, s.chosen[at])
@@ -367,7 +367,7 @@ def solve_single(s: State, f: int) -> bool:
             rest = effective_capacity(s, l)
         shares[size].level, shares[size].of = max(rest, 0.0) / flow.weight, l
         size += 1
-    # Of equal ones that which is first in a heap of three levels.
+    # Ties as in a heap of three levels, so that both solvers choose the same bottleneck.
     best = 0
     for above in range(1, min(5, size)):
         one = above
