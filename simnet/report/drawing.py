@@ -104,7 +104,7 @@ def short(name: str) -> str:
 
 
 def unit(largest: float, units: Sequence[tuple[str, float]]) -> tuple[str, float]:
-    """Return the largest unit in which `largest` is at least 2, or the smallest unit."""
+    """Return the largest (name, size) unit that `largest` holds at least twice, or the smallest unit."""
     fitting = (unit for unit in units if math.isfinite(largest) and largest >= 2 * unit[1])
     return next(fitting, units[-1])
 

@@ -114,7 +114,7 @@ def write_run(
 
 
 def summary_of(results: Mapping[str, PolicyResult], facts: RunFacts, scenario_lock: str) -> RunSummary:
-    """Return the content of summary.json."""
+    """Return the content of summary.json from the results of all policies."""
     whole = replace(
         facts,
         scenario_sha256=hashlib.sha256(scenario_lock.encode()).hexdigest(),

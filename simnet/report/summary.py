@@ -138,7 +138,7 @@ class Summary:
 
     @property
     def best(self) -> str | None:
-        """The name of the first row; None if there is none."""
+        """The first row's name, which is the best choice; None without rows."""
         return str(self.rows[0][self.columns[0].name]) if self.rows and self.columns else None
 
     def __str__(self) -> str:
@@ -148,7 +148,7 @@ class Summary:
         return f"{type(self).__name__}({self.answer.split('. ')[0]!r})"
 
     def text(self, width: int = WIDTH, *, wide: bool = False) -> str:
-        """Return the answer for a console, in lines of at most `width` characters, or with all columns and notes."""
+        """Return the answer as text in lines of at most `width` characters; `wide` adds hidden columns and notes."""
         blocks, hidden = [_wrapped(self.answer, width)], list[str]()
         if self.rows and self.columns:
             shown, hidden = _fitting(self, width, wide)

@@ -122,5 +122,5 @@ def entering_apart(
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return names as an enumeration: ``a, b and c``."""
+    """Return names joined as an enumeration: ``a, b and c``."""
     return " and ".join([one for one in (", ".join(names[:-1]), *names[-1:]) if one])

@@ -80,7 +80,7 @@ _COMMON: Mapping[str, tuple[Any, str, tuple[str, ...]]] = {
 
 
 def main() -> None:
-    """Run the command line; the entry point of the console script."""
+    """Run the command line of this process and exit; the entry point of the console script."""
     plain_warnings()
     with one_thread():
         raise SystemExit(run_line(sys.argv[1:]))

@@ -123,7 +123,7 @@ def _described(made: Calibration) -> Summary:
 
 
 def _specified(platform: str, coverage: float) -> Summary:
-    """Return the cost model that follows from a specification alone."""
+    """Return an answer with the cost model of a platform, from its specification alone."""
     from simnet.cost_models.calibration import specification
     from simnet.cost_models.calibration.cost_model import specified_cost_model
     from simnet.cost_models.calibration.cost_model_file import cost_model_yaml

@@ -62,7 +62,7 @@ def _reduce_half(part: BucketShare, selected: Selected, messages: GroupMessages)
 
 
 def _take_entries(given: Tensor, indices: Tensor) -> Tensor:
-    """Return the entries at `indices`, and set them to zero."""
+    """Return the values of a tensor at `indices`, and set them to zero in the tensor."""
     values = given[indices]
     given[indices] = 0
     return values

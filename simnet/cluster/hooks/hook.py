@@ -252,7 +252,7 @@ class Hook:
             raise self._failure
 
     def close(self) -> None:
-        """End the threads after the last exchange. A later iteration starts them again."""
+        """End the hook's threads and groups after the last exchange; a later iteration restarts all but the adviser."""
         atexit.unregister(self.close)
         if self._thread is not None:
             self._tasks.put(None)

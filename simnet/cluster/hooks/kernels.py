@@ -35,7 +35,7 @@ def above(values: Tensor, threshold: float, *, strict: bool = True) -> Tensor:
 
 
 def kth_magnitude(values: Tensor, k: int) -> float:
-    """Return the k-th largest magnitude, k in 1 .. n."""
+    """Return the k-th largest absolute value of a tensor, k in 1 .. n."""
     import torch
 
     if not values.is_cuda:

@@ -48,7 +48,7 @@ class Residuals:
         self._pieces.update(zip(map(id, parameters), values.split(sizes), strict=True))
 
     def drop(self, bucket: Any) -> None:
-        """Forget the residual of a bucket."""
+        """Delete the residual of a bucket."""
         self._buckets.pop(bucket.index(), None)
         for one in bucket.parameters():
             self._pieces.pop(id(one), None)

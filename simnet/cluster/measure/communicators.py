@@ -88,11 +88,11 @@ class Communicator:
         """Wait until all started work is done, which `exchange` does not ensure on a GPU."""
 
     def barrier(self) -> None:
-        """Wait for all ranks."""
+        """Wait until all ranks of the job have called this."""
         self.gather(np.zeros(1))
 
     def gather(self, values: Floats) -> Floats:
-        """Return the `values` of all ranks, shape (P, k); collective."""
+        """Return the `values` of all ranks, shape (P, k); every rank calls this."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -165,7 +165,7 @@ class TorchCommunicator(Communicator):
         buffer.copy_(self._torch.from_numpy(content))
 
     def get(self, buffer: Any) -> NDArray[Any]:
-        """Return a copy of a buffer."""
+        """Return a copy of a buffer's content on the host."""
         copy: NDArray[Any] = buffer.cpu().numpy().copy()
         return copy
 
@@ -214,12 +214,12 @@ class TorchCommunicator(Communicator):
             self._torch.cuda.synchronize()
 
     def barrier(self) -> None:
-        """Wait for all ranks."""
+        """Wait until all ranks of the job have called this."""
         self._dist.barrier()
         self.finish()
 
     def gather(self, values: Floats) -> Floats:
-        """Return the `values` of all ranks, shape (P, k); collective."""
+        """Return the `values` of all ranks, shape (P, k); every rank calls this."""
         own = self._torch.as_tensor(values, dtype=self._torch.float64, device=self._device)
         parts = [self._torch.empty_like(own) for _ in range(self.size)]
         self._dist.all_gather(parts, own)
@@ -253,11 +253,11 @@ class MpiCommunicator(Communicator):
         self._mpi.Request.Waitall(requests)
 
     def barrier(self) -> None:
-        """Wait for all ranks."""
+        """Wait until all ranks of the job have called this."""
         self._world.Barrier()
 
     def gather(self, values: Floats) -> Floats:
-        """Return the `values` of all ranks, shape (P, k); collective."""
+        """Return the `values` of all ranks, shape (P, k); every rank calls this."""
         own = np.ascontiguousarray(values, dtype=np.float64)
         parts = np.empty((self.size, own.size))
         self._world.Allgather(own, parts)
@@ -272,7 +272,7 @@ class MpiCommunicator(Communicator):
         group.Free()
 
     def collective(self, name: str, out: Any, into: Any, group: Any, root: int = 0) -> None:
-        """Call a collective of MPI."""
+        """Call a collective of MPI at all members of a communicator."""
         if name == "all_reduce":
             group.Allreduce(self._mpi.IN_PLACE, out)
         elif name == "broadcast":

@@ -22,7 +22,7 @@ _FULL = 12
 
 
 def error(row: Row) -> str:
-    """Return the error of a row as text."""
+    """Return the error of a row as text, in per cent or in the row's unit."""
     if math.isnan(row.error):
         return "-"
     if isinstance(row.ours, str):
@@ -33,7 +33,7 @@ def error(row: Row) -> str:
 
 
 def tolerance(row: Row) -> str:
-    """Return the tolerance of a row as text."""
+    """Return the tolerance of a row as text: a number with unit, "equal", "inside", "at most" or "at least"."""
     if row.tolerance is None:
         return "-"
     if row.relation != "=":

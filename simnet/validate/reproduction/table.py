@@ -138,7 +138,7 @@ class Row(NamedTuple):
 
     @property
     def passes(self) -> bool | None:
-        """Whether the error is within the tolerance; None without one."""
+        """Whether the error is within the tolerance; None if the row has no tolerance."""
         if self.tolerance is None:
             return None
         return self.excess <= self.tolerance + _ROUNDING
@@ -215,7 +215,7 @@ class Missing(NamedTuple):
 
 
 def kind_counts(rows: Iterable[Row]) -> dict[Kind, int]:
-    """Return the number of rows by kind."""
+    """Return the number of rows of each kind that occurs."""
     found = Counter(row.kind for row in rows)
     return {kind: found[kind] for kind in KINDS if found[kind]}
 
@@ -246,7 +246,7 @@ def value(given: float | str | Interval) -> str:
 
 
 def as_frame(rows: Sequence[Row]) -> pd.DataFrame:
-    """Return rows as a table."""
+    """Return rows as a table with the columns of `figure_rows`."""
     return pd.DataFrame([figure_rows(row) for row in rows])
 
 

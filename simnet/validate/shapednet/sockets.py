@@ -86,7 +86,7 @@ class SocketCommunicator(Communicator):
                     del by_file[file]
 
     def gather(self, values: Floats) -> Floats:
-        """Return the `values` of all ranks, shape (P, k); collective."""
+        """Return the `values` of all ranks, shape (P, k); every rank calls this."""
         own = np.ascontiguousarray(values, dtype=np.float64)
         if self.rank:
             self._control[0].sendall(own.tobytes())
