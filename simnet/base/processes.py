@@ -48,7 +48,7 @@ class Worker(NamedTuple):
     process: BaseProcess
 
     def ended(self, remedy: str) -> str:
-        """Return a sentence on how the process ended, with a remedy if it may have run out of memory."""
+        """Return a phrase on how the process ended, with a remedy if it may have run out of memory."""
         self.process.join()
         self.connection.close()
         return _describe_end(self.process.exitcode, remedy)
@@ -171,7 +171,7 @@ def end_workers(workers: Sequence[Worker]) -> None:
 
 @contextmanager
 def _interrupts_held_back() -> Iterator[None]:
-    """Start processes inside the block with Ctrl-C ignored; the parent ends them."""
+    """Block SIGINT inside the block, so that processes started there ignore Ctrl-C; the parent ends them."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -213,7 +213,7 @@ def _end_with_parent() -> None:
 
 
 def _describe_end(exitcode: int | None, remedy: str) -> str:
-    """Return how a process ended without a result."""
+    """Return a phrase on how a process ended without a result, from its exit code."""
     if exitcode is not None and exitcode < 0:
         with suppress(ValueError):
             name = signal.Signals(-exitcode).name

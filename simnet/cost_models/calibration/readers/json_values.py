@@ -24,7 +24,7 @@ _BETWEEN = re.compile(r"[\s,]*")
 
 
 def json_objects(text: str, file: str, at: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield each object in a text with its line number, from position `at` on."""
+    """Yield line number and value of each JSON object in a text, from position `at` to the end of the list."""
     decode = json.JSONDecoder(parse_int=_parse_integer, parse_float=float).raw_decode
     line, seen = text.count("\n", 0, at) + 1, at
     at = _next_value(text, at)
