@@ -88,7 +88,7 @@ def message_sizes(size: Sequence[float | str] | float | str | None) -> list[floa
 
     Examples
     --------
-    >>> sizes_of("64,1000MB"), sizes_of(1e6), sizes_of(["1 MB", 2e6]), sizes_of("1kB:1MB:4:log")
+    >>> message_sizes("64,1000MB"), message_sizes(1e6), message_sizes(["1 MB", 2e6]), message_sizes("1kB:1MB:4:log")
     ([64000000.0, 1000000000.0], [1000000.0], [1000000.0, 2000000.0], [1000.0, 10000.0, 100000.0, 1000000.0])
     """
     try:

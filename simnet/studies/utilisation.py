@@ -102,7 +102,7 @@ def utilisation(training: TrainingPlan, bandwidth: float) -> float:
 
     Examples
     --------
-    >>> round(utilisation(Training(2, 10**9, 0.1, period=100, bits=16), 10e9 / 8), 3)
+    >>> round(utilisation(TrainingPlan(2, 10**9, 0.1, period=100, bits=16), 10e9 / 8), 3)
     0.862
     """
     computing = training.compute * training.period

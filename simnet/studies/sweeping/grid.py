@@ -174,8 +174,8 @@ def axis_columns(axes: Sequence[GridAxis], listed: Sequence[GridCell], taken: Co
     Examples
     --------
     >>> rates = axis("bandwidth=800 Mbit/s, 1 Gbit/s")
-    >>> columns([rates], [Cell(n, (value,), ()) for n, value in enumerate(rates.values)], {})
-    [Column(name='bandwidth_Bps', values=[100000000.0, 125000000.0])]
+    >>> axis_columns([rates], [GridCell(n, (value,), ()) for n, value in enumerate(rates.values)], {})
+    [AxisColumn(name='bandwidth_Bps', values=[100000000.0, 125000000.0])]
     """
     found: list[AxisColumn] = []
     for number, one in enumerate(axes):

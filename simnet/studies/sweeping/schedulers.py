@@ -55,7 +55,7 @@ def asked(scheduler: str) -> SchedulerChoice:
     Examples
     --------
     >>> asked("slurm:partition=long,jobs=4")
-    Asked(jobs=4, parameters={'slurm_partition': 'long'})
+    SchedulerChoice(jobs=4, parameters={'slurm_partition': 'long'})
     """
     found: dict[str, Any] = {}
     for part in filter(None, scheduler.removeprefix(PREFIX).removeprefix(":").split(",")):
