@@ -47,9 +47,9 @@ MOST_BUCKETS = 512
 class Dependence(TypedDict):
     """A default of a scenario, and whether an alternative value would change the fastest exchange.
 
-    `field` and `value` are what was assumed, `other` what was tried. `first` is the exchange that is then first, and
-    `lead` by which factor it is ahead of the one that is first as assumed; both are None if that one stays first, or
-    where a sample does not tell, which `undecided` says.
+    `value` is the default of `field`, `other` the alternative. With `other` the exchange `first` is fastest, by the
+    factor `lead` over the one that is fastest by default; both are None without a change, or if a sample leaves the
+    order open, which `undecided` says.
     """
 
     field: str
@@ -83,7 +83,7 @@ def assumption_notes(loaded: Scenario, built: Run) -> list[str]:
 def overlap_assumed(loaded: Scenario, built: Run, took: Mapping[str, float] | None = None) -> Fields | None:
     """Return the overlap that a run assumes, with the fastest exchange under the other assumption.
 
-    None where nothing could overlap: under a strategy, of sharded steps, or of a gradient whose layers are not known.
+    None if nothing can overlap: under a strategy, with sharded steps, or without known layers.
     """
     if not _may_overlap(built):
         return None

@@ -20,8 +20,8 @@ MAX_WORKERS = (16_384, 4_096)
 class CollectiveAsked(NamedTuple):
     """A requested collective: operation, algorithm and options.
 
-    `algorithm` is None where that was left open; `library` tells that a library may carry it out as it will, since it
-    was asked for by the name of nccl-tests.
+    `algorithm` is None if left open; `library` says that the text is an nccl-tests name, so that a library may choose
+    the algorithm.
     """
 
     operation: str
@@ -75,8 +75,8 @@ class CollectiveAsked(NamedTuple):
 def collective_asked(text: str) -> CollectiveAsked | None:
     """Return the collective that a text names; None if it names none.
 
-    It is an operation, perhaps with an algorithm, the name of a collective in a library of simnet's, or an algorithm of
-    all-reduce alone; options follow a colon.
+    The text is an operation, optionally with an algorithm, a collective's name in simnet's registry, or an all-reduce
+    algorithm; options follow a colon.
 
     Examples
     --------

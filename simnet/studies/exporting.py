@@ -81,7 +81,7 @@ class ExportedSchedule(NamedTuple):
 def exchange(scenario: Scenario, label: str | None, iteration: int, *, compute: bool = False) -> ExportedSchedule:
     """Return the schedule of an iteration's exchange in a scenario.
 
-    Under a training strategy that is every exchange that begins in it, one after the other.
+    Under a training strategy it is the sequence of all exchanges that begin in the iteration.
     """
     # Collectives and networks do without all that a job is made of.
     from simnet.policies import density_at

@@ -74,8 +74,8 @@ _SIGMAS = 1.645  # of a normal distribution on each side of 90 %
 class JobPrediction:
     """Predicted iteration times of a job under each policy.
 
-    `iterations` has a row per policy and iteration, with the mean over workers of each of `PARTS`, as ``total_s``, and
-    its interval, as ``total_low_s`` and ``total_high_s``.
+    `iterations` has a row per policy and iteration, with the worker mean of each of `PARTS`, as ``total_s``, and its
+    interval, as ``total_low_s`` and ``total_high_s``.
     """
 
     scenario: Scenario
@@ -127,9 +127,8 @@ COLUMNS = table_columns("step job")
 def exchange_summary(scenario: Scenario, policies: Sequence[str] | None, goals: Sequence[float], off: float) -> Summary:
     """Return a summary of predicted iteration times, and of what the utilisation `goals` require.
 
-    An only policy whose exchange under a training strategy has a closed form is answered by that, see
-    `simnet.studies.utilisation`; `off` is by how much its computing and links may be off. InputError: there is no
-    closed form, and there are goals.
+    A single policy under a training strategy is answered by its closed form, if any, see `simnet.studies.utilisation`;
+    `off` is the assumed error of compute and links. InputError: `goals` without a closed form.
     """
     own, linked, why = scenario.config.job.strategy, None, ""
     if own is not None or goals:
@@ -270,7 +269,7 @@ def predict_job(scenario: Scenario, policies: Sequence[str] | None = None) -> Jo
 def spread_of(job: Job) -> float:
     """Return the log-normal spread of a worker's compute time in an iteration.
 
-    A sum of inner steps that are each for itself log-normal is taken to be log-normal, too, of their mean and variance.
+    The sum of independent log-normal inner steps is approximated as log-normal with the same mean and variance.
     """
     steps, spread = 1 if job.strategy is None else job.strategy.steps, job.compute.spread
     return spread if steps == 1 else math.sqrt(math.log1p(math.expm1(spread**2) / steps))
@@ -354,8 +353,8 @@ def _with_intervals(
 def _with_other_times(found: pd.DataFrame) -> pd.DataFrame:
     """Return intervals widened to cover the links at all possible start times of each iteration.
 
-    Those before it take as long as the ends of their intervals say, all of them; so it may meet links as they are
-    before or after.
+    Earlier iterations may all take the low, or all the high, end of their intervals, so that an iteration may start on
+    the links of an earlier or later time.
     """
     began, total = (found[name].to_numpy() for name in ("began_s", "total_s"))
     earliest, latest = (began[0] + np.cumsum(found[f"total_{end}_s"]) for end in get_args(IntervalEnd))

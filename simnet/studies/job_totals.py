@@ -48,7 +48,7 @@ class Spent(NamedTuple):
 class JobTotal(NamedTuple):
     """Total time of a job [s]: computing, and each exchange by its `off_alike` name.
 
-    `name` is that of the random stream of what a sample leaves open, `left_open` the relative standard error of that.
+    `name` seeds the random stream of sampling errors; `left_open` is their relative standard error.
     """
 
     name: str

@@ -123,8 +123,7 @@ def redraw(folder: Path, out: Path | None = None) -> Path:
 def compare_runs(folders: Sequence[Path], out: Path) -> tuple[RunSummary, Path]:
     """Write a page that compares the policies of several runs, with the differences of their scenarios.
 
-    Bounds are left out: each is that of its own run. Times of runs of other seeds or other weather differ by these,
-    too.
+    Lower bounds are left out, as each belongs to its own run. Runs with other seeds or weather differ by these, too.
     """
     finish_replacement(out, PAGE)
     found = dict(zip(_folder_labels(folders), map(RunFolder.read, folders), strict=True))

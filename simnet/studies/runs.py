@@ -131,7 +131,7 @@ class Batch:
     def alone(self, force: bool) -> Iterator[None]:
         """Create and lock the output folder and its checkpoint folder for the block.
 
-        By `force` all checkpoints that are there are taken away. Raises InputError if another run is at work there.
+        `force` removes all checkpoints present. Raises InputError if another run uses the folder.
         """
         with writing.lock_folder(prepare_folder(self.folder), "run", (CHECKPOINTS,)):
             # Of a report of an earlier run that was killed; it would take the place of this one's later.
@@ -222,7 +222,7 @@ def fill(
 ) -> RunSummary:
     """Write a run's files and its scenario's input files into an empty folder.
 
-    With a `source` it is also found which defaults the first place of exchanges depends on.
+    With a `source` the defaults that affect the fastest exchange are determined, too.
     """
     _with_inputs(folder, loaded)
     done = {name: results[name] for name in built.policies if name in results}
@@ -360,7 +360,7 @@ def setting(loaded: Scenario, job: Job) -> dict[str, str]:
 def calibration_of(loaded: Scenario, job: Job) -> Fields | None:
     """Return the summary of a calibrated cluster; None for other networks.
 
-    Calls are those of an exchange of random gradients at the first density of the job.
+    Its calls are those of an exchange of random gradients at the job's first density.
     """
     network, file = job.network(0), cluster_file(loaded.config.network.topology)
     if file is None or kind_of(path := loaded.folder / file) != "fabric":

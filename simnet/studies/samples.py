@@ -15,7 +15,7 @@ from simnet.training.job.local_steps import start_strategy
 def sample_warnings(job: Job, policies: Iterable[Policy]) -> dict[str, str]:
     """Return why the gradient sample is too small for an exchange, by label; empty if it suffices.
 
-    Of several densities, those of ramps or of a search, it is said of the lowest.
+    With several densities, of ramps or a search, the warning is for the lowest.
     """
     if job.steps is not None or job.source.scale <= 1:
         return {}

@@ -38,7 +38,7 @@ def ranges_of(built: Run, results: Mapping[str, PolicyResult]) -> Callable[[Iter
 def job_start_ranges(built: Run, frames: Mapping[str, pd.DataFrame], exchanges: Iterable[Candidate]) -> StartRanges:
     """Return how much the times of a job's leading policies vary with start times; empty if irrelevant.
 
-    Iterations may stand for several, as those of `simnet.studies.choosing.forecast.JobForecast` do.
+    Rows of `frames` may represent several iterations, as in `simnet.studies.choosing.forecast.JobForecast`.
     """
     job = built.job
     varies = job.compute.spread > 0 or job.compute.straggle > 0

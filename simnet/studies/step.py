@@ -149,7 +149,7 @@ def sharded_steps(scenario: Scenario) -> list[ShardedStep]:
 def step_summary(scenario: Scenario, *, calls: bool = False) -> Summary:
     """Return a summary of the step time: by parts for one sharding, else a row per sharding.
 
-    With `calls` there is a row for each collective of the only way.
+    With `calls` a single sharding has a row per collective call.
     """
     found = sharded_steps(scenario)
     if len(found) == 1:

@@ -32,7 +32,7 @@ _PAIRS = 1000
 class Timed(NamedTuple):
     """A schedule's timing, with the network and the host of each rank.
 
-    `spread` is None where the order of messages cannot depend on microseconds, and where there are too many to sample.
+    `spread` is None if start times cannot change the order of messages, or with too many messages to sample.
     """
 
     schedule: Schedule
@@ -72,7 +72,7 @@ def time_schedule(scenario: Scenario, schedule: Schedule, start: float = 0.0, *,
 def least_time(timed: Timed) -> Bound:
     """Return the lower bound from the busiest host's bytes over its links' total bandwidth.
 
-    No order of these messages is faster, over whatever routes: latencies and who waits for whom are left out.
+    No message order or routing is faster: latencies and dependencies are ignored.
     """
     schedule, network, hosts, timing = timed.schedule, timed.network, np.array(timed.hosts), timed.timing
     sent, received = (np.zeros(network.routes.n_hosts) for _ in range(2))
@@ -96,7 +96,7 @@ def least_time(timed: Timed) -> Bound:
 def predicted(timed: Timed) -> tuple[float, float, Evidence]:
     """Return the 90 % interval of the time [s], NaN if unknown, and its evidence level.
 
-    No end is below what the bytes of the busiest host take on its links.
+    The interval does not go below the lower bound of `least_time`.
     """
     schedule, network, hosts, timing = timed.schedule, timed.network, timed.hosts, timed.timing
     if (calibration := _calibrated_calls(timed)) is not None:

@@ -47,8 +47,8 @@ def convert_trace(
 ) -> str:
     """Write a trace or part of it as another dtype or file format; return a sentence on the files.
 
-    `part` has ``steps`` and ``workers``, whole numbers and ranges with ``+`` between, ``entries``, the most of a layer,
-    and ``per-worker``, for a file for each worker at each step.
+    `part` has the keys ``steps`` and ``workers``, numbers and ranges joined by ``+``, ``entries``, the maximum per
+    layer, and ``per-worker``, for one file per worker and step.
     """
     archive = out.suffix == ".npz"
     if archive and "per-worker" in part:
@@ -80,8 +80,7 @@ def convert_trace(
 def write_synthetic(scenario: Scenario, out: Path, dtype: str, *, every: int = 20, force: bool = False) -> str:
     """Write a trace of a scenario's synthetic gradients; return a sentence on the files.
 
-    Its model, workers, scale, iterations and `like` are those of the scenario; `every` is the number of iterations from
-    one that is written to the next.
+    Model, workers, scale, iterations and `like` are the scenario's; every `every`-th iteration is written.
     """
     config, source = scenario.config, scenario.build().job.source
     if not isinstance(source, SyntheticSource):

@@ -63,8 +63,8 @@ def equal_buckets(count: int) -> Buckets:
 class TrainingPlan:
     """Training of n parameters on P workers with periodic exchanges, for closed forms.
 
-    A step computes for `compute` [s], a share `backward` of it the backward pass. Every `period` steps H there are
-    `fragments` exchanges, each of n / F values with so many `bits`, which have `delay` steps to arrive (None: H).
+    A step computes for `compute` [s], of which the backward pass is the share `backward`. Every `period` steps H there
+    are `fragments` exchanges F, each of n / F values of `bits` bits, which must arrive within `delay` steps (None: H).
     """
 
     workers: int
@@ -112,7 +112,7 @@ def utilisation(training: TrainingPlan, bandwidth: float) -> float:
 def bandwidth_for(training: TrainingPlan, target: float, *, grid: bool = False) -> float:
     """Return the minimum bandwidth for a utilisation [byte/s]; infinite if latency alone rules it out.
 
-    With `grid` it is one of `GRID`.
+    With `grid` the result is one of `GRID`.
     """
     if grid:
         return next((one for one in GRID if utilisation(training, one) >= target), math.inf)
@@ -176,7 +176,7 @@ class LinkedTraining(NamedTuple):
 def read_training(job: Job, candidates: Sequence[Candidate]) -> LinkedTraining | str:
     """Return a job's training plan with a dense exchange, or why closed forms do not apply.
 
-    An exchange is timed on the network of the job, whole and by half, which gives its latency and its bandwidth.
+    Latency and bandwidth are fitted to the exchange's time on the job's network, at full and half size.
     """
     own, (candidate, *others) = job.strategy, candidates
     compute, network = job.compute, job.network(0)
@@ -247,7 +247,7 @@ def utilisation_summary(
 ) -> Summary:
     """Return a summary of the compute share of training time, and of what the goals require.
 
-    `off` is the share by which computing and the bandwidth may be off.
+    `off` is the assumed relative error of compute time and bandwidth.
     """
     training, own = linked.training, job.strategy
     reached = interval_by_error(utilisation, training, linked.bandwidth, off)

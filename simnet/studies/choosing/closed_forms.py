@@ -93,7 +93,7 @@ class ClosedForms(NamedTuple):
 def closed_forms(loaded: Scenario, run: Run, found: WholeJob) -> ClosedForms | None:
     """Return the closed forms of a job; None unless they apply.
 
-    There are some on a star of constant links without a stack, of the usual exchanges.
+    They apply to the usual exchanges on a star of constant links with the ideal stack.
     """
     job, network = run.job, loaded.config.network
     kind, topology = network.topology.choice
@@ -156,8 +156,8 @@ def _kernel_calls(one: Candidate, point: OperatingPoint) -> list[DeviceOp]:
 def iteration_model(job: Job) -> CostModel:
     """Return the cost model of whole iterations of a job.
 
-    Buckets follow each other on the links, and kernels of a bucket, which all count before its messages, delay the
-    slices of the backward pass to come, as of `simnet.training.job.streams.exposed_after_backward`.
+    Buckets use the links in sequence. All kernels of a bucket run before its messages and delay the rest of the
+    backward pass, as in `simnet.training.job.exchange.exposed_after_backward`.
     """
     exchange = by_closed_form(job.device)
 

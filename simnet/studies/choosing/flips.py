@@ -53,8 +53,8 @@ class Flip(NamedTuple):
 class Misjudged(NamedTuple):
     """Cost of choosing with latency and bandwidth estimates that are off by up to a `factor`, either way.
 
-    At `worst` the first is slower than the fastest by this fraction, where that is another; it `holds` in this share of
-    the range, on a logarithmic grid.
+    At `worst` the chosen exchange is slower than the fastest one, `label`, by this fraction; the choice is right in the
+    share `holds` of a logarithmic grid over the range.
     """
 
     factor: float
@@ -77,8 +77,8 @@ def first_place_flips(
 ) -> tuple[tuple[Flip, ...] | None, Misjudged | None]:
     """Return the nearest value of each quantity that changes the fastest exchange, and the cost of wrong links.
 
-    None where closed forms do not say it: where they do not agree with what the first two take, or simulations `AWAY`
-    on both sides of a value do not confirm it.
+    None if closed forms do not apply, disagree with the simulated times of the two fastest exchanges, or are not
+    confirmed by simulations at a factor `AWAY` on both sides of a flip.
     """
     forms = closed_forms(loaded, run, found)
     if forms is None or not _agree(forms, found):

@@ -24,8 +24,8 @@ PAIRED = 32
 class JobForecast:
     """Predicted duration of a job under one exchange or policy, from a sample of its iterations.
 
-    The sample has ``stands_for``, for how many iterations each stands, their mean ``iteration_s`` and ``expected_s``,
-    how long they were expected to last in all, by their links, up to a factor [s]. `sent` is bytes a worker sends in an
+    Each row of `sample` is a simulated iteration: the number of iterations it represents ``stands_for``, their mean
+    ``iteration_s``, and their total ``expected_s`` from the links, up to a factor [s]. `sent` is bytes per worker and
     iteration.
     """
 
@@ -96,7 +96,7 @@ class WholeJob:
     """Ranking of exchanges for a job, the fastest first, with the gains of adaptive policies.
 
     `per_stretch` takes the fastest exchange of each iteration; `flexible` are the scenario's policies, or a usual one.
-    `alike` has exchanges by the label of the row whose times they share, `aside` those that have not settled.
+    `alike` has labels with identical rows by the label of the row kept, `aside` rows without a steady part.
     """
 
     rows: tuple[JobForecast, ...]
@@ -131,7 +131,7 @@ class WholeJob:
     def gain_over_dense(self) -> float:
         """Return the speedup of the fastest compressed exchange over the fastest dense one.
 
-        Both with the fastest row of their kind; NaN if there is none of one.
+        NaN if either kind has no row.
         """
         whole = [row.seconds for row in self.rows if row.kind != "sparse"]
         sparse = [row.seconds for row in self.rows if row.kind == "sparse"]
@@ -141,8 +141,7 @@ class WholeJob:
 def error_between(row: JobForecast, best: JobForecast) -> float:
     """Return the standard error of the time difference between two rows [s].
 
-    Where both were tried at the same moments they had the same links, and what these do to both is no matter. Nor is it
-    where iterations were weighed by the links.
+    Link variation cancels between rows that are sampled at the same times, or weighted by expected link times.
     """
     alone = math.hypot(row.error, best.error)
     if row.simulated < PAIRED or best.simulated < PAIRED:

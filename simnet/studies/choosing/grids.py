@@ -177,7 +177,7 @@ def _map_summary(
 ) -> Summary:
     """Return a map over two quantities by closed forms, or by simulating fewer cells if these disagree.
 
-    Its table for run time chooses among densities, too, if there are several.
+    With several `densities` the policy table also chooses among these.
     """
     found = rank(partial(asked.load, ()), exact=False, policies=asked.policies)
     forms = closed_forms(found.loaded, found.run, found.found)

@@ -17,7 +17,7 @@ from simnet.training.job.memory import WorkerMemory, exchange_memory, with_share
 class Held(NamedTuple):
     """Worker memory of each candidate by label, and the memory limit of a device [byte], if any.
 
-    `unsettled` says why choices have no rank that have not settled.
+    `unsettled` has the reasons why candidates have no steady part, and hence no rank.
     """
 
     each: Mapping[str, WorkerMemory]

@@ -59,7 +59,7 @@ def make(
 ) -> PolicyTable:
     """Return the policy table by closed forms, for cells centred at these latencies [s] and bandwidths [byte/s].
 
-    Among several densities the knee of the objectives is taken, or the weighted choice.
+    Among several densities the weighted choice is taken, or the knee of the objectives without weights.
     """
     rates, among = np.array(tuple(densities) or (float(forms.point.density),)), forms.among
     if len(set(densities)) < len(densities):
@@ -178,7 +178,7 @@ def _mean_gain(
 def measured_at(density: float) -> tuple[int, int]:
     """Return the range of iterations, first and end, over which a compression gain is averaged.
 
-    Residuals grow until what is sent balances what is new, which takes the longer the less is sent.
+    Residuals need longer to reach equilibrium the lower the density is.
 
     Examples
     --------

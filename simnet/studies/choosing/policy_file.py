@@ -126,7 +126,7 @@ class PolicyTable(_FilePart):
     def lookup(self, latency: float, bandwidth: float) -> TableLookup:
         """Return the choice for links of a latency [s] >= 0 and a bandwidth [byte/s] > 0.
 
-        Outside the table it is that of the nearest cell. Raises ValueError for what is no such number.
+        A point outside the table gets the choice of the nearest cell. Raises ValueError for invalid numbers.
         """
         said = []
         for name, value, allowed in (

@@ -43,8 +43,8 @@ Load = Callable[[Sequence[str]], Scenario]
 class Ranking:
     """Ranking of a job's exchanges and policies that reached a steady state, the fastest first.
 
-    `tied` are the labels of those tied with the first, without itself. `flips` and `misjudged`, what would change the
-    first place and what misjudged links cost, are None where closed forms do not say it. With `exact` all was
+    `tied` are the labels tied with the fastest. `flips` are the values at which the fastest exchange changes,
+    `misjudged` the cost of wrong link estimates; both are None without closed forms. `exact`: all iterations were
     simulated.
     """
 
@@ -79,7 +79,7 @@ class Ranking:
 def load_job(source: str | Path, overrides: Sequence[str]) -> Scenario:
     """Return a scenario; if only its model's size is known, with zero compute time and no overlap.
 
-    With a batch the rate of samples is asked for, which has to know how long workers compute.
+    With a batch, samples per second are wanted, which require a compute time.
     """
     loaded = load(source, overrides)
     job = loaded.config.job
@@ -91,9 +91,8 @@ def load_job(source: str | Path, overrides: Sequence[str]) -> Scenario:
 def sampled_fields(loaded: Scenario) -> list[str]:
     """Return the overrides that shrink a job so that a ranking takes a second or two.
 
-    The logic of a gradient that is drawn runs on so few entries that it takes no time, and on so many that each bucket
-    selects some. Where links do not change, iterations are as many as schemes need to settle, and one of a model whose
-    buckets are hundreds.
+    Synthetic gradients are scaled down until making them is cheap, but each bucket still selects some entries. On
+    constant links the iterations are cut to what schemes need to reach a steady state, or to one for very large models.
     """
     config, fields = loaded.config, []
     job, drawn = config.job, config.job.gradients.synthetic is not None
@@ -118,8 +117,8 @@ def sampled_fields(loaded: Scenario) -> list[str]:
 def ranked_candidates(loaded: Scenario, run: Run) -> list[tuple[Candidate, Kind]]:
     """Return the candidate exchanges of a ranking with their kinds.
 
-    Policies that only fix exchanges, where they are written, say between which to choose; else the usual exchanges are
-    there, too.
+    Fixed policies written in the scenario name the candidates; otherwise the usual exchanges are added to the
+    scenario's.
     """
     written = loaded.document.found(("policies",)) is not None
     fixed = all(isinstance(one, Fixed) for one in run.policies.values())
@@ -138,8 +137,8 @@ def rank(
 ) -> Ranking:
     """Rank the exchanges and policies of a scenario by the time of its job.
 
-    With `exact` all iterations are simulated, and other defaults are tried; else a sample. Latency and bandwidth may be
-    misjudged by the factor `link_uncertainty`.
+    With `exact` all iterations are simulated and alternative defaults tried; else a sample is. Link estimates may be
+    off by the factor `link_uncertainty`.
     """
     sampled = [] if exact else sampled_fields(load_with([]))
 
@@ -191,7 +190,7 @@ def _tied_labels(
 ) -> frozenset[str]:
     """Return the labels tied with the fastest: ahead with a probability of `TIED`, or equal in simulation.
 
-    Who is behind another of those that are off alike is never the fastest.
+    A row that is slower than another with the same errors can never win.
     """
     best, tied = rows[0], set(found.tied_with if rows[0] is found.best else ())
     for row, chance in zip(rows[1:], likely.fastest[1:].tolist(), strict=True):
@@ -208,8 +207,8 @@ def over_job(
 ) -> Chances:
     """Return the probability that each exchange or policy minimises the job's duration, with intervals.
 
-    What a sample of iterations leaves open between the fastest and another adds to what messages may be off by. `among`
-    are the exchanges that policies choose from, by label; those of rows are known.
+    Sampling errors between the fastest row and another add to the message errors. `among` are the exchanges that
+    policies choose from, by label.
     """
     best = min(rows, key=lambda row: row.seconds)
     known = {**(among or {}), **{row.label: row.candidate for row in rows if row.candidate.scheme}}

@@ -54,7 +54,7 @@ def strategy_label(loaded: Scenario) -> str:
 def rarer_exchanges(load: Load, variants: Sequence[Sequence[str]], **how: Any) -> Summary:
     """Return a ranking of per-step exchanges, with rows of strategies that exchange less often.
 
-    How far accuracy falls where exchanges are rarer is not known without training; so these have no rank.
+    Strategies have no rank, as their loss of accuracy is unknown without training.
     """
     found = rank(lambda more: load([EVERY_STEP, *more]), **how)
     ranked = ranking_summary(found)
@@ -207,7 +207,7 @@ def _target_rows(
 def sharding_ways(load: Load) -> Summary:
     """Return the shardings of a job and its unsharded exchanges, ranked by step time.
 
-    These stand there where a step takes as many samples in each way, so not beside tensor or pipeline parallelism.
+    Unsharded exchanges are left out with tensor or pipeline parallelism, as a step then has other samples.
     """
     loaded = load(["job.iterations=1"])
     run = loaded.build()

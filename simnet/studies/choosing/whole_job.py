@@ -166,7 +166,7 @@ class _JobTrial:
     def _pace(self, policy: Policy, step: float) -> ProgressModel | None:
         """Return the expected progress of a job under a policy, sampled every `step` [s]; None if unknown.
 
-        At each moment it is that of the exchange which the policy takes there.
+        At each time it is the progress under the exchange that the policy would choose then.
         """
         # Networks that take turns by iterations are not known by moments.
         if len(self.job.stages) > 1 or isinstance(policy, Adaptive):

@@ -49,7 +49,7 @@ def stored_rows(folder: Path, identity: str) -> list[dict[str, Any]] | None:
 class Plan:
     """A planned sweep: the base scenario, axes, cells, and the source of each cell's scenario.
 
-    `zipped` tells that some parameters move together.
+    `zipped` says that some parameters vary together.
     """
 
     base: Scenario

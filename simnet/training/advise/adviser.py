@@ -99,7 +99,7 @@ _WIDEST = 10.0
 class PredictedTime(NamedTuple):
     """Expected exchange time in an iteration, computing excluded [s], and its 90 % interval.
 
-    `factor` is what messages take over their closed form, `worth` the gain of a change over the horizon [s].
+    `factor` scales the closed-form communication time, `worth` is the gain of a switch over the horizon [s].
     """
 
     label: str
@@ -136,9 +136,9 @@ class Advice(NamedTuple):
 class Adviser:
     """Online estimator of exchange times that recommends the next exchange from measured iteration times.
 
-    `kernels` are intervals of factors of kernels by method. A decision is due `every` so many iterations; a change must
-    pay over `horizon` iterations, exceed the share `margin`, and costs `change_cost` seconds. Probes may take
-    `probe_share` of the time.
+    `kernels` has the lowest and highest factor on kernel costs by method. A decision is due `every` so many iterations;
+    a switch costs `change_cost` [s] and must save over `horizon` iterations more than the share `margin`. Probes may
+    take the share `probe_share` of exchange time.
     """
 
     def __init__(

@@ -36,7 +36,7 @@ _TEXT, _FLOAT, _INT = "text", "float64", "int64"
 class RowTable:
     """Table of rows in one byte array; each column holds integers, floats or texts, eight bytes a value.
 
-    A table without rows has the columns `expected`; `constants` are texts of all rows.
+    An empty table has the columns `expected`; `constants` are columns with the same text in each row.
 
     Examples
     --------

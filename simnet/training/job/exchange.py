@@ -62,7 +62,7 @@ def slows_backward(computing: Computing) -> bool:
 def exposed_after_backward(backward: float, select: ArrayLike, communicate: ArrayLike, buckets: int) -> Floats:
     """Return the exposed seconds after the backward pass when equal buckets overlap it.
 
-    Kernels of a bucket take `select` seconds and delay the backward pass; its messages take `communicate` seconds.
+    A bucket's kernels take `select` seconds and delay the backward pass; its messages take `communicate` seconds.
     """
     select, communicate = np.asarray(select), np.asarray(communicate)
     # Either all are under way one after another from the first on, or the last bucket finds the others gone.
@@ -100,9 +100,9 @@ TimingRequests: TypeAlias = Generator[TimingRequest, TimingResult, None]
 class TimedExchange(NamedTuple):
     """An exchange under one candidate, with its timing result.
 
-    There is one exchange per bucket. Kernels delayed each worker by `select` seconds, and made its backward pass longer
-    by `slowed`, both of shape (P',); it waited for late workers for `held` seconds. `begun` is the start of the
-    iteration [s]. `spans` are what workers did, where messages do not show it.
+    `exchanges` has one exchange per bucket. `select` and `slowed` are each worker's kernel seconds and backward-pass
+    slowdown, shape (P',); `held` is the wait for late workers [s]. `begun` is the start of the iteration [s]. `spans`
+    complete the timeline where messages do not show what workers do.
     """
 
     candidate: Candidate
@@ -330,7 +330,7 @@ def time_exchanges(
 ) -> ExchangeProcess:
     """Request the time of an iteration's exchanges, and return it with each worker's kernel delays [s].
 
-    `sent` is in the order in which buckets become ready; the last is ready when all is computed.
+    `sent` is in the order of readiness; the last bucket is ready when all compute is done.
     """
     network = job.network(where.number)
     parts, computing = queue_buckets(sent, job.device, network.stack)

@@ -288,8 +288,8 @@ def create_sparsifier(candidate: Candidate, bucket: Bucket, job: Job, workers: i
 def node_sizes(network: Network, hosts: Sequence[int], nbytes: float) -> tuple[int, ...]:
     """Return the sizes of equal groups of consecutive, nearby ranks, the innermost level first.
 
-    The distance of two ranks is the time of a message of `nbytes`. A size counts if all groups have it, and there are
-    several.
+    The distance of two ranks is the time of a message of `nbytes`. A size counts only if several groups exist and all
+    have that size.
     """
     pairs = [network.path(src, dst, 0.0) for src, dst in itertools.pairwise(hosts)]
     seconds = np.array([latency + (nbytes / bandwidth if bandwidth else np.inf) for latency, bandwidth in pairs])

@@ -42,7 +42,7 @@ _STATE = ("now", "lost", "number", "attempts", "active", "begins", "busy", "comp
 class JobLoop:
     """Simulation loop of a job under one policy from `start` [s] on, with its state between iterations.
 
-    `may_try` allows several exchanges on a shortlist. `now` is the simulated time [s], `lost` its rounding error.
+    `may_try` allows shortlists of several exchanges. `now` is the simulated time [s], `lost` its rounding error.
     """
 
     job: Job

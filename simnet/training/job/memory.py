@@ -36,8 +36,8 @@ _DRAWN = 2**16
 class WorkerMemory(NamedTuple):
     """Peak memory of a worker by part [byte], without activations and allocator overhead.
 
-    `outer` are the global parameters of a strategy, `in_flight` what it has sent and not received, or what sharded
-    steps gather and reduce at a time; `received` are the messages that arrive together.
+    `outer` are a strategy's global parameters, `in_flight` a strategy's undelivered messages or the peak buffers of
+    sharded steps; `received` are messages that arrive together.
     """
 
     parameters: float

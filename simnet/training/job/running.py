@@ -68,8 +68,8 @@ class ColocatedJob:
 class RunOptions(NamedTuple):
     """Options of a job's run under one policy.
 
-    The first `timeline` iterations keep messages and spans. With `colocated` jobs a checkpoint holds only the end.
-    `sampling` simulates some iterations in place of all.
+    The first `timeline` iterations record messages and spans. With `colocated` jobs only the final state is
+    checkpointed. `sampling` simulates a subset of iterations.
     """
 
     timeline: int = 0
@@ -100,7 +100,7 @@ def run_in_step(
 ) -> Iterator[tuple[str, PolicyResult | SimnetError]]:
     """Run several policies of a job interleaved, the furthest behind next; yield each result or SimnetError.
 
-    Policies at about the same iteration share gradients. `progress` is called with a policy and its iterations done.
+    Policies at about the same iteration share gradients. `progress` is called with a policy and its iteration count.
     """
     if len(policies) > 1:
         # Those of all inner steps of an iteration, which policies go through one after the other.

@@ -56,7 +56,7 @@ class ProgressModel:
 def fit_iteration_time(latency: Floats, bandwidth: Floats, seconds: Floats) -> Callable[[float, float], float] | None:
     """Return a fitted iteration time [s] as a function of latency and bandwidth; None on constant links.
 
-    Arrays of shape (iterations,) are the links at the start of each iteration, and its duration [s].
+    Arrays of shape (iterations,) hold the links at the start of each iteration, and its duration [s].
     """
     per_byte = 1 / np.maximum(bandwidth, 1.0)
     if not (seconds > 0).all() or (np.ptp(latency) == 0 and np.ptp(per_byte) == 0):
@@ -85,9 +85,9 @@ _TELLING = 32
 class IterationSampling:
     """Stratified sample of a job's iterations, and the number of iterations that each represents.
 
-    About `samples` are simulated, or one in each `block` [s], four times as long after `until`; a job that has not
-    ended by `give_up` [s] is not followed further. Lists have an entry for each simulated iteration: `stands_for`,
-    `lasts` [s] in all, and `expected` up to a factor.
+    About `samples` iterations are simulated, or one per `block` [s] and per 4 blocks after `until`; a job longer than
+    `give_up` [s] is extrapolated. The lists have an entry per simulated iteration: `stands_for`, their total duration
+    `lasts` [s], and the `expected` duration up to a factor.
     """
 
     def __init__(

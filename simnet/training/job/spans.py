@@ -28,8 +28,8 @@ _Piece: TypeAlias = tuple[str, str, float, float]
 def worker_spans(job: Job, iteration: Iteration, seconds: float, timing: Timing) -> Iterator[Span]:
     """Yield the resource spans of each worker in an iteration that lasts `seconds`.
 
-    From the selection of its buckets on it does one thing after another. Earlier exchanges, and those during other
-    work, are `overlapped`, from when the worker is ready for a bucket to its last message.
+    After the selection of its buckets a worker does one thing at a time. Earlier exchanges, and those during other
+    work, are `overlapped`, from readiness of a bucket to its last message.
     """
     messages, probes = timing.messages, iteration.probes
     assert messages is not None

@@ -82,8 +82,8 @@ def detect_steady_part(
 ) -> SteadyPart:
     """Return the steady part of a run with one exchange, from columns of iteration statistics.
 
-    `columns` are ``bytes_sent_B``, ``density_ratio`` and ``build_up``, where known, of shape (iterations,); the scheme
-    begins anew after `period` exchanges; `asked` is the density that was asked for.
+    `columns` are ``bytes_sent_B``, ``density_ratio`` and ``build_up``, if known, of shape (iterations,); the scheme
+    restarts after `period` exchanges; `asked` is the requested density.
 
     Examples
     --------

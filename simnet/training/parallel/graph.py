@@ -31,7 +31,7 @@ COMPUTE = "compute"
 class CollectiveCall(NamedTuple):
     """A collective call by each rank of its group, in a phase of an iteration and microbatch (None after all).
 
-    `unit` is what it moves: a unit, ``"bucket"`` of gradients, or ``"model"``.
+    `unit` names the data: a unit, ``"bucket"`` of gradients, or ``"model"``.
     """
 
     operation: Operation

@@ -187,8 +187,8 @@ def split_tensors(layers: Iterable[Layer], degree: int) -> list[Layer]:
 def tensor_parallel(step: StepGraph, model: Units, around: ModelParallelism) -> StepGraph:
     """Return a step with tensor parallelism: T consecutive workers in place of each data-parallel one.
 
-    `step` is what each worker does with its part of the tensors, `model` that part in units. With `sequence_parallel`
-    all-reduces are all-gathers and reduce-scatters.
+    `step` and `model` describe a worker's shards of the tensors. `sequence_parallel` replaces each all-reduce by an
+    all-gather and a reduce-scatter.
     """
     degree, entries = around.tensor_parallel, around.entries
     if degree == 1:
@@ -259,9 +259,9 @@ def expert_parallel(
 ) -> StepGraph:
     """Return a step with the MLPs of some blocks replaced by experts, `expert_size` entries each, over workers.
 
-    Each block dispatches tokens by an all-to-all and combines them by another, and the same backward. Without dropping,
-    an all-reduce first finds the tokens of the fullest expert. Gradients of experts are all-reduced after the last
-    microbatch, with `overlap` during computing.
+    Each block dispatches tokens by an all-to-all and combines results by another, in both passes. Without token
+    dropping, an all-reduce first finds the largest token count. Expert gradients are all-reduced after the last
+    microbatch, with `overlap` during compute.
     """
     experts, ranks, tokens = around.experts or 1, around.expert_parallel, around.tokens or 1
     if step.workers % ranks or experts % ranks:

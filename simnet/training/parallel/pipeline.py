@@ -32,7 +32,7 @@ class TiedWeights(NamedTuple):
 def pass_order(stage: int, stages: int, microbatches: int, order: Order) -> list[tuple[Phase, int]]:
     """Return a stage's passes in their compute order; stages count from 0.
 
-    ``gpipe`` has all forward passes first, ``1f1b`` as few as later stages need, and then a backward pass after each.
+    ``gpipe`` runs all forward passes first, ``1f1b`` only as many as later stages need, then alternates.
 
     Examples
     --------

@@ -39,7 +39,7 @@ ALGORITHMS: Mapping[str, str] = {
 class PlacedStep:
     """A step graph on a network, for repeated timing; without variation in the network the time is cached.
 
-    Computing takes `slowdown` times as long during a collective of the same worker, >= 1.
+    `slowdown` >= 1 is the factor on compute time during a collective of the same worker.
     """
 
     def __init__(

@@ -40,7 +40,7 @@ class DdpOptions(CheckedOptions):
 def ddp(layers: Iterable[Layer], workers: int, **options: Any) -> StepGraph:
     """Return a step of DistributedDataParallel; keyword arguments are `DdpOptions`.
 
-    Before buckets are rebuilt at the begin of iteration 1 (2 with a static graph) there is one of the whole model.
+    Before buckets are rebuilt in iteration 1 (2 with a static graph), a single bucket holds the whole model.
     """
     found, given = check_layers(layers), DdpOptions(**options)
     iteration, dtype = given.iteration, given.dtype
@@ -85,9 +85,8 @@ def buckets(layers: Sequence[Layer], bucket_cap_mb: float | None = None, dtype: 
 def cut(sizes: Sequence[int], entry: float, first: float, later: float) -> list[slice]:
     """Return each bucket's tensors as a slice of `sizes` (in entries), in the order in which buckets are reduced.
 
-    Gradients become ready from the last tensor to the first, each after an equal share of the backward pass. A bucket
-    closes when it has reached its cap [byte], `first` or `later`, of entries of so many bytes; it may exceed it by a
-    tensor.
+    Gradients become ready from the last tensor to the first. A bucket closes when it reaches its cap [byte], `first` or
+    `later`, at `entry` bytes an entry; it may exceed the cap by a tensor.
 
     Examples
     --------

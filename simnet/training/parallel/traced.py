@@ -80,8 +80,8 @@ class _Traces(dict[_RankNode, TraceNode]):
 def read_traced_step(prefix: str | Path, *, largest: int = MAX_BYTES) -> TracedStep:
     """Read the step of Chakra execution traces ``PREFIX.0.et``, ``PREFIX.1.et``, ..., collectives included.
 
-    The k-th collective of a group of ranks is one call. Calls of a group follow each other, as do messages between two
-    ranks. All else that takes time is computing. Raises InputError if a file is no such trace, or ranks disagree.
+    The k-th collective of a rank group is one call. Calls of a group keep their order, as do messages between two
+    ranks. All other nodes with a duration are compute. Raises InputError for an invalid trace, or if ranks disagree.
     """
     traces = _Traces(prefix, largest)
     joint = _joint_calls(traces) | _joint_messages(traces)

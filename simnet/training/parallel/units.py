@@ -127,8 +127,8 @@ class Units:
 def wrap_units(layers: Iterable[Layer], *, behind: Collection[str] = ()) -> Units:
     """Return a model's tensors wrapped as one unit per block, and a root unit.
 
-    A tensor belongs to the block that its name begins with, up to the first number, as in ``h.0.attn.weight``. The
-    tensors `behind` of the root are used after the blocks although they come first.
+    A tensor belongs to the block named by the prefix of its name up to the first number, as in ``h.0.attn.weight``.
+    Root tensors listed in `behind` are used after the blocks although they come first.
     """
     of_block: dict[str, list[Layer]] = {}
     root: list[Layer] = []

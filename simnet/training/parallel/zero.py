@@ -178,7 +178,7 @@ _MOMENTS, _FP32 = 2, 4
 class ZeroOptions(CheckedOptions):
     """Options of `zero`, by DeepSpeed's names.
 
-    `limits` and `plus` are for stage 3, `sdp4bit` for stages 1 and 2, where workers then own an equal part of each
+    `limits` and `plus` apply to stage 3, `sdp4bit` to stages 1 and 2, where each worker then owns an equal part of each
     bucket.
     """
 
@@ -326,7 +326,7 @@ def in_buckets(layers: Iterable[Layer], most: int) -> list[list[Layer]]:
 def bucket_owners(bucket: Iterable[Layer], starts: dict[str, int], partition: int) -> list[tuple[int, int]]:
     """Return (owner, element count) of each run of consecutive elements in a bucket with the same owner.
 
-    `starts` is where each tensor begins among all parameters, of which each worker owns `partition`.
+    `starts` is the offset of each tensor among all parameters, of which each worker owns `partition` entries.
 
     Examples
     --------
