@@ -75,6 +75,24 @@ def test_what_calls_functions_of_another_file_is_compiled_again_when_that_has_ch
     assert found("one + other + 1") == ["43", "2"]
 
 
+def test_what_an_earlier_version_compiled_for_classes_that_have_other_names_is_compiled_again(tmp_path):
+    use = (
+        "import pairs\n"
+        "from simnet.base import compiled_cache, compiling\n"
+        "made = compiling.compiled_module(pairs)\n"
+        "print(made.total(pairs.ONE), len(compiled_cache.cache_summary()[0]))\n"
+    )
+
+    def found(name):
+        text = f"from typing import NamedTuple\n\nclass {name}(NamedTuple):\n    a: int\n    b: int\n\n"
+        text += f"def total(pair):\n    return pair.a + pair.b\n\nONE = {name}(20, 22)\n"
+        (tmp_path / "pairs.py").write_text(text)
+        command = [sys.executable, "-c", use]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.split()
+
+    assert [found("Pair"), found("Couple")] == [["42", "1"]] * 2
+
+
 def refused(*arguments):
     raise OSError(13, "Permission denied")
 

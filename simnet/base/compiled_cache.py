@@ -11,6 +11,7 @@ import logging
 import multiprocessing
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from numba.core.caching import CacheImpl, FunctionCache, NullCache
 
 _BESIDE: Any = CacheImpl._locator_classes[1]
 _COMPILES = "compiles its loops, which takes some seconds; `python -m simnet.compile` does so beforehand, once"
+# What an index raises that an earlier version wrote, whose classes had other names or places.
+_STALE = (AttributeError, ImportError)
 _log = logging.getLogger("simnet")
 _told: set[str] = set()
 _compiled: list[str] = []
@@ -71,6 +74,10 @@ class DiskCache(FunctionCache):  # type: ignore[misc]
             found = super().load_overload(signature, context)
         except OSError:
             found = None
+        except _STALE:
+            found = None
+            with suppress(OSError):
+                self.flush()
         if found is None:
             _report_once(_COMPILES)
         else:
@@ -83,8 +90,8 @@ class DiskCache(FunctionCache):  # type: ignore[misc]
         try:
             super().save_overload(signature, made)
             _folders.add(Path(self.cache_path))
-        except OSError as error:
-            _tell_unkept(f"{self.cache_path}: {error.strerror}")
+        except (OSError, *_STALE) as error:
+            _tell_unkept(f"{self.cache_path}: {getattr(error, 'strerror', None) or error}")
 
 
 def silence_compiling() -> None:

@@ -99,7 +99,7 @@ def count_above(values: Values, threshold: float, *, strict: bool = True) -> int
     """Return the number of magnitudes above the threshold, or equal to it if not `strict`."""
     if loops := _loops_for(values):
         least = _least_magnitude(threshold, strict)
-        return int(loops.count(_magnitude_bits(values), least, _INFINITY)) if least <= _INFINITY else 0
+        return int(loops.count_between(_magnitude_bits(values), least, _INFINITY)) if least <= _INFINITY else 0
     return int(np.count_nonzero(_exceeds_threshold(values, threshold, strict)))
 
 
@@ -229,7 +229,7 @@ def _select_entries(loops: ModuleType, bits: Bits, least: int) -> Indices:
     """Return the ascending indices of magnitudes whose bit pattern is at least `least`."""
     if least > _INFINITY:
         return np.zeros(0, dtype=np.int64)
-    indices = np.empty(loops.count(bits, least, _INFINITY), dtype=np.int64)
+    indices = np.empty(loops.count_between(bits, least, _INFINITY), dtype=np.int64)
     loops.select(bits, least, _INFINITY, bits.size, indices)
     return indices
 
@@ -254,7 +254,7 @@ def _kth_largest(loops: ModuleType, bits: Bits, k: int) -> tuple[int, int]:
     while True:
         # Without those that equal `low`: zeros may be most of all entries, and to put equal ones in order takes long.
         found, above = (
-            loops.band(bits, low + 1, high, inside) if low < high else (0, loops.count(bits, low + 1, _LARGEST))
+            loops.band(bits, low + 1, high, inside) if low < high else (0, loops.count_between(bits, low + 1, _LARGEST))
         )
         if found < 0:
             inside = np.empty(n, dtype=np.uint32)
@@ -262,7 +262,7 @@ def _kth_largest(loops: ModuleType, bits: Bits, k: int) -> tuple[int, int]:
             low, high = high, _LARGEST
         elif above + found >= k:
             break
-        elif above + found + loops.count(bits, low, low) >= k:
+        elif above + found + loops.count_between(bits, low, low) >= k:
             return low, above + found
         else:
             low, high = 0, low - 1

@@ -190,7 +190,7 @@ def assumed_text(loaded: Scenario, found: Ranking | None = None) -> str:
         said += [f"{config.workers} workers"] * (config.workers == base.workers)
         said += [str(config.job.model)] * (config.job.model == base.job.model)
         for name in ("latency", "bandwidth"):
-            said += [FORMATS[name](usual[name])] * (as_base and links.get(name) == usual[name])
+            said += [f"{name} {FORMATS[name](usual[name])}"] * (as_base and links.get(name) == usual[name])
         if config.job.density == base.job.density and isinstance(base.job.density, float):
             said.append(f"density {FORMATS['density'](base.job.density)}")
     if found is not None:
