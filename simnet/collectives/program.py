@@ -74,7 +74,7 @@ class ChunkStep:
         return int(self.src.size)
 
     def __repr__(self) -> str:
-        return f"Step({len(self)} messages x {self.times} rounds, phase={self.phase!r})"
+        return f"ChunkStep({len(self)} messages x {self.times} rounds, phase={self.phase!r})"
 
     def between(self, ranks: Ranks) -> ChunkStep:
         """Return a copy of the step in which rank r is renamed ``ranks[r]``."""
