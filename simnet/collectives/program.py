@@ -46,7 +46,7 @@ class ChunkStep:
     The reduce-scatter of a ring of 3: in round s rank r passes chunk r - 1 - s on to its right.
 
     >>> ChunkStep([0, 1, 2], [1, 2, 0], first=[-1, 0, 1], reduce=True, times=2, stride=-1)
-    Step(3 messages x 2 rounds, phase='')
+    ChunkStep(3 messages x 2 rounds, phase='')
     """
 
     __slots__ = ("count", "dst", "first", "phase", "reduce", "src", "stride", "times")
