@@ -20,10 +20,10 @@ from simnet.scenario.named_choices import named_exchanges, read_network_text
 from simnet.scenario.parts import Kinds, Part, alternatives, field_names
 
 MAX_BYTES = 256 * 2**10
-"""The largest scenario file that is read."""
+"""Maximum size of a scenario file [byte]."""
 
 MOST_BYTES = 1800
-"""The length of a list of problems [byte]; those that it does not hold are counted."""
+"""Maximum length of a list of errors [byte]; further errors are only counted."""
 
 
 class Place(NamedTuple):

@@ -69,7 +69,7 @@ MARKED_FIELDS = (
     ),
     MarkedField("seed", "seed", "N", "Workload", "Decides everything random."),
 )  # fmt: skip
-"""The marked fields, in the order of help."""
+"""Marked fields in the order of ``--help``."""
 
 
 class FieldsButSeed(TypedDict, total=False):

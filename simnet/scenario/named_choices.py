@@ -17,11 +17,11 @@ from simnet.scenario.finding import find, shipped
 from simnet.sparsifier_models.options import option_values
 
 ALL = "all"
-"""In place of names of schemes: every scheme there is."""
+"""Text that stands for all schemes."""
 
 
 FROM_JOB = ("layers", "scale", "seed", "shapes", "true_shapes")
-"""Options of a sparsifier that the job decides, or that go by the shape of its layers."""
+"""Sparsifier options that the job or the shapes of its layers decide."""
 
 
 def own_options(scheme: str) -> list[str]:

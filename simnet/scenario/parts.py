@@ -46,10 +46,10 @@ from simnet.scenario.choice_text import choice_words, kind_fields, named_fields
 from simnet.scenario.fields import File
 
 Target: TypeAlias = Callable[..., Any]
-"""What a part configures: a function, or a class whose parameters its docstring describes."""
+"""A configured function or class, with parameters described in its docstring."""
 
 STREAM = ("seed", "name")
-"""Parameters that name a stream of random numbers, which a scenario gives."""
+"""Random-stream parameters, supplied by the scenario rather than by fields."""
 
 P = TypeVar("P", bound="Part")
 
@@ -66,7 +66,7 @@ class Part(BaseModel):
     )
 
     configured: ClassVar[Mapping[Target, Mapping[str, str]]] = {}
-    """What the part configures, and the field of each parameter."""
+    """Configured targets, and the field of each of their parameters."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -93,7 +93,7 @@ class Part(BaseModel):
         return next(iter(self.configured))
 
     files: ClassVar[frozenset[str]] = frozenset()
-    """The parameters that are names of files."""
+    """Parameters that are file names."""
 
     @property
     def is_absolute(self) -> bool:
@@ -122,10 +122,10 @@ class Named(Part):
     """A part that may be text, ``NAME:option=value,option=value``, or ``{NAME: {option: value}}``."""
 
     named: ClassVar[str]
-    """The field of the name."""
+    """Name of the field that holds the name."""
 
     text_pattern: ClassVar[str] = ""
-    """What a text has in it."""
+    """Regular expression that a text must match, for the JSON schema."""
 
     @model_validator(mode="before")
     @classmethod
@@ -141,10 +141,10 @@ class Kinds(Part):
     """A mapping whose keys are kinds; other packages may register more. One kind may be text, as of `Named`."""
 
     registry: ClassVar[plugins.Kind | None] = None
-    """Where other packages register kinds."""
+    """Plug-in registry of further kinds."""
 
     otherwise: ClassVar[str] = ""
-    """The kind of a text that names none."""
+    """Default kind of a text that names no kind."""
 
     @classmethod
     def derived(cls, target: Target, name: str | None = None) -> type[Part]:
@@ -374,12 +374,12 @@ B = TypeVar("B")
 NameOr: TypeAlias = Annotated[
     Annotated[A, Tag("<name>")] | Annotated[B, Tag("<mapping>")], either(scalar="<name>", mapping="<mapping>")
 ]
-"""A name, or a mapping."""
+"""A name or a mapping, distinguished by tag."""
 
 ValueOrList: TypeAlias = Annotated[
     Annotated[A, Tag("<number>")] | Annotated[B, Tag("<list>")], either(scalar="<number>", list="<list>")
 ]
-"""One value, or a list."""
+"""A single value or a list, distinguished by tag."""
 
 
 def given_fields(part: Part) -> list[str]:

@@ -24,10 +24,10 @@ from simnet.training.job.running import run_in_step, workers_in_shards
 K = TypeVar("K")
 
 Progress: TypeAlias = Callable[[str, int], None]
-"""Called with the name of a policy and the number of its iterations that are done."""
+"""Callback with a policy's name and its number of finished iterations."""
 
 Outcome: TypeAlias = PolicyResult | SimnetError
-"""What became of a policy: its result, or why it has none."""
+"""Outcome of a policy's run: its result or its error."""
 
 # Starting processes takes about this long [s]; what is done sooner is done here.
 _WORTH_PROCESSES = 3.0

@@ -28,20 +28,20 @@ from simnet.studies.choosing.forecast import JobForecast, WholeJob, error_betwee
 from simnet.training.job.job import DDP_OVERLAP, Overlap, job_buckets, job_overlap
 
 EFFORT = 0.25
-"""About how many seconds of one processor a sample of a job takes."""
+"""Approximate CPU seconds spent on a sample of a job."""
 
 OTHER_DEVICE = "h100-torch2.6"
 OTHER_GRADIENTS = {"digits": "transformer", "convolutional": "transformer", "transformer": "convolutional"}
-"""What is tried in place of the default device, and of gradients of a family."""
+"""Alternatives to the default device, and to each family of synthetic gradients."""
 
 NEAR = 2.0
-"""How many times as long as the fastest an exchange may take to be a rival under another default; the second is one."""
+"""Maximum time relative to the fastest at which an exchange is tried under other defaults; the second always is."""
 
 MOST_WORKERS, MOST_ENTRIES = 64, 2**24
-"""The most workers, and entries of gradients of all of them, of a job of which a sample is timed."""
+"""Maximum workers, and maximum gradient entries over all workers, of a job that is sampled."""
 
 MOST_BUCKETS = 512
-"""The most buckets of all workers of such a job."""
+"""Maximum buckets over all workers of a job that is sampled."""
 
 
 class Dependence(TypedDict):

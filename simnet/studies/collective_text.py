@@ -11,10 +11,10 @@ from simnet.scenario.choice_text import read_choice
 from simnet.schedule import Schedule
 
 OPERATIONS: tuple[str, ...] = (*get_args(registry.Operation), "sendrecv")
-"""What collectives achieve, as nccl-tests spells it."""
+"""Collective operations, in the spelling of nccl-tests."""
 
 MAX_WORKERS = (16_384, 4_096)
-"""The most ranks of a collective; of one in which each of them sends something else to every other."""
+"""Maximum ranks of a collective, and of an all-to-all."""
 
 
 class CollectiveAsked(NamedTuple):

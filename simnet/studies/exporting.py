@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 ScheduleFormat: TypeAlias = Literal["goal", "chakra", "csv"]
 Routing: TypeAlias = Literal["Full", "Dijkstra"]
 ROUTING: tuple[Routing, ...] = get_args(Routing)
-"""Routes that SimGrid gets: of every pair of hosts, or shortest paths of its own."""
+"""Routing in exported SimGrid platforms: explicit routes of all host pairs, or SimGrid's shortest paths."""
 
 MAX_BYTES = {
     "goal": goal.MAX_BYTES,
@@ -45,10 +45,10 @@ MAX_BYTES = {
     "csv": messages_csv.MAX_BYTES,
     "simgrid": xmlfile.MAX_BYTES,
 }
-"""The largest file that is written, of Chakra that of a rank: as large as is read."""
+"""Maximum size of a written file [byte], for Chakra per rank; equal to the reader's limit."""
 
 LEAST_BYTES = {"goal": 46, "chakra": 150, "csv": 9}
-"""What a message takes at least, at its sender and its receiver together."""
+"""Minimum file size per message [byte], at sender and receiver together."""
 
 SUFFIXES = {
     "goal": ".goal",
@@ -56,7 +56,7 @@ SUFFIXES = {
     "csv": ".csv",
     "simgrid": ".xml",
 }
-"""How names of files, and of the folder of Chakra traces, end by default."""
+"""Default suffix of file names, for Chakra of the trace folder's name."""
 
 # What a folder that is replaced may hold.
 _FILES_OF_FOLDERS = (".et", ".profile")

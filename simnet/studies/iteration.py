@@ -56,10 +56,10 @@ from simnet.training.job.running import run_policy
 from simnet.training.job.steady import SteadyPart, common_start, steady_part
 
 PARTS = ("compute", "select", "messages", "merge", "exposed", "update", "total")
-"""What is predicted, in the order of a log's columns, which are called ``compute_s`` and so on."""
+"""Predicted parts of an iteration, in the order of columns ``compute_s`` and so on."""
 
 COVERAGE = 0.9
-"""Share of iterations that intervals are meant to hold."""
+"""Nominal coverage of the intervals over iterations."""
 
 _OF_ROUNDS = (
     "What goes on beside inner steps is in messages, and only what workers wait for in exposed; intervals take inner "
@@ -121,7 +121,7 @@ class JobPrediction:
 
 
 COLUMNS = table_columns("step job")
-"""Of `job_summary`: parts of an iteration, medians over steady iterations and means over workers, and the job."""
+"""Columns of `job_summary`: iteration parts (medians over steady iterations of worker means), and the job."""
 
 
 def exchange_summary(scenario: Scenario, policies: Sequence[str] | None, goals: Sequence[float], off: float) -> Summary:

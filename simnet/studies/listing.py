@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from simnet.scenario.parts import Part
 
 Listing: TypeAlias = tuple[tuple[str, ...], Sequence[tuple[str, ...]]]
-"""Column names, and rows."""
+"""Column names and rows of a table."""
 
 
 def schemes() -> Listing:
@@ -262,7 +262,7 @@ LISTS: Mapping[str, Lists] = {
     "readers": Lists("formats of logs", readers),
     "stacks": Lists("transport stacks", stacks_),
 }
-"""Every list by its name."""
+"""All lists by name."""
 
 
 def _option_texts(option_type: type[sparsifier_models.Options], names: Collection[str]) -> str:

@@ -52,7 +52,7 @@ from simnet.scenario.finding import Source
 from simnet.scenario.runner import Outcome, Progress, Task, checkpoints, run_policies
 
 CHECKPOINTS = "checkpoints"
-"""Folder of the checkpoints in that of the results."""
+"""Name of the checkpoint folder in a results folder."""
 
 _A_CHECKPOINT = re.compile(r"[0-9a-f]{32}\.(safetensors|[a-z]+\.rows)")
 
@@ -66,7 +66,7 @@ class Batch:
         self.built = loaded.build()
         self._tasks: dict[int, Task] = {}
         self.labels: dict[str, tuple[str, int]] = {}
-        """The policy and the seed of each run, by its label."""
+        """Policy and seed of each run by label."""
         resumed = checkpoints(loaded, self.place, EVERY)
         for later in range(seeds):
             seed = loaded.config.seed + later
@@ -76,7 +76,7 @@ class Batch:
             self.labels |= {name + told: (name, seed) for name in self.built.policies}
         self._label = {where: label for label, where in self.labels.items()}
         self.own = {label: self._checkpoint(*where) for label, where in self.labels.items()}
-        """The checkpoint of each run, by its label."""
+        """Checkpoint of each run by label."""
         self.iterations = self.built.job.iterations
 
     def _checkpoint(self, name: str, seed: int) -> Checkpoint:

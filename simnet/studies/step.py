@@ -25,7 +25,7 @@ from simnet.training.parallel.graph import CollectiveCall, StepMemory, StepTimin
 from simnet.training.parallel.placing import PlacedStep
 
 SLOWDOWNS = (1.0, 2.5)
-"""How many times as long computing takes at least and at most beside collectives; see `describe_slowdown`."""
+"""Minimum and maximum factor on compute time during collectives; see `describe_slowdown`."""
 
 
 @dataclass(frozen=True)

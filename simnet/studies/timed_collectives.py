@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from simnet.cost_models.calibration.cost_model import CalibratedCostModel
 
 SIZE = "64 MB"
-"""The vector of a collective where no size is given."""
+"""Default vector size of a collective."""
 
 _TIME = Column("time_s", "time", interval=("low_s", "high_s"))
 _BANDWIDTHS = (Column("algbw_Bps", "algbw", "throughput", 2), Column("busbw_Bps", "busbw", "throughput", 1))

@@ -18,7 +18,7 @@ from simnet.traces.synthetic import SyntheticSource
 from simnet.traces.synthetic_parameters import SyntheticParameters
 
 OF_TRACES = (".safetensors", ".json")
-"""Endings of the files of a trace: a folder with anything else is not replaced."""
+"""File suffixes of a trace; a folder with other files is not replaced."""
 
 _TYPES = {"F32": "fp32", "F16": "fp16", "BF16": "bf16"}
 

@@ -31,10 +31,10 @@ from simnet.training.job.job import Job, create_sparsifier, gradient_buckets, jo
 from simnet.training.job.local_steps import start_strategy
 
 STRATEGIES = ("localsgd", "diloco", "streaming", "delayed", "eager")
-"""Strategies of `simnet.strategies` that are known here: those that exchange all n values, or fragments of them."""
+"""Strategies with closed forms: those that exchange all n values, or fragments of them."""
 
 SCHEMES = ("dense", "fp16")
-"""Schemes that are known here: those that exchange all values by one all-reduce."""
+"""Schemes with closed forms: those that exchange all values by one all-reduce."""
 
 TARGETS = (0.5, 0.8, 0.9, 0.95, 0.99)
 """Utilisations of the published tables."""
@@ -43,7 +43,7 @@ GRID: tuple[float, ...] = tuple((np.logspace(-1, 3, 50) * 1e9 / 8).tolist())
 """Bandwidths of the published tables [byte/s]: 50 from 0.1 to 1000 Gbit/s, each 1.207 times the one before."""
 
 Buckets: TypeAlias = tuple[tuple[float, float], ...]
-"""Pieces of an exchange as they leave: the share of each, and behind which share of the backward pass it is ready."""
+"""Buckets of an exchange in send order: the size as a share, and the share of the backward pass before readiness."""
 
 
 class Within(NamedTuple):
@@ -239,7 +239,7 @@ def _with_rounds(training: TrainingPlan, job: Job, candidate: Candidate) -> Trai
 _ENDS_OF_RATE = ("bandwidth_Bps", "bandwidth_low_Bps", "bandwidth_high_Bps")
 _ENDS_OF_PERIOD = ("steps_between_exchanges", "steps_between_exchanges_low", "steps_between_exchanges_high")
 COLUMNS = table_columns("step goals")
-"""Of what utilisations need: the bandwidth of a worker's link, or at that of now the inner steps of a round."""
+"""Columns of utilisation goals: the required link bandwidth, or the inner steps per exchange at the present one."""
 
 
 def utilisation_summary(

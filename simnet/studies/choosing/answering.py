@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     pass
 
 COLUMNS = table_columns("choose")
-"""Of the table."""
+"""Columns of the table."""
 
 FORMATS: dict[str, Callable[[float], str]] = {
     "latency": format_seconds,
     "bandwidth": format_bandwidth,
     "density": lambda value: f"{100 * value:.3g} %",
 }
-"""The text of a value of a quantity."""
+"""Formatter of each quantity's values."""
 
 BASE = "base"
-"""The scenario whose fields stand where a request says nothing."""
+"""Name of the scenario that supplies the defaults of a request."""
 
 _PARTS = ("compute_s", "select_s", "select_low_s", "select_high_s")
 

@@ -12,7 +12,7 @@ from simnet.sparsifier_models.options import option_values
 from simnet.sparsifier_models.two_level import PREFIX
 
 Kind: TypeAlias = Literal["dense", "half", "sparse"]
-"""The whole gradient in single precision, in half precision, or a selection of it."""
+"""Kind of an exchange: whole gradient in float32, whole gradient in float16, or selected entries."""
 
 # Entries of a sparsifier of which only its kind matters.
 _ANY = 256

@@ -28,13 +28,13 @@ from simnet.studies.choosing.forecast import WholeJob
 from simnet.training.job.job import Job, job_buckets, job_overlap
 
 Number: TypeAlias = float | Floats
-"""A number, or an array of them."""
+"""A scalar or an array."""
 
 QUANTITIES = ("latency", "bandwidth", "density", "workers")
-"""What a decision is held against, one at a time."""
+"""Quantities that are varied one at a time to find where the decision changes."""
 
 AGREE = 0.02
-"""By which share of an iteration closed forms may be off for the first two exchanges."""
+"""Maximum relative error of closed-form iteration times of the two fastest exchanges."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class FormEstimate(NamedTuple):
 
 
 CostModel: TypeAlias = Callable[[Candidate, OperatingPoint], FormEstimate]
-"""The time of an exchange at an operating point."""
+"""Function from an exchange and an operating point to its estimated time."""
 
 
 class ClosedForms(NamedTuple):

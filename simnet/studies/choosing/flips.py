@@ -25,7 +25,7 @@ from simnet.studies.choosing.forecast import WholeJob
 from simnet.studies.choosing.whole_job import decide_job
 
 AWAY = 1.03
-"""How far from a flip simulations have to confirm it, as a factor."""
+"""Factor on both sides of a flip at which simulations must confirm it."""
 
 FIELDS = {
     "latency": "network.topology.star.latency={!r} s",
@@ -33,7 +33,7 @@ FIELDS = {
     "density": "job.density={!r}",
     "workers": "workers={:.0f}",
 }
-"""How each quantity is set."""
+"""Override template of each quantity."""
 
 # Values looked at on each side, over how many decades, and how often a step of 4 % is halved.
 _STEPS, _DECADES, _HALVINGS = 240, 4.0, 12

@@ -17,7 +17,7 @@ from simnet.studies.choosing.choices import Kind
 from simnet.training.job.sampling import total_time
 
 PAIRED = 32
-"""Iterations of a sample from which on two rows are compared moment by moment."""
+"""Minimum sample size for a comparison of two rows at equal times."""
 
 
 @dataclass(frozen=True)

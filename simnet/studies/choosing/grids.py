@@ -31,19 +31,19 @@ from simnet.studies.fastest_map import draw_fastest
 from simnet.studies.sweeping import grid
 
 SIMULATED = 64
-"""The most cells that are simulated without being asked for one by one."""
+"""Maximum cells of a grid that is simulated cell by cell."""
 
 MOST_CELLS = 40_000
-"""The most cells of a map."""
+"""Maximum cells of a map."""
 
 LOOKED_AT = 20
-"""Cells of a map at which closed forms are held against simulations."""
+"""Number of map cells at which closed forms are compared with simulations."""
 
 # Values of an axis of a map that is simulated, and exchanges that are simulated where closed forms are checked.
 _COARSE, _RIVALS = 8, 3
 
 Cell = tuple[str, ...]
-"""Fields of a scenario, as ``--set`` takes them."""
+"""Scenario overrides of a cell, in the notation of ``--set``."""
 
 
 class MapSummary(Summary):

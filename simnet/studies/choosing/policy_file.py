@@ -26,7 +26,7 @@ from simnet.base.errors import InputError, suggest_names
 from simnet.base.reading import read_text
 
 MAX_BYTES = 8 * 2**20
-"""The largest file that is read."""
+"""Maximum size of a policy-table file [byte]."""
 
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Share = Annotated[float, Field(ge=0, le=1)]
@@ -85,9 +85,9 @@ class TableLookup(NamedTuple):
     """Result of a table lookup at a latency and bandwidth."""
 
     entry: TableEntry
-    """The choice."""
+    """Choice of the table."""
     outside: str
-    """In which respect the state is outside the table, whose nearest cell was taken; "" if it is inside."""
+    """Text on how the point lies outside the table, in which case the nearest cell is used; "" if inside."""
 
 
 class PolicyTable(_FilePart):

@@ -25,7 +25,7 @@ from simnet.studies.start_times import job_start_ranges
 from simnet.training.job.job import Job, Overlap, job_node_sizes
 
 SETTLES = 300
-"""Iterations in which schemes settle that follow the gradients."""
+"""Iterations in which gradient-dependent schemes reach a steady state."""
 
 _OF_NODES = ("multi_gpu_nodes", "wan_of_clusters")
 # Exchanges that are at most weighed with the effort of the usual ones.
@@ -36,7 +36,7 @@ _ENTRIES, _SELECTED, _MOST_ENTRIES = 25_557, 10, 2**18
 _LARGE = 10**9
 
 Load = Callable[[Sequence[str]], Scenario]
-"""Loads the scenario with further fields."""
+"""Function that loads the scenario with further overrides."""
 
 
 @dataclass(frozen=True)

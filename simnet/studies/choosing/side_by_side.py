@@ -34,10 +34,10 @@ _UNSHARDED = (
 )
 
 EVERY_STEP = "job.strategy=null"
-"""The job that exchanges in every step."""
+"""Override for a job that exchanges in every step."""
 
 NOT_RANKED = "not ranked"
-"""What stands in place of a rank where accuracy falls by how much is not known."""
+"""Text in place of a rank if the loss of accuracy is unknown."""
 
 
 def strategy_label(loaded: Scenario) -> str:

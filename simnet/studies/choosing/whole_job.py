@@ -46,7 +46,7 @@ from simnet.training.job.sampling import IterationSampling, ProgressModel, Recor
 from simnet.training.job.steady import steady_part
 
 EFFORT, EFFORT_OF_ALL = 1.7, 10.0
-"""About how many seconds of one processor simulations may take, of the usual choices and of every scheme."""
+"""Budgets of simulation in CPU seconds, for the usual candidates and for all schemes."""
 
 # About what these take, where the event loop is compiled [s]: to time an iteration, and a message of it; to make an
 # exchange, with a worker of it, and an entry of a worker, whose gradients are drawn where they count.

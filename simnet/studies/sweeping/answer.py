@@ -38,10 +38,10 @@ class Measure(NamedTuple):
 
 
 ITERATION = Measure("sweep", "iteration_s", "wins", "time of an iteration")
-"""Time of an iteration, as it has been for all that got to the end."""
+"""Mean iteration time, known for all policies that completed."""
 
 TARGET = Measure("sweep-target", "time_to_target_s", "first_to_target", "time to target accuracy")
-"""Time to the target accuracy, which those do not reach that fail on the way."""
+"""Time to the target accuracy, missing for policies that do not reach it."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

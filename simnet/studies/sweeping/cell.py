@@ -50,10 +50,10 @@ from simnet.training.job.job import Job, job_overlap
 from simnet.training.job.record import PolicyResult
 
 FORMAT = "simnet sweep cell 12"
-"""What the files of cells say that they are; with other columns, or another meaning of one, they say another."""
+"""Format tag of cell files, changed whenever columns or their meaning change."""
 
 MAX_BYTES = 64 * 2**20
-"""The largest file of a cell that is read."""
+"""Maximum size of a cell file [byte]."""
 
 COLUMNS = (
     *("policy", "device", "barrier", "warning", "overlapped", "computing", "status", "wins", "tied", "iterations"),

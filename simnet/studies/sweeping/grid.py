@@ -20,10 +20,10 @@ from simnet.scenario.marked_fields import overrides_of
 from simnet.scenario.settings import full_key
 
 MAX_CELLS = 1_000
-"""The largest grid that runs without being asked for."""
+"""Maximum cells of a grid that runs without ``--force``."""
 
 MOST_CELLS = 1_000_000
-"""The largest grid there is."""
+"""Maximum cells of any grid."""
 
 _NUMBER = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?"
 _UNIT = r"(?:%|[A-Za-z\u00b5\u03bc]+(?: ?/ ?[A-Za-z\u00b5\u03bc]+)?)"

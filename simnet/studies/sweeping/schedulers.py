@@ -22,7 +22,7 @@ from simnet.scenario.finding import Source
 from simnet.studies.sweeping import cell
 
 PREFIX = "slurm"
-"""How the scheduler is named: ``slurm``, or ``slurm:partition=long,jobs=32``."""
+"""Prefix of a scheduler text: ``slurm``, or ``slurm:partition=long,jobs=32``."""
 
 FIELDS = {
     "jobs": int,

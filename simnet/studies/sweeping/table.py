@@ -32,7 +32,7 @@ _TEXTS = ("policy", "device", "evidence", "computing", "warning", "status", "cho
 _WHOLE = ("iterations", "steady_from", "total_bytes_sent_B", "inner_steps", "switch_count", "iterations_to_target")
 
 FILES = FileSet("sweep", RESULTS, "sweep.json")
-"""The files of a sweep, but for those of its cells and what the scenario names."""
+"""Files of a sweep, without cell files and the scenario's input files."""
 
 
 def request_of(loaded: Scenario, axes: Sequence[GridAxis]) -> Request:

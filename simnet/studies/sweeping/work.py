@@ -19,7 +19,7 @@ from simnet.studies.sweeping import cell, grid, schedulers, table
 from simnet.studies.sweeping.answer import GridAnswer
 
 CELLS = "cells"
-"""The folder of the cells' files."""
+"""Name of the folder of cell files."""
 
 _LISTED = 20
 

@@ -24,7 +24,7 @@ from simnet.training.advise.adviser import (
 )
 
 AGREES = 2
-"""Iterations before a decision of which it knows no more: workers agree on an iteration beside the one after it."""
+"""Lag of decisions in iterations: workers agree on the times of an iteration during the next one."""
 
 _REMEMBERED = 1000
 

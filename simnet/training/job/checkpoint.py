@@ -103,7 +103,7 @@ class RowTable:
 
 
 State: TypeAlias = Mapping[str, Any]
-"""What is kept, by name: None, truth values, numbers, texts, arrays, lists of these, and mappings by text to these."""
+"""State by name: None, booleans, numbers, texts, arrays, lists of these, and mappings from text to these."""
 
 EVERY = 10.0
 """Seconds between two checkpoints."""

@@ -77,7 +77,7 @@ def total_communication(left: float, backward: float, select: float, buckets: in
 
 
 TimingResult: TypeAlias = Timing | StalledError
-"""The times of an exchange, or the error that it can never end."""
+"""Timing of an exchange, or the error of one that never completes."""
 
 
 class TimingRequest(NamedTuple):
@@ -94,7 +94,7 @@ class TimingRequest(NamedTuple):
 
 
 TimingRequests: TypeAlias = Generator[TimingRequest, TimingResult, None]
-"""A running job: it yields a request for the time of each exchange, and is sent the result."""
+"""A running job as a generator: yields a timing request for each exchange, and receives the result."""
 
 
 class TimedExchange(NamedTuple):

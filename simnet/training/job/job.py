@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 Optimizer: TypeAlias = Literal["adam", "momentum", "sgd"]
-"""Adam, and stochastic gradient descent with momentum and without."""
+"""Optimiser of the parameters: Adam, or stochastic gradient descent with or without momentum."""
 
 # What a bucket is exchanged by that stays dense.
 _DENSE = "dense"
@@ -120,7 +120,7 @@ class Overlap:
 
 
 DDP_OVERLAP = Overlap(first=FIRST_BUCKET_MIB * 2.0**20, exchanges="able")
-"""What PyTorch's DistributedDataParallel does unless told otherwise, of exchanges whose implementation can."""
+"""Default overlap of PyTorch's DistributedDataParallel, for exchanges whose implementation supports it."""
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from simnet.training.job.record import BlockedWorker, Interruption, Iteration, J
 from simnet.training.job.sampling import IterationSampling
 
 Progress = Callable[[int], None]
-"""Called with the number of iterations done."""
+"""Callback with the number of finished iterations."""
 
 _STATE = ("now", "lost", "number", "attempts", "active", "begins", "busy", "computing")
 

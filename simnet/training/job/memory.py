@@ -22,12 +22,12 @@ from simnet.training.job.job import Job, create_sparsifier, job_buckets, job_ove
 from simnet.training.job.local_steps import StepSet, start_strategy
 
 MOMENTS: Mapping[str, int] = {"adam": 2, "momentum": 1, "sgd": 0}
-"""How many moments optimisers remember of each parameter, in single precision."""
+"""Number of float32 moments per parameter that each optimiser stores."""
 
 _FLOAT = 4.0
 
 _HERE = 2**30
-"""Bytes of gradients up to which they are had in one place, where workers live elsewhere."""
+"""Limit on gradients [byte] held in one process when workers run in other processes."""
 
 # Entries of gradients that are drawn where any will do; then they come again.
 _DRAWN = 2**16

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from simnet.training.job.job import Job
 
 TRAIN, EXPLORE = "train", "explore"
-"""Purposes of an iteration: to make progress, or to find out what a candidate takes and gives."""
+"""Purposes of an iteration: training, or exploration of a candidate."""
 
 
 @dataclass
@@ -110,13 +110,13 @@ class Iteration:
 
 
 SPLIT = ("compute_s", "select_s", "communicate_s", "wait_s", "bytes_sent_B", "bytes_received_B", "merge_in_select_s")
-"""What is held of a worker in an iteration."""
+"""Columns recorded for each worker and iteration."""
 
 MAIN = "job"
-"""Name of a scenario's own job beside those that share its network."""
+"""Name of a scenario's main job, in contrast to co-located jobs."""
 
 DRAWN = 200_000
-"""Messages of an iteration up to which they, and what workers did, are kept one by one: a viewer shows no more."""
+"""Maximum messages of an iteration whose messages and spans are recorded, a limit of timeline viewers."""
 
 
 class BlockedWorker(NamedTuple):
@@ -187,7 +187,7 @@ class JobRecord:
         # Seconds that co-located jobs cost.
         self.held_up = 0.0
         self.done = 0
-        """How many iterations are done, exploration not counted."""
+        """Number of finished iterations, without exploration."""
         self._iterations = RowTable(_ITERATIONS, policy=policy)
         self._workers = RowTable(("iteration", "purpose", "worker", *SPLIT), policy=policy)
         self._messages: list[tuple[int, Messages]] = []

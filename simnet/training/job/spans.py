@@ -20,7 +20,7 @@ COMPUTE, SIDE, HOST, NETWORK = "compute", "side stream", "host thread", "network
 messages, network card."""
 
 Span: TypeAlias = tuple[int, str, str, float, float]
-"""A worker, a resource of it, what that did, and from when to when [s]."""
+"""Span of a timeline: worker, resource, activity, begin and end [s]."""
 
 _Piece: TypeAlias = tuple[str, str, float, float]
 

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOVED = 0.1
-"""Relative difference of two means that is no longer the same; and the share of time that may go on exploration."""
+"""Relative difference from which two means count as different, also the maximum share of exploration time."""
 
 FEWEST, MOST = 0.5, 2.0
-"""Entries selected over those asked for, of a scheme that has settled."""
+"""Bounds of the ratio of selected to requested entries in a steady part."""
 
 _WORDS = {"bytes_sent_B": "what it sends", "density_ratio": "its density", "build_up": "its build-up"}
 

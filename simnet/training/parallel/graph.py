@@ -19,13 +19,13 @@ from simnet.training.parallel.units import DTYPE_BYTES, PassShares
 Phase: TypeAlias = Literal["forward", "backward", "clip", "step"]
 
 GroupName: TypeAlias = str
-"""``"world"``, ``"shard"`` and ``"replicate"``, or a name of a graph's layout."""
+"""Name of a process-group kind: ``"world"``, ``"shard"``, ``"replicate"``, or a key of a graph's layout."""
 
 Groups: TypeAlias = tuple[tuple[int, ...], ...]
-"""The workers of each group."""
+"""Workers of each process group."""
 
 COMPUTE = "compute"
-"""The queue of what is computed."""
+"""Name of the compute queue."""
 
 
 class CollectiveCall(NamedTuple):

@@ -129,7 +129,7 @@ def _pass_key(node: StepNode) -> object:
 
 
 ATTENTION = 1 / 3
-"""Share of a block's entries that are attention's: 4 of the 12 squares of the width."""
+"""Share of attention in the entries of a block: 4 of its 12 matrices of width x width."""
 
 
 @dataclass(frozen=True, kw_only=True)

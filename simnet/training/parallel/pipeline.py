@@ -14,7 +14,7 @@ from simnet.training.parallel.graph import CollectiveCall, ComputePart, Groups, 
 Order: TypeAlias = Literal["1f1b", "gpipe"]
 
 TIED = "tied"
-"""The groups of workers that share the weights of input and output."""
+"""Name of the process groups that share tied input and output weights."""
 
 # A pass of a microbatch; None of what is behind all of them.
 _Pass: TypeAlias = tuple[Phase, int] | None

@@ -33,7 +33,7 @@ ALGORITHMS: Mapping[str, str] = {
     "reduce": "binomial",
     "alltoall": "pairwise",
 }
-"""By which algorithm each operation goes unless another is given."""
+"""Default algorithm of each collective operation."""
 
 
 class PlacedStep:

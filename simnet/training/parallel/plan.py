@@ -32,10 +32,10 @@ SHARDINGS: Mapping[str, Callable[..., StepGraph]] = {
     "zero2": zero,
     "zero3": zero,
 }
-"""What a step is made by."""
+"""Function that builds the step graph of each sharding."""
 
 LATER = 3
-"""An iteration from which on all are alike."""
+"""First iteration from which all steps are equal."""
 
 
 _AROUND = {"around": ModelParallelism}
@@ -48,7 +48,7 @@ GROUPS: Mapping[str, Mapping[str, type]] = {
     "zero2": _BELOW_STAGE_3,
     "zero3": {"own": ZeroOptions, **_AROUND, "limits": Stage3Limits, "plus": ZeroPlusPlus},
 }
-"""Options that belong together, by the argument that takes them; `own` are those of the way itself."""
+"""Option classes of each sharding by argument name; `own` are the options of the sharding itself."""
 
 # What groups and the parts of a model decide.
 _HIDDEN = ("around", "plus", "limits", "sdp4bit", "passes")

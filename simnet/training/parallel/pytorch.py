@@ -18,7 +18,7 @@ from simnet.training.parallel.quantised import NODE, ZeroPlusPlus, layout_of, me
 from simnet.training.parallel.units import DTYPE_BYTES, CheckedOptions, ParameterDtype, Unit, Units, check_layers
 
 FIRST_BUCKET_MIB, BUCKET_MIB = 1.0, 25.0
-"""Caps of the first bucket and of the others, unless one is given [MiB]."""
+"""Default size caps of the first bucket and of later ones [MiB]."""
 
 # Moments of Adam, in the dtype of the parameters.
 _MOMENTS = 2

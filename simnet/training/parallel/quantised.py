@@ -15,13 +15,13 @@ from simnet.training.parallel.graph import GraphBuilder, Groups, Phase
 from simnet.training.parallel.units import CheckedOptions, Unit
 
 Waits: TypeAlias = Iterable[int | None]
-"""Numbers of nodes that a call waits for; None counts for none."""
+"""Numbers of nodes that a call waits for; None is ignored."""
 
 NODE, ACROSS = "node", "across"
-"""The groups of the ranks of a node, and of the ranks with the same place on all nodes."""
+"""Names of the process groups inside a node, and across nodes at the same local rank."""
 
 HOPS = "two hops"
-"""The queue of the all-to-alls of both hops, which go one after another."""
+"""Name of the queue that serialises the all-to-alls of both hops."""
 
 
 def layout_of(nodes: Nodes) -> dict[str, Groups]:

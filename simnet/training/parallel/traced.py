@@ -38,7 +38,7 @@ class _RankNode(NamedTuple):
 
 
 _Members: TypeAlias = tuple[_RankNode, ...]
-"""The nodes of ranks that are one call or message together, or a node alone."""
+"""Trace nodes of several ranks that form one call or message, or a single node."""
 
 
 @dataclass(frozen=True, repr=False)

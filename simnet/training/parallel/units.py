@@ -18,7 +18,7 @@ from simnet.cost_models.costs.models import ComputeTime, ModelProfile
 
 # Names of blocks end at the first part that is a number: a dot or _ in a name would let it end too early.
 UNIT_NAME = r"[A-Za-z][A-Za-z0-9-]{0,39}"
-"""What the name of a unit may be, as a regular expression."""
+"""Regular expression of valid unit names."""
 
 
 def unit_name(name: str) -> str:
@@ -80,10 +80,10 @@ class PassShares:
 
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int32": 4, "uint8": 1, "int8": 1}
-"""Bytes of an element of each dtype, by PyTorch's names."""
+"""Bytes per element of each dtype, by PyTorch's names."""
 
 ParameterDtype: TypeAlias = Literal["float32", "bfloat16", "float16"]
-"""Dtypes that parameters and gradients may have."""
+"""Dtypes of parameters and gradients."""
 
 # A block's number is a word of its own, or stands behind an underscore: "h.0", "encoder_layer_0", "layer1.0".
 _BLOCK = re.compile(r"(.*?[._]\d+)\.")
