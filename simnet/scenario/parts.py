@@ -165,7 +165,7 @@ class Kinds(Part):
 
     @classmethod
     def with_registered(cls, given: Collection[str] | None = None) -> type[Self]:
-        """Return the class with kinds of other packages: the given ones, or all that can be used.
+        """Return the class with plug-in kinds added: the given ones, or all usable ones.
 
         Raises PluginError if one cannot be imported, or has parameters that people cannot write.
         """

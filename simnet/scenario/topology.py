@@ -76,7 +76,7 @@ def sending(
 
 
 def cluster_file(given: Topology) -> str | None:
-    """Return a topology's file name; None for one without a file."""
+    """Return a topology's file name; None if the topology has no file."""
     part = given.choice[1]
     return str(part.arguments()["path"]) if isinstance(part, topology_parts.TopologyFile) else None
 

@@ -58,7 +58,7 @@ def scenarios() -> Listing:
 
 
 def scenario_text(name: str) -> str:
-    """Return the text of a shipped scenario; InputError if there is none of that name."""
+    """Return the YAML text of a shipped scenario; InputError for an unknown name."""
     from simnet.scenario.finding import find
     from simnet.scenario.loader import MAX_BYTES
 
@@ -223,7 +223,7 @@ _REGISTERED = {"schemes": "sparsifiers", "networks": "topologies"}
 
 
 def listing(kind: str) -> Listing:
-    """Return one of `LISTS`; what others register for it and cannot be used stands at its end."""
+    """Return the table of a kind in `LISTS`; unusable plug-ins follow at the end."""
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", plugins.PluginWarning)
         columns, rows = LISTS[kind].make()
@@ -241,7 +241,7 @@ def listing(kind: str) -> Listing:
 
 
 class Lists(NamedTuple):
-    """A kind of list: what it lists, and the function that does."""
+    """A kind of list: a description of its items, and the function that returns the table."""
 
     lists: str
     make: Callable[[], Listing]
@@ -266,7 +266,7 @@ LISTS: Mapping[str, Lists] = {
 
 
 def _option_texts(option_type: type[sparsifier_models.Options], names: Collection[str]) -> str:
-    """Return options with their defaults, or their names alone; of several words, the default first."""
+    """Return options with their default values as text; a choice lists its default first."""
     from simnet.scenario.named_choices import FROM_JOB
     from simnet.sparsifier_models.options import words
 
@@ -283,7 +283,7 @@ def _option_texts(option_type: type[sparsifier_models.Options], names: Collectio
 
 
 def _cost_formula(cost: Callable[..., object]) -> str:
-    """Return the formula of a closed form, which its first line has between colon and semicolon."""
+    """Return the formula of a closed form, the part of its first docstring line between colon and semicolon."""
     return _first_line(cost).partition(";")[0].rpartition(": ")[2]
 
 

@@ -70,7 +70,7 @@ class RunFolder:
 
     @classmethod
     def read(cls, folder: Path) -> RunFolder:
-        """Read the summary and the scenario of a run."""
+        """Read the summary and the scenario of a run's output folder."""
         if not folder.is_dir():
             raise InputError("there is no such folder", file=str(folder))
         refuse_incomplete_replacement(folder, (RUN, PAGE))
@@ -84,7 +84,7 @@ class RunFolder:
 
     @cached_property
     def iterations(self) -> pd.DataFrame:
-        """The iterations of all policies, one below the other."""
+        """Iterations of all policies in one table."""
         table = _read_table(self.folder / "iterations.parquet", _ITERATIONS)
         strangers = set(table["policy"]) - set(self.summary["policies"])
         if strangers:
@@ -103,7 +103,7 @@ class RunFolder:
         return RecordedTimeline(spans, messages, built.links)
 
     def scenario(self) -> Scenario:
-        """Return the scenario that ran."""
+        """Return the scenario of the run."""
         return Source(self.folder / LOCK).load()
 
 

@@ -58,7 +58,7 @@ def _flat_exchanges(per_node: int) -> Iterator[Candidate]:
 
 
 def same_exchange(candidate: Candidate) -> tuple[str, str]:
-    """Return what is equal for two candidates that exchange alike, however they are called."""
+    """Return a key, scheme name and options, equal for candidates that do the same exchange whatever their labels."""
     scheme = sparsifier_models.scheme(candidate.scheme)
     return scheme.name, repr(option_values(scheme.option_type, candidate.options))
 

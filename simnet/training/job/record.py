@@ -157,7 +157,7 @@ class JobShare(NamedTuple):
 
 @dataclass(frozen=True)
 class PolicyResult:
-    """The result of a job under one policy; names of columns end in their unit.
+    """Result of a job under one policy; column names end in their unit.
 
     `iterations` has a row per iteration: start, duration and its split (means over workers, which add up). The
     `purpose` is ``train``, or ``explore`` for attempts before the iteration of that number. `messages` and `spans` are

@@ -81,7 +81,7 @@ class RunOptions(NamedTuple):
 
 
 def run_policy(job: Job, name: str, policy: Policy, **options: Any) -> PolicyResult:
-    """Run a job under one policy with `RunOptions`; raise StalledError if an exchange can never end."""
+    """Run a job under one policy with `RunOptions`; raise StalledError if an exchange never completes."""
     given = RunOptions(**options)
     (_, outcome) = next(_take_turns({name: _run_steps(job, name, policy, given)}))
     if isinstance(outcome, SimnetError):
