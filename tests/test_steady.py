@@ -216,3 +216,20 @@ def test_where_nothing_has_settled_there_is_no_choice(words):
     assert (found.exit_code, found.stdout) == (2, "")
     said = r"^error: no exchange is left; hardthreshold has not settled: [\d.]+ % of the entries, [\d.]+ % asked$"
     assert re.search(said, found.stderr, flags=re.MULTILINE)
+
+
+def test_what_always_sends_the_same_has_settled_however_its_build_up_moves(tmp_path):
+    """Few steps of independent gradients overlap less and less; what top-k sends of them is always the same."""
+    draws = np.random.default_rng(1)
+    steps = {f"{step:06d}/w": np.repeat(draws.normal(size=(1, 500)), 4, axis=0) for step in range(8)}
+    for step, values in enumerate(steps.values()):
+        values += (0.0 if step < 6 else 9.0) * draws.normal(size=values.shape)
+    np.savez(tmp_path / "own.npz", **{name: one.astype(np.float32) for name, one in steps.items()})
+    commands.did("convert", tmp_path / "own.npz", tmp_path / "own")
+    own = ("--gradients", tmp_path / "own", "--workers", 4, "--compute", "20ms", "--set", "job.scale=1")
+    links = ("--schemes", "topk,dense", "--bandwidth", "100Mbit/s", "--latency", "1ms", "--json", "-q")
+    found = {verb: json.loads(commands.did(verb, *own, *links).stdout)["rows"] for verb in ("step", "choose")}
+    assert [rows[0].get("policy", rows[0].get("exchange")) for rows in found.values()] == ["topk", "topk"]
+    exact = json.loads(commands.did("choose", *own, *links, "--exact").stdout)
+    assert exact["rows"] == found["choose"]
+    assert not any(row.get("unsettled") for row in found["step"])

@@ -2,9 +2,10 @@
 
 A run has settled if between the halves of its last half no mean of bytes, density and build-up moves by more than 10 %
 or two standard errors, at most 10 % of the time goes on exploration, and half to twice the entries asked for are
-selected. The last half has whole periods of a scheme. The steady part begins at the earliest of T/2, T/4, ... from
-which no mean of s to 2s is more than 10 % off that of the last half, and after exploration in the first half. Times
-take no part: a network has weather, which is no transient.
+selected. A scheme that sends the same in all of that half has settled, whatever its build-up. The last half has whole
+periods of a scheme. The steady part begins at the earliest of T/2, T/4, ... from which no mean of s to 2s is more than
+10 % off that of the last half, and after exploration in the first half. Times take no part: a network has weather,
+which is no transient.
 """
 
 from __future__ import annotations
@@ -91,6 +92,8 @@ def detect_steady_part(
     SteadyPart(start=4, unsettled='its build-up moved by +44 % in the last half')
     >>> detect_steady_part({}, 40, period=32)
     SteadyPart(start=8, unsettled='40 iterations, and its thresholds begin anew after 32')
+    >>> detect_steady_part({"build_up": np.arange(8.0), "bytes_sent_B": np.full(8, 48e3)}, 8).unsettled
+    ''
     """
     last = last_half(iterations, period)
     if period > 1 and last < period // 2:
@@ -100,7 +103,12 @@ def detect_steady_part(
     if not FEWEST <= ratio <= MOST:
         return SteadyPart(last, f"{100 * ratio * asked:.3g} % of the entries, {100 * asked:.3g} % asked")
     middle = last + (iterations - last) // period // 2 * period
+    volume = [known[name][last:] for name in ("bytes_sent_B", "density_ratio") if name in known]
+    # What always sends the same follows no gradients, and its build-up is that of the gradients.
+    fixed = "bytes_sent_B" in known and all(np.ptp(one) == 0 for one in volume)
     for name, one in known.items():
+        if name == "build_up" and fixed:
+            continue
         before, after = one[last:middle], one[middle:]
         if before.size and _means_differ(before, after):
             moved = f"{100 * (after.mean() / before.mean() - 1):+.0f} %" if before.mean() else "from nothing"
