@@ -248,9 +248,10 @@ def test_an_archive_of_gradients_on_a_fat_tree_is_ranked_after_one_conversion():
     with pytest.raises(InputError, match=r"--gradients: is an archive: simnet convert g.npz TRACE makes"):
         simnet.load("base", gradients="g.npz", **fields)
     did("convert", "g.npz", "mine")
-    loaded = simnet.load("base", ["job.iterations=2", "job.scale=1"], gradients="mine", **fields)
+    loaded = simnet.load("base", ["job.iterations=2"], gradients="mine", **fields)
     assert [*loaded.build().policies] == ["topk", "dense"]
     assert loaded.build().job.source.parameters == 400
+    assert simnet.load("base", ["job.scale=4"], gradients="mine", **fields).build().job.source.parameters == 100
 
 
 def test_what_is_set_inside_a_marked_field_stays_beside_it():

@@ -226,7 +226,7 @@ def test_what_always_sends_the_same_has_settled_however_its_build_up_moves(tmp_p
         values += (0.0 if step < 6 else 9.0) * draws.normal(size=values.shape)
     np.savez(tmp_path / "own.npz", **{name: one.astype(np.float32) for name, one in steps.items()})
     commands.did("convert", tmp_path / "own.npz", tmp_path / "own")
-    own = ("--gradients", tmp_path / "own", "--workers", 4, "--compute", "20ms", "--set", "job.scale=1")
+    own = ("--gradients", tmp_path / "own", "--workers", 4, "--compute", "20ms")
     links = ("--schemes", "topk,dense", "--bandwidth", "100Mbit/s", "--latency", "1ms", "--json", "-q")
     found = {verb: json.loads(commands.did(verb, *own, *links).stdout)["rows"] for verb in ("step", "choose")}
     assert [rows[0].get("policy", rows[0].get("exchange")) for rows in found.values()] == ["topk", "topk"]

@@ -250,6 +250,9 @@ def _gradients(document: Document, field: MarkedField, value: object) -> dict[st
             f"is an archive: simnet convert {value} TRACE makes a trace of it, a folder that --gradients takes"
         )
     layers = _clear(document, "model", "parameters") if name != "synthetic" else {}
+    # The scale of the file is that of its model; recorded gradients are all there.
+    if name == "recorded" and not str(document.problem(("job", "scale"), "").file).startswith("--"):
+        layers |= _clear(document, "scale")
     return {**layers, field.key or "": {name: options}}
 
 
