@@ -379,3 +379,10 @@ def test_the_first_measured_job_is_predicted_from_links_stack_and_device():
     # By how much AG-Topk is ahead of AR-Topk.
     for gathered in ("ag_packed", "ag_two"):
         assert ours["artopk"] / ours[gathered] == pytest.approx(rows["artopk"] / rows[gathered], abs=0.1)
+
+
+def test_an_iteration_is_no_better_known_than_the_mean_of_its_job():
+    for row in json.loads(did("step", "--json", "-q").stdout)["rows"]:
+        share = row["total_s"] / row["simulated_s"]
+        assert row["total_low_s"] <= share * row["low_s"] * (1 + 1e-9)
+        assert row["total_high_s"] >= share * row["high_s"] * (1 - 1e-9)

@@ -128,7 +128,7 @@ def unsaid_fields(scenario: Scenario, given: Collection[str]) -> str:
     known = {"workers": f"{config.workers:,} workers", "model": job.model}
     for name, form in links.items():
         value = getattr(config.network.topology.choice[1], name, None)
-        known[name] = form(value) if isinstance(value, float) else None
+        known[name] = f"{name} {form(value)}" if isinstance(value, float) else None
     said = [text for name, text in known.items() if base and text and name not in given]
     if job.compute.mean is not None and document.found(("job", "compute", "mean")) is None and not job.traced:
         said.append(f"{format_seconds(job.compute.mean)} computing ({job.device or DEFAULT_DEVICE})")

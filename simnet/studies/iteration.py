@@ -191,9 +191,22 @@ def _policy_rows(found: JobPrediction) -> list[dict[str, Any]]:
     for place, policy in enumerate(found.ranked):
         low, high = float(likely.low[place]), float(likely.high[place])
         chance, regret = float(likely.fastest[place]), finite(float(likely.regret[place]))
-        rows[policy] |= units.interval_figures(low, high, "_s")
+        rows[policy] |= units.interval_figures(low, high, "_s") | _at_least(rows[policy], low, high)
         rows[policy] |= {"chance_to_be_fastest": chance, "regret_of_job": regret, "sure": likely.sure[place]}
     return sorted(rows.values(), key=lambda row: (row["policy"] in found.unsettled, row["simulated_s"]))
+
+
+def _at_least(row: Mapping[str, Any], low: float, high: float) -> dict[str, Any]:
+    """Return the interval of an iteration of a row, in relative terms at least as wide as that of the job [s].
+
+    What the mean of a job is off by, each of its iterations is off by.
+    """
+    if row["total_low_s"] is None or not row["simulated_s"]:
+        return {}
+    if not units.determined(low, high):
+        return {"total_low_s": None, "total_high_s": None, "total_interval": units.NOT_DETERMINED}
+    share = row["total_s"] / row["simulated_s"]
+    return {"total_low_s": min(row["total_low_s"], share * low), "total_high_s": max(row["total_high_s"], share * high)}
 
 
 def _job_answer(found: JobPrediction, rows: Sequence[Mapping[str, Any]], chances: Mapping[str, float]) -> str:
