@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
-
-from typing_extensions import TypedDict
+from typing import NamedTuple, TypedDict
 
 from simnet.base.errors import SimnetError
 from simnet.base.units import format_bandwidth, format_seconds

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from typing_extensions import Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from simnet.base import units
 from simnet.base.errors import InputError, suggest_names

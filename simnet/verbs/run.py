@@ -8,9 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
-
-from typing_extensions import Unpack
+from typing import TYPE_CHECKING, TypeAlias, TypeVar, Unpack
 
 from simnet.base import processes
 from simnet.base.errors import InputError, SimnetError
