@@ -185,12 +185,7 @@ class Oktopk(
         update = reduced
         update.fill(0)
         update[kept] = sums / np.float32(self.workers)
-        if rests:
-            applied = np.zeros(self.parameters, dtype=np.bool_)
-            applied[kept] = True
-            for one in rests:
-                one.into(corrected, applied)
-
+        self._return_rests(rests, corrected, kept)
         nnz = entries.sum(axis=1)
         self.drift(local, nnz, threshold, kept.size, exact)
         away = entries.sum(axis=1) - np.diag(entries) + pieces - np.diag(moved)
@@ -221,6 +216,14 @@ class Oktopk(
                 "words_bound": 6 * max(int(nnz.max()), kept.size) * (P - 1) / P,
             },
         )
+
+    def _return_rests(self, rests: Sequence[split_reduce.DroppedShare], corrected: Values, kept: Indices) -> None:
+        """Add what quantisation left of values that were sent to the residuals, but for entries that were applied."""
+        if rests:
+            applied = np.zeros(self.parameters, dtype=np.bool_)
+            applied[kept] = True
+            for one in rests:
+                one.into(corrected, applied)
 
     def _dense(self, corrected: Values, counter: float) -> Exchange:
         """Carry out a warm-up iteration: an all-reduce of the whole gradient, which leaves no residual."""
