@@ -16,9 +16,9 @@ from simnet.traces.live import (
     classification,
     create_model,
     letters,
-    library_words,
     train,
     training_size,
+    words,
 )
 from simnet.traces.live.data import deal_shards
 from simnet.training.job.running import run_policy
@@ -150,11 +150,11 @@ def test_data_of_another_kind_is_refused(model):
 @pytest.mark.parametrize("model", ["mlp", "logistic", "conv"])
 def test_words_at_every_place_are_for_transformers(model):
     with pytest.raises(ValueError, match=f"{model} (takes|foretells)"):
-        create_model(model, library_words(**WORDS))
+        create_model(model, words(**WORDS))
 
 
 def test_shards_of_words_may_differ_by_where_they_are_from():
-    data = library_words(**WORDS)
+    data = words(**WORDS)
     dealt = [deal_shards(data.kinds, 4, 10, concentration, seed=3) for concentration in (0.05, None)]
     of_one = [max(np.bincount(data.kinds[own]).max() / len(own) for own in owns) for owns in dealt]
     assert of_one[0] > 0.5 > 0.2 > of_one[1]

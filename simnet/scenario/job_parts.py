@@ -63,7 +63,7 @@ class TrainedModel(OneOf):
     """What is trained."""
 
 
-@kinds(digits=live.digits, classification=live.classification, letters=live.letters, words=live.library_words)
+@kinds(digits=live.digits, classification=live.classification, letters=live.letters, words=live.words)
 class TrainingData(OneOf):
     """What it is trained on."""
 

@@ -201,7 +201,7 @@ def _option_hints(option_type: type) -> dict[str, Any]:
     return get_type_hints(option_type, include_extras=True)
 
 
-def words(hint: Any) -> Sequence[str]:
+def option_words(hint: Any) -> Sequence[str]:
     """Return the allowed words of an option by its annotation; empty if the option is not a choice."""
     if get_origin(hint) is Annotated:
         return [name for mark in get_args(hint) if isinstance(mark, AlgorithmOf) for name in mark.names()]
@@ -215,7 +215,7 @@ def _check_option(hint: Any, value: Any, name: str) -> Any:
         return value if value is None or len(choices) > 1 else _check_option(choices[0], value, name)
     kind, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     if get_origin(kind) is Literal and value not in get_args(kind):
-        raise ValueError(f"there is no {name} {value!r}: {suggest_names(str(value), words(kind))}")
+        raise ValueError(f"there is no {name} {value!r}: {suggest_names(str(value), option_words(kind))}")
     for mark in marks:
         if isinstance(mark, AlgorithmOf):
             mark.check(name, value)

@@ -268,7 +268,7 @@ LISTS: Mapping[str, Lists] = {
 def _option_texts(option_type: type[sparsifier_models.Options], names: Collection[str]) -> str:
     """Return options with their default values as text; a choice lists its default first."""
     from simnet.scenario.named_choices import FROM_JOB
-    from simnet.sparsifier_models.options import words
+    from simnet.sparsifier_models.options import option_words
 
     hints = get_type_hints(option_type, include_extras=True)
     shown = []
@@ -276,7 +276,7 @@ def _option_texts(option_type: type[sparsifier_models.Options], names: Collectio
         if one.name not in names or one.name in FROM_JOB:
             continue
         default = str(one.default).lower()
-        others = [word for word in words(hints[one.name]) if word != default]
+        others = [word for word in option_words(hints[one.name]) if word != default]
         value = "|".join([default, *others]) if others else "" if one.default in (None, ()) else default
         shown.append(f"{one.name}={value}" if value else one.name)
     return ", ".join(shown)

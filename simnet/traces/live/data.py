@@ -214,9 +214,7 @@ def letters(drawings: Annotated[int, Ge(2), Le(1000)] = 6) -> Data:
     return Data(inputs[held:], targets[held:], inputs[:held], targets[:held], len(CHARACTERS), (1, SIDE, SIDE))
 
 
-def library_words(
-    vocabulary: Annotated[int, Ge(2), Le(2**16)] = 4096, context: Annotated[int, Ge(1), Le(1024)] = 64
-) -> Data:
+def words(vocabulary: Annotated[int, Ge(2), Le(2**16)] = 4096, context: Annotated[int, Ge(1), Le(1024)] = 64) -> Data:
     """Return stretches of the standard library's documentation as words, with the next word at each place.
 
     Shards may differ by the place in the library; a random tenth of the stretches is held out.
