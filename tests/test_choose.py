@@ -135,6 +135,7 @@ def test_rarer_exchanges_stand_beside_those_of_every_step_and_are_not_ranked():
     assert dense[50] < dense[5]
     shown = did("choose", *words).stdout
     assert "accuracy ignored" in shown.partition("exchange ")[0]
+    assert found["evidence"].startswith("rounds of diloco extrapolated, none was measured; ")
     assert "100 %" not in shown.partition("exchange ")[0]
     fields = ["job.strategy={name: diloco, period: 50}", "job.iterations=1", "job.scale=20000",
               "exchanges={dense: {scheme: dense}}"]  # fmt: skip

@@ -62,6 +62,7 @@ def rarer_exchanges(load: Load, variants: Sequence[Sequence[str]], **how: Any) -
     rows: list[dict[str, Any]] = []
     said: list[tuple[float, str]] = []
     notes: list[str] = []
+    rounds: list[str] = []
     for variant in track_progress(variants):
         loaded = load([*variant, *([] if load(variant).config.network.weather else ["job.iterations=1"])])
         run = loaded.build()
@@ -72,6 +73,8 @@ def rarer_exchanges(load: Load, variants: Sequence[Sequence[str]], **how: Any) -
             _rarer_row(loaded, run, one, every) | held.of(one.label) for one in among if one.label not in held.ruled_out
         ]
         own.sort(key=lambda row: row["mean_iteration_s"])
+        if run.job.strategy is not None and run.job.strategy.steps > 1 and run.job.strategy.name not in rounds:
+            rounds.append(run.job.strategy.name)
         rows += own
         said += [(row["mean_iteration_s"], row["exchange"]) for row in own[:1]]
     if not said:
@@ -86,6 +89,7 @@ def rarer_exchanges(load: Load, variants: Sequence[Sequence[str]], **how: Any) -
         ranked,
         answer=f"In every step {ranked.answer.split(';')[0].split(', fastest')[0].rstrip('.')}. {rarer}",
         rows=[*ranked.rows, *rows],
+        evidence=(f"rounds of {listed(rounds)} extrapolated, none was measured; " if rounds else "") + ranked.evidence,
         depends_on=ranked.depends_on or "how much accuracy rarer exchanges cost, which is not known without training.",
         next="--gradients train with job.gradients.train.target ranks by the time to an accuracy",
         notes=[*ranked.notes, *notes],
