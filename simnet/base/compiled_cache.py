@@ -95,7 +95,7 @@ class DiskCache(FunctionCache):  # type: ignore[misc]
 
 
 def silence_compiling() -> None:
-    """Do not report compilations, as they are intended."""
+    """Suppress the one-time warning that loops are compiled."""
     _told.add(_COMPILES)
 
 

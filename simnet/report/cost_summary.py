@@ -33,7 +33,7 @@ _RATES_SHOWN = 5
 
 
 def price_of(prices: Mapping[str, Any], workers: int, seconds: float, nbytes: float) -> dict[str, float]:
-    """Return the money for devices, for traffic, and in total, given workers, seconds and the bytes all of them send.
+    """Return the cost of devices, of traffic, and in total, given workers, seconds and the total bytes sent.
 
     Examples
     --------

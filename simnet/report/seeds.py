@@ -286,7 +286,7 @@ def _share_text(part: int | None, whole: int) -> str | None:
 
 
 def _versus_best(each: Mapping[str, Mapping[str, Any]], name: str, stem: str, bound: str | None) -> tuple[str, str]:
-    """Return two text cells: a policy's excess over the first in per cent, and its paired interval."""
+    """Return a policy's mean excess time over the best-ranked one [%] and its paired interval, as text."""
     one = each[name]
     if one[f"{stem}_rank"] is None:
         return "bound" if name == bound else "-", "-"

@@ -223,7 +223,7 @@ class Sharding(Named):
 
 
 def _refuse_units(why: str, *place: int | str) -> NoReturn:
-    """Raise ValidationError for the listed units, or at a position among them."""
+    """Raise ValidationError located at the field `units`, or at one entry of it."""
     error = PydanticCustomError("value_error", "{error}", {"error": why})
     details: list[InitErrorDetails] = [InitErrorDetails(type=error, loc=("units", *place), input=None)]
     raise ValidationError.from_exception_data("Sharding", details)

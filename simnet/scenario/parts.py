@@ -148,7 +148,7 @@ class Kinds(Part):
 
     @classmethod
     def derived(cls, target: Target, name: str | None = None) -> type[Part]:
-        """Return the part class of a kind, derived from its function or class."""
+        """Return a config model (`Part`) with one field for each parameter of a function or class."""
         return part_of(target, name, omit=STREAM)
 
     @classmethod

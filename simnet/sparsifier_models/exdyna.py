@@ -99,7 +99,7 @@ class Partitioned(CarriedThreshold, disjoint=True, state=("inefficiency", "since
         """Return the start indices of this exchange's partitions, followed by n; shape (P + 1,)."""
 
     def advance(self, estimate: Callable[[], Floats]) -> None:
-        """Set the partitions of an exchange, and scale the thresholds by the previous exchange's counts.
+        """Set the next partitions, and initialise the thresholds or adapt them to the numbers selected before.
 
         `estimate` returns an estimate of each threshold, shape (P,), for those that start.
         """

@@ -39,7 +39,7 @@ class Averaging:
 
 
 class Sync(NamedTuple):
-    """An exchange of `what`, such as ``gradients``: the messages of `schedule` and the workers' `kernels`.
+    """One exchange of a named quantity, such as ``gradients``: its message schedule and the workers' kernels.
 
     It begins after the inner step `begin`, from 0, and must arrive `delay` inner steps later (0: workers wait).
     `exchange` and `scheme` are those of `simnet.sparsifier_models`, if one made it.

@@ -43,7 +43,7 @@ class FittedCurve(Setting):
 
     @cached_property
     def setting(self) -> Setting:
-        """The setting that the curve was measured with."""
+        """The collective, ranks, nodes, algorithm and protocol that the curve was measured with."""
         return Setting(self.collective, self.ranks, self.nodes, self.algorithm, self.protocol)
 
     def at(self, sizes: ArrayLike) -> Floats:

@@ -32,7 +32,7 @@ class Evidence(NamedTuple):
         return {"evidence": self.level, "because": self.because}
 
     def line(self) -> str:
-        """Return the level and its reason as a line of text."""
+        """Return the evidence level and its reason as a line of text."""
         return f"{self.level}: {self.because or 'links and numbers of workers that were measured enclose these'}."
 
     def sentence(self) -> str:

@@ -98,7 +98,7 @@ def run_in_step(
     colocated: Mapping[str, ColocatedJob] | None = None,
     checkpoints: Mapping[str, Checkpoint] | None = None,
 ) -> Iterator[tuple[str, PolicyResult | SimnetError]]:
-    """Run several policies of a job interleaved, the furthest behind next; yield each result or SimnetError.
+    """Run policies of a job interleaved, always advancing the one furthest behind; yield results or SimnetErrors.
 
     Policies at about the same iteration share gradients. `progress` is called with a policy and its iteration count.
     """

@@ -53,7 +53,7 @@ class PublishedLinks(NamedTuple):
         return cls(most - gigabits / low, gigabits)
 
     def rate(self, seconds: float) -> float:
-        """Return the link rate at which the exchange takes a time [Gbit/s]."""
+        """Return the link rate [Gbit/s] at which the exchange takes `seconds`."""
         return self.gigabits / (seconds - self.fixed)
 
     def seconds(self, rate: float) -> float:

@@ -26,7 +26,7 @@ _FROM_NAME = re.compile(r"\{([A-Za-z_]\w{0,59})\}")
 
 
 class FactRule(NamedTuple):
-    """Facts for logs whose names match a pattern."""
+    """Metadata, as column values, of the logs whose file names match a pattern."""
 
     text: str
     """The rule as the user wrote it."""
