@@ -22,6 +22,8 @@ from simnet.base.progress import report_progress
 
 # Seconds to the first word on progress, and to the next one where it is a line of its own, as a share of what passed.
 _FIRST, _NEXT = 2.0, 0.25
+# Share of the whole, or seconds, from which on the time that is left is estimated.
+_ESTIMATED = 0.05, 10.0
 # What the system says against writing: a full disk or quota, a limit of size, a broken device or pipe.
 _OUTPUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE)
 
@@ -128,7 +130,10 @@ def progress_line(verb: str) -> Iterator[Callable[[float, str], None]]:
         if _quiet.get() or now < due or not 0 < most < 1:
             return
         due = now + (0.2 if terminal else max(_FIRST, _NEXT * (now - begun)))
-        line = ", ".join([*[done] * bool(done), f"{100 * most:.0f} %", _left((now - begun) * (1 / most - 1))])
+        # What takes its time before the first steps says nothing of the others.
+        known = most >= _ESTIMATED[0] or now - begun >= _ESTIMATED[1]
+        left = [_left((now - begun) * (1 / most - 1))] * known
+        line = ", ".join([*[done] * bool(done), f"{100 * most:.0f} %", *left])
         line = f"{verb}: {line}"
         print(f"\r{line:{shown}}" if terminal else line, end="" if terminal else "\n", file=sys.stderr, flush=True)
         shown = len(line)
