@@ -70,7 +70,7 @@ def test_the_answer_comes_first_and_fits_a_terminal():
     assert found["gain_over_dense"] == pytest.approx(dense / first["job_s"])
     for word in (
         "Evidence    extrapolated: here 10 Gbit/s",
-        "Assumed     8 workers, resnet50, latency 1 ms,",
+        "Assumed     8 workers, resnet50, latency 1 ms, bandwidth 10 Gbit/s",
     ):
         assert word in shown
     for row in found["rows"]:
@@ -135,7 +135,7 @@ def test_rarer_exchanges_stand_beside_those_of_every_step_and_are_not_ranked():
     assert dense[50] < dense[5]
     shown = did("choose", *words).stdout
     assert "accuracy ignored" in shown.partition("exchange ")[0]
-    assert found["evidence"].startswith("rounds of diloco extrapolated, none was measured; ")
+    assert found["evidence"].startswith("extrapolated for rounds of diloco, never measured; in every step ")
     assert "100 %" not in shown.partition("exchange ")[0]
     fields = ["job.strategy={name: diloco, period: 50}", "job.iterations=1", "job.scale=20000",
               "exchanges={dense: {scheme: dense}}"]  # fmt: skip

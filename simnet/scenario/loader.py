@@ -141,6 +141,10 @@ class Document:
         _, node, beyond = self._follow(loc)
         return default if beyond else node
 
+    def is_overridden(self, loc: Loc) -> bool:
+        """Return whether an option, and not the file, set the value at `loc`."""
+        return loc in self._places and self._places[loc].file.startswith("--")
+
     def _follow(self, loc: Sequence[str | int]) -> tuple[Loc, Any, Loc]:
         """Return the longest prefix of `loc` that exists, the value there, and the rest; tags are skipped."""
         node: Any = self.data

@@ -251,7 +251,7 @@ def _gradients(document: Document, field: MarkedField, value: object) -> dict[st
         )
     layers = _clear(document, "model", "parameters") if name != "synthetic" else {}
     # The scale of the file is that of its model; recorded gradients are all there.
-    if name == "recorded" and not str(document.problem(("job", "scale"), "").file).startswith("--"):
+    if name == "recorded" and not document.is_overridden(("job", "scale")):
         layers |= _clear(document, "scale")
     return {**layers, field.key or "": {name: options}}
 

@@ -191,15 +191,17 @@ def _policy_rows(found: JobPrediction) -> list[dict[str, Any]]:
     for place, policy in enumerate(found.ranked):
         low, high = float(likely.low[place]), float(likely.high[place])
         chance, regret = float(likely.fastest[place]), finite(float(likely.regret[place]))
-        rows[policy] |= units.interval_figures(low, high, "_s") | _at_least(rows[policy], low, high)
+        rows[policy] |= units.interval_figures(low, high, "_s")
+        if found.evidence.level != "measured":
+            rows[policy] |= _widened_to_job(rows[policy], low, high)
         rows[policy] |= {"chance_to_be_fastest": chance, "regret_of_job": regret, "sure": likely.sure[place]}
     return sorted(rows.values(), key=lambda row: (row["policy"] in found.unsettled, row["simulated_s"]))
 
 
-def _at_least(row: Mapping[str, Any], low: float, high: float) -> dict[str, Any]:
-    """Return the interval of an iteration of a row, in relative terms at least as wide as that of the job [s].
+def _widened_to_job(row: Mapping[str, Any], low: float, high: float) -> dict[str, Any]:
+    """Return the interval of an iteration [s], in relative terms at least as wide as the job's, `low` to `high`.
 
-    What the mean of a job is off by, each of its iterations is off by.
+    Under conditions where no iterations were measured, an iteration is off by at least what the mean of a job is.
     """
     if row["total_low_s"] is None or not row["simulated_s"]:
         return {}

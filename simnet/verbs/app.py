@@ -15,7 +15,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import UnionType
@@ -120,28 +120,22 @@ def _run_verb(words: Sequence[str]) -> int:
         return 0
     try:
         found = command(
-            list(_with_negative_values(line)), exit_on_error=False, print_error=False, result_action="return_value"
+            _with_negative_values(line), exit_on_error=False, print_error=False, result_action="return_value"
         )
     except CycloptsError as error:
         raise SimnetError(_usage_error(name, command, error)) from None
     return int(found or 0)
 
 
-def _with_negative_values(words: Sequence[str]) -> Iterator[str]:
-    """Yield the words of a line; a negative value such as -1ms is joined to its option by "="."""
-    option = ""
+def _with_negative_values(words: Sequence[str]) -> list[str]:
+    """Return the words of a line, with a value such as -1ms joined to the option before it: it is no option."""
+    found: list[str] = []
     for word in words:
-        if option and re.match(r"-\.?\d", word):
-            yield f"{option}={word}"
-            option = ""
-            continue
-        if option:
-            yield option
-        option = word if re.fullmatch(r"--[a-z-]+", word) else ""
-        if not option:
-            yield word
-    if option:
-        yield option
+        if re.match(r"-\.?\d", word) and found and re.fullmatch(r"--[a-z-]+", found[-1]):
+            found[-1] += f"={word}"
+        else:
+            found.append(word)
+    return found
 
 
 def _whole_number(type_: Any, tokens: Sequence[Any]) -> int:

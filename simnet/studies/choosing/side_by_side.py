@@ -85,11 +85,12 @@ def rarer_exchanges(load: Load, variants: Sequence[Sequence[str]], **how: Any) -
     rarer = (
         f"{label}: {format_seconds(took)} a step, {change if every < 2 * took else lead}; accuracy ignored: not ranked."
     )
+    of_rounds = f"extrapolated for rounds of {listed(rounds)}, never measured; in every step " if rounds else ""
     return replace(
         ranked,
         answer=f"In every step {ranked.answer.split(';')[0].split(', fastest')[0].rstrip('.')}. {rarer}",
         rows=[*ranked.rows, *rows],
-        evidence=(f"rounds of {listed(rounds)} extrapolated, none was measured; " if rounds else "") + ranked.evidence,
+        evidence=of_rounds + ranked.evidence,
         depends_on=ranked.depends_on or "how much accuracy rarer exchanges cost, which is not known without training.",
         next="--gradients train with job.gradients.train.target ranks by the time to an accuracy",
         notes=[*ranked.notes, *notes],
