@@ -70,7 +70,8 @@ def test_the_answer_comes_first_and_fits_a_terminal():
     assert found["gain_over_dense"] == pytest.approx(dense / first["job_s"])
     for word in (
         "Evidence    extrapolated: here 10 Gbit/s",
-        "Assumed     8 workers, resnet50, latency 1 ms, bandwidth 10 Gbit/s",
+        "Assumed     8 workers, 1 ms, 10 Gbit/s, density 1 %, resnet50 in 28 ms on V100\n"
+        "            (fp32), stack ideal, logic on 1 entry in 1,000, accuracy ignored.\n",
     ):
         assert word in shown
     for row in found["rows"]:

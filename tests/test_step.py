@@ -223,6 +223,4 @@ def test_a_table_and_a_data_frame_have_the_rows_and_a_file_has_them_too(tmp_path
 
 def test_what_nobody_said_is_named() -> None:
     text = said("--sharding", "ddp", "--model", "gpt2", "--bandwidth", "1 Gbit/s")
-    assert (
-        "Assumed 8 workers, latency 1 ms, 316 ms computing (v100-torch2.6), stack ideal, slowed 1x (1-2.5) by" in text
-    )
+    assert "Assumed 8 workers, latency 1 ms, 316 ms on V100 (fp32, batch 4), stack ideal, slowed 1x (1-2.5) by" in text

@@ -121,3 +121,52 @@ policies: {dense: {fixed: dense}}
     assert vector == pytest.approx(0.1 * 4 * 100_000, rel=0.05)
     assert said["received_B"] == pytest.approx(vector + 2 * vector / 4, rel=0.05)
     assert said["peak_B"] == sum(value for name, value in said.items() if name != "peak_B")
+
+
+SHORT = ("--set", "job.iterations=1", "--schemes", "topk,dense")
+
+
+def assumed(*words):
+    """What an answer names as assumed, and as evidence."""
+    found = did(*words).stdout.partition("Evidence")[2].partition("Assumed")
+    texts = (found[0], found[2].partition("Depends on")[0].partition("Hidden")[0])
+    return [" ".join(one.split()) for one in texts]
+
+
+@pytest.mark.parametrize("verb", ["choose", "step", "run"])
+def test_a_platform_computes_on_its_own_device_and_the_batch_of_its_times_is_said(tmp_path, monkeypatch, verb):
+    monkeypatch.chdir(tmp_path)
+    nodes = ("--workers", 16, "--model", "resnet50", *SHORT)
+    said = assumed(verb, "--network", "dgx-h100", *nodes)[1]
+    assert "resnet50 in 461 ms on H100 SXM (fp16, batch 1,280)" in said
+    assert "accuracy ignored" in said
+    given = assumed(verb, "--network", "dgx-h100", *nodes, "--device", "a100-torch2.6", "--set", "job.batch=640")
+    assert "resnet50 in 405 ms on a100-torch2.6 (fp16)" in given[1]
+    other = assumed(verb, "--network", "oci-mi300x", *nodes)
+    assert "No device profile is of MI300X, so that v100-torch2.6 computes" in other[0]
+    assert "28 ms on V100 (fp32)" in other[1]
+
+
+@pytest.mark.parametrize("verb", ["choose", "step", "run"])
+def test_the_share_of_the_entries_that_logic_runs_on_is_said(tmp_path, monkeypatch, verb):
+    monkeypatch.chdir(tmp_path)
+    assert "logic on 1 entry in 1,000" in assumed(verb, *SHORT)[1]
+    whole = ("--model", "100k", "--compute", "1ms", "--set", "job.scale=1")
+    assert "logic" not in assumed(verb, *SHORT, *whole)[1]
+
+
+@pytest.mark.parametrize("verb", ["choose", "step", "run"])
+def test_a_density_of_one_is_all_entries_and_said_to_be(tmp_path, monkeypatch, verb):
+    monkeypatch.chdir(tmp_path)
+    warning = "Warning: density 1 is 100 %: write 1% for one in a hundred."
+    for density, warned in ((1, True), ("1%", False), ("100%", False), (0.5, False)):
+        evidence, said = assumed(verb, *SHORT, "--density", density)
+        assert (warning in evidence) == warned
+        assert ("density 100 %" in said) == (density in (1, "100%"))
+    assert warning not in assumed(verb, *SHORT[:2], "--schemes", "dense,fp16", "--density", 1)[0]
+
+
+def test_a_grid_does_not_name_as_assumed_what_it_varies():
+    said = did("choose", "--grid", "bandwidth=1,10Gbit/s", *SHORT).stdout
+    assert "latency 1 ms" in said
+    assert "bandwidth 10 Gbit/s" not in said

@@ -57,13 +57,13 @@ class RunAnswer(Summary):
 def run_answer(summary: RunSummary, results: Mapping[str, PolicyResult] | None = None) -> RunAnswer:
     """Return the answer of a run with one seed, from the content of summary.json; figures need `results`."""
     rows = [_row(summary, name) for name in ranking(summary)]
-    details = {name: one for name, one in summary.items() if name != "depends_on"}
+    details = {name: one for name, one in summary.items() if name not in ("assumed", "depends_on")}
     return RunAnswer(
         answer=sentence(summary),
         columns=_filled(rows, _columns(summary)),
         rows=rows,
         evidence=" ".join([*(f"Warning: {one}" for one in summary.get("warnings", ())), evidence(summary)]).strip(),
-        assumed=_assumed(summary, trained=bool(known_of(summary, "learning"))),
+        assumed=summary.get("assumed", ""),
         depends_on=_depends_on(summary),
         next=NEXT if len(rows) > 1 else "",
         details=details,
@@ -87,7 +87,8 @@ def seeds_answer(summary: Fields, plots: Callable[[], Sequence[Plot]] | None = N
         columns=_filled(rows, columns),
         rows=rows,
         evidence=" ".join([*(f"Warning: {one}" for one in run.get("warnings", ())), evidence(run)]).strip(),
-        assumed=_assumed(run, trained=trained),
+        assumed=run.get("assumed", ""),
+        depends_on=run_setup.mixed_overlap(run.get("overlap")),
         details=summary,
         plots={} if plots is None else {"seeds": lambda: plots()[0]},
         notes=[*ran_on(run), method],
@@ -377,17 +378,6 @@ def _filled(rows: Sequence[Row], columns: Sequence[Column]) -> list[Column]:
     return [one for one in columns if any(row.get(one.name) is not None for row in rows)]
 
 
-def _assumed(summary: Mapping[str, Any], *, trained: bool) -> str:
-    """Return the assumptions of a run in one line: compute time, device, stack, overlap, accuracy."""
-    time, device, overlap = (summary.get(name) for name in ("compute_time", "device", "overlap"))
-    said = [] if time is None else [f"{format_seconds(time['seconds_s'])} computing"]
-    said += [] if device is None else [str(device["name"])]
-    said += [f"stack {summary['stack']['name']}"]
-    if overlap is not None:
-        said += ["overlap as in DDP" if overlap["during"] else "no overlap"]
-    return ", ".join(said) + ("" if trained else "; accuracy ignored") + "."
-
-
 def _depends_on(summary: RunSummary) -> str:
     """Return what would change the first place: the winner's choice over time, other defaults, the other overlap."""
     said = []
@@ -401,9 +391,10 @@ def _depends_on(summary: RunSummary) -> str:
         if one["lead"] is not None
     ]
     overlap = summary.get("overlap")
-    if overlap is not None and overlap["lead"] is not None:
+    mixed = run_setup.mixed_overlap(overlap)
+    if overlap is not None and overlap["lead"] is not None and not mixed:
         said.append(f"overlap: the other way {overlap['otherwise']}, {wording.lead_text(overlap['lead'])} ahead")
-    return "; ".join(said)
+    return " ".join(filter(None, [mixed, "; ".join(said)]))
 
 
 def _cause(switch: Fields) -> str:

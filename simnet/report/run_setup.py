@@ -190,16 +190,16 @@ def describe_overlap(overlap: Mapping[str, Any]) -> str:
     --------
     >>> print(describe_overlap({"during": ["AG"], "after": ["SparDL"], "default": True, "first": "AG",
     ...     "otherwise": "SparDL", "lead": 1.25, "undecided": False}))  # doctest: +NORMALIZE_WHITESPACE
-    Overlap: AG during the backward pass, in DDP's buckets; SparDL after it, as its code does. With none overlapped
-    SparDL would be fastest, 25 % before AG.
+    Overlap: SparDL timed without it, as its code does; AG during the backward pass, in DDP's buckets. With none
+    overlapped SparDL would be fastest, 25 % before AG.
     """
     during, after, first = overlap["during"], overlap["after"], overlap["first"]
     what, other = "none; exchanges begin after the backward pass", "In DDP's buckets during it"
     if during:
         whose = "DDP's buckets" if overlap["default"] else "the buckets of job.overlap"
         code = "its code does" if len(after) == 1 else "their code does"
-        what = f"{listed(during)} during the backward pass, in {whose}"
-        what += f"; {listed(after)} after it, as {code}" if after else ""
+        what = f"{listed(after)} timed without it, as {code}; " if after else ""
+        what += f"{listed(during)} during the backward pass, in {whose}"
         other = "With none overlapped"
     said = f"Overlap: {what}."
     if overlap["undecided"]:
@@ -210,3 +210,8 @@ def describe_overlap(overlap: Mapping[str, Any]) -> str:
     if overlap["lead"] is None:
         return f"{said} {other} the first place would be the same."
     return f"{said} {other} {overlap['otherwise']} would be fastest, {lead_text(overlap['lead'])} before {first}."
+
+
+def mixed_overlap(overlap: Mapping[str, Any] | None) -> str:
+    """Return `describe_overlap` if some exchanges overlap the backward pass and others do not; else ""."""
+    return describe_overlap(overlap) if overlap and overlap["during"] and overlap["after"] else ""

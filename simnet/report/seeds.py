@@ -50,7 +50,7 @@ MORE = ("more", "more_low", "more_high")
 
 _RUN = (
     *("starts_not_sampled", "evidence", "because", "stack", "barrier", "device", "computing", "compute_time"),
-    *("overlap", "warnings", "calibration", "sharing"),
+    *("assumed", "overlap", "warnings", "calibration", "sharing"),
 )
 
 

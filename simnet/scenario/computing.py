@@ -7,7 +7,7 @@ from pathlib import Path
 
 from simnet.cost_models.costs import models
 from simnet.cost_models.costs.computing import PassTime, SampleCount, batch_samples, known_chips, pass_time
-from simnet.cost_models.costs.devices import DEFAULT_DEVICE, GLOO_DEVICE, DeviceProfile, load_device
+from simnet.cost_models.costs.devices import DEFAULT_DEVICE, GLOO_DEVICE, DeviceProfile, load_device, usable_devices
 from simnet.cost_models.costs.layers import Layer
 from simnet.cost_models.costs.models import ModelProfile
 from simnet.interchange.kinds import trace_prefix
@@ -32,15 +32,16 @@ def sending_stack(network: network_parts.Network, folder: Path) -> str | None:
     return name or calibrated_stack(network.topology, folder)
 
 
-def default_device(stack: str | None) -> str:
-    """Return the default device profile for a transport stack.
+def default_device(stack: str | None, chip: str = "") -> str:
+    """Return the default device profile for a transport stack and a chip, of several the one with the last name.
 
     Examples
     --------
-    >>> default_device("gloo"), default_device("tcp")
-    ('cpu-torch2.13', 'v100-torch2.6')
+    >>> default_device("gloo"), default_device("tcp"), default_device(None, "H100 SXM")
+    ('cpu-torch2.13', 'v100-torch2.6', 'h100-torch2.6')
     """
-    return GLOO_DEVICE if stack == "gloo" else DEFAULT_DEVICE
+    known = [name for name, one in usable_devices().items() if one.chip == chip] if chip else []
+    return GLOO_DEVICE if stack == "gloo" else known[-1] if known else DEFAULT_DEVICE
 
 
 def stack_doubt(device: DeviceProfile, stack: str | None) -> str | None:

@@ -32,6 +32,7 @@ from simnet.scenario.job_parts import Sharding
 from simnet.scenario.loader import Findings
 from simnet.scenario.named_choices import own_options
 from simnet.scenario.parts import field_names
+from simnet.scenario.topology import platform_chip
 from simnet.scenario.topology_parts import PlatformNodes, Topology
 from simnet.training.advise.policy import Advised
 from simnet.training.job.exchange import check_feedback
@@ -52,18 +53,18 @@ def resolve(config: schema.Config, stem: str, folder: Path, found: Findings) -> 
         exchanges[label] = _resolve_exchange(label, exchange, folder, found)
         if len(found) == before:
             sound.add(label)
-    others, stack = None, sending_stack(config.network, folder)
+    others, topology, chip = None, config.network.topology, ""
+    with found.at("network", "topology"):
+        topology, chip = _resolve_topology(topology, config.workers, folder), platform_chip(topology, folder)
+    device = default_device(sending_stack(config.network, folder), chip)
     if config.other_jobs:
         _check_colocated(config, found)
         others = {
-            label: _resolve_colocated(label, one, stack, folder, found.of_job(label))
+            label: _resolve_colocated(label, one, device, folder, found.of_job(label))
             for label, one in config.other_jobs.items()
         }
     if config.network.engine == "vectorised" and (others or config.job.deaths):
         found.add(("network", "engine"), "must be auto or fluid: the max-plus clock knows neither deaths nor company")
-    topology = config.network.topology
-    with found.at("network", "topology"):
-        topology = _resolve_topology(topology, config.workers, folder)
     network = config.network.model_copy(
         update={
             "topology": topology,
@@ -78,7 +79,7 @@ def resolve(config: schema.Config, stem: str, folder: Path, found: Findings) -> 
         update={
             "name": config.name or _file_name(stem),
             "network": network,
-            "job": _resolve_job(config.job, config.workers, stack, folder, found),
+            "job": _resolve_job(config.job, config.workers, device, folder, found),
             "exchanges": exchanges,
             "policies": _resolve_policies(config, exchanges, sound, found),
             "other_jobs": others,
@@ -173,11 +174,11 @@ def _check_colocated(config: schema.Config, found: Findings) -> None:
 
 
 def _resolve_colocated(
-    label: str, given: schema.OtherJob, stack: str | None, folder: Path, found: Findings
+    label: str, given: schema.OtherJob, device: str, folder: Path, found: Findings
 ) -> schema.OtherJob:
     exchange, job = (
         _resolve_exchange(label, given.exchange, folder, found),
-        _resolve_job(given.job, given.workers, stack, folder, found),
+        _resolve_job(given.job, given.workers, device, folder, found),
     )
     return given.model_copy(update={"exchange": exchange, "job": job})
 
@@ -246,10 +247,9 @@ def _resolve_exchange(label: str, given: schema.Exchange, folder: Path, found: F
     return given  # noqa: RET504  # unchanged, if that went wrong
 
 
-def _resolve_job(given: schema.Job, workers: int, stack: str | None, folder: Path, found: Findings) -> schema.Job:
+def _resolve_job(given: schema.Job, workers: int, device: str, folder: Path, found: Findings) -> schema.Job:
     profile = None
-    if given.device is None:
-        given = given.model_copy(update={"device": default_device(stack)})
+    given = given.model_copy(update={"device": given.device or device})
     if given.model is not None:
         path = str((folder / given.model).resolve()) if models.is_config(given.model) else None
         with found.at("job", "model"):
@@ -282,9 +282,9 @@ def _resolve_job(given: schema.Job, workers: int, stack: str | None, folder: Pat
     if told is not None:
         compute = compute.model_copy(update={"mean": told})
     unknown = given.traced or (given.model is not None and profile is None)
-    if compute.mean is None and not unknown and (device := build_device(given, folder, found)) is not None:
+    if compute.mean is None and not unknown and (built := build_device(given, folder, found)) is not None:
         with found.at("job", "compute", "mean"):
-            compute = compute.model_copy(update={"mean": _mean_compute(given, device)})
+            compute = compute.model_copy(update={"mean": _mean_compute(given, built)})
     if overlap is None and _has_layers(given):
         first, bucket = (f"{size!r} B" for size in (DDP_OVERLAP.first, DDP_OVERLAP.bucket))
         overlap = schema.Overlap(first=first, bucket=bucket, exchanges=DDP_OVERLAP.exchanges, backward=None)

@@ -51,6 +51,7 @@ from simnet.scenario.network import build_network
 from simnet.scenario.parts import Part
 from simnet.scenario.resolve import build_policy, resolve
 from simnet.scenario.settings import apply_fields, full_key
+from simnet.scenario.topology import platform_chip
 from simnet.sparsifier_models.two_level import OWN, PREFIX, TwoLevelOptions
 from simnet.topologies.graphs import label
 from simnet.traces.source import Trainable
@@ -155,7 +156,7 @@ class Scenario:
         ways = {
             label: [
                 *([] if one.backward is None else [f"{100 * one.backward:.3g} % backward"]),
-                slowdown_told_of(self._device if one.trace is None else None, one.slowdown or 1.0),
+                slowdown_told_of(self.device if one.trace is None else None, one.slowdown or 1.0),
             ]
             for label, one in job.shardings.items()
         }
@@ -164,13 +165,14 @@ class Scenario:
         return "; ".join([*told, *(f"{label}: {', '.join(one)}" for label, one in ways.items())]) or None
 
     @property
-    def _device(self) -> DeviceProfile | None:
+    def device(self) -> DeviceProfile | None:
+        """Profile of the job's device; None if it is wrong."""
         return build_device(self.config.job, self.folder, Findings(self.document))
 
     @property
     def compute_time(self) -> PassTime | None:
         """Pass times of the model on the device; None if the compute time is given otherwise."""
-        job, device = self.config.job, self._device
+        job, device = self.config.job, self.device
         if device is None or job.compute.mean is None:
             return None
         with suppress(ValueError):
@@ -185,10 +187,17 @@ class Scenario:
 
     @property
     def warnings(self) -> list[str]:
-        """Sentences on valid but inconsistent settings."""
-        device = self._device
+        """Sentences on valid settings that may not be meant."""
+        device, found = self.device, self.document.found
         doubt = None if device is None else stack_doubt(device, sending_stack(self.config.network, self.folder))
-        return [doubt] if doubt else []
+        said = [doubt] if doubt else []
+        chip = platform_chip(self.config.network.topology, self.folder)
+        if device and chip not in ("", device.chip) and found(("job", "device")) is None:
+            said.append(f"No device profile is of {chip}, so that {device.name} computes; --device names another.")
+        schemes = (sparsifier_models.scheme(one.scheme) for one in self.config.exchanges.values())
+        if found(("job", "density")) == 1 and not all(one.traits.sends_all for one in schemes):
+            said.append("density 1 is 100 %: write 1% for one in a hundred.")
+        return said
 
     def only(self, names: Sequence[str]) -> Scenario:
         """Return the scenario with only the named policies. InputError: unknown policy."""

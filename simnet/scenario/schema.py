@@ -219,7 +219,7 @@ class Job(Part):
     device: File | None = Field(
         default=None,
         description="a device profile, or the file of one: what selecting costs, and how long a model computes; "
-        f"default: {DEFAULT_DEVICE}, under the stack gloo {GLOO_DEVICE}",
+        f"default: that of a platform's chip, else {DEFAULT_DEVICE}, under the stack gloo {GLOO_DEVICE}",
     )
     overlap: NameOr[Literal["none"], Overlap] | None = None
     strategy: Strategy | None = None

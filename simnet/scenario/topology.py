@@ -75,6 +75,17 @@ def sending(
     return software.graph, {"stack": software.stack, "software": software}
 
 
+def platform_chip(given: Topology, folder: Path) -> str:
+    """Return the chip of a platform's devices; "" of other topologies, or if it is not known."""
+    part = given.choice[1]
+    if not isinstance(part, topology_parts.PlatformNodes):
+        return ""
+    # Calibration takes long to import.
+    from simnet.cost_models.calibration.platform import load_platform
+
+    return load_platform(part.source(folder)).chip
+
+
 def cluster_file(given: Topology) -> str | None:
     """Return a topology's file name; None if the topology has no file."""
     part = given.choice[1]

@@ -19,11 +19,18 @@ from simnet.policies import Candidate, Fixed, Flexible
 from simnet.report import run_setup, wording
 from simnet.report.columns import Fields
 from simnet.report.paired import TIE, fastest
-from simnet.scenario import Run, Scenario
+from simnet.scenario import Run, Scenario, load
 from simnet.scenario.computing import sending_stack
 from simnet.scenario.resolve import candidate
 from simnet.studies.choosing.forecast import JobForecast, WholeJob, error_between
 from simnet.training.job.job import DDP_OVERLAP, Overlap, job_buckets, job_overlap
+
+FORMATS: dict[str, Callable[[float], str]] = {
+    "latency": format_seconds,
+    "bandwidth": format_bandwidth,
+    "density": lambda value: f"{100 * value:.3g} %",
+}
+"""Formatter of each quantity's values."""
 
 EFFORT = 0.25
 """Approximate CPU seconds spent on a sample of a job."""
@@ -118,21 +125,45 @@ def assumed(
     return Assumed(overlap, _default_effects(load, loaded, [one for one in among if one.label in near], here))
 
 
-def unsaid_fields(scenario: Scenario, given: Collection[str]) -> str:
-    """Return the defaults behind an answer as text, for scenario `base` those of all fields not in `given`."""
-    config, document, base = scenario.config, scenario.document, scenario.name == "base"
-    job, stack = config.job, sending_stack(config.network, scenario.folder)
-    links = {} if "network" in given else {"latency": format_seconds, "bandwidth": format_bandwidth}
-    known = {"workers": f"{config.workers:,} workers", "model": job.model}
-    for name, form in links.items():
-        value = getattr(config.network.topology.choice[1], name, None)
-        known[name] = f"{name} {form(value)}" if isinstance(value, float) else None
-    said = [text for name, text in known.items() if base and text and name not in given]
-    if job.compute.mean is not None and document.found(("job", "compute", "mean")) is None and not job.traced:
-        said.append(f"{format_seconds(job.compute.mean)} computing ({job.device or DEFAULT_DEVICE})")
-    if document.found(("network", "stack")) is None and config.network.topology.choice[0] not in ("file", "platform"):
-        said.append(f"stack {stack or 'ideal'}")
+def assumed_text(loaded: Scenario, run: Run | None = None, varied: Collection[str] = ()) -> str:
+    """Return what holds as in scenario `base`, and defaults, as text; not what is `varied`, by short names."""
+    config, document, base = loaded.config, loaded.document, loaded.name == "base"
+    job, (kind, topology) = config.job, config.network.topology.choice
+    usual = load("base").config if base else config
+    known = {"workers": f"{config.workers:,} workers"} if config.workers == usual.workers else {}
+    if kind == usual.network.topology.choice[0] == "star":
+        links, own = usual.network.topology.choice[1].arguments(), topology.arguments()
+        alike = [name for name in ("latency", "bandwidth") if own[name] == links[name] and name not in varied]
+        known |= {name: f"{name} " * (len(alike) < 2) + FORMATS[name](own[name]) for name in alike}
+    if isinstance(job.density, float) and not job.shardings and job.density in (usual.job.density, 1.0):
+        known["density"] = f"density {FORMATS['density'](job.density)}"
+    said = [text for name, text in known.items() if base and name not in varied]
+    said += filter(None, [_computing_assumed(loaded, base and job.model == usual.job.model)])
+    if document.found(("network", "stack")) is None and not (run is None and kind in ("file", "platform")):
+        name = run_setup.stack_name(run.job.network(0)) if run else sending_stack(config.network, loaded.folder)
+        said.append(f"stack {(name or 'ideal').removeprefix('ideal ')}")
+    if not job.shardings:
+        said += filter(None, [logic_text(loaded), "" if job.gradients.train else "accuracy ignored"])
     return ", ".join(said)
+
+
+def logic_text(loaded: Scenario) -> str:
+    """Return text on the share of the gradient's entries on which the logic of schemes runs; "" if on all."""
+    scale = loaded.config.job.scale
+    return f"logic on 1 entry in {scale:,.10g}" if scale > 1 else ""
+
+
+def _computing_assumed(loaded: Scenario, base_model: bool) -> str:
+    """Return text on the compute time of a model, with the device, precision and batch that it is known for."""
+    job, document, known = loaded.config.job, loaded.document, loaded.compute_time
+    default = document.found(("job", "device")) is None
+    name = (loaded.device and loaded.device.chip) or job.device if default else job.device
+    if known is None or job.traced or document.found(("job", "compute", "mean")) is not None:
+        return f"{name}" if default and not job.shardings else ""
+    batch = [] if not known.batch or job.batch else [f"batch {known.batch:,.10g}"]
+    how = [*([known.precision] if job.precision is None else []), *batch]
+    said = f"{job.model} in " * base_model + f"{format_seconds(known.seconds)} on {name}"
+    return f"{said} ({', '.join(how)})" if how else said
 
 
 def _exchange_labels(loaded: Scenario) -> list[Candidate]:

@@ -159,14 +159,14 @@ def job_summary(found: JobPrediction) -> Summary:
     details |= {"fastest": first[0] if first else None, "tied_with": first[1:], **found.evidence.figures()}
     unsure = [one.heading for one in COLUMNS if one.heading in ("fastest", "regret") and not several]
     policies = [found.run.policies[name] for name in found.totals]
-    warned = [f"Warning: {one}" for one in warning_lines(sample_warnings(job, policies))]
+    warnings = *found.scenario.warnings, *warning_lines(sample_warnings(job, policies))
     return Summary(
         answer=_job_answer(found, rows, dict(zip(found.ranked, likely.fastest.tolist(), strict=True))),
         columns=[one for one in COLUMNS if one.heading not in unsure],
         rows=rows,
-        evidence=found.evidence.line(),
-        assumed="accuracy ignored" if several else "",
-        depends_on=" ".join([*warned, *assumptions.assumption_notes(found.scenario, found.run)]),
+        evidence=" ".join([*(f"Warning: {one}" for one in warnings), found.evidence.line()]),
+        assumed=assumptions.assumed_text(found.scenario, found.run),
+        depends_on=" ".join(assumptions.assumption_notes(found.scenario, found.run)),
         details=details,
         notes=_job_notes(found),
     )

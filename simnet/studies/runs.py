@@ -33,7 +33,7 @@ from simnet.scenario import Run, Scenario
 from simnet.scenario.identity import request
 from simnet.scenario.resolve import candidate
 from simnet.scenario.topology import cluster_file
-from simnet.studies.assumptions import assumed, overlap_assumed
+from simnet.studies.assumptions import assumed, assumed_text, overlap_assumed
 from simnet.studies.codes import with_codes
 from simnet.studies.job_totals import judgement, rivals
 from simnet.studies.samples import sample_warnings, warning_lines
@@ -253,6 +253,7 @@ def _run_facts(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]
         "device": _relevant_device(loaded, built.job),
         "computing": loaded.computing,
         "compute_time": None if loaded.compute_time is None else loaded.compute_time.figures(),
+        "assumed": f"{assumed_text(loaded, built)}.",
         "overlap": overlap_assumed(loaded, built, None if built.job.failures else took),
         "barrier": built.job.barrier,
         "strategy": None if own is None else _strategy_summary(own, built.job.deadline),

@@ -20,6 +20,7 @@ from simnet.report.cost_summary import throughput, throughput_sentences
 from simnet.report.summary import Summary, interval_text, percent, table_columns
 from simnet.scenario import Scenario
 from simnet.scenario.job_parts import Sharding
+from simnet.studies.assumptions import assumed_text
 from simnet.training.job.job import Job
 from simnet.training.parallel.graph import CollectiveCall, StepMemory, StepTiming
 from simnet.training.parallel.placing import PlacedStep
@@ -163,7 +164,7 @@ def step_summary(scenario: Scenario, *, calls: bool = False) -> Summary:
     rows = [one.row() | _limit_figures(one) for one in found]
     return Summary(
         answer=answer, columns=table_columns("step ways"), rows=rows, details=details, notes=_notes(scenario, best),
-        evidence=NEVER_COMPARED.line(), assumed=_slowdown_assumed(best),
+        evidence=NEVER_COMPARED.line(), assumed=_assumed(scenario, best),
     )  # fmt: skip
 
 
@@ -188,7 +189,7 @@ def _one_way(scenario: Scenario, one: ShardedStep, calls: bool) -> Summary:
         columns=table_columns("step calls" if calls else "step parts"),
         rows=one.calls() if calls else one.parts(),
         evidence=NEVER_COMPARED.line() + level,
-        assumed=_slowdown_assumed(one),
+        assumed=_assumed(scenario, one),
         details=details,
         notes=[*_notes(scenario, one), *_memory_notes(one)],
     )
@@ -204,10 +205,9 @@ def _step_answer(one: ShardedStep) -> str:
     return f"{took}, {percent(one.utilisation)} utilisation{held}."
 
 
-def _slowdown_assumed(one: ShardedStep) -> str:
-    if one.sharding.trace is not None:
-        return ""
-    return f"slowed {one.sharding.slowdown:.3g}x ({SLOWDOWNS[0]:g}-{SLOWDOWNS[1]:g}) by collectives"
+def _assumed(scenario: Scenario, one: ShardedStep) -> str:
+    slowed = f", slowed {one.sharding.slowdown or 1:.3g}x ({SLOWDOWNS[0]:g}-{SLOWDOWNS[1]:g}) by collectives"
+    return assumed_text(scenario) + ("" if one.sharding.trace is not None else slowed)
 
 
 def _shared_figures(scenario: Scenario, one: ShardedStep) -> dict[str, Any]:

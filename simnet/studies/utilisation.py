@@ -27,6 +27,7 @@ from simnet.policies import Candidate
 from simnet.report.summary import Summary, interval_text, percent, table_columns
 from simnet.scenario import Scenario
 from simnet.schedule import Schedule
+from simnet.studies.assumptions import assumed_text
 from simnet.training.job.job import Job, create_sparsifier, gradient_buckets, job_overlap
 from simnet.training.job.local_steps import start_strategy
 
@@ -281,6 +282,7 @@ def utilisation_summary(
         columns=COLUMNS if own is not None else COLUMNS[:2],
         rows=rows,
         evidence=NEVER_COMPARED.line(),
+        assumed=assumed_text(scenario),
         details=details,
         notes=[*([f"Computing: {scenario.computing}."] if scenario.computing else []), *_exchange_notes(linked)],
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -54,7 +53,6 @@ def step(
     ('compute', True)
     """
     from simnet.scenario import load
-    from simnet.studies.assumptions import unsaid_fields
     from simnet.studies.utilisation import read_share
 
     goals = [read_share(one, "--goal") for one in word_list(goal) or ()]
@@ -69,15 +67,12 @@ def step(
 
         if goals:
             raise InputError("is for exchanges of whole gradients or models, not for sharded steps", file="--goal")
-        found = step_summary(loaded, calls=calls)
-    elif calls:
+        return step_summary(loaded, calls=calls)
+    if calls:
         raise InputError("is for sharded steps; --sharding says which, as ddp or fsdp2", file="--calls")
-    else:
-        from simnet.studies.iteration import exchange_summary
+    from simnet.studies.iteration import exchange_summary
 
-        found = exchange_summary(loaded, wanted, goals, off)
-    said = [unsaid_fields(loaded, given), found.assumed]
-    return replace(found, assumed=", ".join(filter(None, said)))
+    return exchange_summary(loaded, wanted, goals, off)
 
 
 def _request(scenario: str | Path, given: dict[str, Any]) -> tuple[str | Path, dict[str, Any]]:

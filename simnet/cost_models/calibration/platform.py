@@ -125,8 +125,8 @@ class NodeNetwork(_PlatformPart):
 class Platform(_PlatformPart):
     """A hardware platform from vendor specifications: nodes of devices joined by `inner`; one node without `outer`.
 
-    `devices_per_node` are the devices, or ranks of a host, on a full node. Of libraries, `rccl` counts as `nccl`; the
-    others count schedules: `openmpi` (from 4.1 on) those of its own tables, `mpi` and `gloo` the fastest.
+    `devices_per_node` are the devices of a `chip`, or ranks of a host, on a full node. Of libraries, `rccl` counts as
+    `nccl`; the others count schedules: `openmpi` (from 4.1 on) those of its own tables, `mpi` and `gloo` the fastest.
     """
 
     name: _Name
@@ -134,6 +134,7 @@ class Platform(_PlatformPart):
     sources: Annotated[tuple[Annotated[str, Field(max_length=1000)], ...], Field(max_length=50)] = ()
     devices_per_node: Annotated[int, Field(ge=1, le=4096)]
     generation: Annotated[str, one_of("generation", GENERATIONS)]
+    chip: _Name = ""
     library: Literal["nccl", "rccl", "mpi", "openmpi", "gloo"] = "nccl"
     inner: NodeLink
     outer: NodeNetwork | None = None

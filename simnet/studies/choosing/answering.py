@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from simnet.base import units
 from simnet.base.units import determined, finite, format_bandwidth, format_seconds
@@ -13,28 +13,15 @@ from simnet.report import run_setup, wording
 from simnet.report.cost_summary import throughput
 from simnet.report.paired import START_COLUMNS
 from simnet.report.summary import Summary, percent, table_columns, three_digits
-from simnet.scenario import Scenario, load
+from simnet.studies.assumptions import FORMATS, assumed_text
 from simnet.studies.choosing.flips import Flip
 from simnet.studies.choosing.forecast import Gain, JobForecast
 from simnet.studies.choosing.ranking import Ranking
 from simnet.studies.codes import computing_told, costs_told
 from simnet.studies.samples import sample_warnings, warning_lines
 
-if TYPE_CHECKING:
-    pass
-
 COLUMNS = table_columns("choose")
 """Columns of the table."""
-
-FORMATS: dict[str, Callable[[float], str]] = {
-    "latency": format_seconds,
-    "bandwidth": format_bandwidth,
-    "density": lambda value: f"{100 * value:.3g} %",
-}
-"""Formatter of each quantity's values."""
-
-BASE = "base"
-"""Name of the scenario that supplies the defaults of a request."""
 
 _PARTS = ("compute_s", "select_s", "select_low_s", "select_high_s")
 
@@ -46,18 +33,20 @@ _NAMED = 2
 
 def ranking_summary(found: Ranking) -> Summary:
     """Return a ranking as a summary."""
+    overlap, effects = found.assumed.overlap, found.assumed.depends if found.exact else ()
+    mixed = run_setup.mixed_overlap(overlap)
     return Summary(
         answer=_answer(found),
         columns=COLUMNS,
         rows=list(_rows(found)),
-        evidence=evidence_text(found.evidence),
-        assumed=assumed_text(found.loaded, found),
-        depends_on=_depends_text(found),
+        evidence=" ".join([*(f"Warning: {one}" for one in found.loaded.warnings), evidence_text(found.evidence)]),
+        assumed=f"{assumed_text(found.loaded, found.run)}.",
+        depends_on=" ".join(filter(None, [mixed, _depends_text(found)])),
         next=_next_text(found),
         details=_details(found),
         notes=[
             *_notes(found),
-            *found.assumed._replace(depends=found.assumed.depends if found.exact else ()).sentences(),
+            *found.assumed._replace(overlap=None if mixed else overlap, depends=effects).sentences(),
         ],
     )
 
@@ -179,33 +168,6 @@ def evidence_text(evidence: Evidence) -> str:
     return f"{evidence.level}: here {here}; {known}." if here else f"{evidence.level}: {known}."
 
 
-def assumed_text(loaded: Scenario, found: Ranking | None = None) -> str:
-    """Return text on the values taken from the scenario ``base``, and on defaults."""
-    config, document, said = loaded.config, loaded.document, list[str]()
-    if loaded.name == BASE:
-        base = load(BASE).config
-        kind, topology = config.network.topology.choice
-        links, usual = topology.arguments(), base.network.topology.choice[1].arguments()
-        as_base = kind == base.network.topology.choice[0]
-        said += [f"{config.workers} workers"] * (config.workers == base.workers)
-        said += [str(config.job.model)] * (config.job.model == base.job.model)
-        for name in ("latency", "bandwidth"):
-            said += [f"{name} {FORMATS[name](usual[name])}"] * (as_base and links.get(name) == usual[name])
-        if config.job.density == base.job.density and isinstance(base.job.density, float):
-            said.append(f"density {FORMATS['density'](base.job.density)}")
-    if found is not None:
-        job = found.run.job
-        if document.found(("job", "device")) is None:
-            said.append(job.device.name)
-        if loaded.compute_time is not None:
-            said.append(f"{format_seconds(job.compute.mean)} computing")
-        if document.found(("network", "stack")) is None:
-            said.append(f"stack {run_setup.stack_name(job.network(0))}")
-        if config.job.gradients.train is None:
-            said.append("accuracy ignored")
-    return f"{', '.join(said)}." if said else ""
-
-
 def _depends_text(found: Ranking) -> str:
     """Return text on the link, density and worker values at which the fastest exchange changes."""
     if not found.flips:
@@ -274,7 +236,7 @@ def _notes(found: Ranking) -> list[str]:
             f"{format_seconds(one.latency)} and {format_bandwidth(one.bandwidth)}."
         )
     warned = warning_lines(sample_warnings(run.job, map(Fixed, among)))
-    said += [f"Warning: {one}" for one in (*found.loaded.warnings, *warned)]
+    said += [f"Warning: {one}" for one in warned]
     said += costs_told(run.job.device, among, run.job.source.workers)
     return [*said, *computing_told([found.loaded.computing]), *found.held.sentences()]
 

@@ -18,10 +18,12 @@ from simnet.base.processes import Pool
 from simnet.base.progress import track_progress
 from simnet.base.units import determined
 from simnet.policies.moo import Moo
+from simnet.report.run_setup import mixed_overlap
 from simnet.report.summary import WIDTH, Column, Summary, percent, table_columns
 from simnet.report.wording import lead_text, listed
+from simnet.studies.assumptions import assumed_text
 from simnet.studies.choosing import whole_job
-from simnet.studies.choosing.answering import assumed_text, evidence_text
+from simnet.studies.choosing.answering import evidence_text
 from simnet.studies.choosing.choices import exchange_kind
 from simnet.studies.choosing.closed_forms import AGREE, QUANTITIES, ClosedForms, closed_forms
 from simnet.studies.choosing.maps import Map, map_of
@@ -133,6 +135,7 @@ def cell_row(asked: CellRequest, cell: Cell, report: Callable[[float], None] = l
         "tied_with": sorted(found.tied),
         "times_s": {row.label: row.seconds / row.iterations for row in found.rows},
         "evidence": evidence_text(found.evidence),
+        "depends_on": mixed_overlap(found.assumed.overlap),
     }
 
 
@@ -148,7 +151,7 @@ def _table_summary(asked: CellRequest, values: Mapping[str, Sequence[str]], rows
         for row, value in zip(shown, numbers, strict=True):
             row[key] = value
     for row, found in zip(shown, rows, strict=True):
-        row |= {name: one for name, one in found.items() if name != "evidence"}
+        row |= {name: one for name, one in found.items() if name not in ("evidence", "depends_on")}
     columns += table_columns("choose grid")
     refused = [f"{key}: {row['refused']}" for key, row in zip(map(str, shown), rows, strict=True) if "refused" in row]
     loaded = asked.load((), ())
@@ -157,7 +160,8 @@ def _table_summary(asked: CellRequest, values: Mapping[str, Sequence[str]], rows
         columns=columns,
         rows=shown,
         evidence=next((one["evidence"] for one in rows if "evidence" in one), ""),
-        assumed=assumed_text(loaded),
+        assumed=assumed_text(loaded, varied=values),
+        depends_on=next((one["depends_on"] for one in rows if one.get("depends_on")), ""),
         notes=refused,
         next="choose without --grid says what each takes in one cell",
     )
@@ -220,7 +224,8 @@ def _map_summary(
         ],
         rows=made.rows(),
         evidence=evidence_text(found.evidence),
-        assumed=assumed_text(found.loaded, found),
+        assumed=assumed_text(found.loaded, found.run, names),
+        depends_on=mixed_overlap(found.assumed.overlap),
         details={"shares": shares, "simulated": simulated, "cells": int(made.which.size)},
         plots={"map": partial(draw_fastest, title, made.x.drawn, made.y.drawn, made.names)},
         next=f"--out map.html, .png, .svg or .csv{'; --out policy.json for run time' * of_links}",

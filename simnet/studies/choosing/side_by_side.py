@@ -17,7 +17,8 @@ from simnet.report.learning import learning_summaries
 from simnet.report.summary import Summary, percent, table_columns
 from simnet.report.wording import lead_text, listed
 from simnet.scenario import Run, Scenario
-from simnet.studies.choosing.answering import COLUMNS, assumed_text, evidence_text, ranking_summary, to_best_text
+from simnet.studies.assumptions import assumed_text
+from simnet.studies.choosing.answering import COLUMNS, evidence_text, ranking_summary, to_best_text
 from simnet.studies.choosing.memory_filter import held_on_job
 from simnet.studies.choosing.ranking import Load, rank
 from simnet.studies.job_totals import JobTotal, computing_factors, evidence_of_job, judged, messages_of, total_of

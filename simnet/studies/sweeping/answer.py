@@ -17,6 +17,7 @@ from simnet.report import summary as summaries
 from simnet.report.drawing import Plot
 from simnet.report.paired import START_COLUMNS
 from simnet.report.table_figure import draw_table
+from simnet.studies.assumptions import logic_text
 from simnet.studies.codes import computing_told
 from simnet.studies.fastest_map import MapAxis, draw_fastest
 from simnet.studies.sweeping.grid import AxisColumn
@@ -77,6 +78,8 @@ def grid_answer(table: pd.DataFrame, planned: Plan) -> GridAnswer:
         f"cell {cell} ({planned.cells[cell]}){', ' * bool(policy)}{policy}: {status}: {message}"
         for cell, policy, status, message in left[["cell", "policy", "status", "message"]].to_numpy().tolist()
     ]
+    overlap, mixed = _overlap_text(table)
+    trained = table["accuracy"].notna().any()
     answer = _where_who_wins(cells, by, bound, measure)
     if why:
         several = left["cell"].nunique()
@@ -85,7 +88,8 @@ def grid_answer(table: pd.DataFrame, planned: Plan) -> GridAnswer:
         answer=answer,
         **_times(cells, by, bound),
         evidence=_evidence(table, cells),
-        assumed="" if table["accuracy"].notna().any() else "accuracy ignored.",
+        assumed=", ".join(filter(None, [logic_text(planned.base), "" if trained else "accuracy ignored"])),
+        depends_on=overlap if mixed else "",
         details={
             "scenario": planned.base.name,
             "seed": planned.base.config.seed,
@@ -93,7 +97,7 @@ def grid_answer(table: pd.DataFrame, planned: Plan) -> GridAnswer:
             "cells": json.loads(table.to_json(orient="records", double_precision=15)),
         },
         plots=_figures(table, planned, by),
-        notes=[*why, *sweep_notes(table)],
+        notes=[*why, *sweep_notes(table), *([] if mixed else [overlap])],
         exit_code=1 if why else 0,
         cells=table,
     )
@@ -311,13 +315,19 @@ def _evidence(table: pd.DataFrame, cells: Sequence[_Cell]) -> str:
 
 def sweep_notes(table: pd.DataFrame) -> list[str]:
     """Return text lines on assumptions, and on the sources of times."""
-    during = list(dict.fromkeys(table["policy"][table["overlapped"].fillna(value=False).astype(bool)]))
-    overlap = "Overlap: none; exchanges begin after the backward pass."
-    if during:
-        overlap = f"Overlap: {wording.listed(during)} during the backward pass, in buckets; others after it."
     apart = []
     if START_COLUMNS[0] in table:
         cells = table.loc[table[START_COLUMNS[0]].notna(), "cell"].nunique()
         leaders = f"leaders of {cells} cell{'s' * (cells != 1)} take {' to '.join(START_COLUMNS)} of sweep.csv"
         apart = [f"If workers enter a little apart, {leaders}; where these overlap, they are tied."]
-    return [*apart, *computing_told(table["computing"]), overlap]
+    return [*apart, *computing_told(table["computing"])]
+
+
+def _overlap_text(table: pd.DataFrame) -> tuple[str, bool]:
+    """Return text on the policies whose exchanges overlap the backward pass, and whether some do not."""
+    overlaps = table["overlapped"].fillna(value=False).astype(bool)
+    during, after = (list(dict.fromkeys(table["policy"][one])) for one in (overlaps, ~overlaps))
+    if not during:
+        return "Overlap: none; exchanges begin after the backward pass.", False
+    without = f"{wording.listed(after)} timed without it; " if after else ""
+    return f"Overlap: {without}{wording.listed(during)} during the backward pass, in buckets.", bool(after)
