@@ -35,7 +35,7 @@ from simnet.policies import Candidate, Fixed, Flexible, Monitor, OneStepOracle, 
 from simnet.scenario import load
 from simnet.traces import synthetic
 from simnet.training.advise import estimator
-from simnet.training.advise.policy import Advised
+from simnet.training.advise.adviser import Advised
 from simnet.training.job.job import Compute, Job
 from simnet.training.job.running import run_policy
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from simnet.scenario import load
 from simnet.studies.choosing.closed_forms import closed_forms
-from simnet.studies.choosing.maps import map_of
+from simnet.studies.choosing.grids import map_of
 from simnet.studies.choosing.whole_job import candidates_of, decide_job
 
 CELLS, LIMIT = 1000, 1.0

@@ -12,9 +12,8 @@ from simnet import topologies
 from simnet.network import Network
 from simnet.network.weather import Weather, steps
 from simnet.policies import Fixed, OneStepOracle, Ramp, TimingOutcome
-from simnet.training.advise.adviser import FACTOR_SPREAD, Adviser, ExchangeCost, probe_bytes
+from simnet.training.advise.adviser import FACTOR_SPREAD, Advised, Adviser, ExchangeCost, probe_bytes
 from simnet.training.advise.estimator import Estimator, WeightedTimes
-from simnet.training.advise.policy import Advised
 from simnet.training.job.exchange import exposed_after_backward, total_communication
 from simnet.training.job.running import run_policy
 

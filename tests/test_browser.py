@@ -14,8 +14,7 @@ import pytest
 from commands import invoke
 from simnet import scenarios
 from simnet.report import figures
-from simnet.report.html import report
-from simnet.report.page_data import POINTS
+from simnet.report.html import POINTS, report
 from test_report import HOSTILE, joined, summary_of, weather_driven
 
 pytestmark = pytest.mark.browser

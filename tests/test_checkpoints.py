@@ -21,7 +21,7 @@ from simnet.policies.moo import DensitySearch, Moo
 from simnet.strategies import SGD
 from simnet.studies import runs
 from simnet.traces.live import train
-from simnet.training.advise.policy import Advised
+from simnet.training.advise.adviser import Advised
 from simnet.training.job import checkpoint
 from simnet.training.job.checkpoint import Checkpoint
 from simnet.training.job.job import Compute, LocalSteps, Overlap

@@ -16,8 +16,7 @@ from simnet.policies import Candidate, Fixed
 from simnet.scenario import load
 from simnet.strategies import SGD, Averaging, Replicas, create
 from simnet.training.job.checkpoint import Checkpoint
-from simnet.training.job.elastic import Absence, Churn, WorkerPresence, deadline_at
-from simnet.training.job.job import Compute, LocalSteps
+from simnet.training.job.job import Absence, Churn, Compute, LocalSteps, WorkerPresence, deadline_at
 from simnet.training.job.local_steps import start_strategy
 from simnet.training.job.running import run_policy
 
@@ -234,7 +233,7 @@ def test_absences_at_random_have_the_means_they_are_given_and_do_not_depend_on_w
 @pytest.mark.parametrize("name", ["dataparallel", "diloco", "streaming"])
 def test_jobs_with_workers_that_come_and_go_resume_to_the_same(name, tmp_path):
     options = {"dataparallel": {"inner": SGD(0.1)}, "diloco": {"period": 3}, "streaming": {"period": 6, "fragments": 2}}
-    own = start_strategy(Source(4), name, options[name], TOPK, bucket=math.inf)
+    own = start_strategy(Source(4), LocalSteps(name, options[name], 1, math.inf), TOPK)
     one = job(
         LocalSteps(name, options[name], own.steps, math.inf),
         compute=Compute(COMPUTE, spread=0.5), iterations=12, churn=Churn(0.1, 0.05, notice=False), patience=0.01,

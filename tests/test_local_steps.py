@@ -38,7 +38,7 @@ SETTINGS = {
 
 def strategy(name, bucket=WHOLE, candidate=DENSE, workers=4, **options):
     options = options or SETTINGS[name]
-    steps = start_strategy(Source(workers), name, options, candidate, bucket=bucket).steps
+    steps = start_strategy(Source(workers), LocalSteps(name, options, 1, bucket), candidate).steps
     return LocalSteps(name, options, steps, bucket)
 
 
@@ -86,7 +86,7 @@ def learning(**changes):
 
 def trained(name, options, *, candidate=DENSE, iterations=6, dirichlet=None):
     source = learning(dirichlet=dirichlet)
-    steps = start_strategy(source, name, options, candidate, bucket=WHOLE).steps
+    steps = start_strategy(source, LocalSteps(name, options, 1, WHOLE), candidate).steps
     job = job_on(star(), 4, iterations, source=source, strategy=LocalSteps(name, options, steps, WHOLE))
     return run_policy(job, "p", Fixed(candidate)).iterations
 
@@ -159,7 +159,7 @@ def test_a_policy_chooses_the_exchange_and_the_density_of_each_outer_step():
 @given(st.lists(st.integers(0, 2), min_size=2, max_size=6), st.integers(0, 2**32 - 1))
 def test_what_one_scheme_keeps_back_the_next_one_sends(bucket, turns, seed):
     source = Source(3)
-    made = start_strategy(source, "dataparallel", {"inner": SGD(0.1)}, AG, bucket=bucket)
+    made = start_strategy(source, LocalSteps("dataparallel", {"inner": SGD(0.1)}, 1, bucket), AG)
     for scheme, options in (("oktopk", {}), ("artopk", {"collective": "ring"})):
         made.offer(Averaging(scheme, 0.1, options, bucket=60 * 4 if scheme == "artopk" else bucket))
     draws = np.random.default_rng(seed)

@@ -10,11 +10,10 @@ import pytest
 from jobs import AG, DENSE, RING, Source, job_on, star
 from simnet.policies import Fixed, Flexible, Monitor
 from simnet.strategies import SGD
-from simnet.training.advise import policy as advice
-from simnet.training.advise.policy import Advised
+from simnet.training.advise import adviser as advice
+from simnet.training.advise.adviser import Advised
 from simnet.training.job.checkpoint import Checkpoint
-from simnet.training.job.elastic import Churn
-from simnet.training.job.job import Compute, LocalSteps
+from simnet.training.job.job import Churn, Compute, LocalSteps
 from simnet.training.job.running import run_policy
 
 COMING_AND_GOING = {

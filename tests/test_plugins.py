@@ -15,7 +15,7 @@ from simnet.collectives import registry
 from simnet.cost_models.calibration.readers import log_format, read_measurements
 from simnet.cost_models.costs.devices import device_names, load_device
 from simnet.scenario import load
-from simnet.scenario.identity import identity
+from simnet.scenario.runner import identity
 from simnet.sparsifier_models import create
 from simnet.verbs import app
 

@@ -14,7 +14,7 @@ from simnet.cost_models import costs
 from simnet.network import Network
 from simnet.network.weather import PROFILES, Weather, constant, profile_state, steps
 from simnet.policies import Candidate, Flexible, Monitor, PolicyContext, Ramp, closed_form, density_at
-from simnet.policies.flexible import probe_pairs
+from simnet.policies.protocol import probe_pairs
 from simnet.schedule import Schedule
 from simnet.validate.published import schedule_shares
 

@@ -21,8 +21,7 @@ from hypothesis import strategies as st
 
 from simnet.report import figures
 from simnet.report.answers import ranking, run_answer, sentence
-from simnet.report.html import report
-from simnet.report.page_data import POINTS, embedded, page_data
+from simnet.report.html import POINTS, embedded, page_data, report
 from simnet.report.run_summary import RunFacts, spread_summary, summarize
 from simnet.report.summary import three_digits
 from simnet.report.timeline import RecordedTimeline, message_sample, write_timeline

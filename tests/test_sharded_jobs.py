@@ -16,8 +16,7 @@ from simnet.collectives import registry
 from simnet.cost_models.costs.layers import Layer
 from simnet.cost_models.costs.models import load_model
 from simnet.scenario import Run, load
-from simnet.scenario.identity import identity
-from simnet.scenario.runner import results_of
+from simnet.scenario.runner import identity, results_of
 from simnet.training.job.checkpoint import Checkpoint
 from simnet.training.job.record import PolicyResult
 from simnet.training.job.running import run_policy

@@ -30,7 +30,7 @@ from simnet.scenario import load
 from simnet.scenario.finding import Source
 from simnet.scenario.runner import run_here
 from simnet.scenario.settings import full_key
-from simnet.studies.sweeping import cell, grid, schedulers, work
+from simnet.studies.sweeping import cell, grid, work
 from simnet.traces.synthetic import SyntheticSource
 from simnet.training.job.running import run_policy
 
@@ -702,8 +702,8 @@ def test_a_scheduler_that_is_not_there_is_told(here, scheduler, tiny, tmp_path, 
 
 @pytest.mark.extras
 def test_jobs_of_a_cluster_give_the_same_bytes_and_leave_no_files_of_their_own(swept, tiny, tmp_path, monkeypatch):
-    local = partial(schedulers.run_on_slurm, cluster="local")
-    monkeypatch.setattr(schedulers, "run_on_slurm", local)
+    local = partial(work.run_on_slurm, cluster="local")
+    monkeypatch.setattr(work, "run_on_slurm", local)
     did(tiny, *GRID, "--out", tmp_path, "--on", "slurm:jobs=3,timeout_min=5")
     assert contents(tmp_path) == contents(swept[0])
 
@@ -711,11 +711,11 @@ def test_jobs_of_a_cluster_give_the_same_bytes_and_leave_no_files_of_their_own(s
 @pytest.mark.extras
 def test_a_job_that_dies_loses_its_cells_alone(tiny, tmp_path, monkeypatch):
     tasks = [(Source(str(tiny)), "other") for _ in range(4)] + [(Source(str(tiny)), "deadly")]
-    found = dict(schedulers.run_on_slurm(tasks, "slurm:jobs=5", tmp_path / "jobs", cluster="local"))
+    found = dict(work.run_on_slurm(tasks, "slurm:jobs=5", tmp_path / "jobs", cluster="local"))
     assert [found[number].kind for number in range(5)] == ["refused"] * 5
-    monkeypatch.setattr(schedulers, "run_share", dies_of_the_last)
+    monkeypatch.setattr(work, "run_share", dies_of_the_last)
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
-    found = dict(schedulers.run_on_slurm(tasks, "slurm:jobs=5", tmp_path / "jobs", cluster="local"))
+    found = dict(work.run_on_slurm(tasks, "slurm:jobs=5", tmp_path / "jobs", cluster="local"))
     assert [found[number].kind for number in range(5)] == ["refused"] * 4 + ["lost"]
     assert "did not finish" in found[4].content
     assert not (tmp_path / "jobs").exists()

@@ -1,12 +1,14 @@
 """Policies that choose the exchange and density of each iteration: fixed, flexible, one-step oracle, Moo."""
 
 from simnet.policies.candidate import Candidate, check_distinct, closed_form
-from simnet.policies.flexible import Aggregate, Flexible, Monitor, probe_pairs
 from simnet.policies.protocol import (
     Adaptive,
+    Aggregate,
     Decision,
     Fixed,
+    Flexible,
     Measures,
+    Monitor,
     Observation,
     OneStepOracle,
     Policy,
@@ -14,6 +16,7 @@ from simnet.policies.protocol import (
     Ramp,
     TimingOutcome,
     density_at,
+    probe_pairs,
 )
 
 __all__ = [

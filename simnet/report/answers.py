@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds
-from simnet.report import calls, cost_summary, learning, run_events, run_setup, seeds, wording
+from simnet.report import cost_summary, learning, run_setup, seeds, wording
 from simnet.report.columns import Fields
 from simnet.report.paired import TIE, start_ranges
 from simnet.report.results import joined, round_iterations
@@ -131,12 +131,11 @@ def leaders(summary: RunSummary) -> list[str]:
     first = summary.get("first_to_target")
     if known_of(summary, "learning") and first is not None:
         return [first["policy"], *first["tied_with"]]
-    order = [name for name in ranking(summary) if ranked(summary["policies"][name]) and name != summary["bound"]]
-    winner = summary["winner"]
-    if not order or winner is None:
-        return []
-    same = (winner["policy"], *winner["tied_with"])
-    return [name for name in order if name in (order[0], *same) or (_chance(summary, name) or 0.0) >= wording.TIED]
+    return [] if summary["winner"] is None else _tied_by_time(summary, _ranked_names(summary))
+
+
+def _ranked_names(summary: RunSummary) -> list[str]:
+    return [name for name in ranking(summary) if ranked(summary["policies"][name]) and name != summary["bound"]]
 
 
 def ranking(summary: RunSummary) -> list[str]:
@@ -200,7 +199,7 @@ def run_notes(summary: RunSummary) -> list[str]:
         *cost_summary.throughput_sentences(rates),
         *cost_summary.describe_memory(known_of(summary, "memory"), summary.get("memory")),
         *ran_on(summary),
-        *(f"Call {', '.join(row)}" for row in calls.call_rows(calibration["calls"])),
+        *(f"Call {', '.join(row)}" for row in run_setup.call_rows(calibration["calls"])),
         *(f"Job {', '.join(row)}" for row in share_rows(summary)),
     ]
 
@@ -216,12 +215,12 @@ def what_happened(summary: RunSummary) -> list[str]:
             "whole jobs do not."
         )
     stops = ((name, stop) for name, one in summary["policies"].items() for stop in one["stops"])
-    return said + [run_events.describe_stop(name, stop, MAIN) for name, stop in stops]
+    return said + [run_setup.describe_stop(name, stop, MAIN) for name, stop in stops]
 
 
 def share_rows(summary: RunSummary) -> list[tuple[str, ...]]:
     """Return table rows, as text cells, of the jobs that shared the network; empty for a job alone."""
-    return run_events.event_share_rows({name: one["shares"] for name, one in summary["policies"].items()})
+    return run_setup.event_share_rows({name: one["shares"] for name, one in summary["policies"].items()})
 
 
 def switching(summary: RunSummary) -> str | None:
@@ -244,8 +243,7 @@ def _chance(summary: RunSummary, name: str) -> float | None:
 
 def _outcome(summary: RunSummary) -> str:
     """Return a sentence on the fastest policy or the tied ones, and the lead over the next."""
-    order = [name for name in ranking(summary) if ranked(summary["policies"][name]) and name != summary["bound"]]
-    order.sort(key=lambda name: _seconds(summary, name))
+    order = sorted(_ranked_names(summary), key=lambda name: _seconds(summary, name))
     if not order:
         return _nobody(summary)
     winners = leaders(summary) if not known_of(summary, "learning") else _tied_by_time(summary, order)

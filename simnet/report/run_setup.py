@@ -1,21 +1,133 @@
-"""The setting of a run, for people and programs: stack, device, link sharing, barrier, strategy, overlap."""
+"""The setting of a run, for people and programs: stack, device, calibrated calls, link sharing, strategy, overlap."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Any, get_args
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, get_args
 
 from simnet.base.quantities import TIME, Notation, parameter_hints
-from simnet.base.units import format_seconds
+from simnet.base.units import NOT_DETERMINED, determined, format_bytes, format_seconds
 from simnet.cost_models.costs.devices import DeviceOp, DeviceProfile
+from simnet.cost_models.evidence.conditions import Evidence
 from simnet.network import STACKS, Network, Sharing, Stack
 from simnet.network.stack import name_of
-from simnet.report.calls import describe_calibration
 from simnet.report.columns import Fields
 from simnet.report.wording import lead_text, listed
+
+if TYPE_CHECKING:
+    from simnet.cost_models.calibration.software import CalibratedSoftware, CallPrediction
+    from simnet.training.job.record import Interruption
+
+UNKNOWN = "nothing is known of it: links alone"
+"""Why a call has no interval."""
+
+
+def calibration_summary(software: CalibratedSoftware, exchanges: Mapping[str, Sequence[CallPrediction]]) -> Fields:
+    """Return the calibration entry of summary.json: cluster file, stack, coverage and a row per kind of call."""
+    model, calls = software.model, call_summaries(exchanges)
+    return {
+        "file": software.file, "stack": model.stack, "used": True, "coverage": model.coverage, "calls": calls,
+    }  # fmt: skip
+
+
+def call_summaries(exchanges: Mapping[str, Sequence[CallPrediction]]) -> list[Fields]:
+    """Return a row per exchange, collective, algorithm, ranks and nodes: sizes and the widest relative interval.
+
+    If the data do not determine the interval, its ends are None and the entry `interval` says so.
+    """
+    kinds: dict[tuple[Any, ...], list[CallPrediction]] = {}
+    for label, known in exchanges.items():
+        for one in known:
+            kinds.setdefault((label, one.operation, one.algorithm, one.ranks, one.nodes), []).append(one)
+    return [_call_summary(kind, same) for kind, same in kinds.items()]
+
+
+def _call_summary(kind: Sequence[Any], same: Sequence[CallPrediction]) -> Fields:
+    found = [one.prediction.corrected() for one in same if one.prediction is not None]
+    # One that extrapolates tells more than one that does not.
+    worst = max(found, key=lambda one: (one.extrapolates, one.high / one.low), default=None)
+    low = float(f"{min((one.low / one.seconds for one in found), default=1.0):.4g}")
+    high = float(f"{max((one.high / one.seconds for one in found), default=1.0):.4g}")
+    known = determined(low, high)
+    return {
+        **dict(zip(("exchange", "collective", "algorithm", "ranks", "nodes"), kind, strict=True)),
+        "smallest_B": float(f"{min(one.nbytes for one in same):.6g}"),
+        "largest_B": float(f"{max(one.nbytes for one in same):.6g}"),
+        "low": low if known else None,
+        "high": high if known else None,
+        **({} if known else {"interval": NOT_DETERMINED}),
+        "extrapolates": worst is None or worst.extrapolates,
+        "why": UNKNOWN if worst is None else worst.why,
+    }
+
+
+def calls_evidence(found: Sequence[Mapping[str, Any]]) -> Evidence:
+    """Return the evidence for the calls of a schedule, which is that of its least certain call.
+
+    Examples
+    --------
+    >>> from simnet.cost_models.calibration.software import CallPrediction
+    >>> calls_evidence(call_summaries({"": [CallPrediction("sendrecv", "", 2, 0, 4e6, None)]})).level
+    'assumed'
+    """
+    beyond = dict.fromkeys(one["why"] for one in found if one["extrapolates"])
+    if not found or UNKNOWN in beyond:
+        return Evidence("assumed", UNKNOWN if found else "no call of this schedule was calibrated")
+    return Evidence("extrapolated", "; ".join(beyond)) if beyond else Evidence("measured")
+
+
+def call_rows(found: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """Return table rows, as text cells: exchange, call, ranks, sizes, interval and basis of each kind of call.
+
+    Examples
+    --------
+    >>> from simnet.cost_models.calibration import Prediction
+    >>> from simnet.cost_models.calibration.software import CallPrediction
+    >>> predicted = Prediction(0.1, 0.09, 0.12, False, "rests on the curve itself")
+    >>> known = CallPrediction("all_reduce", "ring", 8, 0, 4e6, predicted)
+    >>> call_rows(call_summaries({"dense": [known]}))
+    [('dense', 'all_reduce ring', '8', '4 MB', '-10 % to +21 %', 'the curve itself')]
+    """
+
+    def interval(low: float | None, high: float | None) -> str:
+        if low is None or high is None:
+            return NOT_DETERMINED
+        return f"{100 * (low - 1):+.0f} % to {100 * (high - 1):+.0f} %"
+
+    return [
+        (
+            one["exchange"],
+            f"{one['collective']} {one['algorithm']}".strip(),
+            f"{one['ranks']}" + (f" on {one['nodes']}" if one["nodes"] else ""),
+            " to ".join(dict.fromkeys(format_bytes(one[name]) for name in ("smallest_B", "largest_B"))),
+            interval(one["low"], one["high"]),
+            ("extrapolates: " if one["extrapolates"] else "") + one["why"].removeprefix("rests on "),
+        )
+        for one in found
+    ]
+
+
+def describe_calibration(calibration: Mapping[str, Any]) -> str:
+    """Return a phrase that says from which cluster file a run takes software times, if any.
+
+    Examples
+    --------
+    >>> describe_calibration({"file": "c.yaml", "stack": "gloo", "used": True})
+    'of c.yaml, whose curves have its software'
+    >>> describe_calibration({"file": "c.yaml", "stack": "gloo", "used": False})
+    'given, so that the curves of c.yaml, which are of gloo, are not used'
+    >>> describe_calibration({"file": "c.yaml", "stack": "", "used": True})
+    'c.yaml names no library; its curves have the software'
+    """
+    file, stack = calibration["file"], calibration["stack"]
+    if not calibration["used"]:
+        return f"given, so that the curves of {file}{f', which are of {stack},' if stack else ''} are not used"
+    if not stack:
+        return f"{file} names no library; its curves have the software"
+    return f"of {file}, whose curves have its software"
 
 
 def stack_summary(stack: Stack, calibration: Mapping[str, Any] | None = None) -> Fields:
@@ -215,3 +327,79 @@ def describe_overlap(overlap: Mapping[str, Any]) -> str:
 def mixed_overlap(overlap: Mapping[str, Any] | None) -> str:
     """Return `describe_overlap` if some exchanges overlap the backward pass and others do not; else ""."""
     return describe_overlap(overlap) if overlap and overlap["during"] and overlap["after"] else ""
+
+
+MAX_WAITING = 20
+"""Maximum number of waiting workers that the summary lists per stop; the count includes all."""
+
+
+def stop_summary(stop: Interruption) -> Fields:
+    """Return the summary entry of a failure stop; `resumed_s` is None if the job ended."""
+    return {
+        "job": stop.job,
+        "iteration": stop.iteration,
+        "stopped_s": stop.stopped,
+        "resumed_s": stop.resumed,
+        "workers_left": stop.left,
+        "died": [{"worker": worker, "at_s": at} for worker, at in stop.failed.items()],
+        "waited_count": len(stop.blocked),
+        "waited": [
+            {"worker": one.worker, "round": one.round, "phase": one.phase, "waits_for": list(one.workers)[:MAX_WAITING]}
+            for one in stop.blocked[:MAX_WAITING]
+        ],
+    }
+
+
+def describe_stop(policy: str, stop: Mapping[str, Any], main: str) -> str:
+    r"""Return sentences on a stop: which workers failed and when, who waited, and how the job continued.
+
+    Examples
+    --------
+    >>> stop = {"job": "job", "iteration": 12, "stopped_s": 10.2, "resumed_s": None, "workers_left": 7,
+    ...     "died": [{"worker": 3, "at_s": 10.0}], "waited_count": 7,
+    ...     "waited": [{"worker": 0, "round": 1, "phase": "gather", "waits_for": [3]}]}
+    >>> print(describe_stop("AG", stop, "job").replace(". ", ".\n"))
+    AG: worker 3 died at 10 s.
+    Iteration 12 stopped at 10.2 s: worker 0 waited in round 1 (gather) for worker 3, and 6 others waited too.
+    The job ended there, after 12 complete iterations.
+    """
+    when: dict[str, list[int]] = {}
+    for one in stop["died"]:
+        when.setdefault(format_seconds(one["at_s"]), []).append(one["worker"])
+    died = " and ".join(f"{_worker_text(workers)} died at {at}" for at, workers in when.items())
+    who = policy if stop["job"] == main else f"{stop['job']}, beside {policy}"
+    halted = f"Iteration {stop['iteration']} stopped at {format_seconds(stop['stopped_s'])}"
+    if stop["waited"]:
+        first, others = stop["waited"][0], stop["waited_count"] - 1
+        where = f"round {first['round']}" + (f" ({first['phase']})" if first["phase"] else "")
+        halted += f": worker {first['worker']} waited in {where} for {_worker_text(first['waits_for'])}"
+        halted += f", and {others} other{'s' * (others > 1)} waited too" if others else ""
+    done, left = stop["iteration"], stop["workers_left"]
+    end = f"The job ended there, after {done} complete iteration{'s' * (done != 1)}."
+    if stop["resumed_s"] is not None:
+        end = (
+            f"The others noticed at {format_seconds(stop['resumed_s'])} and went on as {left} "
+            f"worker{'s' * (left != 1)}, without the gradients and residuals of the dead."
+        )
+    return f"{who}: {died}. {halted}. {end}"
+
+
+def _worker_text(numbers: Sequence[int]) -> str:
+    shown = ", ".join(map(str, numbers[:5])) + (", ..." if len(numbers) > 5 else "")
+    return f"worker{'s' * (len(numbers) != 1)} {shown}"
+
+
+def event_share_rows(shares: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, ...]]:
+    """Return table rows, as text cells, of each policy's jobs that shared the network."""
+    rows = ((policy, one) for policy, jobs in shares.items() for one in jobs)
+    return [
+        (
+            policy,
+            one["job"],
+            f"{one['workers']}",
+            f"{one['iterations']} of {one['planned']}",
+            *("-" if one[name] is None else format_seconds(one[name]) for name in ("mean_iteration_s", "alone_s")),
+            "-" if one["slowdown"] is None else f"{one['slowdown']:.3g}x",
+        )
+        for policy, one in rows
+    ]

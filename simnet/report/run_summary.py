@@ -24,8 +24,7 @@ from simnet.report import learning
 from simnet.report.columns import Fields
 from simnet.report.cost_summary import cost_summary, throughput
 from simnet.report.paired import NO_RANGES, StartRanges, fastest
-from simnet.report.run_events import stop_summary
-from simnet.report.run_setup import stack_summary
+from simnet.report.run_setup import stack_summary, stop_summary
 from simnet.report.summary import json_value
 from simnet.training.job.record import EXPLORE, MAIN, Interruption, JobShare
 from simnet.training.job.steady import SteadyPart, common_start, steady_part

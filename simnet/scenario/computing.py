@@ -15,7 +15,7 @@ from simnet.scenario import network_parts, schema
 from simnet.scenario.fields import is_file
 from simnet.scenario.job_parts import Sharding
 from simnet.scenario.loader import Findings
-from simnet.scenario.topology import calibrated_stack
+from simnet.scenario.topology_parts import calibrated_stack
 from simnet.training.parallel.graph import describe_slowdown
 from simnet.training.parallel.plan import TrainingSteps, model_steps
 from simnet.training.parallel.traced import read_traced_step

@@ -27,8 +27,7 @@ from simnet.sparsifier_models.two_level import without_network
 from simnet.traces import GradientSource, live
 from simnet.traces.source import shrink_sizes
 from simnet.traces.synthetic import row_count as synthetic_rows
-from simnet.training.job.elastic import deadline_at
-from simnet.training.job.job import Job, LocalSteps, Optimizer, Overlap, create_sparsifier, job_buckets
+from simnet.training.job.job import Job, LocalSteps, Optimizer, Overlap, create_sparsifier, deadline_at, job_buckets
 from simnet.training.job.local_steps import NoGradients, StrategySet, check_switching, start_strategy
 from simnet.training.job.running import ColocatedJob
 
@@ -163,16 +162,16 @@ def _local_steps(config: schema.Config, source: GradientSource, found: Findings)
     given = config.job.strategy
     if given is None:
         return None
-    steps, shares = 1, LocalSteps.shares
+    own = LocalSteps(given.name, given.options, 1, given.bucket)
     for label, exchange in config.exchanges.items():
         with found.at("job", "strategy"):
             one = candidate(label, exchange)
-            made = start_strategy(source, given.name, given.options, one, seed=config.seed, bucket=given.bucket)
-            steps, shares = made.steps, made.shares
+            made = start_strategy(source, own, one, config.seed)
+            own = replace(own, steps=made.steps, shares=made.shares)
     for name, policy in config.policies.items():
         with found.at("policies", name):
             check_switching(given.name, given.options, len(labels_of(policy)))
-    return LocalSteps(given.name, given.options, steps, given.bucket, shares)
+    return own
 
 
 def build_colocated(
@@ -221,7 +220,11 @@ def try_exchanges(config: schema.Config, folder: Path, found: Findings) -> dict[
     for label, exchange in config.exchanges.items():
         for workers in _numbers_of_workers(config):
             with found.at("exchanges", label):
-                trial = _trial_exchange(exchange, config.workers, workers)
+                try:
+                    trial = trial_exchange(exchange, workers)
+                except ValueError as error:
+                    gone = "" if workers == config.workers else f"with {workers} workers, where others are gone: "
+                    raise ValueError(f"{gone}{error}") from None
                 messages.setdefault(label, trial.schedule.n_messages)
                 if device is not None:
                     with found.at("job", "device"):
@@ -238,17 +241,12 @@ def _numbers_of_workers(config: schema.Config) -> range:
     return range(config.workers, max(least, 1) - 1, -1)
 
 
-def _trial_exchange(exchange: schema.Exchange, all_workers: int, workers: int) -> sparsifier_models.Exchange:
-    """Return an exchange of zeros between `workers` of the job's workers."""
-    try:
-        options, ranks = without_network(exchange.scheme, exchange.options)
-        entries = ranks * _TRIAL_ENTRIES
-        model = sparsifier_models.create(exchange.scheme, workers, entries, layers=(entries,), **options)
-        return model.exchange(np.zeros((workers, entries), dtype=np.float32))
-    except ValueError as error:
-        if workers == all_workers:
-            raise
-        raise ValueError(f"with {workers} workers, where others are gone: {error}") from None
+def trial_exchange(exchange: schema.Exchange | Candidate, workers: int) -> sparsifier_models.Exchange:
+    """Return an exchange of zeros, which says how many messages and which kernels there are."""
+    options, ranks = without_network(exchange.scheme, exchange.options)
+    entries = ranks * _TRIAL_ENTRIES
+    model = sparsifier_models.create(exchange.scheme, workers, entries, layers=(entries,), **options)
+    return model.exchange(np.zeros((workers, entries), dtype=np.float32))
 
 
 def memory(config: schema.Config) -> float:

@@ -14,7 +14,7 @@ from simnet.base.quantities import Duration, PositiveShare, Seconds, Share
 from simnet.scenario.fields import File
 from simnet.scenario.parts import Named, NameOr, OneOf, Part, configures, exactly_one, kinds
 from simnet.traces import live
-from simnet.training.job import elastic
+from simnet.training.job import job as training_job
 from simnet.training.parallel.units import UNIT_NAME, ListedUnit, unit_name
 
 
@@ -23,7 +23,6 @@ class Synthetic(Part):
     """Made-up gradients with the statistics of recorded ones: heavy-tailed, correlated between workers and in time."""
 
     like: File
-    training: Any
 
 
 @configures(traces.recorded, only=("trace", "iterations"), iterations="training")
@@ -32,7 +31,6 @@ class Recorded(Named):
 
     named = "trace"
     trace: File
-    training: Any
 
 
 class Logistic(Part):
@@ -72,8 +70,6 @@ class TrainingData(OneOf):
 class Dirichlet(Part):
     """Shards that differ in their classes; the smaller the parameter, the more."""
 
-    dirichlet: Any
-
 
 @configures(live.LearningRate, omit=("rate",), factor="drop")
 @configures(live.train, only=("batch", "learning_rate", "momentum", "weight_decay", "evaluate", "device"))
@@ -86,16 +82,7 @@ class Train(Part):
 
     model: TrainedModel = TrainedModel.model_validate({"mlp": {}})
     data: TrainingData = TrainingData.model_validate({"digits": {}})
-    device: Any
     shards: NameOr[Literal["iid"], Dirichlet] = "iid"
-    batch: Any
-    learning_rate: Any
-    momentum: Any
-    weight_decay: Any
-    warm_up: Any
-    drops: Any
-    drop: Any
-    evaluate: Any
     target: PositiveShare | None = None
 
 
@@ -245,7 +232,7 @@ class Death(Part):
     at: Seconds
 
 
-@configures(elastic.Absence, begin="leaves", end="returns")
+@configures(training_job.Absence, begin="leaves", end="returns")
 class Absence(Part):
     """A time in which a worker is away.
 
@@ -264,14 +251,9 @@ class Absence(Part):
             raise ValueError(f"returns must be later than leaves, {self.leaves:g} s, got {self.returns:g} s")
 
 
-@configures(elastic.Churn)
+@configures(training_job.Churn)
 class Churning(Part):
-    """Workers that leave and come back at random, after times that are exponentially distributed.
-
-    notice: whether they finish the iteration that is under way
-    """
-
-    notice: Any
+    """Workers that leave and come back at random, after times that are exponentially distributed."""
 
 
 class Deadline(Part):

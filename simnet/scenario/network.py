@@ -20,7 +20,7 @@ from simnet.network.weather import Signal, Weather
 from simnet.scenario import network_parts, schema, weather_parts
 from simnet.scenario.loader import Findings
 from simnet.scenario.parts import Part
-from simnet.scenario.topology import build_topology, sending
+from simnet.scenario.topology_parts import build_topology, sending
 from simnet.topologies.graphs import Link, label
 
 if TYPE_CHECKING:

@@ -9,19 +9,7 @@ from annotated_types import Ge, Lt
 from pydantic import AfterValidator, ConfigDict, Field, SerializeAsAny, WithJsonSchema
 
 from simnet.base.quantities import SHARE, Duration, Host
-from simnet.network import (
-    STACKS,
-    ConstantLoad,
-    EngineName,
-    OnOffFlow,
-    OnOutage,
-    Routing,
-    jitter,
-    network,
-    sharing,
-    stack,
-    transport,
-)
+from simnet.network import STACKS, ConstantLoad, OnOffFlow, jitter, network, sharing, stack, transport
 from simnet.scenario.parts import Named, NameOr, OneOf, Part, Target, ValueOrList, configures, given_fields, kinds
 from simnet.scenario.topology_parts import Topology
 from simnet.scenario.weather_parts import Fault, Span, Weather
@@ -55,7 +43,6 @@ class Flow(Part):
 
     src: Any = Field(alias="from")
     dst: Any = Field(alias="to")
-    limit: Any
     when: OnOff | None = None
 
 
@@ -192,13 +179,10 @@ class Network(Part):
     weather: list[Weather] = Field(default=[])
     background: list[Background] = Field(default=[])
     faults: list[Fault] = Field(default=[])
-    on_outage: OnOutage
-    routing: Routing
     loss: list[Loss] = Field(default=[])
     transport: Transport | None = None
     incast: Incast | None = None
     overhead: Overhead = Overhead.model_validate({})
     jitter: Jitter | None = None
-    engine: EngineName
     stack: NameOr[StackName, Stack] | None = None
     sharing: NameOr[SharingName, Sharing] = "max_min"

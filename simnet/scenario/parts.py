@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import (
+    TYPE_CHECKING,
     Annotated,
     Any,
     ClassVar,
@@ -73,6 +74,10 @@ class Part(BaseModel):
         cls.__doc__, _, fields = inspect.cleandoc(cls.__doc__ or "").partition("\n\n")
         for name, text in re.findall(r"^(\w+): (.*(?:\n +.*)*)", fields, re.MULTILINE):
             cls.model_fields[name].description = " ".join(text.split())
+
+    if TYPE_CHECKING:
+        # Fields that `configures` derives.
+        def __getattr__(self, name: str) -> Any: ...
 
     def _check(self) -> None:
         """Raise ValueError if the fields do not fit each other."""
@@ -183,8 +188,7 @@ class Kinds(Part):
         def part(target: Target) -> type[Part]:
             try:
                 made = cls.derived(target, f"{cls.registry}.{name}")
-                # At once, as what cannot be written is the fault of the package.
-                made.model_rebuild()
+                made.model_rebuild()  # at once: what cannot be written is the fault of the package
             except Exception as error:
                 said = str(error).partition("\n")[0]
                 raise plugins.PluginError(f"it has parameters that no scenario can give: {said}") from error
@@ -340,11 +344,7 @@ def kinds(**given: Any) -> Callable[[type[P]], type[P]]:
 
 
 def alternatives(annotation: Any) -> list[Any]:
-    """Return the member types of a union annotation, with Annotated removed.
-
-    >>> alternatives(Annotated[Part, "x"] | list[int] | None)
-    [<class 'simnet.scenario.parts.Part'>, list[int], <class 'NoneType'>]
-    """
+    """Return the member types of a union annotation, with Annotated removed."""
     if get_origin(annotation) is Annotated:
         return alternatives(get_args(annotation)[0])
     if get_origin(annotation) in (Union, UnionType):

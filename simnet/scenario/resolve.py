@@ -32,9 +32,8 @@ from simnet.scenario.job_parts import Sharding
 from simnet.scenario.loader import Findings
 from simnet.scenario.named_choices import own_options
 from simnet.scenario.parts import field_names
-from simnet.scenario.topology import platform_chip
-from simnet.scenario.topology_parts import PlatformNodes, Topology
-from simnet.training.advise.policy import Advised
+from simnet.scenario.topology_parts import PlatformNodes, Topology, platform_chip
+from simnet.training.advise.adviser import Advised
 from simnet.training.job.exchange import check_feedback
 from simnet.training.job.job import DDP_OVERLAP, Overlap
 from simnet.training.job.record import MAIN
@@ -286,8 +285,8 @@ def _resolve_job(given: schema.Job, workers: int, device: str, folder: Path, fou
         with found.at("job", "compute", "mean"):
             compute = compute.model_copy(update={"mean": _mean_compute(given, built)})
     if overlap is None and _has_layers(given):
-        first, bucket = (f"{size!r} B" for size in (DDP_OVERLAP.first, DDP_OVERLAP.bucket))
-        overlap = schema.Overlap(first=first, bucket=bucket, exchanges=DDP_OVERLAP.exchanges, backward=None)
+        sizes = {name: f"{getattr(DDP_OVERLAP, name)!r} B" for name in ("first", "bucket")}
+        overlap = schema.Overlap.model_validate({**sizes, "exchanges": DDP_OVERLAP.exchanges})
     if isinstance(overlap, schema.Overlap) and overlap.backward is None:
         share = Overlap.backward if profile is None else profile.backward_fraction
         overlap = overlap.model_copy(update={"backward": share})

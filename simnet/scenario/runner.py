@@ -1,25 +1,149 @@
-"""Runs of a scenario's policies in one or several processes, with results independent of their number."""
+"""Runs of a scenario's policies in one or several processes, and a hash of their inputs that identifies results."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import os
+import platform
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
+from importlib.metadata import PackageNotFoundError, version
+from itertools import count
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
+from simnet.base import plugins
 from simnet.base.errors import InputError, SimnetError
 from simnet.base.processes import Pool
+from simnet.interchange.chakra import trace_paths
+from simnet.interchange.kinds import trace_prefix
+from simnet.report.results import LOCK, versions
 from simnet.scenario import Run, Scenario
+from simnet.scenario.fields import is_file
 from simnet.scenario.finding import Source
-from simnet.scenario.identity import identity
+from simnet.scenario.schema import Output
 from simnet.training.job.checkpoint import EVERY, Checkpoint
 from simnet.training.job.record import PolicyResult
 from simnet.training.job.running import run_in_step, workers_in_shards
+
+_HEADING = re.compile(r"# (.+); request ([0-9a-f]{32})")
+
+
+def identity(loaded: Scenario, what: str) -> str:
+    """Return a hash of a scenario, its files, and the versions of the software; `what` names the kind of results.
+
+    Examples
+    --------
+    >>> from simnet.scenario import load
+    >>> one, same, other = (load("quickstart", [f"workers={n}"]) for n in (2, 2, 3))
+    >>> identity(one, "x") == identity(same, "x"), identity(one, "x") == identity(other, "x")
+    (True, False)
+    """
+    # A name that others have registered counts, whatever it stands for. Files of schemes are in the lock, by content.
+    texts = re.findall(r'"([^"]*)"', json.dumps(loaded.config.model_dump(mode="json"), ensure_ascii=False))
+    others = plugins.installed_under({*texts})
+    parts = (what, loaded.lock(), *_recorded_hashes(loaded), *others, *_training_versions(loaded))
+    return _parts_digest([versions(), *parts])
+
+
+def _parts_digest(parts: Sequence[object]) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+class Request(NamedTuple):
+    """Identity of the request whose results a folder holds.
+
+    `title` is for people; `digest` is a hash of the request, without page and versions; `lock` is the resolved scenario
+    below a heading with the request and the recorded inputs by content.
+    """
+
+    title: str
+    digest: str
+    lock: str
+
+
+def request(loaded: Scenario, command: str, *options: object) -> Request:
+    """Return the request of a command: a digest of the scenario and of result-affecting options.
+
+    Examples
+    --------
+    >>> from simnet.scenario import load
+    >>> one, page, other = (load("quickstart", [field]) for field in ("seed=2026", "output.report=false", "workers=3"))
+    >>> request(one, "run").title, request(one, "run").digest == request(page, "run").digest
+    ('simnet run quickstart, seed 2026', True)
+    >>> request(one, "run").digest == request(other, "run").digest
+    False
+    """
+    alike = replace(loaded, config=loaded.config.model_copy(update={"output": Output()}))
+    recorded = list(_recorded_hashes(loaded))
+    title = f"simnet {command} {loaded.name}, seed {loaded.config.seed}"
+    found = _parts_digest([command, alike.lock(), *recorded, *map(repr, options)])
+    heading = "".join(f"# {line}\n" for line in (f"{title}; request {found}", *(f"input {one}" for one in recorded)))
+    return Request(title, found, heading + loaded.lock())
+
+
+def place_of(out: Path | None, usual: Path, asked: Request, *, force: bool) -> Path:
+    """Return the output folder for a request, without overwriting another request's results.
+
+    If nobody asked for one and the usual one has results of another request, it is the first free one of ``usual-2``,
+    ``usual-3`` and so on. InputError: `out` has results of another request, and `force` is false.
+    """
+    folder = usual if out is None else out
+    there = _answered_request(folder)
+    if force or there is None or there.digest == asked.digest:
+        return folder
+    if out is None:
+        later = (usual.with_name(f"{usual.name}-{number}") for number in count(2))
+        return next(one for one in later if (found := _answered_request(one)) is None or found.digest == asked.digest)
+    raise InputError(f"has the results of another request, {there.title}; --force replaces them", file=f"--out {out}")
+
+
+def _answered_request(folder: Path) -> Request | None:
+    """Return the request whose results a folder holds; None for a folder without results."""
+    try:
+        with (folder / LOCK).open(encoding="utf-8", errors="replace") as stream:
+            heading = stream.readline(1000)
+    except OSError:
+        return None
+    found = _HEADING.fullmatch(heading.rstrip("\n"))
+    return Request("which is not named", "", "") if found is None else Request(found[1], found[2], "")
+
+
+def _recorded_hashes(loaded: Scenario) -> Iterator[str]:
+    """Yield content hashes of recorded inputs, which the resolved scenario only has as paths."""
+    traces = (one.trace for one in loaded.config.job.shardings.values() if one.trace is not None)
+    for path in (path for trace in traces for path in trace_paths(trace_prefix(trace))):
+        yield _content_hash(str(path), path.stat().st_mtime_ns, path.stat().st_size)
+    for job in loaded.config.jobs:
+        recorded = job.gradients.recorded
+        if recorded is not None and is_file(recorded.trace):
+            folder = loaded.folder / recorded.trace
+            files = sorted(one for one in folder.rglob("*") if one.is_file())
+            # Large files are read once for all scenarios, as long as nobody touches them.
+            yield from (_content_hash(str(one), one.stat().st_mtime_ns, one.stat().st_size) for one in files)
+
+
+@lru_cache(maxsize=4096)
+def _content_hash(path: str, changed: int, size: int) -> str:
+    with Path(path).open("rb") as stream:
+        return f"{Path(path).name} {hashlib.file_digest(stream, 'sha256').hexdigest()}"
+
+
+def _training_versions(loaded: Scenario) -> Iterator[str]:
+    """Yield the versions of Python and of training packages, if a job trains a model."""
+    if any(job.gradients.train is not None for job in loaded.config.jobs):
+        yield f"Python {platform.python_version()}"
+        for package in ("scikit-learn", "torch"):
+            try:
+                yield f"{package} {version(package)}"
+            except PackageNotFoundError:
+                yield f"no {package}"
+
 
 K = TypeVar("K")
 
@@ -140,8 +264,8 @@ def run_apart(
     """Run policies in several processes; yield part number, name and outcome of each."""
 
     def told(number: int, done: Mapping[str, int]) -> None:
-        for name, count in done.items():
-            progress(number, name, count)
+        for name, iterations in done.items():
+            progress(number, name, iterations)
 
     with Pool(jobs) as pool:
         for number, outcome in pool.each(_read_and_run, parts, told):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -21,7 +21,6 @@ from simnet.base.units import format_seconds
 from simnet.base.yaml_loader import yaml_text
 from simnet.cost_models.costs.computing import PassTime, SampleCount
 from simnet.cost_models.costs.devices import DeviceProfile
-from simnet.cost_models.costs.models import is_config
 from simnet.interchange.kinds import companion_files
 from simnet.policies import OneStepOracle, Policy
 from simnet.scenario import schema, topology_parts
@@ -48,10 +47,9 @@ from simnet.scenario.loader import Document, Findings, problems, read_scenario
 from simnet.scenario.marked_fields import Fields, FieldsButSeed
 from simnet.scenario.named_choices import own_options
 from simnet.scenario.network import build_network
-from simnet.scenario.parts import Part
 from simnet.scenario.resolve import build_policy, resolve
 from simnet.scenario.settings import apply_fields, full_key
-from simnet.scenario.topology import platform_chip
+from simnet.scenario.topology_parts import platform_chip
 from simnet.sparsifier_models.two_level import OWN, PREFIX, TwoLevelOptions
 from simnet.topologies.graphs import label
 from simnet.traces.source import Trainable
@@ -304,11 +302,9 @@ class Scenario:
 
     def inputs(self) -> dict[str, Path]:
         """Return the scenario's input files by content-addressed name, ``inputs/HASH-NAME``."""
-        found = {}
-        for name in _named_files(self.config):
-            path = self.folder / name
-            found[_by_content(path)] = path
-        return found | self._platform()
+        fields = self.config.model_dump(mode="json", by_alias=True, exclude={"network": {"topology"}})
+        paths = map(self.folder.joinpath, _named_files(fields))
+        return {_by_content(path): path for path in paths} | self._platform()
 
     def _platform(self) -> dict[str, Path]:
         """Return the topology file, if any, by content-addressed name, with its companion files."""
@@ -441,22 +437,16 @@ def _file_digest(path: Path) -> str:
         raise InputError(f"cannot be read: {error.strerror}", file=str(path)) from None
 
 
-def _named_files(config: schema.Config) -> list[str]:
-    """Return the file names in a scenario, as written."""
-    exchanges = (*config.exchanges.values(), *(other.exchange for other in (config.other_jobs or {}).values()))
-    named = [one.scheme.rpartition(":")[0] for one in exchanges if plugins.names_file(one.scheme)]
-    for job in (config.job, *(other.job for other in (config.other_jobs or {}).values())):
-        if job.device is not None and is_file(job.device):
-            named.append(job.device)
-        if job.model is not None and is_config(job.model):
-            named.append(job.model)
-        synthetic = job.gradients.synthetic
-        if synthetic is not None and is_file(synthetic.like):
-            named.append(synthetic.like)
-    for entry in config.network.weather:
-        if entry.trace is not None:
-            named.append(entry.trace.file)
-        for signal in (entry.bandwidth, entry.latency):
-            parts = [] if signal is None else [part for _, part in signal.kinds() if isinstance(part, Part)]
-            named += [file for part in parts for name, file in part.arguments().items() if name in part.files]
-    return named
+def _named_files(value: Any, field: str = "") -> Iterator[str]:
+    """Yield the file names in a scenario's fields, as written; not those of topologies and of recorded gradients."""
+    if isinstance(value, dict):
+        for key, one in value.items():
+            yield from _named_files(one, key)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _named_files(one)
+    elif isinstance(value, str):
+        if field == "scheme" and plugins.names_file(value):
+            yield value.rpartition(":")[0]
+        elif field in ("file", "path") or (field in ("device", "like", "model") and is_file(value)):
+            yield value

@@ -13,15 +13,7 @@ from pydantic import ConfigDict, Discriminator, Field, SerializeAsAny, Tag, mode
 
 from simnet import policies, strategies, traces
 from simnet.base import units
-from simnet.base.quantities import (
-    Count,
-    Density,
-    Host,
-    Parameters,
-    PositiveSize,
-    Seconds,
-    Slowdown,
-)
+from simnet.base.quantities import Count, Density, Host, Parameters, PositiveSize, Seconds, Slowdown
 from simnet.cost_models.costs.devices import DEFAULT_DEVICE, GLOO_DEVICE
 from simnet.policies import moo
 from simnet.scenario.fields import File, FileName, Label
@@ -37,18 +29,8 @@ from simnet.scenario.job_parts import (
     one_or_several,
 )
 from simnet.scenario.network_parts import Network
-from simnet.scenario.parts import (
-    Named,
-    NameOr,
-    OneOf,
-    Part,
-    Target,
-    ValueOrList,
-    configures,
-    kinds,
-    part_of,
-)
-from simnet.training.advise import policy as advise
+from simnet.scenario.parts import Named, NameOr, OneOf, Part, Target, ValueOrList, configures, kinds, part_of
+from simnet.training.advise import adviser as advise
 from simnet.training.job import job as training_job
 
 
@@ -56,7 +38,6 @@ from simnet.training.job import job as training_job
 class Ramp(Part):
     """A stretch of iterations at one density, or over which it goes from one to another."""
 
-    iterations: Any
     at: Density | None = None
     start: Any = Field(default=None, alias="from")
     end: Any = Field(default=None, alias="to")
@@ -105,10 +86,6 @@ class Overlap(Part):
     dense_algorithm: the all-reduce of these; default: ring
     """
 
-    bucket: Any
-    first: Any
-    exchanges: Any
-    backward: Any
     dense_below: Count | None = None
     dense: list[str] | None = None
     dense_algorithm: str | None = None
@@ -233,8 +210,6 @@ class Job(Part):
     optimizer: Literal["adam", "momentum", "sgd"] | None = None
     device_memory: DeviceMemory | None = None
     prices: Prices | None = None
-    update: Any
-    barrier: Any
     workers_per_device: Annotated[int, Field(ge=1, le=10_000)] = 1
     deaths: Annotated[list[Death], Field(min_length=1)] | None = None
     absences: Annotated[list[Absence], Field(min_length=1)] | None = None
@@ -366,13 +341,6 @@ class Flexible(Among):
 class Moo(Among):
     """Density and exchange by gain, compression and communication time, explored and searched as the job runs."""
 
-    mode: Any
-    densities: Any
-    tries: Any
-    weights: Any
-    gain_change: Any
-    warm_up: Any
-
     def _check(self) -> None:
         self.build(moo.DensitySearch, warm_up=0)
 
@@ -448,6 +416,11 @@ class Config(Part):
     other_jobs: dict[Label, OtherJob] | None = None
     output: Output = Output()
     memory: PositiveSize = 8 * 2.0**30
+
+    @property
+    def jobs(self) -> list[Job]:
+        """The scenario's own job and the others that share its network."""
+        return [self.job, *(other.job for other in (self.other_jobs or {}).values())]
 
     @property
     def choices(self) -> list[str]:

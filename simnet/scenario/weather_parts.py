@@ -50,8 +50,6 @@ class Levels(Part, Generic[Q]):
 class Steps(Levels[Q], Generic[Q]):
     """A value from each time on; `factors` multiply the link's own value, `values` replace it."""
 
-    at: Any
-
     def _check(self) -> None:
         super()._check()
         if len(self.levels) != len(self.at):
@@ -61,8 +59,6 @@ class Steps(Levels[Q], Generic[Q]):
 @configures(weather.markov, omit=STREAM, mean_dwell="dwell")
 class Markov(Levels[Q], Generic[Q]):
     """Levels that last exponential times; `factors` multiply the link's own value, `values` replace it."""
-
-    dwell: Any
 
     def _check(self) -> None:
         super()._check()
@@ -86,8 +82,6 @@ class Span(Part):
 class Outages(Part):
     """The link is down from time to time, at random (`up` and `down`: mean times) or as listed."""
 
-    up: Any
-    down: Any
     spans: list[Span] | None = None
 
     @property

@@ -31,10 +31,9 @@ from simnet.base.errors import suggest_names
 from simnet.strategies.averaging import Averaging, Sync
 from simnet.strategies.base import StepResult, Strategy
 from simnet.strategies.data_parallel import DataParallel, DeMo, GradientAccumulation, LocalSGD
-from simnet.strategies.diloco import DelayedDiLoCo, DiLoCo, EagerDiLoCo, MuLoCo, SparseLoCo, StreamingDiLoCo
+from simnet.strategies.diloco import SPARTA, DelayedDiLoCo, DiLoCo, EagerDiLoCo, MuLoCo, SparseLoCo, StreamingDiLoCo
 from simnet.strategies.optimisers import SGD, AdamW, Optimiser, SignDescent
 from simnet.strategies.replicas import Replicas
-from simnet.strategies.sparta import SPARTA
 
 __all__ = [
     "SGD",

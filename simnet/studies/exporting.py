@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
@@ -16,16 +17,7 @@ import numpy as np
 from simnet.base.errors import InputError, suggest_names
 from simnet.base.units import format_bytes
 from simnet.base.writing import explain_write_errors, stage_files
-from simnet.interchange import (
-    chakra,
-    goal,
-    messages_csv,
-    write_chakra,
-    write_goal,
-    write_messages,
-    write_platform,
-    xmlfile,
-)
+from simnet.interchange import chakra, goal, messages_csv, write_platform, xmlfile
 from simnet.schedule import Round, Schedule
 from simnet.studies import options
 
@@ -39,24 +31,32 @@ Routing: TypeAlias = Literal["Full", "Dijkstra"]
 ROUTING: tuple[Routing, ...] = get_args(Routing)
 """Routing in exported SimGrid platforms: explicit routes of all host pairs, or SimGrid's shortest paths."""
 
-MAX_BYTES = {
-    "goal": goal.MAX_BYTES,
-    "chakra": chakra.MAX_BYTES,
-    "csv": messages_csv.MAX_BYTES,
-    "simgrid": xmlfile.MAX_BYTES,
-}
-"""Maximum size of a written file [byte], for Chakra per rank; equal to the reader's limit."""
 
-LEAST_BYTES = {"goal": 46, "chakra": 150, "csv": 9}
-"""Minimum file size per message [byte], at sender and receiver together."""
+class FileFormat(NamedTuple):
+    """A format of files, with how it is called and the default suffix of a file, for Chakra of a folder.
 
-SUFFIXES = {
-    "goal": ".goal",
-    "chakra": "_chakra",
-    "csv": ".csv",
-    "simgrid": ".xml",
+    A file has at most `largest` bytes, for Chakra one of a rank, as its reader wants it. A message takes `least` bytes,
+    at sender and receiver together.
+    """
+
+    what: str
+    suffix: str
+    largest: int
+    least: int = 0
+    write: Callable[[Schedule, Path], object] | None = None
+
+
+def _write_traces(schedule: Schedule, folder: Path) -> None:
+    folder.mkdir()
+    chakra.write_chakra(schedule, folder / "trace")
+
+
+FORMATS = {
+    "goal": FileFormat("GOAL text", ".goal", goal.MAX_BYTES, 46, goal.write_goal),
+    "chakra": FileFormat("Chakra traces, one per rank", "_chakra", chakra.MAX_BYTES, 150, _write_traces),
+    "csv": FileFormat("a table of messages", ".csv", messages_csv.MAX_BYTES, 9, messages_csv.write_messages),
+    "simgrid": FileFormat("a SimGrid platform", ".xml", xmlfile.MAX_BYTES),
 }
-"""Default suffix of file names, for Chakra of the trace folder's name."""
 
 # What a folder that is replaced may hold.
 _FILES_OF_FOLDERS = (".et", ".profile")
@@ -133,8 +133,7 @@ def exchange(scenario: Scenario, label: str | None, iteration: int, *, compute: 
         missing.append("the time to compute, to select and to merge; --part compute adds it to the rounds")
     if len(parts) > 1:
         missing.append(f"overlap: the {len(parts)} buckets are exchanged one after another, after the backward pass")
-    if left_out(scenario):
-        missing.append(left_out(scenario))
+    missing += filter(None, [left_out(scenario)])
     if job.placement is not None and list(job.placement) != list(range(workers)):
         missing.append("placement: ranks are workers, not the hosts that they are on")
     schedule = Schedule(workers).concat(*schedules)
@@ -145,16 +144,16 @@ def write_schedule(
     sent: ExportedSchedule, to: ScheduleFormat, out: Path | None = None, *, force: bool = False
 ) -> Exported:
     """Write a schedule."""
-    schedule = sent.schedule
-    most = MAX_BYTES[to]
+    schedule, made = sent.schedule, FORMATS[to]
+    assert made.write is not None
 
     def refuse_above(nbytes: float, least: str = "") -> None:
-        if nbytes > most:
-            message = f"takes {least}{format_bytes(nbytes)}, more than {format_bytes(most)}"
+        if nbytes > made.largest:
+            message = f"takes {least}{format_bytes(nbytes)}, more than {format_bytes(made.largest)}"
             raise InputError(message, file=sent.name)
 
     parts = schedule.n_ranks if to == "chakra" else 1
-    least = LEAST_BYTES[to] * schedule.n_messages
+    least = made.least * schedule.n_messages
     refuse_above(least / parts, "at least ")
     target = _export_target(out, sent.name, to)
     with stage_files([target], force, _FILES_OF_FOLDERS) as folder:
@@ -163,26 +162,13 @@ def write_schedule(
                 f"takes at least {format_bytes(least)}, and {format_bytes(free)} are free", file=str(target)
             )
         try:
-            if to == "goal":
-                write_goal(schedule, folder / target.name)
-            elif to == "csv":
-                write_messages(schedule, folder / target.name)
-            else:
-                (folder / target.name).mkdir()
-                write_chakra(schedule, folder / target.name / "trace")
+            made.write(schedule, folder / target.name)
         except ValueError as error:
             raise InputError(str(error), file=sent.name) from None
         written = folder / target.name
         refuse_above(max(one.stat().st_size for one in (written.iterdir() if written.is_dir() else [written])))
-    one = {
-        "goal": "GOAL text",
-        "chakra": "Chakra traces, one per rank",
-        "csv": "a table of messages",
-    }[to]
-    what = (
-        f"{one}: {schedule.n_messages:,} messages of {schedule.n_ranks:,} ranks in {len(schedule.rounds):,} rounds, "
-        f"{format_bytes(schedule.nbytes)}"
-    )
+    what = f"{made.what}: {schedule.n_messages:,} messages of {schedule.n_ranks:,} ranks"
+    what += f" in {len(schedule.rounds):,} rounds, {format_bytes(schedule.nbytes)}"
     return Exported(what, [target], [*sent.missing, *_lost_of_schedule(schedule, to)])
 
 
@@ -229,7 +215,7 @@ def write_network(
                 duration=duration if weather else None,
                 routing=routing,
                 routes=network.routes,
-                largest=MAX_BYTES["simgrid"],
+                largest=FORMATS["simgrid"].largest,
             )
         except ValueError as error:
             message = str(error).replace("routing='Dijkstra'", "--part routing=Dijkstra")
@@ -268,7 +254,7 @@ def stage_at(stages: Stages, iteration: int) -> int:
 
 def _export_target(out: Path | None, name: str, to: str) -> Path:
     if out is None:
-        return Path(re.sub(r"[^A-Za-z0-9._+-]", "_", name).lstrip(".-") + SUFFIXES[to])
+        return Path(re.sub(r"[^A-Za-z0-9._+-]", "_", name).lstrip(".-") + FORMATS[to].suffix)
     if not out.name or out.name == "..":
         raise InputError("must be the name of a file", file="--out")
     folder = to == "chakra"

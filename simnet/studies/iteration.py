@@ -38,10 +38,9 @@ from simnet.report.summary import Summary, interval_text, percent, table_columns
 from simnet.report.wording import TIED, listed
 from simnet.scenario import Run, Scenario
 from simnet.studies import assumptions
-from simnet.studies.codes import computing_told, costs_told
+from simnet.studies.job_notes import computing_told, costs_told, sample_warnings
 from simnet.studies.job_totals import JobTotal, computing_factors, evidence_of_job, judged, messages_of, total_of
 from simnet.studies.options import refuse_sharding
-from simnet.studies.samples import sample_warnings, warning_lines
 from simnet.studies.utilisation import (
     LinkedTraining,
     goal_rows,
@@ -159,7 +158,7 @@ def job_summary(found: JobPrediction) -> Summary:
     details |= {"fastest": first[0] if first else None, "tied_with": first[1:], **found.evidence.figures()}
     unsure = [one.heading for one in COLUMNS if one.heading in ("fastest", "regret") and not several]
     policies = [found.run.policies[name] for name in found.totals]
-    warnings = *found.scenario.warnings, *warning_lines(sample_warnings(job, policies))
+    warnings = *found.scenario.warnings, *sample_warnings(job, policies)
     return Summary(
         answer=_job_answer(found, rows, dict(zip(found.ranked, likely.fastest.tolist(), strict=True))),
         columns=[one for one in COLUMNS if one.heading not in unsure],

@@ -1,4 +1,4 @@
-"""Total job times with intervals and probabilities of being fastest, shared by all commands.
+"""Total job times with intervals and probabilities of being fastest, and their ranges by start offsets of workers.
 
 A job is its computing and, for each of its exchanges, messages and kernels. Each of these is off alike in all of its
 iterations, as the cause is one, and off alike in all jobs that have it: two policies that use an exchange share its
@@ -8,7 +8,7 @@ error, and what decides between them is what they do not share. Computing is off
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from simnet import sparsifier_models
+from simnet.base.arrays import Floats
 from simnet.base.units import finite
 from simnet.cost_models.calibration.software import CalibratedSoftware
 from simnet.cost_models.evidence.chances import Chances, ErrorPart, chances, in_job
@@ -23,13 +24,18 @@ from simnet.cost_models.evidence.conditions import NEVER_COMPARED, Evidence, evi
 from simnet.cost_models.evidence.intervals import GIVEN, interval, kind_of_stack
 from simnet.cost_models.evidence.iteration_errors import factor_in_job
 from simnet.network.stack import name_of
-from simnet.policies import Candidate
+from simnet.network.start_spread import MOST_MESSAGES, StartSpread, offsets_of_sum, start_spread
+from simnet.policies import Candidate, Fixed
 from simnet.report.columns import Fields
+from simnet.report.paired import NEAR, NO_RANGES, StartRanges
 from simnet.report.run_summary import significant
 from simnet.scenario import Run, Scenario
+from simnet.strategies import options as strategy_options
+from simnet.strategies import strategy
 from simnet.training.job.job import Job, job_buckets
 from simnet.training.job.local_steps import start_strategy
-from simnet.training.job.record import PolicyResult
+from simnet.training.job.loop import JobLoop
+from simnet.training.job.record import JobRecord, PolicyResult
 from simnet.training.job.steady import steady_part
 
 _ENTRIES = 64
@@ -193,10 +199,89 @@ def messages(one: Candidate, job: Job) -> float:
     workers = job.source.workers
     if job.strategy is not None:
         own = job.strategy
-        strategy = start_strategy(job.source, own.name, own.options, one, seed=job.seed, bucket=own.bucket)
+        strategy = start_strategy(job.source, own, one, job.seed)
         zeros = np.zeros((workers, job.source.parameters), dtype=np.float32)
         syncs = [sync for _ in range(own.steps) for sync in strategy.step(zeros).syncs]
         return sum(sync.schedule.n_messages for sync in syncs) / workers
     model = sparsifier_models.create(one.scheme, workers, _ENTRIES, layers=(_ENTRIES,), **one.options)
     found = model.exchange(np.zeros((workers, _ENTRIES), dtype=np.float32))
     return found.schedule.n_messages / workers * len(job_buckets(job, [one]))
+
+
+def ranges_of(built: Run, results: Mapping[str, PolicyResult]) -> Callable[[Iterable[str]], StartRanges]:
+    """Return a function from policy names to their start-time ranges."""
+
+    def found(names: Iterable[str]) -> StartRanges:
+        frames = {name: results[name].iterations for name in names}
+        exchanges = {one.label: one for name in frames for one in built.policies[name].candidates}
+        return job_start_ranges(built, frames, exchanges.values())
+
+    return found
+
+
+def job_start_ranges(built: Run, frames: Mapping[str, pd.DataFrame], exchanges: Iterable[Candidate]) -> StartRanges:
+    """Return how much the times of a job's leading policies vary with start times; empty if irrelevant.
+
+    Rows of `frames` may represent several iterations, as in `simnet.studies.choosing.forecast.JobForecast`.
+    """
+    job = built.job
+    varies = job.compute.spread > 0 or job.compute.straggle > 0
+    if varies or not job.network(0).stack.has_software:
+        return NO_RANGES
+    courses = {
+        name: (one["iteration_s"].to_numpy(dtype=np.float64), one["choice"].tolist(), _weights(one))
+        for name, one in frames.items()
+    }
+    constant = _constant_compute(job)
+    exchanging = {name: float(((seconds - constant) * times).sum()) for name, (seconds, _, times) in courses.items()}
+    leaders = [name for name, total in exchanging.items() if total <= (1 + NEAR) * min(exchanging.values())]
+    if len(leaders) < 2:
+        return NO_RANGES
+    labels = {label for name in leaders for label in courses[name][1]}
+    why = "jobs share its network" if built.colocated else "its steps are sharded" if job.steps is not None else ""
+    spreads, large = dict[str, StartSpread](), dict[str, str]()
+    for one in exchanges:
+        if one.label in labels and not why:
+            found = _of_exchange(job, one)
+            if isinstance(found, StartSpread):
+                spreads[one.label] = found
+            elif found > MOST_MESSAGES:
+                large[one.label] = f"an exchange has more than {MOST_MESSAGES:,} messages"
+    offsets, not_sampled = dict[str, tuple[float, float]](), dict[str, str]()
+    for name in leaders:
+        if reason := why or next((large[label] for label in courses[name][1] if label in large), ""):
+            not_sampled[name] = reason
+        else:
+            offsets[name] = offsets_of_sum(*courses[name], spreads)
+    return StartRanges(offsets, not_sampled)
+
+
+def _weights(frame: pd.DataFrame) -> Floats:
+    return frame["stands_for"].to_numpy(dtype=np.float64) if "stands_for" in frame else np.ones(len(frame))
+
+
+def _constant_compute(job: Job) -> float:
+    """Return an iteration's constant compute time without messages [s]; 0 if they overlap."""
+    own = None if job.strategy is None else strategy(job.strategy.name)
+    delayed = own is not None and (own.delays or "delay" in strategy_options(own))
+    if job.overlap is not None or job.steps is not None or delayed:
+        return 0.0
+    return float(job.computes(0, np.arange(job.source.workers)).max()) + job.update
+
+
+def _of_exchange(job: Job, candidate: Candidate) -> StartSpread | int:
+    """Return the start-time spread of a job's first exchange; its message count if not sampled."""
+    requests = JobLoop(job, Fixed(candidate), JobRecord(candidate.label)).run()
+    one = next(requests)
+    requests.close()
+    found = start_spread(
+        one.network,
+        one.parts,
+        np.asarray(one.options["placement"]),
+        one.options["origin"],
+        ready=one.start,
+        computing=one.options["computing"],
+        seed=job.seed,
+        name=one.options["stream"],
+    )
+    return sum(schedule.n_messages for schedule, _ in one.parts) if found is None else found

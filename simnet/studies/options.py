@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from simnet.base import units
 from simnet.base.errors import InputError
@@ -13,17 +13,7 @@ if TYPE_CHECKING:
     from simnet.scenario import Scenario
 
 
-def stack(name: str | None) -> list[str]:
-    """Return the override that ``--stack`` stands for, as a list of at most one."""
-    if name is None:
-        return []
-    from simnet.network.stack import stack_of
-
-    try:
-        stack_of(name)
-    except ValueError as error:
-        raise InputError(str(error), file="--stack") from None
-    return [f"network.stack={name}"]
+T = TypeVar("T")
 
 
 def refuse_sharding(scenario: Scenario, instead: str) -> None:
@@ -43,7 +33,7 @@ def fields(given: Sequence[str] | None, option: str) -> dict[str, str]:
     return found
 
 
-def quantity(text: str | None, option: str, read: Callable[[str], float]) -> float | None:
+def quantity(text: str | None, option: str, read: Callable[[str], T]) -> T | None:
     """Return an option's value with unit, parsed by `read` of `simnet.base.units`; None if not given."""
     try:
         return None if text is None else read(text)

@@ -25,19 +25,17 @@ from simnet.interchange import kind_of
 from simnet.network import MAX_MIN
 from simnet.policies import Fixed, density_at
 from simnet.report import cost_summary, run_setup, seeds
-from simnet.report.calls import calibration_summary
 from simnet.report.columns import Fields
 from simnet.report.results import PAGE, RUN, SEEDS, prepare_folder, write_run
+from simnet.report.run_setup import calibration_summary
 from simnet.report.run_summary import RunFacts, RunSummary, significant
 from simnet.scenario import Run, Scenario
-from simnet.scenario.identity import request
 from simnet.scenario.resolve import candidate
-from simnet.scenario.topology import cluster_file
+from simnet.scenario.runner import request
+from simnet.scenario.topology_parts import cluster_file
 from simnet.studies.assumptions import assumed, assumed_text, overlap_assumed
-from simnet.studies.codes import with_codes
-from simnet.studies.job_totals import judgement, rivals
-from simnet.studies.samples import sample_warnings, warning_lines
-from simnet.studies.start_times import ranges_of
+from simnet.studies.job_notes import sample_warnings, with_codes
+from simnet.studies.job_totals import judgement, ranges_of, rivals
 from simnet.training.job.checkpoint import EVERY, Checkpoint
 from simnet.training.job.job import Job, LocalSteps, create_sparsifier, gradient_buckets, job_buckets
 from simnet.training.job.memory import WorkerMemory, candidates_memory, is_measurable, with_shared_gradients
@@ -259,7 +257,7 @@ def _run_facts(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]
         "strategy": None if own is None else _strategy_summary(own, built.job.deadline),
         "prices": loaded.prices,
         "memory": said,
-        "warnings": [*loaded.warnings, *warning_lines(sample_warnings(built.job, built.policies.values()))] or None,
+        "warnings": [*loaded.warnings, *sample_warnings(built.job, built.policies.values())] or None,
         "depends_on": None if source is None else _dependences(loaded, built, source),
         **evidence.figures(),
     }

@@ -14,9 +14,9 @@ from simnet.base.units import format_bytes
 from simnet.cost_models.calibration.software import CalibratedSoftware
 from simnet.cost_models.evidence.conditions import NEVER_COMPARED
 from simnet.network.stack import name_of
-from simnet.report.calls import calibration_summary, calls_evidence
 from simnet.report.columns import Fields
 from simnet.report.cost_summary import throughput, throughput_sentences
+from simnet.report.run_setup import calibration_summary, calls_evidence
 from simnet.report.summary import Summary, interval_text, percent, table_columns
 from simnet.scenario import Scenario
 from simnet.scenario.job_parts import Sharding

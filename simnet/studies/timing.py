@@ -16,7 +16,7 @@ from simnet.cost_models.evidence.intervals import corrected, interval, kind_of_s
 from simnet.network import MAX_MIN, Network, Timing
 from simnet.network.stack import name_of
 from simnet.network.start_spread import MOST_MESSAGES, StartSpread, has_start_spread, start_spread
-from simnet.report import calls, run_setup
+from simnet.report import run_setup
 from simnet.report.columns import Fields
 from simnet.schedule import Schedule
 
@@ -100,7 +100,7 @@ def predicted(timed: Timed) -> tuple[float, float, Evidence]:
     """
     schedule, network, hosts, timing = timed.schedule, timed.network, timed.hosts, timed.timing
     if (calibration := _calibrated_calls(timed)) is not None:
-        return math.nan, math.nan, calls.calls_evidence(calibration["calls"])
+        return math.nan, math.nan, run_setup.calls_evidence(calibration["calls"])
     pairs = {(int(src), int(dst)) for one in schedule.rounds for src, dst in zip(one.src, one.dst, strict=True)}
     some = sorted(pairs)[:: max(len(pairs) // _PAIRS, 1)]
     paths = [network.path(hosts[src], hosts[dst], timing.start) for src, dst in some if hosts[src] != hosts[dst]]
@@ -172,7 +172,7 @@ def timing_notes(timed: Timed) -> list[str]:
     if timing.duration > first:
         notes.append(f"Ranks are done {format_seconds(first)} to {format_seconds(timing.duration)} after the start.")
     notes.append(f"Stack: {run_setup.describe_stack(run_setup.stack_summary(network.stack, calibration))}.")
-    for _, call, ranks, size, within, basis in calls.call_rows([] if calibration is None else calibration["calls"]):
+    for _, call, ranks, size, within, basis in run_setup.call_rows([] if calibration is None else calibration["calls"]):
         notes.append(f"Calibrated: {call}, {ranks} ranks, {size}: {within}, {basis}.")
     if network.sharing != MAX_MIN:
         notes.append(f"Sharing: {run_setup.describe_sharing(run_setup.sharing_summary(network.sharing))}.")
@@ -187,7 +187,7 @@ def _calibrated_calls(timed: Timed) -> Fields | None:
     from simnet.cost_models.calibration.software import CalibratedSoftware
 
     assert isinstance(software, CalibratedSoftware)
-    return calls.calibration_summary(software, {"": software.known(timed.schedule, np.array(timed.hosts))})
+    return run_setup.calibration_summary(software, {"": software.known(timed.schedule, np.array(timed.hosts))})
 
 
 def _host_gates(network: Network, out: bool) -> list[list[int]]:

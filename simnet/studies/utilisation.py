@@ -225,7 +225,7 @@ def _with_rounds(training: TrainingPlan, job: Job, candidate: Candidate) -> Trai
         pieces = gradient_buckets(job.source, overlap)
         buckets = tuple(((one.entries.stop - one.entries.start) / entries, one.ready) for one in pieces)
         return replace(training, backward=overlap.backward, buckets=buckets)
-    made = start_strategy(job.source, own.name, own.options, candidate, seed=job.seed, bucket=own.bucket)
+    made = start_strategy(job.source, own, candidate, job.seed)
     fragments = len(getattr(made, "fragments", (1,)))
     return replace(
         training,

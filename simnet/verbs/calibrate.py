@@ -88,6 +88,7 @@ def _fitted(
     from simnet.cost_models.calibration import summary
     from simnet.cost_models.calibration.readers.facts import parse_facts
     from simnet.cost_models.calibration.topology_links import place_ranks
+    from simnet.network.stack import stack_of
     from simnet.scenario.choice_text import read_choice
     from simnet.studies import options
 
@@ -96,7 +97,7 @@ def _fitted(
     if place not in ("in", "out"):
         raise InputError(f"place must be in or out, got {place!r}", file="--where")
     ranks = None if network is None else place_ranks(*read_choice(network))
-    options.stack(stack)
+    options.quantity(stack, "--stack", stack_of)
     made = summary.calibrate_logs(logs, rows, facts, place == "in", ranks, coverage, stack)
     return _described(made)
 

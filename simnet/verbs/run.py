@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from simnet.report.drawing import Plot
     from simnet.report.run_summary import RunSummary
     from simnet.scenario import Scenario
-    from simnet.scenario.identity import Request
+    from simnet.scenario.runner import Request
     from simnet.studies.runs import Batch, Seeds
     from simnet.studies.sweeping.work import CellProgress
     from simnet.training.job.record import PolicyResult
@@ -126,7 +126,7 @@ def run(
 @contextmanager
 def _results_folder(out: str | Path | None, usual: str, asked: Request, written: str, *, force: bool) -> Iterator[Path]:
     """Yield the results folder, named by the user, default or temporary; afterwards print its path if it lasts."""
-    from simnet.scenario.identity import place_of
+    from simnet.scenario.runner import place_of
 
     if out is None:
         with TemporaryDirectory() as temporary:
@@ -143,7 +143,7 @@ def _one_run(
     source: Source, seeds: int, on: str | None, jobs: int | None, out: str | Path | None, *, force: bool
 ) -> RunAnswer:
     """Run the policies of a scenario with one or several seeds, and write the results folder."""
-    from simnet.scenario.identity import request
+    from simnet.scenario.runner import request
     from simnet.studies import runs
 
     if on is not None and on.startswith("slurm"):
@@ -276,12 +276,12 @@ def _over_grid(
     force: bool,
 ) -> Summary:
     """Run a scenario over a grid of field values, and write the results folder."""
+    from simnet.studies.sweeping import cell, work
     from simnet.studies.sweeping import grid as grids
-    from simnet.studies.sweeping import table, work
 
     most = grids.MOST_CELLS if force else grids.MAX_CELLS
     planned = work.plan(str(source.path), axes, source.overrides, source.seed, source.policies, most=most, seeds=seeds)
-    asked = table.request_of(planned.base, planned.axes)
+    asked = cell.request_of(planned.base, planned.axes)
     kind, _, count = (on or "").partition(":")
     if kind == "processes" and count.isdecimal():
         on, jobs = None, int(count)

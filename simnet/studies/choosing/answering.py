@@ -14,11 +14,10 @@ from simnet.report.cost_summary import throughput
 from simnet.report.paired import START_COLUMNS
 from simnet.report.summary import Summary, percent, table_columns, three_digits
 from simnet.studies.assumptions import FORMATS, assumed_text
-from simnet.studies.choosing.flips import Flip
+from simnet.studies.choosing.closed_forms import Flip
 from simnet.studies.choosing.forecast import Gain, JobForecast
 from simnet.studies.choosing.ranking import Ranking
-from simnet.studies.codes import computing_told, costs_told
-from simnet.studies.samples import sample_warnings, warning_lines
+from simnet.studies.job_notes import computing_told, costs_told, sample_warnings
 
 COLUMNS = table_columns("choose")
 """Columns of the table."""
@@ -235,8 +234,7 @@ def _notes(found: Ranking) -> list[str]:
             f"range; at worst it takes {percent(one.worst)} longer than {one.label}, at "
             f"{format_seconds(one.latency)} and {format_bandwidth(one.bandwidth)}."
         )
-    warned = warning_lines(sample_warnings(run.job, map(Fixed, among)))
-    said += [f"Warning: {one}" for one in warned]
+    said += [f"Warning: {one}" for one in sample_warnings(run.job, map(Fixed, among))]
     said += costs_told(run.job.device, among, run.job.source.workers)
     return [*said, *computing_told([found.loaded.computing]), *found.held.sentences()]
 

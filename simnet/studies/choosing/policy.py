@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,10 +24,12 @@ from simnet.scenario import Scenario
 from simnet.sparsifier_models.two_level import PREFIX
 from simnet.studies.choosing.choices import exchange_kind
 from simnet.studies.choosing.closed_forms import ClosedForms, by_closed_form
-from simnet.studies.choosing.maps import Map
 from simnet.studies.choosing.policy_file import CellEdges, MadeFor, PolicyTable, TableEntry
 from simnet.traces.source import tensor_options
 from simnet.training.job.job import Job
+
+if TYPE_CHECKING:
+    from simnet.studies.choosing.grids import Map
 
 TRIES = 10
 """Iterations over which a gain is averaged."""

@@ -17,11 +17,10 @@ from simnet.scenario import Run, Scenario, load
 from simnet.studies import assumptions
 from simnet.studies.choosing import whole_job
 from simnet.studies.choosing.choices import Kind, follows_gradients
-from simnet.studies.choosing.flips import Flip, Misjudged, first_place_flips
+from simnet.studies.choosing.closed_forms import Flip, Misjudged, first_place_flips
 from simnet.studies.choosing.forecast import JobForecast, WholeJob, error_between
 from simnet.studies.choosing.memory_filter import Held, held_on_job
-from simnet.studies.job_totals import computing_factors, evidence_of_job, judged, messages, total_of
-from simnet.studies.start_times import job_start_ranges
+from simnet.studies.job_totals import computing_factors, evidence_of_job, job_start_ranges, judged, messages, total_of
 from simnet.training.job.job import Job, Overlap, job_node_sizes
 
 SETTLES = 300

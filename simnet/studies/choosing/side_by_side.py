@@ -106,7 +106,7 @@ def _averaging(run: Run, notes: list[str]) -> list[Candidate]:
     among = {one.label: one for policy in run.policies.values() for one in policy.candidates}
     for one in among.values():
         try:
-            start_strategy(run.job.source, own.name, own.options, one, seed=run.job.seed, bucket=own.bucket)
+            start_strategy(run.job.source, own, one, run.job.seed)
         except ValueError as error:
             notes.append(f"{one.label} cannot average under {own.name}: {error}")
         else:

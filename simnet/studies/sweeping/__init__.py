@@ -14,6 +14,6 @@ figures/sweep.*        of one or two numeric parameters: times of the policies, 
 figures/sweep-target.* where a model is trained: the same of the time to the target accuracy
 =====================  ==================================================================================
 
-`grid` reads parameters and lists the cells, `cell` runs one, `schedulers` runs many on Dask or Slurm, `work` knows
-which are still to run and keeps their files, `table` makes one table of them and `drawing` the figure.
+`grid` reads parameters and lists the cells, `cell` runs one and makes one table of all, `work` knows which are still to
+run, runs them here, on Dask or on Slurm, and keeps their files, `answer` says who wins where.
 """

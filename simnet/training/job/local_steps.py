@@ -34,26 +34,17 @@ from simnet.training.job.exchange import (
     messages_alone,
     time_exchanges,
 )
-from simnet.training.job.job import Job
+from simnet.training.job.job import Job, LocalSteps
 from simnet.training.job.record import Iteration
 from simnet.training.job.spans import COMPUTE, NETWORK, Span, intersect_intervals, merge_intervals, subtract_intervals
 from simnet.training.parallel.graph import CollectiveCall, StepTiming
 from simnet.training.parallel.placing import PlacedStep
 
 
-def start_strategy(
-    source: GradientSource,
-    name: str,
-    options: Mapping[str, Any],
-    candidate: Candidate,
-    *,
-    seed: int = 0,
-    bucket: float | None = None,
-) -> Strategy:
+def start_strategy(source: GradientSource, own: LocalSteps, candidate: Candidate, seed: int = 0) -> Strategy:
     """Return a new training strategy at its initial parameters; the candidate's scheme does its averaging."""
-    initial = np.zeros(source.parameters, dtype=np.float32)
-    if isinstance(source, Evaluable):
-        initial = source.initial()
+    name, options, bucket = own.name, own.options, own.bucket
+    initial = source.initial() if isinstance(source, Evaluable) else np.zeros(source.parameters, dtype=np.float32)
     replicas = Replicas(source.workers, initial, scale=source.scale, seed=seed, **tensor_options(source))
     if averages_by_scheme(strategy(name), options):
         averaging = Averaging(candidate.scheme, options=candidate.options, bucket=bucket)
@@ -69,7 +60,7 @@ def strategy_syncs(job: Job, candidate: Candidate, iteration: int) -> list[Sync]
     """Return the exchanges that begin in an iteration, counted from 0, under a single candidate."""
     assert job.strategy is not None
     own, found = job.strategy, list[Sync]()
-    made = start_strategy(job.source, own.name, own.options, candidate, seed=job.seed, bucket=own.bucket)
+    made = start_strategy(job.source, own, candidate, job.seed)
     for number in range((iteration + 1) * own.steps):
         for model in made.schemes:
             model.density = density_at(job.density, number // own.steps)
@@ -90,9 +81,7 @@ class StrategySet(ExchangeSet):
         assert job.strategy is not None
         own = job.strategy
         self._job, self._numbers = job, {one.label: number for number, one in enumerate(candidates)}
-        self.strategy = start_strategy(
-            job.source, own.name, own.options, candidates[0], seed=job.seed, bucket=own.bucket
-        )
+        self.strategy = start_strategy(job.source, own, candidates[0], job.seed)
         check_switching(own.name, own.options, len(candidates))
         for one in candidates[1:]:
             self.strategy.offer(Averaging(one.scheme, options=one.options, bucket=own.bucket))

@@ -17,7 +17,6 @@ from simnet.network import Timing
 from simnet.policies import Decision, Policy, density_at, probe_pairs
 from simnet.strategies.averaging import NOBODY
 from simnet.training.job.checkpoint import Checkpoint, State
-from simnet.training.job.elastic import WorkerPresence, parameters_sent
 from simnet.training.job.exchange import (
     ExchangeSet,
     SparsifierSet,
@@ -26,7 +25,7 @@ from simnet.training.job.exchange import (
     TimingRequests,
     TimingResult,
 )
-from simnet.training.job.job import Job
+from simnet.training.job.job import Job, WorkerPresence, parameters_sent
 from simnet.training.job.local_steps import StepSet, StrategySet
 from simnet.training.job.policy_log import PolicyLog
 from simnet.training.job.record import BlockedWorker, Interruption, Iteration, JobRecord

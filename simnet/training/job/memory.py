@@ -144,7 +144,7 @@ def _under_strategy(job: Job, candidate: Candidate) -> WorkerMemory:
     """Return the memory of a worker under the job's training strategy, measured on a new strategy."""
     own, source = job.strategy, job.source
     assert own is not None
-    strategy = start_strategy(source, own.name, own.options, candidate, seed=job.seed, bucket=own.bucket)
+    strategy = start_strategy(source, own, candidate, job.seed)
     held = strategy.held_bytes()
     parameters = held.pop("local")
     optimizer = sum(held.pop(name) for name in list(held) if name.startswith("inner."))

@@ -115,12 +115,7 @@ class StepGraph:
 
     def groups(self, name: GroupName) -> list[list[int]]:
         """Return the worker lists of all process groups of a name."""
-        if name in self.layout:
-            return [list(members) for members in self.layout[name]]
-        everyone, each = list(range(self.workers)), self.workers // self.replicas
-        if name == "shard":
-            return [everyone[first : first + each] for first in range(0, self.workers, each)]
-        return [everyone] if name == "world" else [everyone[first::each] for first in range(each)]
+        return [list(members) for members in self.layout[name]]
 
     def does(self) -> NDArray[np.bool_]:
         """Return a mask of which workers run each node; shape (nodes, P)."""
@@ -156,6 +151,10 @@ class GraphBuilder:
         check_int(self.workers, "workers", 1)
         if self.workers % self.replicas:
             raise ValueError(f"replicas must divide the {self.workers} workers, got {self.replicas}")
+        everyone, each = tuple(range(self.workers)), self.workers // self.replicas
+        shards = tuple(everyone[first : first + each] for first in range(0, self.workers, each))
+        own = {"world": (everyone,), "shard": shards, "replicate": tuple(zip(*shards, strict=True))}
+        self.layout = {**own, **self.layout}
 
     def compute(self, unit: str, phase: Phase, elements: int) -> int:
         """Add a part of a pass, and return its node number."""
@@ -192,10 +191,7 @@ class GraphBuilder:
 
     def ranks(self, group: GroupName) -> int:
         """Return the number of ranks in each process group of a name."""
-        if group in self.layout:
-            return len(self.layout[group][0])
-        each = self.workers // self.replicas
-        return {"world": self.workers, "shard": each, "replicate": self.replicas}[group]
+        return len(self.layout[group][0])
 
     def wait(self, *numbers: int | None) -> None:
         """Make the next compute node wait for the given nodes."""

@@ -222,9 +222,9 @@ def _widen_workers(step: StepGraph, degree: int) -> StepGraph:
     def at(workers: Iterable[int], place: int) -> tuple[int, ...]:
         return tuple(worker * degree + place for worker in workers)
 
-    names = {call.group for call in step.calls} | {"world", *step.layout}
     layout: dict[str, Groups] = {
-        name: tuple(at(members, place) for members in step.groups(name) for place in range(degree)) for name in names
+        name: tuple(at(members, place) for members in step.groups(name) for place in range(degree))
+        for name in step.layout
     }
     workers = step.workers * degree
     layout["tensor"] = tuple(tuple(range(first, first + degree)) for first in range(0, workers, degree))

@@ -187,8 +187,7 @@ class _StageMerger:
     def built(self) -> StepGraph:
         """Return the merged step graph."""
         layout: dict[str, Groups] = {}
-        names = {name for stage in self.stages for name in (*stage.layout, *(call.group for call in stage.calls))}
-        for name in names:
+        for name in {name for stage in self.stages for name in stage.layout}:
             layout[name] = tuple(
                 tuple(self.each * place + worker for worker in members)
                 for place, stage in enumerate(self.stages)

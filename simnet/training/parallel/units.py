@@ -37,30 +37,15 @@ class ListedUnit(NamedTuple):
     times: int = 1
 
 
-def profile_of_units(units: Sequence[ListedUnit], seconds: float | None = None) -> ModelProfile:
-    """Return the profile of a model of listed units in forward order; both passes take `seconds` [s]."""
-    if not units:
-        raise ValueError("a model needs at least one unit")
-    layers, work, known = [], [], set()
-    for one in units:
-        try:
-            unit_name(one.name)
-        except ValueError as error:
-            raise ValueError(f"the name of a unit {error}") from None
-        if one.name in known:
-            raise ValueError(f"there are two units {one.name!r}; times says how many follow each other")
-        known.add(one.name)
-        check_int(one.parameters, f"parameters of unit {one.name!r}", 1)
-        if not (np.isfinite(one.work) and one.work >= 0):
-            raise ValueError(f"what unit {one.name!r} takes must be >= 0, got {one.work}")
-        for number in range(check_int(one.times, f"times of unit {one.name!r}", 1)):
-            layers.append(Layer(f"{one.name}.{number}.weight", (one.parameters,)))
-            work.append(float(one.work))
+def profile_of_units(units: Sequence[ListedUnit]) -> ModelProfile:
+    """Return the profile of a model of listed units in forward order."""
+    found = [(number, one) for one in units for number in range(one.times)]
+    layers = [Layer(f"{one.name}.{number}.weight", (one.parameters,)) for number, one in found]
+    work = tuple(float(one.work) for _, one in found)
     if not sum(work) > 0:
         raise ValueError("no unit takes any time")
-    told = math.fsum(work) if seconds is None else seconds
-    times = (ComputeTime(told, 1, "its units", measured=False),)
-    return ModelProfile("a model of units", tuple(layers), times, "a list of units", work=tuple(work))
+    times = (ComputeTime(math.fsum(work), 1, "its units", measured=False),)
+    return ModelProfile("a model of units", tuple(check_layers(layers)), times, "a list of units", work=work)
 
 
 class PassShares:
