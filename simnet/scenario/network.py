@@ -99,12 +99,7 @@ def build_network(config: schema.Config, folder: Path, found: Findings) -> Stage
 def _rank_placement(config: schema.Config, graph: nx.DiGraph[Any], found: Findings) -> list[int]:
     hosts, workers, given = int(graph.graph["hosts"]), config.workers, config.network.placement
     if isinstance(given, list):
-        if len(given) != workers:
-            found.add(("network", "placement"), f"must name a host for each of the {workers} workers, got {len(given)}")
-        for rank, host in enumerate(given):
-            if host >= hosts:
-                found.add(("network", "placement", rank), f"there is no host {host}; allowed: 0 to {hosts - 1}")
-        return given
+        return _listed_hosts(given, workers, hosts, ("network", "placement"), found)
     if workers > hosts:
         found.add(("workers",), f"must be at most {hosts}, the hosts of the topology, got {workers}")
     if given == "random":
@@ -114,6 +109,16 @@ def _rank_placement(config: schema.Config, graph: nx.DiGraph[Any], found: Findin
     else:
         order = list(range(hosts))
     return order[:workers]
+
+
+def _listed_hosts(given: list[int], workers: int, hosts: int, loc: Loc, found: Findings) -> list[int]:
+    """Return hosts as listed, and report a wrong number of them, and those that are not there."""
+    if len(given) != workers:
+        found.add(loc, f"must name a host for each of the {workers} workers, got {len(given)}")
+    for rank, host in enumerate(given):
+        if host >= hosts:
+            found.add((*loc, rank), f"there is no host {host}; allowed: 0 to {hosts - 1}")
+    return given
 
 
 def _in_turn(graph: nx.DiGraph[Any]) -> list[int]:
@@ -381,13 +386,5 @@ def placements(config: schema.Config, stages: Stages, found: Findings) -> dict[s
             placed[job] = free[: one.workers]
             taken.update(placed[job])
             continue
-        placed[job] = one.placement
-        if len(one.placement) != one.workers:
-            found.add(
-                ("other_jobs", job, "placement"),
-                f"must name a host for each of the {one.workers} workers, got {len(one.placement)}",
-            )
-        for rank, host in enumerate(one.placement):
-            if host >= hosts:
-                found.add(("other_jobs", job, "placement", rank), f"there is no host {host}; allowed: 0 to {hosts - 1}")
+        placed[job] = _listed_hosts(one.placement, one.workers, hosts, ("other_jobs", job, "placement"), found)
     return placed

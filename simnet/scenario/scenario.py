@@ -22,7 +22,7 @@ from simnet.base.yaml_loader import yaml_text
 from simnet.cost_models.costs.computing import PassTime, SampleCount
 from simnet.cost_models.costs.devices import DeviceProfile
 from simnet.interchange.kinds import companion_files
-from simnet.policies import OneStepOracle, Policy
+from simnet.policies import Candidate, OneStepOracle, Policy
 from simnet.scenario import schema, topology_parts
 from simnet.scenario.computing import (
     build_device,
@@ -74,6 +74,11 @@ class Run:
     limit: float = math.inf
     fixed: float = 0.0
     colocated: Mapping[str, ColocatedJob] = field(default_factory=dict)
+
+    @property
+    def candidates(self) -> dict[str, Candidate]:
+        """Exchanges of all policies by label."""
+        return {one.label: one for policy in self.policies.values() for one in policy.candidates}
 
     def effort(self, policy: str) -> float:
         """Return the estimated seconds to simulate a policy."""

@@ -378,7 +378,6 @@ def calibration_of(loaded: Scenario, job: Job) -> Fields | None:
             "coverage": model.coverage,
             "calls": [],
         }
-    hosts = np.arange(job.source.workers) if job.placement is None else np.array(job.placement)
     exchanges: dict[str, list[CallPrediction]] = {}
     # Under a strategy, and of sharded steps, the calls are others than of a gradient, in pieces of their own.
     of_gradients = loaded.config.exchanges if job.strategy is None else {}
@@ -390,7 +389,7 @@ def calibration_of(loaded: Scenario, job: Job) -> Fields | None:
             shape = job.source.workers, bucket.entries.stop - bucket.entries.start
             gradients = stream(job.seed, "calls").standard_normal(shape, dtype=np.float32)
             exchanges.setdefault(label, []).extend(
-                network.software.known(sparsifier.exchange(gradients).schedule, hosts)
+                network.software.known(sparsifier.exchange(gradients).schedule, job.hosts)
             )
     return calibration_summary(network.software, exchanges)
 

@@ -24,6 +24,7 @@ from simnet.studies.assumptions import assumed_text
 from simnet.training.job.job import Job
 from simnet.training.parallel.graph import CollectiveCall, StepMemory, StepTiming
 from simnet.training.parallel.placing import PlacedStep
+from simnet.training.parallel.plan import TrainingSteps
 
 SLOWDOWNS = (1.0, 2.5)
 """Minimum and maximum factor on compute time during collectives; see `describe_slowdown`."""
@@ -111,25 +112,27 @@ class ShardedStep:
         return calibration_summary(software, {self.label: known})
 
     @property
+    def _steps(self) -> TrainingSteps:
+        assert self.job.steps is not None
+        return self.job.steps[self.label]
+
+    @property
     def _number(self) -> int:
         return max(self.job.iterations - 1, 0)
 
     @cached_property
     def _placed(self) -> PlacedStep:
-        assert self.job.steps is not None
-        return self._place(self.job.steps[self.label].slowdown)
+        return self._place(self._steps.slowdown)
 
     def _place(self, slowdown: float) -> PlacedStep:
-        assert self.job.steps is not None
-        steps, network = self.job.steps[self.label], self.job.network(self._number)
+        steps, network = self._steps, self.job.network(self._number)
         graph = steps.step(self._number).graph
         return PlacedStep(graph, network, steps.algorithms, self.job.placement, slowdown)
 
     def _timed(self, placed: PlacedStep) -> StepTiming:
-        assert self.job.steps is not None
         compute = self.job.compute
         computes = compute.mean * np.array([compute.slow.get(one, 1.0) for one in range(self.job.source.workers)])
-        seconds = self.job.steps[self.label].step(self._number).seconds(computes)
+        seconds = self._steps.step(self._number).seconds(computes)
         return placed.time(seconds, 0.0, self._number)
 
 

@@ -211,8 +211,7 @@ def link_rates(job: Job) -> Floats:
     """Return each worker's total link bandwidth at the start [byte/s], shape (P,)."""
     routes = job.network(0).links.routes
     leaving = pd.Series(routes.bandwidth).groupby([source for source, _ in routes.links]).sum()
-    hosts = range(job.source.workers) if job.placement is None else job.placement
-    return np.array([leaving[host] for host in hosts])
+    return np.array([leaving[host] for host in job.hosts.tolist()])
 
 
 def _with_rounds(training: TrainingPlan, job: Job, candidate: Candidate) -> TrainingPlan:

@@ -100,8 +100,7 @@ def closed_forms(loaded: Scenario, run: Run, found: WholeJob) -> ClosedForms | N
     """
     job, network = run.job, loaded.config.network
     kind, topology = network.topology.choice
-    ramps = len(job.density) > 1 or job.density[0].start != job.density[0].end
-    if kind != "star" or network.weather or run.colocated or ramps or len(job.stages) > 1 or is_large(run):
+    if kind != "star" or network.weather or run.colocated or job.has_ramps or len(job.stages) > 1 or is_large(run):
         return None
     if name_of(job.network(0).stack) != "ideal" or job.strategy is not None:
         return None

@@ -105,8 +105,7 @@ def sampled_fields(loaded: Scenario) -> list[str]:
             fields.append(f"job.scale={max(round(whole / max(_ENTRIES, least)), 1)}")
     if config.network.weather or len(run.job.stages) > 1 or len(run.job.density) > 1 or job.strategy is not None:
         return fields
-    among = [one for policy in run.policies.values() for one in policy.candidates]
-    if drawn and job.iterations < SETTLES and any(map(follows_gradients, among)):
+    if drawn and job.iterations < SETTLES and any(map(follows_gradients, run.candidates.values())):
         fields.append(f"job.iterations={SETTLES}")
     elif whole > _LARGE and job.iterations > 1:
         fields.append("job.iterations=1")

@@ -103,8 +103,7 @@ def _averaging(run: Run, notes: list[str]) -> list[Candidate]:
     """Return the candidates with which a job's strategy can average; add the others to `notes`."""
     own, found = run.job.strategy, []
     assert own is not None
-    among = {one.label: one for policy in run.policies.values() for one in policy.candidates}
-    for one in among.values():
+    for one in run.candidates.values():
         try:
             start_strategy(run.job.source, own, one, run.job.seed)
         except ValueError as error:
@@ -159,8 +158,10 @@ def time_to_target(load: Load, variants: Sequence[Sequence[str]]) -> Summary:
         loaded = load(variant)
         run = loaded.build()
         rarer = run.job.strategy is not None
-        among = {one.label: one for policy in run.policies.values() for one in policy.candidates}
-        for one in track_progress(_averaging(run, notes) if rarer else list(among.values()), 1 / len(variants)):
+        among = list(run.candidates.values())
+        for one in track_progress(_averaging(run, notes) if rarer else among, 1 / len(variants)):
+            _averaging(run, notes) if rarer else list(run.candidates.values()), 1 / len(variants)
+        ):
             label = f"{strategy_label(loaded)}, {one.label}" if rarer else one.label
             frames[label], totals[label] = _simulated(run, label, one)
     train = loaded.config.job.gradients.train

@@ -106,9 +106,8 @@ def decide_job(
 
 def _is_steady(job: Job, found: WholeJob) -> bool:
     """Return whether density and links are constant over the job, so that the fastest exchange is."""
-    ramps = len(job.density) > 1 or job.density[0].start != job.density[0].end
     met = (row.column(name) for row in found.rows for name in ("latency_s", "bandwidth_Bps"))
-    return not ramps and all(np.ptp(one) == 0 for one in met)
+    return not job.has_ramps and all(np.ptp(one) == 0 for one in met)
 
 
 class _JobTrial:
@@ -123,7 +122,7 @@ class _JobTrial:
         # Exchanges of fixed volume differ by whose turn it is, and by density.
         ramps = sum(ramp.iterations for ramp in job.density if ramp.start != ramp.end)
         self._densities = min(ramps, job.iterations)
-        self._hosts = range(job.source.workers) if job.placement is None else job.placement
+        self._hosts = job.hosts.tolist()
         self._links = functools.cache(self._links_at)
         # Latency, bandwidth and time of iterations, by the exchange.
         self._seen: dict[str, Floats] = {}
@@ -319,8 +318,7 @@ def _race_exchanges(
 
 def _promising_labels(job: Job, among: Sequence[Candidate]) -> list[str]:
     """Return the labels of exchanges sorted by their closed-form time at the initial links."""
-    hosts = range(job.source.workers) if job.placement is None else job.placement
-    latency, bandwidth = probe_pairs(job.network(0), list(hosts), 0.0)
+    latency, bandwidth = probe_pairs(job.network(0), job.hosts.tolist(), 0.0)
     message, density = 4.0 * job.source.true_parameters, density_at(job.density, job.iterations - 1)
 
     def seconds(one: Candidate) -> float:

@@ -198,6 +198,11 @@ class Job:
         return max(max(ramp.start, ramp.end) for ramp in self.density)
 
     @property
+    def has_ramps(self) -> bool:
+        """Whether the density changes."""
+        return len(self.density) > 1 or self.density[0].start != self.density[0].end
+
+    @property
     def elastic(self) -> bool:
         """Whether workers may be absent from exchanges by churn or a deadline, rather than by failure."""
         return bool(self.absences) or self.churn is not None or self.deadline is not None
