@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from simnet.base.yaml_loader import Loc, load_yaml
+from simnet.base.yaml_loader import load_yaml
 
 # A colon or comma begins an option where a name and "=" follow, so both may stand in names of files and in values.
 _OPTION = re.compile(r"[:,](?=\s*[A-Za-z_]\w*\s*=)")
@@ -95,23 +95,3 @@ def split_choices(text: str | Sequence[str]) -> list[str]:
         else:
             found.append(piece.strip())
     return found
-
-
-# Fields that hold a choice, or choices by label; of some, the field of the name in the mapping.
-_KINDS = ("topology", "sites", "gradients", "data", "transport", "incast", "jitter", "policies", "inner", "outer")
-_NAMES = {"exchanges": "scheme", "exchange": "scheme", "strategy": "name", "sharding": "as", "compute": "mean"}
-_CHOICES = {**dict.fromkeys(_KINDS, ""), **_NAMES, "stack": "like"}
-
-
-def opened_text(text: str, loc: Loc) -> Any:
-    """Return a choice text at `loc` as a mapping, so that single fields of it can be overridden.
-
-    Examples
-    --------
-    >>> opened_text("diloco:period=4", ("job", "strategy")), opened_text("star:latency=0", ("network", "topology"))
-    ({'name': 'diloco', 'period': 4}, {'star': {'latency': 0}})
-    """
-    field = next((_CHOICES[str(key)] for key in reversed(loc[-2:]) if key in _CHOICES), None)
-    if field is None:
-        return text
-    return named_fields(text, field, (field, "trace")) if field else kind_fields(text, ())

@@ -8,16 +8,17 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_origin
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from simnet.base.errors import InputError, SimnetError, suggest_names
 from simnet.base.plugins import name_author
 from simnet.base.reading import read_text
 from simnet.base.yaml_loader import BOUNDS, Loc, field_path, load_yaml, shorten_value
-from simnet.scenario.choice_text import opened_text
+from simnet.scenario import schema
+from simnet.scenario.choice_text import kind_fields, named_fields
 from simnet.scenario.named_choices import named_exchanges, read_network_text
-from simnet.scenario.parts import Kinds, Part, alternatives, field_names
+from simnet.scenario.parts import Kinds, Named, Part, alternatives, field_names
 
 MAX_BYTES = 256 * 2**10
 """Maximum size of a scenario file [byte]."""
@@ -113,7 +114,10 @@ class Document:
         if loc in (("network",), ("network", "topology")):
             network = read_network_text(text, folder)
             return network if len(loc) == 1 else network["topology"]
-        return opened_text(text, loc)
+        part = part_at(loc)
+        if part is not None and issubclass(part, Named):
+            return named_fields(text, part.named, part.names())
+        return kind_fields(text, ()) if part is not None and issubclass(part, Kinds) else text
 
     def set_seed(self, seed: int) -> None:
         """Override the seed. InputError: another option has set it already."""
@@ -261,10 +265,10 @@ _WANTED = {
 _FORMS: dict[str | int, bool] = {"<one>": False, "<several>": True}
 
 
-def problems(document: Document, error: ValidationError, root: type[BaseModel]) -> list[InputError]:
+def problems(document: Document, error: ValidationError) -> list[InputError]:
     """Return pydantic errors as InputErrors with file, line, field, value and allowed values."""
     found = error.errors(include_url=False)
-    return [document.problem(_error_place(one["loc"]), _error_message(document, one, root)) for one in found]
+    return [document.problem(_error_place(one["loc"]), _error_message(document, one)) for one in found]
 
 
 def _error_place(loc: tuple[str | int, ...]) -> tuple[str | int, ...]:
@@ -274,7 +278,7 @@ def _error_place(loc: tuple[str | int, ...]) -> tuple[str | int, ...]:
     return loc[:-1] if str(loc[-2]).strip() else loc[:-2]
 
 
-def _error_message(document: Document, one: ErrorDetails, root: type[BaseModel]) -> str:
+def _error_message(document: Document, one: ErrorDetails) -> str:
     kind, context = one["type"], one.get("ctx", {})
     found = shorten_value(document.found(one["loc"], one.get("input")))
     if kind == "value_error":
@@ -282,29 +286,27 @@ def _error_message(document: Document, one: ErrorDetails, root: type[BaseModel])
     if kind == "missing":
         return "is missing"
     if kind == "extra_forbidden":
-        part = _part_at(root, one["loc"][:-1])
+        part = part_at(one["loc"][:-1])
         name = str(one["loc"][-1])
         return f"there is no such field; {suggest_names(name, part.names())}" if part else "is not allowed"
     if kind in BOUNDS:
         name, sign = BOUNDS[kind]
         return f"must be {sign} {context[name]:g}, got {found}"
     if kind == "literal_error":
-        return (
-            f"there is no such choice, got {found}; {_allowed_text(context['expected'], found)}{_or_mapping(root, one)}"
-        )
+        return f"there is no such choice, got {found}; {_allowed_text(context['expected'], found)}{_or_mapping(one)}"
     if kind in ("model_type", "model_attributes_type"):
-        part = _part_at(root, one["loc"])
+        part = part_at(one["loc"])
         fields = f" with {', '.join(field_names(part))}" if part else ""
         return f"must be a mapping{fields}, got {found}"
     if kind in ("too_short", "too_long"):
         return f"has {context['actual_length']} entries, needs at least {context.get('min_length', 0)}"
     if kind in _WANTED:
-        return f"must be {_WANTED[kind]}{_or_mapping(root, one)}, got {found}"
+        return f"must be {_WANTED[kind]}{_or_mapping(one)}, got {found}"
     return f"{one['msg']}, got {found}"
 
 
-def _or_mapping(root: type[BaseModel], one: ErrorDetails) -> str:
-    part = _part_at(root, one["loc"])
+def _or_mapping(one: ErrorDetails) -> str:
+    part = part_at(one["loc"])
     return f", or a mapping with {', '.join(field_names(part))}" if part else ""
 
 
@@ -313,9 +315,9 @@ def _allowed_text(expected: str, found: str) -> str:
     return suggest_names(found.strip("'"), names)
 
 
-def _part_at(root: type[BaseModel], loc: tuple[str | int, ...]) -> type[Part] | None:
+def part_at(loc: Sequence[str | int]) -> type[Part] | None:
     """Return the part class of the mapping at `loc`; None if there is none."""
-    parts: list[Any] = [root]
+    parts: list[Any] = [schema.Config]
     for step in loc:
         if step in _FORMS:
             parts = [part for part in parts if (get_origin(part) is dict) == _FORMS[step]]

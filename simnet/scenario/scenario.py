@@ -390,7 +390,7 @@ def _checked(document: Document) -> Scenario:
     try:
         config = schema.Config.model_validate(document.data)
     except ValidationError as error:
-        for one in problems(document, error, schema.Config):
+        for one in problems(document, error):
             found.take(one)
     found.refuse()
     assert config is not None

@@ -8,7 +8,6 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, get_args
 
@@ -21,7 +20,7 @@ from simnet.scenario import job_parts, schema
 from simnet.scenario.choice_text import read_choice
 from simnet.scenario.fields import is_file
 from simnet.scenario.job_parts import MEANINGLESS
-from simnet.scenario.loader import Document
+from simnet.scenario.loader import Document, part_at
 from simnet.scenario.marked_fields import MARKED_FIELDS, MarkedField
 from simnet.scenario.named_choices import named_exchanges, read_network_text
 from simnet.traces import trace_names
@@ -80,7 +79,9 @@ def full_key(name: str, scenario: Scenario, option: str = "--set") -> str:
         return fitting[0]
     if fitting:
         raise InputError(f"may mean {', '.join(fitting[:8])}; write one of them", file=place)
-    if len(parts) > 1 and parts[0] in schema.Config.model_fields and (parts[-1] in _field_names() or _is_free(parts)):
+    part = part_at(parts[:-1])
+    allows = part is None or parts[-1] in part.names() or part.model_config.get("extra") == "allow"
+    if len(parts) > 1 and parts[0] in schema.Config.model_fields and allows:
         # A field in full that the scenario does not have: what it may have is said where it is set.
         return name
     plain = [one.rpartition(".") for one, value in known.items() if not isinstance(value, dict | list)]
@@ -137,19 +138,6 @@ def _path_fits(parts: Sequence[str], path: str) -> bool:
         return False
     rest = iter(whole[:-1])
     return all(part in rest for part in parts[:-1])
-
-
-def _is_free(parts: Sequence[str]) -> bool:
-    """Return whether a field lies under a mapping with arbitrary keys, such as scheme options."""
-    named = {"slow", "sharding"}
-    return parts[0] not in ("network", "job") or parts[-1].isdigit() or bool(named & set(parts))
-
-
-@cache
-def _field_names() -> frozenset[str]:
-    """Return the names of all fields in the scenario schema."""
-    parts = schema.Config.model_json_schema(by_alias=True)
-    return frozenset(name for part in (parts, *parts["$defs"].values()) for name in part.get("properties", ()))
 
 
 def _fields_by_path(node: Any, path: str = "") -> dict[str, Any]:

@@ -160,8 +160,6 @@ def time_to_target(load: Load, variants: Sequence[Sequence[str]]) -> Summary:
         rarer = run.job.strategy is not None
         among = list(run.candidates.values())
         for one in track_progress(_averaging(run, notes) if rarer else among, 1 / len(variants)):
-            _averaging(run, notes) if rarer else list(run.candidates.values()), 1 / len(variants)
-        ):
             label = f"{strategy_label(loaded)}, {one.label}" if rarer else one.label
             frames[label], totals[label] = _simulated(run, label, one)
     train = loaded.config.job.gradients.train
