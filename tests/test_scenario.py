@@ -424,13 +424,12 @@ def test_a_profile_by_time_gives_a_star_the_printed_state_from_host_to_host(tmp_
 
 
 def test_a_profile_by_iteration_changes_with_the_epochs_of_the_job(tmp_path: Path) -> None:
-    for override in ("{name: C1, epoch: 3 iterations}", "{name: C1}"):
-        profile = weather(f"{{links: all, profile: {override}}}", "{links: all, bandwidth: {factor: 0.5}}")
-        run = from_text(tmp_path, BASE, profile, "job.epoch=3").build()
-        for iteration in range(153):
-            state = profile_state("C1", iteration // 3)
-            for time in (0.0, 1e4):
-                assert value(run, 0, 1, time, iteration) == pytest.approx((state.latency, state.bandwidth / 2))
+    profile = weather("{links: all, profile: {name: C1}}", "{links: all, bandwidth: {factor: 0.5}}")
+    run = from_text(tmp_path, BASE, profile, "job.epoch=3").build()
+    for iteration in range(153):
+        state = profile_state("C1", iteration // 3)
+        for time in (0.0, 1e4):
+            assert value(run, 0, 1, time, iteration) == pytest.approx((state.latency, state.bandwidth / 2))
 
 
 def test_placements(tmp_path: Path) -> None:

@@ -209,7 +209,7 @@ def _link_variations(
                     "gives latency and bandwidth from host to host, which only a star can have; elsewhere describe the "
                     "links, e.g. by steps"
                 )
-            yield from _profile_weather(entry.profile, (*loc, "profile"))
+            yield from _profile_weather(entry.profile, config.job.epoch or 1, (*loc, "profile"))
 
 
 def _signal_maker(part: Any, seed: int, folder: Path) -> Callable[[_Name, int], Signal]:
@@ -230,13 +230,10 @@ def _given_pair(pair: Weather, loc: Loc) -> Iterator[_LinkVariation]:
             yield _LinkVariation(quantity, loc, True, lambda name, start, signal=signal: signal)  # type: ignore[misc]
 
 
-def _profile_weather(given: weather_parts.Profile, loc: Loc) -> Iterator[_LinkVariation]:
+def _profile_weather(given: weather_parts.Profile, epoch: int, loc: Loc) -> Iterator[_LinkVariation]:
     """Yield latency and bandwidth variations of a published schedule on a star, half the latency per link."""
-    assert given.epoch is not None
-    epoch = given.epoch.iterations
-    if epoch is None:
-        assert given.epoch.time is not None
-        pair = weather.profile(given.name, given.epoch.time)
+    if given.epoch is not None:
+        pair = weather.profile(given.name, given.epoch)
         assert pair.latency is not None
         yield from _given_pair(Weather(pair.bandwidth, pair.latency * 0.5), loc)
         return

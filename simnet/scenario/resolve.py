@@ -19,7 +19,7 @@ from simnet.cost_models.costs import models
 from simnet.cost_models.costs.devices import DeviceProfile
 from simnet.policies import Candidate, Fixed, Flexible, Monitor, OneStepOracle, Policy, closed_form
 from simnet.policies.moo import DensitySearch, Moo
-from simnet.scenario import job_parts, network_parts, schema, weather_parts
+from simnet.scenario import job_parts, network_parts, schema
 from simnet.scenario.computing import (
     build_device,
     default_device,
@@ -64,16 +64,10 @@ def resolve(config: schema.Config, stem: str, folder: Path, found: Findings) -> 
         }
     if config.network.engine == "vectorised" and (others or config.job.deaths):
         found.add(("network", "engine"), "must be auto or fluid: the max-plus clock knows neither deaths nor company")
-    network = config.network.model_copy(
-        update={
-            "topology": topology,
-            "stack": _resolve_stack(config.network),
-            "weather": [
-                _resolve_weather(index, one, config.job.epoch, found)
-                for index, one in enumerate(config.network.weather)
-            ],
-        }
-    )
+    for index, entry in enumerate(config.network.weather):
+        if entry.profile is not None and entry.profile.epoch is None and config.job.epoch is None:
+            found.add(("network", "weather", index, "profile", "epoch"), "is missing, and there is no job.epoch")
+    network = config.network.model_copy(update={"topology": topology, "stack": _resolve_stack(config.network)})
     return config.model_copy(
         update={
             "name": config.name or _file_name(stem),
@@ -164,8 +158,7 @@ def _check_colocated(config: schema.Config, found: Findings) -> None:
                 "it out",
             )
     for index, entry in enumerate(config.network.weather):
-        epoch = None if entry.profile is None else entry.profile.epoch
-        if entry.profile is not None and (epoch is None or epoch.iterations is not None):
+        if entry.profile is not None and entry.profile.epoch is None:
             found.add(
                 ("network", "weather", index, "profile"),
                 "goes by the iterations of one job, which means nothing to other_jobs; give epoch as a time",
@@ -204,19 +197,6 @@ def _resolve_topology(given: Topology, workers: int, folder: Path) -> Topology:
 def _resolve_stack(given: network_parts.Network) -> str | network_parts.Stack | None:
     """Return the transport stack; None if the topology file may name it."""
     return "ideal" if given.stack is None and given.topology.choice[0] not in ("file", "platform") else given.stack
-
-
-def _resolve_weather(
-    index: int, given: weather_parts.Weather, epoch: int | None, found: Findings
-) -> weather_parts.Weather:
-    if given.profile is None or given.profile.epoch is not None:
-        return given
-    if epoch is None:
-        found.add(("network", "weather", index, "profile", "epoch"), "is missing, and there is no job.epoch")
-        return given
-    return given.model_copy(
-        update={"profile": given.profile.model_copy(update={"epoch": weather_parts.Epoch(iterations=epoch)})}
-    )
 
 
 def _resolve_exchange(label: str, given: schema.Exchange, folder: Path, found: Findings) -> schema.Exchange:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Generic, TypeVar
 
-from pydantic import BeforeValidator, Field, PlainSerializer, SerializeAsAny, Tag, WithJsonSchema
+from pydantic import Field, SerializeAsAny, Tag
 
-from simnet.base.quantities import TIME, Count, Duration, Factor, PositiveShare, Rate, Seconds
+from simnet.base.quantities import Duration, Factor, PositiveShare, Rate, Seconds
 from simnet.network import weather
 from simnet.scenario.fields import File
 from simnet.scenario.parts import (
     STREAM,
     Kinds,
-    OneOf,
     Part,
     configures,
     either,
@@ -136,41 +135,15 @@ class Trace(Part):
     file: File
 
 
-class Epoch(OneOf):
-    """How long an epoch lasts: a time, or a number of iterations of the job."""
-
-    time: Duration | None = None
-    iterations: Count | None = None
-
-
-def _read_epoch(value: object) -> object:
-    number, _, unit = value.partition(" ") if isinstance(value, str) else ("", "", "")
-    if unit.strip() in ("iteration", "iterations") and number.isascii() and number.isdigit():
-        return {"iterations": int(number[:18])}
-    return value if isinstance(value, Epoch) else {"time": value}
-
-
-def _written_epoch(epoch: Epoch) -> str:
-    return f"{epoch.iterations} iterations" if epoch.time is None else TIME.write(epoch.time)
-
-
 @configures(weather.profile, only=("name",))
 class Profile(Part):
     """A published schedule of latency and bandwidth from host to host, by training epoch.
 
-    epoch: length of an epoch: a time, or iterations; default: job.epoch
+    epoch: how long one lasts; default: job.epoch iterations
     """
 
     name: str
-    epoch: (
-        Annotated[
-            Epoch,
-            BeforeValidator(_read_epoch),
-            PlainSerializer(_written_epoch),
-            WithJsonSchema({"anyOf": [{"type": "string"}, {"const": 0}], "examples": ["60 s", "20 iterations"]}),
-        ]
-        | None
-    ) = None
+    epoch: Duration | None = None
 
 
 class Weather(Part):
