@@ -30,18 +30,20 @@ from typing import Any, NamedTuple
 import matplotlib
 import numpy as np
 import torch
+from family_images import CHARACTERS, FACES, FINE, SIDE, convolutional, draw_glyphs
 from torch import nn
 from torch.nn import functional
 
 import simnet
 from simnet.traces import Recorder
-from simnet.traces.live.data import CHARACTERS, FACES, FINE, SIDE, TOPICS, deal_shards, draw_glyphs, read_prose
-from simnet.traces.live.networks import Transformer, convolutional
-from simnet.traces.live.torched import BLOCKS, CHANNELS, WIDTH
+from simnet.traces.live.data import TOPICS, deal_shards, read_prose
+from simnet.traces.live.networks import Transformer
+from simnet.traces.live.torched import BLOCKS, WIDTH
 from simnet.traces.metadata import SHIPPED, read_description
 from simnet.traces.recorded import DESCRIPTION, TraceInfo
 
 VOCABULARY, CONTEXT, HEADS = 4096, 64, 4
+CHANNELS = (40, 80, 160)
 
 FRACTION, DTYPE, SAMPLING = 1 / 100, "fp16", 0
 STEPS, EVERY, TOGETHER, HELD_OUT = 133, 22, 2, 256

@@ -236,7 +236,7 @@ def live(name, workers=3):
     """Return a small model of a family as a source to train."""
     how = {"workers": workers, "dirichlet": 0.3, "seed": 1}
     if name == "convolutional":
-        return train("residual", "digits", channels=(8, 16), **how)
+        return train("conv", "digits", **how)
     return train("transformer", "words", width=16, blocks=1, options={"vocabulary": 70, "context": 8}, **how)
 
 

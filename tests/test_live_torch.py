@@ -15,7 +15,6 @@ from simnet.traces.live import (
     Sizes,
     classification,
     create_model,
-    letters,
     train,
     training_size,
     words,
@@ -25,10 +24,9 @@ from simnet.training.job.running import run_policy
 
 SIZES = {"samples": 50, "features": 6, "classes": 3}
 WORDS = {"vocabulary": 50, "context": 5}
-SMALL = Sizes(hidden=(7, 9), channels=(8, 10), width=12, blocks=2)
+SMALL = Sizes(hidden=(7, 9), width=12, blocks=2)
 LEARNT = {
     "conv": ("digits", {}),
-    "residual": ("digits", {}),
     "transformer": ("words", WORDS),
 }
 """What each model of PyTorch is trained on."""
@@ -115,14 +113,6 @@ def test_the_size_is_known_beforehand(model):
 
 
 @pytest.mark.extras
-@pytest.mark.parametrize("model", ["conv", "residual"])
-def test_letters_are_images_too(model):
-    live = train(model, "letters", workers=2, options={"drawings": 2}, channels=SMALL.channels)
-    assert training_size(model, "letters", 2, 16, SMALL, {"drawings": 2})[0] == live.parameters
-    assert live.begin().gradients(0).shape == (2, live.parameters)
-
-
-@pytest.mark.extras
 def test_what_comes_next_decides_on_no_gradient_of_what_came_before():
     # The loss of the first place alone knows nothing of the words behind it.
     live = source("transformer")
@@ -158,12 +148,6 @@ def test_shards_of_words_may_differ_by_where_they_are_from():
     dealt = [deal_shards(data.kinds, 4, 10, concentration, seed=3) for concentration in (0.05, None)]
     of_one = [max(np.bincount(data.kinds[own]).max() / len(own) for own in owns) for owns in dealt]
     assert of_one[0] > 0.5 > 0.2 > of_one[1]
-
-
-def test_no_character_is_held_out_in_all_of_its_drawings():
-    data = letters(drawings=2)
-    assert set(data.targets.tolist()) == set(data.held_targets.tolist()) == set(range(data.classes))
-    assert not {row.tobytes() for row in data.inputs} & {row.tobytes() for row in data.held_inputs}
 
 
 @pytest.mark.extras

@@ -46,22 +46,17 @@ class Conv(Part):
     """Three convolutions and two fully connected layers, for images; needs PyTorch."""
 
 
-@configures(live.train, only=("channels",))
-class ResidualNetwork(Part):
-    """A residual network with group norm, two blocks a stage, for images; needs PyTorch."""
-
-
 @configures(live.train, only=("width", "blocks"))
 class Transformer(Part):
     """A decoder like GPT-2 that foretells the next word at every place; needs PyTorch."""
 
 
-@kinds(logistic=Logistic, mlp=Mlp, conv=Conv, residual=ResidualNetwork, transformer=Transformer)
+@kinds(logistic=Logistic, mlp=Mlp, conv=Conv, transformer=Transformer)
 class TrainedModel(OneOf):
     """What is trained."""
 
 
-@kinds(digits=live.digits, classification=live.classification, letters=live.letters, words=live.words)
+@kinds(digits=live.digits, classification=live.classification, words=live.words)
 class TrainingData(OneOf):
     """What it is trained on."""
 

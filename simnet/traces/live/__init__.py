@@ -11,7 +11,7 @@ Gradients depend on the updates applied before, so every policy of a job trains 
 Score(loss=..., accuracy=...)
 """
 
-from simnet.traces.live.data import DATA, Data, classification, digits, letters, words
+from simnet.traces.live.data import DATA, Data, classification, digits, words
 from simnet.traces.live.perceptron import Perceptron
 from simnet.traces.live.source import MODELS, LearningRate, LiveSource, LiveTraining, create_model, train, training_size
 from simnet.traces.live.torched import Sizes
@@ -28,7 +28,6 @@ __all__ = [
     "classification",
     "create_model",
     "digits",
-    "letters",
     "train",
     "training_size",
     "words",

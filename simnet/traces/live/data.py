@@ -3,7 +3,6 @@
 =================  ===========================================================================================
 ``digits``         1797 handwritten digits of 8 x 8 pixels, which come with scikit-learn
 ``classification``  made-up points of any number of classes, each of several Gaussian clouds
-``letters``        letters and digits in the typefaces of matplotlib, as images of 16 x 16 pixels
 ``words``          documentation of Python's standard library; the next word at every place
 =================  ===========================================================================================
 
@@ -18,12 +17,10 @@ References
 from __future__ import annotations
 
 import re
-import string
 import sysconfig
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -33,72 +30,6 @@ from numpy.typing import NDArray
 
 from simnet.base.errors import SimnetError, to_install
 from simnet.base.rng import stream
-
-SIDE, FINE = 16, 48
-"""Side [pixels] of an image, and of the undistorted character image."""
-
-FACES = (
-    *(f"DejaVuSans{kind}" for kind in ("", "-Bold", "-Oblique", "-BoldOblique", "Mono", "Mono-Bold")),
-    *(f"DejaVuSerif{kind}" for kind in ("", "-Bold", "-Italic", "-BoldItalic")),
-    *(f"STIXGeneral{kind}" for kind in ("", "Bol", "Italic", "BolIta")),
-)
-"""The typefaces."""
-
-CHARACTERS = string.ascii_letters + string.digits
-"""The characters that images show; each is a class."""
-
-TURN, SIZE, SHIFT, NOISE = 0.6, 0.4, 0.3, 0.15
-"""How much images of a character differ: radians, size and place [half sides] from end to end, and grey of a pixel."""
-
-
-@lru_cache(maxsize=1)
-def draw_glyphs() -> tuple[NDArray[np.float32], NDArray[np.intp]]:
-    """Return letters and digits in all typefaces as images in [0, 1], (N, FINE, FINE), and the class of each."""
-    import matplotlib as mpl
-    from matplotlib.font_manager import FontProperties
-    from matplotlib.path import Path as Outline
-    from matplotlib.textpath import TextPath
-
-    folder = Path(mpl.get_data_path(), "fonts", "ttf")
-    axis = (np.arange(FINE) + 0.5) / FINE
-    points = np.stack(np.meshgrid(axis, axis[::-1]), axis=2).reshape(-1, 2)
-    images = []
-    for face in FACES:
-        font = FontProperties(fname=str(folder / f"{face}.ttf"))
-        for character in CHARACTERS:
-            path: Any = TextPath((0, 0), character, size=0.8, prop=font)
-            low, high = path.get_extents().get_points()
-            outline = Outline(path.vertices + 0.5 - (low + high) / 2, path.codes)
-            # Holes are inside two outlines.
-            inside = np.sum([one.contains_points(points) for one in _closed_path(outline)], axis=0) % 2
-            images.append(inside.reshape(FINE, FINE))
-    return np.array(images, dtype=np.float32), np.tile(np.arange(len(CHARACTERS)), len(FACES))
-
-
-def _closed_path(path: Any) -> Iterator[Any]:
-    starts = [*np.flatnonzero(path.codes == path.MOVETO), len(path.codes)]
-    for start, end in pairwise(starts):
-        yield type(path)(path.vertices[start:end], path.codes[start:end])
-
-
-def distorted_images(images: NDArray[np.float32], draws: np.random.Generator) -> NDArray[np.float32]:
-    """Return images of shape (N, SIDE, SIDE), each rotated, shifted, scaled and with noise."""
-    from scipy.ndimage import affine_transform
-
-    turn, size, right, down = draws.random((4, len(images))) - 0.5
-    size = 1.1 + SIZE * size
-    sine, cosine = size * np.sin(TURN * turn), size * np.cos(TURN * turn)
-    middle = (FINE - 1) / 2
-    found = np.empty((len(images), SIDE, SIDE), dtype=np.float32)
-    for number, image in enumerate(images):
-        matrix = np.array([[cosine[number], sine[number]], [-sine[number], cosine[number]]])
-        moved = SHIFT * FINE / 2 * np.array([down[number], right[number]])
-        offset = middle + moved - matrix @ (middle, middle)
-        drawn = affine_transform(image, matrix, offset, order=1)
-        found[number] = drawn.reshape(SIDE, FINE // SIDE, SIDE, FINE // SIDE).mean(axis=(1, 3))
-    found += np.float32(NOISE) * draws.standard_normal(found.shape, dtype=np.float32)
-    return found
-
 
 TOPICS = 10
 """In how many equal parts the text falls, in the order of the files; stretches of one part are of a kind."""
@@ -126,7 +57,7 @@ def read_prose(vocabulary: int, context: int) -> tuple[NDArray[np.intp], NDArray
     return stretches.copy(), np.arange(count) * TOPICS // count
 
 
-DATA = ("digits", "classification", "letters", "words")
+DATA = ("digits", "classification", "words")
 """Names of the data sets."""
 
 _PIXEL = 16.0
@@ -200,18 +131,6 @@ def classification(
     inputs += centres[targets, clouds]
     inputs /= np.float32(np.hypot(1.0, noise))
     return Data(inputs[:samples], targets[:samples], inputs[samples:], targets[samples:], classes, (features,))
-
-
-def letters(drawings: Annotated[int, Ge(2), Le(1000)] = 6) -> Data:
-    """Return letters and digits as images of 16 x 16 pixels, each rotated, shifted, scaled and with noise.
-
-    `drawings` images of each character in each of 14 typefaces; one more drawing of all is held out.
-    """
-    images, kinds = draw_glyphs()
-    draws = stream(0, "live", "letters")
-    inputs = np.concatenate([distorted_images(images, draws).reshape(len(images), -1) for _ in range(drawings + 1)])
-    targets, held = np.tile(kinds, drawings + 1), len(images)
-    return Data(inputs[held:], targets[held:], inputs[:held], targets[:held], len(CHARACTERS), (1, SIDE, SIDE))
 
 
 def words(vocabulary: Annotated[int, Ge(2), Le(2**16)] = 4096, context: Annotated[int, Ge(1), Le(1024)] = 64) -> Data:

@@ -1,53 +1,15 @@
-"""The two networks of the family traces, in PyTorch: a residual network for images, and a decoder like GPT-2's.
+"""A transformer in PyTorch: a decoder like GPT-2's.
 
 References
 ----------
-.. [he] K. He, X. Zhang, S. Ren, J. Sun, "Deep Residual Learning for Image Recognition", CVPR 2016.
 .. [radford] A. Radford et al., "Language Models are Unsupervised Multitask Learners", 2019.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 import torch
 from torch import nn
 from torch.nn import functional
-
-
-class Residual(nn.Module):  # type: ignore[misc]
-    """A residual block: two 3 x 3 convolutions, each followed by a norm, and a skip connection."""
-
-    def __init__(self, before: int, after: int, stride: int, norm: Callable[[int], nn.Module]) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(before, after, 3, stride, 1, bias=False)
-        self.bn1 = norm(after)
-        self.conv2 = nn.Conv2d(after, after, 3, 1, 1, bias=False)
-        self.bn2 = norm(after)
-        self.downsample = (
-            nn.Sequential(nn.Conv2d(before, after, 1, stride, bias=False), norm(after))
-            if before != after
-            else nn.Identity()
-        )
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the activations of the block."""
-        y = functional.relu(self.bn1(self.conv1(x)))
-        return functional.relu(self.bn2(self.conv2(y)) + self.downsample(x))
-
-
-def convolutional(widths: Sequence[int], classes: int, norm: Callable[[int], nn.Module]) -> nn.Module:
-    """Return a residual network for one-channel images [he]_: for each width a stage of two blocks.
-
-    `norm` makes the norm of so many channels.
-    """
-    blocks = [
-        Residual(widths[max(stage - (not block), 0)], width, 2 if stage and not block else 1, norm)
-        for stage, width in enumerate(widths)
-        for block in range(2)
-    ]
-    stem = [nn.Conv2d(1, widths[0], 3, 1, 1, bias=False), norm(widths[0]), nn.ReLU()]
-    return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], classes))
 
 
 class Block(nn.Module):  # type: ignore[misc]

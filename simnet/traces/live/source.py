@@ -22,7 +22,7 @@ from simnet.base.quantities import Count, Written
 from simnet.base.rng import stream
 from simnet.traces.live import data as sources
 from simnet.traces.live import torched
-from simnet.traces.live.data import CHARACTERS, DATA, FACES, SIDE, Data, deal_shards
+from simnet.traces.live.data import DATA, Data, deal_shards
 from simnet.traces.live.perceptron import Model, Perceptron
 from simnet.traces.live.torched import Sizes
 from simnet.traces.source import Score, Values, as_matrices, output_buffer
@@ -229,7 +229,6 @@ def train(
     weight_decay: Annotated[float, Ge(0), Le(1)] = 0.0,
     dirichlet: Annotated[float, Gt(0), Le(1e6)] | None = None,
     hidden: Annotated[Sequence[Count], Len(1, 8)] = Sizes().hidden,
-    channels: Annotated[Sequence[Count], Len(1, 6)] = Sizes().channels,
     width: Annotated[int, Ge(1), Le(2**14)] = Sizes().width,
     blocks: Annotated[int, Ge(1), Le(256)] = Sizes().blocks,
     evaluate: Count = _EVERY,
@@ -258,8 +257,6 @@ def train(
         Concentration of shards that differ in their classes; see `simnet.traces.live.data.deal_shards`.
     hidden : sequence of int
         Units of the hidden layers of an ``mlp``.
-    channels : sequence of int
-        Channels of the stages of a ``residual`` network; each stage halves rows and columns.
     width, blocks : int
         Of a ``transformer``.
     evaluate : int
@@ -287,7 +284,7 @@ def train(
     found = _load_data(data, dict(options or {}), seed)
     kinds = found.targets if found.kinds is None else found.kinds
     own = deal_shards(kinds, workers, int(kinds.max()) + 1, dirichlet, seed)
-    made = create_model(model, found, Sizes(hidden, channels, width, blocks), device)
+    made = create_model(model, found, Sizes(hidden, width, blocks), device)
     return LiveSource(made, found, own, batch, rate, momentum, weight_decay, evaluate, scale, seed)
 
 
@@ -312,19 +309,16 @@ def training_size(
 
     `batch` is of a worker and iteration, `options` are those of the data.
     """
-    numbers, held, classes, side = 64, 1440.0, 10, 8
+    numbers, held, classes = 64, 1440.0, 10
     context = options.get("context", 0)
     if data == "classification":
         numbers, classes = options["features"], options["classes"]
         held = 2.4 * options["samples"]
-    elif data == "letters":
-        numbers, classes, side = SIDE**2, len(CHARACTERS), SIDE
-        held = (options["drawings"] + 1.0) * len(FACES) * classes
     elif data == "words":
         numbers, classes, held = context, options["vocabulary"], 0.0
     rows = max(workers * batch, _CHUNK // (context if data == "words" else 1))
     if model in torched.MODELS:
-        what = (model, (context, side), classes, sizes)
+        what = (model, context, classes, sizes)
         return torched.parameter_count(*what), 4.0 * (held * numbers + rows * torched.activation_count(*what)) + _TORCH
     widths = (numbers, *(sizes.hidden if model == "mlp" else ()), classes)
     entries = sum((width + 1) * units for width, units in itertools.pairwise(widths))

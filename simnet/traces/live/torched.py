@@ -25,11 +25,8 @@ from simnet.traces.live.data import Data
 from simnet.traces.live.perceptron import Model
 from simnet.traces.source import Values
 
-MODELS = ("conv", "residual", "transformer")
+MODELS = ("conv", "transformer")
 """Names of the trainable PyTorch models."""
-
-CHANNELS = (40, 80, 160)
-"""Channels of the stages of a residual network."""
 
 WIDTH, BLOCKS = 128, 4
 """Model width and number of blocks of a transformer."""
@@ -44,8 +41,6 @@ class Sizes(NamedTuple):
 
     # Units of the hidden layers of an ``mlp``.
     hidden: Sequence[int] = (64,)
-    # Channels of the stages of a ``residual`` network; each stage halves rows and columns.
-    channels: Sequence[int] = CHANNELS
     # Of a ``transformer``, which has four heads, or fewer where four do not divide its width.
     width: int = WIDTH
     blocks: int = BLOCKS
@@ -54,12 +49,12 @@ class Sizes(NamedTuple):
 def create_torch_model(model: str, data: Data, sizes: Sizes, device: str = "cpu") -> TorchModel:
     """Return a PyTorch model for a data set, on the device ``cpu`` or ``cuda``.
 
-    ``conv``: three convolutions with group norm and two fully connected layers, for images. ``residual``: a residual
-    network with group norm, for images. ``transformer``: a decoder like GPT-2, for words.
+    ``conv``: three convolutions with group norm and two fully connected layers, for images. ``transformer``: a decoder
+    like GPT-2, for words.
     """
     images, foretells = len(data.shape) == 3, data.targets.ndim == 2
-    if model in ("conv", "residual") and not images:
-        raise ValueError(f"{model} takes images, which are in data: digits or letters")
+    if model == "conv" and not images:
+        raise ValueError("conv takes images, which are in data: digits")
     if model == "transformer" and not foretells:
         raise ValueError("transformer foretells a word at every place, as in data: words")
     try:
@@ -74,40 +69,23 @@ def create_torch_model(model: str, data: Data, sizes: Sizes, device: str = "cpu"
         heads = math.gcd(sizes.width, _HEADS)
         made = Transformer(data.symbols, data.shape[0], sizes.width, sizes.blocks, heads)
         return TorchModel(made.to(device), None, device, lambda layer: deviation(layer.name, sizes.blocks))
-    made = _residual_net(sizes.channels, data) if model == "residual" else _convolutional_net(data)
-    return TorchModel(made.to(device), data.shape, device)
+    return TorchModel(_convolutional_net(data).to(device), data.shape, device)
 
 
-def parameter_count(model: str, data: tuple[int, int], classes: int, sizes: Sizes) -> int:
-    """Return the number of parameters of a model without creating it.
-
-    `data` is the number of symbols of the context and the pixels of a side of an image.
-    """
-    context, side = data
-    if model == "transformer":
-        width = sizes.width
-        return (classes + context + 2) * width + sizes.blocks * (12 * width + 13) * width
-    if model == "residual":
-        # Of each block two convolutions with norms, and of the first one of a stage that is wider the way around it.
-        stages = itertools.pairwise((sizes.channels[0], *sizes.channels))
-        found = 11 * sizes.channels[0] + (sizes.channels[-1] + 1) * classes
-        for before, after in stages:
-            found += 9 * after * (before + 3 * after) + 8 * after + (before != after) * (before + 2) * after
-        return found
-    convolved = sum(9 * before * after + 2 * after for before, after in itertools.pairwise((1, *_CHANNELS)))
-    return convolved + ((side // 4) ** 2 * _CHANNELS[-1] + 1) * _UNITS + (_UNITS + 1) * classes
+def parameter_count(model: str, context: int, classes: int, sizes: Sizes) -> int:
+    """Return the number of parameters of a model, for stretches of `context` symbols, without creating it."""
+    if model == "conv":
+        return 18_586
+    width = sizes.width
+    return (classes + context + 2) * width + sizes.blocks * (12 * width + 13) * width
 
 
-def activation_count(model: str, data: tuple[int, int], classes: int, sizes: Sizes) -> int:
+def activation_count(model: str, context: int, classes: int, sizes: Sizes) -> int:
     """Return the approximate number of activations per example that the backward pass needs."""
-    context, side = data
-    if model == "transformer":
-        # Of a block: what two norms, attention, the perceptron and its activation give, and the weights of attention.
-        return context * (sizes.blocks * (18 * sizes.width + _HEADS * context) + 3 * classes)
-    if model == "residual":
-        # Of each of two blocks: two convolutions, norms and sums.
-        return sum(14 * width * (side >> stage) ** 2 for stage, width in enumerate(sizes.channels)) + 3 * classes
-    return 4 * sum((side >> max(stage - 1, 0)) ** 2 * width for stage, width in enumerate(_CHANNELS))
+    if model == "conv":
+        return 14_336
+    # Of a block: what two norms, attention, the perceptron and its activation give, and the weights of attention.
+    return context * (sizes.blocks * (18 * sizes.width + _HEADS * context) + 3 * classes)
 
 
 class TorchModel(Model):
@@ -229,11 +207,3 @@ def _convolutional_net(data: Data) -> Any:
         ("fc2", nn.Linear(_UNITS, data.classes)),
     ]
     return nn.Sequential(OrderedDict(parts))
-
-
-def _residual_net(channels: Sequence[int], data: Data) -> Any:
-    from torch import nn
-
-    from simnet.traces.live.networks import convolutional
-
-    return convolutional(channels, data.classes, lambda width: nn.GroupNorm(math.gcd(width, _GROUPS), width))
