@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from simnet.base.errors import InputError, suggest_names
-from simnet.base.reading import read_text
+from simnet.base.reading import read_shipped_rows, read_text
 from simnet.base.yaml_loader import YamlDocument, load_yaml_mapping, shorten_value
 from simnet.cost_models.costs.layers import TransformerShape
 
@@ -16,6 +16,9 @@ MAX_BYTES = 2**16
 
 MOST_LAYERS, MOST_WIDTH = 10_000, 2**30
 """The most blocks, and the largest side of a tensor."""
+
+_SIDES = {row.pop("model_type"): row for row in read_shipped_rows("data/model_configs.csv")}
+"""Fields of each ``model_type`` by those of `TransformerShape`; defaults are those of its class in transformers."""
 
 
 def read_shape(path: str | Path) -> TransformerShape:
@@ -29,11 +32,34 @@ def _parse_json(text: str, file: str) -> TransformerShape:
     kind = fields.given.get("model_type")
     if kind is None:
         fields.refuse("is missing; it says which model this is", "model_type")
-    if not isinstance(kind, str) or kind not in MODEL_KINDS:
-        fields.refuse(f"is {shorten_value(kind)}; {suggest_names(str(kind), MODEL_KINDS)}", "model_type")
+    if not isinstance(kind, str) or kind not in _SIDES:
+        fields.refuse(f"is {shorten_value(kind)}; {suggest_names(str(kind), _SIDES)}", "model_type")
     if fields.flag("add_cross_attention", default=False):
         fields.refuse("must be false: cross-attention is not read", "add_cross_attention")
-    return MODEL_KINDS[kind](fields)
+    named = {side: name for side, name in _SIDES[kind].items() if name}
+    most = {"layers": MOST_LAYERS}
+    default = {"inside": 4 * fields.count(named["width"])} if kind == "gpt2" else {}
+    sizes = {side: fields.count(name, default.get(side), most.get(side, MOST_WIDTH)) for side, name in named.items()}
+    shape = TransformerShape(kind, **sizes)  # type: ignore[arg-type]
+    if kind == "bert":
+        return shape
+    shape = shape._replace(tied=fields.flag("tie_word_embeddings", default=kind == "gpt2"))
+    return shape if kind == "gpt2" else _with_heads(shape, fields)
+
+
+def _with_heads(shape: TransformerShape, fields: _ConfigFields) -> TransformerShape:
+    """Return the sizes of Llama or its kin with those of its projections and the biases that it has."""
+    llama, heads = shape.kind == "llama", fields.count("num_attention_heads")
+    # Only Llama's first configurations leave it out: they have as many heads of keys and values as of queries.
+    groups = fields.count("num_key_value_heads", heads if llama else None)
+    if heads % groups:
+        fields.refuse(f"must divide num_attention_heads, {heads:,}, got {groups:,}", "num_key_value_heads")
+    if fields.given.get("head_dim") is None and shape.width % heads:
+        fields.refuse(f"must divide hidden_size, {shape.width:,}, got {heads:,}", "num_attention_heads")
+    size = fields.count("head_dim", shape.width // heads)
+    own = llama and fields.flag("attention_bias", default=False)
+    biases = own or shape.kind == "qwen2", own, llama and fields.flag("mlp_bias", default=False)
+    return shape._replace(queries=heads * size, keys=groups * size, biases=biases)
 
 
 class _ConfigFields:
@@ -62,49 +88,3 @@ class _ConfigFields:
         if value is not None and not isinstance(value, bool):
             self.refuse(f"must be true or false, got {shorten_value(value)}", name)
         return default if value is None else value
-
-    def head_size(self, width: int, heads: int) -> int:
-        if self.given.get("head_dim") is None and width % heads:
-            self.refuse(f"must divide hidden_size, {width:,}, got {heads:,}", "num_attention_heads")
-        return self.count("head_dim", width // heads)
-
-
-def _bert_model(fields: _ConfigFields) -> TransformerShape:
-    width, layers = fields.count("hidden_size"), fields.count("num_hidden_layers", most=MOST_LAYERS)
-    inside, rows = fields.count("intermediate_size"), fields.count("vocab_size")
-    places, types = fields.count("max_position_embeddings"), fields.count("type_vocab_size")
-    return TransformerShape("bert", layers, width, inside, rows, places, types)
-
-
-def _gpt2_model(fields: _ConfigFields) -> TransformerShape:
-    width, layers = fields.count("n_embd"), fields.count("n_layer", most=MOST_LAYERS)
-    inside, rows, places = fields.count("n_inner", 4 * width), fields.count("vocab_size"), fields.count("n_positions")
-    tied = fields.flag("tie_word_embeddings", default=True)
-    return TransformerShape("gpt2", layers, width, inside, rows, places, tied=tied)
-
-
-def _llama_model(fields: _ConfigFields) -> TransformerShape:
-    kind = str(fields.given["model_type"])
-    width, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
-    # Only Llama's first configurations leave it out: they have as many heads of keys and values as of queries.
-    groups = fields.count("num_key_value_heads", heads if kind == "llama" else None)
-    if heads % groups:
-        fields.refuse(f"must divide num_attention_heads, {heads:,}, got {groups:,}", "num_key_value_heads")
-    size = fields.head_size(width, heads)
-    own = kind == "llama" and fields.flag("attention_bias", default=False)
-    biases = own or kind == "qwen2", own, kind == "llama" and fields.flag("mlp_bias", default=False)
-    layers = fields.count("num_hidden_layers", most=MOST_LAYERS)
-    inside, rows = fields.count("intermediate_size"), fields.count("vocab_size")
-    tied = fields.flag("tie_word_embeddings", default=False)
-    shape = TransformerShape(kind, layers, width, inside, rows, tied=tied)
-    return shape._replace(queries=heads * size, keys=groups * size, biases=biases)
-
-
-MODEL_KINDS = {
-    "bert": _bert_model,
-    "gpt2": _gpt2_model,
-    "llama": _llama_model,
-    "mistral": _llama_model,
-    "qwen2": _llama_model,
-}
-"""Readers of the fields of each ``model_type``; defaults are those of its class in transformers."""
