@@ -484,7 +484,6 @@ def rows(count: int = 6) -> pd.DataFrame:
             for place in (True, False)
             for variant, factor in (("a", 1.0), ("b", 3.0))
         ],
-        extra=["variant"],
     )
 
 

@@ -12,6 +12,7 @@ MPI; with ``method``, the values that a rank sends. Latency is from host to host
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from simnet.collectives.registry import algorithm_in_logs
@@ -28,10 +29,9 @@ _WORD = re.compile(r"[\w .:/+-]{0,120}")
 
 
 @tables.format_reader("wide")
-def read_wide(path: Path, out: tables.RowCollector) -> dict[str, bool]:
+def read_wide(path: Path, out: tables.RowCollector) -> Iterator[tuple[int, tables.TableRow, str]]:
     """Read a CSV with both sides in a row; the size is ``total_bytes`` where given, else ``size_bytes``."""
-    _, names, records = csv_records(read_lines(path), WIDE_COLUMNS, out.file)
-    for line, cells in records:
+    for line, cells in csv_records(read_lines(path), WIDE_COLUMNS, out.file)[2]:
         measured = collective_name(cells["collective"]) or cells["collective"][:60]
         size = tables.parse_whole(cells.get("total_bytes") or cells["size_bytes"])
         if size is None:
@@ -41,9 +41,10 @@ def read_wide(path: Path, out: tables.RowCollector) -> dict[str, bool]:
             "nbytes": size,
             "statistic": "mean",
             "tool": "",
-            "variant": cells.get("variant", "")[:120],
             "run": cells.get("run", "")[:120],
         }
+        if "variant" in cells:
+            common["variant"] = cells["variant"][:120]
         for name, column in _TEXT.items():
             word = cells.get(name, "").strip()
             common[column] = word[:60] if _WORD.fullmatch(word) and word != "none" else ""
@@ -61,8 +62,7 @@ def read_wide(path: Path, out: tables.RowCollector) -> dict[str, bool]:
             error = tables.parse_printed(cells.get(f"err_{side}", ""))
             if error is not None:
                 row["wrong" if error.value == int(error.value) else "max_error"] = error.value
-            out.add(row, line, where="in place" if in_place else "out of place")
-    return {"variant": False} if "variant" in names else {}
+            yield line, row, "in place" if in_place else "out of place"
 
 
 SHAPED_COLUMNS = ("N", "latency_ms", "rate_mbit", "size_bytes", "seconds")
@@ -72,7 +72,7 @@ _METHODS = {"ag": "ag_topk", "art": "ar_topk"}
 
 
 @tables.format_reader("shaped")
-def read_shaped(path: Path, out: tables.RowCollector) -> dict[str, bool]:
+def read_shaped(path: Path, out: tables.RowCollector) -> Iterator[tuple[int, tables.TableRow]]:
     """Read a CSV of measurements on links of known latency and bandwidth."""
     head, names, records = csv_records(read_lines(path), SHAPED_COLUMNS, out.file)
     if not {"collective", "method"} & set(names):
@@ -87,12 +87,9 @@ def read_shaped(path: Path, out: tables.RowCollector) -> dict[str, bool]:
             "algorithm": algorithm_in_logs(algorithm),
             "size_convention": "vector" if method else mpi_convention(kind),
             "tool": cells.get("stack", "").strip()[:60],
-            "profile": cells.get("profile", "").strip()[:60],
             "statistic": "max",
             "seconds": tables.parse_printed(cells["seconds"]),
         }
-        out.add(row | csv_values(cells, "shaped", out, line, SHAPED_COLUMNS), line)
-    extra = {
-        one.name: True for name, one in tables.log_columns("shaped").items() if name in names and one.form == "number"
-    }
-    return extra | ({"profile": False} if "profile" in names else {})
+        if "profile" in cells:
+            row["profile"] = cells["profile"].strip()[:60]
+        yield line, row | csv_values(cells, "shaped", out, line, SHAPED_COLUMNS)

@@ -11,7 +11,7 @@ before. A table without heading is of the collective in the name of the file.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from simnet.cost_models.calibration.readers import tables
@@ -40,7 +40,7 @@ _UNNAMED: Mapping[int, Sequence[str]] = {
 
 
 @tables.format_reader("imb")
-def read_imb(path: Path, out: tables.RowCollector) -> Mapping[str, bool]:
+def read_imb(path: Path, out: tables.RowCollector) -> Iterator[tuple[int, tables.TableRow | str]]:
     """Read the output of Intel MPI benchmarks."""
     given = out.facts.get("collective")
     name = _benchmark_name(path.name)[0] or named_collective(path.name) or (given if isinstance(given, str) else None)
@@ -54,7 +54,7 @@ def read_imb(path: Path, out: tables.RowCollector) -> Mapping[str, bool]:
         if "#repetitions" in line and IMB_HEADER.match(line.lstrip()):
             columns = line.replace("# ", "#").replace("overlap[%]", " overlap[%]").split()
             if name is None and not reported:
-                out.report(at, "a table begins, but nothing says of which benchmark; give it, as collective=all_reduce")
+                yield at, "a table begins, but nothing says of which benchmark; give it, as collective=all_reduce"
                 reported = True
             continue
         if line.lstrip().startswith("#"):
@@ -62,7 +62,7 @@ def read_imb(path: Path, out: tables.RowCollector) -> Mapping[str, bool]:
                 name, variant = _benchmark_name(title[1])
                 columns, ranks, table, reported = (), None, table + 1, name is None
                 if reported:
-                    out.report(at, f"{title[1]!r} is no benchmark that is read")
+                    yield at, f"{title[1]!r} is no benchmark that is read"
             elif processes := _PROCESSES.search(line):
                 ranks = tables.parse_whole(processes[1], tables.MAX_RANKS)
             elif groups := _GROUPS.search(line):
@@ -83,12 +83,12 @@ def read_imb(path: Path, out: tables.RowCollector) -> Mapping[str, bool]:
             continue
         row = _imb_row(words, columns, name)
         if isinstance(row, str):
-            out.report(at, row)
+            yield at, row
             continue
         if name in _REDUCING:
             row |= {"dtype": settings.get("MPI_Datatype for reductions", ""), "reduction": settings.get("MPI_Op", "")}
-        out.add(row | {"ranks": row["ranks"] or ranks, "run": str(table), "tool": "imb", "variant": variant}, at)
-    return {"variant": False} if any(row["variant"] for row in out.rows) else {}
+        row |= {"variant": variant} if variant else {}
+        yield at, row | {"ranks": row["ranks"] or ranks, "run": str(table), "tool": "imb"}
 
 
 def _benchmark_name(title: str) -> tuple[str | None, str]:

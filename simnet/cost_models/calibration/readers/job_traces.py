@@ -8,15 +8,12 @@ shortest time of a call over ranks is its own. In older Kineto traces the ``reco
 # References: PyTorch, ``torch/csrc/profiler/util.h`` and ``torch/csrc/distributed/c10d/ParamCommsUtils.hpp``. NVIDIA,
 # nccl, ``ext-profiler/inspector/inspector.cc``. mlcommons/chakra, ``schema/protobuf/et_def.proto``.
 
-# References: PyTorch, ``torch/csrc/profiler/util.h`` and ``torch/csrc/distributed/c10d/ParamCommsUtils.hpp``. NVIDIA,
-# nccl, ``ext-profiler/inspector/inspector.cc``. mlcommons/chakra, ``schema/protobuf/et_def.proto``.
-
 from __future__ import annotations
 
 import re
 import zlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -37,9 +34,9 @@ from simnet.cost_models.calibration.readers.tables import (
 )
 from simnet.interchange.chakra import read_nodes
 
-CALL_COLUMNS = {"group": False, "sequence": True, "rank": True}
-"""Columns beyond those of every table, and whether they hold numbers: the group of ranks that did a call, which call of
-the group it was, and whose time this is."""
+CALL_COLUMNS = ("group", "sequence", "rank")
+"""Columns beyond those of every table: the group of ranks that did a call, which call of the group it was, and whose
+time this is."""
 
 WAITING_REMARK = (
     "times are those of single ranks, which wait for others inside; traces of all ranks tell the shortest of each"
@@ -47,11 +44,10 @@ WAITING_REMARK = (
 """Remark that readers of job traces report."""
 
 
-def finish_trace(out: RowCollector) -> Mapping[str, bool]:
-    """Report that times are of single ranks, if any were read; return the extra columns of calls."""
+def _report_waiting(out: RowCollector) -> None:
+    """Report that times are of single ranks, if any were read."""
     if out.rows:
         out.report(None, WAITING_REMARK, dropped=False)
-    return CALL_COLUMNS
 
 
 def merge_ranks(rows: pd.DataFrame) -> pd.DataFrame:
@@ -88,7 +84,7 @@ _META = "Collective name"
 
 
 @format_reader("kineto")
-def read_kineto(path: Path, out: RowCollector) -> Mapping[str, bool]:
+def read_kineto(path: Path, out: RowCollector) -> Iterator[tuple[int, TableRow | str]]:
     """Read a trace of the PyTorch profiler, packed with gzip or not."""
     text = read_trace(path)
     start = _EVENTS.search(text)
@@ -118,12 +114,12 @@ def read_kineto(path: Path, out: RowCollector) -> Mapping[str, bool]:
             first, count = left.get(row, (line, 0))
             left[row] = first, count + 1
             continue
-        out.add(row | {"seconds": micros * 1e-6, "rank": rank}, line)
+        yield line, row | {"seconds": micros * 1e-6, "rank": rank}
     for why, (line, count) in left.items():
-        out.report(line, f"{why}; {count:,} such kernels")
+        yield line, f"{why}; {count:,} such kernels"
     if not kernels and asked:
         raise InputError("has collectives, but no kernel of them, and so no times; profile with CUDA", file=out.file)
-    return finish_trace(out)
+    _report_waiting(out)
 
 
 def _kernel_row(args: Mapping[str, Any]) -> TableRow | str:
@@ -175,7 +171,7 @@ _DIGITS = 5e-7
 
 
 @format_reader("inspector")
-def read_inspector(path: Path, out: RowCollector) -> Mapping[str, bool]:
+def read_inspector(path: Path, out: RowCollector) -> Iterator[tuple[int, TableRow | str]]:
     """Read the output of the NCCL inspector."""
     for line, entry in json_objects(read_trace(path), out.file):
         header, perf, what = entry.get("header"), entry.get("coll_perf"), "coll"
@@ -188,25 +184,27 @@ def read_inspector(path: Path, out: RowCollector) -> Mapping[str, bool]:
         nbytes = read_count(perf.get(f"{what}_msg_size_bytes"))
         micros, rate = perf.get(f"{what}_exec_time_us"), perf.get(f"{what}_algobw_gbs")
         if name is None or nbytes is None or not is_number(micros):
-            out.report(line, f"{printed_name[:40]!r} has no size and time that are read")
+            yield line, f"{printed_name[:40]!r} has no size and time that are read"
             continue
-        row: TableRow = {
-            "group": short_text(header.get("id")),
-            "rank": read_count(header.get("rank")),
-            "ranks": read_rank_count(header.get("n_ranks")),
-            "nodes": read_rank_count(header.get("nnodes")),
-            "collective": name,
-            "nbytes": nbytes,
-            "size_convention": "per_rank" if name in _INSPECTOR_PER_RANK else nccl_convention(name),
-            "sequence": read_count(perf.get(f"{what}_sn")),
-            "statistic": "rank",
-            "tool": "nccl",
-            # Times are whole microseconds, and bandwidths those of the time before it was rounded down.
-            "seconds": PrintedNumber(micros * 1e-6, 1e-6),
-            "algbw": PrintedNumber(rate * 1e9, _DIGITS * 1e9) if is_number(rate) and 0 < rate < 1e9 else None,
-        }
-        out.add(row, line)
-    return finish_trace(out)
+        yield (
+            line,
+            {
+                "group": short_text(header.get("id")),
+                "sequence": read_count(perf.get(f"{what}_sn")),
+                "rank": read_count(header.get("rank")),
+                "ranks": read_rank_count(header.get("n_ranks")),
+                "nodes": read_rank_count(header.get("nnodes")),
+                "collective": name,
+                "nbytes": nbytes,
+                "size_convention": "per_rank" if name in _INSPECTOR_PER_RANK else nccl_convention(name),
+                "statistic": "rank",
+                "tool": "nccl",
+                # Times are whole microseconds, and bandwidths those of the time before it was rounded down.
+                "seconds": PrintedNumber(micros * 1e-6, 1e-6),
+                "algbw": PrintedNumber(rate * 1e9, _DIGITS * 1e9) if is_number(rate) and 0 < rate < 1e9 else None,
+            },
+        )
+    _report_waiting(out)
 
 
 _CHAKRA_PER_RANK = ("all_gather", "gather")
@@ -229,7 +227,7 @@ def is_chakra(head: bytes) -> bool:
 
 
 @format_reader("chakra")
-def read_chakra_collectives(path: Path, out: RowCollector) -> Mapping[str, bool]:
+def read_chakra_collectives(path: Path, out: RowCollector) -> Iterator[tuple[Any, ...]]:
     """Read the collectives of a Chakra execution trace."""
     rank = _CHAKRA_RANK.search(path.name)
     for one in read_nodes(path):
@@ -238,11 +236,11 @@ def read_chakra_collectives(path: Path, out: RowCollector) -> Mapping[str, bool]
         name = collective_name(one.collective)
         where = f"node {one.number}"
         if name is None:
-            out.report(None, f"{where}: {one.collective or one.name!r} is no collective that is read")
+            yield None, f"{where}: {one.collective or one.name!r} is no collective that is read"
             continue
         nbytes = 0 if one.nbytes == -1 else one.nbytes
         if nbytes < 0:
-            out.report(None, f"{where}: its size is {nbytes} bytes")
+            yield None, f"{where}: its size is {nbytes} bytes"
             continue
         row = {
             "collective": name,
@@ -250,9 +248,10 @@ def read_chakra_collectives(path: Path, out: RowCollector) -> Mapping[str, bool]
             "size_convention": "per_rank" if name in _CHAKRA_PER_RANK else nccl_convention(name),
             "seconds": one.micros * 1e-6,
             "group": one.group,
+            "sequence": None,
             "rank": int(rank[1]) if rank else None,
             "statistic": "rank",
             "tool": "chakra",
         }
-        out.add(row, None, where=where)
-    return finish_trace(out)
+        yield None, row, where
+    _report_waiting(out)

@@ -12,7 +12,7 @@ rccl-tests writes one record for each side of each size; older versions have no 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -29,7 +29,7 @@ NEWEST_VERSION = 3
 
 
 @tables.format_reader("nccl-json")
-def read_nccl_json(path: Path, out: tables.RowCollector) -> None:
+def read_nccl_json(path: Path, out: tables.RowCollector) -> Iterator[tuple[Any, ...]]:
     """Read the JSON of nccl-tests."""
     data = load_nccl_json(path)
     version = data.get("version")
@@ -45,18 +45,18 @@ def read_nccl_json(path: Path, out: tables.RowCollector) -> None:
     for number, one in enumerate(results):
         where = f"results[{number}]"
         if not isinstance(one, dict):
-            out.report(None, f"{where} must be an object, got {_kind_of_value(one)}")
+            yield None, f"{where} must be an object, got {_kind_of_value(one)}"
             continue
         nbytes = read_count(one.get("size"))
         if nbytes is None:
-            out.report(None, f"{where}.size must be a whole number >= 0, got {_kind_of_value(one.get('size'))}")
+            yield None, f"{where}.size must be a whole number >= 0, got {_kind_of_value(one.get('size'))}"
             continue
         for side, in_place in (("out_of_place", False), ("in_place", True)):
             body = one.get(side)
             if body is None:
                 continue
             if not isinstance(body, dict):
-                out.report(None, f"{where}.{side} must be an object, got {_kind_of_value(body)}")
+                yield None, f"{where}.{side} must be an object, got {_kind_of_value(body)}"
                 continue
             row: tables.TableRow = stated | {
                 "collective": name,
@@ -78,7 +78,7 @@ def read_nccl_json(path: Path, out: tables.RowCollector) -> None:
                 row[f"seconds_{statistic}"] = (
                     _plain_number(each.get(f"{statistic}_us"), -6) if isinstance(each, dict) else None
                 )
-            out.add(row, None, where=f"{where}.{side}")
+            yield None, row, f"{where}.{side}"
 
 
 def load_nccl_json(path: Path) -> dict[str, Any]:
@@ -146,7 +146,7 @@ RCCL_KEYS = ("name", "size", "inPlace", "time", "algBw", "busBw")
 
 
 @tables.format_reader("rccl")
-def read_rccl_records(path: Path, out: tables.RowCollector) -> None:
+def read_rccl_records(path: Path, out: tables.RowCollector) -> Iterator[tuple[int, tables.TableRow | str]]:
     """Read records of rccl-tests, as JSON or as CSV."""
     lines = read_lines(path)
     text = "\n".join(lines)
@@ -158,12 +158,12 @@ def read_rccl_records(path: Path, out: tables.RowCollector) -> None:
             continue
         name, nbytes = collective_name(short_text(one["name"])), read_count(one["size"])
         if name is None or nbytes is None:
-            out.report(line, f"{short_text(one['name'])[:40]!r} of {one['size']!s:.20} bytes is nothing that is read")
+            yield line, f"{short_text(one['name'])[:40]!r} of {one['size']!s:.20} bytes is nothing that is read"
             continue
         processes, each = (read_count(one.get(key)) for key in ("ranks", "gpusPerRank"))
         ranks = None if not processes else processes * (each or 1)
         wrong = tables.parse_printed(str(one.get("wrong", "")))
-        row = {
+        row: tables.TableRow = {
             "collective": name,
             "nbytes": nbytes,
             "dtype": short_text(one.get("type")),
@@ -179,4 +179,4 @@ def read_rccl_records(path: Path, out: tables.RowCollector) -> None:
             "algbw": tables.parse_printed(str(one["algBw"]), 9),
             "busbw": tables.parse_printed(str(one["busBw"]), 9),
         }
-        out.add(row, line)
+        yield line, row

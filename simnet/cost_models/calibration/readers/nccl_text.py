@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from simnet.cost_models.calibration.readers import conventions, tables
 from simnet.cost_models.calibration.readers.lines import bare_lines
@@ -104,7 +104,7 @@ class _TableContext:
 
 
 @tables.format_reader("nccl")
-def read_nccl_text(path: Path, out: tables.RowCollector) -> None:
+def read_nccl_text(path: Path, out: tables.RowCollector) -> Iterator[tuple[Any, ...]]:
     """Read the output of nccl-tests or rccl-tests."""
     context, tool, ended = _TableContext(), "nccl-tests", True
     blocks: list[tuple[_TableContext, list[tuple[int, TableCells]]]] = []
@@ -116,7 +116,7 @@ def read_nccl_text(path: Path, out: tables.RowCollector) -> None:
                 blocks.append((deepcopy(context), []))
             blocks[-1][1].append((at, cells))
         elif cells is not None:
-            out.report(at, cells)
+            yield at, cells
         else:
             tool = "rccl-tests" if "rccl" in line.casefold() else tool
             ended = ended or _begins_table(line)
@@ -127,7 +127,7 @@ def read_nccl_text(path: Path, out: tables.RowCollector) -> None:
         common |= above.choices | {"tool": tool, "run": str(number)}
         for at, cells in listed:
             for row in _side_rows(cells, name, above):
-                out.add(row | common, at, where="in place" if row["in_place"] else "out of place")
+                yield at, row | common, "in place" if row["in_place"] else "out of place"
     out.problems.sort(key=lambda one: one.line or 0)
 
 

@@ -11,7 +11,7 @@ without heading is of the program in the line above or in the name of the file.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from simnet.cost_models.calibration.readers import conventions, tables
@@ -60,7 +60,7 @@ _SHORT = {"CHAR": "int8", "INT": "int32", "FLOAT": "float", "DOUBLE": "double"}
 
 
 @tables.format_reader("osu")
-def read_osu(path: Path, out: tables.RowCollector) -> Mapping[str, bool]:
+def read_osu(path: Path, out: tables.RowCollector) -> Iterator[tuple[int, tables.TableRow | str]]:
     """Read the output of OSU micro-benchmarks."""
     name, variant = _name_by_program(path.name)
     if name is None and isinstance(given := out.facts.get("collective"), str):
@@ -76,7 +76,7 @@ def read_osu(path: Path, out: tables.RowCollector) -> Mapping[str, bool]:
             name, variant = _name_by_title(title)
             columns, dtype, pairs, table, reported = (), "", 0, table + 1, name is None
             if reported:
-                out.report(at, f"{title[3]!r} is no benchmark that is read")
+                yield at, f"{title[3]!r} is no benchmark that is read"
             continue
         if launch := _LAUNCH.search(line):
             started = _launch_columns(launch)
@@ -100,19 +100,18 @@ def read_osu(path: Path, out: tables.RowCollector) -> Mapping[str, bool]:
             continue
         if name is None:
             if not reported:
-                out.report(at, "a table begins, but nothing says of which benchmark; give it, as collective=all_reduce")
+                yield at, "a table begins, but nothing says of which benchmark; give it, as collective=all_reduce"
             reported = True
             continue
         row = _osu_row(words, columns, name, max(pairs, 1))
         if isinstance(row, str):
-            out.report(at, row)
+            yield at, row
             continue
         if name.endswith(("_latency", "bw")) and (pairs or variant != SEVERAL_PAIRS):
             row["ranks"] = 2 * max(pairs, 1)
         row = started | row | {"dtype": dtype, "run": str(table), "tool": "osu"}
-        row["variant"] = f"{pairs} pairs" if pairs > 1 else "" if pairs else variant
-        out.add(row, at)
-    return {"variant": False} if any(row["variant"] for row in out.rows) else {}
+        shown = f"{pairs} pairs" if pairs > 1 else "" if pairs else variant
+        yield at, row | ({"variant": shown} if shown else {})
 
 
 def _name_by_title(title: re.Match[str]) -> tuple[str | None, str]:

@@ -12,7 +12,7 @@ reads are one-sided.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from simnet.cost_models.calibration.readers import tables
@@ -31,21 +31,20 @@ _UNITS = {"Gb": 1e9 / 8, "MB": 2.0**20, "MiB": 2.0**20}
 
 
 @tables.format_reader("perftest")
-def read_perftest(path: Path, out: tables.RowCollector) -> Mapping[str, bool]:
+def read_perftest(path: Path, out: tables.RowCollector) -> Iterator[tuple[int, tables.TableRow | str]]:
     """Read the output of benchmarks of perftest."""
     title: re.Match[str] | None = None
     bidirectional = False
     columns: Sequence[str] = ()
-    variant = ""
+    variant: dict[str, str] = {}
     table = 0
     for at, line in bare_lines(path):
         if found := _TITLE.search(line):
-            title, bidirectional, variant, columns = found, "Bidirectional" in line, "", ()
+            title, bidirectional, variant, columns = found, "Bidirectional" in line, {}, ()
             if title[1].startswith("Atomic"):
-                out.report(at, f"{title[1]!r} is no benchmark that is read")
+                yield at, f"{title[1]!r} is no benchmark that is read"
         elif several := _PAIRS.search(line):
-            queues = int(several[1])
-            variant = f"{queues} queue pairs" if queues > 1 else ""
+            variant = {"variant": f"{int(several[1])} queue pairs"} if int(several[1]) > 1 else {}
         elif PERFTEST_HEADER.match(line):
             columns = _COLUMN.findall(line)
             table += 1
@@ -57,16 +56,11 @@ def read_perftest(path: Path, out: tables.RowCollector) -> Mapping[str, bool]:
         if not words or tables.parse_whole(words[0]) is None or len(words) < 2 or tables.parse_whole(words[1]) is None:
             continue
         if len(words) < len(columns) - (columns[-1] == "MsgRate[Mpps]"):
-            out.report(at, f"the row has {len(words)} values, but there are {len(columns)} columns")
+            yield at, f"the row has {len(words)} values, but there are {len(columns)} columns"
             continue
         cells = dict(zip(columns, words, strict=False))
         row = _perftest_row(cells, title[1] if title else "", bidirectional)
-        if isinstance(row, str):
-            out.report(at, row)
-            continue
-        row |= {"run": str(table), "variant": variant}
-        out.add(row, at)
-    return {"variant": False} if any(row["variant"] for row in out.rows) else {}
+        yield at, row if isinstance(row, str) else row | variant | {"run": str(table)}
 
 
 def _perftest_row(cells: Mapping[str, str], operation: str, bidirectional: bool) -> tables.TableRow | str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cache, wraps
@@ -172,58 +172,50 @@ class RowCollector:
         row["line"] = line if row.get("line") is None else row["line"]
         self.rows.append(row)
 
-    def done(self, extra: Mapping[str, bool] | None = None) -> Measurements:
-        """Return the collected measurements; `extra` names columns, true for numbers. InputError without rows."""
+    def done(self) -> Measurements:
+        """Return the collected measurements, with further columns that rows have; InputError without rows."""
         if not self.rows:
             first = f"; the first problem: {self.problems[0].message}" if self.problems else ""
             line = self.problems[0].line if self.problems else None
             self.refuse(f"holds no measurement that can be read{first}", line)
-        made = measurement_table(self.rows, list(extra or {}))
-        for name in (name for name, of_numbers in (extra or {}).items() if of_numbers):
-            made[name] = pd.Series(map(_cell_number, made[name]), index=made.index, dtype="float64")
-        return Measurements(made, tuple(self.problems), self.kind)
+        return Measurements(measurement_table(self.rows), tuple(self.problems), self.kind)
 
 
-_Fill: TypeAlias = Callable[[Path, RowCollector], Mapping[str, bool] | None]
+_Fill: TypeAlias = Callable[[Path, RowCollector], Iterator[tuple[Any, ...]]]
 
 
 def format_reader(kind: str) -> Callable[[_Fill], Callable[..., Measurements]]:
-    """Return a decorator that turns a function that fills a `RowCollector` into a reader of a format.
+    """Return a decorator that turns a generator of rows into a reader of a format.
 
-    The function may return more columns of the table, and whether they hold numbers. The reader takes ``facts`` by
-    keyword, as of `simnet.cost_models.calibration.readers.read_measurements`.
+    It yields the line, a row or why there is none, and optionally the part of the line for messages. The reader takes
+    ``facts`` by keyword, as of `simnet.cost_models.calibration.readers.read_measurements`.
     """
 
     def wrapped(fill: _Fill) -> Callable[..., Measurements]:
         @wraps(fill)
         def read(path: str | Path, *, facts: Mapping[str, object] | None = None) -> Measurements:
             out = RowCollector(str(path), kind, dict(facts or {}))
-            return out.done(fill(Path(path), out))
+            for line, found, *where in fill(Path(path), out):
+                if isinstance(found, str):
+                    out.report(line, found)
+                else:
+                    out.add(found, line, where="".join(where))
+            return out.done()
 
         return read
 
     return wrapped
 
 
-def measurement_table(rows: Iterable[TableRow], extra: Sequence[str] = ()) -> pd.DataFrame:
-    """Return rows as a table with `TABLE_COLUMNS` first, then the columns of `extra`."""
+def measurement_table(rows: Iterable[TableRow]) -> pd.DataFrame:
+    """Return rows as a table with `TABLE_COLUMNS` first, then whatever else they have: texts, or numbers."""
     listed = list(rows)
-    made = {
-        name: pd.Series(
-            [_MISSING.get(form) if row.get(name) is None else row[name] for row in listed], dtype=_TYPES[form]
-        )
-        for name, form in TABLE_COLUMNS.items()
-    }
-    more = {name: pd.Series([row.get(name) for row in listed]) for name in extra}
-    return pd.DataFrame(made | more, pd.RangeIndex(len(listed)))
-
-
-def _cell_number(found: object) -> float:
-    """Return a cell as a float; NaN if it has no number. Unlike pandas before 3.1, it rounds correctly."""
-    try:
-        return float(found)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
-        return math.nan
+    made = {}
+    for name in dict.fromkeys([*TABLE_COLUMNS, *(name for row in listed for name in row)]):
+        cells = [row.get(name) for row in listed]
+        form = TABLE_COLUMNS.get(name) or ("text" if any(isinstance(one, str) for one in cells) else "number")
+        made[name] = pd.Series([_MISSING.get(form) if one is None else one for one in cells], dtype=_TYPES[form])
+    return pd.DataFrame(made, pd.RangeIndex(len(listed)))
 
 
 def parse_printed(text: str, power: int = 0) -> PrintedNumber | None:

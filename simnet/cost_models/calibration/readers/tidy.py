@@ -41,7 +41,7 @@ _FLAGS = {"true": True, "1": True, "false": False, "0": False, "": None}
 
 
 @tables.format_reader("tidy")
-def read_tidy(path: Path, out: tables.RowCollector) -> dict[str, bool]:
+def read_tidy(path: Path, out: tables.RowCollector) -> Iterator[tuple[int, tables.TableRow]]:
     """Read a tidy CSV of measurements."""
     given = out.facts
     head, names, records = csv_records(
@@ -70,8 +70,9 @@ def read_tidy(path: Path, out: tables.RowCollector) -> dict[str, bool]:
         elif convention not in SIZE_CONVENTIONS:
             out.refuse(f"is {convention[:40]!r}; {suggest_names(convention, SIZE_CONVENTIONS)}", line)
         row |= {name: parse_rate(cells.get(name, ""), 0) for name in ("seconds", "algbw", "busbw")}
-        out.add(row, line)
-    return {name: name in numeric for name in extra}
+        yield line, row
+    for row in out.rows:
+        row |= {name: float(text) if (text := str(row[name]).strip()) else None for name in numeric}
 
 
 def write_tidy(rows: pd.DataFrame, path: str | Path, remarks: Sequence[str] = ()) -> None:
@@ -134,7 +135,9 @@ def csv_values(
     """Return table values from a row's cells; raise InputError for invalid numbers and empty `needed` cells."""
     row: tables.TableRow = {}
     for name, one in tables.log_columns(kind).items():
-        text = cells.get(name, "").strip()
+        if name not in cells:
+            continue
+        text = cells[name].strip()
         row[one.name] = one.value(text)
         if row[one.name] is None and (text or name in needed):
             allowed = "a whole number >= 0" if one.form == "whole" else "a number"
