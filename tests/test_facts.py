@@ -4,7 +4,7 @@ import pytest
 
 from benchmark_logs import put
 from simnet.base.errors import InputError
-from simnet.cost_models.calibration.readers import folders, read_logs, read_measurements
+from simnet.cost_models.calibration.readers import kinds, read_logs, read_measurements
 from simnet.cost_models.calibration.readers.facts import parse_facts
 from simnet.cost_models.calibration.readers.kinds import LOG_FORMATS, log_format
 
@@ -124,10 +124,10 @@ class TestFolders:
     def test_so_many_files_and_rows_are_read(self, tmp_path, monkeypatch):
         for name in ("a.log", "b.log"):
             put(tmp_path, LOG, name)
-        monkeypatch.setattr(folders, "MAX_FILES", 2)
-        monkeypatch.setattr(folders, "MAX_ROWS", 4)
+        monkeypatch.setattr(kinds, "MAX_FILES", 2)
+        monkeypatch.setattr(kinds, "MAX_ROWS", 4)
         assert len(read_logs(tmp_path)) == 4
-        monkeypatch.setattr(folders, "MAX_ROWS", 3)
+        monkeypatch.setattr(kinds, "MAX_ROWS", 3)
         with pytest.raises(InputError, match=f"^{tmp_path}: has more than 3 rows, the most that are read$"):
             read_logs(tmp_path)
         put(tmp_path, LOG, "c.log")

@@ -18,7 +18,7 @@ from simnet.policies import Fixed
 from simnet.scenario import load
 from simnet.sparsifier_models import SCHEMES, create
 from simnet.traces import synthetic
-from simnet.traces.sharded import ShardedSource
+from simnet.traces.source import ShardedSource
 from simnet.training.job.checkpoint import Checkpoint
 from test_checkpoints import FEEDBACK, JOBS, assert_same, job, killed_after, run
 

@@ -98,7 +98,7 @@ def measure(
         raise InputError("must end in .csv: the device profile ends in .yaml", file="--out")
     if processes is not None:
         from simnet.base.writing import refuse_existing
-        from simnet.cluster.measure.local import on_this_machine
+        from simnet.cluster.measure.session import on_this_machine
 
         refuse_existing(session.files, force)
         return _summary(on_this_machine(processes, session, terminal.say))

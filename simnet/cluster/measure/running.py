@@ -2,7 +2,13 @@
 
 In a repetition the slowest rank counts. Repetitions of all sizes of a curve take turns, so a disturbance affects all
 sizes alike. Ranks outside of the present group wait. All decisions (number of calls, repetitions, sizes left out) use
-figures that all ranks share.
+figures that all ranks share. A repetition is so many calls in a row that the clock does not matter; repetitions follow
+until their median is precise enough or the time is up.
+
+References
+----------
+R. McGill, J. W. Tukey, W. A. Larsen, "Variations of box plots", The American Statistician 32, 1978: a median is within
+1.57 interquartile ranges over the root of the number of values, with a probability of about 95 %.
 """
 
 from __future__ import annotations
@@ -20,7 +26,6 @@ from simnet.base.errors import InputError
 from simnet.cluster.measure.calls import PreparedCall, operations_per_call, prepare_call, wrong_elements
 from simnet.cluster.measure.communicators import Communicator, first_line
 from simnet.cluster.measure.plan import OF_PAIRS, PlannedCurve
-from simnet.cluster.measure.spread import LEAST, MOST, Budget, calls_in_a_row, is_settled, round_digits, spread_columns
 from simnet.cost_models.calibration.readers import bus_factor
 from simnet.cost_models.calibration.readers.conventions import nccl_convention
 
@@ -227,3 +232,52 @@ def _time_range(rows: Sequence[dict[str, Any]]) -> str:
         f"{units.format_bytes(one['nbytes'])} in {units.format_seconds(one['seconds'])}"
         for one in (rows[0], rows[-1])[: len(rows)]
     )
+
+
+WITHIN = 0.02
+"""Relative half-width of a median's interval at which repetitions may stop."""
+
+LEAST, MOST = 5, 200
+"""Minimum and maximum number of repetitions."""
+
+REPETITION = 0.05
+"""Target time of a repetition of short calls [s]."""
+
+# Calls of a repetition at most, and into how many repetitions the time of a point is divided.
+_CALLS, _REPETITIONS = 2000, 20
+
+
+def calls_in_a_row(seconds: float, share: float) -> int:
+    """Return the number of calls per repetition, given the time of a call and the size's share of time [s]."""
+    return max(1, min(_CALLS, round(min(REPETITION, share / _REPETITIONS) / seconds)))
+
+
+def is_settled(seconds: Sequence[float]) -> bool:
+    """Return whether the median repetition time is known within the relative half-width `WITHIN`."""
+    if len(seconds) < LEAST:
+        return False
+    low, median, high = np.quantile(seconds, (0.25, 0.5, 0.75))
+    return bool(1.57 * (high - low) / math.sqrt(len(seconds)) <= WITHIN * median)
+
+
+@dataclass
+class Budget:
+    """The time budget of all curves [s], shared evenly among the `left` curves."""
+
+    total: float
+    left: int
+
+    def end(self, elapsed: float) -> float:
+        """Return the deadline of the next curve [s], given the elapsed time [s]."""
+        return elapsed + max(0.0, self.total - elapsed) / max(1, self.left)
+
+
+def spread_columns(seconds: Sequence[float]) -> dict[str, float]:
+    """Return the table columns that summarise repetition times: median, quantiles, minimum and maximum [s]."""
+    ends = {"_min": 0.0, "_p10": 0.1, "_p50": 0.5, "_p90": 0.9, "_max": 1.0, "": 0.5}
+    return {f"seconds{name}": round_digits(float(np.quantile(seconds, at))) for name, at in ends.items()}
+
+
+def round_digits(value: float) -> float:
+    """Return a number rounded to six significant digits."""
+    return float(f"{value:.6g}")

@@ -18,7 +18,7 @@ from simnet.cost_models.calibration.cost_model_file import cost_model_yaml
 from simnet.cost_models.calibration.crossval import MIXTURE_NAME, ModelChoice, choose_models
 from simnet.cost_models.calibration.curves import chosen_rows, curves_of, differing_columns, rows_on_curves
 from simnet.cost_models.calibration.readers.facts import LogFacts, constant_facts
-from simnet.cost_models.calibration.readers.folders import read_logs
+from simnet.cost_models.calibration.readers.kinds import read_logs
 from simnet.cost_models.calibration.readers.tables import LogProblem
 from simnet.cost_models.calibration.software import eager_measured, stack_measured
 from simnet.cost_models.calibration.step_model import PARAMETERS, undetermined_parameters

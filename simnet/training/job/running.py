@@ -16,8 +16,7 @@ from simnet.base.rows import Separable
 from simnet.base.shards import open_shards
 from simnet.network import Network, Timing
 from simnet.policies import Candidate, Fixed, Policy
-from simnet.traces.sharded import ShardedSource
-from simnet.traces.source import cached_source
+from simnet.traces.source import ShardedSource, cached_source
 from simnet.training.job.checkpoint import Checkpoint
 from simnet.training.job.exchange import SparsifierSet, TimingRequest, TimingRequests, TimingResult
 from simnet.training.job.job import Job

@@ -22,8 +22,13 @@ import pandas as pd
 from simnet.base.checks import is_number
 from simnet.base.errors import InputError
 from simnet.cost_models.calibration.readers.conventions import PARTED_COLLECTIVES, collective_name, nccl_convention
-from simnet.cost_models.calibration.readers.json_values import json_objects, read_count, read_rank_count, short_text
-from simnet.cost_models.calibration.readers.lines import read_trace
+from simnet.cost_models.calibration.readers.lines import (
+    json_objects,
+    read_count,
+    read_rank_count,
+    read_trace,
+    short_text,
+)
 from simnet.cost_models.calibration.readers.nccl_text import ELEMENT_BYTES
 from simnet.cost_models.calibration.readers.tables import (
     MAX_WHOLE,

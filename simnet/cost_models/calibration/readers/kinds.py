@@ -1,18 +1,24 @@
-"""Formats of measurement files: detection by content, and their readers.
+"""Formats of measurement files: detection by content, and their readers, also of all logs in a folder.
 
-A package may register a `LogFormat` as an entry point ``simnet.log_readers``; it is asked after simnet's own.
+A package may register a `LogFormat` as an entry point ``simnet.log_readers``; it is asked after simnet's own. A folder
+with a ``data.csv`` stands for that file. Of any other, all files are read, those of folders inside included, except
+names that begin with a dot; a file that is no log is a problem. Traces of the ranks of one job, in one folder, count
+once per call.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import pandas as pd
+
 from simnet.base import plugins
 from simnet.base.errors import InputError, suggest_names
+from simnet.base.progress import track_progress
 from simnet.cost_models.calibration.readers import (
     csv_tables,
     imb,
@@ -23,8 +29,10 @@ from simnet.cost_models.calibration.readers import (
     perftest,
     tidy,
 )
+from simnet.cost_models.calibration.readers.facts import LogFacts
+from simnet.cost_models.calibration.readers.job_traces import merge_ranks
 from simnet.cost_models.calibration.readers.lines import bare_line, read_head, read_lines
-from simnet.cost_models.calibration.readers.tables import TABLE_COLUMNS, Measurements
+from simnet.cost_models.calibration.readers.tables import MAX_ROWS, TABLE_COLUMNS, LogProblem, Measurements
 
 # No error for a name that is too long, as of `Path.is_dir`.
 is_folder = os.path.isdir
@@ -191,3 +199,55 @@ def measurements_file(path: str | Path) -> Path:
     if not (path / DATA_FILE).is_file():
         raise InputError(f"is a folder without a {DATA_FILE}; give the file", file=str(path))
     return path / DATA_FILE
+
+
+MAX_FILES = 10_000
+"""The most files of a folder."""
+
+
+def read_logs(path: str | Path, facts: LogFacts | None = None) -> Measurements:
+    """Return the measurements in a log, or in all logs of a folder, with problems of skipped rows and files."""
+    path, known = Path(path), LogFacts() if facts is None else facts
+    if not is_folder(path) or (path / DATA_FILE).is_file():
+        found = read_measurements(path, facts=known.of(path))
+        return Measurements(merge_ranks(found.rows), found.problems, found.kind)
+    tables: list[pd.DataFrame] = []
+    problems: list[LogProblem] = []
+    kinds: set[str] = set()
+    rows = 0
+    for file in track_progress(list(_walk_files(path))):
+        try:
+            about = known.of(file)
+            if (kind := log_format(file, str(about.get("tool", "")))) is None:
+                problems.append(LogProblem(str(file), None, "holds no measurements in a format that is read", True))
+                continue
+            one = read_measurements(file, kind, facts=about)
+        except InputError as error:
+            said = error.message if error.field is None else f"{error.field}: {error.message}"
+            problems.append(LogProblem(str(file), error.line, said, True))
+            continue
+        rows += len(one)
+        if rows > MAX_ROWS:
+            raise InputError(f"has more than {MAX_ROWS:,} rows, the most that are read", file=str(path))
+        tables.append(one.rows)
+        problems += one.problems
+        kinds.add(one.kind)
+    if not tables:
+        why = f"; the first file: {problems[0].file}: {problems[0].message}" if problems else ", nor any file"
+        raise InputError(f"is a folder without measurements in a format that is read{why}", file=str(path))
+    joined = merge_ranks(pd.concat(tables, ignore_index=True))
+    return Measurements(joined, tuple(problems), kinds.pop() if len(kinds) == 1 else "several")
+
+
+def _walk_files(folder: Path) -> Iterator[Path]:
+    """Yield the files in a folder tree, sorted; links to folders are not followed."""
+    count = 0
+    for base, inside, names in os.walk(folder):
+        inside[:] = sorted(name for name in inside if not name.startswith("."))
+        for name in sorted(names):
+            if name.startswith("."):
+                continue
+            count += 1
+            if count > MAX_FILES:
+                raise InputError(f"has more than {MAX_FILES:,} files, the most that are read", file=str(folder))
+            yield Path(base, name)

@@ -19,8 +19,13 @@ from typing import Any
 from simnet.base.errors import InputError
 from simnet.cost_models.calibration.readers import tables
 from simnet.cost_models.calibration.readers.conventions import collective_name, named_collective
-from simnet.cost_models.calibration.readers.json_values import json_objects, read_count, read_rank_count, short_text
-from simnet.cost_models.calibration.readers.lines import read_lines
+from simnet.cost_models.calibration.readers.lines import (
+    json_objects,
+    read_count,
+    read_lines,
+    read_rank_count,
+    short_text,
+)
 from simnet.cost_models.calibration.readers.nccl_text import RANK_STATISTICS, pinned_setting
 from simnet.cost_models.calibration.readers.tidy import csv_records
 
