@@ -272,10 +272,10 @@ def _gradient_rows(config: schema.Config, policy: schema.Policy) -> float:
         with suppress(ValueError):
             model = sparsifier_models.create(given.scheme, P, _TRIAL_ENTRIES, layers=(_TRIAL_ENTRIES,), **given.options)
         if model is not None and not model.traits.reads_gradients:
-            drawn, entries = job.gradients.synthetic, _gradient_entries(job)
+            drawn = job.gradients.synthetic
             # No file is read for this, and of those that come with simnet only that of digits has neither.
             more = drawn is not None and drawn.like != "digits"
-            shared = _ROWS if drawn is None else synthetic_rows(P, entries, lasts=more, turns=more)
+            shared = _ROWS if drawn is None else synthetic_rows(lasts=more, turns=more)
             adds = drawn is not None and model.keeps
             (all_of, one), sent = (
                 model.traits.memory_factor,

@@ -35,7 +35,7 @@ from __future__ import annotations
 import math
 import os
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Annotated, NamedTuple
 
@@ -62,8 +62,6 @@ from simnet.traces.synthetic_parameters import (
 )
 
 _BLOCK, _ASIDE = 8192, 1 << 22
-# Rows that recur in every iteration are kept up to so many bytes, or half of the gradients, and drawn again beyond.
-_KEPT, _KEPT_SHARE = 1 << 29, 0.5
 # Layers of at most so many entries have as many of each kind as is to be expected.
 _SMALL = 1 << 14
 
@@ -103,7 +101,6 @@ class SyntheticSource:
             for first in range(place.start, place.stop, PIECE)
         ]
         self._rows: dict[tuple[str | int, ...], Values] = {}
-        self._most_rows = row_count(workers, self.parameters) - 2
         self._remembered = FadingNormals(self.parameters, seed, like.memory, like.turns)
         self._logs = np.zeros(0, dtype=np.float32)
 
@@ -217,21 +214,6 @@ class SyntheticSource:
                 draw_normals(draws, self._rows[name])
         return self._rows[name]
 
-    def _parts(self, *name: str | int) -> Iterator[Values]:
-        """Yield a random row that iterations share, in pieces: from the cache, or drawn again if it is full."""
-        if name in self._rows or len(self._rows) < self._most_rows:
-            row = self._row(*name)
-            yield from (row[part] for _, part in self._pieces)
-            return
-        draws, room = stream(self._seed, "gradients", *name), np.empty(PIECE, dtype=np.float32)
-        for _, part in self._pieces:
-            drawn = room[: part.stop - part.start]
-            if name == ("life",):
-                draws.random(dtype=np.float32, out=drawn)
-            else:
-                draw_normals(draws, drawn)
-            yield drawn
-
     def _clock(self, progress: float) -> float:
         """Return the coordinate of a training progress on the axis of the knots: linear or logarithmic."""
         linear = self.like.between == "linear"
@@ -295,22 +277,24 @@ class SyntheticSource:
         changing = math.sqrt(1 - self.like.fixed)
         shares = [math.sqrt(self.like.fixed), changing * math.cos(angle), changing * math.sin(angle)]
         fixed, first, second = (np.float32(one) for one in shares)
-        for (_, part), *rows in zip(self._pieces, *(self._parts(*name) for name in names), strict=True):
-            logs = np.multiply(fixed, rows[0], out=self._logs[part])
-            logs += first * rows[1]
-            logs += second * rows[2]
+        constant, before_row, after_row = (self._row(*name) for name in names)
+        for _, part in self._pieces:
+            logs = np.multiply(fixed, constant[part], out=self._logs[part])
+            logs += first * before_row[part]
+            logs += second * after_row[part]
 
     def _scaled(self, logs: Values, spread_and_dead: Values) -> Values:
         """Turn log s over its deviation into s, in place, in layers without quantiles."""
         if self._ordered.all():
             return logs
-        for (layer, part), life in zip(self._pieces, self._parts("life"), strict=True):
+        life = self._row("life")
+        for layer, part in self._pieces:
             if not self._ordered[layer]:
                 deviation, dead = spread_and_dead[:, layer]
                 piece = logs[part]
                 piece *= deviation
                 exponentiate(piece, out=piece)
-                piece *= life >= dead
+                piece *= life[part] >= dead
         return logs
 
 
@@ -335,12 +319,12 @@ class _LayerOrder(NamedTuple):
     against: float
 
 
-def row_count(workers: int, parameters: int, *, lasts: bool = False, turns: bool = False) -> int:
+def row_count(*, lasts: bool = False, turns: bool = False) -> int:
     """Return the maximum number of rows of n entries that a synthetic source keeps in memory.
 
     `lasts` is true if a part of c is constant, which takes two rows more, `turns` if the rest turns, which takes one.
     """
-    return 2 + 2 * lasts + turns + min(4, int(max(_KEPT, _KEPT_SHARE * 4 * workers * parameters) // (4 * parameters)))
+    return 6 + 2 * lasts + turns
 
 
 def synthetic(
