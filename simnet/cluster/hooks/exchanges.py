@@ -16,7 +16,6 @@ from simnet.base.errors import InputError, suggest_names
 from simnet.cluster.hooks import kernels, oktopk
 from simnet.cluster.hooks.kernels import BucketShare, Selected, pack_entries, unpack_entries
 from simnet.cluster.hooks.messages import GroupMessages
-from simnet.sparsifier_models.base import Sparsifier
 from simnet.sparsifier_models.carried_threshold import SAMPLED, sampled_places
 from simnet.sparsifier_models.codes import LARGEST
 
@@ -25,14 +24,13 @@ if TYPE_CHECKING:
 
 
 class WorkerScheme(NamedTuple):
-    """One worker's side of a scheme: select, exchange, and the reason to refuse an option."""
+    """One worker's side of a scheme: select, exchange, and options with the values that it follows."""
 
     # What it does before its first message; returns the tensors that the rest needs.
     select: Callable[[BucketShare], Selected]
     # The rest; writes the update, the same on all workers.
     exchange: Callable[[BucketShare, Selected, GroupMessages], None]
-    # Returns the option of a model that a hook cannot follow; "" if none.
-    refuses: Callable[[Any], str]
+    follows: Mapping[str, tuple[object, ...]] = MappingProxyType({})
 
 
 def _do_nothing(_: BucketShare) -> Selected:
@@ -152,47 +150,37 @@ def _reduce_union(part: BucketShare, selected: Selected, messages: GroupMessages
     part.model.record(np.array(counts))
 
 
-def _other_messages(model: Sparsifier) -> str:
-    """Return the first option that changes messages in a way hooks do not support; "" if there is none."""
-    options = model.options
-    if options.wire == "released":
-        return "wire: released"
-    if options.scale != 1:
-        return f"scale: {options.scale:g}"
-    for name, code in (("indices", options.indices), ("values", options.values)):
-        if code is not None:
-            return f"{name}: {code}"
-    widths = {"value_bytes": options.value_bytes, "index_bytes": options.index_bytes}
-    usual = {None, 4.0} if model.name != "fp16" else {None}
-    return next((f"{name}: {value:g}" for name, value in widths.items() if value not in usual), "")
-
-
-def _of_fp16(model: Any) -> str:
-    return "accumulation: single" if model.options.accumulation == "single" else _other_messages(model)
-
-
-def _of_artopk(model: Any) -> str:
-    if model.options.monitored:
-        return "monitored: true"
-    released_var = model.options.selection == "var" and model.options.compat == "released"
-    return "compat: released with selection: var" if released_var else _other_messages(model)
-
-
-def _of_oktopk(model: Any) -> str:
-    return "compat: released" if model.options.compat == "released" else _other_messages(model)
-
+_MESSAGES: Mapping[str, tuple[object, ...]] = {
+    **{"wire": ("paper",), "scale": (1,), "indices": (None,), "values": (None,)},
+    **{"value_bytes": (None, 4), "index_bytes": (None, 4)},
+}
+"""Options that change messages, with their values that hooks follow."""
 
 SCHEMES: Mapping[str, WorkerScheme] = MappingProxyType(
     {
-        "dense": WorkerScheme(_do_nothing, _reduce_dense, _other_messages),
-        "fp16": WorkerScheme(_cast_half, _reduce_half, _of_fp16),
-        "topk": WorkerScheme(_pack_selection, _gather_packed, _other_messages),
-        "artopk": WorkerScheme(_offer_indices, _reduce_common, _of_artopk),
-        "exdyna": WorkerScheme(_search_partition, _reduce_union, _other_messages),
-        "oktopk": WorkerScheme(oktopk.select_entries, oktopk.exchange_entries, _of_oktopk),
+        "dense": WorkerScheme(_do_nothing, _reduce_dense),
+        "fp16": WorkerScheme(
+            _cast_half, _reduce_half, {"accumulation": ("half",), "value_bytes": (None,), "index_bytes": (None,)}
+        ),
+        "topk": WorkerScheme(_pack_selection, _gather_packed),
+        "artopk": WorkerScheme(_offer_indices, _reduce_common, {"monitored": (False,)}),
+        "exdyna": WorkerScheme(_search_partition, _reduce_union),
+        "oktopk": WorkerScheme(oktopk.select_entries, oktopk.exchange_entries, {"compat": ("paper",)}),
     }
 )
 """The schemes that hooks support, by their names in `simnet.sparsifier_models`."""
+
+
+def unfollowed_option(model: Any) -> str:
+    """Return the first option of a scheme that hooks cannot follow, with its value; "" if there is none."""
+    follows = SCHEMES[model.name].follows
+    if model.name == "artopk" and model.options.selection == "var":
+        follows = {"compat": ("paper",), **follows}
+    for name, values in ({**follows, **_MESSAGES, **follows}).items():
+        value = getattr(model.options, name)
+        if value not in values:
+            return f"{name}: {f'{value:g}' if isinstance(value, float) else str(value).lower()}"
+    return ""
 
 
 def worker_scheme(name: str) -> WorkerScheme:

@@ -21,7 +21,7 @@ from simnet import sparsifier_models
 from simnet.base.checks import check_int
 from simnet.base.errors import InputError, SimnetError, to_install
 from simnet.cluster.hooks.advised import Advising
-from simnet.cluster.hooks.exchanges import WorkerScheme, worker_scheme
+from simnet.cluster.hooks.exchanges import WorkerScheme, unfollowed_option, worker_scheme
 from simnet.cluster.hooks.kernels import BucketShare
 from simnet.cluster.hooks.log import EventClock, LoggedIteration, LoggedSpan, StageClock
 from simnet.cluster.hooks.messages import GroupMessages, Probe, destroy_group, new_group_like, shifted
@@ -299,7 +299,7 @@ class Hook:
             found = sparsifier_models.create(entry.scheme, self.size, entries, entry.density, **options)
         except ValueError as error:
             raise InputError(f"{entry.label}: {error}", file="simnet.cluster.hooks") from None
-        if refused := self._schemes[entry.scheme].refuses(found):
+        if refused := unfollowed_option(found):
             raise InputError(f"{entry.label}: hooks cannot follow {refused}", file="simnet.cluster.hooks")
         self._models[number, parameters] = found
         return found
