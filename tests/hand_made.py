@@ -8,11 +8,23 @@ from simnet.cost_models.calibration import Setting
 from simnet.cost_models.calibration.cards import RAIL_CARDS
 from simnet.cost_models.calibration.curve_models import CurveModel
 from simnet.cost_models.calibration.predictor import FittedCurve, Predictor
-from simnet.cost_models.calibration.step_model import StepModel
+from simnet.cost_models.calibration.step_counts import count_steps
+from simnet.cost_models.calibration.step_model import StepModel, _allowed_protocols
 
 SIZES = 2.0 ** np.arange(10, 31, 4)
 VALUES = (8e-6, 6e-7, 6e-6, 3e-12, 2e-11, 5e-14, 2.0, 4.0, 4.0, 1.07, 0.8, 1.6, 4e-6, 1.1, 1.1, 1.18)
 NCCL, MPI = StepModel(True, VALUES), StepModel(False, VALUES)
+
+
+def times_of_ways(model, setting, sizes):
+    """Return the times of a step model by the algorithm and the protocol."""
+    counted = count_steps(setting, model.nccl, model.switch, model.cards)
+    ways = [
+        f"{one.kind}, {protocol}" if model.nccl else f"{number}: {protocol}"
+        for number, one in enumerate(counted)
+        for protocol in _allowed_protocols(one, model.nccl, setting.protocol)
+    ]
+    return dict(zip(ways, model.by_algorithm(setting, sizes).T, strict=True))
 
 
 def fitted(setting, shape, smallest=2.0**10, largest=2.0**30):

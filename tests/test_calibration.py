@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from commands import did, refused
 from commands import timed as time_said
+from hand_made import times_of_ways
 from simnet import collectives
 from simnet.base.errors import InputError
 from simnet.base.rng import stream
@@ -212,12 +213,12 @@ def test_what_a_peer_costs_goes_with_what_a_step_between_nodes_costs():
 def test_each_protocol_is_the_fastest_somewhere_and_a_pinned_one_is_the_only_one():
     model = StepModel(True, NCCL)
     sizes = 2.0 ** np.arange(3, 34)
-    ways = model.by_algorithm(Setting("all_gather", 16, 2), sizes)
+    ways = times_of_ways(model, Setting("all_gather", 16, 2), sizes)
     names = list(ways)
     fastest = [names[place] for place in np.argmin(list(ways.values()), axis=0)]
     assert list(dict.fromkeys(fastest)) == ["ring, LL", "ring, LL128", "ring, Simple"]
     for protocol in PROTOCOLS:
-        pinned = model.by_algorithm(Setting("all_gather", 16, 2, protocol=protocol), sizes)
+        pinned = times_of_ways(model, Setting("all_gather", 16, 2, protocol=protocol), sizes)
         assert list(pinned) == [f"ring, {protocol}"]
         assert np.array_equal(pinned[f"ring, {protocol}"], ways[f"ring, {protocol}"])
     # What the library chooses among is never slower than a single one, but for the rounding of the corner.

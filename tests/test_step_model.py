@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from hand_made import times_of_ways
 from simnet.cost_models.calibration import Curve, Setting
 from simnet.cost_models.calibration.step_counts import count_like_nccl, count_schedule, count_steps
 from simnet.cost_models.calibration.step_model import PARAMETERS, StepModel, fit_step_model
@@ -20,7 +21,7 @@ MODEL = StepModel(True, tuple(VALUES.values()))
 
 
 def ways(*setting, size=1e6, model=MODEL):
-    return {name: float(one[0]) for name, one in model.by_algorithm(Setting(*setting), [size]).items()}
+    return {name: float(one[0]) for name, one in times_of_ways(model, Setting(*setting), [size]).items()}
 
 
 def told(curves, nccl):

@@ -8,7 +8,6 @@ goes step by step; the claims of an archive are checked against its size before 
 from __future__ import annotations
 
 import re
-import shutil
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -138,7 +137,6 @@ def write_folder(steps: ConvertedSteps, folder: Path, dtype: str, per_worker: bo
     """Write a trace into an empty folder."""
     info = steps.info.model_copy(update={"per_worker": per_worker})
     with explain_write_errors(folder, advice=""):
-        _fits_disk(folder, info, dtype)
         for place, point in track_progress(list(enumerate(info.points))):
             gradients = steps.recorded(place)
             groups = [(worker, gradients[worker : worker + 1]) for worker in range(info.workers)]
@@ -156,16 +154,14 @@ def write_npz(steps: ConvertedSteps, path: Path, dtype: str) -> None:
     if dtype == "bf16":
         raise InputError("numpy has no bfloat16; take fp32 or fp16 for .npz", file="--dtype")
     info = steps.info.model_copy(update={"per_worker": False})
-    with explain_write_errors(path, advice=""):
-        _fits_disk(path.parent, info, dtype)
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
-            archive.writestr(zipfile.ZipInfo(DESCRIPTION), info.model_dump_json(indent=1, exclude_none=True) + "\n")
-            for place, point in track_progress(list(enumerate(info.points))):
-                for layer, values in _by_layer(info, steps.recorded(place)):
-                    stored = _stored_values(values, dtype, layer.name, point.step).reshape(info.workers, *layer.shape)
-                    member = zipfile.ZipInfo(f"{point.step:06d}/{layer.name}.npy")
-                    with archive.open(member, "w", force_zip64=True) as file:
-                        npy.write_array(file, stored, allow_pickle=False)
+    with explain_write_errors(path, advice=""), zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr(zipfile.ZipInfo(DESCRIPTION), info.model_dump_json(indent=1, exclude_none=True) + "\n")
+        for place, point in track_progress(list(enumerate(info.points))):
+            for layer, values in _by_layer(info, steps.recorded(place)):
+                stored = _stored_values(values, dtype, layer.name, point.step).reshape(info.workers, *layer.shape)
+                member = zipfile.ZipInfo(f"{point.step:06d}/{layer.name}.npy")
+                with archive.open(member, "w", force_zip64=True) as file:
+                    npy.write_array(file, stored, allow_pickle=False)
 
 
 class ReadArchive:
@@ -265,12 +261,3 @@ def _stored_values(values: Values, dtype: str, layer: str, step: int) -> NDArray
                 f"layer {layer!r} has {largest:.3g} at step {step}, too large; take {better}", file="--dtype"
             )
     return stored
-
-
-def _fits_disk(folder: Path, info: TraceInfo, dtype: str) -> None:
-    size = 4 if dtype == "fp32" else 2
-    needed = size * len(info.points) * info.workers * sum(prod(layer.shape) for layer in info.layers)
-    free = shutil.disk_usage(folder).free
-    if needed > free:
-        message = f"needs {needed / 2**30:,.1f} GiB, and {free / 2**30:,.1f} GiB are free; take fewer steps or entries"
-        raise InputError(message, file=str(folder))

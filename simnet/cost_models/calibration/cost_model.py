@@ -11,7 +11,6 @@ import numpy as np
 
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError, suggest_names
-from simnet.base.units import determined
 from simnet.cost_models.calibration import specification
 from simnet.cost_models.calibration.crossval import ModelChoice, choose_models, mean_log_error
 from simnet.cost_models.calibration.curves import Curve, Setting
@@ -38,11 +37,6 @@ class Prediction(NamedTuple):
     extrapolates: bool
     why: str
     kind: str = "sizes"
-
-    @property
-    def determined(self) -> bool:
-        """Whether the interval is narrow enough to report; see `simnet.base.units.determined`."""
-        return determined(self.low, self.high)
 
     def corrected(self) -> Prediction:
         """Return the prediction with its interval corrected by errors on other clusters."""

@@ -8,10 +8,6 @@ well switches where the lines cross. `five_anchors` is for comparison alone.
 # 20, 1994. F. N. Fritsch, R. E. Carlson, "Monotone piecewise cubic interpolation", SIAM J. Numer. Anal. 17, 1980. J.
 # M. Bates, C. W. J. Granger, "The combination of forecasts", Operational Research Quarterly 20, 1969.
 
-# References: R. W. Hockney, "The communication challenge for MPP: Intel Paragon and Meiko CS-2", Parallel Computing
-# 20, 1994. F. N. Fritsch, R. E. Carlson, "Monotone piecewise cubic interpolation", SIAM J. Numer. Anal. 17, 1980. J.
-# M. Bates, C. W. J. Granger, "The combination of forecasts", Operational Research Quarterly 20, 1969.
-
 from __future__ import annotations
 
 import itertools

@@ -7,7 +7,7 @@ predicts times of collectives from it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -34,12 +34,10 @@ class PlatformTransport(NamedTuple):
     latency: float
 
 
-TRANSPORTS = MappingProxyType(
-    {
-        row["transport"]: PlatformTransport(*(float(row[name]) for name in PlatformTransport._fields))
-        for row in read_shipped_rows("data/transports.csv")
-    }
-)
+TRANSPORTS: Mapping[str, PlatformTransport] = {
+    row.pop("transport"): PlatformTransport(*map(float, row.values()))
+    for row in read_shipped_rows("data/transports.csv")
+}
 """Transports. Where their figures are from, and how far they are to be believed, stands in ``docs/calibration.md``."""
 
 STAGED_SHARE = 0.47
@@ -62,12 +60,10 @@ class Generation(NamedTuple):
     switch: float
 
 
-GENERATIONS = MappingProxyType(
-    {
-        row["generation"]: Generation(float(row["ll"]), float(row["switch"]))
-        for row in read_shipped_rows("data/generations.csv")
-    }
-)
+GENERATIONS: Mapping[str, Generation] = {
+    row["generation"]: Generation(float(row["ll"]), float(row["switch"]))
+    for row in read_shipped_rows("data/generations.csv")
+}
 """Generations of devices, after the constants of NCCL's tuning model."""
 
 

@@ -138,20 +138,16 @@ class CalibratedSoftware:
         prediction = self._known(call.operation, call.algorithm, hosts[ranks], call.nbytes).prediction
         if prediction is None:
             return _MessageFit()
-        if call.sizes is None:
-            own = [Round(one.src, one.dst, one.nbytes, 0.0, one.phase) for one in rounds]
-        else:
-            own = self._by(call._replace(sizes=None), call.algorithm, ranks, n_ranks)
+        even = call._replace(sizes=None)
+        own = [Round(one.src, one.dst, one.nbytes, 0.0, one.phase) for one in rounds]
+        if call.sizes is not None:
+            own = self._by(even, call.algorithm, ranks, n_ranks)
         target = prediction.seconds
         other = None
         if self._scaled(own, n_ranks, hosts) > target:
-            quickest = {
-                name: self._scaled(self._by(call._replace(sizes=None), name, ranks, n_ranks), n_ranks, hosts)
-                for name in self._others(call, ranks.size)
-            }
-            other = min(quickest, key=quickest.__getitem__, default=None)
-            if other is not None:
-                own = self._by(call._replace(sizes=None), other, ranks, n_ranks)
+            by_name = {name: self._by(even, name, ranks, n_ranks) for name in self._others(call, ranks.size)}
+            other = min(by_name, key=lambda name: self._scaled(by_name[name], n_ranks, hosts), default=None)
+            own = own if other is None else by_name[other]
         share = self._share(own, n_ranks, hosts, target)
         scaled = _spread_software(own, n_ranks, ranks, _MessageFit(None, share))
         left = target - self._seconds(Schedule(n_ranks, scaled), hosts)

@@ -7,10 +7,6 @@ mean of ring and tree is predicted, as a specification does not say which runs.
 """
 
 # References: NVIDIA, NCCL, ``src/graph/tuning.cc`` (latencies, efficiency of protocols) and ``src/graph/topo.h``
-# (links). Z. Hu et al., "Demystifying NCCL", arXiv:2507.04786, 2025. P. Sanders, J. Speck, J. L. Traff, Parallel
-# Computing 35(12), 2009.
-
-# References: NVIDIA, NCCL, ``src/graph/tuning.cc`` (latencies, efficiency of protocols) and ``src/graph/topo.h``
 # (links). Z. Hu et al., "Demystifying NCCL", arXiv:2507.04786, 2025. P. Sanders, J. Speck, J. L. Träff, Parallel
 # Computing 35(12), 2009.
 
@@ -211,15 +207,16 @@ def _like_nccl(platform: Platform, setting: Setting, nodes: int) -> dict[str, li
     outer = platform.outer_rate(per_node) if nodes > 1 else math.inf
     link, far = _link_kind(platform), _extra_latency(platform)
     protocols = _possible_protocols(platform, setting, nodes)
+
+    def latency(steps: Mapping[str, float], base: float, inside: float, outside: float) -> float:
+        return base + inside * steps[link] + outside * (steps["net"] + far)
+
     # Of an all-gather or reduce-scatter NCCL's tuning model has one step between nodes less.
     between = ring.outer if trees else min(ring.outer, nodes - 1)
     within, moved = ring.inner + ring.outer - between, ring.inner_bytes + ring.outer_bytes
     ways = {
         "ring": [
-            (
-                one.base + within * one.ring[link] + between * (one.ring["net"] + far),
-                moved / min(one.share * min(inner, outer), most),
-            )
+            (latency(one.ring, one.base, within, between), moved / min(one.share * min(inner, outer), most))
             for one, most in protocols
         ]
     }
@@ -228,10 +225,7 @@ def _like_nccl(platform: Platform, setting: Setting, nodes: int) -> dict[str, li
         sent = 1.0 if nodes == 2 else 2.0
         slope = max(inside, sent / outer) / _TREE_SHARE
         ways["tree"] = [
-            (
-                one.base + tree.inner * one.tree[link] + tree.outer * (one.tree["net"] + far),
-                max(slope / one.share, 2.0 / most),
-            )
+            (latency(one.tree, one.base, tree.inner, tree.outer), max(slope / one.share, 2.0 / most))
             for one, most in protocols
         ]
         if setting.protocol.casefold() not in ("", "simple"):
@@ -241,8 +235,8 @@ def _like_nccl(platform: Platform, setting: Setting, nodes: int) -> dict[str, li
             ways["collnet"] = [(_COLLNET_LATENCY, max(inside, 1.0 / outer) / _COLLNET_SHARE)]
         switch = GENERATIONS[platform.generation].switch
         if platform.inner.switch_reduction and switch and per_node > 1:
-            latency = _SWITCH_LATENCY["inner"] + tree.outer * (_SWITCH_LATENCY["outer"] + far)
-            ways["nvls" if nodes == 1 else "nvlstree"] = [(latency, max(1 / (inner * switch), sent / outer))]
+            first = _SWITCH_LATENCY["inner"] + tree.outer * (_SWITCH_LATENCY["outer"] + far)
+            ways["nvls" if nodes == 1 else "nvlstree"] = [(first, max(1 / (inner * switch), sent / outer))]
     return ways
 
 

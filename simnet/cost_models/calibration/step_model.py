@@ -9,9 +9,6 @@ smooth, so that it can be fitted. Of NCCL's protocols, *LL* sends a flag with ev
 # References: A. Alexandrov et al., "LogGP: Incorporating long messages into the LogP model", SPAA 1995. Z. Hu et al.,
 # "Demystifying NCCL", arXiv:2507.04786, 2025. NVIDIA, NCCL, ``src/graph/tuning.cc``. <https://github.com/NVIDIA/nccl>
 
-# References: A. Alexandrov et al., "LogGP: Incorporating long messages into the LogP model", SPAA 1995. Z. Hu et al.,
-# "Demystifying NCCL", arXiv:2507.04786, 2025. NVIDIA, NCCL, ``src/graph/tuning.cc``. <https://github.com/NVIDIA/nccl>
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -84,22 +81,16 @@ class StepModel:
     def at(self, setting: Setting, sizes: ArrayLike) -> Floats | None:
         """Return times [s] at sizes [byte]; None if no algorithm of the collective is known."""
         found = self.by_algorithm(setting, sizes)
-        return None if found is None else _soft_minimum(np.stack(list(found.values()), axis=1))[0]
+        return None if found is None else _soft_minimum(found)[0]
 
-    def by_algorithm(self, setting: Setting, sizes: ArrayLike) -> dict[str, Floats] | None:
-        """Return times [s] at sizes [byte] for each algorithm and protocol; None if none is known."""
+    def by_algorithm(self, setting: Setting, sizes: ArrayLike) -> Floats | None:
+        """Return times [s] at sizes [byte], shape (n, ways), by algorithm and protocol; None if none is known."""
         ways = count_steps(setting, self.nccl, self.switch, self.cards)
         asked = np.atleast_1d(np.asarray(sizes, dtype=np.float64))
         if not ways:
             return None
-        counts, powers = _way_table(ways, self.nccl, setting.protocol)
-        times = _term_times(np.log(self.values), counts, powers, asked).sum(axis=2)
-        names = [
-            f"{one.kind}, {protocol}" if self.nccl else f"{number}: {protocol}"
-            for number, one in enumerate(ways)
-            for protocol in _allowed_protocols(one, self.nccl, setting.protocol)
-        ]
-        return dict(zip(names, times.T, strict=True))
+        terms = _term_times(np.log(self.values), *_way_table(ways, self.nccl, setting.protocol), asked)
+        return np.asarray(terms.sum(axis=2))
 
     def as_if(self, cards: float, each: float) -> StepModel:
         """Return the model adjusted to so many cards per node, given `each` ranks per node in the measurements."""

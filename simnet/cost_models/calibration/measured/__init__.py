@@ -8,11 +8,10 @@ networks, and single published numbers with citation.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import as_file, files
-from types import MappingProxyType
+from types import SimpleNamespace
 from typing import Any
 
 from simnet.base.errors import InputError, suggest_names
@@ -20,35 +19,12 @@ from simnet.cost_models.calibration.readers.tables import Measurements
 from simnet.cost_models.calibration.readers.tidy import read_tidy
 
 
-@dataclass(frozen=True, eq=False)
-class Dataset:
-    """A shipped data set: path of its table relative to the registry, and facts that hold for all rows."""
-
-    name: str
-    file: str
-    title: str
-    source: str
-    hardware: str
-    interconnect: str
-    date: str
-    licence: str
-    citation: str
-    notes: str
-    collectives: Sequence[str]
-    ranks: Sequence[int]
-    rows: int
-    facts: Mapping[str, Any]
-    columns: Mapping[str, str]
-
-
 @cache
-def datasets() -> MappingProxyType[str, Dataset]:
-    """Return the shipped data sets by name."""
-    registry = tomllib.loads(
-        files("simnet.cost_models.calibration.measured").joinpath("registry.toml").read_text(encoding="utf-8")
-    )
+def datasets() -> Mapping[str, SimpleNamespace]:
+    """Return the shipped data sets by name: the entries of `registry.toml`, with facts that hold for all rows."""
+    text = files("simnet.cost_models.calibration.measured").joinpath("registry.toml").read_text(encoding="utf-8")
     plain: dict[str, Any] = {"facts": {}, "columns": {}}
-    return MappingProxyType({name: Dataset(**(plain | entry | {"name": name})) for name, entry in registry.items()})
+    return {name: SimpleNamespace(**plain | entry, name=name) for name, entry in tomllib.loads(text).items()}
 
 
 def load_dataset(name: str) -> Measurements:
@@ -61,4 +37,4 @@ def load_dataset(name: str) -> Measurements:
     return Measurements(read.rows.assign(source=name), read.problems, read.kind)
 
 
-__all__ = ["Dataset", "datasets", "load_dataset"]
+__all__ = ["datasets", "load_dataset"]
