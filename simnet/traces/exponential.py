@@ -23,16 +23,8 @@ _LOG2_E = np.float32(1.4426950408889634)
 # Added and taken off again, it rounds to a whole number.
 _ROUNDING = np.float32(1.5 * 2**23)
 _LOG_2 = tuple(map(np.float32, (-6.93145752e-1, -1.42860677e-6)))
-_NUMERATOR = tuple(
-    map(
-        np.float32,
-        (
-            *(5.082762527590693718096e-04, 6.757896990527504603057e-03, 5.114512081637298353406e-02),
-            *(2.473615434895520810817e-01, 7.257664613233124478488e-01, 9.999999999980870924916e-01),
-        ),
-    )
-)
-_DENOMINATOR = tuple(map(np.float32, (2.159509375685829852307e-02, -2.742335390411667452936e-01, 1.0)))
+_NUMERATOR = tuple(map(np.float32, (5.082763e-04, 6.757897e-03, 5.114512e-02, 0.24736154, 0.7257665, 1.0)))
+_DENOMINATOR = tuple(map(np.float32, (2.1595094e-02, -0.27423355, 1.0)))
 _LARGEST, _SMALLEST = np.float32(88.72283935546875), np.float32(-103.97208404541015625)
 # Of a number in double precision, the bits that single precision lacks, and those of the middle between two of these.
 _LACKS, _MIDDLE = (1 << 29) - 1, 1 << 28

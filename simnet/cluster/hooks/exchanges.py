@@ -156,18 +156,16 @@ _MESSAGES: Mapping[str, tuple[object, ...]] = {
 }
 """Options that change messages, with their values that hooks follow."""
 
-SCHEMES: Mapping[str, WorkerScheme] = MappingProxyType(
-    {
-        "dense": WorkerScheme(_do_nothing, _reduce_dense),
-        "fp16": WorkerScheme(
-            _cast_half, _reduce_half, {"accumulation": ("half",), "value_bytes": (None,), "index_bytes": (None,)}
-        ),
-        "topk": WorkerScheme(_pack_selection, _gather_packed),
-        "artopk": WorkerScheme(_offer_indices, _reduce_common, {"monitored": (False,)}),
-        "exdyna": WorkerScheme(_search_partition, _reduce_union),
-        "oktopk": WorkerScheme(oktopk.select_entries, oktopk.exchange_entries, {"compat": ("paper",)}),
-    }
-)
+SCHEMES: Mapping[str, WorkerScheme] = {
+    "dense": WorkerScheme(_do_nothing, _reduce_dense),
+    "fp16": WorkerScheme(
+        _cast_half, _reduce_half, {"accumulation": ("half",), "value_bytes": (None,), "index_bytes": (None,)}
+    ),
+    "topk": WorkerScheme(_pack_selection, _gather_packed),
+    "artopk": WorkerScheme(_offer_indices, _reduce_common, {"monitored": (False,)}),
+    "exdyna": WorkerScheme(_search_partition, _reduce_union),
+    "oktopk": WorkerScheme(oktopk.select_entries, oktopk.exchange_entries, {"compat": ("paper",)}),
+}
 """The schemes that hooks support, by their names in `simnet.sparsifier_models`."""
 
 

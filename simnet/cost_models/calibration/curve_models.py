@@ -14,7 +14,6 @@ import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Annotated, TypeAlias
 
 import numpy as np
@@ -201,17 +200,15 @@ def fit_interpolated(sizes: Floats, seconds: Floats) -> CurveModel:
     return CurveModel(segments=base.segments, corrections=_point_pairs(sizes, np.log(seconds / base.at(sizes))))
 
 
-CURVE_FITS: MappingProxyType[str, Callable[[Floats, Floats], CurveModel]] = MappingProxyType(
-    {
-        "line": fit_line,
-        "three_segments": fit_three_segments,
-        "five_anchors": fit_five_anchors,
-        "log_log": fit_log_log,
-        "piecewise": fit_piecewise,
-        "adjacent": fit_adjacent,
-        "interpolated": fit_interpolated,
-    }
-)
+CURVE_FITS: Mapping[str, Callable[[Floats, Floats], CurveModel]] = {
+    "line": fit_line,
+    "three_segments": fit_three_segments,
+    "five_anchors": fit_five_anchors,
+    "log_log": fit_log_log,
+    "piecewise": fit_piecewise,
+    "adjacent": fit_adjacent,
+    "interpolated": fit_interpolated,
+}
 """Fit function of each curve model; arguments are sizes [byte], ascending, and times [s]."""
 
 CurveModelName: TypeAlias = Annotated[str, one_of("model", CURVE_FITS)]

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.resources import as_file, files
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 import pydantic
@@ -43,7 +42,7 @@ TRANSPORTS: Mapping[str, PlatformTransport] = {
 STAGED_SHARE = 0.47
 """Share of the bandwidth of a card that is left where it cannot read the memory of the device (no GPUDirect RDMA)."""
 
-LINK_SHARES: MappingProxyType[str, float] = MappingProxyType({"nvlink": 0.8, "xgmi": 0.75, "pcie": 0.53, "memory": 0.5})
+LINK_SHARES: Mapping[str, float] = {"nvlink": 0.8, "xgmi": 0.75, "pcie": 0.53, "memory": 0.5}
 """Share of the line rate that is left: of NVLink 20 of 25 GB/s; of PCIe through the processors, in both directions at
 once, 10 GB/s / 1.2 of 15.75 GB/s (both as ``topo.h`` has it); of memory half, as shared memory is copied into and out
 of. That of Infinity Fabric is an assumption near the one of NVLink."""

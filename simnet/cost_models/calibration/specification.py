@@ -16,7 +16,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from statistics import NormalDist
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -29,17 +28,13 @@ from simnet.cost_models.calibration.platform import GENERATIONS, TRANSPORTS, Pla
 from simnet.cost_models.calibration.step_counts import count_like_nccl, count_steps
 from simnet.cost_models.calibration.step_model import PARAMETERS, StepModel
 
-HELD_OUT_COUNTS: MappingProxyType[StepCounting, int] = MappingProxyType(
-    {"as NCCL does": 4085, "through the schedule": 691}
-)
+HELD_OUT_COUNTS: Mapping[StepCounting, int] = {"as NCCL does": 4085, "through the schedule": 691}
 """Number of public measurements, each of a held-out platform, that interval widths are from."""
 
-_HALF_WIDTHS: MappingProxyType[StepCounting, tuple[tuple[float, float], ...]] = MappingProxyType(
-    {
-        "as NCCL does": ((0.75, 1.1), (0.65, 1.4), (0.55, 1.15), (0.5, 0.8)),
-        "through the schedule": ((2.2, 1.5), (1.7, 1.3), (0.8, 1.1), (0.35, 1.15)),
-    }
-)
+_HALF_WIDTHS: Mapping[StepCounting, tuple[tuple[float, float], ...]] = {
+    "as NCCL does": ((0.75, 1.1), (0.65, 1.4), (0.55, 1.15), (0.5, 0.8)),
+    "through the schedule": ((2.2, 1.5), (1.7, 1.3), (0.8, 1.1), (0.35, 1.15)),
+}
 # The same where devices send over links of their own, and over InfiniBand: there what is left of a line rate is known.
 _HALF_WIDTHS_KNOWN = ((0.35, 0.85), (0.4, 1.3), (0.4, 0.55), (0.3, 0.35))
 _HALF_WIDTHS_HOLD = 0.9
@@ -66,7 +61,7 @@ _PROTOCOLS = {
         1.0, 8.4e-6, {"nvlink": 3.4e-6, "pcie": 5.7e-6, "net": 14e-6}, {"nvlink": 4.0e-6, "pcie": 4.0e-6, "net": 14e-6}
     ),
 }
-_SWITCH_LATENCY = MappingProxyType({"inner": 25e-6, "outer": 21e-6})
+_SWITCH_LATENCY = {"inner": 25e-6, "outer": 21e-6}
 _COLLNET_LATENCY = 35e-6
 _COLLNET_SHARE = 0.9
 _LL_BETWEEN = (39e9, 20.4e9)
@@ -76,7 +71,7 @@ _REACHED = ((12.0, 16.0, 18.0, 20.0, 24.0, 28.0), (1.0, 0.5, 0.35, 0.42, 0.75, 1
 # three curves of the bandwidth reached, the same are the best with any one of 19 sites left out but for three, for
 # which neighbours are. Without, 81 and 70 % of the sizes below 64 KiB and 1 MiB are within a factor of 2, with them 88
 # and 81 %.
-_MEASURED_LATENCY = MappingProxyType({"all_reduce": 1.2, "alltoall": 1.3, "sendrecv": 1.0})
+_MEASURED_LATENCY = {"all_reduce": 1.2, "alltoall": 1.3, "sendrecv": 1.0}
 _MEASURED_LATENCY_OF_OTHERS = 2.0
 _TREE_SHARE = 0.92
 _PEER_SHARE = 0.7
@@ -84,9 +79,9 @@ _PEER_SHARE = 0.7
 # latency; what a core reduces, and what a rank of several on a node receives through memory, per byte of the size.
 _HOST_LATENCY = 1e-6
 _MEMORY_LATENCY = 0.5e-6
-_EAGER = MappingProxyType({"latency": 2.0, "bytes": 2.0})
+_EAGER = {"latency": 2.0, "bytes": 2.0}
 _REDUCED_PER_SECOND = 3.5e9
-_RECEIVED = MappingProxyType({"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "broadcast": 1.0})
+_RECEIVED = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "broadcast": 1.0}
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,8 @@ each other; a *pair*, for send-receive, is one from each rank to the next; the *
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
-from types import MappingProxyType
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -48,13 +47,11 @@ class StepCount(NamedTuple):
 
 
 # Algorithms of MPI libraries that count where they are named alone, and as what they count: one after the other.
-_COUNTED_LIKE: MappingProxyType[tuple[str, str], tuple[tuple[str, str], ...]] = MappingProxyType(
-    {
-        ("all_gather", "recursive_doubling"): (("all_gather", "bruck"),),
-        ("all_reduce", "nonoverlapping"): (("reduce", "binomial"), ("broadcast", "binomial")),
-        ("reduce_scatter", "butterfly"): (("reduce_scatter", "recursive_halving"),),
-    }
-)
+_COUNTED_LIKE: Mapping[tuple[str, str], tuple[tuple[str, str], ...]] = {
+    ("all_gather", "recursive_doubling"): (("all_gather", "bruck"),),
+    ("all_reduce", "nonoverlapping"): (("reduce", "binomial"), ("broadcast", "binomial")),
+    ("reduce_scatter", "butterfly"): (("reduce_scatter", "recursive_halving"),),
+}
 
 
 def known_algorithms() -> tuple[str, ...]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,7 +24,7 @@ from simnet.cost_models.calibration.curves import Curve, Setting
 from simnet.cost_models.calibration.step_counts import StepCount, count_steps
 
 _PARAMETERS = read_shipped_rows("data/step_parameters.csv")
-PARAMETERS = MappingProxyType({row["parameter"]: row["meaning"] for row in _PARAMETERS})
+PARAMETERS = {row["parameter"]: row["meaning"] for row in _PARAMETERS}
 """The parameters and their units; of the file, typical values and the spreads of their logarithms over systems.
 
 Typical on the public sets of docs/calibration.md; where there is none, it is scaled to the data.

@@ -28,15 +28,8 @@ VALUE_CODES: tuple[ValueCode, ...] = get_args(ValueCode)
 SORT_METHOD = "sort"
 """The method of a device profile that puts indices that a selection leaves unsorted in order, with their values."""
 
-CODE_METHODS: tuple[str, ...] = (
-    SORT_METHOD,
-    *(
-        f"{does}_{code}"
-        for code in (*INDEX_CODES, *VALUE_CODES)
-        if code not in ("int32", "float32")
-        for does in ("encode", "decode")
-    ),
-)
+_MADE_CODES = [code for code in (*INDEX_CODES, *VALUE_CODES) if code not in ("int32", "float32")]
+CODE_METHODS = (SORT_METHOD, *(f"{does}_{code}" for code in _MADE_CODES for does in ("encode", "decode")))
 """Methods of a device profile by which codes are made and read; those of a bitmap go through all entries there are.
 
 As int32 and float32 nothing is made: entries are copied as they are.

@@ -38,13 +38,11 @@ FEWEST = 20
 UNKNOWN = math.log(3.0)
 """Half-width, as a logarithm, without held-out predictions: a factor of 3."""
 
-TYPICAL: MappingProxyType[Basis, tuple[float, ...]] = MappingProxyType(
-    {
-        "ranks": (0.35, 0.9, 0.8, 0.5),
-        "beyond": (0.85, 1.3, 1.1, 0.8),
-        "collectives": (1.1, 1.0, 0.8, 0.9),
-    }
-)
+TYPICAL: Mapping[Basis, tuple[float, ...]] = {
+    "ranks": (0.35, 0.9, 0.8, 0.5),
+    "beyond": (0.85, 1.3, 1.1, 0.8),
+    "collectives": (1.1, 1.0, 0.8, 0.9),
+}
 """Half-widths by bin that hold 90 % of other ranks on two systems of three, of other collectives on three of four.
 
 Quantiles over the public measurements of ``docs/validation.md`` that have several numbers of ranks, or several

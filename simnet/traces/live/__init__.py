@@ -11,15 +11,12 @@ Gradients depend on the updates applied before, so every policy of a job trains 
 Score(loss=..., accuracy=...)
 """
 
-from simnet.traces.live.data import DATA, Data, classification, digits, words
+from simnet.traces.live.data import classification, digits, words
 from simnet.traces.live.perceptron import Perceptron
-from simnet.traces.live.source import MODELS, LearningRate, LiveSource, LiveTraining, create_model, train, training_size
+from simnet.traces.live.source import LearningRate, LiveSource, LiveTraining, create_model, train, training_size
 from simnet.traces.live.torched import Sizes
 
 __all__ = [
-    "DATA",
-    "MODELS",
-    "Data",
     "LearningRate",
     "LiveSource",
     "LiveTraining",

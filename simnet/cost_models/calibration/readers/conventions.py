@@ -49,15 +49,10 @@ _COUNTED_TWICE = ("gather", "gatherv", "scatter", "scatterv", "alltoall", "allto
 NON_BLOCKING = "non-blocking"
 """What the column ``variant`` says of calls that return before they are done, and are waited for."""
 
-_SPELLINGS = {name.replace("_", ""): name for name in COLLECTIVES} | {
-    "bcast": "broadcast",
-    "pingpong": "p2p_latency",
-    "alltoallpersonalizedexchange": "alltoall",
-    "alltoallvpersonalizedexchange": "alltoallv",
-    "latency": "p2p_latency",
-    "bandwidth": "p2p_bw",
-    "bidirectionalbandwidth": "p2p_bibw",
-}
+_SPELLINGS = {word: name for name, row in _KNOWN.items() for word in (name.replace("_", ""), *row["spellings"].split())}
+OSU_PROGRAMS = {word: name for name, row in _KNOWN.items() for word in (name.replace("_", ""), *row["osu"].split())}
+"""Collectives by the names of the OSU programs that measure them."""
+
 _NAME_PATTERN = re.compile(
     r"(?<![a-z])(all[-_ ]?reduce|all[-_ ]?gatherv?|reduce[-_ ]?scatter|broadcast|bcast|all[-_ ]?to[-_ ]?allv?"
     r"|send[-_ ]?recv|hypercube|gatherv?|scatterv?|reduce)(?![a-z])"

@@ -20,21 +20,8 @@ from simnet.cost_models.calibration.readers.lines import bare_lines
 OSU_TITLE = re.compile(r"#\s*OSU (?:One Sided )?(MPI|[A-Za-z]{0,4}CCL)(\S{0,30}) (.{1,60}?)(?: [Ll]atency)? Test\b")
 """The title line of a table."""
 
-_PROGRAMS = {name.replace("_", ""): name for name in conventions.COLLECTIVES} | {
-    **{name: name for name in ("reduce_scatter", *conventions.ONE_SIDED_MESSAGES)},
-    "bcast": "broadcast",
-    "latency": "p2p_latency",
-    "multi_lat": "p2p_latency",
-    "latency_mt": "p2p_latency",
-    "bw": "p2p_bw",
-    "mbw_mr": "p2p_bw",
-    "bibw": "p2p_bibw",
-    "acc_latency": "accumulate_latency",
-    "get_acc_latency": "get_accumulate_latency",
-}
-OSU_PROGRAM = re.compile(
-    r"(?<![a-z])osu_(?:(?:xccl_)?(i?)(" + "|".join(sorted(_PROGRAMS, key=len, reverse=True)) + r")(?![a-z])|[a-z])"
-)
+_LONGEST_FIRST = "|".join(sorted(conventions.OSU_PROGRAMS, key=len, reverse=True))
+OSU_PROGRAM = re.compile(rf"(?<![a-z])osu_(?:(?:xccl_)?(i?)({_LONGEST_FIRST})(?![a-z])|[a-z])")
 """The OSU program's name in a command or file name."""
 
 SEVERAL_PAIRS = "several pairs"
@@ -139,7 +126,7 @@ def _name_by_program(text: str) -> tuple[str | None, str]:
         return None, ""
     starts, program = found[-1]
     several = SEVERAL_PAIRS if program in ("multi_lat", "mbw_mr") else ""
-    return _PROGRAMS.get(program), conventions.NON_BLOCKING if starts else several
+    return conventions.OSU_PROGRAMS.get(program), conventions.NON_BLOCKING if starts else several
 
 
 def _guess_columns(words: Sequence[str], name: str, variant: str) -> Sequence[str]:
