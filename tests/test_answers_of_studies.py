@@ -45,7 +45,7 @@ def test_what_has_not_settled_has_no_rank_in_a_predicted_job(tmp_path):
     path = scenario(tmp_path, {"exdyna": "{scheme: exdyna, start: published}", "dense": "{scheme: dense}"})
     console, found, rows = predicted(path)
     assert f"exdyna has not settled, and has no rank: {rows['exdyna']['unsettled']}." in console
-    assert console.startswith("dense is fastest (100 % sure): ")
+    assert console.startswith("dense is fastest of 2 tried (100 % sure): ")
     assert (found["fastest"], found["tied_with"]) == ("dense", [])
     assert "chance_to_be_fastest" not in rows["exdyna"]
     assert rows["dense"]["chance_to_be_fastest"] == 1

@@ -119,6 +119,13 @@ def test_misjudged_links_are_weighed_where_closed_forms_hold():
     assert near["factor"] == 1.5
     assert near["worst"] <= far["worst"]
     assert near["holds"] >= far["holds"]
+    # The same factor as a share; what it does stands in the answer where it was asked for.
+    assert asked(*among, "--link-uncertainty", "50%")["misjudged"] == near
+    assert "With links up to 30x off, topk stays first in" in asked(*among, "--link-uncertainty", "30")["depends_on"]
+    assert "With links" not in asked(*among)["depends_on"]
+    none = asked("--schemes", "artopk:collective=ring,dense", "--link-uncertainty", "2", *SETS)
+    assert none["misjudged"] is None
+    assert none["depends_on"].startswith("--link-uncertainty has no effect: no closed form holds for the first two.")
 
 
 def test_rarer_exchanges_stand_beside_those_of_every_step_and_are_not_ranked():

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from commands import NO_PAGE, did, policies_of
+from commands import NO_PAGE, did, policies_of, refused
 from simnet.traces import Recorder
 
 ENTRIES = 400
@@ -170,3 +170,36 @@ def test_a_grid_does_not_name_as_assumed_what_it_varies():
     said = did("choose", "--grid", "bandwidth=1,10Gbit/s", *SHORT).stdout
     assert "latency 1 ms" in said
     assert "bandwidth 10 Gbit/s" not in said
+
+
+def test_an_archive_with_more_workers_than_entries_is_told_to_be_transposed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, shape in (("wrong", (1000, 4)), ("right", (4, 1000))):
+        np.savez(name, **{"000000/w": np.ones(shape, dtype=np.float32)})
+    said = refused("convert", "wrong.npz", "wrong")
+    assert "wrong.npz: has 1,000 workers of 4 entries each: the first axis of arrays is the worker; transpose" in said
+    assert not (tmp_path / "wrong").exists()
+    did("convert", "right.npz", "right", "-q")
+
+
+def test_a_scheme_in_a_file_is_named_with_its_class_and_stands_beside_its_parent(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code = "from simnet.sparsifier_models.topk import Topk\n\n\nclass Mine(Topk):\n    pass\n"
+    (tmp_path / "mine.py").write_text(code)
+    for name in ("./mine.py", "mine.py"):
+        assert "a file is named with a class in it, as mine.py:Mine" in refused("choose", "--schemes", name)
+    assert "--schemes mine.py:CLASS" in refused("choose", "mine.py")
+    found = did("choose", *SHORT[:2], "--schemes", "mine.py:Mine,topk,dense").stdout
+    assert found.startswith("Mine or topk: 36.3 ms ")
+
+
+def test_a_step_says_of_how_many_its_fastest_is_and_leads_have_three_digits(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert did("step", *SHORT[:2]).stdout.startswith("AG-Topk is fastest of 3 tried (")
+    few = ("--policies", "AG-Topk,dense ring")
+    leads = [
+        did(verb, *SHORT[:2], *(few if verb == "run" else ())).stdout.split("\n\n")[0].replace("\n", " ")
+        for verb in ("choose", "run")
+    ]
+    assert ", 4.16x faster than the best dense exchange" in leads[0]
+    assert ", 6.13x faster than dense ring" in leads[1]

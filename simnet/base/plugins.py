@@ -23,6 +23,7 @@ child processes.
 from __future__ import annotations
 
 import os
+import re
 import reprlib
 import sys
 import warnings
@@ -210,7 +211,7 @@ def names_file(name: str) -> bool:
     >>> names_file("./my_scheme.py:Rotating"), names_file("topk")
     (True, False)
     """
-    return ":" in name
+    return ".py:" in name or name.endswith(".py")
 
 
 def absolute_name(name: str, folder: Path) -> str:
@@ -221,8 +222,8 @@ def absolute_name(name: str, folder: Path) -> str:
     >>> absolute_name("./my_scheme.py:Rotating", Path("/jobs")), absolute_name("topk", Path("/jobs"))
     ('/jobs/my_scheme.py:Rotating', 'topk')
     """
-    path, _, wanted = name.rpartition(":")
-    return f"{(folder / path).absolute()}:{wanted}" if names_file(name) else name
+    path, ending, wanted = name.rpartition(".py")
+    return f"{(folder / (path + ending)).absolute()}{wanted}" if names_file(name) else name
 
 
 def load_from_file(name: str) -> Any:
@@ -232,7 +233,10 @@ def load_from_file(name: str) -> Any:
     """
     path, _, wanted = name.rpartition(":")
     if not path.endswith(".py") or not wanted.isidentifier():
-        raise PluginError(f"a file is named with a class in it, as ./my_scheme.py:Rotating; got {name!r}")
+        file = Path(name) if name.endswith(".py") else Path(path)
+        own = re.findall(r"^class (\w+)", read_text(file, MAX_BYTES), re.MULTILINE)
+        said = " or ".join(f"{file.name}:{one}" for one in own or ["Rotating"])
+        raise PluginError(f"a file is named with a class in it, as {said}; got {name!r}")
     if not plugins_allowed():
         raise PluginError(f"{name!r} is a file, {_WHY}")
     module = _module_from_text(path, read_text(Path(path), MAX_BYTES).encode())

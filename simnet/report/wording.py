@@ -18,7 +18,7 @@ def standing(seconds: Mapping[str, float], winners: Sequence[str], alone: str, t
     Examples
     --------
     >>> standing({"AG": 0.02, "ring": 0.05}, ["AG"], "is fastest", "are tied as fastest", " an iteration")
-    'AG is fastest: 20 ms an iteration, 2.5x before ring (50 ms).'
+    'AG is fastest: 20 ms an iteration, 2.50x before ring (50 ms).'
     >>> standing({"AG": 1.0, "ring": 1.2, "tree": 1.5}, ["AG", "ring"], "is fastest", "are tied as fastest")
     'AG and ring are tied as fastest: AG takes 1 s, 50 % before tree (1.5 s).'
     """
@@ -32,15 +32,15 @@ def standing(seconds: Mapping[str, float], winners: Sequence[str], alone: str, t
 
 
 def lead_text(ratio: float) -> str:
-    """Return a lead as text: a factor such as "2.5x" from 2 up, else per cent.
+    """Return a lead as text: a factor such as "2.54x" from 2 up, else per cent.
 
     Examples
     --------
     >>> lead_text(2.14), lead_text(1.084), lead_text(1.001)
-    ('2.1x', '8 %', '<1 %')
+    ('2.14x', '8 %', '<1 %')
     """
     if ratio >= 2:
-        return f"{ratio:.2g}x" if ratio < 99.5 else f"{three_digits(ratio)}x"
+        return f"{three_digits(ratio)}x"
     return f"{100 * (ratio - 1):.0f} %" if ratio >= 1.005 else "<1 %"
 
 
@@ -52,7 +52,7 @@ def to_best(name: str, winners: Sequence[str], seconds: float | None, best: floa
     >>> [to_best(name, ["AG", "ring"], seconds, 2.0) for name, seconds in (("AG", 2.0), ("ring", 2.1), ("tree", 2.2))]
     ['best', 'tied', '+10 %']
     >>> to_best("AG", ["AG"], 2.0, 2.0), to_best("oracle", ["AG"], 1.98, 2.0), to_best("dense", ["AG"], 5.0, 2.0)
-    ('best', '-1 %', '2.5x')
+    ('best', '-1 %', '2.50x')
     """
     if name in winners:
         return "best" if name == winners[0] else "tied"

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from simnet.base.errors import join_names
 from simnet.base.yaml_loader import load_yaml
 
 # A colon or comma begins an option where a name and "=" follow, so both may stand in names of files and in values.
@@ -78,6 +79,21 @@ def named_fields(value: object, field: str, fields: Collection[str]) -> object:
     name, options = read_choice(value)
     other, colon, only = name.partition(":")
     return {other: only, **options} if colon and other in fields else {field: name, **options}
+
+
+def refuse_bare_option(name: str, options: Collection[str]) -> None:
+    """Raise ValueError for the name of a choice ``NAME:VALUE`` if NAME has `options`, which are to be named.
+
+    Examples
+    --------
+    >>> refuse_bare_option("diloco:10", ["period", "bits"])
+    Traceback (most recent call last):
+    ValueError: must be OPTION=VALUE after the colon, as diloco:period=10; diloco has period, bits
+    """
+    known, colon, value = name.partition(":")
+    if colon and options:
+        said = f"as {known}:{next(iter(options))}={value}; {known} has {join_names([*options])}"
+        raise ValueError(f"must be OPTION=VALUE after the colon, {said}")
 
 
 def split_choices(text: str | Sequence[str]) -> list[str]:

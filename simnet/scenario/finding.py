@@ -22,6 +22,14 @@ def shipped() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.rglob("*.yaml"))}
 
 
+# What is given in place of a scenario, and how it is given.
+_OTHERS = {
+    ".npz": "is an archive and no scenario; simnet convert {0} TRACE makes a trace of gradients, for --gradients TRACE",
+    "trace": "is a trace and no scenario; --gradients {0} takes it",
+    ".py": "is code and no scenario; --schemes {0}:CLASS takes a scheme in it",
+}
+
+
 def find(path: str | Path) -> Path:
     """Return the path of a scenario file, given a path or a shipped scenario's name. InputError: neither exists."""
     file, known = Path(path), shipped()
@@ -33,6 +41,9 @@ def find(path: str | Path) -> Path:
             there = "there is no such file, and no scenario of that name comes with simnet; "
             model = f"as a model it is --model {path}. " if str(path) in model_names() else ""
             raise InputError(f"{there}{model}{suggest_names(str(path), known)}", file=str(path))
+        kind = "trace" if (file / "trace.json").is_file() else file.suffix.partition(":")[0]
+        if kind in _OTHERS:
+            raise InputError(_OTHERS[kind].format(str(path).partition(":")[0]), file=str(path))
         return file
     return known[str(path)]
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from simnet.base import plugins
 from simnet.base.errors import InputError, suggest_names
 from simnet.interchange.kinds import FORMATS, kind_of, read_network
 from simnet.policies import Candidate
-from simnet.scenario.choice_text import choice_words, read_choice, split_choices
+from simnet.scenario.choice_text import choice_words, read_choice, refuse_bare_option, split_choices
 from simnet.scenario.finding import find, shipped
 from simnet.sparsifier_models.options import option_values
 
@@ -77,7 +78,10 @@ def _read_exchange(name: str, option: str | None, folder: Path) -> Candidate:
         found = sparsifier_models.scheme(placed)
     except ValueError as error:
         raise InputError(str(error), file=option) from None
-    label = ":".join([found.name if plugins.names_file(scheme) else scheme, *choice_words(name)[1:]])
+    if plugins.names_file(scheme):
+        # A class of somebody's own may have the name of what it derives from.
+        scheme = found.name if "name" in vars(found) else scheme.rpartition(":")[2]
+    label = ":".join([scheme, *choice_words(name)[1:]])
     known = own_options(placed)
     for key in options:
         if key not in known:
@@ -89,6 +93,12 @@ def _read_exchange(name: str, option: str | None, folder: Path) -> Candidate:
     except ValueError as error:
         raise InputError(str(error), file=option, field=name) from None
     return Candidate(label, placed, options)
+
+
+def parameters_of(topology: str) -> Mapping[str, Parameter]:
+    """Return the parameters of a topology family by name; empty if there is none of that name."""
+    builder = topologies.FAMILIES.get(topology)
+    return {} if builder is None else signature(builder).parameters
 
 
 def read_network_text(text: str, folder: Path) -> dict[str, Any]:
@@ -142,6 +152,7 @@ def _recognised(text: str, folder: Path) -> tuple[str, str, dict[str, Any]]:
         raise InputError(str(error), file=text) from None
     if name in topologies.names():
         return "topology", name, options
+    refuse_bare_option(name, parameters_of(name.partition(":")[0]))
     file = (folder / name).absolute()
     if file.is_file():
         kind = kind_of(file)

@@ -11,19 +11,20 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, get_args
 
-from simnet import topologies
+from simnet import strategies, topologies
 from simnet.base import plugins
 from simnet.base.errors import InputError, suggest_names
 from simnet.base.quantities import WorkerLink, parameter_hints
 from simnet.cost_models.costs.models import is_config
 from simnet.scenario import job_parts, schema
-from simnet.scenario.choice_text import read_choice
+from simnet.scenario.choice_text import read_choice, refuse_bare_option
 from simnet.scenario.fields import is_file
 from simnet.scenario.job_parts import MEANINGLESS
 from simnet.scenario.loader import Document, part_at
 from simnet.scenario.marked_fields import MARKED_FIELDS, MarkedField
-from simnet.scenario.named_choices import named_exchanges, read_network_text
+from simnet.scenario.named_choices import named_exchanges, parameters_of, read_network_text
 from simnet.traces import trace_names
+from simnet.training.parallel.plan import SHARDINGS, sharding_options
 
 if TYPE_CHECKING:
     from simnet.scenario.scenario import Scenario
@@ -252,11 +253,18 @@ def _schemes(document: Document, field: MarkedField, value: object) -> dict[str,
 
 def _strategy(document: Document, field: MarkedField, value: object) -> dict[str, object]:
     name, options = read_choice(str(value))
+    known = name.partition(":")[0]
+    if known in strategies.names():
+        # Optimisers are no single values.
+        own = strategies.options(strategies.strategy(known))
+        refuse_bare_option(name, sorted(own, key=lambda one: one in ("inner", "outer")))
     return {"job.strategy": {"name": plugins.absolute_name(name, Path()), **options}}
 
 
 def _sharding(document: Document, field: MarkedField, value: object) -> dict[str, object]:
     name, options = read_choice(str(value))
+    known = name.partition(":")[0]
+    refuse_bare_option(name, sharding_options(known) if known in SHARDINGS else ())
     beside: dict[str, object] = {name: {} for name in ("exchanges", "policies") if document.found((name,)) is not None}
     given = {"as": name}
     if is_file(name):
@@ -270,6 +278,13 @@ def _device(document: Document, field: MarkedField, value: object) -> dict[str, 
 
 # What of a network says nothing about its links and hosts, so that another one may have it.
 _KEPT = ("engine", "stack", "sharing", "routing", "on_outage", "overhead")
+# Parameters of a topology that follow from the workers, and values that others may have.
+_BY_WORKERS = ("hosts", "nodes")
+_EXAMPLES = {
+    **{"gpus_per_node": "8", "intra_latency": "2us", "intra_bandwidth": "300GB/s", "latency": "50us", "k": "4"},
+    **{"bandwidth": "10Gbit/s", "nic_latency": "5us", "nic_bandwidth": "200Gbit/s", "arity": "4", "dims": "[2,4]"},
+    **{"routers": "4", "sites": "2", "workers_per_site": "4"},
+}
 
 
 def _network(document: Document, field: MarkedField, value: object) -> dict[str, object]:
@@ -286,6 +301,10 @@ def _network(document: Document, field: MarkedField, value: object) -> dict[str,
         was = had.get(ends[0].get(quantity, ""))
         if name not in options and was is not None and not isinstance(was, list | dict):
             options[name] = was
+    required = (name for name, one in parameters_of(kind).items() if one.default is one.empty)
+    if lacking := [name for name in required if name not in (*_BY_WORKERS, *options)]:
+        example = ",".join(f"{name}={_EXAMPLES.get(name, name.upper())}" for name in lacking)
+        raise ValueError(f"lacks {', '.join(lacking)}; write {value}{',' if '=' in str(value) else ':'}{example}")
     return {"network": {**{name: before[name] for name in _KEPT if name in before}, **found}}
 
 

@@ -42,6 +42,7 @@ from simnet.studies.job_notes import computing_told, costs_told, sample_warnings
 from simnet.studies.job_totals import JobTotal, computing_factors, evidence_of_job, judged, messages_of, total_of
 from simnet.studies.options import refuse_sharding
 from simnet.studies.utilisation import (
+    OFF,
     LinkedTraining,
     goal_rows,
     goal_sentence,
@@ -123,11 +124,13 @@ COLUMNS = table_columns("step job")
 """Columns of `job_summary`: iteration parts (medians over steady iterations of worker means), and the job."""
 
 
-def exchange_summary(scenario: Scenario, policies: Sequence[str] | None, goals: Sequence[float], off: float) -> Summary:
+def exchange_summary(
+    scenario: Scenario, policies: Sequence[str] | None, goals: Sequence[float], off: float | None
+) -> Summary:
     """Return a summary of predicted iteration times, and of what the utilisation `goals` require.
 
     A single policy under a training strategy is answered by its closed form, if any, see `simnet.studies.utilisation`;
-    `off` is the assumed error of compute and links. InputError: `goals` without a closed form.
+    `off` is the factor by which compute and links may be off, by default 1.1. InputError: `goals` or `off` without one.
     """
     own, linked, why = scenario.config.job.strategy, None, ""
     if own is not None or goals:
@@ -136,13 +139,16 @@ def exchange_summary(scenario: Scenario, policies: Sequence[str] | None, goals: 
             found = read_training(run.job, policy.candidates)
             linked, why = (linked or found, why) if isinstance(found, LinkedTraining) else (linked, found)
         if linked is not None and own is not None and len(run.policies) == 1:
-            return utilisation_summary(scenario, run.job, linked, goals, off)
+            return utilisation_summary(scenario, run.job, linked, goals, off or OFF)
         if linked is None and goals:
             raise InputError(f"is for dense exchanges over links that do not change, not for {why}", file="--goal")
+    if off is not None and (linked is None or not goals):
+        said = f"which {why} have not" if why else "under a strategy or with a --goal"
+        raise InputError(f"is for closed forms, {said}; the intervals here follow errors", file="--link-uncertainty")
     answer = job_summary(predict_job(scenario, policies))
     if linked is None or not goals:
         return answer
-    rows = goal_rows(linked, goals, off, periodic=own is not None)
+    rows = goal_rows(linked, goals, off or OFF, periodic=own is not None)
     said = "\n".join([answer.answer, *(f"With a dense exchange {goal_sentence(one)}" for one in rows)])
     return replace(answer, answer=said, details={**answer.details, "goals": rows})
 
@@ -166,6 +172,7 @@ def job_summary(found: JobPrediction) -> Summary:
         evidence=" ".join([*(f"Warning: {one}" for one in warnings), found.evidence.line()]),
         assumed=assumptions.assumed_text(found.scenario, found.run),
         depends_on=" ".join(assumptions.assumption_notes(found.scenario, found.run)),
+        next="simnet choose   ranks the usual exchanges beside these" if several and job.strategy is None else "",
         details=details,
         notes=_job_notes(found),
     )
@@ -225,9 +232,9 @@ def _job_answer(found: JobPrediction, rows: Sequence[Mapping[str, Any]], chances
     if len(rows) == 1:
         return f"{best['policy']}: {said}"
     if len(tied) == 1:
-        return f"{best['policy']} is fastest ({percent(chances[tied[0]])} sure): {said}"
+        return f"{best['policy']} is fastest of {len(rows)} tried ({percent(chances[tied[0]])} sure): {said}"
     shares = listed([percent(chances[one]) for one in tied])
-    return f"{' or '.join(tied)}: tied ({shares} to be fastest). {best['policy']}: {said}"
+    return f"{' or '.join(tied)}: tied of {len(rows)} tried ({shares} to be fastest). {best['policy']}: {said}"
 
 
 def _job_notes(found: JobPrediction) -> list[str]:

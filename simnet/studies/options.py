@@ -41,6 +41,24 @@ def quantity(text: str | None, option: str, read: Callable[[str], T]) -> T | Non
         raise InputError(str(error), file=option) from None
 
 
+def factor_off(value: float | str, option: str) -> float:
+    """Return the factor >= 1 by which figures may be off: a factor, or a share as text; InputError otherwise.
+
+    Examples
+    --------
+    >>> factor_off("10%", "--link-uncertainty"), factor_off("1.5", "--link-uncertainty"), factor_off(2, "")
+    (1.1, 1.5, 2.0)
+    """
+    try:
+        share = isinstance(value, str) and value.strip().endswith("%")
+        found = float(share) + (units.fraction(value) if isinstance(value, str) else float(value))
+    except ValueError:
+        found = math.nan
+    if not 1 <= found < math.inf:
+        raise InputError(f"must be a factor >= 1, as 1.1, or a share, as 10%, got {value!r}", file=option)
+    return found
+
+
 def counts(text: str | None, option: str) -> list[int]:
     """Return the whole numbers >= 1 of a comma-separated option, without repetitions."""
     counts = []

@@ -25,6 +25,7 @@ from simnet.cost_models.costs.collectives import ring_allreduce
 from simnet.cost_models.evidence.conditions import NEVER_COMPARED
 from simnet.policies import Candidate
 from simnet.report.summary import Summary, interval_text, percent, table_columns
+from simnet.report.wording import lead_text
 from simnet.scenario import Scenario
 from simnet.schedule import Schedule
 from simnet.studies.assumptions import assumed_text
@@ -36,6 +37,9 @@ STRATEGIES = ("localsgd", "diloco", "streaming", "delayed", "eager")
 
 SCHEMES = ("dense", "fp16")
 """Schemes with closed forms: those that exchange all values by one all-reduce."""
+
+OFF = 1.1
+"""Factor by which compute time and links may be off, either way, unless another is given."""
 
 TARGETS = (0.5, 0.8, 0.9, 0.95, 0.99)
 """Utilisations of the published tables."""
@@ -146,12 +150,10 @@ def period_for(training: TrainingPlan, target: float, bandwidth: float) -> int:
 
 
 def interval_by_error(
-    found: Callable[[TrainingPlan, float], float], training: TrainingPlan, bandwidth: float = math.inf, off: float = 0.0
+    found: Callable[[TrainingPlan, float], float], training: TrainingPlan, bandwidth: float = math.inf, off: float = 1.0
 ) -> Within:
-    """Return a function's value, and its interval if step time and bandwidth are off by the fraction `off`."""
-    value, *ends = (
-        found(replace(training, compute=by * training.compute), by * bandwidth) for by in (1, 1 - off, 1 + off)
-    )
+    """Return a function's value, and its interval if step time and bandwidth are off by a factor, either way."""
+    value, *ends = (found(replace(training, compute=by * training.compute), by * bandwidth) for by in (1, 1 / off, off))
     return Within(value, min(ends), max(ends))
 
 
@@ -247,13 +249,13 @@ def utilisation_summary(
 ) -> Summary:
     """Return a summary of the compute share of training time, and of what the goals require.
 
-    `off` is the assumed relative error of compute time and bandwidth.
+    `off` is the factor by which compute time and bandwidth may be off, either way.
     """
     training, own = linked.training, job.strategy
     reached = interval_by_error(utilisation, training, linked.bandwidth, off)
     took = interval_by_error(lambda one, rate: one.compute / utilisation(one, rate), training, linked.bandwidth, off)
     rows = goal_rows(linked, goals or TARGETS, off, periodic=own is not None)
-    by = f" if computing and links are {percent(off)} off"
+    by = f" if computing and links are {lead_text(off)} off"
     said = interval_text(*reached, unit="percent", each=" utilisation", by=by)
     said = f"{said}; {interval_text(*took, each=' a step')}."
     asked = {} if own is None else {name: own.options.get(name) for name in ("period", "fragments", "delay")}
@@ -272,7 +274,7 @@ def utilisation_summary(
         "bandwidth_Bps": linked.link,
         "utilisation": reached.value, "utilisation_low": reached.low, "utilisation_high": reached.high,
         "step_s": took.value, "low_s": took.low, "high_s": took.high,
-        "off": off,
+        "off": off - 1,
         **({} if scenario.compute_time is None else {"compute_time": scenario.compute_time.figures()}),
         **NEVER_COMPARED.figures(),
     }  # fmt: skip
@@ -281,7 +283,7 @@ def utilisation_summary(
         columns=COLUMNS if own is not None else COLUMNS[:2],
         rows=rows,
         evidence=NEVER_COMPARED.line(),
-        assumed=assumed_text(scenario),
+        assumed=assumed_text(scenario, varied=["density"]),
         details=details,
         notes=[*([f"Computing: {scenario.computing}."] if scenario.computing else []), *_exchange_notes(linked)],
     )

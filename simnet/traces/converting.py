@@ -7,6 +7,7 @@ goes step by step; the claims of an archive are checked against its size before 
 
 from __future__ import annotations
 
+import math
 import re
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -220,11 +221,15 @@ class ReadArchive:
         shapes = {name: np.shape(self._member(self._name(steps[0], name))) for name in found[steps[0]]}
         if any(min(shape, default=0) < 1 for shape in shapes.values()) or len({one[0] for one in shapes.values()}) != 1:
             raise self._refusal("arrays must have the worker as their first axis, as many in all")
+        workers, entries = next(iter(shapes.values()))[0], sum(math.prod(one[1:]) for one in shapes.values())
+        if workers > entries:
+            each = f"{workers:,} workers of {entries:,} entr{'y' if entries == 1 else 'ies'} each"
+            raise self._refusal(f"has {each}: the first axis of arrays is the worker; transpose them, as array.T")
         return TraceInfo(
             version=1,
             name=self._path.stem or "trace",
             software={},
-            workers=next(iter(shapes.values()))[0],
+            workers=workers,
             steps=steps[-1] + 1,
             layers=tuple(RecordedLayer(name=name, shape=shape[1:]) for name, shape in shapes.items()),
             points=tuple(RecordedPoint(step=step) for step in steps),

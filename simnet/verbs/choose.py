@@ -16,7 +16,7 @@ def choose(
     scenario: ScenarioSource = "base",
     *,
     exact: bool = False,
-    link_uncertainty: float = 2.0,
+    link_uncertainty: float | str | None = None,
     policies: Words | None = None,
     grid: Grid = (),
     jobs: int | None = None,
@@ -32,7 +32,7 @@ def choose(
     exact
         Simulate all iterations, and try other defaults.
     link_uncertainty
-        By which factor latency and bandwidth may be misjudged.
+        A factor, or 10%: how far off latency and bandwidth may be where closed forms hold; default: 2.
     policies
         Policies of the scenario, A,B; default: all.
     grid

@@ -17,7 +17,7 @@ def step(
     *,
     goal: Words | None = None,
     calls: bool = False,
-    link_uncertainty: float | str = "10%",
+    link_uncertainty: float | str | None = None,
     policies: Words | None = None,
     set: Overrides = (),
     **fields: Unpack[Fields],
@@ -35,8 +35,8 @@ def step(
         Utilisations: the bandwidth or period for 90%, say.
     calls : bool
         List every collective of a sharded step.
-    link_uncertainty : float or str
-        By how much computing and links may be off.
+    link_uncertainty : float or str, optional
+        A factor, or 10%: how far off computing and links may be where a closed form holds; default: 10%.
     policies : sequence of str, optional
         Only these policies of the scenario.
 
@@ -53,10 +53,11 @@ def step(
     ('compute', True)
     """
     from simnet.scenario import load
+    from simnet.studies.options import factor_off
     from simnet.studies.utilisation import read_share
 
     goals = [read_share(one, "--goal") for one in word_list(goal) or ()]
-    off = read_share(link_uncertainty, "--link-uncertainty")
+    off = None if link_uncertainty is None else factor_off(link_uncertainty, "--link-uncertainty")
     with scenario_path(scenario) as path:
         source, given = _request(path, {name: value for name, value in fields.items() if value is not None})
         loaded = load(source, set_texts(set), **given)
@@ -65,8 +66,9 @@ def step(
     if loaded.config.job.shardings:
         from simnet.studies.step import step_summary
 
-        if goals:
-            raise InputError("is for exchanges of whole gradients or models, not for sharded steps", file="--goal")
+        for option, given_ in (("--goal", goals), ("--link-uncertainty", off)):
+            if given_:
+                raise InputError("is for exchanges of whole gradients or models, not for sharded steps", file=option)
         return step_summary(loaded, calls=calls)
     if calls:
         raise InputError("is for sharded steps; --sharding says which, as ddp or fsdp2", file="--calls")

@@ -16,7 +16,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from scipy.optimize import brentq
 
 from simnet.base.arrays import Floats, Ranks
 from simnet.base.errors import InputError
@@ -171,6 +170,9 @@ class CalibratedSoftware:
             return 1.0
         if excess(0.0) >= 0:
             return 0.0
+        # Few calls come to this, and it takes long to import.
+        from scipy.optimize import brentq
+
         # Times are straight in bytes, but for where a message is no longer eager.
         found = float(brentq(excess, 0.0, 1.0, xtol=_CLOSE))
         return found if excess(found) <= _ROUNDING * target else max(found - 2 * _CLOSE, 0.0)

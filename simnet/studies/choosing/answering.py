@@ -33,14 +33,14 @@ _NAMED = 2
 def ranking_summary(found: Ranking) -> Summary:
     """Return a ranking as a summary."""
     overlap, effects = found.assumed.overlap, found.assumed.depends if found.exact else ()
-    mixed = run_setup.mixed_overlap(overlap)
+    mixed, asked = run_setup.mixed_overlap(overlap), _misjudged_text(found) if found.asked_off else ()
     return Summary(
         answer=_answer(found),
         columns=COLUMNS,
         rows=list(_rows(found)),
         evidence=" ".join([*(f"Warning: {one}" for one in found.loaded.warnings), evidence_text(found.evidence)]),
         assumed=f"{assumed_text(found.loaded, found.run)}.",
-        depends_on=" ".join(filter(None, [mixed, _depends_text(found)])),
+        depends_on=" ".join(filter(None, [mixed, *asked, _depends_text(found)])),
         next=_next_text(found),
         details=_details(found),
         notes=[
@@ -156,7 +156,7 @@ def to_best_text(over: float, place: int, *, tied: bool = False) -> str:
     """Return text on how far a row is behind the fastest: `over` is the extra time as a fraction."""
     if tied or not place:
         return "tied" if place else "best"
-    return f"{three_digits(1 + over)}x" if over >= 1 else percent(over, "+")
+    return wording.lead_text(1 + over) if over >= 1 else percent(over, "+")
 
 
 def evidence_text(evidence: Evidence) -> str:
@@ -228,15 +228,26 @@ def _notes(found: Ranking) -> list[str]:
         said.append(
             f"Of {len(sampled)} rows a sample of iterations was simulated, spread over the job; --exact has all."
         )
-    if (one := found.misjudged) is not None and one.factor > 1:
-        said.append(
-            f"With links up to {one.factor:g}x off, {decision.best.label} stays first in {percent(one.holds)} of the "
-            f"range; at worst it takes {percent(one.worst)} longer than {one.label}, at "
-            f"{format_seconds(one.latency)} and {format_bandwidth(one.bandwidth)}."
-        )
+    if not found.asked_off:
+        said += _misjudged_text(found)
     said += [f"Warning: {one}" for one in sample_warnings(run.job, map(Fixed, among))]
     said += costs_told(run.job.device, among, run.job.source.workers)
     return [*said, *computing_told([found.loaded.computing]), *found.held.sentences()]
+
+
+def _misjudged_text(found: Ranking) -> list[str]:
+    """Return what it costs if links are off, if closed forms say it; if they do not and it was asked for, that."""
+    one = found.misjudged
+    if one is None:
+        return ["--link-uncertainty has no effect: no closed form holds for the first two."] * found.asked_off
+    if one.factor <= 1:
+        return []
+    said = f"With links up to {one.factor:g}x off, {found.found.best.label} stays first"
+    if one.worst <= 0:
+        return [f"{said}."]
+    where = f"at {format_seconds(one.latency)} and {format_bandwidth(one.bandwidth)}"
+    worst = f"at worst it takes {percent(one.worst)} longer than {one.label}, {where}"
+    return [f"{said} in {percent(one.holds)} of the range; {worst}."]
 
 
 def _details(found: Ranking) -> dict[str, Any]:

@@ -9,9 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from simnet.base.errors import InputError
 from simnet.report.summary import Summary
+from simnet.studies.options import factor_off
 
 if TYPE_CHECKING:
     from simnet.scenario import Scenario
+
+# Of links that are off.
+_WEIGHED = (
+    "is for a ranking of exchanges by the time of an iteration, not for a grid, shardings or a target of training"
+)
 
 
 def choice(
@@ -20,7 +26,7 @@ def choice(
     policies: Sequence[str] = (),
     axes: Sequence[str] = (),
     exact: bool = False,
-    link_uncertainty: float = 2.0,
+    link_uncertainty: float | str | None = None,
     jobs: int | None = None,
 ) -> Summary:
     """Return the answer to a `simnet choose` request: a ranking, a comparison of jobs, or a grid."""
@@ -29,21 +35,24 @@ def choice(
     def again(more: Sequence[str]) -> Scenario:
         return ranking.load_job(source, [*overrides, *more])
 
-    if not link_uncertainty >= 1:
-        raise InputError(f"must be a factor >= 1, got {link_uncertainty:g}", file="--link-uncertainty")
+    off = None if link_uncertainty is None else factor_off(link_uncertainty, "--link-uncertainty")
     choices_ = [one for one in axes if _is_choice(one)]
     if others := [one for one in axes if not _is_choice(one)]:
+        if off is not None:
+            raise InputError(_WEIGHED, file="--link-uncertainty")
         return grids.grid_summary(
             grids.CellRequest(source, (*overrides,), exact, (*policies,)), [*others, *choices_], jobs
         )
     variants = [list(one) for one in itertools.product(*map(grids.axis_fields, choices_))]
     job = again(variants[0]).config.job
+    if off is not None and (job.shardings or (job.gradients.train and job.gradients.train.target is not None)):
+        raise InputError(_WEIGHED, file="--link-uncertainty")
     if job.shardings:
         return side_by_side.sharding_ways(again)
     if job.gradients.train is not None and job.gradients.train.target is not None:
         every = [[side_by_side.EVERY_STEP]] if job.strategy is not None else []
         return side_by_side.time_to_target(again, [*every, *variants])
-    how: dict[str, Any] = {"exact": exact, "link_uncertainty": link_uncertainty, "policies": policies}
+    how: dict[str, Any] = {"exact": exact, "link_uncertainty": off, "policies": policies}
     if job.strategy is not None:
         return side_by_side.rarer_exchanges(again, variants, **how)
     return answering.ranking_summary(ranking.rank(again, **how))

@@ -58,9 +58,9 @@ def _flat_exchanges(per_node: int) -> Iterator[Candidate]:
 
 
 def same_exchange(candidate: Candidate) -> tuple[str, str]:
-    """Return a key, scheme name and options, equal for candidates that do the same exchange whatever their labels."""
+    """Return a key, scheme class and options, equal for candidates that do the same exchange whatever their labels."""
     scheme = sparsifier_models.scheme(candidate.scheme)
-    return scheme.name, repr(option_values(scheme.option_type, candidate.options))
+    return str(scheme), repr(option_values(scheme.option_type, candidate.options))
 
 
 def follows_gradients(candidate: Candidate) -> bool:

@@ -135,7 +135,8 @@ def by_closed_form(device: DeviceProfile) -> CostModel:
     def cost_model(one: Candidate, point: OperatingPoint) -> FormEstimate:
         select = sum((device.once(call) for call in _kernel_calls(one, point)), np.zeros(()))
         nbytes = 4.0 * np.asarray(point.parameters, dtype=np.float64)
-        share = 4.0 * point.kept / nbytes if exchange_kind(one) == "sparse" else 1.0
+        # A bucket may have a part of an entry, of which all is kept.
+        share = np.minimum(4.0 * point.kept / nbytes, 1.0) if exchange_kind(one) == "sparse" else 1.0
         beta = 1.0 / np.asarray(point.bandwidth, dtype=np.float64)
         send = closed_form(one)(point.latency, beta, nbytes, share, point.workers)
         return FormEstimate(send, np.asarray(select))

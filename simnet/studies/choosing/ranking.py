@@ -26,6 +26,9 @@ from simnet.training.job.job import Job, Overlap, job_node_sizes
 SETTLES = 300
 """Iterations in which gradient-dependent schemes reach a steady state."""
 
+OFF = 2.0
+"""Factor by which latency and bandwidth may be off, either way, unless another is given."""
+
 _OF_NODES = ("multi_gpu_nodes", "wan_of_clusters")
 # Exchanges that are at most weighed with the effort of the usual ones.
 _USUAL = 24
@@ -44,7 +47,7 @@ class Ranking:
 
     `tied` are the labels tied with the fastest. `flips` are the values at which the fastest exchange changes,
     `misjudged` the cost of wrong link estimates; both are None without closed forms. `exact`: all iterations were
-    simulated.
+    simulated; `asked_off`: a `link_uncertainty` was given.
     """
 
     loaded: Scenario
@@ -59,6 +62,7 @@ class Ranking:
     misjudged: Misjudged | None
     assumed: assumptions.Assumed
     exact: bool = False
+    asked_off: bool = False
 
     @property
     def best(self) -> JobForecast:
@@ -129,14 +133,14 @@ def rank(
     load_with: Load,
     *,
     exact: bool = False,
-    link_uncertainty: float = 2.0,
+    link_uncertainty: float | None = None,
     policies: Sequence[str] = (),
     flips: bool = True,
 ) -> Ranking:
     """Rank the exchanges and policies of a scenario by the time of its job.
 
     With `exact` all iterations are simulated and alternative defaults tried; else a sample is. Link estimates may be
-    off by the factor `link_uncertainty`.
+    off by the factor `link_uncertainty`, 2 by default.
     """
     sampled = [] if exact else sampled_fields(load_with([]))
 
@@ -158,7 +162,7 @@ def rank(
     known = {one.label: one for one in fitting}
     computes = computing_factors(loaded)
     likely = over_job(rows, run.job, known, computes)
-    near = first_place_flips(again, loaded, run, found, link_uncertainty) if flips else (None, None)
+    near = first_place_flips(again, loaded, run, found, link_uncertainty or OFF) if flips else (None, None)
     return Ranking(
         loaded,
         run,
@@ -175,6 +179,7 @@ def rank(
             else assumptions.Assumed(assumptions.what_overlaps(loaded, run, fitting), [])
         ),
         exact,
+        link_uncertainty is not None,
     )
 
 
