@@ -141,7 +141,7 @@ def test_a_platform_computes_on_its_own_device_and_the_batch_of_its_times_is_sai
     assert "resnet50 in 461 ms on H100 SXM (fp16, batch 1,280)" in said
     assert "accuracy ignored" in said
     given = assumed(verb, "--network", "dgx-h100", *nodes, "--device", "a100-torch2.6", "--set", "job.batch=640")
-    assert "resnet50 in 405 ms on a100-torch2.6 (fp16)" in given[1]
+    assert "resnet50 in 405 ms on A100 (fp16)" in given[1]
     other = assumed(verb, "--network", "oci-mi300x", *nodes)
     assert "No device profile is of MI300X, so that v100-torch2.6 computes" in other[0]
     assert "28 ms on V100 (fp32)" in other[1]

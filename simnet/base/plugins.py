@@ -211,7 +211,7 @@ def names_file(name: str) -> bool:
     >>> names_file("./my_scheme.py:Rotating"), names_file("topk")
     (True, False)
     """
-    return ".py:" in name or name.endswith(".py")
+    return ":" in name or name.endswith(".py")
 
 
 def absolute_name(name: str, folder: Path) -> str:
@@ -222,8 +222,8 @@ def absolute_name(name: str, folder: Path) -> str:
     >>> absolute_name("./my_scheme.py:Rotating", Path("/jobs")), absolute_name("topk", Path("/jobs"))
     ('/jobs/my_scheme.py:Rotating', 'topk')
     """
-    path, ending, wanted = name.rpartition(".py")
-    return f"{(folder / (path + ending)).absolute()}{wanted}" if names_file(name) else name
+    path, colon, wanted = name.partition(":") if name.endswith(".py") else name.rpartition(":")
+    return f"{(folder / path).absolute()}{colon}{wanted}" if names_file(name) else name
 
 
 def load_from_file(name: str) -> Any:
@@ -233,9 +233,9 @@ def load_from_file(name: str) -> Any:
     """
     path, _, wanted = name.rpartition(":")
     if not path.endswith(".py") or not wanted.isidentifier():
-        file = Path(name) if name.endswith(".py") else Path(path)
-        own = re.findall(r"^class (\w+)", read_text(file, MAX_BYTES), re.MULTILINE)
-        said = " or ".join(f"{file.name}:{one}" for one in own or ["Rotating"])
+        text = read_text(Path(name), MAX_BYTES) if name.endswith(".py") else ""
+        own = [f"{Path(name).name}:{one}" for one in re.findall(r"^class (\w+)", text, re.MULTILINE)]
+        said = " or ".join(own) or "./my_scheme.py:Rotating"
         raise PluginError(f"a file is named with a class in it, as {said}; got {name!r}")
     if not plugins_allowed():
         raise PluginError(f"{name!r} is a file, {_WHY}")

@@ -125,9 +125,14 @@ def assumed(
     return Assumed(overlap, _default_effects(load, loaded, [one for one in among if one.label in near], here))
 
 
-def assumed_text(loaded: Scenario, run: Run | None = None, varied: Collection[str] = ()) -> str:
-    """Return what holds as in scenario `base`, and defaults, as text; not what is `varied`, by short names."""
-    config, document, base = loaded.config, loaded.document, loaded.name == "base"
+def assumed_text(
+    loaded: Scenario, run: Run | None = None, varied: Collection[str] = (), *, written: bool = False
+) -> str:
+    """Return what holds as in scenario `base`, and defaults, as text; not what is `varied`, by short names.
+
+    Defaults that the scenario spells out are left out, unless `written`: a lock spells out all.
+    """
+    config, base = loaded.config, loaded.name == "base"
     job, (kind, topology) = config.job, config.network.topology.choice
     usual = load("base").config if base else config
     known = {"workers": f"{config.workers:,} workers"} if config.workers == usual.workers else {}
@@ -138,8 +143,9 @@ def assumed_text(loaded: Scenario, run: Run | None = None, varied: Collection[st
     if isinstance(job.density, float) and not job.shardings and job.density in (usual.job.density, 1.0):
         known["density"] = f"density {FORMATS['density'](job.density)}"
     said = [text for name, text in known.items() if base and name not in varied]
-    said += filter(None, [_computing_assumed(loaded, base and job.model == usual.job.model)])
-    if document.found(("network", "stack")) is None and not (run is None and kind in ("file", "platform")):
+    said += filter(None, [_computing_assumed(loaded, base and job.model == usual.job.model, written)])
+    default = written or loaded.document.found(("network", "stack")) is None
+    if default and (run is not None or kind not in ("file", "platform")):
         name = run_setup.stack_name(run.job.network(0)) if run else sending_stack(config.network, loaded.folder)
         said.append(f"stack {(name or 'ideal').removeprefix('ideal ')}")
     if not job.shardings:
@@ -153,13 +159,14 @@ def logic_text(loaded: Scenario) -> str:
     return f"logic on 1 entry in {scale:,.10g}" if scale > 1 else ""
 
 
-def _computing_assumed(loaded: Scenario, base_model: bool) -> str:
-    """Return text on the compute time of a model, with the device, precision and batch that it is known for."""
-    job, document, known = loaded.config.job, loaded.document, loaded.compute_time
-    default = document.found(("job", "device")) is None
-    name = (loaded.device and loaded.device.chip) or job.device if default else job.device
-    if known is None or job.traced or document.found(("job", "compute", "mean")) is not None:
-        return f"{name}" if default and not job.shardings else ""
+def _computing_assumed(loaded: Scenario, base_model: bool, written: bool) -> str:
+    """Return text on the compute time of a model, with the chip, precision and batch that it is known for."""
+    job, known, device = loaded.config.job, loaded.compute_time, loaded.device
+    unsaid = (written or loaded.document.found(("job", *one)) is None for one in (["device"], ["compute", "mean"]))
+    default, computes = unsaid
+    name = "" if device is None else device.chip or device.name
+    if known is None or job.traced or not computes:
+        return name if default and not job.shardings else ""
     batch = [] if not known.batch or job.batch else [f"batch {known.batch:,.10g}"]
     how = [*([known.precision] if job.precision is None else []), *batch]
     said = f"{job.model} in " * base_model + f"{format_seconds(known.seconds)} on {name}"

@@ -251,7 +251,7 @@ def _run_facts(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]
         "device": _relevant_device(loaded, built.job),
         "computing": loaded.computing,
         "compute_time": None if loaded.compute_time is None else loaded.compute_time.figures(),
-        "assumed": f"{assumed_text(loaded, built)}.",
+        "assumed": f"{assumed_text(loaded, built, written=True)}.",
         "overlap": overlap_assumed(loaded, built, None if built.job.failures else took),
         "barrier": built.job.barrier,
         "strategy": None if own is None else _strategy_summary(own, built.job.deadline),
