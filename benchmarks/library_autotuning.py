@@ -23,7 +23,7 @@ import pandas as pd
 from validating.platforms import cases_of, predicted
 
 from simnet.cost_models.calibration.curves import curves_of, split_systems
-from simnet.cost_models.calibration.library_autotuning import autotuned_algorithm
+from simnet.cost_models.calibration.specification import autotuned_algorithm
 from simnet.cost_models.calibration.summary import read_rows
 
 OWN, SUFFIX = "default_ompi", "_ompi"

@@ -19,7 +19,7 @@ from simnet.cluster.hooks.log import COLUMNS
 from simnet.cost_models.calibration import measured
 from simnet.cost_models.calibration.device import profile_yaml
 from simnet.cost_models.costs.devices import load_device
-from simnet.cost_models.evidence import iteration_errors
+from simnet.cost_models.evidence import intervals
 from simnet.network import STACKS
 from simnet.report.run_setup import stack_summary
 from simnet.scenario import load
@@ -106,15 +106,15 @@ def made_up():
         ("part", "update", None, "low", None, None, 1.0),
         ("part", "update", None, "high", None, None, 1.5),
     ]
-    return pd.DataFrame(rows, columns=iteration_errors.COLUMNS)
+    return pd.DataFrame(rows, columns=intervals.ERROR_COLUMNS)
 
 
 def test_calls_are_off_by_what_is_known_of_their_stack(monkeypatch):
-    monkeypatch.setattr(iteration_errors, "iteration_errors", made_up)
+    monkeypatch.setattr(intervals, "iteration_errors", made_up)
     one = np.ones(1)
 
     def off(stack, share, seconds):
-        return float(iteration_errors.off_of_calls("high", stack, share, 4 * one, seconds * one)[0])
+        return float(intervals.off_of_calls("high", stack, share, 4 * one, seconds * one)[0])
 
     assert off("gloo", 1, 0.1) == pytest.approx(4 * 2e-3 + 0.5 * 0.1)
     assert off("gloo", 2, 0.1) == pytest.approx(4 * 4e-3 + 0.5 * 0.1)
@@ -127,7 +127,7 @@ def test_calls_are_off_by_what_is_known_of_their_stack(monkeypatch):
 
 
 def test_intervals_join_those_of_device_links_and_computing(scenario, monkeypatch):
-    monkeypatch.setattr(iteration_errors, "iteration_errors", made_up)
+    monkeypatch.setattr(intervals, "iteration_errors", made_up)
     row = predict_job(load(scenario)).medians().loc["AG"]
     # The device says from half to twice as long, which is more than jobs differ by; computing has jobs alone.
     assert (row["select_low_s"], row["select_high_s"]) == pytest.approx((2e-3, 8e-3))
@@ -240,7 +240,7 @@ def logs(folder, prediction, factor):
 
 
 def test_logs_beside_the_prediction(tmp_path, scenario, monkeypatch):
-    monkeypatch.setattr(iteration_errors, "iteration_errors", made_up)
+    monkeypatch.setattr(intervals, "iteration_errors", made_up)
     prediction = predict_job(load(scenario))
     logs(tmp_path / "logs", prediction, 1.5)
     found = compare_iterations(over_ranks(read_job_logs(tmp_path / "logs")), prediction)

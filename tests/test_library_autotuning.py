@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from validating.platforms import HOST, platform
 
 from simnet.cost_models.calibration import Setting
-from simnet.cost_models.calibration.library_autotuning import OPEN_MPI, autotuned_algorithm
-from simnet.cost_models.calibration.specification import specified_times
+from simnet.cost_models.calibration.specification import OPEN_MPI, autotuned_algorithm, specified_times
 from simnet.cost_models.calibration.step_counts import count_schedule, count_steps, counted_algorithms
 
 # Times [us] of the library's own choice, and by named algorithms, on Leonardo and MareNostrum 5, one rank on a node,

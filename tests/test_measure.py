@@ -21,7 +21,7 @@ import needs
 from commands import did, refused, timed
 from rank_threads import Threads, run_ranks
 from simnet.base.errors import InputError
-from simnet.cluster.measure import cards, facts, running, session
+from simnet.cluster.measure import facts, running, session
 from simnet.cluster.measure.calls import expected_result, operations_per_call, rank_content
 from simnet.cluster.measure.plan import COLLECTIVES, ELEMENT, Wanted, plan_curves
 from simnet.cluster.measure.running import measure_curves
@@ -277,14 +277,14 @@ class Node:
 @needs.posix
 def test_network_cards_that_are_up(tmp_path):
     node = Node(tmp_path)
-    assert cards.describe_cards(tmp_path) == []
+    assert facts.describe_cards(tmp_path) == []
     node.ethernet("eth0", "10000")
     node.ethernet("eth1", "-1", state="down")
     (node.ethernet("docker0", "10000") / "device").unlink()
-    assert cards.describe_cards(tmp_path) == ["eth0 10000 Mbit/s Ethernet"]
+    assert facts.describe_cards(tmp_path) == ["eth0 10000 Mbit/s Ethernet"]
     node.infiniband("mlx5_0")
     node.infiniband("mlx5_1", state="1: DOWN")
-    assert cards.describe_cards(tmp_path) == ["mlx5_0:1 400 Gb/sec InfiniBand"]
+    assert facts.describe_cards(tmp_path) == ["mlx5_0:1 400 Gb/sec InfiniBand"]
 
 
 @needs.posix
@@ -310,20 +310,20 @@ def test_cards_of_infiniband_are_those_that_are_fastest_or_named(tmp_path, hca, 
         node.infiniband(f"mlx5_{number}", slot=f"0000:{number}2:00.0")
     node.infiniband("mlx5_8", rate="100 Gb/sec (4X EDR)", slot="0000:82:00.0")
     node.ethernet("eth0", "1000")
-    assert cards.count_cards("nccl", {"NCCL_IB_HCA": hca}, tmp_path) == count
-    assert cards.count_cards("nccl", {"NCCL_IB_HCA": hca, "NCCL_IB_DISABLE": "1"}, tmp_path) == 1
-    assert cards.count_cards("nccl", {"NCCL_NET": "AWS Libfabric"}, tmp_path) == 0
-    assert cards.count_cards("mpich", {}, tmp_path) == 0
-    assert cards.count_cards("gloo", {}, tmp_path) == 1
+    assert facts.count_cards("nccl", {"NCCL_IB_HCA": hca}, tmp_path) == count
+    assert facts.count_cards("nccl", {"NCCL_IB_HCA": hca, "NCCL_IB_DISABLE": "1"}, tmp_path) == 1
+    assert facts.count_cards("nccl", {"NCCL_NET": "AWS Libfabric"}, tmp_path) == 0
+    assert facts.count_cards("mpich", {}, tmp_path) == 0
+    assert facts.count_cards("gloo", {}, tmp_path) == 1
 
 
 @needs.posix
 def test_cards_of_ethernet_are_those_that_are_fastest_or_named(tmp_path):
     def nccl(names=""):
-        return cards.count_cards("nccl", {"NCCL_SOCKET_IFNAME": names}, tmp_path)
+        return facts.count_cards("nccl", {"NCCL_SOCKET_IFNAME": names}, tmp_path)
 
     def gloo(names=""):
-        return cards.count_cards("gloo", {"GLOO_SOCKET_IFNAME": names}, tmp_path)
+        return facts.count_cards("gloo", {"GLOO_SOCKET_IFNAME": names}, tmp_path)
 
     node = Node(tmp_path)
     assert nccl() == gloo() == 0

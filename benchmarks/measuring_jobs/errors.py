@@ -1,4 +1,4 @@
-"""What predictions are off by: the table `simnet.cost_models.evidence.iteration_errors` has its bounds from.
+"""What predictions are off by: the table `simnet.cost_models.evidence.intervals` has its bounds from.
 
     python benchmarks/measured_jobs.py FOLDER errors > simnet/cost_models/calibration/measured/jobs/errors.csv
 
@@ -29,7 +29,7 @@ from measuring_jobs.settings import CORES, TELLING
 from simnet.base.arrays import Floats
 from simnet.cost_models.calibration.measured import load_dataset
 from simnet.cost_models.costs.devices import IntervalEnd
-from simnet.cost_models.evidence.iteration_errors import COLUMNS
+from simnet.cost_models.evidence.intervals import ERROR_COLUMNS
 from simnet.network import STACKS
 from simnet.validate.jobs import report
 from simnet.validate.shapednet.libraries import Case, bare, cases, library, repetitions
@@ -162,6 +162,6 @@ def of_parts(both: pd.DataFrame) -> Iterator[tuple[object, ...]]:
 
 def table() -> str:
     """Return the table, as CSV."""
-    rows = pd.DataFrame([*of_links(calls()), *of_parts(report.shipped_jobs())], columns=COLUMNS)
+    rows = pd.DataFrame([*of_links(calls()), *of_parts(report.shipped_jobs())], columns=ERROR_COLUMNS)
     rows["workers_per_device"] = rows["workers_per_device"].astype("Int64")
     return rows.to_csv(index=False, float_format=f"%.{_DIGITS}g", lineterminator="\n")

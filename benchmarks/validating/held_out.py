@@ -17,8 +17,16 @@ from measuring_jobs.settings import ALGORITHMS, EXCHANGES, SETTINGS, TELLING
 from simnet import sparsifier_models
 from simnet.cost_models.costs.devices import IntervalEnd
 from simnet.cost_models.evidence.chances import Chances
-from simnet.cost_models.evidence.intervals import NAMED, SCORES, UNNAMED, ErrorModel, corrected, error_models, reach
-from simnet.cost_models.evidence.iteration_errors import factor_in_job
+from simnet.cost_models.evidence.intervals import (
+    NAMED,
+    SCORES,
+    UNNAMED,
+    ErrorModel,
+    corrected,
+    error_models,
+    factor_in_job,
+    reach,
+)
 from simnet.policies import Candidate
 from simnet.scenario.named_choices import own_options
 from simnet.studies.job_totals import JobTotal, Spent, judged, off_alike

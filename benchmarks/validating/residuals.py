@@ -27,8 +27,7 @@ from measuring_jobs.settings import TELLING
 
 from simnet.base.arrays import Floats
 from simnet.cost_models.calibration.measured import load_dataset
-from simnet.cost_models.evidence.intervals import COLUMNS, NAMED, SCORES, UNNAMED, ErrorModel
-from simnet.cost_models.evidence.iteration_errors import factor_in_job
+from simnet.cost_models.evidence.intervals import COLUMNS, NAMED, SCORES, UNNAMED, ErrorModel, factor_in_job
 from simnet.network import STACKS
 from simnet.network.stack import IDEAL, Stack
 from simnet.validate.evaluation import FROM_BASE

@@ -191,16 +191,12 @@ def refused_names(kind: Kind) -> str:
 
 def installed_under(words: Set[str]) -> list[str]:
     """Return "group name value package version" of each entry point whose name is in `words`, sorted."""
-    from importlib.metadata import distributions
-
-    groups = {f"simnet.{kind}" for kind in get_args(Kind)}
-    found = {
-        f"{one.group} {one.name} {one.value} {package.name} {package.version}"
-        for package in distributions()
-        for one in package.entry_points
-        if one.group in groups and one.name in words
-    }
-    return sorted(found)
+    return sorted(
+        f"{one.group} {one.name} {one.value} {one.dist.name} {one.dist.version}"
+        for kind in get_args(Kind)
+        for one in _all_entries(kind)
+        if one.name in words and one.dist is not None
+    )
 
 
 def names_file(name: str) -> bool:

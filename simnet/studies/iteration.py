@@ -8,7 +8,7 @@ where `exposed` is what the end of the backward pass waits for the exchange: mes
 and what is done between them and after the last one (`merge`). `messages` counts from when a worker is ready for a
 bucket, and has the turns of others on a shared device.
 
-Intervals are those of `simnet.cost_models.evidence.iteration_errors`, or of the scenario where these are wider. What a
+Intervals are those of `simnet.cost_models.evidence.intervals`, or of the scenario where these are wider. What a
 worker computes, selects, merges and updates is off alike, which adds up; links are independent of it. Where links
 change, an iteration may begin earlier or later, and its interval holds what is predicted of these times, too.
 """
@@ -29,8 +29,15 @@ from simnet.base.units import finite
 from simnet.cost_models.costs.devices import IntervalEnd
 from simnet.cost_models.evidence.chances import Chances
 from simnet.cost_models.evidence.conditions import Evidence
-from simnet.cost_models.evidence.intervals import NAMED, error_models, factor_for_another
-from simnet.cost_models.evidence.iteration_errors import PartOfIteration, factor_in_job, measured_stacks, off_of_calls
+from simnet.cost_models.evidence.intervals import (
+    NAMED,
+    PartOfIteration,
+    error_models,
+    factor_for_another,
+    factor_in_job,
+    measured_stacks,
+    off_of_calls,
+)
 from simnet.network.stack import name_of
 from simnet.report import run_setup
 from simnet.report.paired import fastest

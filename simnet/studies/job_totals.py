@@ -21,8 +21,7 @@ from simnet.base.units import finite
 from simnet.cost_models.calibration.software import CalibratedSoftware
 from simnet.cost_models.evidence.chances import Chances, ErrorPart, chances, in_job
 from simnet.cost_models.evidence.conditions import NEVER_COMPARED, Evidence, evidence_of
-from simnet.cost_models.evidence.intervals import GIVEN, interval, kind_of_stack
-from simnet.cost_models.evidence.iteration_errors import factor_in_job
+from simnet.cost_models.evidence.intervals import GIVEN, factor_in_job, interval, kind_of_stack
 from simnet.network.stack import name_of
 from simnet.network.start_spread import MOST_MESSAGES, StartSpread, offsets_of_sum, start_spread
 from simnet.policies import Candidate, Fixed

@@ -7,9 +7,8 @@ of ``simnet choose --export policy.json``, on gloo and NCCL. Its update and its 
 PyTorch is imported when a hook is made: ``pip install 'simnet-sparse[train]'``.
 """
 
-from simnet.cluster.hooks.hook import Hook
+from simnet.cluster.hooks.hook import Hook, Trainer
 from simnet.cluster.hooks.log import COLUMNS
 from simnet.cluster.hooks.messages import shifted
-from simnet.cluster.hooks.trainer import Trainer
 
 __all__ = ["COLUMNS", "Hook", "Trainer", "shifted"]

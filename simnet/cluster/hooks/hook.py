@@ -11,6 +11,7 @@ import atexit
 import itertools
 import queue
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from os import PathLike
@@ -23,7 +24,7 @@ from simnet.base.errors import InputError, SimnetError, to_install
 from simnet.cluster.hooks.advised import Advising
 from simnet.cluster.hooks.exchanges import WorkerScheme, unfollowed_option, worker_scheme
 from simnet.cluster.hooks.kernels import BucketShare
-from simnet.cluster.hooks.log import EventClock, LoggedIteration, LoggedSpan, StageClock
+from simnet.cluster.hooks.log import EventClock, IterationLog, LoggedIteration, LoggedSpan, StageClock
 from simnet.cluster.hooks.messages import GroupMessages, Probe, destroy_group, new_group_like, shifted
 from simnet.cost_models.costs.devices import DeviceProfile, load_device
 from simnet.studies.choosing.policy_file import PolicyTable, TableEntry, load_policy
@@ -411,3 +412,55 @@ class Residuals:
         self._buckets.pop(bucket.index(), None)
         for one in bucket.parameters():
             self._pieces.pop(id(one), None)
+
+
+class Trainer:
+    """Runs training iterations of a DDP model with a hook, and logs their stage times.
+
+    Parameters
+    ----------
+    model, optimizer, hook : DistributedDataParallel, torch.optim.Optimizer, Hook
+        The model, the optimizer of its parameters, and the exchange.
+    log : str or Path, optional
+        Folder of the log, ``rank_<r>.csv`` with `simnet.cluster.hooks.log.COLUMNS`; InputError if it has a log already.
+    """
+
+    def __init__(self, model: Any, optimizer: Any, hook: Hook, log: str | PathLike[str] | None = None) -> None:
+        self.model, self.optimizer, self.hook = model, optimizer, hook.attach(model)
+        self._clock = hook.clock(next(model.parameters()).device)
+        self._log = None if log is None else IterationLog(log, hook.rank, self._clock)
+        self._first: float | None = None
+
+    def step(self, loss: Callable[[], Tensor]) -> Tensor:
+        """Run one iteration, and return the loss; SimnetError if a gradient is not finite."""
+        mark, now = self._clock.mark, time.perf_counter()
+        if self._first is None:
+            self._first = now
+        began = mark()
+        found = loss()
+        try:
+            found.backward()
+        except Exception:
+            self.hook.check()
+            raise
+        self.hook.check()
+        updating = mark()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        ended = mark()
+        if self._log is not None:
+            assert self.hook.marks is not None, "DDP has handed over no bucket"
+            self._log.add(self.hook.marks, now - self._first, began, updating, ended)
+        return found
+
+    def close(self) -> None:
+        """Close the hook, and write the rest of the log."""
+        self.hook.close()
+        if self._log is not None:
+            self._log.close()
+
+    def __enter__(self) -> Trainer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -8,11 +8,15 @@ mean of ring and tree is predicted, as a specification does not say which runs.
 
 # References: NVIDIA, NCCL, ``src/graph/tuning.cc`` (latencies, efficiency of protocols) and ``src/graph/topo.h``
 # (links). Z. Hu et al., "Demystifying NCCL", arXiv:2507.04786, 2025. P. Sanders, J. Speck, J. L. Träff, Parallel
-# Computing 35(12), 2009.
+# Computing 35(12), 2009. Open MPI, ``ompi/mca/coll/tuned/coll_tuned_decision_fixed.c``, and ``ompi/mca/coll/base/``:
+# <https://github.com/open-mpi/ompi>, read in <https://github.com/HLC-Lab/ompi> at fc5712e (2025) and
+# <https://github.com/BullSequana/OpenMPI5> at c3318e2 (5.0); the fork of 4.1 is
+# <https://github.com/kunpengcompute/hmpi> at 0e41238.
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from statistics import NormalDist
@@ -22,8 +26,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats
+from simnet.base.reading import read_shipped_rows
 from simnet.cost_models.calibration.curves import Setting
-from simnet.cost_models.calibration.library_autotuning import OPEN_MPI, autotuned_algorithm
 from simnet.cost_models.calibration.platform import GENERATIONS, TRANSPORTS, Platform, StepCounting
 from simnet.cost_models.calibration.step_counts import count_like_nccl, count_steps
 from simnet.cost_models.calibration.step_model import PARAMETERS, StepModel
@@ -300,3 +304,29 @@ def _autotuned_times(platform: Platform, setting: Setting, nodes: int, sizes: Fl
             return None
         found[at] = seconds
     return found
+
+
+OPEN_MPI: dict[str, dict[int, str]] = {}
+for _row in read_shipped_rows("data/open_mpi.csv"):
+    OPEN_MPI.setdefault(_row["collective"], {})[int(_row["ranks"])] = _row["algorithms"]
+"""What Open MPI's component ``tuned`` takes in 5.0 with a single communicator and commutative reductions, by collective
+and from which number of ranks on: names, and between them the size [byte] from
+which on the next holds, of an all-gather that of the contribution of a rank. Where an algorithm gives way to another
+that suits the number of ranks, or has elements of 4 bytes for every rank, the other one stands. Of a reduce-scatter of
+few bytes, which the library makes of a reduction and a scatter, that of the next size does.
+All-to-all and broadcast are missing: measurements contradict one table, and the other names algorithms without a
+schedule here."""
+
+
+def autotuned_algorithm(collective: str, ranks: int, nbytes: float) -> str:
+    """Return the algorithm Open MPI selects for a total size [byte] as in nccl-tests; "" if unknown."""
+    known = OPEN_MPI.get(collective, {})
+    if ranks < 2 or not known:
+        return ""
+    of_ranks = sorted(known)
+    words = known[of_ranks[bisect_right(of_ranks, ranks) - 1]].split()
+    names, limits = words[::2], [float(word) for word in words[1::2]]
+    name = names[bisect_right(limits, nbytes / ranks if collective == "all_gather" else nbytes)]
+    if collective == "all_gather" and name == "recursive_doubling" and ranks & (ranks - 1):
+        return "bruck"
+    return "ring" if name == "neighbor" and ranks % 2 else name

@@ -232,20 +232,13 @@ def _published_steps() -> tuple[PublishedStep, ...]:
     for row in read_shipped_rows("data/step_times.csv"):
         known = models.load_model(row["model"]) if row["model"] in models.model_names() else None
         tokens = int(row["tokens"] or 0)
-        operations = 6.0 * float(row["parameters"] or 0) * tokens
-        if known is not None:
+        parameters = float(row["parameters"] or 0) if known is None else known.parameters
+        operations = 6.0 * parameters * tokens
+        if known is not None and tokens == known.tokens:
             operations = models.model_operations(known)
-            if tokens != known.tokens:
-                operations = 6.0 * known.parameters * tokens
         source = f"{row['note']}; {row['source'].partition(' ')[0]}"
-        time = models.ComputeTime(
-            float(row["seconds"]),
-            int(row["batch"] or 1),
-            source if row["batch"] else f"{source}, batch not stated",
-            measured=True,
-            chip=row["chip"],
-            precision=cast(models.MatrixFormat, row["precision"]),
-        )
+        source += "" if row["batch"] else ", batch not stated"
+        time = models.compute_time(row, source, measured=True)
         found.append(PublishedStep(row["model"], tokens, operations, time))
     for name in models.model_names():
         own = models.load_model(name)

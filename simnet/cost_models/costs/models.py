@@ -23,6 +23,7 @@ those of other devices.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -206,10 +207,15 @@ def _published_times() -> dict[str, tuple[ComputeTime, ...]]:
     """Return published compute times by network, the default first."""
     found: dict[str, tuple[ComputeTime, ...]] = {}
     for row in read_shipped_rows("data/model_times.csv"):
-        stated, precision = bool(row["batch_stated"]), cast(MatrixFormat, row["precision"])
-        known = float(row["seconds"]), int(row["batch"]), row["source"], bool(row["measured"]), stated
-        found[row["model"]] = (*found.get(row["model"], ()), ComputeTime(*known, row["chip"], precision))
+        time = compute_time(row, row["source"], measured=bool(row["measured"]), batch_stated=bool(row["batch_stated"]))
+        found[row["model"]] = (*found.get(row["model"], ()), time)
     return found
+
+
+def compute_time(row: Mapping[str, str], source: str, *, measured: bool, batch_stated: bool = True) -> ComputeTime:
+    """Return the compute time in a row of a table of published steps."""
+    seconds, batch, precision = float(row["seconds"]), int(row["batch"] or 1), cast(MatrixFormat, row["precision"])
+    return ComputeTime(seconds, batch, source, measured, batch_stated, row["chip"], precision)
 
 
 def _estimated_time(batch: int, tokens: int, layers: int, width: int, vocabulary: int = 0) -> tuple[ComputeTime, ...]:

@@ -28,7 +28,7 @@ from simnet.base.rng import stream
 from simnet.base.units import determined
 from simnet.cost_models.costs.devices import IntervalEnd
 from simnet.cost_models.evidence import intervals
-from simnet.cost_models.evidence.iteration_errors import factor_in_job
+from simnet.cost_models.evidence.intervals import factor_in_job
 
 SURE = 0.95
 """Minimum lower bound of a choice's win probability for the choice to be called sure."""
