@@ -46,7 +46,7 @@ STAR, TREE = "star: {latency: 1 ms, bandwidth: 1 Gbit/s}", "fat_tree: {k: 4, lat
 STEPS = "{links: all, bandwidth: {steps: {at: [0 s, 200 ms, 500 ms], factors: [100 %, 20 %, 100 %]}}}"
 NOISE = "{links: all, bandwidth: {noise: {sigma: 20 %, tau: 100 ms, every: 20 ms}}}"
 AFTER = "parameters: 1000000, scale: 250, overlap: none, compute: {mean: 5 ms, spread: 5 %}"
-EVEN = AFTER.replace(", spread: 5 %", "")
+EVEN = AFTER.replace(", spread: 5 %", "") + ", implementation: fused"
 BESIDE = "model: resnet18, scale: 4000, overlap: {bucket: 4 MiB}, compute: {mean: 15 ms}"
 
 
@@ -256,7 +256,11 @@ def choose_by_flags(asked):
         return {}
     link = ("--latency", "1 ms", "--bandwidth", "1 Gbit/s", "--stack", asked.loaded.config.network.stack, "--seed", 3)
     job = ("--workers", 4, "--model", 1_000_000, "--density", "1 %", "--compute", "5 ms")
-    fields = [word for one in ("iterations=12", "scale=250", "overlap=none") for word in ("--set", f"job.{one}")]
+    fields = [
+        word
+        for one in ("iterations=12", "scale=250", "overlap=none", "implementation=fused")
+        for word in ("--set", f"job.{one}")
+    ]
     device = ("--device", asked.job.device.name, "--schemes", ",".join(SCHEMES.values()), "--exact")
     return of_choice(asked.json("choose", *job, *link, *fields, *device))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from simnet.cost_models.costs import models
+from simnet.cost_models.costs import hooks, models
 from simnet.cost_models.costs.computing import PassTime, SampleCount, batch_samples, known_chips, pass_time
 from simnet.cost_models.costs.devices import DEFAULT_DEVICE, GLOO_DEVICE, DeviceProfile, load_device, usable_devices
 from simnet.cost_models.costs.layers import Layer
@@ -60,12 +60,19 @@ def stack_doubt(device: DeviceProfile, stack: str | None) -> str | None:
     return why and f"Device {device.name} and stack {stack} do not belong together: {why}."
 
 
+def default_implementation(stack: str | None) -> str:
+    """Return how schemes are implemented by default: as a framework runs them on the stacks of PyTorch."""
+    return hooks.FRAMEWORK if stack in ("nccl", "gloo") else hooks.FUSED
+
+
 def build_device(given: schema.Job, folder: Path, found: Findings) -> DeviceProfile | None:
-    """Return the device profile of a job; None on errors, which `found` collects."""
-    name, device = given.device or DEFAULT_DEVICE, None
+    """Return the device profile of a job, with its implementation; None on errors, which `found` collects."""
+    name, device, how = given.device or DEFAULT_DEVICE, None, given.implementation
     with found.at("job", "device"):
         device = load_device(folder / name if is_file(name) else name)
-    return device  # noqa: RET504  # None, if that went wrong
+    if device is None or how in (None, hooks.FUSED):
+        return device
+    return replace(device, implementation=how)
 
 
 def slowdown_of(device: DeviceProfile | None) -> float:

@@ -16,6 +16,8 @@ from simnet.base.errors import suggest_names
 from simnet.base.units import format_bytes
 from simnet.cost_models.costs import models
 from simnet.cost_models.costs.devices import DeviceProfile
+from simnet.cost_models.costs.hooks import check_stack, host_prices
+from simnet.network.stack import name_of
 from simnet.policies import Candidate, Policy, Ramp
 from simnet.scenario import job_parts, schema
 from simnet.scenario.computing import build_device, build_steps, model_of
@@ -28,6 +30,7 @@ from simnet.traces import GradientSource, live
 from simnet.traces.source import shrink_sizes
 from simnet.traces.synthetic import row_count as synthetic_rows
 from simnet.training.job.job import Job, LocalSteps, Optimizer, Overlap, create_sparsifier, deadline_at, job_buckets
+from simnet.training.job.local_costs import scheme_hook
 from simnet.training.job.local_steps import NoGradients, StrategySet, check_switching, start_strategy
 from simnet.training.job.running import ColocatedJob
 
@@ -115,7 +118,10 @@ def _try_job(job: Job, config: schema.Config, found: Findings) -> None:
         with found.at("job", "strategy"):
             StrategySet(job, among[:1])
     for one in among:
-        with found.at("exchanges", one.label):
+        before = len(found)
+        with found.at("job", "implementation"):
+            check_stack(scheme_hook(job.device, one.scheme), name_of(job.network(0).stack))
+        with found.at("exchanges", one.label) if len(found) == before else suppress(ValueError):
             _try_sizes(one, job, _candidate_densities(config, one.label))
 
 
@@ -335,7 +341,11 @@ def _in_turns(device: DeviceProfile, workers: int) -> DeviceProfile:
         name: replace(one, launch=workers * one.launch, seconds_per_entry=workers * one.seconds_per_entry)
         for name, one in device.methods.items()
     }
-    return replace(device, memory_bandwidth=device.memory_bandwidth / workers, methods=slower)
+    prices = host_prices(device, device.implementation) if device.implementation else None
+    host = prices and replace(
+        prices, operation=workers * prices.operation, view=workers * prices.view, sync=workers * prices.sync
+    )
+    return replace(device, memory_bandwidth=device.memory_bandwidth / workers, methods=slower, host=host)
 
 
 def _build_ramps(given: float | Sequence[schema.Ramp] | None) -> list[Ramp]:

@@ -23,6 +23,7 @@ from simnet.scenario import job_parts, network_parts, schema
 from simnet.scenario.computing import (
     build_device,
     default_device,
+    default_implementation,
     model_computing,
     model_of,
     sending_stack,
@@ -55,11 +56,12 @@ def resolve(config: schema.Config, stem: str, folder: Path, found: Findings) -> 
     others, topology, chip = None, config.network.topology, ""
     with found.at("network", "topology"):
         topology, chip = _resolve_topology(topology, config.workers, folder), platform_chip(topology, folder)
-    device = default_device(sending_stack(config.network, folder), chip)
+    stack = sending_stack(config.network, folder)
+    usual = {"device": default_device(stack, chip), "implementation": default_implementation(stack)}
     if config.other_jobs:
         _check_colocated(config, found)
         others = {
-            label: _resolve_colocated(label, one, device, folder, found.of_job(label))
+            label: _resolve_colocated(label, one, usual, folder, found.of_job(label))
             for label, one in config.other_jobs.items()
         }
     if config.network.engine == "vectorised" and (others or config.job.deaths):
@@ -72,7 +74,7 @@ def resolve(config: schema.Config, stem: str, folder: Path, found: Findings) -> 
         update={
             "name": config.name or _file_name(stem),
             "network": network,
-            "job": _resolve_job(config.job, config.workers, device, folder, found),
+            "job": _resolve_job(config.job, config.workers, usual, folder, found),
             "exchanges": exchanges,
             "policies": _resolve_policies(config, exchanges, sound, found),
             "other_jobs": others,
@@ -166,11 +168,11 @@ def _check_colocated(config: schema.Config, found: Findings) -> None:
 
 
 def _resolve_colocated(
-    label: str, given: schema.OtherJob, device: str, folder: Path, found: Findings
+    label: str, given: schema.OtherJob, usual: Mapping[str, str], folder: Path, found: Findings
 ) -> schema.OtherJob:
     exchange, job = (
         _resolve_exchange(label, given.exchange, folder, found),
-        _resolve_job(given.job, given.workers, device, folder, found),
+        _resolve_job(given.job, given.workers, usual, folder, found),
     )
     return given.model_copy(update={"exchange": exchange, "job": job})
 
@@ -226,9 +228,11 @@ def _resolve_exchange(label: str, given: schema.Exchange, folder: Path, found: F
     return given  # noqa: RET504  # unchanged, if that went wrong
 
 
-def _resolve_job(given: schema.Job, workers: int, device: str, folder: Path, found: Findings) -> schema.Job:
+def _resolve_job(
+    given: schema.Job, workers: int, usual: Mapping[str, str], folder: Path, found: Findings
+) -> schema.Job:
     profile = None
-    given = given.model_copy(update={"device": given.device or device})
+    given = given.model_copy(update={name: getattr(given, name) or one for name, one in usual.items()})
     if given.model is not None:
         path = str((folder / given.model).resolve()) if models.is_config(given.model) else None
         with found.at("job", "model"):

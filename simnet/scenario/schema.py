@@ -163,6 +163,9 @@ class Job(Part):
     tokens: tokens of a sample, where passes are estimated by operations; default: the model's
     precision: in what passes compute, where their time is not given; default: in what people train on the
         device; gradients are sent as the exchange has them
+    implementation: what compressing costs on a worker: fused, kernels alone; framework, as PyTorch runs each operation
+        of a hook; or an implementation, as grace, or torch-1.10 by its release; default: framework under the stacks
+        nccl and gloo, else fused
     overlap: default: what PyTorch's DistributedDataParallel does, of exchanges whose implementation can; none:
         gradients are exchanged after the backward pass
     strategy: default: gradients are exchanged in every iteration; else one is several inner steps, and the
@@ -198,6 +201,7 @@ class Job(Part):
         description="a device profile, or the file of one: what selecting costs, and how long a model computes; "
         f"default: that of a platform's chip, else {DEFAULT_DEVICE}, under the stack gloo {GLOO_DEVICE}",
     )
+    implementation: Label | None = None
     overlap: NameOr[Literal["none"], Overlap] | None = None
     strategy: Strategy | None = None
     sharding: (

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from simnet.cost_models.costs.hooks import Hook
 from simnet.sparsifier_models.wire import UNCODED, Codes
 
 Cost: TypeAlias = Callable[..., Any]
@@ -71,6 +72,8 @@ class Traits:
         How it can send indices and values; by default only as they are.
     released_widths : (int, int)
         Bytes of a value and of an index on the wire ``released``.
+    hook : simnet.cost_models.costs.hooks.Hook, optional
+        Operations of its implementation, where ``data/hook_operations.csv`` has none.
     costs : tuple of function
         Its closed-form costs, functions of `simnet.cost_models.costs`.
     """
@@ -98,4 +101,5 @@ class Traits:
     overlaps: bool = False
     codes: Codes = UNCODED
     released_widths: tuple[int, int] = (4, 8)
+    hook: Hook | None = None
     costs: tuple[Cost, ...] = ()

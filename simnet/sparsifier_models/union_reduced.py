@@ -154,7 +154,7 @@ class UnionTopk(UnionReduced, separable=True, costs=(uniontopk,)):
         return top_k(values, self.k)
 
     def _selection_kernels(self) -> tuple[DeviceOp, ...]:
-        return (DeviceOp("topk", self.parameters),)
+        return (DeviceOp("topk", self.parameters, share=self.density),)
 
 
 _INT32 = 4.0

@@ -23,7 +23,9 @@ from simnet.scenario import Run, Scenario, load
 from simnet.scenario.computing import sending_stack
 from simnet.scenario.resolve import candidate
 from simnet.studies.choosing.forecast import JobForecast, WholeJob, error_between
+from simnet.studies.local_costs import local_costs_text
 from simnet.training.job.job import DDP_OVERLAP, Overlap, job_buckets, job_overlap
+from simnet.training.job.local_costs import scheme_hook
 
 FORMATS: dict[str, Callable[[float], str]] = {
     "latency": format_seconds,
@@ -150,6 +152,8 @@ def assumed_text(
         said.append(f"stack {(name or 'ideal').removeprefix('ideal ')}")
     if not job.shardings:
         said += filter(None, [logic_text(loaded), "" if job.gradients.train else "accuracy ignored"])
+    if run is not None:
+        said += filter(None, [local_costs_text(run.job, _exchange_labels(loaded))])
     return ", ".join(said)
 
 
@@ -187,7 +191,9 @@ def _overlap_assumption(
 ) -> Fields:
     """Return which exchanges overlap, with the fastest one if they did not (or did)."""
     job = built.job
-    during = [one.label for one in among if job_overlap(job, [one]) is not None]
+    hooks = {one.label: scheme_hook(job.device, one.scheme) for one in among}
+    waits = [label for label, hook in hooks.items() if hook is not None and hook.overlap == "blocking"]
+    during = [one.label for one in among if one.label not in waits and job_overlap(job, [one]) is not None]
     found: Fields = {
         "during": during,
         "after": [one.label for one in among if one.label not in during],

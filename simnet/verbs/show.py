@@ -19,7 +19,7 @@ def show(*names: str, density: Words = "0.001,0.01,0.1", out: str | None = None,
     Parameters
     ----------
     names
-        What to describe; of runs several on one page.
+        What to describe; of runs several on one page; a scheme with a model, device or implementation: what it costs.
     density
         Of a trace: at which densities.
     out
@@ -37,11 +37,16 @@ def show(*names: str, density: Words = "0.001,0.01,0.1", out: str | None = None,
     >>> print(show("gloo").answer)
     gloo: a stack.
     """
+    from simnet.sparsifier_models import names as scheme_names
     from simnet.studies import reports
 
     if not names:
         raise InputError("needs a name, a trace, a folder of a run or a file", file="simnet show")
     name = names[0]
+    if len(names) > 1 and name.partition(":")[0] in scheme_names():
+        from simnet.studies.local_costs import local_cost_summary
+
+        return local_cost_summary(name, names[1:])
     if (Path(name) / reports.SUMMARY).is_file() or len(names) > 1:
         return _runs_page([Path(one) for one in names], out, force)
     found = _described(name, density)

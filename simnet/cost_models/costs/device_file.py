@@ -8,11 +8,19 @@ from dataclasses import fields
 from pydantic import TypeAdapter, ValidationError
 
 from simnet.base.yaml_loader import load_yaml_mapping, validation_refusal
-from simnet.cost_models.costs.devices import CollectiveSlowdown, DeviceProfile, KernelMethod, SideStreamSlowdown
+from simnet.cost_models.costs.devices import (
+    CollectiveSlowdown,
+    DeviceProfile,
+    HostPrices,
+    KernelMethod,
+    SideStreamSlowdown,
+)
 
 _PROFILE = TypeAdapter(DeviceProfile)
 _FIELDS = [
-    one.name for kind in (DeviceProfile, KernelMethod, SideStreamSlowdown, CollectiveSlowdown) for one in fields(kind)
+    one.name
+    for kind in (DeviceProfile, KernelMethod, SideStreamSlowdown, CollectiveSlowdown, HostPrices)
+    for one in fields(kind)
 ]
 
 

@@ -22,7 +22,8 @@ method             one launch over `entries` entries
 ``copy_in``        values copied from the host to the device
 =================  ======================================================================================
 
-Codes of indices and values have methods of their own, `simnet.cost_models.costs.encodings.CODE_METHODS`. Hooks of jobs
+Codes of indices and values have methods of their own, `simnet.cost_models.costs.encodings.CODE_METHODS`, and so have
+operations of hooks as PyTorch runs them: ``qr`` of a factor, ``nonzero``, ``randperm`` and ``bernoulli``. Hooks of jobs
 have ``hook_topk_begin``, ``hook_topk_end``, ``hook_topk_kept`` and ``hook_topk_came`` by the name of their scheme: over
 the entries of a bucket before and after its first message, over those kept, and over each four bytes received.
 
@@ -41,8 +42,10 @@ seconds, bytes and bytes per second:
       topk: {launch: 1.0e-4, seconds_per_entry: 3.6e-11, low: 0.4, high: 2.5, known: scaled, source: from its relative}
     side_stream: {compute: 1.3, kernels: 2.0, source: measured so and so}
     beside_collectives: {compute: 1.5, source: measured so and so}
+    host: {operation: 6.0e-6, view: 1.0e-6, sync: 1.0e-5, low: 0.9, high: 1.1, known: measured, source: so and so}
 
-The last two say how exchange and backward pass slow each other down. The method ``"*"`` stands for all that are not
+The two before the last say how exchange and backward pass slow each other down, the last is for
+`simnet.cost_models.costs.hooks`. The method ``"*"`` stands for all that are not
 listed, ``memory: 16.0e+9`` for the bytes of the device, ``chip: V100`` for its chip. A package may register a function
 that returns a `DeviceProfile`, as an entry point ``simnet.devices``.
 """
@@ -56,7 +59,7 @@ from functools import cache
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from annotated_types import Ge, Gt, Le, MinLen
@@ -114,7 +117,8 @@ class KernelMethod:
     """Cost of a kernel: seconds per launch, bytes streamed per entry, and seconds per entry.
 
     The time lies between `low` and `high` times that, 0 < low <= 1 <= high. `corrections` are entries, ascending, and
-    the factor of launches over as many: interpolated over the logarithm of entries. Raises ValueError for others.
+    the factor of launches over as many: interpolated over the logarithm of entries. `shares` are shares of the entries
+    that are kept, ascending, and such factors beside. Raises ValueError for others.
     """
 
     __pydantic_config__ = _STRICT
@@ -127,13 +131,33 @@ class KernelMethod:
     high: Slowdown = 1.0
     known: Provenance = "not stated"
     corrections: tuple[tuple[_Positive, _Positive], ...] = ()
+    shares: tuple[tuple[_Positive, tuple[tuple[_Positive, _Positive], ...]], ...] = ()
 
     def __post_init__(self) -> None:
-        entries = [0.0, *(entries for entries, _ in self.corrections), math.inf]
-        if not all(a < b for a, b in pairwise(entries)) or not all(0 < one < math.inf for _, one in self.corrections):
-            raise ValueError("corrections must be pairs of entries > 0, ascending, and of factors > 0")
+        for pairs in (self.corrections, *(factors for _, factors in self.shares)):
+            entries = [0.0, *(entries for entries, _ in pairs), math.inf]
+            if not all(a < b for a, b in pairwise(entries)) or not all(0 < one < math.inf for _, one in pairs):
+                raise ValueError("corrections must be pairs of entries > 0, ascending, and of factors > 0")
         if not 0 < self.low <= 1 <= self.high < math.inf:
             raise ValueError(f"low and high must be factors with 0 < low <= 1 <= high, got {self.low} and {self.high}")
+
+
+@dataclass(frozen=True)
+class HostPrices:
+    """Seconds of a host to launch an operation, to make a view, and to wait for its device.
+
+    The time lies between `low` and `high` times that, 0 < low <= 1 <= high.
+    """
+
+    __pydantic_config__ = _STRICT
+
+    operation: _Seconds
+    view: _Seconds
+    sync: _Seconds
+    source: FilledText
+    low: Slowdown = 1.0
+    high: Slowdown = 1.0
+    known: Provenance = "not stated"
 
 
 @dataclass(frozen=True)
@@ -162,7 +186,8 @@ class DeviceProfile:
     """Kernel costs of a device, by method name; ``"*"`` is the cost of all methods that are not listed.
 
     Without `side_stream`, exchange kernels wait for the only stream; `beside_collectives` is the slowdown of the
-    passes by NCCL collectives. `memory` and `chip` may not be known (0, "").
+    passes by NCCL collectives. `memory` and `chip` may not be known (0, ""). `host` has the prices of the host, by
+    default those of its kind; a job sets the `implementation` of its schemes, kernels alone if None.
 
     Examples
     --------
@@ -182,6 +207,8 @@ class DeviceProfile:
     beside_collectives: CollectiveSlowdown | None = None
     memory: _Bytes = 0.0
     chip: str = ""
+    host: HostPrices | None = None
+    implementation: str | None = None
 
     def seconds(self, kernels: Iterable[DeviceOp], workers: int, end: IntervalEnd | None = None) -> NDArray[np.float64]:
         """Return the total time of kernels at each worker [s], shape (P,), or an end of its interval.
@@ -212,6 +239,8 @@ class DeviceProfile:
 
     def once(self, kernel: DeviceOp, end: IntervalEnd | None = None) -> NDArray[np.float64]:
         """Return the time of one kernel [s], in the shape of its entries; ValueError for an unknown method."""
+        if kernel.priced is not None:
+            return np.asarray(kernel.priced[("low", "high").index(end) + 1 if end else 0])
         if kernel.instead and kernel.method not in self.methods:
             return np.asarray(sum(self.once(one, end) for one in kernel.instead))
         method, launches, segments = self.method(kernel.method), kernel.launches, kernel.segments
@@ -222,8 +251,9 @@ class DeviceProfile:
         factor = 1.0 if end is None else getattr(method, end)
         one = factor * launches * (method.launch + entries * each)
         if method.corrections:
-            lengths, factors = zip(*method.corrections, strict=True)
-            one = one * np.interp(np.log(np.maximum(entries, 1.0)), np.log(lengths), factors)
+            one = one * _interpolated(method.corrections, np.maximum(entries, 1.0))
+        if method.shares and np.all(kernel.share):
+            one = one * _share_factors(method.shares, np.maximum(entries, 1.0), kernel.share)
         return np.where(entries > 0, one, 0.0)
 
     def within(self, kernels: Iterable[DeviceOp], workers: int) -> tuple[float, float]:
@@ -267,6 +297,27 @@ class DeviceProfile:
         low, high = min(norm.low, 1 / _STREAMS_WITHIN), max(norm.high, within)
         source = f"not in the profile: a launch of norm, and {moved:g} bytes at the memory bandwidth"
         return KernelMethod(norm.launch, moved, source, low=low, high=high, known="estimated")
+
+
+_Pairs: TypeAlias = tuple[tuple[float, float], ...]
+
+
+def _interpolated(pairs: _Pairs, at: NDArray[np.float64]) -> NDArray[np.float64]:
+    places, factors = zip(*pairs, strict=True)
+    return np.asarray(np.interp(np.log(at), np.log(places), factors))
+
+
+def _share_factors(
+    shares: tuple[tuple[float, _Pairs], ...], entries: NDArray[np.float64], share: float | NDArray[np.floating[Any]]
+) -> NDArray[np.float64]:
+    """Return the factor at the share that is kept, between those of the nearest shares."""
+    entries, wanted = np.broadcast_arrays(entries, np.log(share))
+    factors = np.stack([_interpolated(pairs, entries) for _, pairs in shares])
+    places = np.log([one for one, _ in shares])
+    above = np.clip(np.searchsorted(places, wanted), 1, len(places) - 1)
+    weight = np.clip((wanted - places[above - 1]) / (places[above] - places[above - 1]), 0.0, 1.0)
+    low, high = (np.take_along_axis(factors, one[np.newaxis], 0)[0] for one in (above - 1, above))
+    return np.asarray(low + weight * (high - low))
 
 
 def device_names() -> list[str]:

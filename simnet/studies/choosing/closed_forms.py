@@ -102,7 +102,7 @@ def closed_forms(loaded: Scenario, run: Run, found: WholeJob) -> ClosedForms | N
     kind, topology = network.topology.choice
     if kind != "star" or network.weather or run.colocated or job.has_ramps or len(job.stages) > 1 or is_large(run):
         return None
-    if name_of(job.network(0).stack) != "ideal" or job.strategy is not None:
+    if name_of(job.network(0).stack) != "ideal" or job.strategy is not None or job.device.implementation is not None:
         return None
     among, links = [row.candidate for row in found.rows], topology.arguments()
     if not {same_exchange(one) for one in among} <= _usual():
@@ -146,13 +146,13 @@ def by_closed_form(device: DeviceProfile) -> CostModel:
 
 def _kernel_calls(one: Candidate, point: OperatingPoint) -> list[DeviceOp]:
     """Return the kernels that a worker runs for selection and merge in a usual exchange."""
-    kept, entries = point.kept, point.parameters
+    kept, entries, share = point.kept, point.parameters, point.density
     if one.scheme == "topk":
         calls = [DeviceOp("gather", kept), DeviceOp("scatter", kept), DeviceOp("pack", kept)]
-        return [DeviceOp("topk", entries), *calls, DeviceOp("scatter", point.workers * kept)]
+        return [DeviceOp("topk", entries, share=share), *calls, DeviceOp("scatter", point.workers * kept)]
     if one.scheme == "artopk":
         norm = [DeviceOp("norm", kept)] if one.options.get("selection") == "var" else []
-        return [DeviceOp("topk", entries), *norm, DeviceOp("gather", kept), DeviceOp("scatter", kept, 2)]
+        return [DeviceOp("topk", entries, share=share), *norm, DeviceOp("gather", kept), DeviceOp("scatter", kept, 2)]
     return [DeviceOp("cast", entries, 2)] if one.scheme == "fp16" else []
 
 

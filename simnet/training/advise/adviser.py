@@ -25,7 +25,8 @@ from simnet.policies import Candidate, Decision, Observation, PolicyContext, Tim
 from simnet.schedule import Round, Schedule
 from simnet.sparsifier_models.samples import divisible_sample_size
 from simnet.training.advise.estimator import Estimator, WeightedTimes
-from simnet.training.job.exchange import exposed_after_backward, hook_kernels
+from simnet.training.job.exchange import exposed_after_backward
+from simnet.training.job.local_costs import local_operations
 
 # Entries of the gradients that are exchanged to see which kernels run, at least; how many they go through is scaled.
 _SAMPLE = 64
@@ -69,7 +70,7 @@ def _exchange_kernels(
     )
     draws = stream(0, "kernels of an exchange").standard_normal((workers, sample))
     exchange = model.exchange(draws.astype(np.float32))
-    return *exchange.kernels, *hook_kernels(device, model, exchange)
+    return local_operations(device, model, exchange)
 
 
 FACTOR_SPREAD = math.log(1.48) / 1.645

@@ -22,6 +22,7 @@ from simnet.sparsifier_models.base import Stats
 from simnet.traces.source import Training, Values, WithoutLearning, begin_training
 from simnet.training.job.checkpoint import State
 from simnet.training.job.job import Job, create_sparsifier, gradient_buckets, job_overlap
+from simnet.training.job.local_costs import local_operations, scheme_hook
 from simnet.training.job.record import Iteration
 from simnet.training.job.spans import Span
 
@@ -303,7 +304,7 @@ class SparsifierSet(ExchangeSet):
             model.density, model.iteration = where.density, where.batch
             given = gradients if len(models) == 1 or callable(gradients) else gradients[:, bucket.entries]
             exchange = model.exchange(given, overwrite=overwrite)
-            exchange.kernels += hook_kernels(self._job.device, model, exchange)
+            exchange.kernels = local_operations(self._job.device, model, exchange)
             exchanges.append(exchange)
         return exchanges
 
@@ -322,6 +323,9 @@ class SparsifierSet(ExchangeSet):
             )
             for bucket, exchange in zip(self._buckets, exchanges, strict=True)
         ]
+        hook = scheme_hook(job.device, candidate.scheme)
+        if hook is not None and hook.overlap == "blocking":
+            sent = [_one_after_another(sent, where.complete)]
         return (yield from time_exchanges(job, candidate, exchanges, sent, where))
 
 
@@ -355,17 +359,15 @@ def time_exchanges(
     return TimedExchange(candidate, exchanges, select, slowed, result, where.now)
 
 
-def hook_kernels(device: DeviceProfile, model: Sparsifier, exchange: Exchange) -> tuple[DeviceOp, ...]:
-    """Return the kernels that the communication hook adds to its scheme's, where the device profile has costs."""
-    entries, rounds = model.parameters * model.options.scale, len(exchange.schedule.rounds)
-    does = (
-        DeviceOp("begin", entries),
-        DeviceOp("kept", model.density * entries),
-        DeviceOp("end", entries, before=rounds),
-        DeviceOp("came", np.asarray(exchange.stats["bytes_received"]) / 4, before=rounds),
-    )
-    named = (one._replace(method=f"hook_{model.name}_{one.method}") for one in does)
-    return tuple(one for one in named if one.method in device.methods)
+def _one_after_another(sent: Sequence[BucketExchange], ready: Floats) -> BucketExchange:
+    """Return the exchanges of all buckets as one, whose hooks hold up the backward pass for as long as they take."""
+    kernels: list[DeviceOp] = []
+    rounds = 0
+    for one in sent:
+        kernels += [kernel._replace(before=kernel.before + rounds) for kernel in one.kernels]
+        rounds += len(one.schedule.rounds)
+    first, *rest = (one.schedule for one in sent)
+    return BucketExchange(first.concat(*rest), kernels, ready, all(one.dense for one in sent))
 
 
 def messages_alone(schedule: Schedule, sent: Floats, received: Floats, norm: float = math.nan) -> Exchange:

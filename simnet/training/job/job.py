@@ -25,6 +25,7 @@ from simnet.schedule import Round, Schedule
 from simnet.sparsifier_models.options import option_values
 from simnet.sparsifier_models.two_level import AUTO, BOTTLENECK, PREFIX, sizes_of
 from simnet.traces.source import tensor_options
+from simnet.training.job.local_costs import scheme_hook
 from simnet.training.parallel.pytorch import BUCKET_MIB, FIRST_BUCKET_MIB, cut
 
 if TYPE_CHECKING:
@@ -244,11 +245,19 @@ class Bucket(NamedTuple):
 
 
 def job_overlap(job: Job, exchanges: Iterable[Candidate]) -> Overlap | None:
-    """Return the overlap in force for alternating exchanges; None if one of them cannot overlap."""
+    """Return the overlap in force for alternating exchanges; None if one of them cannot overlap.
+
+    A counted hook says itself whether it works on buckets.
+    """
     overlap = job.overlap
-    if overlap is None or overlap.exchanges == "all":
-        return overlap
-    return overlap if all(sparsifier_models.scheme(one.scheme).traits.overlaps for one in exchanges) else None
+    if overlap is None:
+        return None
+    for one in exchanges:
+        hook = scheme_hook(job.device, one.scheme)
+        able = sparsifier_models.scheme(one.scheme).traits.overlaps if hook is None else hook.overlap != "after"
+        if not able and (hook is not None or overlap.exchanges == "able"):
+            return None
+    return overlap
 
 
 def job_buckets(job: Job, exchanges: Iterable[Candidate]) -> list[Bucket]:

@@ -29,12 +29,12 @@ from simnet.training.job.exchange import (
     ExchangeSet,
     TimedExchange,
     check_feedback,
-    hook_kernels,
     keep_fastest,
     messages_alone,
     time_exchanges,
 )
 from simnet.training.job.job import Job, LocalSteps
+from simnet.training.job.local_costs import local_operations
 from simnet.training.job.record import Iteration
 from simnet.training.job.spans import COMPUTE, NETWORK, Span, intersect_intervals, merge_intervals, subtract_intervals
 from simnet.training.parallel.graph import CollectiveCall, StepTiming
@@ -176,7 +176,7 @@ class StrategySet(ExchangeSet):
         made = sync.exchange
         if sync.what != "gradients" or sync.scheme is None or made is None:
             return sync.kernels
-        made.kernels += hook_kernels(self._job.device, sync.scheme, made)
+        made.kernels = local_operations(self._job.device, sync.scheme, made)
         return made.kernels
 
     def _inner(self, where: Iteration | None, number: int, *, last: bool) -> Sequence[Sync]:

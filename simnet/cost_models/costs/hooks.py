@@ -1,0 +1,299 @@
+"""Local costs of schemes as implementations run them: operations counted by stage, times the prices of a host.
+
+    seconds = sum over loops of max(a operations + b views + s waits, bytes / B)  +  operations with their own price
+
+Eager PyTorch pays a for each operation that launches a kernel and b for each view, whatever the GPU: the device runs
+what was launched before meanwhile, so that the slower of both counts; on a processor it is the sum. s is a wait of the
+host for the device, B the device's memory bandwidth. a, b and s are `HostPrices`; top-k, QR, permutations and non-zero
+entries cost what the device profile says.
+
+``data/hook_operations.csv`` has the counts of one reduce: of an implementation and scheme, by stage, for each tensor,
+matrix, other tensor (`vector`), worker or other worker whose message is decoded, or once (`model`) in each bucket.
+``data/hosts.csv`` has prices of hosts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import Literal, NamedTuple, TypeAlias, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet.base.arrays import Floats
+from simnet.base.errors import suggest_names
+from simnet.base.reading import read_shipped_rows
+from simnet.cost_models.costs.computing import known_chips
+from simnet.cost_models.costs.device_ops import DeviceOp
+from simnet.cost_models.costs.devices import DeviceProfile, HostPrices, Provenance
+
+FUSED, FRAMEWORK = "fused", "framework"
+"""Implementations that every scheme has: kernels alone, and the first in the table."""
+
+Overlapping: TypeAlias = Literal["bucket", "blocking", "after"]
+"""When a hook works: beside the backward pass, bucket by bucket while that waits, or after all of it."""
+
+STAGES = ("flatten", "feedback", "select", "encode", "decode", "apply")
+"""Stages of a reduce, in order."""
+
+
+_NEWEST = (999,)
+# By which factors bytes at the memory bandwidth may be off: on GPUs published kernels keep within 1.4 of it; on a
+# processor operations in place are twice as fast as copies, masks and mixed types two to three times as slow.
+_STREAMS = {"gpu": (0.7, 1.4), "cpu": (0.5, 2.5)}
+
+
+class HookOperations(NamedTuple):
+    """Operations of a stage for each `per`, and those `rank_...` for each rank of a factor.
+
+    `bytes` are read and written for each entry, `kept_bytes` for each that is kept; `own` are how many of which
+    method of the device, `of kept` entries or of all; a row counts at `ranks` from the first to the second.
+    """
+
+    stage: str
+    when: Literal["before", "between", "after"]
+    per: str
+    operations: float = 0.0
+    rank_operations: float = 0.0
+    views: float = 0.0
+    rank_views: float = 0.0
+    waits: float = 0.0
+    bytes: float = 0.0
+    kept_bytes: float = 0.0
+    own: tuple[tuple[float, str], ...] = ()
+    ranks: tuple[int, int] = (0, 10**9)
+
+
+class Hook(NamedTuple):
+    """An implementation of a scheme: its releases of PyTorch, its operations, and how they are known."""
+
+    implementation: str
+    scheme: str
+    releases: tuple[tuple[int, ...], tuple[int, ...]]
+    overlap: Overlapping
+    stacks: tuple[str, ...]
+    rows: tuple[HookOperations, ...]
+    known: str
+    source: str
+
+
+class HookedTensors(NamedTuple):
+    """Tensors that a hook works on: sizes (T,), which are compressed as matrices (T,), kept entries, workers, rank.
+
+    `sides` are their first sides (T,); matrices of equal size and side have one shape.
+    """
+
+    sizes: Floats
+    sides: Floats
+    matrices: NDArray[np.bool_]
+    kept: float
+    workers: int
+    rank: int = 1
+
+    def items(self, per: str) -> Floats:
+        """Return the entries of each thing that operations are counted for."""
+        what, _, worker = per.partition(" and ")
+        if what.endswith("worker"):
+            what, worker = "model", what
+        of: dict[str, Floats] = {
+            "model": self.sizes.sum(keepdims=True),
+            "tensor": self.sizes,
+            "matrix": self.sizes[self.matrices],
+            "vector": self.sizes[~self.matrices],
+            "shape": self._shape_sizes(),
+        }
+        return np.tile(of[what], {"": 1, "worker": self.workers, "other worker": self.workers - 1}[worker])
+
+    def _shape_sizes(self) -> Floats:
+        """Return the entries of all matrices of each shape."""
+        pairs = np.stack([self.sizes, self.sides], axis=1)[self.matrices]
+        which = np.unique(pairs, axis=0, return_inverse=True)[1].ravel()
+        return np.bincount(which, pairs[:, 0]).astype(np.float64)
+
+
+class StageCost(NamedTuple):
+    """Counts of a stage, and its seconds with their interval."""
+
+    stage: str
+    when: Literal["before", "between", "after"]
+    operations: float
+    views: float
+    waits: float
+    nbytes: float
+    seconds: float
+    low: float
+    high: float
+
+
+def hook_of(implementation: str, scheme: str) -> Hook | None:
+    """Return the counted hook of a scheme; None where none is counted, and the implementation is `FRAMEWORK`.
+
+    Without a release it is that of the newest. Raises ValueError if there is no such implementation, not of this
+    scheme, or not in this release.
+
+    Examples
+    --------
+    >>> hook_of("torch-1.10", "powersgd").overlap
+    'blocking'
+    """
+    name, release = parsed_implementation(implementation)
+    named = [one for one in _hooks() if name in (FRAMEWORK, one.implementation)]
+    if not named:
+        raise ValueError(f"there is no implementation {name!r}: {suggest_names(name, implementation_names())}")
+    own = [one for one in named if one.scheme == scheme and one.implementation == _first(named, scheme)]
+    if not own and name == FRAMEWORK:
+        return None
+    if not own:
+        raise ValueError(f"{name} has no {scheme}; it has {', '.join(sorted({one.scheme for one in named}))}")
+    found = [one for one in own if not release or one.releases[0] <= release <= one.releases[1]]
+    if not found:
+        spans = " and ".join(f"{_release_text(one.releases[0])} to {_release_text(one.releases[1])}" for one in own)
+        raise ValueError(f"{implementation} has no {scheme}; it is counted in releases {spans}")
+    return max(found, key=lambda one: one.releases[1])
+
+
+def check_stack(hook: Hook | None, stack: str | None) -> None:
+    """Raise ValueError if a hook does not run on a transport stack."""
+    if hook is not None and hook.stacks and stack not in (None, "ideal", "custom", *hook.stacks):
+        allowed = " and ".join(hook.stacks)
+        raise ValueError(f"{hook.implementation} exchanges {hook.scheme} over {allowed}, not over {stack}; fused can")
+
+
+def implementation_names() -> list[str]:
+    """Return the names of all implementations, the two that every scheme has first."""
+    return [FUSED, FRAMEWORK, *dict.fromkeys(one.implementation for one in _hooks())]
+
+
+def _first(hooks: Iterable[Hook], scheme: str) -> str | None:
+    return next((one.implementation for one in hooks if one.scheme == scheme), None)
+
+
+def parsed_implementation(text: str) -> tuple[str, tuple[int, ...]]:
+    """Return the name of an implementation, and its release of PyTorch if it ends in one.
+
+    Examples
+    --------
+    >>> parsed_implementation("torch-1.10"), parsed_implementation("powersgd-paper")
+    (('torch', (1, 10)), ('powersgd-paper', ()))
+    """
+    name, _, release = text.rpartition("-")
+    return (name, _release(release)) if release[:1].isdecimal() and name else (text, ())
+
+
+def _release(text: str) -> tuple[int, ...]:
+    """Return the numbers of a release such as 1.10, without that of a patch."""
+    if not all(one.isdecimal() for one in text.split(".")):
+        raise ValueError(f"a release of PyTorch is written as 1.10 or 2.6, got {text!r}")
+    return tuple(int(one) for one in text.split(".")[:2])
+
+
+def host_prices(device: DeviceProfile, implementation: str = FRAMEWORK) -> HostPrices:
+    """Return the prices of the host of a device: its own if measured; else by its kind, and the age of PyTorch."""
+    if device.host is not None:
+        return device.host
+    release = parsed_implementation(implementation)[1]
+    old = release < (2,) if release else "torch1" in device.name
+    return _hosts()["cpu" if is_processor(device) else "2020" if old else "2026"]
+
+
+def is_processor(device: DeviceProfile) -> bool:
+    """Return whether a device is a processor, as its chip says."""
+    return device.chip in known_chips() and known_chips()[device.chip].kind == "cpu"
+
+
+def stage_costs(
+    hook: Hook, tensors: HookedTensors, device: DeviceProfile, implementation: str = FRAMEWORK
+) -> list[StageCost]:
+    """Return the cost of each stage of one reduce."""
+    host = host_prices(device, implementation)
+    found: dict[tuple[str, str], list[StageCost]] = {}
+    for row in hook.rows:
+        if row.ranks[0] <= tensors.rank <= row.ranks[1]:
+            found.setdefault((row.stage, row.when), []).append(_row_cost(row, tensors, device, host))
+    return [_total(costs) for costs in found.values()]
+
+
+def _row_cost(row: HookOperations, tensors: HookedTensors, device: DeviceProfile, host: HostPrices) -> StageCost:
+    """Return the cost of a row: the host launches a loop's operations while the device runs those before."""
+    items, rank, share = tensors.items(row.per), tensors.rank, float(tensors.kept / tensors.sizes.sum())
+    count, nbytes = items.size, float(items.sum()) * (row.bytes + share * row.kept_bytes)
+    operations = count * (row.operations + rank * row.rank_operations)
+    views, waits = count * (row.views + rank * row.rank_views), count * row.waits
+    launched = operations * host.operation + views * host.view + waits * host.sync
+    streamed = nbytes / device.memory_bandwidth
+    # A processor runs an operation itself before it goes on.
+    both = sum if is_processor(device) else max
+    seconds = both((launched, streamed))
+    slow, fast = _STREAMS["cpu" if is_processor(device) else "gpu"]
+    low, high = both((host.low * launched, slow * streamed)), both((host.high * launched, fast * streamed))
+    for times, method in row.own:
+        name, _, kept = method.partition(" of ")
+        for size, same in zip(*np.unique(items, return_counts=True), strict=True):
+            call = DeviceOp(name, float(size) * (share if kept else 1.0), share=share)
+            one, least, most = (times * float(same) * price for price in _own_price(call, device, host))
+            seconds, low, high = seconds + one, low + least, high + most
+        operations += times * count
+    return StageCost(row.stage, row.when, operations, views, waits, nbytes, seconds, low, high)
+
+
+def _own_price(call: DeviceOp, device: DeviceProfile, host: HostPrices) -> tuple[float, float, float]:
+    """Return expected, least and most seconds of a method, as of an ordinary operation where the profile lacks it."""
+    try:
+        device.method(call.method)
+    except ValueError:
+        one = max(host.operation, 8.0 * float(call.entries) / device.memory_bandwidth)
+        return one, host.low * one, host.high * one
+    return float(device.once(call)), float(device.once(call, "low")), float(device.once(call, "high"))
+
+
+def _total(costs: Sequence[StageCost]) -> StageCost:
+    numbers = np.sum([one[2:] for one in costs], axis=0).tolist()
+    return StageCost(costs[0].stage, costs[0].when, *numbers)
+
+
+def hook_operations(costs: Iterable[StageCost], rounds: int, between: int) -> tuple[DeviceOp, ...]:
+    """Return the stages as operations before the first message, before round `between`, and after all `rounds`."""
+    place = {"before": 0, "between": between, "after": rounds}
+    return tuple(
+        DeviceOp(f"hook_{one.stage}", 1.0, before=place[one.when], priced=(one.seconds, one.low, one.high))
+        for one in costs
+    )
+
+
+@cache
+def _hosts() -> dict[str, HostPrices]:
+    found = {}
+    for row in read_shipped_rows("data/hosts.csv"):
+        operation, view, sync, low, high = (float(row[name]) for name in ("operation", "view", "sync", "low", "high"))
+        known = cast(Provenance, row["known"])
+        found[row["host"]] = HostPrices(operation, view, sync, row["source"], low, high, known)
+    return found
+
+
+@cache
+def _hooks() -> tuple[Hook, ...]:
+    """Return all counted hooks, in the order of the table."""
+    found: dict[tuple[str, ...], Hook] = {}
+    for row in read_shipped_rows("data/hook_operations.csv"):
+        key = (row["implementation"], row["scheme"], row["releases"])
+        first, _, last = row["releases"].partition("-")
+        releases = (_release(first) if first else (), _release(last) if last else _NEWEST)
+        overlap, stacks = cast(Overlapping, row["overlap"]), tuple(row["stacks"].split())
+        empty = Hook(key[0], key[1], releases, overlap, stacks, (), row["known"], row["source"])
+        hook = found.setdefault(key, empty)
+        found[key] = hook._replace(rows=(*hook.rows, _parsed_row(row)))
+    return tuple(found.values())
+
+
+def _parsed_row(row: dict[str, str]) -> HookOperations:
+    least, _, most = (row["ranks"] or "-").partition("-")
+    named = (one.partition(" ") for one in row["own"].split("; ") if one)
+    own = tuple((float(times), name) for times, _, name in named)
+    when, ranks = cast(Literal["before", "between", "after"], row["when"]), (int(least or 0), int(most or 10**9))
+    numbers = {name: float(row[name] or 0) for name in HookOperations._fields[3:10]}
+    return HookOperations(row["stage"], when, row["per"], own=own, ranks=ranks, **numbers)
+
+
+def _release_text(release: tuple[int, ...]) -> str:
+    return "the newest" if release == _NEWEST else ".".join(map(str, release))

@@ -1,0 +1,152 @@
+"""The local cost of a scheme for a model on a device: its operations by stage, and its kernels alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from simnet.base.errors import InputError, suggest_names
+from simnet.base.units import format_seconds
+from simnet.cost_models.costs.devices import DEVICE_ALIASES, HostPrices, device_names
+from simnet.cost_models.costs.hooks import (
+    FRAMEWORK,
+    FUSED,
+    Hook,
+    StageCost,
+    host_prices,
+    implementation_names,
+    parsed_implementation,
+)
+from simnet.cost_models.costs.models import is_config, model_names
+from simnet.policies import Candidate
+from simnet.report.summary import Summary, interval_text, percent, table_columns
+from simnet.report.wording import listed
+from simnet.scenario import load
+from simnet.scenario.resolve import candidate
+from simnet.training.job.job import Job, create_sparsifier, job_buckets
+from simnet.training.job.local_costs import hook_stages, scheme_hook
+
+if TYPE_CHECKING:
+    from simnet.sparsifier_models import Sparsifier
+
+# Share of computing from which a local cost, or what launches add to kernels, is said.
+_WORTH_SAYING = 0.05
+_OVERLAPS = {
+    "bucket": "works on each bucket in the thread of the backward pass",
+    "blocking": "waits for the device in each bucket, so that nothing of it is hidden",
+    "after": "works after the whole backward pass",
+}
+
+
+class LocalCost(NamedTuple):
+    """Local cost of an exchange: seconds of its kernels alone, and its hook with the cost of each stage, if counted."""
+
+    fused: float
+    hook: Hook | None
+    stages: Sequence[StageCost] = ()
+
+    @property
+    def framework(self) -> StageCost | None:
+        """The sum of all stages."""
+        return summed(self.stages) if self.stages else None
+
+
+def local_cost(job: Job, candidate: Candidate) -> LocalCost:
+    """Return the local cost of an exchange of a job: an exchange of zeros says its kernels."""
+    fused = 0.0
+    for model in _models(job, candidate):
+        zeros = np.zeros((model.workers, model.parameters), dtype=np.float32)
+        fused += float(job.device.seconds(model.exchange(zeros).kernels, model.workers).max())
+    return counted_cost(job, candidate)._replace(fused=fused)
+
+
+def counted_cost(job: Job, candidate: Candidate) -> LocalCost:
+    """Return the cost of an exchange's hook by stage, as the job implements it or else a framework."""
+    device = job.device if job.device.implementation else replace(job.device, implementation=FRAMEWORK)
+    hook, job = scheme_hook(device, candidate.scheme), replace(job, device=device)
+    if hook is None:
+        return LocalCost(0.0, None)
+    stages = [stage for model in _models(job, candidate) for stage in hook_stages(device, hook, model)]
+    places = list(dict.fromkeys(one[:2] for one in stages))
+    return LocalCost(0.0, hook, [summed([one for one in stages if one[:2] == place]) for place in places])
+
+
+def _models(job: Job, candidate: Candidate) -> Iterator[Sparsifier]:
+    for bucket in job_buckets(job, [candidate]):
+        model = create_sparsifier(candidate, bucket, job)
+        model.density = job.density[-1].end
+        yield model
+
+
+def local_costs_text(job: Job, among: Sequence[Candidate]) -> str:
+    """Return text on what local costs are of, and on the scheme that computes for longest; "" where all are small."""
+    if job.steps is not None or job.strategy is not None or not job.compute.mean:
+        return ""
+    costs = {one.label: counted_cost(job, one) for one in among}
+    seconds = {label: 0.0 if one.framework is None else one.framework.seconds for label, one in costs.items()}
+    dearest = max(seconds, key=lambda label: seconds[label])
+    hook, share = costs[dearest].hook, seconds[dearest] / job.compute.mean
+    if job.device.implementation is None:
+        free = replace(job.device, host=HostPrices(0.0, 0.0, 0.0, "kernels alone"), implementation=FRAMEWORK)
+        alone = counted_cost(replace(job, device=free), next(one for one in among if one.label == dearest)).framework
+        if hook is None or alone is None or share - alone.seconds / job.compute.mean < _WORTH_SAYING:
+            return ""
+        return f"kernels alone ({hook.implementation} takes {format_seconds(seconds[dearest])} for {dearest})"
+    said = [f"compressing by {dearest} takes {percent(share)} of computing"] if share >= _WORTH_SAYING else []
+    said.append(f"local costs of {job.device.implementation}")
+    if unknown := [label for label, one in costs.items() if one.hook is None]:
+        said.append(f"those of {listed(unknown)} unknown: kernels alone")
+    return ", ".join(said)
+
+
+def summed(costs: Sequence[StageCost]) -> StageCost:
+    """Return the sum of costs, under the name of the first."""
+    return StageCost(costs[0].stage, costs[0].when, *np.sum([one[2:] for one in costs], axis=0).tolist())
+
+
+def local_cost_summary(scheme: str, names: Sequence[str]) -> Summary:
+    """Return the stages of a scheme for a model, a device and an implementation, each by its name in any order."""
+    model, device, how = "resnet50", None, FRAMEWORK
+    for name in names:
+        if name in model_names() or is_config(name):
+            model = name
+        elif name in (*device_names(), *DEVICE_ALIASES) or name.endswith((".yaml", ".yml")):
+            device = name
+        elif parsed_implementation(name)[0] in implementation_names():
+            how = name
+        else:
+            known = [*model_names(), *device_names(), *implementation_names()]
+            raise InputError(
+                f"there is no model, device or implementation {name!r}: {suggest_names(name, known)}",
+                file="simnet show",
+            )
+    scenario = load("base", [f"job.implementation={how}"], schemes=scheme, model=model, device=device)
+    job, (labelled,) = scenario.build().job, scenario.config.exchanges.items()
+    cost = local_cost(job, candidate(*labelled))
+    told, whole = f"{scheme} of {model} on {job.device.name}", cost.framework
+    fused = f"kernels alone take {format_seconds(cost.fused)}"
+    if whole is None or cost.hook is None or how == FUSED:
+        why = "its operations are not counted" if cost.hook is None else "without launches and views"
+        return Summary(answer=f"{told}: {fused} a reduce; {why}.", columns=table_columns("show"))
+    price = host_prices(job.device, how)
+    seconds, share = interval_text(*whole[-3:]), percent(whole.seconds / job.compute.mean)
+    return Summary(
+        answer=f"{told}, as {cost.hook.implementation} runs it: {seconds} a reduce, {share} of computing; {fused}.",
+        columns=table_columns("show local cost"),
+        rows=[_row(one) for one in (*cost.stages, whole._replace(stage="all"))],
+        evidence=f"{price.known}: {format_seconds(price.operation)} an operation, {format_seconds(price.view)} a view.",
+        assumed=f"{job.source.workers} workers, density {percent(job.density[-1].end)}.",
+        notes=[f"It {_OVERLAPS[cost.hook.overlap]}.", f"Operations: {cost.hook.known}, {cost.hook.source}.",
+               f"Prices: {price.source}."],
+    )  # fmt: skip
+
+
+def _row(one: StageCost) -> dict[str, object]:
+    return {
+        "stage": one.stage, "messages": one.when if one.stage != "all" else "", "operations": one.operations,
+        "views": one.views, "waits": one.waits, "moved_B": one.nbytes, "local_s": one.seconds, "local_low_s": one.low,
+        "local_high_s": one.high,
+    }  # fmt: skip

@@ -1,0 +1,79 @@
+"""What a worker runs beside the messages of an exchange: kernels alone, or the counted operations of a hook."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from simnet import sparsifier_models
+from simnet.cost_models.costs.devices import DeviceOp, DeviceProfile
+from simnet.cost_models.costs.hooks import Hook, HookedTensors, StageCost, hook_of, hook_operations, stage_costs
+from simnet.sparsifier_models import Exchange
+from simnet.traces.source import as_matrices
+
+if TYPE_CHECKING:
+    from simnet.sparsifier_models import Sparsifier
+
+# Stages of each scheme in use, with what they depend on.
+_HOOKED: WeakKeyDictionary[Sparsifier, tuple[Any, list[StageCost]]] = WeakKeyDictionary()
+
+
+def scheme_hook(device: DeviceProfile, scheme: str) -> Hook | None:
+    """Return the counted hook of a scheme in the device's implementation; None where kernels alone count."""
+    if device.implementation is None or f"hook_{scheme}_begin" in device.methods:
+        return None
+    return sparsifier_models.scheme(scheme).traits.hook or hook_of(device.implementation, scheme)
+
+
+def local_operations(device: DeviceProfile, model: Sparsifier, exchange: Exchange) -> tuple[DeviceOp, ...]:
+    """Return the local operations of an exchange at a worker: those counted of its hook, or the scheme's kernels.
+
+    Kernels of a scheme have those of the communication hook beside them where the device profile has measured these.
+    """
+    hook = scheme_hook(device, model.name)
+    if hook is None:
+        return exchange.kernels + _measured_hook(device, model, exchange)
+    rounds = len(exchange.schedule.rounds)
+    between = min((one.before for one in exchange.kernels if 0 < one.before < rounds), default=rounds)
+    return hook_operations(hook_stages(device, hook, model), rounds, between)
+
+
+def hook_stages(device: DeviceProfile, hook: Hook, model: Sparsifier) -> list[StageCost]:
+    """Return the cost of each stage of a hook on the tensors of a scheme."""
+    key = hook, model.density, id(device)
+    if _HOOKED.get(model, (None,))[0] != key:
+        assert device.implementation is not None
+        _HOOKED[model] = key, stage_costs(hook, hooked_tensors(model), device, device.implementation)
+    return _HOOKED[model][1]
+
+
+def hooked_tensors(model: Sparsifier) -> HookedTensors:
+    """Return the tensors of the whole model that a hook works on; as matrices those that PowerSGD compresses."""
+    shapes = model.true_shapes or model.shapes or tuple((size,) for size in model.true_sizes)
+    shapes = shapes or ((model.true_parameters,),)
+    rank = int(getattr(model.options, "rank", 1))
+    return hooked_shapes(shapes, rank)._replace(kept=float(model.k_of_model), workers=model.workers)
+
+
+def hooked_shapes(shapes: Sequence[Sequence[int]], rank: int = 1) -> HookedTensors:
+    """Return tensors of one worker; PowerSGD compresses those whose factors are at most half as long."""
+    matrices = as_matrices(shapes)
+    compressed = [len(one) > 1 and 2 * rank * sum(one) < math.prod(one) for one in matrices]
+    sizes, sides = np.array([(math.prod(one), one[0]) for one in matrices], dtype=np.float64).T
+    return HookedTensors(sizes, sides, np.array(compressed), float(sizes.sum()), 1, rank)
+
+
+def _measured_hook(device: DeviceProfile, model: Sparsifier, exchange: Exchange) -> tuple[DeviceOp, ...]:
+    entries, rounds = model.parameters * model.options.scale, len(exchange.schedule.rounds)
+    does = (
+        DeviceOp("begin", entries),
+        DeviceOp("kept", model.density * entries),
+        DeviceOp("end", entries, before=rounds),
+        DeviceOp("came", np.asarray(exchange.stats["bytes_received"]) / 4, before=rounds),
+    )
+    named = (one._replace(method=f"hook_{model.name}_{one.method}") for one in does)
+    return tuple(one for one in named if one.method in device.methods)

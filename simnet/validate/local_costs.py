@@ -1,0 +1,117 @@
+"""Local costs of reducers and hooks as measured, beside their counted operations.
+
+Logs of Gradient-Compression have the stages of a reduce, with the device synchronised before and after each, on three
+GPUs. The two prices of the host are fitted to the stages of the other GPUs, none to a scheme, and predict those of the
+one left out. Hooks on a processor are predicted by the prices of tiny tensors.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+from scipy.optimize import minimize
+
+from simnet.base.arrays import Floats
+from simnet.cost_models.costs.devices import DeviceProfile, HostPrices, KernelMethod, load_device
+from simnet.cost_models.costs.hooks import HookedTensors, StageCost, hook_of, stage_costs
+from simnet.cost_models.costs.models import load_model
+from simnet.training.job.local_costs import hooked_shapes
+from simnet.training.parallel.pytorch import BUCKET_MIB, FIRST_BUCKET_MIB, cut
+from simnet.validate.published import read_published
+
+BANDWIDTHS = {"V100": 804e9, "K80": 104e9, "other": 400e9, "cpu": 28e9}
+"""Memory bandwidth of the devices [byte/s]; of the K80 and the unnamed GPU as their quantisers stream."""
+
+
+def local_cost_errors() -> pd.DataFrame:
+    """Return each measured stage and whole reduce [s], with its prediction, interval, error, and whether it is inside.
+
+    Messages are left out. The error is that of the prediction, relative to the measurement.
+    """
+    rows = read_published("local_costs.csv").fillna({"rank": 1, "density": 1.0, "when": ""})
+    predicted = []
+    for device, own in rows.groupby("device", sort=False):
+        others = rows[(rows.device != device) & (rows.device != "cpu") & (rows.stage != "all")]
+        host = None if device == "cpu" else _fitted_prices(others)
+        predicted += [(index, *_predicted(row, host)) for index, row in own.iterrows()]
+    found = pd.DataFrame(predicted, columns=["index", "predicted", "low", "high"]).set_index("index")
+    rows = rows.join(found).assign(error=lambda one: one.predicted / one.seconds - 1)
+    return rows.assign(inside=(rows.low <= rows.seconds) & (rows.seconds <= rows.high))
+
+
+def _fitted_prices(stages: pd.DataFrame) -> HostPrices:
+    """Return the prices of an operation and of a view that come nearest to stages, by ratios."""
+    start = HostPrices(22e-6, 4e-6, 20e-6, "start", 0.75, 1.35)
+
+    def off(logs: Floats) -> float:
+        host = replace(start, operation=math.exp(logs[0]), view=math.exp(logs[1]))
+        ratios = [_predicted(row, host)[0] / row.seconds for _, row in kinds.iterrows()]
+        return float(np.abs(np.log(ratios)).sum())
+
+    # Stages of one kind on one device weigh as their median.
+    kind = [name for name in stages if name not in ("source", "where", "date", "seconds")]
+    kinds = stages.groupby(kind, as_index=False)["seconds"].median()
+    best = minimize(off, np.log([start.operation, start.view]), method="Nelder-Mead").x
+    return replace(start, operation=math.exp(best[0]), view=math.exp(best[1]))
+
+
+def _predicted(row: pd.Series, host: HostPrices | None) -> tuple[float, float, float]:
+    """Return the seconds of a stage or of a whole reduce, and their interval."""
+    hook = hook_of(row.implementation, row.scheme)
+    assert hook is not None
+    found = []
+    for tensors in _parts(row.model, int(row["rank"]), row.density, hook.overlap != "after"):
+        found += [one for one in stage_costs(hook, tensors, _device(row.device, host)) if _counts(row, one)]
+    low, high = sum(one.low for one in found), sum(one.high for one in found)
+    return sum(one.seconds for one in found), low, high
+
+
+def _counts(row: pd.Series, one: StageCost) -> bool:
+    """Return whether a stage is in a row; scaling by the norm, which waits for others, is in none of GPUs."""
+    if row.stage != "all":
+        return (one.stage, one.when) == (row.stage, row.when)
+    return row.device == "cpu" or one.stage != "select"
+
+
+def _device(name: str, host: HostPrices | None) -> DeviceProfile:
+    if name == "cpu":
+        return replace(load_device("cpu-torch2.13"), memory_bandwidth=BANDWIDTHS[name])
+    return DeviceProfile(name, name, "logs", BANDWIDTHS[name], {"none": KernelMethod(0, 0, "none")}, host=host)
+
+
+@cache
+def _parts(model: str, rank: int, density: float, bucketed: bool) -> list[HookedTensors]:
+    """Return the tensors of a model, in the buckets of DDP or all in one."""
+    whole = hooked_shapes(_shapes(model), rank)
+    whole = whole._replace(kept=density * whole.kept)
+    if not bucketed:
+        return [whole]
+    sizes = whole.sizes
+    parts = cut(sizes.astype(int).tolist(), 4.0, FIRST_BUCKET_MIB * 2.0**20, BUCKET_MIB * 2.0**20)
+    return [
+        HookedTensors(sizes[one], whole.sides[one], whole.matrices[one], density * float(sizes[one].sum()), 1, rank)
+        for one in parts
+    ]
+
+
+def _shapes(model: str) -> list[tuple[int, ...]]:
+    """Return the shapes of a model's tensors; of ResNet-50 and VGG-16 with batch norms, for CIFAR-10, as well."""
+    if model == "resnet50-cifar":
+        *rest, _, _ = (one.shape for one in load_model("resnet50").layers)
+        return [*rest, (10, 2048), (10,)]
+    if model == "vgg16-cifar":
+        widths = (3, 64, 64, 128, 128, 256, 256, 256, 512, 512, 512, 512, 512, 512)
+        convolutions = [(b, a, 3, 3) for a, b in pairwise(widths)]
+        return [one for shape in convolutions for one in (shape, *3 * [shape[:1]])] + [(10, 512), (10,)]
+    return [one.shape for one in load_model(model).layers]
+
+
+def error_quantiles(errors: Floats) -> dict[str, float]:
+    """Return median, 90 % quantile and maximum of absolute errors."""
+    off = np.abs(errors)
+    return {"median": float(np.median(off)), "p90": float(np.quantile(off, 0.9)), "worst": float(off.max())}

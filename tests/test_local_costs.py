@@ -1,0 +1,117 @@
+"""Local costs: counts of operations, prices, defaults, overlap, and what is said of them; through commands."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from commands import did, refused
+from simnet import load
+from simnet.cost_models.costs.devices import DeviceProfile, HostPrices, KernelMethod
+from simnet.cost_models.costs.hooks import Hook, HookedTensors, HookOperations, stage_costs
+
+QUESTION = ("--workers", "8", "--model", "resnet50", "--bandwidth", "3Gbit/s", "--latency", "30us")
+
+
+def shown(*names: str) -> dict[str, Any]:
+    """Return the JSON answer of ``simnet show`` for names."""
+    found: dict[str, Any] = json.loads(did("show", *names, "--json").stdout)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("scheme", "implementation", "operations", "views", "waits"),
+    [
+        # Counted by a dispatcher on ResNet-50, 161 tensors of which 54 are matrices, in 5 buckets.
+        ("fp16", "torch", 15, 0, 0),
+        ("powersgd:rank=1", "torch", 515, 1295, 5),
+        ("powersgd:rank=2", "torch", 1163, 1511, 5),
+        ("powersgd:rank=4", "torch", 407, 1187, 5),
+        ("powersgd:rank=1", "torch-1.8", 623, 1027, 5),
+        ("powersgd:rank=4", "torch-1.8", 2891, 1675, 5),
+        ("powersgd:rank=2", "torch-1.9", 1163, 1457, 5),
+        ("powersgd:rank=4", "torch-1.11", 2459, 1889, 5),
+        ("powersgd:rank=4", "torch-2.4", 407, 1187, 5),
+        ("dense", "gradient-compression", 323, 644, 0),
+        ("powersgd:rank=1", "gradient-compression", 1027, 2152, 0),
+        ("powersgd:rank=2", "gradient-compression", 1513, 2260, 0),
+    ],
+)
+def test_operations_are_those_counted_on_resnet50(
+    scheme: str, implementation: str, operations: int, views: int, waits: int
+) -> None:
+    total = shown(scheme, "resnet50", implementation)["rows"][-1]
+    assert (total["operations"], total["views"], total["waits"]) == (operations, views, waits)
+
+
+@pytest.mark.parametrize(
+    ("rank", "release", "least_ms", "most_ms"),
+    # Predicted from the counts by others: 16.5, 32 and 62 ms up to 1.11, 23 ms from 1.12 on.
+    [(1, "1.10", 16, 18), (2, "1.10", 31, 33), (4, "1.10", 60, 64), (4, "1.12", 19, 27)],
+)
+def test_powersgd_takes_what_its_operations_take_on_a_host_of_2020(
+    rank: int, release: str, least_ms: float, most_ms: float
+) -> None:
+    found = shown(f"powersgd:rank={rank}", "resnet50", "v100-torch2.6", f"torch-{release}")["rows"][-1]
+    assert least_ms < 1e3 * found["local_s"] < most_ms
+    assert found["local_low_s"] < found["local_s"] < found["local_high_s"]
+
+
+def test_a_loop_takes_its_launches_or_its_bytes_whichever_is_longer() -> None:
+    row = HookOperations("encode", "before", "tensor", operations=2, views=3, bytes=8)
+    hook = Hook("own", "own", ((), (999,)), "after", (), (row,), "counted", "made up")
+    host = HostPrices(operation=10e-6, view=1e-6, sync=0.0, source="made up")
+    device = DeviceProfile("toy", "toy", "made up", 1e9, {"none": KernelMethod(0, 0, "made up")}, host=host)
+    small = HookedTensors(_array(10, 10), _array(10, 10), _array(0, 0) > 0, 1.0, 2)
+    assert stage_costs(hook, small, device)[0].seconds == pytest.approx(2 * (2 * 10e-6 + 3 * 1e-6))
+    large = HookedTensors(_array(1e6, 10), _array(1e6, 10), _array(0, 0) > 0, 1.0, 2)
+    assert stage_costs(hook, large, device)[0].seconds == pytest.approx(8.0 * 1_000_010 / 1e9)
+
+
+def _array(*values: float) -> Any:
+    return np.array(values, dtype=np.float64)
+
+
+@pytest.mark.parametrize(("stack", "implementation"), [("ideal", "fused"), ("tcp", "fused"), ("nccl", "framework")])
+def test_frameworks_run_schemes_by_default_on_the_stacks_of_pytorch(stack: str, implementation: str) -> None:
+    assert load("base", stack=stack).config.job.implementation == implementation
+
+
+def test_a_blocking_hook_hides_nothing_and_says_its_share_of_computing() -> None:
+    line = ("step", *QUESTION, "--stack", "nccl", "--schemes", "powersgd,dense", "--set", "job.iterations=3")
+    found = json.loads(did(*line, "--json").stdout)
+    row = next(one for one in found["rows"] if one["policy"] == "powersgd")
+    local = shown("powersgd", "resnet50")["rows"][-1]["local_s"]
+    assert row["select_s"] + row["merge_s"] == pytest.approx(local, rel=1e-6)
+    assert row["total_s"] == pytest.approx(row["compute_s"] + local + row["messages_s"], rel=1e-6)
+    assert "compressing by powersgd takes" in found["assumed"]
+
+
+def test_kernels_alone_are_said_with_what_a_framework_takes() -> None:
+    found = json.loads(did("choose", *QUESTION, "--schemes", "powersgd,dense", "--json").stdout)
+    assert "kernels alone (torch takes" in found["assumed"]
+
+
+def test_a_scheme_without_counts_is_unknown_rather_than_free() -> None:
+    line = ("choose", *QUESTION, "--stack", "nccl", "--schemes", "demo,dense", "--json")
+    assert "those of demo unknown: kernels alone" in json.loads(did(*line).stdout)["assumed"]
+
+
+@pytest.mark.parametrize(
+    ("implementation", "stack", "why"),
+    [
+        ("torch-1.5", "nccl", "torch-1.5 has no powersgd; it is counted in releases 1.8 to 1.8 and 1.9 to 1.11"),
+        ("plain", "nccl", "plain has no powersgd; it has"),
+        ("troch", "nccl", "there is no implementation 'troch': did you mean 'torch'?"),
+        ("torch", "mpich", "torch exchanges powersgd over nccl and gloo, not over mpich"),
+        ("torch-x.y", "nccl", "there is no implementation 'torch-x.y'"),
+    ],
+)
+def test_an_implementation_that_cannot_be_is_refused_in_one_line(implementation: str, stack: str, why: str) -> None:
+    asked = ("--schemes", "powersgd", "--set", f"job.implementation={implementation}")
+    error = refused("choose", *QUESTION, "--stack", stack, *asked)
+    assert why in error
+    assert error.count("\n") <= 1
