@@ -21,6 +21,7 @@ RUN_ELSEWHERE = {"interchange.md": "test_interchange_cli.py"}
 """Pages whose commands another test runs, which also looks at what comes out."""
 
 SLOW = {
+    "choose --network dgx-h100 --workers 16 --model gpt2",
     "choose fluctuating_wan",
     "choose local_steps_wan --grid strategy.period=20,100,500",
     "reproduce",

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from simnet.base import units
+from simnet.base.errors import InputError
 from simnet.base.units import determined, finite, format_bandwidth, format_seconds
 from simnet.cost_models.evidence.conditions import Evidence
 from simnet.policies import Fixed, density_at
@@ -13,6 +14,7 @@ from simnet.report import run_setup, wording
 from simnet.report.cost_summary import throughput
 from simnet.report.paired import START_COLUMNS
 from simnet.report.summary import Summary, percent, table_columns, three_digits
+from simnet.scenario.settings import link_key
 from simnet.studies.assumptions import FORMATS, assumed_text
 from simnet.studies.choosing.closed_forms import Flip
 from simnet.studies.choosing.forecast import Gain, JobForecast
@@ -197,10 +199,16 @@ def _side_text(word: str, flips: Sequence[Flip]) -> str:
 
 
 def _next_text(found: Ranking) -> str:
-    if found.loaded.config.network.topology.choice[0] == "star" and found.flips is not None:
+    kind, topology = found.loaded.config.network.topology.choice
+    if kind == "star" and found.flips is not None:
         return "--grid bandwidth=1:100Gbit/s:9:log   where the answer flips"
-    sampled = any(not row.complete for row in found.rows)
-    return "--exact   simulates all iterations" if sampled else "--grid bandwidth=1,10,100Gbit/s"
+    if any(not row.complete for row in found.rows):
+        return "--exact   simulates all iterations"
+    try:
+        link_key(kind, topology.arguments(), "bandwidth", "--grid")
+    except InputError:
+        return "--grid density=0.1%,1%,10%"
+    return "--grid bandwidth=1,10,100Gbit/s"
 
 
 def _notes(found: Ranking) -> list[str]:
