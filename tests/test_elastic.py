@@ -280,7 +280,7 @@ def test_scenarios_say_who_is_away_and_how_long_the_others_wait(tmp_path):
     (["job.absences=[{worker: 1, leaves: 2 s, notice: false}]"], "must be {continue: {after: ...}}"),
     (["job.deadline={after: 1 s, quantile: 50%}"], "deadline"),
     (["job.deadline={after: 1 s}", "job.barrier=false"], "takes deadline with barrier: true alone"),
-    (["job.churn={stay: 1 us, away: 1 us}"], "stay must be >= 0.001 s"),
+    (["job.churn={stay: 1 us, away: 1 us}"], "job.churn.stay: must be >= 0.001"),
     (["job.prices={currency: USD}"], "needs a price: device_hour or gigabyte"),
     (["job.deadline={quantile: 50%}", "job.compute={spread: 0}"], "is 0 s, as workers compute alike; give after"),
     (["job.deadline={after: 1 s}", "job.strategy={name: eager, period: 5}"], "needs all workers that sent it"),

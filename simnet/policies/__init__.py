@@ -3,7 +3,6 @@
 from simnet.policies.candidate import Candidate, check_distinct, closed_form
 from simnet.policies.protocol import (
     Adaptive,
-    Aggregate,
     Decision,
     Fixed,
     Flexible,
@@ -21,7 +20,6 @@ from simnet.policies.protocol import (
 
 __all__ = [
     "Adaptive",
-    "Aggregate",
     "Candidate",
     "Decision",
     "Fixed",

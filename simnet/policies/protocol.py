@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -182,9 +182,6 @@ class Fixed(OneStepOracle):
 _SHORT, _FOUND = 4.0, 16.0
 
 
-Aggregate: TypeAlias = Literal["worst", "mean", "median"]
-
-
 @dataclass(frozen=True)
 class Monitor:
     """Parameters of the link monitoring of a flexible policy.
@@ -192,7 +189,7 @@ class Monitor:
     Probes run beside the job, as ping and iperf would, between each worker and the next; they cost nothing. Where the
     network changes by iteration (`simnet.training.job.job.Job.stages`), they see the one in force.
 
-    Raises ValueError if a figure is negative or not finite, or `aggregate` is unknown.
+    Raises ValueError if a figure is negative or not finite.
 
     Parameters
     ----------
@@ -203,9 +200,6 @@ class Monitor:
     change : float
         Relative change of latency or bandwidth, against what the last decision was based on, beyond which the decision
         is taken again (10 % in the paper's talk).
-    aggregate : {"worst", "mean", "median"}
-        What of all pairs the closed forms see as alpha and 1/beta: the highest latency and lowest bandwidth, or the
-        mean or median of both.
     seed : int
         Seed of the noise.
     """
@@ -213,14 +207,13 @@ class Monitor:
     every: Seconds = 10.0
     noise: Spread = 0.0
     change: Factor = 0.1
-    aggregate: Aggregate = "worst"
     seed: int = 0
 
     def __post_init__(self) -> None:
         check_fields(self)
 
     def probe(self, context: PolicyContext) -> tuple[float, float]:
-        """Return latency [s] and bandwidth [byte/s] of the latest probe before `context`, over all worker pairs."""
+        """Return the highest latency [s] and lowest bandwidth [byte/s] of the latest probe before `context`."""
         if self.every > 0:
             number = math.floor(context.now / self.every)
             time = number * self.every
@@ -230,10 +223,7 @@ class Monitor:
         if self.noise:
             errors = stream(self.seed, "probe", number).normal(0.0, self.noise, size=(2, latency.size))
             latency, bandwidth = latency * np.exp(errors[0]), bandwidth * np.exp(errors[1])
-        if self.aggregate == "worst":
-            return float(latency.max()), float(bandwidth.min())
-        of = np.mean if self.aggregate == "mean" else np.median
-        return float(of(latency)), float(of(bandwidth))
+        return float(latency.max()), float(bandwidth.min())
 
     def departs(self, seen: tuple[float, float], basis: tuple[float, float]) -> bool:
         """Return whether the latency or the bandwidth differs from `basis` by more than the fraction `change`."""

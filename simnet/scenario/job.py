@@ -80,9 +80,6 @@ def build_job(
     with found.at("job", "overlap"):
         built_overlap = _build_overlap(overlap, source, found) if isinstance(overlap, schema.Overlap) else None
     local_steps = _local_steps(config, source, found)
-    churn = None
-    with found.at("job", "churn"):
-        churn = None if given.churn is None else given.churn.build()
     job = Job(
         source=source,
         iterations=int(given.iterations),
@@ -100,7 +97,7 @@ def build_job(
         strategy=local_steps,
         steps=steps,
         absences=[one.build() for one in given.absences or ()],
-        churn=churn,
+        churn=None if given.churn is None else given.churn.build(),
         optimizer=_optimizer_of(given),
         device_memory=_device_memory(given, device, found),
     )

@@ -10,17 +10,7 @@ from pydantic import Field, SerializeAsAny, Tag
 from simnet.base.quantities import Duration, Factor, PositiveShare, Rate, Seconds
 from simnet.network import weather
 from simnet.scenario.fields import File
-from simnet.scenario.parts import (
-    STREAM,
-    Kinds,
-    Part,
-    configures,
-    either,
-    exactly_one,
-    field_names,
-    given_fields,
-    kinds,
-)
+from simnet.scenario.parts import STREAM, Kinds, Part, configures, either, exactly_one, field_names, given_fields, kinds
 
 Q = TypeVar("Q", bound=float)
 

@@ -7,9 +7,10 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
+from annotated_types import Ge
 from numpy.typing import NDArray
 
 from simnet import sparsifier_models
@@ -353,7 +354,7 @@ def fit_to_network(candidate: Candidate, job: Job) -> Candidate:
 # Iterations whose computing a quantile is of, at most.
 _DRAWN = 200
 _FLOAT = 4.0
-_SHORTEST = 1e-3
+_Time: TypeAlias = Annotated[Duration, Ge(1e-3)]
 
 
 class Absence(NamedTuple):
@@ -369,8 +370,6 @@ class Absence(NamedTuple):
 class Churn:
     """Workers that leave and return at random, independently, after exponentially distributed times.
 
-    Raises ValueError if a time is not >= 1 ms and finite.
-
     Parameters
     ----------
     stay, away : float
@@ -379,14 +378,9 @@ class Churn:
         Whether it finishes the iteration that is under way.
     """
 
-    stay: Duration
-    away: Duration
+    stay: _Time
+    away: _Time
     notice: bool = True
-
-    def __post_init__(self) -> None:
-        for name in ("stay", "away"):
-            if not _SHORTEST <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be >= {_SHORTEST:g} s and finite, got {getattr(self, name):g} s")
 
     def absences(self, seed: int, worker: int) -> Iterator[Absence]:
         """Yield a worker's absences, endlessly, from the worker's own random stream."""
