@@ -9,8 +9,8 @@ from looping import each
 from simnet import sparsifier_models, topologies
 from simnet.cost_models.costs.devices import load_device
 from simnet.network import Network
-from simnet.studies.choosing.choices import usual_exchanges
 from simnet.studies.choosing.closed_forms import OperatingPoint, by_closed_form, fastest_by_form
+from simnet.studies.choosing.forecast import usual_exchanges
 from simnet.validate.published import table_vi
 
 IDEAL = load_device("ideal")

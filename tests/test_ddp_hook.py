@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from commands import on_ranks
-from simnet.studies.choosing.choices import usual_exchanges
+from simnet.studies.choosing.forecast import usual_exchanges
 from simnet.studies.choosing.policy import entry
 from simnet.studies.choosing.policy_file import CellEdges, PolicyTable
 from tables import made_table

@@ -37,7 +37,7 @@ from simnet.sparsifier_models.codes import (
 from simnet.sparsifier_models.conformance import check
 from simnet.sparsifier_models.selection import top_k
 from simnet.sparsifier_models.wire import Wire
-from simnet.studies.job_notes import with_codes
+from simnet.studies.assumptions import with_codes
 
 EXACT = "float32"
 ADDED_UP = {"float32", "float16", "bfloat16"}

@@ -45,7 +45,7 @@ from simnet.report.summary import Summary, interval_text, percent, table_columns
 from simnet.report.wording import TIED, listed
 from simnet.scenario import Run, Scenario
 from simnet.studies import assumptions
-from simnet.studies.job_notes import computing_told, costs_told, sample_warnings
+from simnet.studies.assumptions import computing_told, costs_told, sample_warnings
 from simnet.studies.job_totals import JobTotal, computing_factors, evidence_of_job, judged, messages_of, total_of
 from simnet.studies.options import refuse_sharding
 from simnet.studies.utilisation import (

@@ -33,8 +33,7 @@ from simnet.scenario import Run, Scenario
 from simnet.scenario.resolve import candidate
 from simnet.scenario.runner import request
 from simnet.scenario.topology_parts import cluster_file
-from simnet.studies.assumptions import assumed, assumed_text, overlap_assumed
-from simnet.studies.job_notes import sample_warnings, with_codes
+from simnet.studies.assumptions import assumed, assumed_text, overlap_assumed, sample_warnings, with_codes
 from simnet.studies.job_totals import judgement, ranges_of, rivals
 from simnet.training.job.checkpoint import EVERY, Checkpoint
 from simnet.training.job.job import Job, LocalSteps, create_sparsifier, gradient_buckets, job_buckets

@@ -15,8 +15,8 @@ from simnet.verbs.request import Overrides, Words, set_texts, verb, word_list
 
 if TYPE_CHECKING:
     from simnet.scenario import Scenario
-    from simnet.studies.collective_text import CollectiveAsked
     from simnet.studies.exporting import Exported
+    from simnet.studies.timed_collectives import CollectiveAsked
 
 _ENDINGS = {".goal": "goal", ".csv": "csv", ".xml": "simgrid", ".npz": "trace"}
 _PARTS = {
@@ -63,7 +63,7 @@ def convert(
         If something cannot be read, written or expressed.
     """
     from simnet.studies import trace_files
-    from simnet.studies.collective_text import collective_asked
+    from simnet.studies.timed_collectives import collective_asked
 
     out, chosen = Path(target), _parts(part)
     of_trace = trace_files.is_trace(source)

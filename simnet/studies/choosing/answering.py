@@ -15,11 +15,10 @@ from simnet.report.cost_summary import throughput
 from simnet.report.paired import START_COLUMNS
 from simnet.report.summary import Summary, percent, table_columns, three_digits
 from simnet.scenario.settings import link_key
-from simnet.studies.assumptions import FORMATS, assumed_text
+from simnet.studies.assumptions import FORMATS, assumed_text, computing_told, costs_told, sample_warnings
 from simnet.studies.choosing.closed_forms import Flip
 from simnet.studies.choosing.forecast import Gain, JobForecast
 from simnet.studies.choosing.ranking import Ranking
-from simnet.studies.job_notes import computing_told, costs_told, sample_warnings
 
 COLUMNS = table_columns("choose")
 """Columns of the table."""

@@ -25,8 +25,7 @@ from simnet.network.stack import name_of
 from simnet.policies import Candidate, closed_form
 from simnet.scenario import Run, Scenario
 from simnet.studies.assumptions import is_large
-from simnet.studies.choosing.choices import exchange_kind, same_exchange, usual_exchanges
-from simnet.studies.choosing.forecast import WholeJob
+from simnet.studies.choosing.forecast import WholeJob, exchange_kind, same_exchange, usual_exchanges
 from simnet.studies.choosing.whole_job import decide_job
 from simnet.training.job.job import Job, job_buckets, job_overlap
 

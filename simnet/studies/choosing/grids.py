@@ -28,8 +28,8 @@ from simnet.report.wording import lead_text, listed
 from simnet.studies.assumptions import assumed_text
 from simnet.studies.choosing import whole_job
 from simnet.studies.choosing.answering import evidence_text
-from simnet.studies.choosing.choices import exchange_kind
 from simnet.studies.choosing.closed_forms import AGREE, QUANTITIES, ClosedForms, closed_forms
+from simnet.studies.choosing.forecast import exchange_kind
 from simnet.studies.choosing.policy import make, table_of_map
 from simnet.studies.choosing.ranking import Ranking, load_job, rank
 from simnet.studies.fastest_map import MapAxis, draw_fastest

@@ -22,8 +22,8 @@ from simnet.base.progress import track_progress
 from simnet.policies import Candidate, moo
 from simnet.scenario import Scenario
 from simnet.sparsifier_models.two_level import PREFIX
-from simnet.studies.choosing.choices import exchange_kind
 from simnet.studies.choosing.closed_forms import ClosedForms, by_closed_form
+from simnet.studies.choosing.forecast import exchange_kind
 from simnet.studies.choosing.policy_file import CellEdges, MadeFor, PolicyTable, TableEntry
 from simnet.traces.source import tensor_options
 from simnet.training.job.job import Job

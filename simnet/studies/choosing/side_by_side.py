@@ -19,8 +19,7 @@ from simnet.report.wording import lead_text, listed
 from simnet.scenario import Run, Scenario
 from simnet.studies.assumptions import assumed_text
 from simnet.studies.choosing.answering import COLUMNS, evidence_text, ranking_summary, to_best_text
-from simnet.studies.choosing.memory_filter import held_on_job
-from simnet.studies.choosing.ranking import Load, rank
+from simnet.studies.choosing.ranking import Load, held_on_job, rank
 from simnet.studies.job_totals import JobTotal, computing_factors, evidence_of_job, judged, messages_of, total_of
 from simnet.training.job.local_steps import start_strategy
 from simnet.training.job.running import run_policy

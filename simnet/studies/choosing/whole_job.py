@@ -37,8 +37,18 @@ from simnet.policies import (
 from simnet.policies.moo import Moo
 from simnet.scenario import Run, Scenario
 from simnet.scenario.resolve import candidate
-from simnet.studies.choosing.choices import Kind, exchange_kind, same_exchange, usual_exchanges
-from simnet.studies.choosing.forecast import PAIRED, Gain, JobForecast, WholeJob, error_between, leading_iterations
+from simnet.studies.choosing.forecast import (
+    PAIRED,
+    Gain,
+    JobForecast,
+    Kind,
+    WholeJob,
+    error_between,
+    exchange_kind,
+    leading_iterations,
+    same_exchange,
+    usual_exchanges,
+)
 from simnet.training.job.job import Job, fit_to_network, job_overlap
 from simnet.training.job.record import TRAIN
 from simnet.training.job.running import ColocatedJob, run_policy

@@ -17,9 +17,8 @@ from simnet.report import summary as summaries
 from simnet.report.drawing import Plot
 from simnet.report.paired import START_COLUMNS
 from simnet.report.table_figure import draw_table
-from simnet.studies.assumptions import logic_text
+from simnet.studies.assumptions import computing_told, logic_text
 from simnet.studies.fastest_map import MapAxis, draw_fastest
-from simnet.studies.job_notes import computing_told
 from simnet.studies.sweeping.grid import AxisColumn
 
 if TYPE_CHECKING:

@@ -43,7 +43,7 @@ from simnet.report.run_summary import (
 from simnet.scenario import Run, Scenario
 from simnet.scenario.finding import Source
 from simnet.scenario.runner import Request, identity, request, run_here
-from simnet.studies.job_notes import sample_warnings
+from simnet.studies.assumptions import sample_warnings
 from simnet.studies.job_totals import judgement, ranges_of, rivals
 from simnet.studies.sweeping.answer import GridAnswer, compared_policies, grid_answer
 from simnet.studies.sweeping.grid import AxisColumn, GridAxis, GridCell
