@@ -165,7 +165,7 @@ def drawn():
 
 def test_figures_are_well_formed_and_undated(drawn):
     _, plots = drawn
-    assert [plot.name for plot in plots] == ["iteration_time", "cumulative_time", "breakdown", "choices"]
+    assert [plot.name for plot in plots] == ["iteration_time", "breakdown", "choices"]
     for plot in plots:
         assert plot.png.startswith(b"\x89PNG\r\n")
         assert not re.search(rb"Software|tEXt|20\d\d-\d\d-\d\d", plot.png)

@@ -33,7 +33,7 @@ from simnet.training.job.checkpoint import RowTable
 
 PHASES = ("compute", "select", "communicate", "wait")
 LOCK = "name: made up\nseed: 7\n"
-FIGURES = {f"figures/{name}.{kind}" for name in ("iteration_time", "cumulative_time", "breakdown", "choices")
+FIGURES = {f"figures/{name}.{kind}" for name in ("iteration_time", "breakdown", "choices")
            for kind in ("png", "svg")}  # fmt: skip
 TABLES = {"summary.json", "timeline.json", "scenario.lock.yaml", "iterations.csv",
           "iterations.parquet", "workers.parquet", "spans.parquet", "messages.parquet"}  # fmt: skip

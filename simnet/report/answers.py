@@ -435,5 +435,5 @@ def _plots(summary: RunSummary, results: Mapping[str, PolicyResult]) -> dict[str
         return found
 
     trained = ["learning"] if known_of(summary, "learning") else []
-    names = [*trained, "iteration_time", "cumulative_time", "breakdown", "choices"]
+    names = [*trained, "iteration_time", "breakdown", "choices"]
     return {name: partial(draw, name) for name in names}

@@ -58,7 +58,7 @@ def render(
 ) -> list[Plot]:
     """Return the figures of a run as plots; with `names`, only those figures."""
     drawn: dict[str, Callable[[], Figure]] = {
-        one.__name__: partial(one, iterations, bound) for one in (iteration_time, cumulative_time, breakdown, choices)
+        one.__name__: partial(one, iterations, bound) for one in (iteration_time, breakdown, choices)
     }
     if "accuracy" in iterations:
         drawn = {"learning": partial(learning, iterations, bound), **drawn}
@@ -87,48 +87,6 @@ def iteration_time(iterations: pd.DataFrame, bound: str | None = None) -> Figure
         _draw_network((middle, bottom), shown, label, last)
         figure.align_ylabels()
         _legend_above(figure, _legend_handles(looks))
-    return figure
-
-
-def cumulative_time(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
-    """Draw each policy's simulated time against iterations done, and its lag behind the reference policy.
-
-    The reference is the bound or, if it did not run, the fastest policy. Exploration counts in the next iteration.
-    """
-    iterations = with_exploration(iterations)
-    with canvas(9.2, 3.6, 1, 2) as (figure, (left, right)):
-        looks, frames = policy_looks(iterations["policy"], bound), _by_policy(iterations)
-        ends = {policy: _elapsed_time(frame) for policy, frame in frames.items()}
-        # One that ended early is not the fastest.
-        ranking = sorted(ends, key=lambda policy: (-len(ends[policy]), float(ends[policy][-1]), policy != bound))
-        reference = bound if bound in ends else ranking[0]
-        name, factor = unit(max(float(end[-1]) for end in ends.values()), HOURS)
-        behind = {
-            policy: np.subtract(*(one[: min(len(end), len(ends[reference]))] for one in (end, ends[reference])))
-            for policy, end in ends.items()
-        }
-        near = [lag for policy, lag in behind.items() if ends[policy][-1] <= _FAR * ends[ranking[0]][-1]]
-        least, most = min(float(lag.min()) for lag in near), max(float(lag.max()) for lag in near)
-        if most <= 0:
-            most = max(float(lag.max()) for lag in behind.values())
-        lag_name, lag_factor = unit(max(most, -least), HOURS)
-        for policy, end in ends.items():
-            drawn, also = (
-                np.unique(np.linspace(0, len(one) - 1, 2 * _BINS).astype(np.intp)) for one in (end, behind[policy])
-            )
-            left.plot(drawn + 1, end[drawn] / factor, **looks[policy])
-            right.plot(also + 1, behind[policy][also] / lag_factor, **looks[policy])
-        left.set_ylabel(f"simulated time [{name}]")
-        right.set_ylabel(f"behind {short(reference)} [{lag_name}]")
-        left.set_ylim(bottom=0)
-        if most > least:
-            margin = 0.05 * (most - least) / lag_factor
-            right.set_ylim(least / lag_factor - margin, most / lag_factor + margin)
-        _label_iterations(left, right)
-        # From the slowest down, as the lines end.
-        totals = {policy: f"{short(policy)}\n{format_seconds(float(ends[policy][-1]))}" for policy in reversed(ranking)}
-        figure.set_figheight(max(figure.get_figheight(), 0.26 * len(looks)))
-        figure.legend(handles=_legend_handles(looks, totals), loc="outside right upper", labelspacing=0.9)
     return figure
 
 
@@ -211,7 +169,8 @@ def learning(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
         grid[1][0].set_xlabel(f"simulated time [{name}]")
         if iterations["accuracy"].notna().any() and max(totals) > _WIDE * min(totals):
             grid[1][0].set_xscale("log")
-        _label_iterations(grid[1][1])
+        grid[1][1].set_xlabel("iterations done")
+        grid[1][1].xaxis.set_major_locator(MaxNLocator(6, integer=True))
         _legend_above(figure, _legend_handles(looks))
     return figure
 
@@ -221,12 +180,6 @@ def _label_policies(axes: Axes, policies: Collection[str], bound: str | None) ->
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
     axes.spines["left"].set_visible(False)
-
-
-def _label_iterations(*axes: Axes) -> None:
-    for one in axes:
-        one.set_xlabel("iterations done")
-        one.xaxis.set_major_locator(MaxNLocator(6, integer=True))
 
 
 def _by_policy(iterations: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -332,11 +285,10 @@ def _draw_network(axes: tuple[Axes, Axes], iterations: pd.DataFrame, label: str,
     axes[1].set_xlim(float(iterations["x"].min()), last)
 
 
-def _legend_handles(looks: Mapping[str, Mapping[str, Any]], labels: Mapping[str, str] | None = None) -> list[Line2D]:
-    labels = labels or {policy: short(policy) for policy in looks}
+def _legend_handles(looks: Mapping[str, Mapping[str, Any]]) -> list[Line2D]:
     return [
-        Line2D([], [], color=looks[policy]["color"], linestyle=looks[policy]["linestyle"], label=label)
-        for policy, label in labels.items()
+        Line2D([], [], color=look["color"], linestyle=look["linestyle"], label=short(policy))
+        for policy, look in looks.items()
     ]
 
 
