@@ -14,8 +14,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from simnet.base.arrays import Floats
-from simnet.base.checks import check_int
-from simnet.base.quantities import Count, Density, Factor, Iterations, Seconds, Size, Spread, check_bounds, check_fields
+from simnet.base.quantities import Count, Density, Factor, Iterations, Seconds, Size, Spread, check_fields
 from simnet.base.rng import stream
 from simnet.collectives import allreduce_ring
 from simnet.cost_models.costs.devices import DeviceProfile, load_device
@@ -240,6 +239,7 @@ def probe_pairs(network: Network, placement: Sequence[int], time: float) -> tupl
     return latency, bandwidth
 
 
+@dataclass(eq=False)
 class Flexible:
     """The arg-min of the closed forms at the latency and bandwidth last probed (Eqn 5 of the AR-Topk paper).
 
@@ -265,19 +265,15 @@ class Flexible:
         How many of each length they send then, >= 1.
     """
 
-    def __init__(
-        self,
-        candidates: Sequence[Candidate],
-        monitor: Monitor | None = None,
-        decide_every: Count = 1,
-        probe_bytes: Size = 0.0,
-        probe_times: Count = 5,
-    ) -> None:
-        self.candidates = check_distinct(candidates)
-        self.monitor = monitor or Monitor()
-        self.decide_every = check_int(decide_every, "decide_every", 1)
-        self.probe_bytes = check_bounds(probe_bytes, Size, "probe_bytes")
-        self.probe_times = check_int(probe_times, "probe_times", 1)
+    candidates: Sequence[Candidate]
+    monitor: Monitor = Monitor()
+    decide_every: Count = 1
+    probe_bytes: Size = 0.0
+    probe_times: Count = 5
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        self.candidates = check_distinct(self.candidates)
         self._costs = [closed_form(candidate) for candidate in self.candidates]
         self._probe: Schedule | None = None
         self.reset()

@@ -274,6 +274,12 @@ def _content_hash(content: object) -> str:
 
 _TEXTS = ("policy", "device", "evidence", "computing", "warning", "status", "choice", "message")
 _WHOLE = ("iterations", "steady_from", "total_bytes_sent_B", "inner_steps", "switch_count", "iterations_to_target")
+_KINDS = {
+    **dict.fromkeys(_TEXTS, "str"),
+    **dict.fromkeys(_WHOLE, "Int64"),
+    **dict.fromkeys(("wins", "tied"), "bool"),
+    **dict.fromkeys(("first_to_target", "barrier", "overlapped"), "boolean"),
+}
 
 FILES = FileSet("sweep", RESULTS, "sweep.json")
 """Files of a sweep, without cell files and the scenario's input files."""
@@ -306,18 +312,8 @@ def sweep_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[AxisColumn]
     """Return rows as a data frame; missing values are empty texts or NaN."""
     starts = [name for name in START_COLUMNS if any(name in row for row in rows)]
     table = pd.DataFrame(list(rows), columns=["cell", *(column.name for column in columns), *COLUMNS, *starts])
-    for name in COLUMNS:
-        if name in _TEXTS:
-            table[name] = table[name].fillna("").astype(str)
-        elif name in _WHOLE:
-            table[name] = pd.array([row[name] for row in rows], dtype="Int64")
-        elif name in ("wins", "tied"):
-            table[name] = table[name].astype(bool)
-        elif name in ("first_to_target", "barrier", "overlapped"):
-            table[name] = pd.array([row[name] for row in rows], dtype="boolean")
-        else:
-            table[name] = table[name].astype("float64")
-    return table
+    table = table.fillna(dict.fromkeys(_TEXTS, ""))
+    return table.astype(dict.fromkeys(COLUMNS, "float64") | _KINDS)
 
 
 def write_sweep(
