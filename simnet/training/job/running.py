@@ -149,10 +149,6 @@ def _run_steps(job: Job, name: str, policy: Policy, given: RunOptions) -> Genera
         keeps_log=checkpoint is not None,
     )  # fmt: skip
     if colocated:
-        if len(job.stages) > 1:
-            raise ValueError("jobs that share a network need one that is a function of time, not of iterations")
-        if not all(one.barrier for one in (job, *(other.job for other in colocated.values()))):
-            raise ValueError("jobs that share a network need a barrier before each iteration")
         _on_shared_clock(job, loop.run(given.progress), record, colocated)
     else:
         if checkpoint is not None and kept is not None:
