@@ -74,7 +74,7 @@ def test_the_answer_says_who_won_by_how_much_and_when_the_choice_changed():
 
 def test_the_answer_of_a_policy_alone_without_bound_and_of_one_iteration():
     assert said(AG=frame([2])) == ("AG: 2.00 s for 1 iteration.", "")
-    assert said(AG=frame([2]), B=frame([4], "ring"))[0] == "AG: 2.00 s for 1 iteration, 2x faster than B (4.00 s)."
+    assert said(AG=frame([2]), B=frame([4], "ring"))[0] == "AG: 2.00 s for 1 iteration, 2.00x faster than B (4.00 s)."
 
 
 def test_the_answer_when_only_the_bound_ran():
