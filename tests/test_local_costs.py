@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -115,3 +116,43 @@ def test_an_implementation_that_cannot_be_is_refused_in_one_line(implementation:
     error = refused("choose", *QUESTION, "--stack", stack, *asked)
     assert why in error
     assert error.count("\n") <= 1
+
+
+@pytest.mark.long
+def test_measured_local_costs_are_met_without_a_fit_to_a_scheme() -> None:
+    found = {one["part"]: one for one in json.loads(did("validate", "local", "--json").stdout)["rows"]}
+    whole, stages = found["whole reduces, GPUs"], found["their stages"]
+    assert whole["median"] <= 0.12
+    assert whole["p90"] <= 0.30
+    assert whole["worst"] <= 1.0
+    assert stages["median"] <= 0.25
+    assert 0.85 <= stages["inside"] <= 1
+    assert found["reduces at 10 Gbit/s"]["worst"] <= 0.25
+    assert found["their iterations"]["median"] <= 0.04
+    assert found["their iterations"]["p90"] <= 0.10
+    # A quantiser on a processor takes twice what bytes say; nothing is off by more.
+    assert found["whole hooks, processor"]["worst"] <= 1.01
+
+
+@pytest.mark.parametrize(("workers", "efficiency"), [(4, 0.875), (6, 0.872), (8, 0.683), (8, 0.786)])
+def test_efficiencies_of_powersgd_on_slow_links_are_inside_the_interval(
+    workers: int, efficiency: float, shared: Path
+) -> None:
+    """V100 with PyTorch 1.10, two in a node, 3 Gbit/s; batch and rank are not stated: 61 ms, rank 1."""
+    nodes = f"network.topology.multi_gpu_nodes.nodes={workers // 2}"
+    fields = ("job.implementation=torch-1.10", nodes, "job.compute.mean=61 ms", f"workers={workers}")
+    line = [word for one in fields for word in ("--set", one)]
+    case = shared / "cases" / "scenarios" / "powersgd_low_bandwidth.yaml"
+    found = json.loads(
+        did(
+            "step",
+            shared / "cases" / "scenarios" / "powersgd_low_bandwidth.yaml",
+            *line,
+            "--policies",
+            "powersgd1",
+            "--json",
+        ).stdout
+    )
+    (row,) = found["rows"]
+    assert row["compute_s"] / row["total_high_s"] < efficiency < row["compute_s"] / row["total_low_s"]
+    assert "compressing by powersgd1 takes 28 % of computing" in found["assumed"]

@@ -17,15 +17,22 @@ import pandas as pd
 from scipy.optimize import minimize
 
 from simnet.base.arrays import Floats
+from simnet.collectives import allreduce_ring
 from simnet.cost_models.costs.devices import DeviceProfile, HostPrices, KernelMethod, load_device
-from simnet.cost_models.costs.hooks import HookedTensors, StageCost, hook_of, stage_costs
+from simnet.cost_models.costs.hooks import Hook, HookedTensors, StageCost, hook_of, stage_costs
 from simnet.cost_models.costs.models import load_model
+from simnet.network import Network
+from simnet.topologies import star
 from simnet.training.job.local_costs import hooked_shapes
 from simnet.training.parallel.pytorch import BUCKET_MIB, FIRST_BUCKET_MIB, cut
 from simnet.validate.published import read_published
 
 BANDWIDTHS = {"V100": 804e9, "K80": 104e9, "other": 400e9, "cpu": 28e9}
 """Memory bandwidth of the devices [byte/s]; of the K80 and the unnamed GPU as their quantisers stream."""
+
+
+# Between machines of a cloud in one zone.
+_LATENCY, _BANDWIDTH = 50e-6, 1.25e9
 
 
 def local_cost_errors() -> pd.DataFrame:
@@ -62,13 +69,17 @@ def _fitted_prices(stages: pd.DataFrame) -> HostPrices:
 
 def _predicted(row: pd.Series, host: HostPrices | None) -> tuple[float, float, float]:
     """Return the seconds of a stage or of a whole reduce, and their interval."""
-    hook = hook_of(row.implementation, row.scheme)
-    assert hook is not None
-    found = []
+    hook, found = _hook(row), []
     for tensors in _parts(row.model, int(row["rank"]), row.density, hook.overlap != "after"):
         found += [one for one in stage_costs(hook, tensors, _device(row.device, host)) if _counts(row, one)]
     low, high = sum(one.low for one in found), sum(one.high for one in found)
     return sum(one.seconds for one in found), low, high
+
+
+def _hook(row: pd.Series) -> Hook:
+    hook = hook_of(row.implementation, row.scheme)
+    assert hook is not None
+    return hook
 
 
 def _counts(row: pd.Series, one: StageCost) -> bool:
@@ -109,6 +120,29 @@ def _shapes(model: str) -> list[tuple[int, ...]]:
         convolutions = [(b, a, 3, 3) for a, b in pairwise(widths)]
         return [one for shape in convolutions for one in (shape, *3 * [shape[:1]])] + [(10, 512), (10,)]
     return [one.shape for one in load_model(model).layers]
+
+
+def reducer_jobs() -> pd.DataFrame:
+    """Return reduces on two machines with a V100 each at 10 Gbit/s [s], messages included, as measured and predicted.
+
+    `iteration_error` is that of computing as measured with the reduce after it. A reduce exchanges one vector by a
+    ring; while it is under way the host launches what comes after it.
+    """
+    rows = read_published("reducer_jobs.csv").fillna({"density": 1.0})
+    others = read_published("local_costs.csv").fillna({"rank": 1, "density": 1.0, "when": ""})
+    others = others[~others.device.isin(["V100", "cpu"]) & (others.stage != "all")]
+    host, network = _fitted_prices(others), Network(star(2, _LATENCY, _BANDWIDTH), stack="nccl")
+    seconds = []
+    for _, row in rows.iterrows():
+        found = stage_costs(_hook(row), _parts(row.model, 1, row.density, False)[0], _device(row.device, host))
+        sent = network.time(allreduce_ring(row.workers, row.message_B)).finish
+        before, after = (sum(one.seconds for one in found if (one.when == "after") == late) for late in (False, True))
+        # The log of the dense reduce has one stage for both, the others wait in between.
+        seconds.append(before + (max(sent, after) if row.scheme == "dense" else sent + after))
+    rows = rows.assign(predicted=seconds)
+    error = rows.predicted / rows.reduce_s - 1
+    whole = (rows.predicted + rows.computing_s) / (rows.reduce_s + rows.computing_s) - 1
+    return rows.assign(error=error, iteration_error=whole)
 
 
 def error_quantiles(errors: Floats) -> dict[str, float]:
