@@ -79,10 +79,8 @@ class Round:
         self.phase = phase
         _refuse_first(self.src < 0, self.src, "src must be >= 0")
         _refuse_first(self.dst < 0, self.dst, "dst must be >= 0")
-        _refuse_first(~(np.isfinite(self.nbytes) & (self.nbytes >= 0)), self.nbytes, "nbytes must be finite and >= 0")
-        _refuse_first(~(np.isfinite(work) & (work >= 0)), work, "compute must be finite and >= 0")
-        _refuse_first(self.nbytes > MOST_BYTES, self.nbytes, f"nbytes must be <= {MOST_BYTES:g}")
-        _refuse_first(work > MOST_SECONDS, work, f"compute must be <= {MOST_SECONDS:g} s")
+        _refuse_outside(self.nbytes, "nbytes", MOST_BYTES)
+        _refuse_outside(work, "compute", MOST_SECONDS, " s")
         if (self.src == self.dst).any():
             message = int(np.argmax(self.src == self.dst))
             raise ValueError(f"rank {self.src[message]} sends to itself in message {message}")
@@ -430,7 +428,8 @@ def _integer_array(values: ArrayLike, name: str) -> Ranks:
     given = _one_dimensional(np.asarray(values), name)
     with np.errstate(invalid="ignore"):
         column = given.astype(np.int64)
-    _refuse_first(column != given, given, f"{name} must hold whole numbers")
+    if given.dtype != np.int64:
+        _refuse_first(column != given, given, f"{name} must hold whole numbers")
     column.flags.writeable = False
     return column
 
@@ -439,6 +438,13 @@ def _float_array(values: ArrayLike, name: str) -> Floats:
     column = _one_dimensional(np.array(values, dtype=np.float64), name)
     column.flags.writeable = False
     return column
+
+
+def _refuse_outside(given: Floats, name: str, most: float, unit: str = "") -> None:
+    """Raise ValueError with the first value that is not from 0 to `most`, if any."""
+    if not ((given >= 0) & (given <= most)).all():
+        _refuse_first(~(np.isfinite(given) & (given >= 0)), given, f"{name} must be finite and >= 0")
+        _refuse_first(given > most, given, f"{name} must be <= {most:g}{unit}")
 
 
 def _refuse_first(wrong: NDArray[np.bool_], given: NDArray[Any], requirement: str) -> None:

@@ -32,15 +32,18 @@ def estimated_work(program: Program, links: Links) -> float:
     n_messages = program.schedule.n_messages
     if n_messages >= _MANY:
         return n_messages
-    times, meetings = Counter(map(id, program.schedule.rounds)), 0
-    used = np.zeros(len(links.routes.links), dtype=bool)
-    for key, one in {id(one): one for one in program.schedule.rounds}.items():
-        table = links.routes.table(program.hosts[one.src], program.hosts[one.dst])
-        users = np.bincount(table[table >= 0], minlength=used.size)
-        used |= users > 0
-        meetings += times[key] * int((users * (users - 1)).sum())
-    changes = links.changes(np.flatnonzero(used), program.origin, float(program.schedule.bytes_sent().max(initial=0.0)))
-    return n_messages + _MEETING * meetings + _CHANGING * changes
+    if not n_messages:
+        return 0.0
+    times, rounds = Counter(map(id, program.schedule.rounds)), {id(one): one for one in program.schedule.rounds}
+    hosts = (program.hosts[np.concatenate([getattr(one, end) for one in rounds.values()])] for end in ("src", "dst"))
+    table, size = links.routes.table(*hosts), len(links.routes.links)
+    # A link of each round is a number of its own.
+    own = np.repeat(np.arange(len(rounds)), [len(one) for one in rounds.values()])[:, np.newaxis] * size + table
+    of_round, users = np.unique(own[table >= 0], return_counts=True)
+    meetings = (np.array([times[key] for key in rounds])[of_round // size] * users * (users - 1)).sum()
+    used = np.unique(of_round % size)
+    changes = links.changes(used, program.origin, float(program.schedule.bytes_sent().max(initial=0.0)))
+    return float(n_messages + _MEETING * meetings + _CHANGING * changes)
 
 
 # What all networks of this process have had done without the compiled event loop.

@@ -39,7 +39,7 @@ from simnet.sparsifier_models.exchange import (
     state_size,
     threshold_error,
 )
-from simnet.sparsifier_models.options import Options, checked_shapes, named_layers, named_shapes, option_values
+from simnet.sparsifier_models.options import Options, checked_shapes, named_shapes, option_values
 from simnet.sparsifier_models.selection import Values
 from simnet.sparsifier_models.steps import Step, in_order
 from simnet.sparsifier_models.traits import Cost, Traits
@@ -112,8 +112,9 @@ class Sparsifier(ABC):
         self.traits.codes.check(self.options)
         if self.options.indices in VARYING_CODES:
             self._set_traits(fixed_volume=False)
-        self.layers = named_layers(self.options.layers, self.parameters)
-        self.shapes = tuple(shape for _, shape in named_shapes(self.options.layers, self.parameters))
+        shapes = named_shapes(self.options.layers, self.parameters)
+        self.layers = tuple((name, math.prod(shape)) for name, shape in shapes)
+        self.shapes = tuple(shape for _, shape in shapes)
         self.true_shapes = checked_shapes(self.options.true_shapes, len(self.layers))
         self.iteration = 0
         self._residual: Any = None

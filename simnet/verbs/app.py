@@ -9,6 +9,7 @@ scenario take their help and panels from there, and ``**fields`` stands for all 
 from __future__ import annotations
 
 import functools
+import gc
 import inspect
 import os
 import re
@@ -82,6 +83,8 @@ _COMMON: Mapping[str, tuple[Any, str, tuple[str, ...]]] = {
 def main() -> None:
     """Run the command line of this process and exit; the entry point of the console script."""
     plain_warnings()
+    # Imports make many objects that stay, which the collector need not go through again and again.
+    gc.set_threshold(50_000, 50, 1000)
     with one_thread():
         raise SystemExit(run_line(sys.argv[1:]))
 

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from itertools import groupby
 from typing import NamedTuple
 
@@ -47,6 +48,11 @@ class TransformerShape(NamedTuple):
     tied: bool = False
 
 
+@cache
+def _layer_rows() -> list[dict[str, str]]:
+    return read_shipped_rows("data/layers.csv")
+
+
 def network_layers(network: str) -> tuple[Layer, ...]:
     """Return the parameter tensors of a network without size options, by name."""
     return transformer_layers(TransformerShape(network, 0, 0, 0, 0))
@@ -57,7 +63,7 @@ def transformer_layers(shape: TransformerShape) -> tuple[Layer, ...]:
     biases = dict(zip(("inputs biases", "output biases", "inside biases"), shape.biases, strict=True))
     conditions = {"": True, "untied": not shape.tied} | biases
     kind = "llama" if shape.kind in ("mistral", "qwen2") else shape.kind
-    rows = [row for row in read_shipped_rows("data/layers.csv") if row["network"] == kind and conditions[row["if"]]]
+    rows = [row for row in _layer_rows() if row["network"] == kind and conditions[row["if"]]]
     found: list[Layer] = []
     for in_block, group in groupby(rows, key=lambda row: "*" in row["tensor"]):
         part = [(row["tensor"], tuple(_side(one, shape) for one in row["shape"].split())) for row in group]
