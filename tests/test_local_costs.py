@@ -97,8 +97,8 @@ def test_kernels_alone_are_said_with_what_a_framework_takes() -> None:
 
 
 def test_a_scheme_without_counts_is_unknown_rather_than_free() -> None:
-    line = ("choose", *QUESTION, "--stack", "nccl", "--schemes", "demo,dense", "--json")
-    assert "those of demo unknown: kernels alone" in json.loads(did(*line).stdout)["assumed"]
+    line = ("choose", *QUESTION, "--stack", "nccl", "--schemes", "thc,dense", "--json")
+    assert "those of thc unknown: kernels alone" in json.loads(did(*line).stdout)["assumed"]
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_efficiencies_of_powersgd_on_slow_links_are_inside_the_interval(
     found = json.loads(
         did(
             "step",
-            shared / "cases" / "scenarios" / "powersgd_low_bandwidth.yaml",
+            case,
             *line,
             "--policies",
             "powersgd1",

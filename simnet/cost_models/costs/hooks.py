@@ -8,7 +8,9 @@ host for the device, B the device's memory bandwidth. a, b and s are `HostPrices
 entries cost what the device profile says.
 
 ``data/hook_operations.csv`` has the counts of one reduce: of an implementation and scheme, by stage, for each tensor,
-matrix, other tensor (`vector`), worker or other worker whose message is decoded, or once (`model`) in each bucket.
+matrix, other tensor (`vector`), shape of matrices, worker or other worker whose message is decoded, round of log P,
+part of a worker, or once (`model`) in each bucket. Copies to a host are methods of the device; numpy's work there is
+not counted.
 ``data/hosts.csv`` has prices of hosts.
 """
 
@@ -47,8 +49,9 @@ _STREAMS = {"gpu": (0.7, 1.4), "cpu": (0.5, 2.5)}
 class HookOperations(NamedTuple):
     """Operations of a stage for each `per`, and those `rank_...` for each rank of a factor.
 
-    `bytes` are read and written for each entry, `kept_bytes` for each that is kept; `own` are how many of which
-    method of the device, `of kept` entries or of all; a row counts at `ranks` from the first to the second.
+    `bytes` are read and written for each entry, `kept_bytes` for each that is kept; `own` are how often which
+    method of the device, of ``kept`` entries, of the ``part`` of a worker, or of all; a row counts at `ranks` from the
+    first to the second.
     """
 
     stage: str
@@ -102,6 +105,8 @@ class HookedTensors(NamedTuple):
             "matrix": self.sizes[self.matrices],
             "vector": self.sizes[~self.matrices],
             "shape": self._shape_sizes(),
+            "part": self.sizes.sum(keepdims=True) / self.workers,
+            "round": np.zeros((self.workers - 1).bit_length()),
         }
         return np.tile(of[what], {"": 1, "worker": self.workers, "other worker": self.workers - 1}[worker])
 
@@ -228,9 +233,10 @@ def _row_cost(row: HookOperations, tensors: HookedTensors, device: DeviceProfile
     slow, fast = _STREAMS["cpu" if is_processor(device) else "gpu"]
     low, high = both((host.low * launched, slow * streamed)), both((host.high * launched, fast * streamed))
     for times, method in row.own:
-        name, _, kept = method.partition(" of ")
+        name, _, part = method.partition(" of ")
+        of = {"": 1.0, "kept": share, "part": 1.0 / tensors.workers}[part]
         for size, same in zip(*np.unique(items, return_counts=True), strict=True):
-            call = DeviceOp(name, float(size) * (share if kept else 1.0), share=share)
+            call = DeviceOp(name, float(size) * of, share=share)
             one, least, most = (times * float(same) * price for price in _own_price(call, device, host))
             seconds, low, high = seconds + one, low + least, high + most
         operations += times * count
