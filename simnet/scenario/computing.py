@@ -67,9 +67,8 @@ def default_implementation(stack: str | None) -> str:
 
 def build_device(given: schema.Job, folder: Path, found: Findings) -> DeviceProfile | None:
     """Return the device profile of a job, with its implementation; None on errors, which `found` collects."""
-    name, device, how = given.device or DEFAULT_DEVICE, None, given.implementation
-    with found.at("job", "device"):
-        device = load_device(folder / name if is_file(name) else name)
+    name, how = given.device or DEFAULT_DEVICE, given.implementation
+    device = found.attempt(("job", "device"), load_device, folder / name if is_file(name) else name)
     if device is None or how in (None, hooks.FUSED):
         return device
     return replace(device, implementation=how)

@@ -58,8 +58,7 @@ def build_job(
     device = build_device(given, folder, found)
     source: GradientSource | None = None
     if stages is not None and _check_fits(config, found, memory_limit(config, elsewhere=elsewhere)):
-        with found.at("job", "gradients"):
-            source = _gradient_source(config, folder)
+        source = found.attempt(("job", "gradients"), _gradient_source, config, folder)
     steps = build_steps(config, folder, found)
     # Of what traces say, computing is so many times as long.
     mean = 1.0 if given.traced else given.compute.mean
@@ -77,8 +76,8 @@ def build_job(
         **({} if straggle is None else straggle.arguments()),
     )
     built_overlap = None
-    with found.at("job", "overlap"):
-        built_overlap = _build_overlap(overlap, source, found) if isinstance(overlap, schema.Overlap) else None
+    if isinstance(overlap, schema.Overlap):
+        built_overlap = found.attempt(("job", "overlap"), _build_overlap, overlap, source, found)
     local_steps = _local_steps(config, source, found)
     job = Job(
         source=source,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, NamedTuple, get_args, get_origin
+from typing import Any, NamedTuple, TypeVar, get_args, get_origin
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -25,6 +25,9 @@ MAX_BYTES = 256 * 2**10
 
 MOST_BYTES = 1800
 """Maximum length of a list of errors [byte]; further errors are only counted."""
+
+
+T = TypeVar("T")
 
 
 class Place(NamedTuple):
@@ -215,6 +218,13 @@ class Findings:
             if not isinstance(named := name_author(error), SimnetError):
                 raise
             self.add(loc, str(named))
+
+    def attempt(self, loc: Loc, make: Callable[..., T], *given: Any) -> T | None:
+        """Return what `make` returns, or None if it raises; the error is collected as one of the value at `loc`."""
+        found = None
+        with self.at(*loc):
+            found = make(*given)
+        return found  # noqa: RET504  # None, if that went wrong
 
     def refuse(self) -> None:
         """Raise the collected errors, if any, as one error with a line for each, in file order."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -69,8 +70,7 @@ def build_network(config: schema.Config, folder: Path, found: Findings) -> Stage
     jitter = None
     if given.jitter is not None:
         kind, part = given.jitter.choice
-        with found.at("network", "jitter", kind):
-            jitter = part.build()
+        jitter = found.attempt(("network", "jitter", kind), part.build)
     loss, incast = _link_loss(config, graph, found), _link_incast(config, graph, found)
     if len(found) > before:
         return None
@@ -142,9 +142,7 @@ def _moved_links(
     }
     for index, entry in enumerate(config.network.weather):
         loc: Loc = ("network", "weather", index)
-        links: Sequence[Link] = ()
-        with found.at(*loc, "links"):
-            links = topologies.select_links(graph, entry.links)
+        links = found.attempt((*loc, "links"), topologies.select_links, graph, entry.links) or ()
         for variation in _link_variations(config, entry, graph, folder, loc, found):
             for link in links:
                 here = moved.setdefault(link, [])
@@ -336,10 +334,8 @@ def _link_incast(config: schema.Config, graph: nx.DiGraph[Any], found: Findings)
             links = [link for link in topologies.select_links(graph, part.links) if isinstance(link[0], str)]
             if not links:
                 raise ValueError(f"{part.links!r} names no link from a switch, where alone many senders can meet")
-    built: Incast | MeasuredIncast | None = None
-    with found.at("network", "incast", kind):
-        built = part.build(links=links)
-    return built  # noqa: RET504  # None, if that went wrong
+    built: Incast | MeasuredIncast | None = found.attempt(("network", "incast", kind), partial(part.build, links=links))
+    return built
 
 
 def standalone_config(config: schema.Config, label: str) -> schema.Config:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from inspect import Parameter
 from pathlib import Path
 from typing import Any
 
@@ -203,9 +202,7 @@ def _resolve_stack(given: network_parts.Network) -> str | network_parts.Stack | 
 
 def _resolve_exchange(label: str, given: schema.Exchange, folder: Path, found: Findings) -> schema.Exchange:
     scheme = plugins.absolute_name(given.scheme, folder)
-    allowed: Sequence[str] = ()
-    with found.at("exchanges", label, "scheme"):
-        allowed = own_options(scheme)
+    allowed = found.attempt(("exchanges", label, "scheme"), own_options, scheme)
     if not allowed:
         return given
     make = sparsifier_models.scheme(scheme).option_type
@@ -336,16 +333,11 @@ def _resolve_sharding(given: schema.Job, folder: Path, found: Findings) -> Shard
 def _resolve_strategy(given: schema.Strategy, folder: Path, found: Findings) -> schema.Strategy:
     """Return a strategy with all option defaults filled in."""
     name = plugins.absolute_name(given.name, folder)
-    known: Mapping[str, Parameter] = {}
-    with found.at("job", "strategy", "name"):
-        known = strategies.options(strategies.strategy(name))
+    known = found.attempt(("job", "strategy", "name"), lambda: strategies.options(strategies.strategy(name)))
     if not known:
         return given
     allowed = [name for name in known if name not in ("averaging", "draw")]
-    wanted: Mapping[str, Any] = {}
-    with found.at("job", "strategy"):
-        wanted = given.options
-    for option in wanted:
+    for option in found.attempt(("job", "strategy"), lambda: given.options) or ():
         if option not in allowed:
             told = suggest_names(option, ["name", "bucket", "bits", *allowed])
             found.add(("job", "strategy", option), f"there is no such option of {given.name}; {told}")
