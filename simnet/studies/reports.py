@@ -231,19 +231,15 @@ def _read_table(path: Path, columns: Sequence[str]) -> pd.DataFrame:
             if numbers > most:
                 raise InputError(f"has {numbers:,} numbers; at most {most:,} are read of its size", file=str(path))
             table = _unpack_texts(file.read(), 8 * most, path)
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot be read: {error}", file=str(path)) from None
-    for name in columns:
-        if (count := table.column_names.count(name)) != 1:
-            raise InputError(f"has {'more than one' if count else 'no'} column {name}", file=str(path))
-        kind = table.schema.field(name).type
-        text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind)
-        number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
-        if not (text if name in _TEXT else number):
-            raise InputError(f"column {name} should be {'text' if name in _TEXT else 'numbers'}", file=str(path))
-    try:
+        for name in columns:
+            if (count := table.column_names.count(name)) != 1:
+                raise InputError(f"has {'more than one' if count else 'no'} column {name}", file=str(path))
+            kind = table.schema.field(name).type
+            text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind)
+            number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+            if not (text if name in _TEXT else number):
+                raise InputError(f"column {name} should be {'text' if name in _TEXT else 'numbers'}", file=str(path))
         found: pd.DataFrame = table.to_pandas()
-    except pa.ArrowException as error:
-        # Columns that nobody asked for may hold anything, two of one name what pandas takes for each other.
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot be read: {error}", file=str(path)) from None
     return found
