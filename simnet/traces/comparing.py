@@ -87,7 +87,6 @@ FEW = 20
 
 _FEWEST_FOR_TAIL = 1000
 _FEWEST_FOR_ERROR = 3
-_CURVE = 25
 
 
 def describe_trace(source: RecordedSource, densities: Sequence[float] = DENSITIES) -> dict[str, Any]:
@@ -177,27 +176,23 @@ def compare_with_synthetic(
 
     Build-up is that of `workers`, or of all if there are fewer. ``densities`` has the entries that a worker selects
     and, for each statistic, real, synthetic and their ratio, means over the recorded steps, with the relative standard
-    ``error`` of the ratio over the steps; ``threshold_drift`` is the last threshold over the first. ``curve`` has the
-    gain over the whole range of densities, ``thresholds`` the threshold at each step over the first.
+    ``error`` of the ratio over the steps; ``threshold_drift`` is the last threshold over the first.
     """
     other = synthetic_twin(source, parameters, seed)
     P, n = min(workers, source.workers), source.parameters
-    curve = np.unique(np.round(np.geomspace(1, n, _CURVE)).astype(int)) / n
-    gains = np.zeros((2, len(curve)))
     steps = [point.step for point in source.info.points]
     table = np.full((len(densities), 2, len(steps), len(FIGURES)), np.nan)
     chosen: list[list[Support | None]] = [[None, None] for _ in densities]
     for place, step in track_progress(list(enumerate(steps))):
         for side, gradients in enumerate((source.recorded(place), other.gradients(step))):
-            gains[side] += _kept_shares(gradients, curve) / len(steps)
             for which, density in enumerate(densities):
                 figures, chosen[which][side] = _selection_statistics(gradients, chosen[which][side], density, P)
                 table[which, side, place] = figures
     thresholds = table[..., FIGURES.index("threshold")]
     with np.errstate(divide="ignore", invalid="ignore"):
-        relative = thresholds / thresholds[:, :, :1]
+        drifts = thresholds[:, :, -1:] / thresholds[:, :, :1]
         logs = np.log(table[:, 1] / table[:, 0])
-        means = np.dstack([_means(table, axis=2), relative[:, :, -1:]])
+        means = np.dstack([_means(table, axis=2), drifts])
         ratios = means[:, 1] / means[:, 0]
     # The scatter over the steps, of a mean and of two of them.
     some = np.ma.masked_invalid(logs)
@@ -222,11 +217,6 @@ def compare_with_synthetic(
             }
             for density, rows in zip(densities, both, strict=True)
         ],
-        "curve": {"density": curve.tolist(), "real": gains[0].tolist(), "synthetic": gains[1].tolist()},
-        "thresholds": [
-            {"density": density, "real": list(map(_known, real)), "synthetic": list(map(_known, made))}
-            for density, (real, made) in zip(densities, relative, strict=True)
-        ],
     }
 
 
@@ -246,17 +236,6 @@ def _selection_statistics(
         math.nan if before is None else support_overlap(before, chosen),
     ]
     return found, chosen
-
-
-def _kept_shares(gradients: Values, densities: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the fraction of the squared norm that top-k selects at each density, mean over workers."""
-    n = gradients.shape[1]
-    counts = np.maximum(1, np.round(densities * n)).astype(int)
-    found = np.zeros(len(densities))
-    for row in gradients:
-        kept = np.cumsum(np.sort(np.square(row, dtype=np.float64))[::-1])
-        found += kept[counts - 1] / kept[-1] if kept[-1] > 0 else 1.0
-    return found / len(gradients)
 
 
 def _of_layer(part: Values) -> tuple[float, float, float]:
