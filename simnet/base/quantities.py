@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from types import NoneType, SimpleNamespace, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt, Le, Lt
 from numpy.typing import ArrayLike
 
 from simnet.base import units
@@ -205,6 +205,7 @@ _BOUNDS: Sequence[tuple[type, str, str, Callable[[float, float], bool]]] = (
     (Gt, "gt", ">", operator.gt),
     (Ge, "ge", ">=", operator.ge),
     (Le, "le", "<=", operator.le),
+    (Lt, "lt", "<", operator.lt),
     (NotTiny, "least", ">=", operator.ge),
 )
 

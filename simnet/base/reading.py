@@ -40,8 +40,8 @@ def open_unpacked(file: BinaryIO) -> BinaryIO | gzip.GzipFile:
     return gzip.GzipFile(fileobj=file) if packed else file
 
 
-def read_bytes(path: Path, largest: int, shown: str | None = None, *, unpack: bool = True) -> bytes:
-    """Return the content of a file of at most `largest` bytes, unpacked; `shown` is its name in messages.
+def read_bytes(path: Path, largest: int, *, unpack: bool = True) -> bytes:
+    """Return the content of a file of at most `largest` bytes, unpacked.
 
     Raises InputError if it is missing, not a regular file, unreadable, or too large.
 
@@ -51,14 +51,12 @@ def read_bytes(path: Path, largest: int, shown: str | None = None, *, unpack: bo
     Traceback (most recent call last):
     simnet.base.errors.InputError: nowhere.et: there is no such file
     """
-    with open_reading(path, largest, shown, unpack=unpack) as more:
+    with open_reading(path, largest, unpack=unpack) as more:
         return more(largest + 1)
 
 
 @contextmanager
-def open_reading(
-    path: Path, largest: int, shown: str | None = None, *, unpack: bool = True
-) -> Iterator[Callable[[int], bytes]]:
+def open_reading(path: Path, largest: int, *, unpack: bool = True) -> Iterator[Callable[[int], bytes]]:
     """Provide a function that returns up to n further bytes of a file; parameters and errors as of `read_bytes`.
 
     Examples
@@ -70,7 +68,7 @@ def open_reading(
     ...         more(3), more(3), more(3)
     (b'abc', b'de', b'')
     """
-    name = str(path) if shown is None else shown
+    name = str(path)
     try:
         if not path.is_file():
             raise InputError("is not a file" if path.exists() else "there is no such file", file=name)
@@ -96,7 +94,7 @@ def open_reading(
         raise InputError(f"cannot be read: {error.strerror}", file=name) from None
 
 
-def read_text(path: Path, largest: int, shown: str | None = None, *, unpack: bool = False) -> str:
+def read_text(path: Path, largest: int, *, unpack: bool = False) -> str:
     """Return the text of a file, without a byte order mark; gzip is refused unless `unpack`.
 
     Raises InputError as `read_bytes`, and if it is not UTF-8.
@@ -107,9 +105,8 @@ def read_text(path: Path, largest: int, shown: str | None = None, *, unpack: boo
     Traceback (most recent call last):
     simnet.base.errors.InputError: nowhere.yaml: there is no such file
     """
-    name = str(path) if shown is None else shown
-    content = read_bytes(path, largest, shown, unpack=unpack)
-    return decode_utf8(content.removeprefix(byte_order_mark(content, name)), name)
+    content = read_bytes(path, largest, unpack=unpack)
+    return decode_utf8(content.removeprefix(byte_order_mark(content, str(path))), str(path))
 
 
 def byte_order_mark(content: bytes, name: str) -> bytes:

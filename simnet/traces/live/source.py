@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from simnet.base.checks import check_int, check_positive
 from simnet.base.errors import DivergedError, suggest_names
-from simnet.base.quantities import Count, Written
+from simnet.base.quantities import Count, Written, check_fields
 from simnet.base.rng import stream
 from simnet.traces.live import data as sources
 from simnet.traces.live import torched
@@ -66,19 +66,20 @@ class LiveSource:
     # The examples of each worker.
     own: Sequence[NDArray[np.intp]]
     # Examples per worker and iteration.
-    batch: int
+    batch: Count
     rate: LearningRate
     # m and d of the update.
-    momentum: float
-    weight_decay: float
+    momentum: Annotated[float, Ge(0), Lt(1)]
+    weight_decay: Annotated[float, Ge(0), Le(1)]
     # Iterations between two measurements of loss and accuracy.
-    evaluate: int
+    evaluate: Count
     # Entries of a larger model that each entry stands for: bytes and times are multiplied by it.
-    scale: float
+    scale: Annotated[float, Ge(1), Le(1e9)]
     # Seed of the first weights and the order of the batches.
     seed: int
 
     def __post_init__(self) -> None:
+        check_fields(self)
         self.workers = len(self.own)
         self.layers = tuple((layer.name, layer.size) for layer in self.model.layers)
         self.parameters = sum(size for _, size in self.layers)
@@ -278,7 +279,8 @@ def train(
         If a package is missing, or there are fewer examples than workers.
     """
     rate = learning_rate if isinstance(learning_rate, LearningRate) else LearningRate(float(learning_rate))
-    _check_options(workers, batch, evaluate, rate, momentum, weight_decay, scale)
+    check_int(workers, "workers", 1)
+    check_positive(rate.rate, "the learning rate")
     if dirichlet is not None:
         check_positive(dirichlet, "dirichlet")
     found = _load_data(data, dict(options or {}), seed)
@@ -330,17 +332,3 @@ def _load_data(name: str, options: dict[str, Any], seed: int) -> Data:
         raise ValueError(f"there is no data {name!r} to train on; {suggest_names(name, DATA)}")
     made: Data = getattr(sources, name)(**({"seed": seed} if name == "classification" else {}) | options)
     return made
-
-
-def _check_options(
-    workers: int, batch: int, evaluate: int, rate: LearningRate, momentum: float, weight_decay: float, scale: float
-) -> None:
-    for name, count in (("workers", workers), ("batch", batch), ("evaluate", evaluate)):
-        check_int(count, name, 1)
-    check_positive(rate.rate, "the learning rate")
-    if not 0 <= momentum < 1:
-        raise ValueError(f"momentum must be >= 0 and < 1, got {momentum}")
-    if not 0 <= weight_decay < math.inf:
-        raise ValueError(f"weight_decay must be >= 0 and finite, got {weight_decay}")
-    if not 1 <= scale < math.inf:
-        raise ValueError(f"scale must be >= 1 and finite, got {scale}")
