@@ -104,13 +104,15 @@ BOUNDS = {
 }
 """Errors of pydantic about bounds: the bound in their context, and its sign."""
 
+_UNKNOWN_FIELD = ("unexpected_keyword_argument", "extra_forbidden")
+
 
 def validation_refusal(
     error: ValidationError, file: str | None = None, read: YamlDocument | None = None, names: Iterable[str] = ()
 ) -> InputError:
     """Return pydantic's first error as InputError with its line; suggests one of `names` for an unknown field."""
     # A field that is not there tells more than the one that is missing for it.
-    first, *_ = sorted(error.errors(include_url=False), key=lambda one: one["type"] != "unexpected_keyword_argument")
+    first, *_ = sorted(error.errors(include_url=False), key=lambda one: one["type"] not in _UNKNOWN_FIELD)
     message = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
     got = "" if isinstance(first["input"], dict) else f", got {reprlib.repr(first['input'])}"
     if first["type"] in BOUNDS:
@@ -118,12 +120,13 @@ def validation_refusal(
         message = f"must be {sign} {first['ctx'][name]:g}{got}"
     elif first["type"] in ("missing", "missing_argument"):
         message = "is missing"
-    elif first["type"] == "unexpected_keyword_argument":
-        message = f"there is no such field: {suggest_names(str(first['loc'][-1]), names)}"
+    elif first["type"] in _UNKNOWN_FIELD:
+        suggests = first["type"] == "unexpected_keyword_argument" or (read is None and len(first["loc"]) == 1)
+        message = "there is no such field" + (f": {suggest_names(str(first['loc'][-1]), names)}" if suggests else "")
     elif first["type"] != "value_error":
         message += got
-    where = ".".join(str(part) for part in first["loc"])
-    return InputError(message, file=file, line=None if read is None else read.line(first["loc"]), field=where or None)
+    line = None if read is None else read.line(first["loc"])
+    return InputError(message, file=file, line=line, field=field_path(first["loc"]) or None)
 
 
 def yaml_text(value: object, width: int) -> str:

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from simnet.base.errors import InputError, suggest_names
 from simnet.base.reading import read_text
+from simnet.base.yaml_loader import validation_refusal
 
 SHIPPED = Path(__file__).parents[1] / "data" / "traces"
 """Folder of the shipped traces, each in a subfolder of its name."""
@@ -37,27 +37,9 @@ def parse_description(kind: type[D], content: str | bytes, file: str) -> D:
     try:
         return kind.model_validate_json(content)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        message = _error_message(kind, first["type"], first["msg"], first["loc"])
-        raise InputError(message, file=file, field=_field_path(first["loc"])) from None
+        raise validation_refusal(error, file, names=kind.model_fields) from None
 
 
 def is_name(given: str | os.PathLike[str]) -> bool:
     """Return whether a trace is given by its name: a string without folder and file extension."""
     return isinstance(given, str) and given == Path(given).stem
-
-
-def _error_message(kind: type[BaseModel], error: str, message: str, at: tuple[int | str, ...]) -> str:
-    if error == "missing":
-        return "is missing"
-    if error == "extra_forbidden":
-        return (
-            f"there is no such field: {suggest_names(str(at[-1]), kind.model_fields)}"
-            if len(at) == 1
-            else "unknown field"
-        )
-    return message.removeprefix("Value error, ")
-
-
-def _field_path(at: tuple[int | str, ...]) -> str | None:
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in at).removeprefix(".") or None
