@@ -336,19 +336,19 @@ class TestParameters:
         [
             (lambda p: p.pop("memory"), "memory: is missing"),
             (lambda p: p.update(memry=0), "memry: there is no such field: did you mean 'memory'?"),
-            (lambda p: p.update(memory=1.0), "memory: Input should be less than or equal to 0.9"),
+            (lambda p: p.update(memory=1.0), "memory: must be <= 0.9"),
             (lambda p: p.update(period=0.0), "period: "),
             (lambda p: p["knots"].reverse(), "knots must ascend"),
             (lambda p: p["knots"].pop(), "must have 11 values, one for each knot"),
             (lambda p: p["layers"][3]["tail"].pop(), "must have 12 values, one for each knot"),
-            (lambda p: p["layers"][3]["dead"].__setitem__(0, 1.0), "layers[3].dead[0]: Input should be less than 1"),
-            (lambda p: p["layers"][3]["rms"].__setitem__(0, float("nan")), "layers[3].rms[0]: Input should be"),
-            (lambda p: p["layers"][3]["spread"].__setitem__(0, 1e9), "layers[3].spread[0]: Input should be"),
+            (lambda p: p["layers"][3]["dead"].__setitem__(0, 1.0), "layers[3].dead[0]: must be < 1"),
+            (lambda p: p["layers"][3]["rms"].__setitem__(0, float("nan")), "layers[3].rms[0]: must be"),
+            (lambda p: p["layers"][3]["spread"].__setitem__(0, 1e9), "layers[3].spread[0]: must be"),
             (lambda p: p.update(layers=[]), "layers: "),
             # No normal is beyond such a shift.
             (
                 lambda p: p["layers"][3].update(kinds=[[8.0, 0.0]]),
-                "layers[3].kinds[0][0]: Input should be less than or",
+                "layers[3].kinds[0][0]: must be <= ",
             ),
         ],
     )
