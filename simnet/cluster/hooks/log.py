@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from simnet.base.errors import InputError
 from simnet.base.spreadsheets import guard_cell
+from simnet.base.writing import explain_write_errors
 
 if TYPE_CHECKING:
     from simnet.cluster.hooks.messages import HookMessage
@@ -117,13 +118,11 @@ class LoggedIteration:
 
 def open_log(path: Path, buffering: int = -1) -> IO[str]:
     """Create a log file and its folder, and return the file; InputError if the file exists."""
-    try:
+    if path.exists():
+        raise InputError("is there already; choose another folder for the log", file=str(path))
+    with explain_write_errors(path, advice=""):
         path.parent.mkdir(parents=True, exist_ok=True)
         return path.open("x", buffering, newline="")
-    except FileExistsError:
-        raise InputError("is there already; choose another folder for the log", file=str(path)) from None
-    except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror}", file=str(path)) from None
 
 
 class IterationLog:

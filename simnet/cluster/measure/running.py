@@ -46,7 +46,7 @@ def measure_curves(
     communicator: Communicator, wanted: Sequence[PlannedCurve], seconds: float, say: Say
 ) -> MeasuredRows:
     """Time the planned curves within a budget [s]; every rank of the job calls this with the same curves."""
-    found, budget = MeasuredRows(), Budget(seconds, len(wanted))
+    found = MeasuredRows()
     origin = time.perf_counter()
     group: tuple[int, ...] = ()
     handle: Any = None
@@ -56,13 +56,12 @@ def measure_curves(
                 _release_group(communicator, group, handle)
                 group = curve.group.ranks
                 handle = communicator.group(group)
-            before = len(found.rows)
-            elapsed = _measure_curve(_CurveTimer(communicator, curve, handle, origin), budget, found)
-            budget.left -= 1
+            before, left = len(found.rows), len(wanted) - number
+            elapsed = _measure_curve(_CurveTimer(communicator, curve, handle, origin), seconds, left + 1, found)
             done = found.rows[before:]
             shown = f"{curve.collective}, {curve.group}: {_time_range(done)}"
             rest = units.format_seconds(max(0.0, seconds - elapsed))
-            say(f"{number} of {len(wanted)}: {shown}{f'; at most {rest} left' if budget.left else ''}")
+            say(f"{number} of {len(wanted)}: {shown}{f'; at most {rest} left' if left else ''}")
         _release_group(communicator, group, handle)
     except RuntimeError as error:
         raise InputError(f"the job broke off: {first_line(error)}", file="simnet measure") from error
@@ -134,15 +133,15 @@ class _CurveTimer:
         return max(seconds), elapsed
 
 
-def _measure_curve(timer: _CurveTimer, budget: Budget, found: MeasuredRows) -> float:
-    """Measure one curve into `found`, and return the time since the start [s]."""
+def _measure_curve(timer: _CurveTimer, seconds: float, left: int, found: MeasuredRows) -> float:
+    """Measure one of the `left` curves, which share the time left of `seconds`; return the time since the start [s]."""
     curve = timer.curve
     mistakes, reason = timer.attempt()
     _, elapsed = timer.shared(0.0)
     if reason:
         found.left_out.append(f"{curve.collective}, {curve.group}: {reason}")
         return elapsed
-    end = budget.end(elapsed)
+    end = elapsed + max(0.0, seconds - elapsed) / left
     points, elapsed = _first_calls(timer, end, elapsed)
     if len(points) < len(curve.sizes):
         rest = f"{curve.sizes[len(points)]:,} B{' and more' if len(points) < len(curve.sizes) - 1 else ''}"
@@ -258,18 +257,6 @@ def is_settled(seconds: Sequence[float]) -> bool:
         return False
     low, median, high = np.quantile(seconds, (0.25, 0.5, 0.75))
     return bool(1.57 * (high - low) / math.sqrt(len(seconds)) <= WITHIN * median)
-
-
-@dataclass
-class Budget:
-    """The time budget of all curves [s], shared evenly among the `left` curves."""
-
-    total: float
-    left: int
-
-    def end(self, elapsed: float) -> float:
-        """Return the deadline of the next curve [s], given the elapsed time [s]."""
-        return elapsed + max(0.0, self.total - elapsed) / max(1, self.left)
 
 
 def spread_columns(seconds: Sequence[float]) -> dict[str, float]:

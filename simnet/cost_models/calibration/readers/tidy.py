@@ -20,6 +20,7 @@ import pandas as pd
 
 from simnet.base.errors import InputError, suggest_names
 from simnet.base.spreadsheets import guard_cell, unguard_cell
+from simnet.base.writing import explain_write_errors
 from simnet.cost_models.calibration.readers import tables
 from simnet.cost_models.calibration.readers.conventions import SIZE_CONVENTIONS, nccl_convention
 from simnet.cost_models.calibration.readers.lines import read_lines
@@ -88,14 +89,11 @@ def write_tidy(rows: pd.DataFrame, path: str | Path, remarks: Sequence[str] = ()
     ]
     written = {name: [_format_cell(value) for value in rows[name].tolist()] for name in ordered}
     kept = [name for name in ordered if name in REQUIRED_COLUMNS or any(written[name])]
-    try:
-        with Path(path).open("w", encoding="utf-8", newline="") as file:
-            file.writelines(f"# {one}\n" for one in remarks)
-            out = csv.writer(file, lineterminator="\n")
-            out.writerow(kept)
-            out.writerows(zip(*(written[name] for name in kept), strict=True))
-    except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror}", file=str(path)) from None
+    with explain_write_errors(Path(path), advice=""), Path(path).open("w", encoding="utf-8", newline="") as file:
+        file.writelines(f"# {one}\n" for one in remarks)
+        out = csv.writer(file, lineterminator="\n")
+        out.writerow(kept)
+        out.writerows(zip(*(written[name] for name in kept), strict=True))
 
 
 def csv_records(
