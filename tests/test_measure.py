@@ -51,7 +51,6 @@ def test_sizes_are_of_whole_elements_and_near_those_that_are_wanted(ranks, colle
 @pytest.mark.parametrize(
     ("options", "node_of", "says"),
     [
-        ({"collectives": ["all_redcue"]}, [0, 0], "did you mean 'all_reduce'"),
         ({"ranks": [3]}, [0] * 4, "allowed: 2, 4"),
         ({"smallest": 1}, [0, 0], "--sizes: must begin at 4 B"),
         ({"largest": 64}, [0, 0], "--sizes: must begin"),

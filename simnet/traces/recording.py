@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.base.checks import check_int
-from simnet.base.errors import InputError, suggest_names
+from simnet.base.checks import check_choice, check_int
+from simnet.base.errors import InputError
 from simnet.base.rng import stream
 from simnet.base.writing import explain_write_errors, sync_to_disk, write_files
 from simnet.traces.files import DTYPES, STORED, encode_stored, write_tensors, write_text
@@ -115,8 +115,7 @@ class Recorder:
         self.samples = None if samples is None else check_int(samples, "samples", 1)
         if not 0 < fraction <= 1:
             raise ValueError(f"fraction must be > 0 and <= 1, got {fraction}")
-        if dtype not in DTYPES:
-            raise ValueError(f"there is no type {dtype!r}: {suggest_names(str(dtype), DTYPES)}")
+        check_choice(dtype, "type", DTYPES)
         if not layers or any(size < 1 for shape in layers.values() for size in shape):
             raise ValueError("there must be a layer, and each must have at least one entry")
         self.fraction, self.dtype, self.seed = float(fraction), dtype, check_int(seed, "seed", 0)
@@ -178,8 +177,7 @@ class Recorder:
         start = time.perf_counter()
         row = check_int(worker, "worker", 0, (self.workers if self.worker is None else 1) - 1)
         for name, values in gradients.items():
-            if name not in self.shapes:
-                raise ValueError(f"there is no layer {name!r}: {suggest_names(name, self.shapes)}")
+            check_choice(name, "layer", self.shapes)
             part, size = self.entries[name], prod(self._parts[name])
             flat = np.asarray(values).reshape(-1)
             if flat.size != (size if chosen else prod(self.shapes[name])):

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Literal, TypeAlias
 
 from simnet.base import units
-from simnet.base.errors import InputError, suggest_names
+from simnet.base.errors import InputError
 from simnet.cost_models.calibration.readers.conventions import PARTED_COLLECTIVES
 
 Pairs: TypeAlias = Literal["one", "nodes", "none"]
@@ -74,9 +74,6 @@ class Wanted:
 
 def plan_curves(wanted: Wanted, node_of: Sequence[int]) -> list[PlannedCurve]:
     """Return the curves to measure, given the node of each rank: pairs first, then groups by size."""
-    for name in wanted.collectives:
-        if name not in COLLECTIVES:
-            raise InputError(f"there is no {name!r}; {suggest_names(name, COLLECTIVES)}", file="--what")
     if len(node_of) < 2:
         raise InputError("the job has one rank; a collective takes two", file="simnet measure")
     steps = size_series(wanted.smallest, wanted.largest, wanted.factor)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from simnet.base.errors import InputError, suggest_names
-from simnet.cost_models.calibration.readers.tables import TABLE_COLUMNS
+from simnet.cost_models.calibration.readers.tables import TABLE_COLUMNS, ColumnForm
 
 MAX_PATTERN = 200
 """Characters of a pattern; it has at most eight stars."""
@@ -80,10 +80,7 @@ def parse_facts(texts: Iterable[str]) -> LogFacts:
             rules.append(FactRule(text, _name_pattern(some[1], {}), {some[2]: typed_fact(some[2], some[3])}))
         elif columns := dict.fromkeys(_FROM_NAME.findall(text)):
             for column in columns:
-                if column not in TABLE_COLUMNS:
-                    raise InputError(
-                        f"there is no column {column!r}; {suggest_names(column, TABLE_COLUMNS)}", file="--fact"
-                    )
+                _form_of(column)
                 if text.count(f"{{{column}}}") > 1:
                     raise InputError(f"names {column!r} twice: {text[:60]!r}", file="--fact")
             rules.append(FactRule(text, _name_pattern(text, columns), columns))
@@ -93,11 +90,15 @@ def parse_facts(texts: Iterable[str]) -> LogFacts:
     return LogFacts(tuple(rules))
 
 
+def _form_of(column: str) -> ColumnForm:
+    if column not in TABLE_COLUMNS:
+        raise InputError(f"there is no column {column!r}; {suggest_names(column, TABLE_COLUMNS)}", file="--fact")
+    return TABLE_COLUMNS[column]
+
+
 def typed_fact(name: str, value: str) -> Any:
     """Return a fact's value, as a number in numeric columns; raise InputError for an invalid value."""
-    if name not in TABLE_COLUMNS:
-        raise InputError(f"there is no column {name!r}; {suggest_names(name, TABLE_COLUMNS)}", file="--fact")
-    form = TABLE_COLUMNS[name]
+    form = _form_of(name)
     if form == "text":
         return value
     if value.isascii() and value.isdigit() and len(value) < 16:
