@@ -59,7 +59,8 @@ def likely_card_counts(curves: Sequence[Curve], least: float = LEAST_CHANCE) -> 
     if not rate:
         return RAIL_CARDS
     if known := max(one.cards for one in curves):
-        return (CardCount(CARD_PER_RANK if known >= _most_on_a_node(curves) else float(known), 1.0),)
+        most = max(one.setting.ranks / one.setting.nodes for one in curves if one.setting.nodes)
+        return (CardCount(CARD_PER_RANK if known >= most else float(known), 1.0),)
     chances = {1.0: _rate_likelihood(max(rate / _ONE_CARD, 1.0))}
     for one in _known_platforms():
         if one.outer is None:
@@ -76,10 +77,6 @@ def normalise_chances(chances: dict[float, float], least: float = LEAST_CHANCE) 
     kept = {count: chance for count, chance in chances.items() if chance >= least * total}
     found = [CardCount(count, chance / sum(kept.values())) for count, chance in kept.items()]
     return tuple(sorted(found, key=lambda one: (-one.chance, one.number)))
-
-
-def _most_on_a_node(curves: Sequence[Curve]) -> float:
-    return max(one.setting.ranks / one.setting.nodes for one in curves if one.setting.nodes)
 
 
 def node_rate(curves: Sequence[Curve]) -> tuple[float, float]:

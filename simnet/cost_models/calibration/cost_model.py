@@ -187,7 +187,8 @@ class CalibratedCostModel:
             family = family or [one.setting for one in self.model.known]
             same = [one for one in family if one.ranks == ranks]
             close = min(family, key=lambda one: abs(math.log(one.ranks / ranks)))
-            nodes = max(one.nodes for one in same) if same else _nodes_like(close, ranks)
+            # As many ranks on each node as there; 0 if unknown.
+            nodes = max(one.nodes for one in same) if same else -(-ranks * close.nodes // close.ranks)
         return Setting(collective, ranks, nodes, words["algorithm"], words["protocol"])
 
     def _unknown(self, setting: Setting) -> InputError:
@@ -288,11 +289,6 @@ def specified_cost_model(platform: Platform, coverage: float = DEFAULT_COVERAGE)
         "collectives": specification.HELD_OUT_COUNTS[platform.counted],
     }
     return CalibratedCostModel(model, intervals, held_out, {}, coverage, platform.sources, platform.description)
-
-
-def _nodes_like(like: Setting, ranks: int) -> int:
-    """Return the nodes that `ranks` fill with as many ranks per node as in the setting `like`; 0 if unknown."""
-    return -(-ranks * like.nodes // like.ranks)
 
 
 def _counted_of(count: int, what: str) -> str:

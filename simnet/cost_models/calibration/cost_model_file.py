@@ -188,13 +188,13 @@ def _file_of(cost_model: CalibratedCostModel) -> CostModelFile:
 def cost_model_of(source: str) -> CalibratedCostModel:
     """Return the cost model from a fabric file, a platform file, or the name of a shipped platform."""
     path = Path(source)
-    if source in platform_names():
+    if source in platform_names() or is_platform(path):
         return specified_cost_model(load_platform(source))
     if not path.exists() and not path.suffix:
         raise InputError(
             f"there is no such file, and no platform {source!r}; {suggest_names(source, platform_names())}"
         )
-    return specified_cost_model(load_platform(path)) if is_platform(path) else load_cost_model(path)
+    return load_cost_model(path)
 
 
 def has_curves(path: str | Path) -> bool:
