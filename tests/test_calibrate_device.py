@@ -93,7 +93,12 @@ def test_profile_of_numpy(tmp_path):
 
 @pytest.mark.extras
 def test_profile_of_torch(tmp_path):
-    measured("torch", tmp_path, EXPECTED | {"topk_segments"})
+    measured("torch", tmp_path, EXPECTED | {"topk_segments", "qr"})
+    host = load_device(tmp_path / "mine.yaml").host
+    assert host is not None
+    assert host.known == "measured"
+    assert 0 < host.view < host.operation < 1e-3
+    assert host.low <= 1 <= host.high
 
 
 @pytest.mark.parametrize("density", [0.1, 0.003])

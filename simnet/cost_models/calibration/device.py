@@ -18,8 +18,8 @@ import numpy as np
 from simnet.base.errors import InputError
 from simnet.base.progress import track_progress
 from simnet.base.yaml_loader import yaml_text
-from simnet.cost_models.calibration.device_kernels import KernelCall, LibraryKernels, kernels_of
-from simnet.cost_models.costs.devices import DeviceOp, DeviceProfile, KernelMethod
+from simnet.cost_models.calibration.device_kernels import FACTOR, KernelCall, LibraryKernels, kernels_of
+from simnet.cost_models.costs.devices import DeviceOp, DeviceProfile, HostPrices, KernelMethod
 from simnet.cost_models.costs.encodings import CODE_METHODS, INDEX_CODES
 
 GRADIENT_LENGTHS = tuple(round(10 ** (power / 4)) for power in range(4, 37))
@@ -43,6 +43,8 @@ _BY_DENSITY = (
 _LENGTHS_BY_DENSITY = (10_000, 100_000, 1_000_000)
 # Values, magnitudes, what selecting keeps beside them with its indices, and what takes them in other formats.
 _BYTES_PER_ENTRY = 60
+# Operations, views and waits that are timed together.
+_TIMES = 1000
 # What memory binds is said in bytes, so that it may be compared.
 _NOT_STREAMED = ("topk", "topk_layer", "topk_segments", *CODE_METHODS)
 
@@ -102,6 +104,11 @@ def profile_of(kernels: LibraryKernels, name: str, density: float, largest: int,
     if kernels.on_host:
         nothing = KernelMethod(0, 0, "the device is the host: nothing is copied", known="measured")
         methods |= {"copy_out": nothing, "copy_in": nothing}
+    host = _host_prices(kernels)
+    if host is not None:
+        took = _median_seconds(kernels, kernels.host["qr"], budget)
+        said = f"QR of {FACTOR[0]} rows and {FACTOR[1]} columns, launches included"
+        methods["qr"] = KernelMethod(took, 0.0, said, low=0.5, high=2.0, known="measured")
     today = datetime.datetime.now(tz=datetime.UTC).date()
     return DeviceProfile(
         name=name,
@@ -111,7 +118,25 @@ def profile_of(kernels: LibraryKernels, name: str, density: float, largest: int,
         f"densities of {', '.join(f'{one:g}' for one in INTERVAL_DENSITIES)} beside that.",
         memory_bandwidth=bandwidth,
         methods=methods,
+        host=host,
     )
+
+
+def _host_prices(kernels: LibraryKernels) -> HostPrices | None:
+    """Return the measured prices of an operation, a view and a wait, with the extremes of five measurements."""
+    if not kernels.host:
+        return None
+    each = {
+        name: [kernels.seconds(kernels.host[name], _TIMES) / _TIMES for _ in range(5)]
+        for name in ("operation", "view", "wait")
+        if name in kernels.host
+    }
+    operation, view = (float(np.median(each[name])) for name in ("operation", "view"))
+    # A wait is timed with the operation that it waits for.
+    wait = max(float(np.median(each["wait"])) - operation, 0.0) if "wait" in each else 0.0
+    low, high = (end(each["operation"]) / operation for end in (min, max))
+    source = f"{_TIMES:,} additions in place of 64 entries, as many slices, the device synchronised at the ends"
+    return HostPrices(operation, view, wait, source, min(low, 1.0), max(high, 1.0), "measured")
 
 
 def fit_launch_cost(entries: Sequence[int], seconds: Sequence[float]) -> tuple[float, float, float]:

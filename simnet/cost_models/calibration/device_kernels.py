@@ -6,7 +6,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -38,13 +38,17 @@ CODE_SOURCES = {
 ROW_SEGMENTS = 16
 """Number of segments of a segmented top-k."""
 
+FACTOR = (1024, 4)
+"""Rows and columns of a factor of PowerSGD that is made orthonormal."""
+
 
 @dataclass(frozen=True)
 class LibraryKernels:
     """The sparsifier kernels of a library on one device, with `memory` bytes available.
 
     `make` returns, given entries and density, for each method the entries that it processes, and the call; `seconds`
-    the time of several calls one after the other; `sources` describe them. A device `on_host` needs no copies.
+    the time of several calls one after the other; `sources` describe them. A device `on_host` needs no copies. `host`
+    are an ``operation`` and a ``view`` of 64 entries, a ``qr`` of a factor, and a ``wait`` for a device, if they cost.
     """
 
     device: str
@@ -54,6 +58,7 @@ class LibraryKernels:
     seconds: Callable[[KernelCall, int], float]
     sources: Mapping[str, str]
     on_host: bool = True
+    host: Mapping[str, KernelCall] = field(default_factory=dict)
 
 
 def kernels_of(library: str | None = None) -> LibraryKernels:
@@ -144,18 +149,24 @@ def torch_kernels(torch: Any, where: str) -> LibraryKernels:
             return calls | {"copy_out": (k, lambda: sent.cpu()), "copy_in": (k, lambda: sent.copy_(host))}
         return calls | encoding_calls(n, chosen.numpy(), values[chosen].numpy())
 
-    sources = _kernel_sources("torch")
+    sources, small, factor = _kernel_sources("torch"), torch.zeros(64, device=where), torch.ones(FACTOR, device=where)
+    host: dict[str, KernelCall] = {
+        "operation": lambda: small.add_(1.0),
+        "view": lambda: small[1:2],
+        "qr": lambda: torch.linalg.qr(factor),
+    }
     if on_gpu:
+        host["wait"] = lambda: (small.add_(1.0), torch.cuda.synchronize())
         sources |= _kernel_sources("cuda")
         library = f"torch {torch.__version__}, CUDA {torch.version.cuda}, timed by events"
         seconds = event_timer(
             lambda: torch.cuda.Event(enable_timing=True), lambda begin, end: float(begin.elapsed_time(end))
         )
         free = float(torch.cuda.mem_get_info()[0])
-        return LibraryKernels(torch.cuda.get_device_name(), library, free, make, seconds, sources, on_host=False)
+        return LibraryKernels(torch.cuda.get_device_name(), library, free, make, seconds, sources, False, host)
     sources |= CODE_SOURCES
     library = f"torch {torch.__version__} with {_count_text(torch.get_num_threads(), 'thread')}"
-    return LibraryKernels(processor_name(), library, _free_memory(), make, _host_timer, sources)
+    return LibraryKernels(processor_name(), library, _free_memory(), make, _host_timer, sources, host=host)
 
 
 def encoding_calls(n: int, chosen: selection.Indices, sent: selection.Values) -> dict[str, tuple[int, KernelCall]]:
