@@ -14,13 +14,13 @@ from simnet.base.errors import InputError
 from simnet.base.rng import stream
 from simnet.cost_models.calibration.readers import (
     bus_factor,
-    log_format,
     parse_facts,
     read_logs,
     read_measurements,
     total_bytes,
 )
 from simnet.cost_models.calibration.readers.job_traces import WAITING_REMARK, merge_ranks
+from simnet.cost_models.calibration.readers.kinds import log_format
 
 
 def nccl_table(collective, ranks, *, reduction="sum", root=-1, header="", digits=2):

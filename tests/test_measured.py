@@ -9,7 +9,8 @@ import pytest
 from simnet.base.errors import InputError
 from simnet.cost_models import costs
 from simnet.cost_models.calibration import measured
-from simnet.cost_models.calibration.readers import TABLE_COLUMNS, log_format, read_measurements, total_bytes
+from simnet.cost_models.calibration.readers import TABLE_COLUMNS, read_measurements, total_bytes
+from simnet.cost_models.calibration.readers.kinds import log_format
 
 NAMES = sorted(measured.datasets())
 PUBLIC = [name for name in NAMES if measured.datasets()[name].file.startswith("public/")]

@@ -12,7 +12,8 @@ from commands import did, invoke, policies_of, refused
 from simnet import collectives
 from simnet.base import plugins
 from simnet.collectives import registry
-from simnet.cost_models.calibration.readers import log_format, read_measurements
+from simnet.cost_models.calibration.readers import read_measurements
+from simnet.cost_models.calibration.readers.kinds import log_format
 from simnet.cost_models.costs.devices import device_names, load_device
 from simnet.scenario import load
 from simnet.scenario.runner import identity

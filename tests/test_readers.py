@@ -19,13 +19,13 @@ from simnet.base.rng import stream
 from simnet.cost_models.calibration.readers import (
     LOG_FORMATS,
     bus_factor,
-    log_format,
     read_measurements,
     read_tidy,
     total_bytes,
     write_tidy,
 )
 from simnet.cost_models.calibration.readers.conventions import COLLECTIVES, bandwidth_factors
+from simnet.cost_models.calibration.readers.kinds import log_format
 from simnet.cost_models.calibration.readers.tables import LONGEST_TIME, SHORTEST_TIME, measurement_table
 
 

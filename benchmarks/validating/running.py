@@ -22,7 +22,7 @@ from simnet.base.errors import InputError
 from simnet.base.writing import atomic_write
 from simnet.cost_models.calibration import measured
 from simnet.cost_models.calibration.cost_model import DEFAULT_COVERAGE
-from simnet.cost_models.calibration.readers import log_format
+from simnet.cost_models.calibration.readers.kinds import log_format
 from simnet.cost_models.calibration.specification import specified_half_widths
 from simnet.cost_models.calibration.summary import read_rows
 from simnet.cost_models.evidence.intervals import bin_of

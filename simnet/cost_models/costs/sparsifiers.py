@@ -8,16 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
-from simnet.cost_models.costs.collectives import (
-    Real,
-    allgather,
-    binomial_reduce,
-    broadcast,
-    check_arguments,
-    ring_allgather,
-    ring_allreduce,
-    selected_entries,
-)
+from simnet.cost_models.costs import collectives
+from simnet.cost_models.costs.collectives import Real, check_arguments, selected_entries
 
 VALUE_BYTES = 4.0
 ENTRY_BYTES = 8.0
@@ -82,7 +74,7 @@ def artopk_tree(alpha: Real, beta: Real, M: Real, c: Real, N: Real) -> Floats:
 
 def var_overhead(alpha: Real, beta: Real, N: Real) -> Floats:
     """Extra cost of VAR selection, an all-gather of 4 bytes a worker: alpha log N + 4 (N - 1) beta; from [1] s3-B."""
-    return allgather(alpha, beta, 4.0, N)
+    return collectives.allgather(alpha, beta, 4.0, N)
 
 
 def threshold_allgather(
@@ -96,7 +88,7 @@ def threshold_allgather(
     """
     alpha, beta, M, c, N, gathers = check_arguments(alpha=alpha, beta=beta, M=M, c=c, N=N, gathers=gathers)
     found = selected_entries("selected", selected, c * M / VALUE_BYTES)
-    return allgather(gathers * alpha, beta, ENTRY_BYTES * found, N)
+    return collectives.allgather(gathers * alpha, beta, ENTRY_BYTES * found, N)
 
 
 def gaussiank(alpha: Real, beta: Real, M: Real, c: Real, N: Real, selected: Real | None = None) -> Floats:
@@ -149,13 +141,13 @@ def gtopk_reduce(alpha: Real, beta: Real, M: Real, c: Real, N: Real, entry_bytes
     `entry_bytes` are the bytes of an entry, 16 in the released code.
     """
     alpha, beta, M, c, N, entry_bytes = check_arguments(alpha=alpha, beta=beta, M=M, c=c, N=N, entry_bytes=entry_bytes)
-    return binomial_reduce(alpha, beta, entry_bytes * c * M / VALUE_BYTES, N)
+    return collectives.binomial_reduce(alpha, beta, entry_bytes * c * M / VALUE_BYTES, N)
 
 
 def gtopk(alpha: Real, beta: Real, M: Real, c: Real, N: Real, entry_bytes: Real = ENTRY_BYTES) -> Floats:
     """gTopk, binomial reduction and broadcast: 2 log N alpha + 4 k log N words; derived from the algorithm of [5]."""
     alpha, beta, M, c, N, entry_bytes = check_arguments(alpha=alpha, beta=beta, M=M, c=c, N=N, entry_bytes=entry_bytes)
-    return gtopk_reduce(alpha, beta, M, c, N, entry_bytes) + broadcast(
+    return gtopk_reduce(alpha, beta, M, c, N, entry_bytes) + collectives.broadcast(
         alpha, beta, entry_bytes * c * M / VALUE_BYTES, N
     )
 
@@ -268,8 +260,8 @@ def exdyna(
     alpha, beta, M, c, N, width = check_arguments(alpha=alpha, beta=beta, M=M, c=c, N=N, index_bytes=index_bytes)
     padded = selected_entries("longest", longest, c * M / VALUE_BYTES / N)
     everywhere = selected_entries("union", union, c * M / VALUE_BYTES)
-    counts, indices = (ring_allgather(alpha, beta, nbytes, N) for nbytes in (width, width * padded))
-    return counts + indices + ring_allreduce(alpha, beta, VALUE_BYTES * everywhere, N)
+    counts, indices = (collectives.ring_allgather(alpha, beta, nbytes, N) for nbytes in (width, width * padded))
+    return counts + indices + collectives.ring_allreduce(alpha, beta, VALUE_BYTES * everywhere, N)
 
 
 def hardthreshold(
@@ -303,8 +295,8 @@ def uniontopk(
     """
     alpha, beta, M, c, N, width = check_arguments(alpha=alpha, beta=beta, M=M, c=c, N=N, index_bytes=index_bytes)
     k = c * M / VALUE_BYTES
-    values = ring_allreduce(alpha, beta, VALUE_BYTES * _union_of_own(M, k, N, union), N)
-    return ring_allgather(alpha, beta, width * k, N) + values
+    values = collectives.ring_allreduce(alpha, beta, VALUE_BYTES * _union_of_own(M, k, N, union), N)
+    return collectives.ring_allgather(alpha, beta, width * k, N) + values
 
 
 def cltk(alpha: Real, beta: Real, M: Real, c: Real, N: Real, index_bytes: Real = 8.0) -> Floats:
@@ -314,7 +306,8 @@ def cltk(alpha: Real, beta: Real, M: Real, c: Real, N: Real, index_bytes: Real =
     """
     alpha, beta, M, c, N, width = check_arguments(alpha=alpha, beta=beta, M=M, c=c, N=N, index_bytes=index_bytes)
     k = c * M / VALUE_BYTES
-    return broadcast(alpha, beta, width * k, N) + ring_allreduce(alpha, beta, VALUE_BYTES * k, N)
+    values = collectives.ring_allreduce(alpha, beta, VALUE_BYTES * k, N)
+    return collectives.broadcast(alpha, beta, width * k, N) + values
 
 
 def deft(
@@ -334,7 +327,7 @@ def deft(
     then as `exdyna`.
     """
     layers, N = check_arguments(layers=layers, N=N)
-    bins = broadcast(alpha, beta, 4 * (N + layers), N)
+    bins = collectives.broadcast(alpha, beta, 4 * (N + layers), N)
     return bins + exdyna(alpha, beta, M, c, N, longest, union, index_bytes)
 
 
@@ -365,7 +358,8 @@ def arctopk(
     sketches = selected_entries("sketch", sketch, rank * np.sqrt(M / VALUE_BYTES))
     rows = selected_entries("kept", kept, c * M / VALUE_BYTES)
     nbytes = VALUE_BYTES * (sketches + rows)
-    return ring_allreduce(alpha, beta, nbytes, N) + tensors * ring_allreduce(alpha, beta, 0.0, N)
+    latency = tensors * collectives.ring_allreduce(alpha, beta, 0.0, N)
+    return collectives.ring_allreduce(alpha, beta, nbytes, N) + latency
 
 
 def ef21(
@@ -378,7 +372,7 @@ def ef21(
     """
     alpha, beta, M, c, N, flag_bytes = check_arguments(alpha=alpha, beta=beta, M=M, c=c, N=N, flag_bytes=flag_bytes)
     nbytes = selected_entries("contributed", contributed, ENTRY_BYTES * c * M / VALUE_BYTES)
-    return allgather(alpha, beta, nbytes + flag_bytes, N)
+    return collectives.allgather(alpha, beta, nbytes + flag_bytes, N)
 
 
 def omnireduce(

@@ -8,13 +8,7 @@ Files are untrusted data: sizes are checked before parsing, secrets are not kept
 
 from simnet.cost_models.calibration.readers.conventions import bus_factor, total_bytes
 from simnet.cost_models.calibration.readers.facts import LogFacts, parse_facts
-from simnet.cost_models.calibration.readers.kinds import (
-    LOG_FORMATS,
-    LogFormat,
-    log_format,
-    read_logs,
-    read_measurements,
-)
+from simnet.cost_models.calibration.readers.kinds import LOG_FORMATS, LogFormat, read_logs, read_measurements
 from simnet.cost_models.calibration.readers.tables import TABLE_COLUMNS, LogProblem, Measurements
 from simnet.cost_models.calibration.readers.tidy import read_tidy, write_tidy
 
@@ -26,7 +20,6 @@ __all__ = [
     "LogProblem",
     "Measurements",
     "bus_factor",
-    "log_format",
     "parse_facts",
     "read_logs",
     "read_measurements",

@@ -21,22 +21,8 @@ import pandas as pd
 
 from simnet.base.checks import is_number
 from simnet.base.errors import InputError
-from simnet.cost_models.calibration.readers.conventions import PARTED_COLLECTIVES, collective_name, nccl_convention
-from simnet.cost_models.calibration.readers.lines import (
-    json_objects,
-    read_count,
-    read_rank_count,
-    read_trace,
-    short_text,
-)
+from simnet.cost_models.calibration.readers import conventions, lines, tables
 from simnet.cost_models.calibration.readers.nccl_text import ELEMENT_BYTES
-from simnet.cost_models.calibration.readers.tables import (
-    MAX_WHOLE,
-    PrintedNumber,
-    RowCollector,
-    TableRow,
-    format_reader,
-)
 from simnet.interchange.chakra import read_nodes
 
 CALL_COLUMNS = ("group", "sequence", "rank")
@@ -49,7 +35,7 @@ WAITING_REMARK = (
 """Remark that readers of job traces report."""
 
 
-def _report_waiting(out: RowCollector) -> None:
+def _report_waiting(out: tables.RowCollector) -> None:
     """Report that times are of single ranks, if any were read."""
     if out.rows:
         out.report(None, WAITING_REMARK, dropped=False)
@@ -88,31 +74,31 @@ _KINETO_RANK = re.compile(r'"rank"\s{0,9}:\s{0,9}(\d{1,8})')
 _META = "Collective name"
 
 
-@format_reader("kineto")
-def read_kineto(path: Path, out: RowCollector) -> Iterator[tuple[int, TableRow | str]]:
+@tables.format_reader("kineto")
+def read_kineto(path: Path, out: tables.RowCollector) -> Iterator[tuple[int, tables.TableRow | str]]:
     """Read a trace of the PyTorch profiler, packed with gzip or not."""
-    text = read_trace(path)
+    text = lines.read_trace(path)
     start = _EVENTS.search(text)
     if start is None and not text.lstrip().startswith("["):
         raise InputError("is no trace of the PyTorch profiler: it has no list traceEvents", file=out.file)
     rank = _trace_rank(text)
     asked: dict[int, Mapping[str, Any]] = {}
     kernels: list[tuple[int, float, Mapping[str, Any]]] = []
-    for line, event in json_objects(text, out.file, start.end() if start else 0):
+    for line, event in lines.json_objects(text, out.file, start.end() if start else 0):
         args = event.get("args")
         if not isinstance(args, dict):
             continue
-        name, number = short_text(event.get("name")), read_count(args.get("External id"))
+        name, number = lines.short_text(event.get("name")), lines.read_count(args.get("External id"))
         if event.get("name") == "record_param_comms" and _META in args and number is not None:
             asked[number] = args
-        elif short_text(event.get("cat")).casefold() == "kernel" and (_META in args or "ccl" in name.casefold()):
+        elif lines.short_text(event.get("cat")).casefold() == "kernel" and (_META in args or "ccl" in name.casefold()):
             lasted = event.get("dur")
             if is_number(lasted):
                 kernels.append((line, float(lasted), args))
-    shared = Counter(read_count(args.get("External id")) for _, _, args in kernels if _META not in args)
+    shared = Counter(lines.read_count(args.get("External id")) for _, _, args in kernels if _META not in args)
     left: dict[str, tuple[int, int]] = {}
     for line, micros, own in kernels:
-        number = read_count(own.get("External id"))
+        number = lines.read_count(own.get("External id"))
         args = own if _META in own else asked.get(number, {}) if number is not None and shared[number] == 1 else {}
         row = _kernel_row(args)
         if isinstance(row, str):
@@ -127,27 +113,27 @@ def read_kineto(path: Path, out: RowCollector) -> Iterator[tuple[int, TableRow |
     _report_waiting(out)
 
 
-def _kernel_row(args: Mapping[str, Any]) -> TableRow | str:
+def _kernel_row(args: Mapping[str, Any]) -> tables.TableRow | str:
     """Return a table row from the arguments of a kernel event, or an error message."""
-    said = short_text(args.get(_META))
+    said = lines.short_text(args.get(_META))
     if not said:
         return "a kernel does not say which collective it is of"
-    name = collective_name(_SUFFIX.sub("", said.casefold().lstrip("_")))
+    name = conventions.collective_name(_SUFFIX.sub("", said.casefold().lstrip("_")))
     if name is None:
         return f"{said[:40]!r} is no collective that is read"
-    dtype = short_text(args.get("dtype")).casefold()
+    dtype = lines.short_text(args.get("dtype")).casefold()
     each = 1 if "float8" in dtype else _SIZES.get(dtype)
-    sent, got = read_count(args.get("In msg nelems")), read_count(args.get("Out msg nelems"))
+    sent, got = lines.read_count(args.get("In msg nelems")), lines.read_count(args.get("Out msg nelems"))
     if not each or sent is None or got is None:
         return f"a kernel of {said[:40]!r} has no number and no type of elements"
-    elements = max(sent, got) if name in PARTED_COLLECTIVES else sent
+    elements = max(sent, got) if name in conventions.PARTED_COLLECTIVES else sent
     return {
         "collective": name,
-        "nbytes": min(elements * each, MAX_WHOLE),
+        "nbytes": min(elements * each, tables.MAX_WHOLE),
         "dtype": dtype,
-        "ranks": read_rank_count(args.get("Group size")),
+        "ranks": lines.read_rank_count(args.get("Group size")),
         "group": _group_name(args),
-        "sequence": read_count(args.get("Seq")),
+        "sequence": lines.read_count(args.get("Seq")),
         "statistic": "rank",
         "tool": "pytorch",
     }
@@ -157,9 +143,8 @@ def _group_name(args: Mapping[str, Any]) -> str:
     """Return the name of a process group: name, description, and a hash of its ranks."""
     ranks = str(args.get("Process Group Ranks", ""))
     numbers = ",".join(re.findall(r"\d+", ranks))
-    name = " ".join(
-        filter(None, (short_text(args.get("Process Group Name")), short_text(args.get("Process Group Description"))))
-    )
+    said = (lines.short_text(args.get(f"Process Group {what}")) for what in ("Name", "Description"))
+    name = " ".join(filter(None, said))
     return f"{name[:80]} {zlib.crc32(numbers.encode()):08x}" if numbers else name[:80]
 
 
@@ -175,40 +160,39 @@ _DIGITS = 5e-7
 """Half of the last digit of a bandwidth [GB/s]."""
 
 
-@format_reader("inspector")
-def read_inspector(path: Path, out: RowCollector) -> Iterator[tuple[int, TableRow | str]]:
+@tables.format_reader("inspector")
+def read_inspector(path: Path, out: tables.RowCollector) -> Iterator[tuple[int, tables.TableRow | str]]:
     """Read the output of the NCCL inspector."""
-    for line, entry in json_objects(read_trace(path), out.file):
+    for line, entry in lines.json_objects(lines.read_trace(path), out.file):
         header, perf, what = entry.get("header"), entry.get("coll_perf"), "coll"
         if not isinstance(perf, dict):
             perf, what = entry.get("p2p_perf"), "p2p"
         if not isinstance(header, dict) or not isinstance(perf, dict):
             continue
-        printed_name = short_text(perf.get(what))
-        name = "sendrecv" if what == "p2p" else collective_name(printed_name)
-        nbytes = read_count(perf.get(f"{what}_msg_size_bytes"))
+        printed_name = lines.short_text(perf.get(what))
+        name = "sendrecv" if what == "p2p" else conventions.collective_name(printed_name)
+        nbytes = lines.read_count(perf.get(f"{what}_msg_size_bytes"))
         micros, rate = perf.get(f"{what}_exec_time_us"), perf.get(f"{what}_algobw_gbs")
         if name is None or nbytes is None or not is_number(micros):
             yield line, f"{printed_name[:40]!r} has no size and time that are read"
             continue
-        yield (
-            line,
-            {
-                "group": short_text(header.get("id")),
-                "sequence": read_count(perf.get(f"{what}_sn")),
-                "rank": read_count(header.get("rank")),
-                "ranks": read_rank_count(header.get("n_ranks")),
-                "nodes": read_rank_count(header.get("nnodes")),
-                "collective": name,
-                "nbytes": nbytes,
-                "size_convention": "per_rank" if name in _INSPECTOR_PER_RANK else nccl_convention(name),
-                "statistic": "rank",
-                "tool": "nccl",
-                # Times are whole microseconds, and bandwidths those of the time before it was rounded down.
-                "seconds": PrintedNumber(micros * 1e-6, 1e-6),
-                "algbw": PrintedNumber(rate * 1e9, _DIGITS * 1e9) if is_number(rate) and 0 < rate < 1e9 else None,
-            },
-        )
+        algbw = tables.PrintedNumber(rate * 1e9, _DIGITS * 1e9) if is_number(rate) and 0 < rate < 1e9 else None
+        row: tables.TableRow = {
+            "group": lines.short_text(header.get("id")),
+            "sequence": lines.read_count(perf.get(f"{what}_sn")),
+            "rank": lines.read_count(header.get("rank")),
+            "ranks": lines.read_rank_count(header.get("n_ranks")),
+            "nodes": lines.read_rank_count(header.get("nnodes")),
+            "collective": name,
+            "nbytes": nbytes,
+            "size_convention": "per_rank" if name in _INSPECTOR_PER_RANK else conventions.nccl_convention(name),
+            "statistic": "rank",
+            "tool": "nccl",
+            # Times are whole microseconds, and bandwidths those of the time before it was rounded down.
+            "seconds": tables.PrintedNumber(micros * 1e-6, 1e-6),
+            "algbw": algbw,
+        }
+        yield line, row
     _report_waiting(out)
 
 
@@ -231,14 +215,14 @@ def is_chakra(head: bytes) -> bool:
     )
 
 
-@format_reader("chakra")
-def read_chakra_collectives(path: Path, out: RowCollector) -> Iterator[tuple[Any, ...]]:
+@tables.format_reader("chakra")
+def read_chakra_collectives(path: Path, out: tables.RowCollector) -> Iterator[tuple[Any, ...]]:
     """Read the collectives of a Chakra execution trace."""
     rank = _CHAKRA_RANK.search(path.name)
     for one in read_nodes(path):
         if one.kind != "collective":
             continue
-        name = collective_name(one.collective)
+        name = conventions.collective_name(one.collective)
         where = f"node {one.number}"
         if name is None:
             yield None, f"{where}: {one.collective or one.name!r} is no collective that is read"
@@ -249,8 +233,8 @@ def read_chakra_collectives(path: Path, out: RowCollector) -> Iterator[tuple[Any
             continue
         row = {
             "collective": name,
-            "nbytes": min(nbytes, MAX_WHOLE),
-            "size_convention": "per_rank" if name in _CHAKRA_PER_RANK else nccl_convention(name),
+            "nbytes": min(nbytes, tables.MAX_WHOLE),
+            "size_convention": "per_rank" if name in _CHAKRA_PER_RANK else conventions.nccl_convention(name),
             "seconds": one.micros * 1e-6,
             "group": one.group,
             "sequence": None,

@@ -17,15 +17,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from simnet.base.errors import InputError
-from simnet.cost_models.calibration.readers import tables
+from simnet.cost_models.calibration.readers import lines, tables
 from simnet.cost_models.calibration.readers.conventions import collective_name, named_collective
-from simnet.cost_models.calibration.readers.lines import (
-    json_objects,
-    read_count,
-    read_lines,
-    read_rank_count,
-    short_text,
-)
 from simnet.cost_models.calibration.readers.nccl_text import RANK_STATISTICS, pinned_setting
 from simnet.cost_models.calibration.readers.tidy import csv_records
 
@@ -44,7 +37,7 @@ def read_nccl_json(path: Path, out: tables.RowCollector) -> Iterator[tuple[Any, 
     if not isinstance(results, list):
         out.refuse(f"must be a list, got {_kind_of_value(results)}", name="results")
     stated, name = _stated_values(data)
-    name = name or named_collective(path.name) or short_text(out.facts.get("collective"))
+    name = name or named_collective(path.name) or lines.short_text(out.facts.get("collective"))
     if not name:
         out.refuse("does not say which collective this is; give it, as collective=all_reduce", name="args")
     for number, one in enumerate(results):
@@ -52,7 +45,7 @@ def read_nccl_json(path: Path, out: tables.RowCollector) -> Iterator[tuple[Any, 
         if not isinstance(one, dict):
             yield None, f"{where} must be an object, got {_kind_of_value(one)}"
             continue
-        nbytes = read_count(one.get("size"))
+        nbytes = lines.read_count(one.get("size"))
         if nbytes is None:
             yield None, f"{where}.size must be a whole number >= 0, got {_kind_of_value(one.get('size'))}"
             continue
@@ -66,15 +59,15 @@ def read_nccl_json(path: Path, out: tables.RowCollector) -> Iterator[tuple[Any, 
             row: tables.TableRow = stated | {
                 "collective": name,
                 "nbytes": nbytes,
-                "dtype": short_text(one.get("type")),
-                "reduction": short_text(one.get("redop")).replace("none", ""),
-                "root": read_count(one.get("root")),
+                "dtype": lines.short_text(one.get("type")),
+                "reduction": lines.short_text(one.get("redop")).replace("none", ""),
+                "root": lines.read_count(one.get("root")),
                 "in_place": in_place,
                 "seconds": _printed_number(body.get("time", body.get("cpu_time")), -6),
                 "algbw": _printed_number(body.get("alg_bw"), 9),
                 "busbw": _printed_number(body.get("bus_bw"), 9),
                 "wrong": _plain_number(body.get("nwrong")),
-                "iterations": read_count(one.get("actual_iterations")) or stated.get("iterations"),
+                "iterations": lines.read_count(one.get("actual_iterations")) or stated.get("iterations"),
                 "tool": "nccl-tests",
                 "run": "1",
             }
@@ -89,8 +82,8 @@ def read_nccl_json(path: Path, out: tables.RowCollector) -> Iterator[tuple[Any, 
 def load_nccl_json(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file, its environment reduced to pinned algorithm and protocol."""
     file = str(path)
-    text = "\n".join(read_lines(path))
-    objects = [one for _, one in json_objects(text, file)]
+    text = "\n".join(lines.read_lines(path))
+    objects = [one for _, one in lines.json_objects(text, file)]
     if len(objects) != 1:
         raise InputError(f"must be a JSON object, got {len(objects)} of them", file=file)
     (data,) = objects
@@ -114,15 +107,15 @@ def _stated_values(data: Mapping[str, Any]) -> tuple[dict[str, object], str | No
     ranks: set[int] = set()
     hosts: set[str] = set()
     for one in devices if isinstance(devices, list) else ():
-        rank = read_count(one.get("rank")) if isinstance(one, dict) else None
-        if rank is not None and rank < tables.MAX_RANKS and read_count(one.get("group")) in (None, 0):
+        rank = lines.read_count(one.get("rank")) if isinstance(one, dict) else None
+        if rank is not None and rank < tables.MAX_RANKS and lines.read_count(one.get("group")) in (None, 0):
             ranks.add(rank)
-            hosts.add(short_text(one.get("hostname")))
+            hosts.add(lines.short_text(one.get("hostname")))
     stated: dict[str, object] = {"statistic": RANK_STATISTICS.get(average, "mean")} | data["pinned"]
     if ranks:
         stated["ranks"] = len(ranks)
         stated["nodes"] = len(hosts)
-    stated["iterations"] = read_count(config.get("iterations")) if isinstance(config, dict) else None
+    stated["iterations"] = lines.read_count(config.get("iterations")) if isinstance(config, dict) else None
     return stated, name
 
 
@@ -153,29 +146,29 @@ RCCL_KEYS = ("name", "size", "inPlace", "time", "algBw", "busBw")
 @tables.format_reader("rccl")
 def read_rccl_records(path: Path, out: tables.RowCollector) -> Iterator[tuple[int, tables.TableRow | str]]:
     """Read records of rccl-tests, as JSON or as CSV."""
-    lines = read_lines(path)
-    text = "\n".join(lines)
-    records: Iterable[tuple[int, Mapping[str, Any]]] = json_objects(text, out.file)
+    printed = lines.read_lines(path)
+    text = "\n".join(printed)
+    records: Iterable[tuple[int, Mapping[str, Any]]] = lines.json_objects(text, out.file)
     if text.lstrip()[:1] not in ("{", "["):
-        records = csv_records(lines, RCCL_KEYS, out.file)[2]
+        records = csv_records(printed, RCCL_KEYS, out.file)[2]
     for line, one in records:
         if not set(RCCL_KEYS) <= set(one):
             continue
-        name, nbytes = collective_name(short_text(one["name"])), read_count(one["size"])
+        name, nbytes = collective_name(lines.short_text(one["name"])), lines.read_count(one["size"])
         if name is None or nbytes is None:
-            yield line, f"{short_text(one['name'])[:40]!r} of {one['size']!s:.20} bytes is nothing that is read"
+            yield line, f"{lines.short_text(one['name'])[:40]!r} of {one['size']!s:.20} bytes is nothing that is read"
             continue
-        processes, each = (read_count(one.get(key)) for key in ("ranks", "gpusPerRank"))
+        processes, each = (lines.read_count(one.get(key)) for key in ("ranks", "gpusPerRank"))
         ranks = None if not processes else processes * (each or 1)
         wrong = tables.parse_printed(str(one.get("wrong", "")))
         row: tables.TableRow = {
             "collective": name,
             "nbytes": nbytes,
-            "dtype": short_text(one.get("type")),
-            "reduction": short_text(one.get("redop")).replace("none", ""),
+            "dtype": lines.short_text(one.get("type")),
+            "reduction": lines.short_text(one.get("redop")).replace("none", ""),
             "in_place": str(one["inPlace"]).strip() in ("1", "true", "True"),
-            "ranks": read_rank_count(ranks),
-            "nodes": read_rank_count(one.get("nodes")),
+            "ranks": lines.read_rank_count(ranks),
+            "nodes": lines.read_rank_count(one.get("nodes")),
             "wrong": None if wrong is None else wrong.value,
             "statistic": "mean",
             "tool": "rccl-tests",
