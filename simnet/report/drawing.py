@@ -1,8 +1,9 @@
-"""Style and files of figures: colours, units, layout, and byte-identical output for equal content."""
+"""Style and files of figures: colours, units, layout, tables as figures, and byte-identical output for equal content."""
 
 from __future__ import annotations
 
 import io
+import itertools
 import math
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
+import pandas as pd
 from matplotlib.axis import Axis, XAxis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
@@ -20,6 +22,7 @@ from numpy.typing import NDArray
 
 from simnet.base.errors import InputError
 from simnet.base.writing import write_new
+from simnet.report.summary import TEXTS, Column, Summary, column_cells, common_unit, with_unit
 
 # Okabe and Ito's colours, which the colour-blind can tell apart, without black and yellow.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7A5230", "#8C8C8C")
@@ -147,3 +150,46 @@ def _saved_figure(figure: Figure, kind: str) -> bytes:
     with style():
         figure.savefig(buffer, format=kind, metadata=metadata)
     return buffer.getvalue()
+
+
+_PANELS = 2
+
+
+def draw_table(summary: Summary) -> Plot:
+    """Draw a table's numbers with intervals against its first column: one panel for times, one for another unit."""
+    first, *others = map(with_unit, summary.columns)
+    table = pd.DataFrame([*summary.rows]).apply(pd.to_numeric, errors="coerce").astype(float)
+    drawn = [one for one in others if one.unit not in TEXTS and one.name in table and table[one.name].notna().any()]
+    panels = sorted(dict.fromkeys(one.unit for one in drawn), key=lambda unit: unit != "time")[:_PANELS]
+    labels = [short(one) for one in column_cells(first, summary.rows)[1]]
+    lines = first.unit not in TEXTS and len(labels) > 1
+    height = 3.6 if lines else 1.4 + 0.28 * len(labels)
+    with canvas(4.6 * len(panels), height, 1, len(panels), squeeze=False) as (figure, (grid,)):
+        for axes, unit in zip(grid, panels, strict=True):
+            columns = [one for one in drawn if one.unit == unit]
+            name, factor = _unit_of(table, *columns)
+            for one, colour in zip(columns, itertools.cycle(COLOURS), strict=False):
+                value = table[one.name] / factor
+                low, high = (table.get(end, table[one.name]) / factor for end in one.interval or ("", ""))
+                off = np.nan_to_num(np.clip([value - low, high - value], 0.0, None))
+                look = {"color": colour, "markersize": 4, "elinewidth": 1.0, "label": one.heading}
+                if lines:
+                    axes.errorbar(table[first.name] / _unit_of(table, first)[1], value, off, fmt="o-", **look)
+                else:
+                    axes.errorbar(value, range(len(labels)), xerr=off, fmt="o", **look)
+            scale(axes.yaxis if lines else axes.xaxis, table[[one.name for one in columns]].to_numpy().ravel() / factor)
+            axes.set(**{"ylabel" if lines else "xlabel": name})
+            if lines:
+                own, factor = _unit_of(table, first)
+                scale(axes.xaxis, table[first.name].to_numpy() / factor)
+                axes.set_xlabel(f"{first.heading} [{own}]" if own else first.heading)
+            else:
+                axes.set_yticks(range(len(labels)), labels if axes is grid[0] else [""] * len(labels))
+                axes.set_ylim(len(labels) - 0.5, -0.5)
+            axes.legend()
+        return plot("table", summary.answer.split(". ")[0], "", figure)
+
+
+def _unit_of(table: pd.DataFrame, *columns: Column) -> tuple[str, float]:
+    """Return the display unit shared by columns of one kind, and its size in SI units."""
+    return common_unit(columns[0].unit or "number", table[[one.name for one in columns]].to_numpy().ravel().tolist())

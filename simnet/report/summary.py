@@ -211,7 +211,7 @@ class Summary:
         """Return functions that draw the figures, by name; without any, that of the table's numbers."""
         if self.plots or not any(with_unit(one).unit not in TEXTS for one in self.columns[1:]) or not self.rows:
             return self.plots
-        from simnet.report.table_figure import draw_table
+        from simnet.report.drawing import draw_table
 
         return {"table": lambda: draw_table(self)}
 

@@ -14,9 +14,8 @@ import pandas as pd
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds
 from simnet.report import paired, wording
 from simnet.report import summary as summaries
-from simnet.report.drawing import Plot
+from simnet.report.drawing import Plot, draw_table
 from simnet.report.paired import START_COLUMNS
-from simnet.report.table_figure import draw_table
 from simnet.studies.assumptions import computing_told, logic_text
 from simnet.studies.fastest_map import MapAxis, draw_fastest
 from simnet.studies.sweeping.grid import AxisColumn
