@@ -1,4 +1,4 @@
-"""Style and files of figures: colours, units, layout, tables as figures, and byte-identical output for equal content."""
+"""Style and files of figures: colours, units, layout, tables as figures, byte-identical output for equal content."""
 
 from __future__ import annotations
 
