@@ -88,12 +88,6 @@ class Assumed(NamedTuple):
         ]
 
 
-def assumption_notes(loaded: Scenario, built: Run) -> list[str]:
-    """Return the assumptions of a run as text lines, for commands without a summary."""
-    found = overlap_assumed(loaded, built)
-    return [] if found is None else [run_setup.describe_overlap(found)]
-
-
 def overlap_assumed(loaded: Scenario, built: Run, took: Mapping[str, float] | None = None) -> Fields | None:
     """Return the overlap that a run assumes, with the fastest exchange under the other assumption.
 

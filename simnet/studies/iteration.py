@@ -172,13 +172,14 @@ def job_summary(found: JobPrediction) -> Summary:
     unsure = [one.heading for one in COLUMNS if one.heading in ("fastest", "regret") and not several]
     policies = [found.run.policies[name] for name in found.totals]
     warnings = *found.scenario.warnings, *sample_warnings(job, policies)
+    overlap = assumptions.overlap_assumed(found.scenario, found.run)
     return Summary(
         answer=_job_answer(found, rows, dict(zip(found.ranked, likely.fastest.tolist(), strict=True))),
         columns=[one for one in COLUMNS if one.heading not in unsure],
         rows=rows,
         evidence=" ".join([*(f"Warning: {one}" for one in warnings), found.evidence.line()]),
         assumed=assumptions.assumed_text(found.scenario, found.run),
-        depends_on=" ".join(assumptions.assumption_notes(found.scenario, found.run)),
+        depends_on="" if overlap is None else run_setup.describe_overlap(overlap),
         next="simnet choose   ranks the usual exchanges beside these" if several and job.strategy is None else "",
         details=details,
         notes=_job_notes(found),
