@@ -88,7 +88,11 @@ class TorchRecording:
 
         `inner` reduces, with `state` as its state; by default the mean over all workers.
         """
-        reduce = _mean_loss() if inner is None else inner
+        reduce: Any = inner
+        if reduce is None:
+            from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+            reduce = allreduce_hook
 
         # Without annotations, which DDP compares with types of its own.
         return lambda _, bucket: self.bucket(bucket) and reduce(state, bucket)
@@ -112,9 +116,6 @@ class TorchRecording:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _watch(self, optimizer: Any) -> None:
-        self._removed.append(optimizer.register_step_pre_hook(lambda *_: self.step()))
-
     def _account(self, start: float, before: float) -> None:
         """Add the time since `start` to the recorder's own time, without what it has counted since `before` [s]."""
         self.recorder.spent(time.perf_counter() - start - (self.recorder.own_seconds - before))
@@ -137,13 +138,6 @@ class TorchRecording:
 
 def _loss_number(loss: Any) -> float:
     return float(loss.detach() if hasattr(loss, "detach") else loss)
-
-
-def _mean_loss() -> Hook:
-    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
-
-    reduce: Hook = allreduce_hook
-    return reduce
 
 
 def record(
@@ -226,5 +220,5 @@ def record(
     if distributed and register:
         model.register_comm_hook(None, recording.hook(inner, state))
     if optimizer is not None:
-        recording._watch(optimizer)
+        recording._removed.append(optimizer.register_step_pre_hook(lambda *_: recording.step()))
     return recording

@@ -63,7 +63,7 @@ def evidence_of(
     for (low, high), (least, most), shown in (
         (latency, LATENCY, format_seconds),
         (bandwidth, BANDWIDTH, format_bandwidth),
-        ((workers, workers), WORKERS, _worker_range),
+        ((workers, workers), WORKERS, "{:.0f} workers".format),
     ):
         if low < least * (1 - _ROUNDING):
             here.append(f"down to {shown(low)}" if low < high else shown(low))
@@ -76,10 +76,6 @@ def evidence_of(
     if not here:
         return Evidence("measured")
     return Evidence("extrapolated", f"here {', '.join(here)}; errors are of {', '.join(stacks())}, {known_links()}")
-
-
-def _worker_range(count: float) -> str:
-    return f"{int(count)} workers"
 
 
 def known_links() -> str:
