@@ -96,6 +96,12 @@ def test_kernels_alone_are_said_with_what_a_framework_takes() -> None:
     assert "kernels alone (torch takes" in found["assumed"]
 
 
+def test_on_the_ideal_device_compressing_costs_nothing() -> None:
+    line = ("step", *QUESTION, "--stack", "nccl", "--schemes", "powersgd,topk", "--device", "ideal", "--json")
+    rows = json.loads(did(*line, "--set", "job.iterations=2", "--compute", "28 ms").stdout)["rows"]
+    assert [one["select_s"] + one["merge_s"] for one in rows] == [0.0, 0.0]
+
+
 def test_a_scheme_without_counts_is_unknown_rather_than_free() -> None:
     line = ("choose", *QUESTION, "--stack", "nccl", "--schemes", "thc,dense", "--json")
     assert "those of thc unknown: kernels alone" in json.loads(did(*line).stdout)["assumed"]

@@ -24,7 +24,8 @@ _HOOKED: WeakKeyDictionary[Sparsifier, tuple[Any, list[StageCost]]] = WeakKeyDic
 
 def scheme_hook(device: DeviceProfile, scheme: str) -> Hook | None:
     """Return the counted hook of a scheme in the device's implementation; None where kernels alone count."""
-    if device.implementation is None or f"hook_{scheme}_begin" in device.methods:
+    # A profile may have measured the hook itself, or set one cost for everything.
+    if device.implementation is None or not {f"hook_{scheme}_begin", "*"}.isdisjoint(device.methods):
         return None
     return sparsifier_models.scheme(scheme).traits.hook or hook_of(device.implementation, scheme)
 
@@ -44,7 +45,7 @@ def local_operations(device: DeviceProfile, model: Sparsifier, exchange: Exchang
 
 def hook_stages(device: DeviceProfile, hook: Hook, model: Sparsifier) -> list[StageCost]:
     """Return the cost of each stage of a hook on the tensors of a scheme."""
-    key = hook, model.density, id(device)
+    key = hook, model.density, device.name, device.memory_bandwidth, device.host, device.implementation
     if _HOOKED.get(model, (None,))[0] != key:
         assert device.implementation is not None
         _HOOKED[model] = key, stage_costs(hook, hooked_tensors(model), device, device.implementation)
