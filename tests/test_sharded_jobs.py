@@ -72,7 +72,7 @@ def test_a_job_takes_what_its_steps_take_to_the_last_bit(
 ) -> None:
     # Steps whose groups meet on links take long to simulate.
     steps = 3 if way == "hsdp" or "pipeline" in options else 12
-    path = scenario(tmp_path, {"as": way, **options}, network=network, job={"iterations": steps})
+    path = scenario(tmp_path, {"as": way, "slowdown": 1, **options}, network=network, job={"iterations": steps})
     run = load(path).build()
     profile = load_model("resnet18")
     step = plan_step(profile, way, 4, options)
@@ -102,7 +102,7 @@ def test_gradients_of_a_replicated_model_take_the_closed_form_of_an_all_reduce(t
 @pytest.mark.parametrize("network", [{}, {"weather": WEATHER}], ids=["constant", "changing"])
 def test_what_workers_do_adds_up_to_each_iteration(tmp_path: Path, network: dict[str, object]) -> None:
     job = {"compute": {"spread": 0.2, "straggle": {"probability": 0.3, "slowdown": 2.0}}}
-    run = load(scenario(tmp_path, {"as": "fsdp2", "microbatches": 2}, job=job, network=network)).build()
+    run = load(scenario(tmp_path, {"as": "fsdp2", "microbatches": 2, "slowdown": 1}, job=job, network=network)).build()
     result = one(run)
     each = result.workers
     assert len(each) == 4 * STEPS
@@ -218,7 +218,7 @@ methods:
 
 @pytest.mark.parametrize(
     ("given", "device", "slowdown"),
-    [({}, None, 1.0), ({"slowdown": 1.8}, None, 1.8), ({}, PROFILE, 1.5), ({"slowdown": 1}, PROFILE, 1.0)],
+    [({}, None, 1.18), ({"slowdown": 1.8}, None, 1.8), ({}, PROFILE, 1.5), ({"slowdown": 1}, PROFILE, 1.0)],
 )
 def test_a_job_computes_as_much_slower_beside_collectives_as_is_said_of_it_or_its_device(
     tmp_path: Path, given: dict[str, object], device: str | None, slowdown: float
