@@ -136,8 +136,8 @@ def test_measured_local_costs_are_met_without_a_fit_to_a_scheme() -> None:
     assert found["reduces at 10 Gbit/s"]["worst"] <= 0.25
     assert found["their iterations"]["median"] <= 0.04
     assert found["their iterations"]["p90"] <= 0.10
-    # A quantiser on a processor takes twice what bytes say; nothing is off by more.
-    assert found["whole hooks, processor"]["worst"] <= 1.01
+    # Top-k of small tensors takes half of what a profile of another processor says, and packing bits three times.
+    assert found["whole hooks, processor"]["median"] <= 0.30
 
 
 @pytest.mark.parametrize(("workers", "efficiency"), [(4, 0.875), (6, 0.872), (8, 0.683), (8, 0.786)])

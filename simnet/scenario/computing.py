@@ -71,6 +71,8 @@ def build_device(given: schema.Job, folder: Path, found: Findings) -> DeviceProf
     device = found.attempt(("job", "device"), load_device, folder / name if is_file(name) else name)
     if device is None or how in (None, hooks.FUSED):
         return device
+    with found.at("job", "implementation"):
+        hooks.check_implementation(how)
     return replace(device, implementation=how)
 
 

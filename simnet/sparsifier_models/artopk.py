@@ -204,7 +204,7 @@ class ARTopk(
             return collectives.broadcast_binomial(self.workers, nbytes, broadcaster)
 
         wire, k = self.wire, int(selected.max())
-        yield DeviceOp("topk", np.where(selected > 0, float(self.parameters), 0.0), share=self.density)
+        yield DeviceOp("topk", np.where(selected > 0, float(self.parameters), 0.0))
         if self.options.selection == "var":
             yield DeviceOp("norm", self.parameters if self._released else k)
             yield registry.collective_by_algorithm("all_gather", self.options.allgather).schedule(
@@ -293,7 +293,7 @@ class CLTk(
         return self._make_exchange(
             update,
             [
-                DeviceOp("topk", self.parameters, share=self.density),
+                DeviceOp("topk", self.parameters),
                 *wire.encoding_kernels(k, self.parameters, ascending=False, values=False),
                 broadcast.in_phase("indices"),
                 *wire.decoding_kernels(k, self.parameters, 1, values=False),

@@ -118,7 +118,7 @@ class CarriedThreshold(UnionReduced, searches_threshold=True, state=("threshold_
         """Return the kernels of a worker's threshold estimate, on a sample or on all entries."""
         size = SAMPLED / self.density / self.options.scale
         if self.options.start == "exact" or size >= self.parameters:
-            return (DeviceOp("topk", self.parameters, share=self.density),)
+            return (DeviceOp("topk", self.parameters),)
         return DeviceOp("gather", size), DeviceOp("topk", size)
 
 

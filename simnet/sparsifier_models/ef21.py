@@ -122,7 +122,7 @@ class EF21(
 
     def _selection_kernels(self) -> tuple[DeviceOp, ...]:
         n, block = self.parameters, self.options.block
-        select: tuple[DeviceOp, ...] = (DeviceOp("topk", n, share=self.density),)
+        select: tuple[DeviceOp, ...] = (DeviceOp("topk", n),)
         if self.options.compressor == "blocks":
             select = (DeviceOp("norm", n), DeviceOp("topk", n / block))
         lacking = (DeviceOp("sum", n),) * self.traits.tracks

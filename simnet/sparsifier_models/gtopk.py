@@ -181,7 +181,7 @@ class GTopk(
     def _steps(self, k: int, nbytes: Floats) -> Iterator[Step]:
         """Yield kernels and messages: select, merge up the tree, broadcast, apply; `nbytes` per worker, shape (P,)."""
         P, n, wire = self.workers, self.parameters, self.wire
-        yield from (DeviceOp("topk", n, share=self.density), DeviceOp("gather", k))
+        yield from (DeviceOp("topk", n), DeviceOp("gather", k))
         # Lists are ascending, as merges have them.
         yield from wire.encoding_kernels(k, n, ascending=False)
         for one in collectives.reduce_binomial(P, 1.0).rounds:

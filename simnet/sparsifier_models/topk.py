@@ -55,7 +55,7 @@ class Topk(Gathered, fixed_volume=True, separable=True, overlaps=True, costs=(to
         return top_k(values, self.k)
 
     def _selection_kernels(self) -> tuple[DeviceOp, ...]:
-        return (DeviceOp("topk", self.parameters, share=self.density),)
+        return (DeviceOp("topk", self.parameters),)
 
 
 class LayerwiseTopkOptions(GatheredOptions):
@@ -129,7 +129,7 @@ class LayerwiseTopk(Gathered, fixed_volume=True, separable=True, costs=(topk_all
         return np.concatenate(chosen)
 
     def _selection_kernels(self) -> tuple[DeviceOp, ...]:
-        return tuple(DeviceOp("topk_layer", size, share=self.density) for _, size in self.layers)
+        return tuple(DeviceOp("topk_layer", size) for _, size in self.layers)
 
     def _allgather(self, entries: NDArray[np.int64], nbytes: Floats) -> Schedule:
         if self.options.fused:

@@ -124,7 +124,7 @@ class TopkDSA(SplitReduce, costs=(topkdsa, topkdsa_bounds, sparcml_bounds)):
         selected = np.array([own.size for own in chosen], dtype=np.int64)
         return self._make_exchange(
             total,
-            [DeviceOp("topk", n, share=self.density), *steps, DeviceOp("scatter", float(n if dense else nnz))],
+            [DeviceOp("topk", n), *steps, DeviceOp("scatter", float(n if dense else nnz))],
             sent,
             selected=selected,
             union=int(np.count_nonzero(touched)),

@@ -154,7 +154,7 @@ class UnionTopk(UnionReduced, separable=True, costs=(uniontopk,)):
         return top_k(values, self.k)
 
     def _selection_kernels(self) -> tuple[DeviceOp, ...]:
-        return (DeviceOp("topk", self.parameters, share=self.density),)
+        return (DeviceOp("topk", self.parameters),)
 
 
 _INT32 = 4.0

@@ -132,14 +132,17 @@ def local_cost_summary(scheme: str, names: Sequence[str]) -> Summary:
         why = "its operations are not counted" if cost.hook is None else "without launches and views"
         return Summary(answer=f"{told}: {fused} a reduce; {why}.", columns=table_columns("show"))
     price = host_prices(job.device, how)
+    computing = format_seconds(job.compute.mean)
     seconds, share = interval_text(*whole[-3:]), percent(whole.seconds / job.compute.mean)
+    told = f"{told}, as {cost.hook.implementation} runs it"
     return Summary(
-        answer=f"{told}, as {cost.hook.implementation} runs it: {seconds} a reduce, {share} of computing; {fused}.",
+        answer=f"{told}: {seconds} a reduce, {share} of {computing} computing; {fused}.",
         columns=table_columns("show local cost"),
         rows=[_row(one) for one in (*cost.stages, whole._replace(stage="all"))],
         evidence=f"{price.known}: {format_seconds(price.operation)} an operation, {format_seconds(price.view)} a view.",
-        assumed=f"{job.source.workers} workers, density {percent(job.density[-1].end)}.",
-        notes=[f"It {_OVERLAPS[cost.hook.overlap]}.", f"Operations: {cost.hook.known}, {cost.hook.source}.",
+        assumed=f"{job.source.workers} workers, density {percent(job.density[-1].end)}; the hook "
+        f"{_OVERLAPS[cost.hook.overlap]}.",
+        notes=[f"Operations: {cost.hook.known}, {cost.hook.source}.",
                f"Prices: {price.source}."],
     )  # fmt: skip
 

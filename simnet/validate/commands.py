@@ -218,7 +218,7 @@ def _local_costs() -> Summary:
     off = error_quantiles(parts["whole reduces, GPUs"]["error"].to_numpy())
     return Summary(
         answer=f"Local costs are off by {percent(off['median'])} in the median on GPUs, {percent(off['worst'])} at "
-        "most; two prices of a host count, and none of a scheme.",
+        "most of a whole reduce; two prices of a host count, and none of a scheme.",
         columns=(Column("part", "part", "text"), Column("count", "count", "number"), *_OFF,
                  Column("worst", "worst", "percent"), Column("inside", "inside", "chance")),
         rows=rows,

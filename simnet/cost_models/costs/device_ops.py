@@ -13,8 +13,7 @@ class DeviceOp(NamedTuple):
 
     Entries are the same at every worker or one number each, shape (P,); a worker without any launches nothing. `before`
     is the round of the schedule that a worker enters afterwards, 0 for work before the first message. Passes `instead`
-    replace the kernel where a device profile lacks it. `share` is how much of the entries it keeps, 0 where that does
-    not matter or is not known. Of a hook's stage `priced` are the expected, least and most
+    replace the kernel where a device profile lacks it. Of a hook's stage `priced` are the expected, least and most
     seconds, as `simnet.cost_models.costs.hooks` counts them.
     """
 
@@ -24,7 +23,6 @@ class DeviceOp(NamedTuple):
     before: int = 0
     segments: int = 1
     instead: tuple[DeviceOp, ...] = ()
-    share: float | NDArray[np.floating[Any]] = 0.0
     priced: tuple[float, float, float] | None = None
 
     @property

@@ -45,9 +45,9 @@ seconds, bytes and bytes per second:
     host: {operation: 6.0e-6, view: 1.0e-6, sync: 1.0e-5, low: 0.9, high: 1.1, known: measured, source: so and so}
 
 The two before the last say how exchange and backward pass slow each other down, the last is for
-`simnet.cost_models.costs.hooks`. The method ``"*"`` stands for all that are not
-listed, ``memory: 16.0e+9`` for the bytes of the device, ``chip: V100`` for its chip. A package may register a function
-that returns a `DeviceProfile`, as an entry point ``simnet.devices``.
+`simnet.cost_models.costs.hooks`. The method ``"*"`` stands for all that are not listed, ``memory: 16.0e+9`` for the
+bytes of the device, ``chip: V100`` for its chip. A package may register a function that returns a `DeviceProfile`, as
+an entry point ``simnet.devices``.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from functools import cache
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, get_args
+from typing import Annotated, Literal, TypeAlias, get_args
 
 import numpy as np
 from annotated_types import Ge, Gt, Le, MinLen
@@ -117,8 +117,7 @@ class KernelMethod:
     """Cost of a kernel: seconds per launch, bytes streamed per entry, and seconds per entry.
 
     The time lies between `low` and `high` times that, 0 < low <= 1 <= high. `corrections` are entries, ascending, and
-    the factor of launches over as many: interpolated over the logarithm of entries. `shares` are shares of the entries
-    that are kept, ascending, and such factors beside. Raises ValueError for others.
+    the factor of launches over as many: interpolated over the logarithm of entries. Raises ValueError for others.
     """
 
     __pydantic_config__ = _STRICT
@@ -131,13 +130,11 @@ class KernelMethod:
     high: Slowdown = 1.0
     known: Provenance = "not stated"
     corrections: tuple[tuple[_Positive, _Positive], ...] = ()
-    shares: tuple[tuple[_Positive, tuple[tuple[_Positive, _Positive], ...]], ...] = ()
 
     def __post_init__(self) -> None:
-        for pairs in (self.corrections, *(factors for _, factors in self.shares)):
-            entries = [0.0, *(entries for entries, _ in pairs), math.inf]
-            if not all(a < b for a, b in pairwise(entries)) or not all(0 < one < math.inf for _, one in pairs):
-                raise ValueError("corrections must be pairs of entries > 0, ascending, and of factors > 0")
+        entries = [0.0, *(entries for entries, _ in self.corrections), math.inf]
+        if not all(a < b for a, b in pairwise(entries)) or not all(0 < one < math.inf for _, one in self.corrections):
+            raise ValueError("corrections must be pairs of entries > 0, ascending, and of factors > 0")
         if not 0 < self.low <= 1 <= self.high < math.inf:
             raise ValueError(f"low and high must be factors with 0 < low <= 1 <= high, got {self.low} and {self.high}")
 
@@ -251,9 +248,8 @@ class DeviceProfile:
         factor = 1.0 if end is None else getattr(method, end)
         one = factor * launches * (method.launch + entries * each)
         if method.corrections:
-            one = one * _interpolated(method.corrections, np.maximum(entries, 1.0))
-        if method.shares and np.all(kernel.share):
-            one = one * _share_factors(method.shares, np.maximum(entries, 1.0), kernel.share)
+            lengths, factors = zip(*method.corrections, strict=True)
+            one = one * np.interp(np.log(np.maximum(entries, 1.0)), np.log(lengths), factors)
         return np.where(entries > 0, one, 0.0)
 
     def within(self, kernels: Iterable[DeviceOp], workers: int) -> tuple[float, float]:
@@ -297,27 +293,6 @@ class DeviceProfile:
         low, high = min(norm.low, 1 / _STREAMS_WITHIN), max(norm.high, within)
         source = f"not in the profile: a launch of norm, and {moved:g} bytes at the memory bandwidth"
         return KernelMethod(norm.launch, moved, source, low=low, high=high, known="estimated")
-
-
-_Pairs: TypeAlias = tuple[tuple[float, float], ...]
-
-
-def _interpolated(pairs: _Pairs, at: NDArray[np.float64]) -> NDArray[np.float64]:
-    places, factors = zip(*pairs, strict=True)
-    return np.asarray(np.interp(np.log(at), np.log(places), factors))
-
-
-def _share_factors(
-    shares: tuple[tuple[float, _Pairs], ...], entries: NDArray[np.float64], share: float | NDArray[np.floating[Any]]
-) -> NDArray[np.float64]:
-    """Return the factor at the share that is kept, between those of the nearest shares."""
-    entries, wanted = np.broadcast_arrays(entries, np.log(share))
-    factors = np.stack([_interpolated(pairs, entries) for _, pairs in shares])
-    places = np.log([one for one, _ in shares])
-    above = np.clip(np.searchsorted(places, wanted), 1, len(places) - 1)
-    weight = np.clip((wanted - places[above - 1]) / (places[above] - places[above - 1]), 0.0, 1.0)
-    low, high = (np.take_along_axis(factors, one[np.newaxis], 0)[0] for one in (above - 1, above))
-    return np.asarray(low + weight * (high - low))
 
 
 def device_names() -> list[str]:

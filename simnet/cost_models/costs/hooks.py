@@ -143,12 +143,13 @@ def hook_of(implementation: str, scheme: str) -> Hook | None:
     'blocking'
     """
     name, release = parsed_implementation(implementation)
+    check_implementation(name)
     named = [one for one in _hooks() if name in (FRAMEWORK, one.implementation)]
-    if not named:
-        raise ValueError(f"there is no implementation {name!r}: {suggest_names(name, implementation_names())}")
     own = [one for one in named if one.scheme == scheme and one.implementation == _first(named, scheme)]
     if not own and name == FRAMEWORK:
         return None
+    if not own and scheme == "dense":
+        return hook_of("torch", scheme)
     if not own:
         raise ValueError(f"{name} has no {scheme}; it has {', '.join(sorted({one.scheme for one in named}))}")
     found = [one for one in own if not release or one.releases[0] <= release <= one.releases[1]]
@@ -156,6 +157,13 @@ def hook_of(implementation: str, scheme: str) -> Hook | None:
         spans = " and ".join(f"{_release_text(one.releases[0])} to {_release_text(one.releases[1])}" for one in own)
         raise ValueError(f"{implementation} has no {scheme}; it is counted in releases {spans}")
     return max(found, key=lambda one: one.releases[1])
+
+
+def check_implementation(text: str) -> None:
+    """Raise ValueError if there is no implementation of a name."""
+    name = parsed_implementation(text)[0]
+    if name not in implementation_names():
+        raise ValueError(f"there is no implementation {name!r}: {suggest_names(name, implementation_names())}")
 
 
 def check_stack(hook: Hook | None, stack: str | None) -> None:
@@ -183,13 +191,12 @@ def parsed_implementation(text: str) -> tuple[str, tuple[int, ...]]:
     (('torch', (1, 10)), ('powersgd-paper', ()))
     """
     name, _, release = text.rpartition("-")
-    return (name, _release(release)) if release[:1].isdecimal() and name else (text, ())
+    numbers = release.split(".")
+    return (name, _release(release)) if name and all(one.isdecimal() for one in numbers) else (text, ())
 
 
 def _release(text: str) -> tuple[int, ...]:
     """Return the numbers of a release such as 1.10, without that of a patch."""
-    if not all(one.isdecimal() for one in text.split(".")):
-        raise ValueError(f"a release of PyTorch is written as 1.10 or 2.6, got {text!r}")
     return tuple(int(one) for one in text.split(".")[:2])
 
 
@@ -225,8 +232,9 @@ def _row_cost(row: HookOperations, tensors: HookedTensors, device: DeviceProfile
     count, nbytes = items.size, float(items.sum()) * (row.bytes + share * row.kept_bytes)
     operations = count * (row.operations + rank * row.rank_operations)
     views, waits = count * (row.views + rank * row.rank_views), count * row.waits
-    launched = operations * host.operation + views * host.view + waits * host.sync
-    streamed = nbytes / device.memory_bandwidth
+    launched = max(0.0, operations) * host.operation + views * host.view + waits * host.sync
+    # Rows that take back what others count once too often are bytes below zero.
+    streamed = max(nbytes, 0.0) / device.memory_bandwidth
     # A processor runs an operation itself before it goes on.
     both = sum if is_processor(device) else max
     seconds = both((launched, streamed))
@@ -236,7 +244,7 @@ def _row_cost(row: HookOperations, tensors: HookedTensors, device: DeviceProfile
         name, _, part = method.partition(" of ")
         of = {"": 1.0, "kept": share, "part": 1.0 / tensors.workers}[part]
         for size, same in zip(*np.unique(items, return_counts=True), strict=True):
-            call = DeviceOp(name, float(size) * of, share=share)
+            call = DeviceOp(name, float(size) * of)
             one, least, most = (times * float(same) * price for price in _own_price(call, device, host))
             seconds, low, high = seconds + one, low + least, high + most
         operations += times * count

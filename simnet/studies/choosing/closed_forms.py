@@ -145,13 +145,13 @@ def by_closed_form(device: DeviceProfile) -> CostModel:
 
 def _kernel_calls(one: Candidate, point: OperatingPoint) -> list[DeviceOp]:
     """Return the kernels that a worker runs for selection and merge in a usual exchange."""
-    kept, entries, share = point.kept, point.parameters, point.density
+    kept, entries = point.kept, point.parameters
     if one.scheme == "topk":
         calls = [DeviceOp("gather", kept), DeviceOp("scatter", kept), DeviceOp("pack", kept)]
-        return [DeviceOp("topk", entries, share=share), *calls, DeviceOp("scatter", point.workers * kept)]
+        return [DeviceOp("topk", entries), *calls, DeviceOp("scatter", point.workers * kept)]
     if one.scheme == "artopk":
         norm = [DeviceOp("norm", kept)] if one.options.get("selection") == "var" else []
-        return [DeviceOp("topk", entries, share=share), *norm, DeviceOp("gather", kept), DeviceOp("scatter", kept, 2)]
+        return [DeviceOp("topk", entries), *norm, DeviceOp("gather", kept), DeviceOp("scatter", kept, 2)]
     return [DeviceOp("cast", entries, 2)] if one.scheme == "fp16" else []
 
 

@@ -11,23 +11,39 @@ import numpy as np
 
 from simnet import sparsifier_models
 from simnet.cost_models.costs.devices import DeviceOp, DeviceProfile
-from simnet.cost_models.costs.hooks import Hook, HookedTensors, StageCost, hook_of, hook_operations, stage_costs
+from simnet.cost_models.costs.hooks import (
+    FRAMEWORK,
+    Hook,
+    HookedTensors,
+    StageCost,
+    hook_of,
+    hook_operations,
+    is_processor,
+    stage_costs,
+)
 from simnet.sparsifier_models import Exchange
+from simnet.sparsifier_models.powersgd import near_square
 from simnet.traces.source import as_matrices
 
 if TYPE_CHECKING:
     from simnet.sparsifier_models import Sparsifier
 
+# Schemes of `simnet.cluster.hooks`.
+_OWN_HOOKS = frozenset(("dense", "fp16", "topk", "artopk", "exdyna", "oktopk"))
 # Stages of each scheme in use, with what they depend on.
 _HOOKED: WeakKeyDictionary[Sparsifier, tuple[Any, list[StageCost]]] = WeakKeyDictionary()
 
 
 def scheme_hook(device: DeviceProfile, scheme: str) -> Hook | None:
     """Return the counted hook of a scheme in the device's implementation; None where kernels alone count."""
-    # A profile may have measured the hook itself, or set one cost for everything.
+    # A profile may have measured the hook itself, or set one cost for everything. On a processor kernels are operations
+    # of PyTorch, launches included, as which `simnet.cluster.hooks` runs its schemes.
     if device.implementation is None or not {f"hook_{scheme}_begin", "*"}.isdisjoint(device.methods):
         return None
-    return sparsifier_models.scheme(scheme).traits.hook or hook_of(device.implementation, scheme)
+    hook = sparsifier_models.scheme(scheme).traits.hook or hook_of(device.implementation, scheme)
+    if device.implementation == FRAMEWORK and hook is not None and is_processor(device):
+        return hook if hook.implementation == "torch" and scheme not in _OWN_HOOKS else None
+    return hook
 
 
 def local_operations(device: DeviceProfile, model: Sparsifier, exchange: Exchange) -> tuple[DeviceOp, ...]:
@@ -36,7 +52,9 @@ def local_operations(device: DeviceProfile, model: Sparsifier, exchange: Exchang
     Kernels of a scheme have those of the communication hook beside them where the device profile has measured these.
     """
     hook = scheme_hook(device, model.name)
-    if hook is None:
+    # A dense exchange of a sparse scheme, as while it warms up, has its own kernels.
+    warms_up = not model.traits.sends_all and int(np.min(exchange.selected)) >= model.parameters
+    if hook is None or warms_up:
         return exchange.kernels + _measured_hook(device, model, exchange)
     rounds = len(exchange.schedule.rounds)
     between = min((one.before for one in exchange.kernels if 0 < one.before < rounds), default=rounds)
@@ -55,9 +73,13 @@ def hook_stages(device: DeviceProfile, hook: Hook, model: Sparsifier) -> list[St
 def hooked_tensors(model: Sparsifier) -> HookedTensors:
     """Return the tensors of the whole model that a hook works on; as matrices those that PowerSGD compresses."""
     shapes = model.true_shapes or model.shapes or tuple((size,) for size in model.true_sizes)
-    shapes = shapes or ((model.true_parameters,),)
+    shapes = shapes or ((near_square if model.name == "powersgd" else _as_vector)(model.true_parameters),)
     rank = int(getattr(model.options, "rank", 1))
     return hooked_shapes(shapes, rank)._replace(kept=float(model.k_of_model), workers=model.workers)
+
+
+def _as_vector(entries: int) -> tuple[int, ...]:
+    return (entries,)
 
 
 def hooked_shapes(shapes: Sequence[Sequence[int]], rank: int = 1) -> HookedTensors:

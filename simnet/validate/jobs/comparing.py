@@ -96,12 +96,16 @@ class Comparison:
     def figures(self) -> dict[str, Any]:
         """Return the comparison as JSON types."""
         judged, ordered = self.pairs()
+        job = self.prediction.run.job
 
         def plain(rows: pd.DataFrame) -> list[dict[Hashable, Any]]:
             return rows.astype(object).where(rows.notna(), None).to_dict("records")
 
         return {
-            **{name: getattr(self.prediction, name) for name in ("scenario", "workers", "stack", "device")},
+            "scenario": self.prediction.scenario.name,
+            "workers": job.source.workers,
+            "stack": self.prediction.stack,
+            "device": job.device.name,
             "coverage": COVERAGE,
             "parts": plain(self.parts),
             "policies": plain(self.policies),
