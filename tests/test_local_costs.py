@@ -66,14 +66,10 @@ def test_a_loop_takes_its_launches_or_its_bytes_whichever_is_longer() -> None:
     hook = Hook("own", "own", ((), (999,)), "after", (), (row,), "counted", "made up")
     host = HostPrices(operation=10e-6, view=1e-6, sync=0.0, source="made up")
     device = DeviceProfile("toy", "toy", "made up", 1e9, {"none": KernelMethod(0, 0, "made up")}, host=host)
-    small = HookedTensors(_array(10, 10), _array(10, 10), _array(0, 0) > 0, 1.0, 2)
+    small = HookedTensors(np.full(2, 10.0), np.full(2, 10.0), np.zeros(2, dtype=bool), 1.0, 2)
     assert stage_costs(hook, small, device)[0].seconds == pytest.approx(2 * (2 * 10e-6 + 3 * 1e-6))
-    large = HookedTensors(_array(1e6, 10), _array(1e6, 10), _array(0, 0) > 0, 1.0, 2)
+    large = small._replace(sizes=np.array([1e6, 10.0]))
     assert stage_costs(hook, large, device)[0].seconds == pytest.approx(8.0 * 1_000_010 / 1e9)
-
-
-def _array(*values: float) -> Any:
-    return np.array(values, dtype=np.float64)
 
 
 @pytest.mark.parametrize(("stack", "implementation"), [("ideal", "fused"), ("tcp", "fused"), ("nccl", "framework")])
@@ -149,16 +145,7 @@ def test_efficiencies_of_powersgd_on_slow_links_are_inside_the_interval(
     fields = ("job.implementation=torch-1.10", nodes, "job.compute.mean=61 ms", f"workers={workers}")
     line = [word for one in fields for word in ("--set", one)]
     case = shared / "cases" / "scenarios" / "powersgd_low_bandwidth.yaml"
-    found = json.loads(
-        did(
-            "step",
-            case,
-            *line,
-            "--policies",
-            "powersgd1",
-            "--json",
-        ).stdout
-    )
+    found = json.loads(did("step", case, *line, "--policies", "powersgd1", "--json").stdout)
     (row,) = found["rows"]
     assert row["compute_s"] / row["total_high_s"] < efficiency < row["compute_s"] / row["total_low_s"]
     assert "compressing by powersgd1 takes 28 % of computing" in found["assumed"]

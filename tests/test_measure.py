@@ -1,6 +1,7 @@
 """Measuring: what is planned, how times are taken and summed up, what is written, and ranks of every kind."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ import needs
 from commands import did, refused, timed
 from rank_threads import Threads, run_ranks
 from simnet.base.errors import InputError
-from simnet.cluster.measure import facts, running, session
+from simnet.cluster.measure import benchmarks, facts, running, session
 from simnet.cluster.measure.calls import expected_result, operations_per_call, rank_content
 from simnet.cluster.measure.plan import COLLECTIVES, ELEMENT, Wanted, plan_curves
 from simnet.cluster.measure.running import measure_curves
@@ -404,18 +405,137 @@ def test_a_device_profile_is_measured_beside_the_table_or_neither_is_there(monke
     assert sorted(one.name for one in tmp_path.iterdir()) == ["d.yaml", "m.csv"]
 
 
+# nccl-tests and OSU
+
 NCCL = """\
 # nThread 1 nGpus 1 minBytes 8 maxBytes 16 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1
 #       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
 #        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
      1048576        262144     float     sum      -1   100.00   10.49   10.49      0   100.00   10.49   10.49      0
 """
+OSU = "# OSU MPI Allreduce Latency Test v7.5\n# Size       Avg Latency(us)\n8             2.50\n16            2.75\n"
+
+
+def programs(folder, monkeypatch, **texts):
+    folder.mkdir()
+    for name, text in texts.items():
+        (folder / name).write_text(f"#!/bin/sh\n{text}")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+
+
+def printing(text):
+    return f"echo ran with $RANKS as $* >&2\ncat <<'END'\n{text}END\n"
+
+
+@needs.posix
+def test_nccl_tests_are_run_by_the_launcher_and_read(tmp_path, monkeypatch):
+    programs(
+        tmp_path / "bin", monkeypatch, all_reduce_perf=printing(NCCL), osu_allreduce=printing(OSU),
+        alltoall_perf="echo no devices; exit 3\n", broadcast_perf="echo nothing to read\n",
+    )  # fmt: skip
+    launch = "env RANKS={ranks}/{nodes}/{per_node}"
+    done = did("measure", "-o", tmp_path / "m.csv", "--launch", launch, "--groups", "1x2,2x1")
+    rows = read_measurements(tmp_path / "m.csv").rows
+    assert set(rows["tool"]) == {"nccl-tests"}
+    assert rows[["collective", "ranks", "nodes", "seconds"]].drop_duplicates().values.tolist() == [
+        ["all_reduce", 2, 1, 1e-4], ["all_reduce", 2, 2, 1e-4],
+    ]  # fmt: skip
+    assert "alltoall_perf, 2 x 1 ranks: ended with 3: no devices" in done.stdout
+    assert "broadcast_perf, 1 x 2 ranks: holds no measurements" in done.stdout
+    log = (tmp_path / "m_logs" / "all_reduce_perf_2x1.log").read_text()
+    assert "ran with 2/2/1 as -b 1024 -e 1073741824 -f 2 -g 1" in log
+    assert "all_reduce_perf_1x2.log" in rows["source"][0]
+
+
+@needs.posix
+def test_osu_is_run_where_nccl_tests_are_not_installed(tmp_path, monkeypatch):
+    programs(tmp_path / "bin", monkeypatch, osu_allreduce=printing(OSU), osu_latency=printing(OSU))
+    did("measure", "-o", tmp_path / "m.csv", "--launch", "env", "--groups", "1x4", "--what", "all_reduce",
+        "--sizes", "8B:16B")  # fmt: skip
+    rows = read_measurements(tmp_path / "m.csv").rows
+    assert rows[["ranks", "nbytes", "seconds"]].values.tolist() == [[4, 8, 2.5e-6], [4, 16, 2.75e-6]]
+    assert "as -m 8:16" in (tmp_path / "m_logs" / "osu_allreduce_1x4.log").read_text()
+
+
+@needs.posix
+def test_a_program_that_hangs_is_given_up_and_nothing_is_left_behind(tmp_path, monkeypatch):
+    pid = tmp_path / "bin" / "pid"
+    programs(tmp_path / "bin", monkeypatch, all_reduce_perf=f"sleep 600 & echo $! > {pid}\nwait\n")
+    said = refused("measure", "-o", tmp_path / "m.csv", "--launch", "env", "--groups", "1x2", "--budget", "1 s", "-q")
+    assert "all_reduce_perf, 1 x 2 ranks: took longer than 1 s" in said
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["bin"]
+    assert killing.is_gone(int(pid.read_text()))
+
+
+@needs.posix
+def test_a_launcher_can_end_its_ranks_and_is_killed_if_it_does_not(tmp_path, monkeypatch):
+    monkeypatch.setattr(benchmarks, "_ENDING", 1.0)
+    asked, pid = tmp_path / "bin" / "asked", tmp_path / "bin" / "pid"
+    stubborn = f"trap 'echo yes > {asked}' TERM\necho $$ > {pid}\nwhile :; do sleep 0.1; done\n"
+    programs(tmp_path / "bin", monkeypatch, all_reduce_perf=stubborn)
+    refused("measure", "-o", tmp_path / "m.csv", "--launch", "env", "--groups", "1x2", "--budget", "1 s", "-q")
+    assert asked.read_text() == "yes\n"
+    assert killing.is_gone(int(pid.read_text()))
+
+
+@needs.posix
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_command_that_is_ended_ends_what_it_has_launched(number, tmp_path, monkeypatch):
+    pid = tmp_path / "bin" / "pid"
+    programs(
+        tmp_path / "bin", monkeypatch, all_reduce_perf=f"sleep 600 & echo $! > {pid}.new\nmv {pid}.new {pid}\nwait\n"
+    )
+    command = ["measure", "-o", tmp_path / "m.csv", "--launch", "env", "--groups", "1x2", "-q"]
+    with killing.start(command) as process:
+        killing.await_that(pid.exists, process)
+        os.kill(process.pid, number)
+        assert process.wait(killing.PATIENCE) == 128 + number
+    assert killing.is_gone(int(pid.read_text()))
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["bin"]
+
+
+@needs.posix
+def test_programs_share_the_time_and_what_one_had_printed_by_then_is_kept(tmp_path, monkeypatch):
+    unended = "2097152 524288 float sum -1 200.00 10.49 10.49 0 200.00 10.49 10.49 0"
+    hanging = "exec sleep 600\n"
+    begun = f"echo '{NCCL}'\nprintf '{unended}'\n{hanging}"
+    programs(
+        tmp_path / "bin", monkeypatch, all_reduce_perf=begun, alltoall_perf=hanging, broadcast_perf=printing(NCCL)
+    )  # fmt: skip
+    began = time.monotonic()
+    done = did("measure", "-o", tmp_path / "m.csv", "--launch", "env", "--groups", "1x2", "--budget", "6 s")
+    assert time.monotonic() - began < 12
+    assert (
+        "all_reduce_perf, 1 x 2 ranks: took longer than 2 s, its share of --budget, but for what it had" in done.stdout
+    )
+    # The broadcast takes next to nothing of its share.
+    share = re.search(r"alltoall_perf, 1 x 2 ranks: took longer than (\S+) s, its share of --budget\n", done.stdout)
+    assert 3 < float(share[1]) <= 4
+    rows = read_measurements(tmp_path / "m.csv").rows
+    assert set(rows["collective"]) == {"all_reduce", "broadcast"}
+    assert set(rows["nbytes"]) == {2**20}
 
 
 @needs.posix
 @pytest.mark.parametrize(
     ("options", "says"),
     [
+        (
+            ["--launch", "mpirun -n {rank}", "--groups", "1x2"],
+            "has {rank}; allowed: {ranks}, {nodes}",
+        ),
+        (["--launch", "mpirun 'a", "--groups", "1x2"], "is no command"),
+        (["--launch", "bash -c '{program} -d cuda'", "--groups", "1x2"], "--launch: has {program} inside of a word"),
+        (
+            ["--launch", "time {program} {program}", "--groups", "1x2"],
+            "--launch: has {program} inside of a word or twice",
+        ),
+        (["--launch", "no_such_launcher", "--groups", "1x2"], "no_such_launcher cannot be started"),
+        (["--launch", "env", "--groups", "2"], "nodes x ranks on each"),
+        (["--launch", "env", "--groups", "1x1"], "two ranks at least"),
+        (["--launch", "env"], "--groups: is missing"),
+        (["--launch", "env", "--groups", "1x2", "--processes", "2"], "--processes: is only for"),
         ([], "needs --processes N"),
         (["--processes", "2", "--groups", "1x2"], "--groups: must be whole numbers"),
         (["--processes", "1"], "--processes: must be a whole number from 2"),
@@ -427,6 +547,7 @@ NCCL = """\
     ],
 )
 def test_options_that_make_no_sense_are_refused(options, says, tmp_path, monkeypatch):
+    programs(tmp_path / "bin", monkeypatch, all_reduce_perf=printing(NCCL))
     for name in ("RANK", "SLURM_PROCID"):
         monkeypatch.delenv(name, raising=False)
     assert says in refused("measure", "-q", "-o", tmp_path / "m.csv", *options)
@@ -507,7 +628,7 @@ def test_the_script_for_slurm_goes_from_measuring_to_choosing(tmp_path):
     ended_well(["bash", EXAMPLE / "slurm.sh", *FEW], tmp_path, **environment, **slurm)
     folder = tmp_path / f"calibrated_{os.getpid()}"
     from_measuring_to_choosing(folder, 4)
-    assert set(read_measurements(folder / "nccl_tests" / "all_reduce.log").rows["ranks"]) == {4}
+    assert read_measurements(folder / "nccl_tests.csv").rows[["ranks", "nodes"]].values.tolist() == [[4, 1]] * 2
 
 
 @pytest.mark.extras

@@ -11,6 +11,7 @@ set -euo pipefail
 
 OUT=${OUT:-calibrated_$SLURM_JOB_ID}
 BUDGET=${BUDGET:-10 min} LARGEST=${LARGEST:-1GiB}
+per_node=$((SLURM_NTASKS / SLURM_NNODES))
 # torch.distributed is told where rank 0 is; ranks and their number it takes from Slurm.
 MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)
 export MASTER_ADDR
@@ -23,8 +24,8 @@ srun --kill-on-bad-exit=1 python -m simnet.cluster.measure --backend "${BACKEND:
 simnet calibrate "$OUT/measured.csv" -o "$OUT/fabric.yaml"
 simnet validate "$OUT/measured.csv"
 if command -v all_reduce_perf > /dev/null; then
-  mkdir -p "$OUT/nccl_tests"
-  srun --kill-on-bad-exit=1 all_reduce_perf -b 1K -e 1G -f 2 -g 1 > "$OUT/nccl_tests/all_reduce.log"
-  simnet validate "$OUT/nccl_tests" --against "$OUT/fabric.yaml"
+  simnet measure --launch 'srun --nodes={nodes} --ntasks={ranks} --ntasks-per-node={per_node}' --budget "$BUDGET" \
+    --groups "1x$per_node,${SLURM_NNODES}x$per_node" --sizes ":$LARGEST" -o "$OUT/nccl_tests.csv"
+  simnet validate "$OUT/nccl_tests.csv" --against "$OUT/fabric.yaml"
 fi
 simnet choose --network "$OUT/fabric.yaml" --device "$OUT/measured.yaml" --workers "$SLURM_NTASKS" --model "${MODEL:-resnet50}"

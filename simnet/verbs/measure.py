@@ -30,6 +30,7 @@ def measure(
     groups: Words | None = None,
     backend: str | None = None,
     processes: int | None = None,
+    launch: str | None = None,
     budget: str | None = None,
     force: bool = False,
 ) -> Summary | None:
@@ -48,11 +49,13 @@ def measure(
     sizes
         LO:HI:FACTOR of the vector; default: 1KiB:64MiB:2.
     groups
-        Numbers of ranks, as 4,8.
+        Ranks, as 4,8; with --launch nodes x ranks, as 1x8,2x8.
     backend
         gloo, nccl or mpi; default: gloo.
     processes
         Start so many ranks here.
+    launch
+        Run nccl-tests or OSU by this, as 'mpirun -n {ranks}'.
     budget
         Of all; default: 2 min, of a kernel of a device 250 ms.
 
@@ -72,7 +75,7 @@ def measure(
     device = asked.pop("device", None)
     if device is not None and not asked:
         others = {"--sizes": sizes, "--groups": groups, "--backend": backend, "--processes": processes}
-        refuse_given(others, "collectives and links")
+        refuse_given({**others, "--launch": launch}, "collectives and links")
         return _measure_device(Path(out), device, budget, force)
     from simnet.cluster.measure.session import Session, run_session
 
@@ -81,8 +84,12 @@ def measure(
         raise InputError(f"must be 1 s to a day, got {budget!r}", file="--budget")
     if backend is not None and backend not in BACKENDS:
         raise InputError(f"there is no {backend!r}: {suggest_names(backend, BACKENDS)}", file="--backend")
-    counts = None if groups is None else groups if isinstance(groups, str) else ",".join(map(str, groups))
-    wanted = _wanted(asked, sizes, counts, large=backend == "nccl")
+    shapes = None if groups is None else groups if isinstance(groups, str) else ",".join(map(str, groups))
+    wanted = _wanted(asked, sizes, None if launch else shapes, large=backend == "nccl" or launch is not None)
+    if launch is not None:
+        own = {"--backend": backend, "--processes": processes, "--what device": device is not None}
+        refuse_given(own, "ranks of simnet's own, not for --launch")
+        return _summary(_launched(Path(out), launch, shapes, wanted, seconds, force))
     if device is not None and device:
         raise InputError("of device are for a device alone: beside collectives it is that of the job", file="--what")
     profile = None if device is None else Path(out).with_suffix(".yaml")
@@ -158,6 +165,14 @@ def _wanted(asked: Mapping[str, Mapping[str, Any]], sizes: str | None, ranks: st
         options.counts(ranks, "--groups"),
         pairs,  # type: ignore[arg-type]
     )
+
+
+def _launched(out: Path, launch: str, shapes: str | None, wanted: Wanted, seconds: float, force: bool) -> list[str]:
+    from simnet.cluster.measure.benchmarks import Benchmarks, parse_shapes, run_benchmarks
+
+    if shapes is None:
+        raise InputError("is missing: nodes, and ranks on each, as 1x8,2x8", file="--groups")
+    return run_benchmarks(Benchmarks(out, launch, parse_shapes(shapes), wanted, seconds, force), terminal.say)
 
 
 def _measure_device(out: Path, given: Mapping[str, Any], budget: str | None, force: bool) -> Summary:
