@@ -168,11 +168,10 @@ class Schedule:
         self.calls: tuple[Call, ...] = tuple(calls)
         # Bytes that each rank sends, and receives, once asked for: of a schedule that recurs they are every time.
         self._sums: dict[str, Floats] = {}
-        for one, _ in _count_rounds(self.rounds):
-            if len(one) and max(one.src.max(), one.dst.max()) >= n_ranks:
-                raise ValueError(
-                    f"a round names rank {max(one.src.max(), one.dst.max())}, but there are {n_ranks} ranks"
-                )
+        for one, _ in count_rounds(self.rounds):
+            largest = max(one.src.max(initial=0), one.dst.max(initial=0))
+            if largest >= n_ranks:
+                raise ValueError(f"a round names rank {largest}, but there are {n_ranks} ranks")
             if isinstance(one.compute, np.ndarray) and one.compute.shape != (n_ranks,):
                 raise ValueError(f"compute has {one.compute.size} entries, but there are {n_ranks} ranks")
 
@@ -207,14 +206,14 @@ class Schedule:
     def compute(self) -> Floats:
         """Return each rank's total compute time over all rounds [s]; shape (P,), float64."""
         total = np.zeros(self.n_ranks)
-        for one, times in _count_rounds(self.rounds):
+        for one, times in count_rounds(self.rounds):
             total += times * np.asarray(one.compute)
         return total
 
     def _sum_by(self, end: str) -> Floats:
         if end not in self._sums:
             total = self._sums[end] = np.zeros(self.n_ranks)
-            for one, times in _count_rounds(self.rounds):
+            for one, times in count_rounds(self.rounds):
                 total += times * np.bincount(getattr(one, end), weights=one.nbytes, minlength=self.n_ranks)
         return self._sums[end].copy()
 
@@ -414,30 +413,27 @@ def _one_round(there: Sequence[tuple[Round, NDArray[np.int64]]], n_ranks: int) -
 
 def _map_rounds(rounds: Sequence[Round], change: Callable[[Round], Round]) -> list[Round]:
     """Apply `change` once to each distinct round object, so that repeated rounds stay one object."""
-    changed = {id(one): change(one) for one, _ in _count_rounds(rounds)}
+    changed = {id(one): change(one) for one, _ in count_rounds(rounds)}
     return [changed[id(one)] for one in rounds]
 
 
-def _count_rounds(rounds: Sequence[Round]) -> Iterator[tuple[Round, int]]:
+def count_rounds(rounds: Sequence[Round]) -> Iterator[tuple[Round, int]]:
     """Yield each distinct round object, and the number of its occurrences."""
     objects = {id(one): one for one in rounds}
     return ((objects[key], count) for key, count in Counter(map(id, rounds)).items())
 
 
 def _integer_array(values: ArrayLike, name: str) -> Ranks:
-    given = _one_dimensional(np.asarray(values), name)
+    given = np.asarray(values)
     with np.errstate(invalid="ignore"):
-        column = given.astype(np.int64)
+        column = _read_only_column(given.astype(np.int64), name)
     if given.dtype != np.int64:
         _refuse_first(column != given, given, f"{name} must hold whole numbers")
-    column.flags.writeable = False
     return column
 
 
 def _float_array(values: ArrayLike, name: str) -> Floats:
-    column = _one_dimensional(np.array(values, dtype=np.float64), name)
-    column.flags.writeable = False
-    return column
+    return _read_only_column(np.array(values, dtype=np.float64), name)
 
 
 def _refuse_outside(given: Floats, name: str, most: float, unit: str = "") -> None:
@@ -455,10 +451,11 @@ def _refuse_first(wrong: NDArray[np.bool_], given: NDArray[Any], requirement: st
         raise ValueError(f"{requirement}, but {number}is {given.item(index)!r}")
 
 
-def _one_dimensional(given: NDArray[T], name: str) -> NDArray[T]:
-    if given.ndim != 1:
-        raise ValueError(f"{name} must be one-dimensional, got shape {given.shape}")
-    return given
+def _read_only_column(column: NDArray[T], name: str) -> NDArray[T]:
+    if column.ndim != 1:
+        raise ValueError(f"{name} must be one-dimensional, got shape {column.shape}")
+    column.flags.writeable = False
+    return column
 
 
 def _join_columns(columns: list[NDArray[T]], empty: NDArray[T]) -> NDArray[T]:

@@ -144,9 +144,7 @@ def queue_in_turn(start: Floats, ready: Floats, select: Floats) -> tuple[Floats,
 
 def runs_in_turn(parts: Sequence[Schedule], computing: Computing) -> bool:
     """Return whether slices and kernels run strictly in turn, with no work between them and no slowdown."""
-    if len(parts) == 1:
-        return True
     between = any(np.any(one.compute) for schedule in parts[:-1] for one in schedule.rounds)
-    check_slices = np.broadcast_to(np.asarray(computing.beside), len(parts))[:-1]
+    beside = np.broadcast_to(np.asarray(computing.beside), len(parts))[:-1]
     aside = computing.side_stream is not None and np.any(np.asarray(computing.select)[:-1])
-    return not (between or aside or (check_slices != 1.0).any())
+    return not (between or aside or (beside != 1.0).any())

@@ -6,8 +6,7 @@ Each other message of a round on each link of the route, and each change of a us
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from simnet.network.links import Links
 from simnet.network.program import Program
 from simnet.network.sharing import Sharing
 from simnet.network.stack import Stack
+from simnet.schedule import count_rounds
 
 if TYPE_CHECKING:
     from simnet.network.engine import Engine
@@ -30,17 +30,15 @@ _MEETING, _CHANGING, _SETTLING = 1 / 3, 1 / 3, 2
 def estimated_work(program: Program, links: Links) -> float:
     """Return the estimated work of a program in messages: messages, meetings on links, and capacity changes."""
     n_messages = program.schedule.n_messages
-    if n_messages >= _MANY:
+    if n_messages >= _MANY or not n_messages:
         return n_messages
-    if not n_messages:
-        return 0.0
-    times, rounds = Counter(map(id, program.schedule.rounds)), {id(one): one for one in program.schedule.rounds}
-    hosts = (program.hosts[np.concatenate([getattr(one, end) for one in rounds.values()])] for end in ("src", "dst"))
+    rounds, times = zip(*count_rounds(program.schedule.rounds), strict=True)
+    hosts = (program.hosts[np.concatenate([getattr(one, end) for one in rounds])] for end in ("src", "dst"))
     table, size = links.routes.table(*hosts), len(links.routes.links)
     # A link of each round is a number of its own.
-    own = np.repeat(np.arange(len(rounds)), [len(one) for one in rounds.values()])[:, np.newaxis] * size + table
+    own = np.repeat(np.arange(len(rounds)), [len(one) for one in rounds])[:, np.newaxis] * size + table
     of_round, users = np.unique(own[table >= 0], return_counts=True)
-    meetings = (np.array([times[key] for key in rounds])[of_round // size] * users * (users - 1)).sum()
+    meetings = (np.array(times)[of_round // size] * users * (users - 1)).sum()
     used = np.unique(of_round % size)
     changes = links.changes(used, program.origin, float(program.schedule.bytes_sent().max(initial=0.0)))
     return float(n_messages + _MEETING * meetings + _CHANGING * changes)
@@ -58,10 +56,9 @@ class EngineSelector:
     """
 
     def __init__(
-        self, links: Links, overheads: tuple[float, float], stack: Stack, sharing: Sharing, **options: bool
+        self, links: Links, overheads: tuple[float, float], stack: Stack, sharing: Sharing, **options: Any
     ) -> None:
-        self.links = links
-        self._overheads, self._stack, self._sharing, self._options = overheads, stack, sharing, options
+        self.links, self._given, self._options = links, (links, overheads, stack, sharing), options
         self._carried, self._counted = 0.0, 0.0
         self._engine: Engine | None = None
         self._compiled = False
@@ -78,8 +75,6 @@ class EngineSelector:
                 from simnet.network.engine import Engine
 
                 self._compiled = compiled
-                self._engine = Engine(
-                    self.links, self._overheads, self._stack, self._sharing, compiled=compiled, **self._options
-                )
+                self._engine = Engine(*self._given, compiled=compiled, **self._options)
         assert self._engine is not None
         return self._engine

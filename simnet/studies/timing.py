@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,7 +17,7 @@ from simnet.network.stack import name_of
 from simnet.network.start_spread import MOST_MESSAGES, StartSpread, has_start_spread, start_spread
 from simnet.report import run_setup
 from simnet.report.columns import Fields
-from simnet.schedule import Schedule
+from simnet.schedule import Schedule, count_rounds
 
 if TYPE_CHECKING:
     from simnet.network.links import Links
@@ -77,10 +76,9 @@ def least_time(timed: Timed) -> Bound:
     schedule, network, hosts, timing = timed.schedule, timed.network, np.array(timed.hosts), timed.timing
     sent, received = (np.zeros(network.routes.n_hosts) for _ in range(2))
     # The same round often stands many times.
-    times = Counter(map(id, schedule.rounds))
-    for one in {id(one): one for one in schedule.rounds}.values():
+    for one, times in count_rounds(schedule.rounds):
         src, dst = hosts[one.src], hosts[one.dst]
-        nbytes = np.where(src == dst, 0.0, times[id(one)] * one.nbytes)
+        nbytes = np.where(src == dst, 0.0, times * one.nbytes)
         np.add.at(sent, src, nbytes)
         np.add.at(received, dst, nbytes)
     found = Bound(0.0, int(hosts[0]), "sends", 0.0)
