@@ -15,18 +15,8 @@ from simnet.network.weather import profile_state
 from simnet.scenario import load, shipped
 from simnet.scenario.runner import results_of
 from simnet.validate import published as tables
-from simnet.validate.reproduction import (
-    MISSING,
-    REPRODUCTIONS,
-    Row,
-    artopk,
-    as_frame,
-    kind_counts,
-    page,
-    published_runs,
-    under_devices,
-)
-from simnet.validate.reproduction.table import KINDS, changed, golden
+from simnet.validate.reproduction import MISSING, REPRODUCTIONS, artopk, page, published_runs, under_devices
+from simnet.validate.reproduction.table import KINDS, Row, as_frame, changed, golden, kind_counts
 
 PAGE = Path(__file__).parents[1] / "docs" / "papers.md"
 FAST = [name for name, one in REPRODUCTIONS.items() if not one.slow and not one.needs()]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from simnet.verbs.request import Overrides, Words, set_texts, verb, word_list
 
 if TYPE_CHECKING:
     from simnet.validate.evaluation_figures import Evaluation
-    from simnet.validate.reproduction import Reproduction, Row
+    from simnet.validate.reproduction.table import Reproduction, Row
 
 JOBS, LOCAL, LEARNED, DEVICES = "jobs", "local", "learned", "devices"
 """Special words in place of measurements, of ``--against`` and of a reproduction's name."""
@@ -199,7 +198,8 @@ def _shipped_jobs() -> Summary:
 
 def _local_costs() -> Summary:
     """Compare the counted operations of reducers and hooks with their measured times."""
-    from simnet.validate.local_costs import error_quantiles, local_cost_errors, reducer_jobs
+    from simnet.cost_models.calibration.summary import error_quantiles
+    from simnet.validate.local_costs import local_cost_errors, reducer_jobs
 
     errors, jobs = local_cost_errors(), reducer_jobs()
     gpu, whole = errors["device"] != "cpu", errors["stage"] == "all"
@@ -211,11 +211,11 @@ def _local_costs() -> Summary:
         "their iterations": jobs.assign(error=jobs["iteration_error"]),
     }
     rows = [
-        {"part": part, "count": len(one), **error_quantiles(one["error"].to_numpy()),
+        {"part": part, **error_quantiles(one["error"].abs().to_numpy()),
          "inside": float(one["inside"].mean()) if "inside" in one else None}
         for part, one in parts.items()
     ]  # fmt: skip
-    off = error_quantiles(parts["whole reduces, GPUs"]["error"].to_numpy())
+    off = error_quantiles(parts["whole reduces, GPUs"]["error"].abs().to_numpy())
     return Summary(
         answer=f"Local costs are off by {percent(off['median'])} in the median on GPUs, {percent(off['worst'])} at "
         "most of a whole reduce; two prices of a host count, and none of a scheme.",
@@ -287,7 +287,8 @@ def reproduce(*names: str, all: bool = False, check: bool = False) -> Summary:
     SimnetError
         If there is none of a name.
     """
-    from simnet.validate.reproduction import REPRODUCTIONS, page, reproduction, under_devices
+    from simnet.validate.reproduction import MISSING, REPRODUCTIONS, page, reproduction, under_devices
+    from simnet.validate.reproduction.table import KINDS
 
     if names and all:
         raise InputError("is either names or --all", file="simnet reproduce")
@@ -311,9 +312,13 @@ def reproduce(*names: str, all: bool = False, check: bool = False) -> Summary:
         details={
             "reproductions": [_figures(REPRODUCTIONS[name], one) for name, one in found.items()],
             "slow": slow,
-            "missing": _missing(),
+            "missing": [one._asdict() for one in MISSING],
         },
-        notes=[*missing, *(REPRODUCTIONS[name].note for name in found if len(found) == 1), *_kinds()],
+        notes=[
+            *missing,
+            *(REPRODUCTIONS[name].note for name in found if len(found) == 1),
+            *(f"{kind}: {meaning}." for kind, meaning in KINDS.items()),
+        ],
         writers={
             ".csv": lambda path: _write_values(path, found),
             ".md": lambda path: _write(
@@ -383,19 +388,6 @@ def _changed(found: Mapping[str, Sequence[Row] | None]) -> list[str]:
     return [f"{said}: {'; '.join(values)}" for said, values in told if values]
 
 
-@cache
-def _kinds() -> tuple[str, ...]:
-    from simnet.validate.reproduction import KINDS
-
-    return tuple(f"{kind}: {meaning}." for kind, meaning in KINDS.items())
-
-
-def _missing() -> list[dict[str, Any]]:
-    from simnet.validate.reproduction import MISSING
-
-    return [one._asdict() for one in MISSING]
-
-
 def _figures(one: Reproduction, rows: Sequence[Row] | None) -> dict[str, Any]:
     """Return a reproduction and its values as JSON types."""
     from simnet.validate.reproduction.table import figure_rows, kind_counts
@@ -416,7 +408,7 @@ def _write_values(path: Path, found: Mapping[str, Sequence[Row] | None]) -> None
     import pandas as pd
 
     from simnet.base.spreadsheets import guard_table
-    from simnet.validate.reproduction import as_frame
+    from simnet.validate.reproduction.table import as_frame
 
     parts = [as_frame(rows).assign(name=name) for name, rows in found.items() if rows]
     frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import cache
-from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -40,19 +39,23 @@ def local_cost_errors() -> pd.DataFrame:
 
     Messages are left out. The error is that of the prediction, relative to the measurement.
     """
-    rows = read_published("local_costs.csv").fillna({"rank": 1, "density": 1.0, "when": ""})
-    predicted = []
+    rows, predicted = _measured(), []
     for device, own in rows.groupby("device", sort=False):
-        others = rows[(rows.device != device) & (rows.device != "cpu") & (rows.stage != "all")]
-        host = None if device == "cpu" else _fitted_prices(others)
+        host = None if device == "cpu" else _fitted_prices(str(device))
         predicted += [(index, *_predicted(row, host)) for index, row in own.iterrows()]
     found = pd.DataFrame(predicted, columns=["index", "predicted", "low", "high"]).set_index("index")
     rows = rows.join(found).assign(error=lambda one: one.predicted / one.seconds - 1)
     return rows.assign(inside=(rows.low <= rows.seconds) & (rows.seconds <= rows.high))
 
 
-def _fitted_prices(stages: pd.DataFrame) -> HostPrices:
-    """Return the prices of an operation and of a view that come nearest to stages, by ratios."""
+def _measured() -> pd.DataFrame:
+    return read_published("local_costs.csv").fillna({"rank": 1, "density": 1.0, "when": ""})
+
+
+def _fitted_prices(device: str) -> HostPrices:
+    """Return the prices of an operation and of a view that come nearest to stages of other GPUs, by ratios."""
+    stages = _measured()
+    stages = stages[~stages.device.isin([device, "cpu"]) & (stages.stage != "all")]
     start = HostPrices(22e-6, 4e-6, 20e-6, "start", 0.75, 1.35)
 
     def off(logs: Floats) -> float:
@@ -69,11 +72,10 @@ def _fitted_prices(stages: pd.DataFrame) -> HostPrices:
 
 def _predicted(row: pd.Series, host: HostPrices | None) -> tuple[float, float, float]:
     """Return the seconds of a stage or of a whole reduce, and their interval."""
-    hook, found = _hook(row), []
-    for tensors in _parts(row.model, int(row["rank"]), row.density, hook.overlap != "after"):
-        found += [one for one in stage_costs(hook, tensors, _device(row.device, host)) if _counts(row, one)]
-    low, high = sum(one.low for one in found), sum(one.high for one in found)
-    return sum(one.seconds for one in found), low, high
+    hook, device = _hook(row), _device(row.device, host)
+    parts = _parts(row.model, int(row["rank"]), row.density, hook.overlap != "after")
+    found = [one for part in parts for one in stage_costs(hook, part, device) if _counts(row, one)]
+    return sum(one.seconds for one in found), sum(one.low for one in found), sum(one.high for one in found)
 
 
 def _hook(row: pd.Series) -> Hook:
@@ -98,28 +100,23 @@ def _device(name: str, host: HostPrices | None) -> DeviceProfile:
 @cache
 def _parts(model: str, rank: int, density: float, bucketed: bool) -> list[HookedTensors]:
     """Return the tensors of a model, in the buckets of DDP or all in one."""
-    whole = hooked_shapes(_shapes(model), rank)
-    whole = whole._replace(kept=density * whole.kept)
-    if not bucketed:
-        return [whole]
-    sizes = whole.sizes
-    parts = cut(sizes.astype(int).tolist(), 4.0, FIRST_BUCKET_MIB * 2.0**20, BUCKET_MIB * 2.0**20)
-    return [
-        HookedTensors(sizes[one], whole.sides[one], whole.matrices[one], density * float(sizes[one].sum()), 1, rank)
-        for one in parts
-    ]
+    shapes = _shapes(model)
+    parts = [slice(None)]
+    if bucketed:
+        parts = cut([*map(math.prod, shapes)], 4.0, FIRST_BUCKET_MIB * 2.0**20, BUCKET_MIB * 2.0**20)
+    found = (hooked_shapes(shapes[one], rank) for one in parts)
+    return [one._replace(kept=density * one.kept) for one in found]
 
 
 def _shapes(model: str) -> list[tuple[int, ...]]:
     """Return the shapes of a model's tensors; of ResNet-50 and VGG-16 with batch norms, for CIFAR-10, as well."""
+    shapes = [one.shape for one in load_model(model.removesuffix("-cifar")).layers]
     if model == "resnet50-cifar":
-        *rest, _, _ = (one.shape for one in load_model("resnet50").layers)
-        return [*rest, (10, 2048), (10,)]
+        return [*shapes[:-2], (10, 2048), (10,)]
     if model == "vgg16-cifar":
-        widths = (3, 64, 64, 128, 128, 256, 256, 256, 512, 512, 512, 512, 512, 512)
-        convolutions = [(b, a, 3, 3) for a, b in pairwise(widths)]
+        convolutions = [one for one in shapes if len(one) == 4]
         return [one for shape in convolutions for one in (shape, *3 * [shape[:1]])] + [(10, 512), (10,)]
-    return [one.shape for one in load_model(model).layers]
+    return shapes
 
 
 def reducer_jobs() -> pd.DataFrame:
@@ -129,9 +126,7 @@ def reducer_jobs() -> pd.DataFrame:
     ring; while it is under way the host launches what comes after it.
     """
     rows = read_published("reducer_jobs.csv").fillna({"density": 1.0})
-    others = read_published("local_costs.csv").fillna({"rank": 1, "density": 1.0, "when": ""})
-    others = others[~others.device.isin(["V100", "cpu"]) & (others.stage != "all")]
-    host, network = _fitted_prices(others), Network(star(2, _LATENCY, _BANDWIDTH), stack="nccl")
+    host, network = _fitted_prices("V100"), Network(star(2, _LATENCY, _BANDWIDTH), stack="nccl")
     seconds = []
     for _, row in rows.iterrows():
         found = stage_costs(_hook(row), _parts(row.model, 1, row.density, False)[0], _device(row.device, host))
@@ -143,9 +138,3 @@ def reducer_jobs() -> pd.DataFrame:
     error = rows.predicted / rows.reduce_s - 1
     whole = (rows.predicted + rows.computing_s) / (rows.reduce_s + rows.computing_s) - 1
     return rows.assign(error=error, iteration_error=whole)
-
-
-def error_quantiles(errors: Floats) -> dict[str, float]:
-    """Return median, 90 % quantile and maximum of absolute errors."""
-    off = np.abs(errors)
-    return {"median": float(np.median(off)), "p90": float(np.quantile(off, 0.9)), "worst": float(off.max())}

@@ -23,8 +23,6 @@ SKIPPED = 2
 MARGIN = 0.05
 """Minimum relative difference of two policies for their order to count."""
 
-HEADINGS = ("policy", "part", "measured", "predicted", "error", "interval", "inside")
-
 
 @dataclass(frozen=True)
 class Comparison:
@@ -58,18 +56,6 @@ class Comparison:
     def pairs(self) -> tuple[int, int]:
         """Return the number of policy pairs that differ by more than `MARGIN`, and of those predicted in order."""
         return pairs_in_order(*(self.totals[name].tolist() for name in ("measured", "predicted")))
-
-    def rows(self) -> list[list[str]]:
-        """Return the rows of a comparison table as text cells."""
-        found = []
-        for one in self.parts.to_dict("records"):
-            measured, predicted, low, high = (
-                units.format_seconds(float(one[name])) for name in ("measured", "predicted", "low", "high")
-            )
-            error = "" if math.isnan(one["error"]) else f"{100 * one['error']:+.1f} %"
-            inside = f"{100 * one['inside']:.0f} %"
-            found.append([one["policy"], one["part"], measured, predicted, error, f"{low} to {high}", inside])
-        return found
 
     def sentences(self) -> list[str]:
         """Return sentences on the winner, the order of pairs, and policies that change their exchange."""

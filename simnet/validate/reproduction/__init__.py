@@ -7,37 +7,21 @@ note of the reproduction says is an input.
 0.125
 """
 
+from importlib import import_module
+
 from simnet.base.errors import InputError, suggest_names
 from simnet.validate.published import read_published
-from simnet.validate.reproduction import (
-    artopk,
-    exdyna,
-    gains,
-    gains_adam,
-    gains_sharded,
-    lowcomm,
-    oktopk,
-    published_runs,
-    spardl,
-)
-from simnet.validate.reproduction.table import KINDS, Missing, Reproduction, Row, as_frame, kind_counts
+from simnet.validate.reproduction.table import Missing, Reproduction
 
-__all__ = [
-    "KINDS",
-    "MISSING",
-    "REPRODUCTIONS",
-    "Missing",
-    "Reproduction",
-    "Row",
-    "as_frame",
-    "kind_counts",
-    "reproduction",
-]
-
-_MODULES = (artopk, oktopk, exdyna, spardl, lowcomm, published_runs, gains_adam, gains, gains_sharded)
+_MODULES = (
+    "artopk", "oktopk", "exdyna", "spardl", "lowcomm", "published_runs", "gains_adam", "gains", "gains_sharded",
+)  # fmt: skip
 
 REPRODUCTIONS: dict[str, Reproduction] = {
-    one.name: one for module in _MODULES for one in vars(module).values() if isinstance(one, Reproduction)
+    one.name: one
+    for name in _MODULES
+    for one in vars(import_module(f"{__name__}.{name}")).values()
+    if isinstance(one, Reproduction)
 }
 """The reproductions by name, in the order of the functions in their modules."""
 

@@ -22,6 +22,7 @@ import numpy as np
 
 from simnet.base.progress import track_progress
 from simnet.base.rng import stream
+from simnet.cost_models.costs.models import load_model
 from simnet.sparsifier_models import create
 from simnet.traces import synthetic
 from simnet.validate.published import read_published
@@ -53,14 +54,8 @@ _ITERATIONS, _SETTLED = 120, 60
 
 def resnet18(classes: int) -> list[int]:
     """Return the tensor sizes of ResNet-18 for 32 x 32 images, in entries."""
-    sizes, before = [3 * 64 * 9, 64, 64], 64
-    for width in (64, 128, 256, 512):
-        for block in range(2):
-            given = before if block == 0 else width
-            sizes += [given * width * 9, width, width, width * width * 9, width, width]
-            sizes += [given * width, width, width] if given != width else []
-        before = width
-    return [*sizes, 512 * classes, classes]
+    _, *inner, _, _ = (one.size for one in load_model("resnet18").layers)
+    return [64 * 3 * 3 * 3, *inner, classes * 512, classes]
 
 
 def lstm() -> list[int]:

@@ -7,8 +7,8 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
 from simnet.validate.published import read_published, read_published_text
-from simnet.validate.reproduction import KINDS, MISSING, REPRODUCTIONS, Reproduction, Row, kind_counts
-from simnet.validate.reproduction.table import Interval, Kind, value
+from simnet.validate.reproduction import MISSING, REPRODUCTIONS
+from simnet.validate.reproduction.table import KINDS, Interval, Kind, Reproduction, Row, kind_counts, value
 from simnet.validate.reproduction.table import worst_row as worst_of
 from simnet.validate.reproduction.under_devices import DeviceColumn, device_rows
 

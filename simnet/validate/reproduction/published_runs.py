@@ -22,8 +22,8 @@ from simnet.collectives import allreduce_ring
 from simnet.cost_models.calibration.measured import load_dataset as measured
 from simnet.cost_models.evidence.intervals import corrected, interval, kind_of_stack
 from simnet.network import Network
-from simnet.scenario import load, runner
 from simnet.validate.published import read_published
+from simnet.validate.reproduction.gains import iterations_of
 from simnet.validate.reproduction.table import Interval, Row, reproduces
 
 INTELLECT, COVENANT, OPENDILOCO = "INTELLECT-1", "Covenant-72B", "OpenDiLoCo"
@@ -64,7 +64,7 @@ class PublishedLinks(NamedTuple):
 def first_round(scenario: str, rate: float, *changes: str) -> dict[str, pd.Series]:
     """Return the first simulated round of a scenario by policy; all rounds are alike."""
     told = ["job.iterations=1", f"network.topology.star.bandwidth={rate:g} Gbit/s", *changes]
-    return {name: one.iterations.iloc[0] for name, one in runner.results_of(load(scenario, told).build()).items()}
+    return {name: one.iloc[0] for name, one in iterations_of(scenario, *told).items()}
 
 
 def _published_values(paper: str) -> dict[tuple[str, str], float]:

@@ -8,9 +8,9 @@ M. Zhao et al., "SparDL: Distributed Deep Learning Training with Efficient Spars
 
 from __future__ import annotations
 
-from simnet.scenario import load, runner
 from simnet.sparsifier_models import create
 from simnet.validate.published import read_published
+from simnet.validate.reproduction.gains import iterations_of
 from simnet.validate.reproduction.oktopk import claims, noise
 from simnet.validate.reproduction.table import Interval, Row, reproduces
 
@@ -73,10 +73,7 @@ def speed_up() -> list[Row]:
     # The second version says up to a higher factor, of a baseline that it does not name.
     factors = claims(PAPER).values()
     published = Interval(min(factors), max(factors))
-    means = {
-        name: result.iterations.iloc[_SETTLED:]
-        for name, result in runner.results_of(load("spardl_vgg16").build()).items()
-    }
+    means = {name: one.iloc[_SETTLED:] for name, one in iterations_of("spardl_vgg16").items()}
     teams = {name: times for name, times in means.items() if name.startswith("SparDL")}
     own = min(float(times["iteration_s"].mean()) for times in teams.values())
     own_communication = min(float(times["communicate_s"].mean()) for times in teams.values())

@@ -32,7 +32,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from itertools import starmap
 from types import MappingProxyType
 from typing import NamedTuple, get_args
@@ -199,13 +199,8 @@ def from_links(rows: pd.DataFrame) -> pd.DataFrame:
     else:
         table = settings.drop(index=used)
     table = table[np.array([key in stacks for key in zip(table["tool"], table["profile"], strict=True)], dtype=bool)]
-    known: dict[Case, tuple[float, float, float]] = {}
-    found = []
-    for one in cases(table):
-        key = one._replace(seconds=0.0)
-        if key not in known:
-            known[key] = _three_predictions(key, _candidate_stack(one, stacks))
-        found.append(known[key])
+    predicted = cache(lambda one: _three_predictions(one, _candidate_stack(one, stacks)))
+    found = [predicted(one._replace(seconds=0.0)) for one in cases(table)]
     ours, bare, plain = np.array(found).reshape(-1, 3).T
     table = table.assign(ours=ours, closed_form=plain, software=ours - bare)
     return _across_changes(table, stacks) if "began" in table else table
@@ -300,15 +295,11 @@ def cases(table: pd.DataFrame) -> list[Case]:
 
 def _known_rows(table: pd.DataFrame) -> list[bool]:
     """Return for each row whether its schedule is known."""
-    found: dict[tuple[str, str, int, Sizes], bool] = {}
-    keys = [
-        (one.collective, one.algorithm, one.ranks, one.sizes if isinstance(one.sizes, tuple) else 1.0)
+    found = cache(lambda *setting: schedule_of(*setting) is not None)
+    return [
+        found(one.collective, one.algorithm, one.ranks, one.sizes if isinstance(one.sizes, tuple) else 1.0)
         for one in cases(table)
     ]
-    for key in keys:
-        if key not in found:
-            found[key] = schedule_of(*key) is not None
-    return [found[key] for key in keys]
 
 
 def _across_changes(
