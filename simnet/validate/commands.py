@@ -188,7 +188,7 @@ def _shipped_jobs() -> Summary:
         f"{percent(found['total']['median'])} in the median; the fastest exchange is right in {judged}.",
         columns=(Column("part", "part", "text"), *_OFF),
         rows=[{"part": title, **{key: found[name][key] for key in ("median", "p90")}}
-              for name, title in kinds if name in found],
+              for name, title in kinds],
         evidence=f"measured: {percent(found['inside'])} of the iterations are inside their 90 % interval",
         next="--out jobs.md   the section of docs/validation.md",
         details={"jobs": found},

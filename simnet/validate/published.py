@@ -127,6 +127,11 @@ def read_published_text(name: str) -> str:
     return files("simnet.validate").joinpath("published_data", name).read_text(encoding="utf-8")
 
 
+def read_sections(name: str) -> dict[str, str]:
+    """Return the sections of a shipped text by name; each has a line ``%% name`` before it."""
+    return dict(one.split("\n", 1) for one in read_published_text(name).split("%% ")[1:])
+
+
 def _beside_formula(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a table with added columns: the time by formula [ms], and the relative error of the published one."""
     if "parameters" not in frame:

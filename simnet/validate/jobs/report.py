@@ -15,12 +15,9 @@ import pandas as pd
 from simnet.scenario import load
 from simnet.studies.iteration import predict_job
 from simnet.validate.jobs.comparing import MARGIN, SKIPPED, pairs_in_order
+from simnet.validate.published import read_sections
 
 _SHIPPED = files("simnet.cost_models.calibration.measured") / "jobs"
-_WRITTEN = {"seen": "from which the model was made", "unseen": "predicted with the model as it is"}
-_HEAD = (
-    "| Setting | Workers | Latency, Mbit/s | Model | Density | Buckets | Median error | Largest | Fastest | Predicted |"
-)
 
 
 def read_shipped(name: str) -> pd.DataFrame:
@@ -76,13 +73,11 @@ def job_figures(both: pd.DataFrame) -> dict[str, Any]:
         found[name] = _spread_of(rows[f"{name}_error"])
     seen = rows["setting"].isin(settings_where("seen"))
     for name, own in (("seen", rows[seen]), ("unseen", rows[~seen])):
-        if len(own):
-            found[name] = {"jobs": len(own)} | _spread_of(own["before_error"])
+        found[name] = {"jobs": len(own)} | _spread_of(own["before_error"])
     flexible = both[both["policy"] == "flexible"]
-    if len(flexible):
-        off = float(flexible["total_s_ours"].sum() / flexible["total_s"].sum() - 1)
-        same = float((flexible["exchange"] == flexible["exchange_ours"]).mean())
-        found["flexible"] = {"same": same, "total": off, "iterations": len(flexible)}
+    off = float(flexible["total_s_ours"].sum() / flexible["total_s"].sum() - 1)
+    same = float((flexible["exchange"] == flexible["exchange_ours"]).mean())
+    found["flexible"] = {"same": same, "total": off, "iterations": len(flexible)}
     found |= {"inside": float(inside.mean()), "inside_other": float(inside[judges].mean())}
     return found | {"judged": judged, "right": winners, "pairs": pairs, "in_order": ordered}
 
@@ -97,70 +92,33 @@ def job_section() -> str:
     both = shipped_jobs()
     found, rows = job_figures(both), typical(both)
     about = tomllib.loads(_SHIPPED.joinpath("about.toml").read_text(encoding="utf-8"))
-    flexible = found.get("flexible")
-    lines = [
-        "## Iterations of real jobs",
-        "",
-        *textwrap.wrap(
-            f"{about['title']}: {found['jobs']} jobs in {found['settings']} settings. {about['notes'].strip()} "
-            "`python benchmarks/measured_jobs.py FOLDER` makes the set anew, "
-            "`simnet validate jobs --out jobs.md` this section.",
-            120,
-        ),
-        "",
-        "| What is predicted | Aim | Reached |",
-        "|---|---|---|",
-        f"| Whole iteration, per setting and exchange (median; on changing links mean) "
-        f"| median 4 %, p90 12 % | {_time_pair(found['total'])} |",
-        f"| Messages alone | median 3 % | {_time_pair(found['messages'])} |",
-        *(
-            f"| Whole iteration as written before measuring, {found[name]['jobs']} jobs {what} | median 4 %, p90 12 % "
-            f"| {_time_pair(found[name])} |"
-            for name, what in _WRITTEN.items()
-            if name in found
-        ),
-        f"| The fastest exchange, where the best differ by more than 5 % | 95 % | {_count_right(found, 'right')} |",
-        f"| Pairs of exchanges in the right order, margins above 5 % | | {_count_right(found, 'in_order', 'pairs')} |",
-        f"| Iterations inside their 90 % interval | 85 to 95 % | {100 * found['inside']:.0f} % |",
-        f"| in settings that tell nothing of the interval | 85 to 95 % | {100 * found['inside_other']:.0f} % |",
-    ]
-    if flexible:
-        lines += [
-            f"| Flexible policy on changing links: the same exchange | 90 % of iterations "
-            f"| {100 * flexible['same']:.0f} % of {flexible['iterations']} |",
-            f"| the same, total time | 8 % | {100 * flexible['total']:+.1f} % |",
-        ]
-    lines += ["", *_first_job(), "", _HEAD, "|---|---|---|---|---|---|---|---|---|---|"]
+    head = (
+        f"{about['title']}: {found['jobs']} jobs in {found['settings']} settings. {about['notes'].strip()} "
+        "`python benchmarks/measured_jobs.py FOLDER` makes the set anew, "
+        "`simnet validate jobs --out jobs.md` this section."
+    )
+    found |= {"right_share": found["right"] / found["judged"], "in_order_share": found["in_order"] / found["pairs"]}
     settings = read_shipped("settings").set_index("setting").to_dict("index")
-    lines += [_report_row(str(name), settings[name], own) for name, own in rows.groupby("setting", sort=False)]
+    each = [_report_row(str(name), settings[name], own) for name, own in rows.groupby("setting", sort=False)]
     worst = rows.reindex(rows["total_error"].abs().sort_values(ascending=False).index).head(10)
-    lines += [
-        "",
-        "The ten farthest off:",
-        "",
-        "| Setting | Exchange | Measured | Predicted | Error |",
-        "|---|---|---|---|---|",
+    farthest = [
+        f"| `{one['setting']}` | {one['policy']} | {1e3 * one['total_s']:.1f} ms "
+        f"| {1e3 * one['total_s_ours']:.1f} ms | {100 * one['total_error']:+.0f} % |"
+        for one in worst.to_dict("records")
     ]
-    for one in worst.to_dict("records"):
-        lines.append(
-            f"| `{one['setting']}` | {one['policy']} | {1e3 * one['total_s']:.1f} ms "
-            f"| {1e3 * one['total_s_ours']:.1f} ms | {100 * one['total_error']:+.0f} % |"
-        )
+    lines = ["## Iterations of real jobs", "", *textwrap.wrap(head, 120)]
+    tables = {"figures": _first_job(), "settings": each, "farthest": farthest}
+    for name, text in read_sections("jobs.md").items():
+        lines += [text.format(**found).rstrip("\n").replace("%", " %"), *tables[name]]
     return "\n".join(lines) + "\n"
 
 
 def _first_job() -> list[str]:
-    """Return the Markdown table of the job that was measured before simnet had hooks."""
-    rows = read_shipped("first")
+    """Return the rows of the job that was measured before simnet had hooks."""
+    measured = read_shipped("first").groupby("scheme")["total_s"].median().to_dict()
     with as_file(_SHIPPED.joinpath("first.yaml")) as path:
         ours = predict_job(load(path)).medians()["total_s"]
-    lines = [
-        "A job with a hook of its own, measured before (`first.csv`), predicted from `first.yaml` beside it:",
-        "",
-        "| Exchange | Measured | Predicted | Error |",
-        "|---|---|---|---|",
-    ]
-    measured = rows.groupby("scheme")["total_s"].median().to_dict()
+    lines = []
     for exchange, predicted in ours.to_dict().items():
         seconds, off = measured[exchange], 100 * (predicted / measured[exchange] - 1)
         lines.append(f"| {exchange} | {1e3 * seconds:.1f} ms | {1e3 * predicted:.1f} ms | {off:+.1f} % |")
@@ -175,14 +133,4 @@ def _report_row(name: str, one: dict[Hashable, Any], own: pd.DataFrame) -> str:
         f"| `{name}` | {one['workers']} | {one['latency_ms']} ms, {one['rate_mbit_s']}{changing} | {one['model']} "
         f"| {100 * one['density']:g} % | {one['buckets']} | {100 * off.median():.1f} % | {100 * off.max():.0f} % "
         f"| {fastest} | {predicted} |"
-    )
-
-
-def _time_pair(one: dict[str, float]) -> str:
-    return f"{100 * one['median']:.1f} % / {100 * one['p90']:.1f} %"
-
-
-def _count_right(found: dict[str, Any], right: str, judged: str = "judged") -> str:
-    return f"{found[right]} of {found[judged]}" + (
-        f", {100 * found[right] / found[judged]:.0f} %" if found[judged] else ""
     )

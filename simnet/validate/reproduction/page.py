@@ -6,13 +6,13 @@ import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
-from simnet.validate.published import read_published, read_published_text
+from simnet.validate.published import read_published, read_sections
 from simnet.validate.reproduction import MISSING, REPRODUCTIONS
 from simnet.validate.reproduction.table import KINDS, Interval, Kind, Reproduction, Row, kind_counts, value
 from simnet.validate.reproduction.table import worst_row as worst_of
 from simnet.validate.reproduction.under_devices import DeviceColumn, device_rows
 
-_TEXT = dict(one.split("\n", 1) for one in read_published_text("page.md").split("%% ")[1:])
+_TEXT = read_sections("page.md")
 """Introductory texts of the page, by section."""
 
 _NO_GAIN = {"x": 1.0, "%": 0.0}
