@@ -5,7 +5,6 @@ They reach the line through the entry-point group ``simnet.commands``, as verbs 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -395,12 +394,8 @@ def _figures(one: Reproduction, rows: Sequence[Row] | None) -> dict[str, Any]:
     head = {key: getattr(one, key) for key in ("name", "paper", "place", "title", "note")}
     if rows is None:
         return {**head, "left_out": f"it {one.needs()}", "kinds": {}, "contradictions": 0, "values": []}
-    plain = [
-        {key: None if isinstance(cell, float) and not math.isfinite(cell) else cell for key, cell in row.items()}
-        for row in map(figure_rows, rows)
-    ]
-    against = sum(row.contradicts for row in rows)
-    return {**head, "left_out": None, "kinds": kind_counts(rows), "contradictions": against, "values": plain}
+    values, against = [*map(figure_rows, rows)], sum(row.contradicts for row in rows)
+    return {**head, "left_out": None, "kinds": kind_counts(rows), "contradictions": against, "values": values}
 
 
 def _write_values(path: Path, found: Mapping[str, Sequence[Row] | None]) -> None:

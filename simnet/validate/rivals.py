@@ -28,6 +28,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Hashable, Sequence
+from functools import cache
 from importlib.util import find_spec
 from typing import TypeAlias
 
@@ -74,17 +75,13 @@ def rival_times(
     list of dict of str to ndarray of float, shape (n,)
         Times [s]; NaN where a rival says nothing.
     """
-    found = []
-    processes: dict[Hashable, Rival] = {}
+    found, like = [], _LIKE[split]
+    process = cache(lambda key: gaussian_process([one for one in kept if like(one.setting) == key]))
     boosted = gradient_boosting(kept) if learned and held else None
     for one in held:
         said = {name: rule(kept, one) for name, rule in RULES[split].items()}
         if boosted is not None:
-            like = _LIKE[split]
-            if like(one.setting) not in processes:
-                alike = [other for other in kept if like(other.setting) == like(one.setting)]
-                processes[like(one.setting)] = gaussian_process(alike)
-            said |= dict(zip(LEARNED, (processes[like(one.setting)](one), boosted(one)), strict=True))
+            said |= dict(zip(LEARNED, (process(like(one.setting))(one), boosted(one)), strict=True))
         found.append(said)
     return found
 

@@ -88,9 +88,8 @@ def arc_top_k() -> list[Row]:
                 (longest, "a100-torch2.6", _FIRST_KEPT),
             )
         ]
-        found = Interval.around(shares[0], shares[1:])
         what = f"LLaMA of {profile.parameters / 1e6:,.0f} million, best"
-        rows.append(gain_row(ARC, what, found, judged=False))
+        rows.append(gain_row(ARC, what, Interval.around(shares), judged=False))
     return rows
 
 
@@ -123,8 +122,8 @@ def omnireduce() -> list[Row]:
     rows = []
     for what, rate in (("10 Gbit/s, best of all models", 1.25e9), ("100 Gbit/s, network-bound models", 12.5e9)):
         corners = ((10e-6, 0.1), (50e-6, 1.0), (5e-6, 0.01))
-        middle, *ends = (blocks_gain(rate, latency, share) for latency, share in corners)
-        rows.append(gain_row(OMNI, what, Interval.around(middle, ends), judged=False))
+        found = Interval.around(blocks_gain(rate, latency, share) for latency, share in corners)
+        rows.append(gain_row(OMNI, what, found, judged=False))
     return rows
 
 
@@ -165,4 +164,4 @@ def thc() -> list[Row]:
         changes = (f"job.device={device}", links, "job.iterations=1", *overlap)
         took = {name: float(one["iteration_s"].iloc[0]) for name, one in iterations_of("thc_vgg16", *changes).items()}
         gains.append(took["dense"] / took["THC"])
-    return [gain_row(THC, "software server", Interval.around(gains[0], gains[1:]), judged=False)]
+    return [gain_row(THC, "software server", Interval.around(gains), judged=False)]

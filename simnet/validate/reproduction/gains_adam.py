@@ -112,8 +112,7 @@ def _on_infiniband() -> tuple[Adam, Adam, Adam]:
 
 def _measured(network: str, column: str = "computing") -> Interval:
     """Return the interval of a measured time of BERT-Large steps on a network [s]."""
-    each = dense_steps(network)[column].tolist()
-    return Interval.around(each[0], each)
+    return Interval.around(dense_steps(network)[column].tolist())
 
 
 def _of_squad() -> Interval:
@@ -148,10 +147,8 @@ def one_bit_adam() -> list[Row]:
     for case, (steps, computing, warm_up) in cases.items():
         if not rows:
             rows.append(bytes_row(ONE_BIT, "bytes of a whole training, 15 % warm-up", _run_gain(steps[0].fewer, 0.15)))
-        found = Interval.around(
-            steps[0].gain(computing.middle),
-            (one.gain(seconds) for one in steps[1:] for seconds in (computing.low, computing.high)),
-        )
+        ends = (one.gain(seconds) for one in steps[1:] for seconds in (computing.low, computing.high))
+        found = Interval.around([steps[0].gain(computing.middle), *ends])
         rows.append(gain_row(ONE_BIT, f"{case}, compressed steps, best", found, judged="InfiniBand" in case))
         if warm_up is not None:
             of_whole = [_run_gain(gain, warm_up) for gain in found]
@@ -216,11 +213,11 @@ def zero_one_adam() -> list[Row]:
     volume, *others = (
         one.dense * middle.fewer + one.signs for one in (steps, one_bit, AdamSteps(dense, _TRAINING - dense, 0))
     )
-    saved, *more = (100 * (1 - volume / other) for other in others)
+    saved = [100 * (1 - volume / other) for other in others]
     rounds = 100 * (1 - (steps.dense + steps.signs) / one_bit.all)
     rows = [
-        gain_row(ZERO_ONE, "fewer bytes, best", Interval.around(saved, more)),
-        gain_row(ZERO_ONE, "fewer rounds, best", Interval.around(rounds, [])),
+        gain_row(ZERO_ONE, "fewer bytes, best", Interval.around(saved)),
+        gain_row(ZERO_ONE, "fewer rounds, best", Interval.around([rounds])),
     ]
 
     def mean(of: AdamSteps, took: Adam, computing: float) -> float:
@@ -234,4 +231,4 @@ def zero_one_adam() -> list[Row]:
         for took, seconds in itertools.product(ends, (computing.low, computing.high))
     ]
     own = mean(compared[0], middle, computing.middle) / mean(steps, middle, computing.middle)
-    return [*rows, gain_row(ZERO_ONE, "throughput, best", Interval.around(own, gains), judged=False)]
+    return [*rows, gain_row(ZERO_ONE, "throughput, best", Interval.around([own, *gains]), judged=False)]

@@ -89,13 +89,11 @@ def zero_gain(tokens: int, gigabits: float, other: float | None = None) -> Inter
     """Return the interval of ZeRO++'s speed-up over ZeRO-3."""
     computing = computing_range(_gpt_operations(_GPT_18B, _SEQUENCE, 4, tokens // _SEQUENCE), V100_FLOPS)
     quantising = _QUANTISING * load_model(_GPT_18B).parameters / _V100_MEMORY
+    middle = (computing.middle, 0.0, FAST_LATENCY.middle, BESIDE.middle)
     least = (computing.high, quantising, FAST_LATENCY.high)
     most = (computing.low, 0.0, FAST_LATENCY.low)
     corners = ((*least, BESIDE.low), (*least, None), (*most, BESIDE.high), (*most, None))
-    return Interval.around(
-        _zero_gain(gigabits, other or gigabits, computing.middle, 0.0, FAST_LATENCY.middle, BESIDE.middle),
-        [_zero_gain(gigabits, other or gigabits, *corner) for corner in corners],
-    )
+    return Interval.around(_zero_gain(gigabits, other or gigabits, *one) for one in (middle, *corners))
 
 
 def _zero_gain(
@@ -185,9 +183,8 @@ def sdp4bit() -> list[Row]:
     ]
     sizes = {"1.3": "gpt-24x2048", "6.7": "gpt-32x4096", "18": "gpt-40x6144"}
     gains = {billion: [_sdp_gain(size, *corner) for corner in corners] for billion, size in sizes.items()}
-    found = {billion: Interval.around(middle, ends) for billion, (middle, *ends) in gains.items()}
-    middle, *ends = map(max, *gains.values())
-    best = Interval.around(middle, ends)
+    found = {billion: Interval.around(one) for billion, one in gains.items()}
+    best = Interval.around(map(max, *gains.values()))
     others = [Row(f"GPT of {billion} billion", "not published", one, "x", None) for billion, one in found.items()]
     return [gain_row(SDP, "128 GPUs, best of all sizes", best), *others]
 
@@ -222,7 +219,7 @@ def loco() -> list[Row]:
     computing = computing_range(operations, A100_FLOPS)
     rows = []
     for framework, (usual, other) in _FRAMEWORKS.items():
-        middle, *ends = (
+        found = Interval.around(
             _loco_gain(*way, card, seconds, slowdown)
             for way, card, seconds, slowdown in (
                 (usual, _CARDS.middle, computing.middle, BESIDE.middle),
@@ -230,7 +227,7 @@ def loco() -> list[Row]:
                 (other, _CARDS.high, _SPARSE * computing.low, BESIDE.high),
             )
         )
-        rows.append(gain_row(LOCO, framework, Interval.around(middle, ends), judged=False))
+        rows.append(gain_row(LOCO, framework, found, judged=False))
     return rows
 
 

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from simnet.validate.published import read_published, read_sections
 from simnet.validate.reproduction import MISSING, REPRODUCTIONS
-from simnet.validate.reproduction.table import KINDS, Interval, Kind, Reproduction, Row, kind_counts, value
-from simnet.validate.reproduction.table import worst_row as worst_of
+from simnet.validate.reproduction.table import KINDS, Interval, Kind, Reproduction, Row, kind_counts, value, worst_row
 from simnet.validate.reproduction.under_devices import DeviceColumn, device_rows
 
 _TEXT = read_sections("page.md")
@@ -45,7 +44,7 @@ def tolerance(row: Row) -> str:
 
 def worst_error(rows: Sequence[Row]) -> str:
     """Return the worst error of rows as text, with its tolerance."""
-    row = worst_of(rows)
+    row = worst_row(rows)
     if row is None:
         return "-"
     if row.relation != "=":
@@ -100,7 +99,7 @@ def reproduction_section(one: Reproduction, rows: Sequence[Row] | None) -> str:
     shown = rows
     if len(rows) > _FULL:
         few = one.values.get("orientation", 0) <= _FULL
-        furthest = worst_of(rows)
+        furthest = worst_row(rows)
         shown = [row for row in rows if row is furthest or row.contradicts or (few and row.tolerance is None)]
         judged = [row.passes for row in rows if row.passes is not None]
         within = f", {sum(judged)} of {len(judged)} within their tolerance" if judged else ", none judged"

@@ -51,10 +51,10 @@ class Interval(NamedTuple):
     middle: float = math.nan
 
     @classmethod
-    def around(cls, middle: float, others: Iterable[float]) -> Interval:
-        """Return the interval that spans a middle value and other values."""
-        found = [middle, *others]
-        return cls(min(found), max(found), middle)
+    def around(cls, values: Iterable[float]) -> Interval:
+        """Return the interval that spans values, of which the first is the middle one."""
+        found = [*values]
+        return cls(min(found), max(found), found[0])
 
     def outside(self, published: Interval) -> float:
         """Return the relative distance of a published range above (positive) or below the interval; 0 inside."""
@@ -276,9 +276,8 @@ def changed(name: str, rows: Sequence[Row]) -> list[str]:
     if frozen["what"].tolist() != now["what"].tolist():
         return ["other values than were frozen"]
     columns = ["ours", "ours_low", "ours_high"]
-    pairs = zip(frozen[columns].to_numpy(), now[columns].to_numpy(), strict=True)
-    same = [all(map(_is_same, *pair)) for pair in pairs]
-    return [what for what, one in zip(now["what"], same, strict=True) if not one]
+    pairs = zip(now["what"], frozen[columns].to_numpy(), now[columns].to_numpy(), strict=True)
+    return [what for what, *pair in pairs if not all(map(_is_same, *pair))]
 
 
 def _is_same(frozen: str, now: str | float) -> bool:

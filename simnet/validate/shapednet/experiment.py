@@ -200,8 +200,7 @@ def _run_workloads(
         for number, one in enumerate(work):
             path = folder / f"{number}.csv"
             write_messages(one.schedule, path)
-            plan = {"repetitions": repetitions, "warmup": warmup}
-            listed.append({"schedule": str(path), "facts": one.facts} | plan)
+            listed.append({"schedule": str(path), "facts": one.facts, "repetitions": repetitions, "warmup": warmup})
         job = {
             "backend": backend,
             "addresses": net.addresses[: work[0].schedule.n_ranks],
@@ -215,11 +214,10 @@ def _run_workloads(
         ranks: list[subprocess.Popen[bytes]] = []
         try:
             worker = [sys.executable, "-m", "simnet.validate.shapednet.worker", str(folder / "job.json")]
+            alone = os.environ | {"OMP_NUM_THREADS": "1"}
             if backend == "mpich":
-                command = [*_mpi_command(net, folder), *worker]
-                ranks.append(net.start(0, command, os.environ | {"OMP_NUM_THREADS": "1"} | _MPICH))
+                ranks.append(net.start(0, [*_mpi_command(net, folder), *worker], alone | _MPICH))
             else:
-                alone = os.environ | {"OMP_NUM_THREADS": "1"}
                 ranks += [net.start(rank, [*worker, str(rank)], alone) for rank in range(len(net.addresses))]
             _attend_ranks(net, ranks, limit, changes, origin)
         finally:

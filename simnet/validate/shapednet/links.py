@@ -51,19 +51,15 @@ class Change(NamedTuple):
 
     def of_hosts(self, hosts: int) -> list[tuple[float, float]]:
         """Return a (latency [s], bandwidth [byte/s]) pair for each host."""
-        return list(
-            zip(*(_per_host(given, hosts, name) for given, name in zip(self[1:], COLUMNS, strict=True)), strict=True)
-        )
+        each = (_per_host(given, hosts, name) for given, name in zip(self[1:], COLUMNS, strict=True))
+        return list(zip(*each, strict=True))
 
     def columns(self, hosts: int) -> dict[str, float]:
         """Return the link columns of a table: one value each if all hosts agree, else one per host."""
         found: dict[str, float] = {}
         for name, values in zip(COLUMNS, zip(*self.of_hosts(hosts), strict=True), strict=True):
-            found |= (
-                {name: values[0]}
-                if len(set(values)) == 1
-                else {f"{name}_{host}": one for host, one in enumerate(values)}
-            )
+            alike = len(set(values)) == 1
+            found |= {name: values[0]} if alike else {f"{name}_{host}": one for host, one in enumerate(values)}
         return found
 
 
