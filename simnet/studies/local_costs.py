@@ -19,6 +19,7 @@ from simnet.cost_models.costs.hooks import (
     host_prices,
     implementation_names,
     parsed_implementation,
+    total_cost,
 )
 from simnet.cost_models.costs.models import is_config, model_names
 from simnet.policies import Candidate
@@ -51,7 +52,7 @@ class LocalCost(NamedTuple):
     @property
     def framework(self) -> StageCost | None:
         """The sum of all stages."""
-        return summed(self.stages) if self.stages else None
+        return total_cost(self.stages) if self.stages else None
 
 
 def local_cost(job: Job, candidate: Candidate) -> LocalCost:
@@ -71,7 +72,7 @@ def counted_cost(job: Job, candidate: Candidate) -> LocalCost:
         return LocalCost(0.0, None)
     stages = [stage for model in _models(job, candidate) for stage in hook_stages(device, hook, model)]
     places = list(dict.fromkeys(one[:2] for one in stages))
-    return LocalCost(0.0, hook, [summed([one for one in stages if one[:2] == place]) for place in places])
+    return LocalCost(0.0, hook, [total_cost([one for one in stages if one[:2] == place]) for place in places])
 
 
 def _models(job: Job, candidate: Candidate) -> Iterator[Sparsifier]:
@@ -102,11 +103,6 @@ def local_costs_text(job: Job, among: Sequence[Candidate]) -> str:
     return ", ".join(said)
 
 
-def summed(costs: Sequence[StageCost]) -> StageCost:
-    """Return the sum of costs, under the name of the first."""
-    return StageCost(costs[0].stage, costs[0].when, *np.sum([one[2:] for one in costs], axis=0).tolist())
-
-
 def local_cost_summary(scheme: str, names: Sequence[str]) -> Summary:
     """Return the stages of a scheme for a model, a device and an implementation, each by its name in any order."""
     model, device, how = "resnet50", None, FRAMEWORK
@@ -134,7 +130,7 @@ def local_cost_summary(scheme: str, names: Sequence[str]) -> Summary:
     price = host_prices(job.device, how)
     computing = format_seconds(job.compute.mean)
     seconds, share = interval_text(*whole[-3:]), percent(whole.seconds / job.compute.mean)
-    told = f"{told}, as {cost.hook.implementation} runs it"
+    told = f"{told}, as {cost.hook.implementation if how == FRAMEWORK else how} runs it"
     return Summary(
         answer=f"{told}: {seconds} a reduce, {share} of {computing} computing; {fused}.",
         columns=table_columns("show local cost"),

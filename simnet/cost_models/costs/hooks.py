@@ -36,9 +36,6 @@ FUSED, FRAMEWORK = "fused", "framework"
 Overlapping: TypeAlias = Literal["bucket", "blocking", "after"]
 """When a hook works: beside the backward pass, bucket by bucket while that waits, or after all of it."""
 
-STAGES = ("flatten", "feedback", "select", "encode", "decode", "apply")
-"""Stages of a reduce, in order."""
-
 
 _NEWEST = (999,)
 # By which factors bytes at the memory bandwidth may be off: on GPUs published kernels keep within 1.4 of it; on a
@@ -223,7 +220,7 @@ def stage_costs(
     for row in hook.rows:
         if row.ranks[0] <= tensors.rank <= row.ranks[1]:
             found.setdefault((row.stage, row.when), []).append(_row_cost(row, tensors, device, host))
-    return [_total(costs) for costs in found.values()]
+    return [total_cost(costs) for costs in found.values()]
 
 
 def _row_cost(row: HookOperations, tensors: HookedTensors, device: DeviceProfile, host: HostPrices) -> StageCost:
@@ -261,7 +258,8 @@ def _own_price(call: DeviceOp, device: DeviceProfile, host: HostPrices) -> tuple
     return float(device.once(call)), float(device.once(call, "low")), float(device.once(call, "high"))
 
 
-def _total(costs: Sequence[StageCost]) -> StageCost:
+def total_cost(costs: Sequence[StageCost]) -> StageCost:
+    """Return the sum of costs, under the name of the first."""
     numbers = np.sum([one[2:] for one in costs], axis=0).tolist()
     return StageCost(costs[0].stage, costs[0].when, *numbers)
 

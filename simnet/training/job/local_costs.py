@@ -40,7 +40,8 @@ def scheme_hook(device: DeviceProfile, scheme: str) -> Hook | None:
     # of PyTorch, launches included, as which `simnet.cluster.hooks` runs its schemes.
     if device.implementation is None or not {f"hook_{scheme}_begin", "*"}.isdisjoint(device.methods):
         return None
-    hook = sparsifier_models.scheme(scheme).traits.hook or hook_of(device.implementation, scheme)
+    own = sparsifier_models.scheme(scheme).traits.hook if device.implementation == FRAMEWORK else None
+    hook = own or hook_of(device.implementation, scheme)
     if device.implementation == FRAMEWORK and hook is not None and is_processor(device):
         return hook if hook.implementation == "torch" and scheme not in _OWN_HOOKS else None
     return hook
