@@ -62,7 +62,7 @@ class RankOperations:
     ranks: dict[int, list[Operation]]
 
     def refuse(self, line: int, message: str) -> NoReturn:
-        """Raise InputError with a line of the file."""
+        """Raise InputError with `message`, the file's name and the line number `line`."""
         raise InputError(message, file=self.name, line=line)
 
     def refuse_at(self, op: Operation, message: str) -> NoReturn:

@@ -21,7 +21,7 @@ from simnet.schedule import Schedule
 
 @dataclass(frozen=True)
 class Computing:
-    """Kernels that run next to the backward pass, whose slices make the parts of an exchange ready.
+    """Selection kernels [s], and slowdown factors, of a backward pass that overlaps with an exchange in parts.
 
     Parameters
     ----------

@@ -121,7 +121,7 @@ class Sharing:
         return math.inf if self.buffer is None or self.congestion != "bbr" else self.buffer
 
     def weights(self, round_trips: ArrayLike) -> Floats:
-        """Return the weight of each flow, in the shape of `round_trips`, its round-trip time without queueing [s]."""
+        """Return each flow's weight in sharing a link, in the shape of its round-trip times without queueing [s]."""
         given = np.asarray(round_trips, dtype=np.float64)
         weights: Floats = np.maximum(np.minimum(given, self.most) + self.wait, SHORTEST) ** -self.power
         return weights

@@ -302,7 +302,7 @@ class Sparsifier(ABC):
         return exchange
 
     def _add_residual(self, gradients: Values | Adds, overwrite: bool) -> tuple[Any, Any, Floats]:
-        """Return the gradients, the sums of gradients and residuals, and the squared norm of each sum."""
+        """Return each worker's gradient, its sum with the residual, and the squared norm of that sum, shape (P,)."""
         fresh = None if callable(gradients) and not self.traits.reads_gradients else self._given(gradients)
         corrected = self._sums(fresh, overwrite)
         if fresh is None:

@@ -88,7 +88,7 @@ def tiles(shape: Sequence[int], most: int) -> Blocks:
 
 
 def whole_rows(shape: Sequence[int], most: int) -> Blocks:
-    """Return the layout of a matrix as full rows, or of a vector as pieces of at most `most`: CCLoco as released."""
+    """Return the blocks of CCLoco's released code: rows of a matrix, or at most `most` entries of a vector each."""
     return Blocks((shape[0], shape[1]), (1, shape[1])) if len(shape) == 2 else tiles(shape, most)
 
 

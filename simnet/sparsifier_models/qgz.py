@@ -276,7 +276,7 @@ class LoCo(QGZ, state=("counter", "begun", *_MEMORIES), costs=(two_hop_reduce,))
         return GroupCodes(codes.reshape(inverses.size, -1), inverses)
 
     def _places(self, hop: int, number: int) -> list[tuple[str, slice]]:
-        """Return the array names and slices of the codes and the scales of a tensor's error memory."""
+        """Return (attribute name, slice) of the codes, then of the scales, of a tensor's error memory in hop 1 or 2."""
         name, each = ("first", 1) if hop == 1 else ("second", self.nodes.each)
         return [
             (key, slice(ends[number] // each, ends[number + 1] // each))

@@ -38,7 +38,7 @@ def equal_cuts(parameters: int, n_workers: int) -> Indices:
 
 
 def region_cuts(chosen: Sequence[Places], parameters: int, *, spread: bool = True) -> Indices:
-    """Return the starts of the regions, then n, shape (P + 1,): the mean of the workers' proposals.
+    """Return the region boundaries from 0 to `parameters`, shape (P + 1,): the mean of the P workers' proposals.
 
     `chosen` has the ascending indices of each worker. One with fewer than P entries spreads them over the regions; if
     not `spread`, as in the reference implementation, all its cuts are its first entry. One with none proposes equal

@@ -120,7 +120,7 @@ class Hook:
         group: Any = None,
         **options: Any,
     ) -> Hook:
-        """Return a hook that learns the fastest exchange from measured iteration times, and uses it.
+        """Return a hook that estimates exchange times from measured iterations and uses the fastest of `choices`.
 
         The first dense one of the choices, which a table may have, is the fallback; one is added if there is none.
         Kernels cost what the device has of ``simnet calibrate device``. There are `every` iterations between two

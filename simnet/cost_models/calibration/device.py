@@ -73,7 +73,7 @@ def measure_device(
 
 
 def profile_of(kernels: LibraryKernels, name: str, density: float, largest: int, budget: float) -> DeviceProfile:
-    """Return the device profile measured with `kernels`; raise InputError if a method has too few lengths."""
+    """Return a device profile of `kernels` timed by gradient length; InputError if one has too few lengths."""
     timed: dict[str, dict[int, float]] = {}
     for n in track_progress([n for n in GRADIENT_LENGTHS if n <= largest and n * _BYTES_PER_ENTRY <= kernels.memory]):
         for method, (count, call) in track_progress(kernels.make(n, density).items()):

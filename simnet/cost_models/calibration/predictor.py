@@ -227,7 +227,7 @@ class Predictor:
         return np.asarray(found ** (1 - share) * ruled**share)
 
     def _by_rule(self, setting: Setting, asked: Floats) -> Floats | None:
-        """Return times [s] that give other collectives' bus bandwidth on the same ranks; None without any."""
+        """Return times [s] at the geometric mean of bus bandwidths measured on these ranks; None without any."""
         wanted = bus_factor(setting.collective, setting.ranks)
         logs = []
         for one in self.known:

@@ -118,7 +118,7 @@ def scale_over_ranks(
 
 
 def _byte_share(moved: Floats, known: Floats, large: Floats, sizes: Floats) -> Floats:
-    """Return the maximum bandwidth share of the time at each size, from the cost per byte at a large size."""
+    """Return the maximum fraction of the time at each size that transferring bytes takes, <= 1; shape (n,)."""
     paying = moved > 0
     if not paying.any():
         return np.ones(len(sizes))

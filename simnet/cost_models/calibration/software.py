@@ -309,7 +309,7 @@ def _library_algorithms(operation: str, n_ranks: int) -> list[registry.Collectiv
 
 
 def _spread_software(rounds: Sequence[Round], n_ranks: int, ranks: Ranks, fit: _MessageFit) -> list[Round]:
-    """Return rounds with scaled bytes and overhead before each; repeated rounds stay the same object."""
+    """Return the rounds, bytes scaled and software overhead [s] added by `fit`; repeated rounds stay one object."""
     made: dict[int, Round] = {}
     for one in rounds:
         if id(one) not in made:

@@ -72,7 +72,7 @@ def _registered_algorithms(collective: str, _allowed: bool) -> dict[str, registr
 
 
 def counted_algorithms(collective: str, algorithm: str) -> tuple[str, ...]:
-    """Return the algorithms to count for a collective: those named in `algorithm`, else all."""
+    """Return the algorithms of a collective whose steps are counted: those named in `algorithm`, else all."""
     known = _known_algorithms(collective)
     alone = [name for of, name in (("all_gather", "neighbor"), *_COUNTED_LIKE) if of == collective]
     word = algorithm.casefold()

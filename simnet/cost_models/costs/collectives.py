@@ -87,7 +87,7 @@ def hierarchical_allreduce(alpha: Real, beta: Real, M: Real, N: Real, group_size
 
 
 def broadcast(alpha: Real, beta: Real, M: Real, N: Real) -> Floats:
-    """Binomial broadcast: alpha log N + log(N) M beta; [1] Table I.
+    """Return the time [s] of a binomial broadcast of M bytes: alpha log N + log(N) M beta; [1] Table I.
 
     If the last level of the tree is not full, its messages follow the others but pass one rank less.
     """

@@ -371,7 +371,7 @@ def _one_after_another(sent: Sequence[BucketExchange], ready: Floats) -> BucketE
 
 
 def messages_alone(schedule: Schedule, sent: Floats, received: Floats, norm: float = math.nan) -> Exchange:
-    """Return an exchange without scheme or update: each worker's bytes sent and received, and norms if given."""
+    """Return an exchange of messages only, with an empty update: bytes per worker, and `norm` for all norms."""
     stats: Stats = {"bytes_sent": sent, "bytes_received": received}
     stats |= dict.fromkeys(("sent_norm", "given_norm", "residual_norm"), np.full(sent.size, norm))
     selected = np.zeros(sent.size, dtype=np.int64)
