@@ -116,7 +116,7 @@ def learning_headline(trained: Mapping[str, Mapping[str, Any]], bound: str | Non
     >>> print(learning_headline({"AG": {**one, "target_accuracy": 0.9, "time_to_target_s": 20.0},
     ...     "SparDL": {**one, "target_accuracy": 0.9, "time_to_target_s": 42.0},
     ...     "dense": {**one, "target_accuracy": 0.9}}))
-    AG reaches 90 % accuracy first: 20 s, 2.1x before SparDL (42 s). dense does not reach it.
+    AG reaches 90 % accuracy first: 20 s, 2.10x before SparDL (42 s). dense does not reach it.
     """
     trained = {policy: one for policy, one in trained.items() if policy != bound} or dict(trained)
     target = next((one["target_accuracy"] for one in trained.values()), None)

@@ -222,7 +222,7 @@ def describe_device(device: Mapping[str, Any]) -> str:
     --------
     >>> from simnet.cost_models.costs.devices import load_device
     >>> describe_device(device_summary(load_device("v100-torch1.5")))
-    'v100-torch1.5 (NVIDIA V100, PyTorch 1.5, ...; of its kernels 6 estimated, 2 measured, 4 scaled)'
+    'v100-torch1.5 (NVIDIA V100, PyTorch 1.5, ...; of its kernels 9 estimated, 2 measured, 4 scaled)'
     """
     known = ", ".join(f"{count} {how}" for how, count in device["known"].items())
     return f"{device['name']} ({device['what']}; of its kernels {known}){describe_codes(device)}"

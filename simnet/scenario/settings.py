@@ -50,7 +50,7 @@ def full_key(name: str, scenario: Scenario, option: str = "--set") -> str:
     >>> full_key("bandwith", scenario)
     Traceback (most recent call last):
         ...
-    simnet.base.errors.InputError: --set bandwith: there is no such field in scenario 'quickstart'; did you mean 'bandwidth'? Allowed: any field in full, as --set takes it, or in short absences, bandwidth, barrier, batch, churn, deadline, density, device, device_memory, epoch, hosts, iterations, latency, memory, model, optimizer, parameters, precision, prices, scale, seed, sharding, strategy, tokens, update, workers, workers_per_device
+    simnet.base.errors.InputError: --set bandwith: there is no such field in scenario 'quickstart'; did you mean 'bandwidth'? Allowed: any field in full, as --set takes it, or in short absences, bandwidth, barrier, batch, churn, deadline, density, device, device_memory, epoch, hosts, implementation, iterations, latency, memory, model, optimizer, parameters, precision, prices, scale, seed, sharding, strategy, tokens, update, workers, workers_per_device
     """  # noqa: E501
     place = f"{option} {name}"
     parts = name.split(".")
