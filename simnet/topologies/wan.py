@@ -83,8 +83,7 @@ def wan(
     workers = _workers_by_site(workers_per_site, S)
     affordable(2 * sum(workers) + S * (S - 1), f"a network of {S:,} sites and {sum(workers):,} workers")
     seconds_between, rates = between_sites(names, latency, bandwidth)
-    linked = rates != 0
-    local_half = local_latency / 2
+    linked, local_half = rates != 0, local_latency / 2
     # Summed over any path the latencies weigh at most half a link, so they decide only between equally many links.
     weights = 1 + seconds_between / (2 * seconds_between[linked].sum() or 1.0)
 
