@@ -92,6 +92,12 @@ def test_kernels_alone_are_said_with_what_a_framework_takes() -> None:
     assert "kernels alone (torch takes" in found["assumed"]
 
 
+def test_over_gloo_kernels_of_the_processor_are_operations_of_pytorch() -> None:
+    line = ("choose", *QUESTION, "--stack", "gloo", "--schemes", "topk,dense", "--compute", "1 s", "--json")
+    assert "unknown" not in json.loads(did(*line).stdout)["assumed"]
+    assert "as PyTorch was measured to run them" in shown("topk", "resnet50", "cpu-torch2.13")["answer"]
+
+
 def test_on_the_ideal_device_compressing_costs_nothing() -> None:
     line = ("step", *QUESTION, "--stack", "nccl", "--schemes", "powersgd,topk", "--device", "ideal", "--json")
     rows = json.loads(did(*line, "--set", "job.iterations=2", "--compute", "28 ms").stdout)["rows"]

@@ -18,6 +18,7 @@ from simnet.cost_models.costs.hooks import (
     StageCost,
     host_prices,
     implementation_names,
+    is_processor,
     parsed_implementation,
     total_cost,
 )
@@ -98,7 +99,9 @@ def local_costs_text(job: Job, among: Sequence[Candidate]) -> str:
         return f"kernels alone ({hook.implementation} takes {format_seconds(seconds[dearest])} for {dearest})"
     said = [f"compressing by {dearest} takes {percent(share)} of computing"] if share >= _WORTH_SAYING else []
     said.append(f"local costs of {job.device.implementation}")
-    if unknown := [label for label, one in costs.items() if one.hook is None]:
+    unknown = [label for label, one in costs.items() if one.hook is None]
+    # Kernels of a processor were measured as operations of PyTorch.
+    if unknown and not is_processor(job.device):
         said.append(f"those of {listed(unknown)} unknown: kernels alone")
     return ", ".join(said)
 
@@ -126,6 +129,7 @@ def local_cost_summary(scheme: str, names: Sequence[str]) -> Summary:
     fused = f"kernels alone take {format_seconds(cost.fused)}"
     if whole is None or cost.hook is None or how == FUSED:
         why = "its operations are not counted" if cost.hook is None else "without launches and views"
+        why = "as PyTorch was measured to run them" if is_processor(job.device) and how != FUSED else why
         return Summary(answer=f"{told}: {fused} a reduce; {why}.", columns=table_columns("show"))
     price = host_prices(job.device, how)
     computing = format_seconds(job.compute.mean)
