@@ -281,7 +281,7 @@ def test_goals_of_data_parallelism_are_those_of_ddp_as_run_and_sharded_steps_hav
     path = tmp_path / "same.yaml"
     found = asked(path, latency, bandwidth)
     assert found == pytest.approx(simulated(path, tmp_path / "run"), rel=1e-6)
-    ddp = ("--model", "gpt2", "--compute", "0.212 s", "--sharding", "ddp", "--bandwidth", bandwidth)
+    ddp = ("--model", "gpt2", "--compute", "0.212 s", "--sharding", "ddp:slowdown=1", "--bandwidth", bandwidth)
     sharded = json.loads(did("step", *ddp, "--latency", latency, "--json").stdout)
     # The run has a sample of the entries of each tensor.
     assert found == pytest.approx(sharded["utilisation"], rel=2e-3)

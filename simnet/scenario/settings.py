@@ -301,8 +301,11 @@ def _network(document: Document, field: MarkedField, value: object) -> dict[str,
         was = had.get(ends[0].get(quantity, ""))
         if name not in options and was is not None and not isinstance(was, list | dict):
             options[name] = was
-    required = (name for name, one in parameters_of(kind).items() if one.default is one.empty)
-    if lacking := [name for name in required if name not in (*_BY_WORKERS, *options)]:
+    known = parameters_of(kind)
+    required = (name for name, one in known.items() if one.default is one.empty)
+    lacking = [name for name in required if name not in (*_BY_WORKERS, *options)]
+    # What there is not is said by the check of the whole.
+    if lacking and options.keys() <= known.keys():
         example = ",".join(f"{name}={_EXAMPLES.get(name, name.upper())}" for name in lacking)
         raise ValueError(f"lacks {', '.join(lacking)}; write {value}{',' if '=' in str(value) else ':'}{example}")
     return {"network": {**{name: before[name] for name in _KEPT if name in before}, **found}}
