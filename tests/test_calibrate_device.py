@@ -147,13 +147,16 @@ def test_profile_of_torch_on_a_gpu(tmp_path):
         """torch, whose GPU is the processor."""
 
         cuda = SimpleNamespace(
-            Event=Event, mem_get_info=lambda: (10**9, 10**9), get_device_name=lambda: "A GPU"
+            Event=Event,
+            mem_get_info=lambda: (10**9, 10**9),
+            get_device_name=lambda: "A GPU",
+            synchronize=lambda: None,
         )  # fmt: skip
         version = SimpleNamespace(cuda="12.4")
 
         def __getattr__(self, name):
             found = getattr(torch, name)
-            if name not in ("Generator", "randn", "empty"):
+            if name not in ("Generator", "randn", "empty", "zeros", "ones"):
                 return found
 
             def on_the_processor(*arguments, device=None, **options):
@@ -163,7 +166,9 @@ def test_profile_of_torch_on_a_gpu(tmp_path):
 
     profile = profile_of(torch_kernels(Gpu(), "cuda"), "gpu", 0.1, 100_000, 0.002)
     assert profile.device.startswith("A GPU, torch ")
-    checked(profile, tmp_path, {*KERNEL_METHODS, "copy"})
+    checked(profile, tmp_path, {*KERNEL_METHODS, "copy", "qr"})
+    assert profile.host is not None
+    assert profile.host.sync >= 0
 
 
 def made_up(took):
