@@ -147,10 +147,7 @@ def test_profile_of_torch_on_a_gpu(tmp_path):
         """torch, whose GPU is the processor."""
 
         cuda = SimpleNamespace(
-            Event=Event,
-            mem_get_info=lambda: (10**9, 10**9),
-            get_device_name=lambda: "A GPU",
-            synchronize=lambda: None,
+            Event=Event, mem_get_info=lambda: (10**9, 10**9), get_device_name=lambda: "A GPU", synchronize=lambda: None
         )  # fmt: skip
         version = SimpleNamespace(cuda="12.4")
 

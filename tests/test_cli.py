@@ -180,7 +180,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_simulated
 
 
 def test_a_job_that_waits_for_ever_is_told(small: Path, tmp_path: Path) -> None:
-    down = "network.faults=[{links: 'host:1', down: {at: 0 s, lasts: 100000 d}}]"
+    down = "network.weather=[{links: 'host:1', bandwidth: {outages: {spans: [{at: 0 s, lasts: 100000 d}]}}}]"
     forever = "network.weather=[{links: 'host:1', bandwidth: {constant: 0 bps}}]"
     for jobs in ("1", "2"):
         told = refused("run", small, "--out", tmp_path / "out", "--jobs", jobs, "--set", forever)

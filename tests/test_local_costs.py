@@ -87,9 +87,20 @@ def test_a_blocking_hook_hides_nothing_and_says_its_share_of_computing() -> None
     assert "compressing by powersgd takes" in found["assumed"]
 
 
-def test_kernels_alone_are_said_with_what_a_framework_takes() -> None:
-    found = json.loads(did("choose", *QUESTION, "--schemes", "powersgd,dense", "--json").stdout)
-    assert "kernels alone (torch takes" in found["assumed"]
+def test_only_messages_of_the_size_of_a_gradient_slow_the_backward_pass() -> None:
+    line = ("step", *QUESTION, "--stack", "nccl", "--schemes", "powersgd,dense", "--set", "job.implementation=fused")
+    computes = {one["policy"]: one["compute_s"] for one in json.loads(did(*line, "--json").stdout)["rows"]}
+    assert computes["powersgd"] == pytest.approx(28e-3, rel=1e-9)
+    assert 1.05 * 28e-3 < computes["dense"] < 1.18 * 28e-3
+
+
+@pytest.mark.parametrize(
+    ("stack", "scheme", "said"),
+    [("ideal", "powersgd", "kernels alone (torch takes"), ("nccl", "thc", "those of thc unknown: kernels alone")],
+)
+def test_what_is_not_counted_is_said_rather_than_free(stack: str, scheme: str, said: str) -> None:
+    found = did("choose", *QUESTION, "--stack", stack, "--schemes", f"{scheme},dense", "--json").stdout
+    assert said in json.loads(found)["assumed"]
 
 
 def test_over_gloo_kernels_of_the_processor_are_operations_of_pytorch() -> None:
@@ -104,11 +115,6 @@ def test_on_the_ideal_device_compressing_costs_nothing() -> None:
     assert [one["select_s"] + one["merge_s"] for one in rows] == [0.0, 0.0]
 
 
-def test_a_scheme_without_counts_is_unknown_rather_than_free() -> None:
-    line = ("choose", *QUESTION, "--stack", "nccl", "--schemes", "thc,dense", "--json")
-    assert "those of thc unknown: kernels alone" in json.loads(did(*line).stdout)["assumed"]
-
-
 @pytest.mark.parametrize(
     ("implementation", "stack", "why"),
     [
@@ -120,10 +126,9 @@ def test_a_scheme_without_counts_is_unknown_rather_than_free() -> None:
     ],
 )
 def test_an_implementation_that_cannot_be_is_refused_in_one_line(implementation: str, stack: str, why: str) -> None:
-    asked = ("--schemes", "powersgd", "--set", f"job.implementation={implementation}")
-    error = refused("choose", *QUESTION, "--stack", stack, *asked)
-    assert why in error
-    assert error.count("\n") <= 1
+    asked = ("--stack", stack, "--schemes", "powersgd", "--set", f"job.implementation={implementation}")
+    (said,) = refused("choose", *QUESTION, *asked).splitlines()
+    assert why in said
 
 
 @pytest.mark.long
@@ -139,7 +144,7 @@ def test_measured_local_costs_are_met_without_a_fit_to_a_scheme() -> None:
     assert found["their iterations"]["median"] <= 0.04
     assert found["their iterations"]["p90"] <= 0.10
     # Top-k of small tensors takes half of what a profile of another processor says, and packing bits three times.
-    assert found["whole hooks, processor"]["median"] <= 0.30
+    assert found["whole hooks, processor"]["median"] <= 0.25
 
 
 @pytest.mark.parametrize(("workers", "efficiency"), [(4, 0.875), (6, 0.872), (8, 0.683), (8, 0.786)])
@@ -147,8 +152,8 @@ def test_efficiencies_of_powersgd_on_slow_links_are_inside_the_interval(
     workers: int, efficiency: float, shared: Path
 ) -> None:
     """V100 with PyTorch 1.10, two in a node, 3 Gbit/s; batch and rank are not stated: 61 ms, rank 1."""
-    nodes = f"network.topology.multi_gpu_nodes.nodes={workers // 2}"
-    fields = ("job.implementation=torch-1.10", nodes, "job.compute.mean=61 ms", f"workers={workers}")
+    fields = ["job.implementation=torch-1.10", "job.compute.mean=61 ms", f"workers={workers}"]
+    fields.append(f"network.topology.multi_gpu_nodes.nodes={workers // 2}")
     line = [word for one in fields for word in ("--set", one)]
     case = shared / "cases" / "scenarios" / "powersgd_low_bandwidth.yaml"
     found = json.loads(did("step", case, *line, "--policies", "powersgd1", "--json").stdout)

@@ -196,7 +196,7 @@ def test_a_wrong_scenario_is_refused(tmp_path: Path, found: str, written: str, m
         ("{links: all, bandwidth: {constant: 3}}", ["network.weather[0].bandwidth.constant", "no unit"]),
         ("{links: all, bandwidth: {steps: {at: [0 s], factors: [1, 2]}}}", ["as many values as times, got 2 for 1"]),
         ("{links: all, bandwidth: {steps: {at: [0 s, 0 s], factors: [1, 2]}}}", ["bandwidth.steps", "ascend"]),
-        ("{links: all, bandwidth: {outages: {up: 3 s}}}", ["network.weather[0].bandwidth.outages.down: is missing"]),
+        ("{links: all, bandwidth: {outages: {up: 3 s}}}", ["takes either up and down, or spans"]),
         ("{links: all, trace: {file: no.csv}}",
          ["no.csv", "there is no such file", "needed by", "network.weather[0].trace"]),
         ("{links: all, profile: {name: C3, epoch: 3 s}}", ["network.weather[0].profile", "Allowed: C1,"]),
@@ -333,8 +333,8 @@ def test_factors_multiply_and_absolute_values_replace(tmp_path: Path) -> None:
         weather(
             f"{{links: all, bandwidth: {{{steps}, factor: 0.5}}, latency: {{factor: 3}}}}",
             "{links: 'host:0', bandwidth: {constant: 80 Mbit/s}}",
+            "{links: 'host:1', bandwidth: {outages: {spans: [{at: 20 s, lasts: 5 s}]}}}",
         ),
-        "network.faults=[{links: 'host:1', down: {at: 20 s, lasts: 5 s}}]",
     ).build()
     nominal = 1.25e8
     assert value(run, 2, 3, 0.0) == pytest.approx((3e-3, nominal * 0.5))
@@ -380,6 +380,7 @@ def test_every_kind_of_signal_and_traffic_builds_and_runs(tmp_path: Path) -> Non
   background:
     - load: {links: all, rate: 1 Mbit/s}
     - flow: {from: 0, to: 1, limit: 10 Mbit/s, when: {busy: 10 ms, idle: 10 ms}}
+    - flow: {from: 2, to: 3, when: {spans: [{at: 0 s, lasts: 1 s}, {at: 2 s, lasts: 1 s}]}}
     - flow: {from: 1, to: 3}
 job:""",
     )

@@ -176,9 +176,13 @@ def _add_faults(
 def _build_fault(given: weather_parts.Fault) -> Callable[[_Name, int], Signal]:
     spans = given.down if isinstance(given.down, list) else [given.down or given]
     during = [(one.at or 0.0, math.inf if one.lasts is None else one.lasts) for one in spans]
-    times, up = weather.outages(at=during).window(0.0, math.nextafter(math.inf, 0))
-    signal = weather.steps(times, np.where(up > 0, 1.0, given.slow or 0.0))
+    signal = _spans_signal(during, given.slow or 0.0, 1.0)
     return lambda name, start: signal
+
+
+def _spans_signal(spans: Sequence[tuple[float, float]], within: float, outside: float) -> Signal:
+    times, up = weather.outages(at=spans).window(0.0, math.nextafter(math.inf, 0))
+    return weather.steps(times, np.where(up > 0, outside, within))
 
 
 def _link_variations(
@@ -299,7 +303,11 @@ def _flow_signal(given: network_parts.OnOff | None, seed: int, name: _Name) -> S
     """Return a signal that is 1 while a background flow is on, else 0."""
     if given is None:
         return weather.constant(1.0)
-    return weather.markov([1.0, 0.0], [given.busy, given.idle], seed=seed, name=name)
+    if given.spans is None:
+        assert given.busy is not None
+        assert given.idle is not None
+        return weather.markov([1.0, 0.0], [given.busy, given.idle], seed=seed, name=name)
+    return _spans_signal([(span.at, span.lasts) for span in given.spans], 1.0, 0.0)
 
 
 def _link_loss(config: schema.Config, graph: nx.DiGraph[Any], found: Findings) -> Loss | None:

@@ -10,9 +10,9 @@ from pydantic import AfterValidator, ConfigDict, Field, SerializeAsAny, WithJson
 
 from simnet.base.quantities import SHARE, Duration, Host
 from simnet.network import STACKS, ConstantLoad, OnOffFlow, jitter, network, sharing, stack, transport
-from simnet.scenario.parts import Named, NameOr, OneOf, Part, Target, ValueOrList, configures, kinds
+from simnet.scenario.parts import Named, NameOr, OneOf, Part, Target, ValueOrList, configures, given_fields, kinds
 from simnet.scenario.topology_parts import Topology
-from simnet.scenario.weather_parts import Fault, Weather
+from simnet.scenario.weather_parts import Fault, Span, Weather
 
 
 @configures(ConstantLoad, only=("rate",))
@@ -23,10 +23,15 @@ class Load(Part):
 
 
 class OnOff(Part):
-    """When a flow is on, at random (`busy` and `idle`: mean times)."""
+    """When a flow is on: at random (`busy` and `idle`: mean times) or as listed."""
 
-    busy: Duration
-    idle: Duration
+    busy: Duration | None = None
+    idle: Duration | None = None
+    spans: list[Span] | None = None
+
+    def _check(self) -> None:
+        if given_fields(self) not in (["busy", "idle"], ["spans"]):
+            raise ValueError("takes either busy and idle, or spans")
 
 
 @configures(OnOffFlow, omit=("on",), optional={"limit": "none"})

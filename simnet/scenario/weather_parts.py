@@ -60,9 +60,27 @@ class Noise(Part):
     """Noise with memory (Ornstein-Uhlenbeck in the logarithm): a factor around 1."""
 
 
-@configures(weather.outages, omit=("at", *STREAM), required=("mean_up", "mean_down"), mean_up="up", mean_down="down")
+class Span(Part):
+    """From when, and for how long."""
+
+    at: Seconds
+    lasts: Seconds
+
+
+@configures(weather.outages, omit=STREAM, mean_up="up", mean_down="down")
 class Outages(Part):
-    """The link is down from time to time, at random (`up` and `down`: mean times); faults list outages."""
+    """The link is down from time to time, at random (`up` and `down`: mean times) or as listed."""
+
+    spans: list[Span] | None = None
+
+    @property
+    def at(self) -> list[tuple[float, float]] | None:
+        """Begin and duration of each listed outage [s]; None for random outages."""
+        return None if self.spans is None else [(span.at, span.lasts) for span in self.spans]
+
+    def _check(self) -> None:
+        if given_fields(self) not in (["up", "down"], ["spans"]):
+            raise ValueError("takes either up and down, or spans")
 
 
 @configures(weather.mahimahi, path="file", packet_bytes="packet")

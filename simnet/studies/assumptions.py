@@ -147,14 +147,14 @@ def assumed_text(
         known["density"] = f"density {FORMATS['density'](job.density)}"
     said = [text for name, text in known.items() if base and name not in varied]
     said += filter(None, [_computing_assumed(loaded, base and job.model == usual.job.model, written)])
+    if run is not None:
+        said += filter(None, [local_costs_text(run.job, _exchange_labels(loaded))])
     default = written or loaded.document.found(("network", "stack")) is None
     if default and (run is not None or kind not in ("file", "platform")):
         name = run_setup.stack_name(run.job.network(0)) if run else sending_stack(config.network, loaded.folder)
         said.append(f"stack {(name or 'ideal').removeprefix('ideal ')}")
     if not job.shardings:
         said += filter(None, [logic_text(loaded), "" if job.gradients.train else "accuracy ignored"])
-    if run is not None:
-        said += filter(None, [local_costs_text(run.job, _exchange_labels(loaded))])
     return ", ".join(said)
 
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 # Share of computing from which a local cost, or what launches add to kernels, is said.
 _WORTH_SAYING = 0.05
+_NO_TIME = StageCost("", "before", *(0.0,) * 7)
 _OVERLAPS = {
     "bucket": "works on each bucket in the thread of the backward pass",
     "blocking": "waits for the device in each bucket, so that nothing of it is hidden",
@@ -91,14 +92,16 @@ def local_costs_text(job: Job, among: Sequence[Candidate]) -> str:
     seconds = {label: 0.0 if one.framework is None else one.framework.seconds for label, one in costs.items()}
     dearest = max(seconds, key=lambda label: seconds[label])
     hook, share = costs[dearest].hook, seconds[dearest] / job.compute.mean
+    took = interval_text(*(costs[dearest].framework or _NO_TIME)[-3:])
     if job.device.implementation is None:
         free = replace(job.device, host=HostPrices(0.0, 0.0, 0.0, "kernels alone"), implementation=FRAMEWORK)
         alone = counted_cost(replace(job, device=free), next(one for one in among if one.label == dearest)).framework
         if hook is None or alone is None or share - alone.seconds / job.compute.mean < _WORTH_SAYING:
             return ""
-        return f"kernels alone ({hook.implementation} takes {format_seconds(seconds[dearest])} for {dearest})"
-    said = [f"compressing by {dearest} takes {percent(share)} of computing"] if share >= _WORTH_SAYING else []
-    said.append(f"local costs of {job.device.implementation}")
+        return f"kernels alone ({hook.implementation} takes {took} for {dearest})"
+    said = [f"compressing by {dearest} takes {percent(share)} of computing, {took}"] if share >= _WORTH_SAYING else []
+    prices = host_prices(job.device, job.device.implementation)
+    said.append(f"local costs of {job.device.implementation}, {prices.known}")
     unknown = [label for label, one in costs.items() if one.hook is None]
     # Kernels of a processor were measured as operations of PyTorch.
     if unknown and not is_processor(job.device):

@@ -21,7 +21,7 @@ from simnet.sparsifier_models import Exchange
 from simnet.sparsifier_models.base import Stats
 from simnet.traces.source import Training, Values, WithoutLearning, begin_training
 from simnet.training.job.checkpoint import State
-from simnet.training.job.job import Job, create_sparsifier, gradient_buckets, job_overlap
+from simnet.training.job.job import Bucket, Job, create_sparsifier, gradient_buckets, job_overlap
 from simnet.training.job.local_costs import local_operations, scheme_hook
 from simnet.training.job.record import Iteration
 from simnet.training.job.spans import Span
@@ -319,7 +319,7 @@ class SparsifierSet(ExchangeSet):
                 where.complete
                 if bucket.ready == 1.0
                 else where.complete - (1.0 - bucket.ready) * backward * where.behind,
-                dense=int(np.min(exchange.selected)) >= bucket.entries.stop - bucket.entries.start,
+                dense=_carries_gradient(exchange, bucket, job.source.scale),
             )
             for bucket, exchange in zip(self._buckets, exchanges, strict=True)
         ]
@@ -357,6 +357,13 @@ def time_exchanges(
         slowed = result.computed.slices - where.behind if slows_backward(computing) else np.zeros(len(numbers))
         select = result.computed.done - (where.complete + slowed) + (result.origin - where.now)
     return TimedExchange(candidate, exchanges, select, slowed, result, where.now)
+
+
+def _carries_gradient(exchange: Exchange, bucket: Bucket, scale: float) -> bool:
+    """Return whether every entry is sent, in half of four bytes at least, as by a dense all-reduce."""
+    entries: int = bucket.entries.stop - bucket.entries.start
+    sent = float(np.mean(exchange.stats["bytes_sent"]))
+    return bool(np.min(exchange.selected) >= entries) and sent >= 2.0 * scale * entries
 
 
 def _one_after_another(sent: Sequence[BucketExchange], ready: Floats) -> BucketExchange:

@@ -74,13 +74,12 @@ def hook_stages(device: DeviceProfile, hook: Hook, model: Sparsifier) -> list[St
 def hooked_tensors(model: Sparsifier) -> HookedTensors:
     """Return the tensors of the whole model that a hook works on; as matrices those that PowerSGD compresses."""
     shapes = model.true_shapes or model.shapes or tuple((size,) for size in model.true_sizes)
-    shapes = shapes or ((near_square if model.name == "powersgd" else _as_vector)(model.true_parameters),)
+    if not shapes:
+        whole = model.true_parameters
+        # PowerSGD makes a matrix of a gradient without layers.
+        shapes = (near_square(whole) if model.name == "powersgd" else (whole,),)
     rank = int(getattr(model.options, "rank", 1))
     return hooked_shapes(shapes, rank)._replace(kept=float(model.k_of_model), workers=model.workers)
-
-
-def _as_vector(entries: int) -> tuple[int, ...]:
-    return (entries,)
 
 
 def hooked_shapes(shapes: Sequence[Sequence[int]], rank: int = 1) -> HookedTensors:
