@@ -154,7 +154,7 @@ def assumed_text(
         name = run_setup.stack_name(run.job.network(0)) if run else sending_stack(config.network, loaded.folder)
         said.append(f"stack {(name or 'ideal').removeprefix('ideal ')}")
     if not job.shardings:
-        said += filter(None, [logic_text(loaded), "" if job.gradients.train else "accuracy ignored"])
+        said += filter(None, ["" if job.gradients.train else "accuracy ignored", logic_text(loaded)])
     return ", ".join(said)
 
 
