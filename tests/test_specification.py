@@ -1,5 +1,6 @@
 """From a specification: what must hold of any platform, files and commands, and measured platforms never fitted to."""
 
+import itertools
 import math
 from functools import cache
 
@@ -74,6 +75,95 @@ def test_shipped_platforms_predict_every_collective_and_cite_their_vendors(name)
             found = fabric.predict(collective, ranks, 2**26)
             assert found.extrapolates
             assert found.low < found.seconds < found.high
+
+
+def best_rate(one: Platform, ranks: int) -> float:
+    """Return what each of so many devices of a node can send over its links in the mean, if the best ones are taken."""
+    links = one.inner.links
+    if links is None:
+        share = (ranks - 1) / (one.devices_per_node - 1) if one.inner.joined == "mesh" else 1.0
+        return one.inner.rate * share
+    table = np.array(links)
+    sums = [table[np.ix_(some, some)].sum() for some in itertools.combinations(range(len(table)), ranks)]
+    return one.inner.rate / table.sum(axis=0).max() * max(sums) / ranks
+
+
+@pytest.mark.parametrize("name", platform_names())
+def test_no_prediction_beats_the_links_between_its_ranks(name):
+    one = load_platform(name)
+    model = specified_cost_model(one)
+    for ranks in range(2, min(8, one.devices_per_node) + 1):
+        share = {"all_reduce": 1.0 if one.inner.switch_reduction else 2 * (ranks - 1) / ranks}
+        share |= dict.fromkeys(("broadcast", "reduce"), 1.0)
+        share["sendrecv"] = ranks - 1 if one.inner.joined == "mesh" else 1.0
+        for collective, size in itertools.product(SPECIFIED_COLLECTIVES, (1e6, 64e6, 512e6, 1e9, 1e11)):
+            found = model.predict(collective, ranks, size)
+            least = share.get(collective, (ranks - 1) / ranks) * size / best_rate(one, ranks)
+            for seconds in (found.seconds, found.low, found.corrected().low, found.corrected().seconds):
+                assert seconds >= 0.98 * least
+            assert found.low <= found.seconds <= found.high < 10 * found.seconds
+
+
+@pytest.mark.parametrize(
+    ("name", "collective", "ranks", "least", "most"),
+    [
+        # Two NVLinks of 25 GB/s at most, one between the first two; four links a pair; one Infinity Fabric link a pair.
+        ("dgx-1", "all_reduce", 2, 20, 50),
+        # Two rings both ways through four V100; of five, the fifth has two links to one of the others, through which
+        # chains run, and no rings: an all-gather goes over PCI.
+        ("aws-p3dn", "all_reduce", 4, 15, 20),
+        ("azure-ndv2", "all_reduce", 5, 17, 26),
+        ("azure-ndv2", "all_gather", 5, 16, 96),
+        ("dgx-1", "alltoall", 8, 875 / 36.75, 60),
+        ("juwels-booster", "all_reduce", 2, 10, 13),
+        ("juwels-booster", "sendrecv", 4, 10, 13),
+        ("perlmutter", "all_reduce", 4, 5, 6.5),
+        ("oci-mi300x", "all_reduce", 2, 15.6, 21),
+        ("oci-mi300x", "alltoall", 8, 1.95, 3),
+        ("alps-gh200", "all_gather", 2, 0.5 / 0.15, 4.4),
+        ("dgx-a100", "all_reduce", 2, 1 / 0.3, 4.3),
+    ],
+)
+def test_a_mesh_is_no_switch(name, collective, ranks, least, most):
+    found = specified_cost_model(load_platform(name)).predict(collective, ranks, 1e9)
+    assert least <= 1e3 * found.seconds <= most
+
+
+def test_of_some_gpus_of_a_cube_mesh_the_interval_has_the_best_and_the_first():
+    found = specified_cost_model(load_platform("dgx-1")).predict("all_reduce", 2, 1e9)
+    assert found.low == pytest.approx(0.02)
+    assert found.high > 0.05 > found.seconds > 0.025
+
+
+@pytest.mark.parametrize(
+    ("inner", "says"),
+    [
+        ("joined: [[0, 12], [12, 0]]", None),
+        ("joined: [[0, 12, 0, 0], [12, 0, 0, 0], [0, 0, 0, 12], [0, 0, 12, 0]]", "pci_rate: is missing"),
+        ("joined: [[0, 12], [11, 0]]", "alike both ways"),
+        ("joined: [[0, 12], [12]]", "a row per device"),
+        ("joined: cube_mesh, pci_rate: 16 GB/s", "has 8 devices, devices_per_node 2"),
+        ("joined: ring", "joined"),
+    ],
+)
+def test_links_of_each_two_devices_are_checked(tmp_path, inner, says):
+    path = tmp_path / "mine.yaml"
+    many = 4 if inner.count("[") == 5 else 2
+    head = f"name: x\ndevices_per_node: {many}\ngeneration: hopper\n"
+    path.write_text(f"{head}inner: {{link: nvlink, rate: 300 GB/s, {inner}}}\n")
+    if says is None:
+        assert load_platform(path).inside(2)[0].ring == 300e9
+        return
+    with pytest.raises(InputError, match=says):
+        load_platform(path)
+
+
+def test_pairs_of_h100_have_rings_through_pci_only():
+    links = [[0, 12, 0, 0], [12, 0, 0, 0], [0, 0, 0, 12], [0, 0, 12, 0]]
+    inner = {"link": "nvlink", "rate": "300 GB/s", "joined": links, "pci_rate": "64 GB/s"}
+    one = platform(devices_per_node=4, generation="hopper", inner=inner)
+    two, four = ((each[0].ring, each[1].ring) for each in (one.inside(2), one.inside(4)))
+    assert (two, four) == ((300e9, 300e9), (64e9, 64e9))
 
 
 def test_a_fabric_of_a_platform_comes_back_as_it_went(tmp_path):

@@ -196,6 +196,8 @@ def networks() -> Listing:
         out = one.outer
         cards = "" if out is None else f"{out.nics} x {format_bandwidth(out.rate)} {out.transport}"
         inside = f"{one.devices_per_node} x {format_bandwidth(one.inner.rate)} {one.inner.link}"
+        joined = one.inner.joined
+        inside += f", {joined.replace('_', ' ') if isinstance(joined, str) else 'pairs'}" if joined != "switch" else ""
         rows.append((name, one.description, "", inside, cards, " ".join(one.sources)))
     return ("network", "what it is", "parameters", "inside a node", "out of a node", "source"), rows
 

@@ -210,7 +210,7 @@ def _predict_rows(
     found = model.times(held.setting, held.sizes)
     if found is None:
         return None
-    ours, low, high = found
+    ours, low, high, _ = found
     return _curve_rows(held, split=split, place=place, ours=ours, low=low, high=high, **others)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, get_args
 
 import numpy as np
@@ -28,7 +29,7 @@ class Prediction(NamedTuple):
     """A predicted time with its prediction interval [s], and whether and `why` it extrapolates.
 
     `kind` says which errors the interval comes from: ``sizes``, ``ranks``, ``beyond``, ``collectives`` or
-    ``specified``.
+    ``specified``. No links between the ranks take less than `least` [s].
     """
 
     seconds: float
@@ -37,11 +38,12 @@ class Prediction(NamedTuple):
     extrapolates: bool
     why: str
     kind: str = "sizes"
+    least: float = 0.0
 
     def corrected(self) -> Prediction:
         """Return the prediction with its interval corrected by errors on other clusters."""
         low, high = corrected(self.kind, *np.array(self[:3]))
-        return self._replace(low=float(low), high=float(high))
+        return self._replace(low=max(float(low), self.least), high=float(high))
 
 
 @dataclass(eq=False)
@@ -97,7 +99,7 @@ class CalibratedCostModel:
         found = self.times(setting, np.array([nbytes]))
         if found is None:
             raise self._unknown(setting)
-        seconds, low, high = (one.item() for one in found)
+        seconds, low, high, least = (float(np.squeeze(one)) for one in found)
         if not 0 < seconds < math.inf:
             raise InputError(f"{setting}, {nbytes:g} bytes have no time that can be predicted, but {seconds:g} s")
         basis = self.model.basis(setting)
@@ -113,16 +115,19 @@ class CalibratedCostModel:
         }
         what = rests[basis] if self.platform is None else f"the specification of {self.platform.name} alone"
         why = "; ".join([f"rests on {what}", *reasons])
-        return Prediction(seconds, low, high, bool(reasons), why, kind)
+        return Prediction(seconds, low, high, bool(reasons), why, kind, least)
 
     def times(self, setting: Setting, sizes: Floats) -> BoundedTimes | None:
         """Return times [s] with interval bounds for total sizes [byte]; None if the setting cannot be predicted."""
-        found, basis = self.model.within(setting, sizes), self.model.basis(setting)
+        basis, platform = self.model.basis(setting), self.platform
+        known = self.model.within if platform is None else partial(specification.specified_bounds, platform)
+        found = known(setting, sizes)
         if found is None:
             return None
         bounds = np.array(self.intervals[self._interval_basis(setting, basis)])[bin_of(sizes)]
         below, above = bounds.T * self.model.widening(setting) * self._size_widening(setting, sizes)
-        return BoundedTimes(found.seconds, found.least * np.exp(-below), found.most * np.exp(above))
+        low = np.maximum(found.least * np.exp(-below), found.floor)
+        return BoundedTimes(found.seconds, low, found.most * np.exp(above), found.floor)
 
     def fastest(
         self, collective: str, algorithm: str, ranks: int, nbytes: float, *, nodes: int | None = None

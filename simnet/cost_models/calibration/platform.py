@@ -13,6 +13,7 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, TypeAlias
 
+import numpy as np
 import pydantic
 from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer
 
@@ -20,6 +21,14 @@ from simnet.base import units
 from simnet.base.errors import InputError, suggest_names
 from simnet.base.reading import read_shipped_rows, read_text
 from simnet.base.yaml_loader import load_yaml_mapping, validation_refusal
+from simnet.cost_models.calibration.node_links import (
+    CUBE_MESH,
+    MAX_DEVICES,
+    InsideRates,
+    Links,
+    linked_rates,
+    mesh_rates,
+)
 
 MAX_BYTES = 2**16
 """Maximum size of a platform file [byte]."""
@@ -90,12 +99,23 @@ class _PlatformPart(pydantic.BaseModel):
 class NodeLink(_PlatformPart):
     """The link inside a node (`memory`: between processes of a host), and its rate per device and direction [byte/s].
 
-    With `switch_reduction`, switches between the devices reduce (NVLink SHARP).
+    Devices are `joined` by a switch or the processors, by as many links between each two (`mesh`), as in a DGX-1
+    (`cube_mesh`), or by the links of a matrix. Those without a link send at `pci_rate`. With `switch_reduction`,
+    switches between the devices reduce (NVLink SHARP).
     """
 
     link: Literal["nvlink", "xgmi", "pcie", "memory"]
     rate: _Rate
+    joined: Literal["switch", "mesh", "cube_mesh"] | Annotated[Links, Field(min_length=2, max_length=MAX_DEVICES)] = (
+        "switch"
+    )
+    pci_rate: _Rate | None = None
     switch_reduction: bool = False
+
+    @property
+    def links(self) -> Links | None:
+        """The links between each two devices; None where all are joined alike."""
+        return CUBE_MESH if self.joined == "cube_mesh" else None if isinstance(self.joined, str) else self.joined
 
 
 class NodeNetwork(_PlatformPart):
@@ -134,6 +154,20 @@ class Platform(_PlatformPart):
     inner: NodeLink
     outer: NodeNetwork | None = None
 
+    @pydantic.model_validator(mode="after")
+    def _linked(self) -> Platform:
+        links = self.inner.links
+        if links is None:
+            return self
+        table = np.array(links) if {len(row) for row in links} == {len(links)} else np.ones((1, 1))
+        if (table != table.T).any() or table.diagonal().any() or table.min() < 0 or not table.any():
+            raise ValueError("inner.joined: must have a row per device with its links to each device, alike both ways")
+        if len(links) != self.devices_per_node:
+            raise ValueError(f"inner.joined: has {len(links)} devices, devices_per_node {self.devices_per_node}")
+        if self.inner.pci_rate is None and any(row.count(0) > 1 for row in links):
+            raise ValueError("inner.pci_rate: is missing, the rate between devices without a link")
+        return self
+
     @property
     def counted(self) -> StepCounting:
         """The method that counts steps and bytes: NCCL's formulas, or schedules."""
@@ -143,9 +177,25 @@ class Platform(_PlatformPart):
         """Return the minimum number of nodes for so many ranks."""
         return math.ceil(ranks / self.devices_per_node) if self.outer is not None else 1
 
+    @property
+    def inner_share(self) -> float:
+        """The share of the line rate that is left inside a node."""
+        return LINK_SHARES[self.inner.link]
+
     def inner_rate(self) -> float:
-        """Return the goodput of a device inside its node [byte/s]."""
-        return self.inner.rate * LINK_SHARES[self.inner.link]
+        """Return the goodput of a device inside its full node [byte/s]."""
+        return self.inner.rate * self.inner_share
+
+    def inside(self, ranks: int) -> tuple[InsideRates, InsideRates]:
+        """Return the line rates of so many devices of a node: of the first ones, and the best that so many have."""
+        rate, links = self.inner.rate, self.inner.links
+        if links is not None:
+            most = max(map(sum, links))
+            return linked_rates(links, min(ranks, len(links)), rate / most, self.inner.pci_rate or 0.0)
+        switched = InsideRates(rate, rate / 2, rate, rate, rate, rate)
+        if self.inner.joined == "mesh" and 1 < ranks <= self.devices_per_node:
+            switched = mesh_rates(ranks, rate / (self.devices_per_node - 1))
+        return switched, switched
 
     def outer_rate(self, per_node: float) -> float:
         """Return the goodput out of a node [byte/s] with so many active devices, each using its share of cards."""

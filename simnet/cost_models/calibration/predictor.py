@@ -61,11 +61,12 @@ class FittedCurve(Setting):
 
 
 class BoundedTimes(NamedTuple):
-    """Times with lower and upper bounds for what is unknown; all [s], shape (sizes,)."""
+    """Times with lower and upper bounds for what is unknown, and what no links beat; all [s], shape (sizes,)."""
 
     seconds: Floats
     least: Floats
     most: Floats
+    floor: Floats | float = 0.0
 
 
 class TimeGrowth(NamedTuple):
@@ -154,7 +155,7 @@ class Predictor:
         found = self._within(setting, np.append(asked, seen.largest))
         if found is None:
             return None
-        (seconds, least, most), end = (one[:-1] for one in found), BoundedTimes(*(one[-1] for one in found))
+        (seconds, least, most), end = (one[:-1] for one in found[:3]), BoundedTimes(*(one[-1] for one in found[:3]))
         ratio = np.maximum(asked / seen.largest, 1.0)
         middle, trust = end.seconds * ratio ** ((seen.power + 1) / 2), seen.trust(ratio)
         seconds = np.where(beyond, seconds**trust * middle ** (1 - trust), seconds)

@@ -28,7 +28,9 @@ from numpy.typing import ArrayLike
 from simnet.base.arrays import Floats
 from simnet.base.reading import read_shipped_rows
 from simnet.cost_models.calibration.curves import Setting
+from simnet.cost_models.calibration.node_links import InsideRates
 from simnet.cost_models.calibration.platform import GENERATIONS, TRANSPORTS, Platform, StepCounting
+from simnet.cost_models.calibration.predictor import BoundedTimes
 from simnet.cost_models.calibration.step_counts import count_like_nccl, count_steps
 from simnet.cost_models.calibration.step_model import PARAMETERS, StepModel
 
@@ -71,6 +73,9 @@ _COLLNET_SHARE = 0.9
 _LL_BETWEEN = (39e9, 20.4e9)
 # Log2 of the size, and the share of bandwidth that it reaches: a little less than NCCL's tuning model leaves of trees.
 _REACHED = ((12.0, 16.0, 18.0, 20.0, 24.0, 28.0), (1.0, 0.5, 0.35, 0.42, 0.75, 1.0))
+# Switches that reduce reach these shares at the size for eight H100, ranks times byte/s: the more devices there are,
+# the less each reduces, and the faster they are, the sooner it has gone. Measured on 4 and 8 H100 and 8 GB200.
+_SWITCH_FILLED = 8 * 360e9
 # Latencies that were measured, over those of NCCL's tuning model, which is of all-reduces. Of five values each, with
 # three curves of the bandwidth reached, the same are the best with any one of 19 sites left out but for three, for
 # which neighbours are. Without, 81 and 70 % of the sizes below 64 KiB and 1 MiB are within a factor of 2, with them 88
@@ -170,45 +175,100 @@ def specified_times(platform: Platform, setting: Setting, sizes: ArrayLike) -> F
 
     With 0 nodes, the ranks fill as few nodes as possible.
     """
+    found = specified_bounds(platform, setting, sizes)
+    return None if found is None else found.seconds
+
+
+def specified_bounds(platform: Platform, setting: Setting, sizes: ArrayLike) -> BoundedTimes | None:
+    """Return times [s] at total sizes [byte] and their bounds; None if no algorithm of the collective is known.
+
+    Where the links between devices depend on which ones of a node take part, the bounds are of the first ones and of
+    the best ones, and the time is in the middle.
+    """
     asked = np.atleast_1d(np.asarray(sizes, dtype=np.float64))
     if setting.ranks < 2:
-        alone = _PROTOCOLS["ll"].base if platform.counted == "as NCCL does" else _HOST_LATENCY
-        return np.full(len(asked), alone)
-    nodes = setting.nodes or platform.nodes(setting.ranks)
-    if platform.outer is None:
-        nodes = 1
-    nodes = min(nodes, setting.ranks)
+        alone = np.full(len(asked), _PROTOCOLS["ll"].base if platform.counted == "as NCCL does" else _HOST_LATENCY)
+        return BoundedTimes(alone, alone, alone, np.zeros(len(asked)))
+    nodes = _nodes_of(platform, setting)
+    floor = _least_slope(platform, setting, nodes) * asked
     if platform.counted == "through the schedule":
-        return _through_schedules(platform, setting, nodes, asked)
-    ways = _like_nccl(platform, setting, nodes)
+        found = _through_schedules(platform, setting, nodes, asked)
+        return None if found is None else BoundedTimes(found, found, found, np.minimum(found, floor))
+    first, best = _inside(platform, setting, nodes)
+    times = [_nccl_times(platform, setting, nodes, one, asked) for one in (first, best)]
+    if times[0] is None:
+        return None
+    both = np.array(times, dtype=np.float64)
+    seconds = np.sqrt(both[0] * both[1])
+    return BoundedTimes(seconds, both.min(axis=0), both.max(axis=0), np.minimum(seconds, floor))
+
+
+def _nodes_of(platform: Platform, setting: Setting) -> int:
+    """Return the number of nodes of a setting: 1 where nothing joins nodes."""
+    return 1 if platform.outer is None else min(setting.nodes or platform.nodes(setting.ranks), setting.ranks)
+
+
+def _inside(platform: Platform, setting: Setting, nodes: int) -> tuple[InsideRates, InsideRates]:
+    return platform.inside(math.ceil(setting.ranks / nodes))
+
+
+def _least_slope(platform: Platform, setting: Setting, nodes: int) -> float:
+    """Return the seconds per byte that a collective takes at least, at the line rates between its ranks."""
+    ranks, outer = setting.ranks, platform.outer
+    if nodes > 1 and outer is not None:
+        # What leaves a node, over all of its cards.
+        away = 1 - 1 / nodes
+        shares = {"all_gather": away, "reduce_scatter": away, "alltoall": away / nodes, "sendrecv": 0.0}
+        return shares.get(setting.collective, 1.0) / (outer.nics * outer.rate)
+    rates = _inside(platform, setting, nodes)[1]
+    if setting.collective == "sendrecv":
+        return 1 / rates.next
+    if setting.collective in ("broadcast", "reduce"):
+        return 1 / rates.least
+    if setting.collective == "all_reduce" and not platform.inner.switch_reduction:
+        return max(1 / rates.least, 2 * (ranks - 1) / ranks / rates.mean)
+    return (1.0 if setting.collective == "all_reduce" else (ranks - 1) / ranks) / rates.least
+
+
+def _nccl_times(platform: Platform, setting: Setting, nodes: int, inside: InsideRates, asked: Floats) -> Floats | None:
+    """Return times [s] of the algorithm that NCCL takes, or of the middle of ring and tree on two nodes."""
+    ways = _like_nccl(platform, setting, nodes, inside)
     if not ways:
         return None
     pinned = setting.algorithm.casefold().rpartition("_")[2]
     wanted = [pinned] if pinned in ways else list(ways)
-    moved = asked / np.interp(np.log2(asked), *_REACHED)
     factor = _MEASURED_LATENCY.get(setting.collective, _MEASURED_LATENCY_OF_OTHERS)
-    found = {name: np.min([factor * low + slope * moved for low, slope in ways[name]], axis=0) for name in wanted}
+    found = {}
+    for name in wanted:
+        # What a device reduces of the vector in a switch, by the time that it takes over the link.
+        filled = _SWITCH_FILLED / (setting.ranks * platform.inner_rate()) if name == "nvls" else 1.0
+        moved = asked / np.interp(np.log2(asked * filled), *_REACHED)
+        found[name] = np.min([factor * low + slope * moved for low, slope in ways[name]], axis=0)
     fastest: Floats = np.min(list(found.values()), axis=0)
     if nodes == 2 and len(found) > 1:
         return np.asarray(np.sqrt(fastest * found["ring"]))
     return fastest
 
 
-def _like_nccl(platform: Platform, setting: Setting, nodes: int) -> dict[str, list[tuple[float, float]]]:
+def _like_nccl(
+    platform: Platform, setting: Setting, nodes: int, inside: InsideRates
+) -> dict[str, list[tuple[float, float]]]:
     """Return by algorithm the (latency [s], seconds per byte) of each protocol, from NCCL's tuning formulas."""
     if setting.collective in ("alltoall", "sendrecv"):
-        return {"peers": [_peer_cost(platform, setting, nodes)]}
+        return {"peers": [_peer_cost(platform, setting, nodes, inside)]}
     if setting.collective not in SPECIFIED_COLLECTIVES:
         return {}
     # Over one card all bytes of a node are counted.
     ring, *trees = count_like_nccl(setting.collective, "", setting.ranks, nodes, cards=1)
-    per_node, inner = setting.ranks / nodes, platform.inner_rate()
+    per_node, left = setting.ranks / nodes, platform.inner_share
+    # Between nodes a ring is a chain inside of each.
+    inner = left * (inside.ring if nodes == 1 else max(inside.ring, inside.tree))
     outer = platform.outer_rate(per_node) if nodes > 1 else math.inf
     link, far = _link_kind(platform), _extra_latency(platform)
     protocols = _possible_protocols(platform, setting, nodes)
 
-    def latency(steps: Mapping[str, float], base: float, inside: float, outside: float) -> float:
-        return base + inside * steps[link] + outside * (steps["net"] + far)
+    def latency(steps: Mapping[str, float], base: float, near: float, outside: float) -> float:
+        return base + near * steps[link] + outside * (steps["net"] + far)
 
     # Of an all-gather or reduce-scatter NCCL's tuning model has one step between nodes less.
     between = ring.outer if trees else min(ring.outer, nodes - 1)
@@ -219,10 +279,10 @@ def _like_nccl(platform: Platform, setting: Setting, nodes: int) -> dict[str, li
             for one, most in protocols
         ]
     }
-    inside = 2.0 / inner if per_node > 1 else 0.0
+    chained = 1 / (left * inside.tree) if per_node > 1 else 0.0
     for tree in trees:
         sent = 1.0 if nodes == 2 else 2.0
-        slope = max(inside, sent / outer) / _TREE_SHARE
+        slope = max(chained, sent / outer) / _TREE_SHARE
         ways["tree"] = [
             (latency(one.tree, one.base, tree.inner, tree.outer), max(slope / one.share, 2.0 / most))
             for one, most in protocols
@@ -231,11 +291,16 @@ def _like_nccl(platform: Platform, setting: Setting, nodes: int) -> dict[str, li
             continue
         if platform.outer is not None and platform.outer.switch_reduction and nodes > 1:
             # The vector leaves a node once and comes back once, in one step of the network.
-            ways["collnet"] = [(_COLLNET_LATENCY, max(inside, 1.0 / outer) / _COLLNET_SHARE)]
+            ways["collnet"] = [(_COLLNET_LATENCY, max(chained, 1.0 / outer) / _COLLNET_SHARE)]
         switch = GENERATIONS[platform.generation].switch
         if platform.inner.switch_reduction and switch and per_node > 1:
             first = _SWITCH_LATENCY["inner"] + tree.outer * (_SWITCH_LATENCY["outer"] + far)
-            ways["nvls" if nodes == 1 else "nvlstree"] = [(first, max(1 / (inner * switch), sent / outer))]
+            # On one node a device sends the vector to be reduced, and its share of what has been.
+            passes = 1 / (platform.inner_rate() * switch)
+            if nodes == 1:
+                ways["nvls"] = [(first, (1 + 1 / per_node) * passes)]
+            else:
+                ways["nvlstree"] = [(first, max(passes, sent / outer))]
     return ways
 
 
@@ -248,19 +313,19 @@ def _possible_protocols(platform: Platform, setting: Setting, nodes: int) -> lis
     return [(_PROTOCOLS[name], most.get(name, math.inf)) for name in ([pinned] if pinned in names else names)]
 
 
-def _peer_cost(platform: Platform, setting: Setting, nodes: int) -> tuple[float, float]:
+def _peer_cost(platform: Platform, setting: Setting, nodes: int, inside: InsideRates) -> tuple[float, float]:
     """Return latency [s] and seconds per byte of an all-to-all, or of a send-receive."""
-    simple, inner, per_node = _PROTOCOLS["simple"], platform.inner_rate(), setting.ranks / nodes
+    simple, left, per_node = _PROTOCOLS["simple"], platform.inner_share, setting.ranks / nodes
     near = simple.ring[_link_kind(platform)]
     if setting.collective == "sendrecv":
         if nodes == 1:
-            return simple.base + near, 1 / inner
+            return simple.base + near, 1 / (left * inside.next)
         # One rank of a node sends to the next node, and has its own share of the cards for it.
-        rate = _PEER_SHARE * min(inner, platform.outer_rate(1.0))
+        rate = _PEER_SHARE * min(platform.inner_rate(), platform.outer_rate(1.0))
         return simple.base + simple.ring["net"] + _extra_latency(platform), 1 / rate
     latency = simple.base + (setting.ranks - 1) * (near if nodes == 1 else simple.ring["net"] / 2)
     away = per_node * (1 - 1 / nodes) / platform.outer_rate(per_node)
-    return latency, max((per_node - 1) / setting.ranks / inner, away)
+    return latency, max((per_node - 1) / setting.ranks / (left * inside.peers), away)
 
 
 def _link_kind(platform: Platform) -> str:
