@@ -14,6 +14,14 @@ from simnet import load
 from simnet.cost_models.costs.devices import DeviceProfile, HostPrices, KernelMethod
 from simnet.cost_models.costs.hooks import Hook, HookedTensors, HookOperations, stage_costs
 
+OWN_DEVICE = """\
+name: own
+chip: V100
+device: own
+source: made up
+memory_bandwidth: 9.0e+11
+methods: {"*": {launch: 0, bytes_per_entry: 1, source: made up}}
+"""
 QUESTION = ("--workers", "8", "--model", "resnet50", "--bandwidth", "3Gbit/s", "--latency", "30us")
 
 
@@ -87,11 +95,22 @@ def test_a_blocking_hook_hides_nothing_and_says_its_share_of_computing() -> None
     assert "compressing by powersgd takes" in found["assumed"]
 
 
-def test_only_messages_of_the_size_of_a_gradient_slow_the_backward_pass() -> None:
-    line = ("step", *QUESTION, "--stack", "nccl", "--schemes", "powersgd,dense", "--set", "job.implementation=fused")
-    computes = {one["policy"]: one["compute_s"] for one in json.loads(did(*line, "--json").stdout)["rows"]}
-    assert computes["powersgd"] == pytest.approx(28e-3, rel=1e-9)
-    assert 1.05 * 28e-3 < computes["dense"] < 1.18 * 28e-3
+def test_only_messages_of_the_size_of_a_gradient_slow_the_backward_pass(tmp_path: Path) -> None:
+    line = "step --workers 8 --model resnet50 --bandwidth 100Gbit/s --latency 30us --stack nccl --compute 28ms --json"
+    line += " --schemes powersgd,dense --set job.implementation=fused --device"
+    exposed, assumed = [], []
+    for slowdown in (1.0, 1.18):
+        profile = tmp_path / f"{slowdown}.yaml"
+        text = OWN_DEVICE + f"beside_collectives: {{compute: {slowdown}, source: made up}}\n"
+        profile.write_text(text, encoding="utf-8")
+        found = json.loads(did(*line.split(), profile).stdout)
+        assert [one["compute_s"] for one in found["rows"]] == pytest.approx([28e-3] * 2, rel=1e-9)
+        exposed.append({one["policy"]: one["exposed_s"] for one in found["rows"]})
+        assumed.append("1.18x beside dense collectives" in found["assumed"])
+    alone, beside = exposed
+    assert 0.05 * 28e-3 < beside["dense"] - alone["dense"] < 0.18 * 28e-3
+    assert beside["powersgd"] == pytest.approx(alone["powersgd"], rel=1e-9)
+    assert assumed == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -107,6 +126,26 @@ def test_over_gloo_kernels_of_the_processor_are_operations_of_pytorch() -> None:
     line = ("choose", *QUESTION, "--stack", "gloo", "--schemes", "topk,dense", "--compute", "1 s", "--json")
     assert "unknown" not in json.loads(did(*line).stdout)["assumed"]
     assert "as PyTorch was measured to run them" in shown("topk", "resnet50", "cpu-torch2.13")["answer"]
+
+
+@pytest.mark.parametrize("implementation", ["framework", "fused"])
+def test_a_run_splits_local_time_into_stages(implementation: str, tmp_path: Path) -> None:
+    line = ("run", "quickstart", "--stack", "nccl", "--device", "v100-torch2.6", "--schemes", "topk,powersgd,dense")
+    fields = ("job.iterations=4", "output.report=false", f"job.implementation={implementation}")
+    options = [word for one in fields for word in ("--set", one)]
+    found = json.loads(did(*line, *options, "--json", "--out", tmp_path / "run").stdout)
+    stages = found["local_stages"]
+    for row in found["rows"]:
+        assert sum(stages[row["policy"]].values()) == pytest.approx(row["select_s"], rel=1e-6)
+    assert ({"flatten", "encode", "decode"} <= {*stages["powersgd"]}) == (implementation == "framework")
+    assert not stages["dense"]
+
+
+def test_kernels_of_a_scheme_are_those_after_its_dense_warm_up() -> None:
+    fused = [
+        shown(one, "resnet50", "v100-torch2.6", "fused")["answer"] for one in ("onebitadam", "zerooneadam", "dense")
+    ]
+    assert ["kernels alone take 0 s" in one for one in fused] == [False, False, True]
 
 
 def test_on_the_ideal_device_compressing_costs_nothing() -> None:

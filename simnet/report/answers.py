@@ -197,11 +197,17 @@ def run_notes(summary: RunSummary) -> list[str]:
         *what_happened(summary),
         *_exploration(summary),
         *cost_summary.throughput_sentences(rates),
+        *(_local_stages(label, each) for label, each in summary.get("local_stages", {}).items() if each),
         *cost_summary.describe_memory(known_of(summary, "memory"), summary.get("memory")),
         *ran_on(summary),
         *(f"Call {', '.join(row)}" for row in run_setup.call_rows(calibration["calls"])),
         *(f"Job {', '.join(row)}" for row in share_rows(summary)),
     ]
+
+
+def _local_stages(label: str, stages: Mapping[str, float]) -> str:
+    each = sorted(stages.items(), key=lambda one: -one[1])
+    return f"Local time of {label}: {', '.join(f'{stage} {format_seconds(seconds)}' for stage, seconds in each)}."
 
 
 def what_happened(summary: RunSummary) -> list[str]:

@@ -30,6 +30,7 @@ from simnet.sparsifier_models.samples import density_warning
 from simnet.sparsifier_models.two_level import without_network
 from simnet.studies.choosing.forecast import JobForecast, WholeJob, error_between
 from simnet.studies.local_costs import local_costs_text
+from simnet.training.job.exchange import collective_slowdown
 from simnet.training.job.job import DDP_OVERLAP, Job, Overlap, create_sparsifier, job_buckets, job_overlap
 from simnet.training.job.local_costs import scheme_hook
 from simnet.training.job.local_steps import start_strategy
@@ -148,7 +149,7 @@ def assumed_text(
     said = [text for name, text in known.items() if base and name not in varied]
     said += filter(None, [_computing_assumed(loaded, base and job.model == usual.job.model, written)])
     if run is not None:
-        said += filter(None, [local_costs_text(run.job, _exchange_labels(loaded))])
+        said += filter(None, [local_costs_text(run.job, _exchange_labels(loaded)), _slowdown_assumed(run.job)])
     default = written or loaded.document.found(("network", "stack")) is None
     if default and (run is not None or kind not in ("file", "platform")):
         name = run_setup.stack_name(run.job.network(0)) if run else sending_stack(config.network, loaded.folder)
@@ -156,6 +157,12 @@ def assumed_text(
     if not job.shardings:
         said += filter(None, ["" if job.gradients.train else "accuracy ignored", logic_text(loaded)])
     return ", ".join(said)
+
+
+def _slowdown_assumed(job: Job) -> str:
+    """Return text on how much dense collectives slow the backward pass that they overlap; "" if they do not."""
+    slowdown = 1.0 if job.overlap is None or job.steps else collective_slowdown(job.device, job.network(0).stack)
+    return f"computing {slowdown:.3g}x beside dense collectives" if slowdown != 1.0 else ""
 
 
 def logic_text(loaded: Scenario) -> str:

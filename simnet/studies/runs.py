@@ -255,6 +255,11 @@ def _run_facts(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]
         "barrier": built.job.barrier,
         "strategy": None if own is None else _strategy_summary(own, built.job.deadline),
         "prices": loaded.prices,
+        "local_stages": {
+            label: {stage: float(significant(seconds)) for stage, seconds in stages.items()}
+            for one in results.values()
+            for label, stages in one.local_stages.items()
+        },
         "memory": said,
         "warnings": [*loaded.warnings, *sample_warnings(built.job, built.policies.values())] or None,
         "depends_on": None if source is None else _dependences(loaded, built, source),

@@ -48,11 +48,15 @@ def queue_buckets(
         selecting, between = device.work(one.kernels, one.schedule.n_ranks)
         parts.append((one.schedule.with_work(between), one.ready))
         select.append(selecting)
-    side, collectives = device.side_stream, device.beside_collectives
-    shares = collectives is not None and stack == STACKS["nccl"]
-    factors = [collectives.compute if collectives is not None and shares and one.dense else 1.0 for one in buckets]
+    side, slowdown = device.side_stream, collective_slowdown(device, stack)
+    factors = [slowdown if one.dense else 1.0 for one in buckets]
     computing = Computing(np.stack(select), None if side is None else (side.compute, side.kernels), factors)
     return parts, computing
+
+
+def collective_slowdown(device: DeviceProfile, stack: Stack) -> float:
+    """Return the factor by which a dense collective slows the backward pass: 1 unless both run on the device."""
+    return device.beside_collectives.compute if device.beside_collectives and stack == STACKS["nccl"] else 1.0
 
 
 def slows_backward(computing: Computing) -> bool:

@@ -295,8 +295,9 @@ class StepSet(ExchangeSet):
         spans = list(_step_spans(step, where.now)) if where.keeps_messages else []
         # What is under way beside computing is no request to the network of its own.
         yield from ()
-        slowed = computing - computes
-        return TimedExchange(self._candidate, [exchange], np.zeros(left.size), slowed, result, where.now, spans)
+        # A step has microbatches, and traces their own computing.
+        where.set_compute(computing - step.slowed)
+        return TimedExchange(self._candidate, [exchange], np.zeros(left.size), step.slowed, result, where.now, spans)
 
     def first(self) -> StepTiming:
         """Return the timing of the job's steady step, started at time 0 with equal compute times."""

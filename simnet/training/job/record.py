@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import itertools
+import json
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from pydantic import TypeAdapter
 
+    from simnet.cost_models.costs.devices import DeviceProfile
     from simnet.sparsifier_models import Exchange
     from simnet.traces.source import Score
     from simnet.training.job.exchange import TimedExchange
@@ -40,7 +43,8 @@ class Iteration:
     The workers `active`, shape (P',), `begin` so many seconds after the first, spend `probing` on the links and
     `compute` on passes; they have gradients after `complete` seconds, `behind` of them computed. `failures` are the
     workers that stop without notice [s]. Workers `late` miss the exchange; the others wait for them until `waits`.
-    `selections` has start and duration of each selection, more than one after interruptions.
+    Collectives slow the passes by `slowed`. `selections` has start and duration of each selection, more than one after
+    interruptions.
     """
 
     number: int
@@ -63,7 +67,13 @@ class Iteration:
     selections: list[tuple[Floats, Floats]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.complete, self.behind = self.begins + self.probing + self.compute, self.compute
+        self.slowed = np.zeros(self.active.size)
+        self.set_compute(self.compute)
+
+    def set_compute(self, compute: Floats) -> None:
+        """Set the seconds that each worker computes; shape (P',)."""
+        self.compute = self.behind = compute
+        self.complete = self.begins + self.probing + compute
 
     @property
     def trains(self) -> bool:
@@ -93,7 +103,7 @@ class Iteration:
 
     def add_selection(self, select: Floats, slowed: Floats, held: Floats | float) -> None:
         """Record each worker's selection, backward-pass slowdown, and wait for the deadline [s]."""
-        self.compute = self.compute + slowed
+        self.slowed = self.slowed + slowed
         entered = self.complete + slowed
         if self.waits:
             self.selections.append((entered, np.zeros(entered.size)))
@@ -104,7 +114,7 @@ class Iteration:
         """Remove the workers of a mask from the iteration."""
         self.placement = [host for host, left in zip(self.placement, (~gone).tolist(), strict=True) if left]
         self.selections = [(begin[~gone], seconds[~gone]) for begin, seconds in self.selections]
-        for name in ("active", "begins", "probing", "compute", "complete", "behind"):
+        for name in ("active", "begins", "probing", "compute", "slowed", "complete", "behind"):
             setattr(self, name, getattr(self, name)[~gone])
         self.probes = None
 
@@ -161,7 +171,8 @@ class PolicyResult:
 
     `iterations` has a row per iteration: start, duration and its split (means over workers, which add up). The
     `purpose` is ``train``, or ``explore`` for attempts before the iteration of that number. `messages` and `spans` are
-    those of the first iterations.
+    those of the first iterations. `local_stages` has for each exchange the seconds of a worker's local operations by
+    stage of its hook, or by kernel, in the last iteration; means over workers.
     """
 
     iterations: pd.DataFrame
@@ -170,6 +181,7 @@ class PolicyResult:
     spans: pd.DataFrame
     interruptions: tuple[Interruption, ...] = ()
     job_shares: tuple[JobShare, ...] = ()
+    local_stages: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @cached_property
     def workers(self) -> pd.DataFrame:
@@ -184,6 +196,7 @@ class JobRecord:
         self.policy, self.job = policy, job
         self.interruptions: list[Interruption] = []
         self.job_shares: list[JobShare] = []
+        self.local_stages: dict[str, dict[str, float]] = {}
         # Seconds that co-located jobs cost.
         self.held_up = 0.0
         self.done = 0
@@ -214,7 +227,8 @@ class JobRecord:
             iteration.compute + job.update,
             # What an exchange computes is what its messages bring: it is merged, cut, and unpacked.
             iteration.select + timing.rank_compute,
-            timing.rank_communicate + iteration.probing,
+            # Computing that collectives slow down waits for them.
+            timing.rank_communicate + iteration.probing + iteration.slowed,
             timing.rank_wait + (until - timing.left) + iteration.lost,
             _sum_statistic(exchanges, "bytes_sent"),
             _sum_statistic(exchanges, "bytes_received"),
@@ -248,6 +262,9 @@ class JobRecord:
                 **({} if score is None else score._asdict()),
             }
         )
+        label = step.candidate.label
+        if label not in self.local_stages or iteration.number == job.iterations - 1:
+            self.local_stages[label] = _stage_seconds(job.device, exchanges, active.size)
         if len(step.spans) <= DRAWN:
             self._spans += [(iteration.number, *span) for span in step.spans]
         if iteration.keeps_messages and timing.messages is not None and timing.messages.src.size <= DRAWN:
@@ -265,6 +282,7 @@ class JobRecord:
             "spans": [np.array(column) for column in zip(*self._spans, strict=True)],
             "interruptions": _interruption_list().dump_json(self.interruptions).decode(),
             "job_shares": self.job_shares,
+            "local_stages": json.dumps(self.local_stages),
         }
 
     def restore(self, state: State) -> None:
@@ -272,6 +290,7 @@ class JobRecord:
         self._messages = [(one.pop("iteration"), Messages(**one)) for one in map(dict, state["messages"])]
         self.interruptions = _interruption_list().validate_json(state["interruptions"])
         self.job_shares = [JobShare(*one) for one in state["job_shares"]]
+        self.local_stages = json.loads(state["local_stages"])
         self._spans = list(zip(*(column.tolist() for column in state["spans"]), strict=True))
         self._iterations.restore(state["iterations"])
         self._workers.restore(state["workers"])
@@ -299,6 +318,7 @@ class JobRecord:
             spans=spans,
             interruptions=tuple(self.interruptions),
             job_shares=tuple(self.job_shares),
+            local_stages=self.local_stages,
         )
 
 
@@ -314,6 +334,14 @@ def compression_gains(exchanges: Sequence[Exchange]) -> tuple[float, Floats]:
     sent, given = (_sum_statistic(exchanges, name, 2) for name in ("sent_norm", "given_norm"))
     each = np.divide(sent, given, out=np.ones_like(given), where=given > 0)
     return (float(sent.sum()) / float(given.sum()) if given.any() else 1.0), each
+
+
+def _stage_seconds(device: DeviceProfile, exchanges: Sequence[Exchange], workers: int) -> dict[str, float]:
+    """Return the seconds of local operations by stage of a hook, or by kernel; means over workers, of all buckets."""
+    found: defaultdict[str, float] = defaultdict(float)
+    for kernel in (one for exchange in exchanges for one in exchange.kernels):
+        found[kernel.method.removeprefix("hook_")] += float(device.seconds([kernel], workers).mean())
+    return {stage: seconds for stage, seconds in found.items() if seconds}
 
 
 def _sum_statistic(exchanges: Sequence[Exchange], name: str, power: int = 1) -> Floats:

@@ -102,7 +102,7 @@ def _earlier_pieces(rank: int, state: Iteration) -> tuple[list[_Piece], float]:
     reached = first + float(state.probing[rank])
     pieces.append((NETWORK, "communicate", first, reached))
     if len(state.selections) > 1:
-        computed_by = reached + float(state.compute[rank])
+        computed_by = reached + float(state.compute[rank] + state.slowed[rank])
         pieces.append((COMPUTE, "compute", reached, computed_by))
         reached = computed_by
     for begins, seconds in state.selections[:-1]:
