@@ -9,8 +9,7 @@ from commands import did, refused
 from simnet.cost_models.calibration import calibrate, measured
 from simnet.cost_models.calibration.curves import curves_of, split_systems
 from simnet.cost_models.calibration.readers import write_tidy
-from simnet.validate.evaluation import SPLITS, evaluate
-from simnet.validate.evaluation_figures import recorded_figures, worse_figures
+from simnet.validate.evaluation import SPLITS, evaluate, recorded_figures, worse_figures
 
 PUBLIC = [name for name, one in measured.datasets().items() if one.file.startswith("public/")]
 QUICK = ("shaped_gloo", "shaped_sparse", "published_plateaus")

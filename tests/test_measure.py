@@ -23,9 +23,8 @@ from commands import did, refused, timed
 from rank_threads import Threads, run_ranks
 from simnet.base.errors import InputError
 from simnet.cluster.measure import benchmarks, facts, running, session
-from simnet.cluster.measure.calls import expected_result, operations_per_call, rank_content
 from simnet.cluster.measure.plan import COLLECTIVES, ELEMENT, Wanted, plan_curves
-from simnet.cluster.measure.running import measure_curves
+from simnet.cluster.measure.running import expected_result, measure_curves, operations_per_call, rank_content
 from simnet.cluster.measure.session import Session, run_session
 from simnet.cost_models.calibration.readers import read_measurements
 

@@ -13,8 +13,7 @@ from simnet.collectives import allreduce_ring
 from simnet.cost_models import costs
 from simnet.network import Network
 from simnet.network.weather import PROFILES, Weather, constant, profile_state, steps
-from simnet.policies import Candidate, Flexible, Monitor, PolicyContext, Ramp, closed_form, density_at
-from simnet.policies.protocol import probe_pairs
+from simnet.policies import Candidate, Flexible, Monitor, PolicyContext, Ramp, closed_form, density_at, probe_pairs
 from simnet.schedule import Schedule
 from simnet.validate.published import schedule_shares
 

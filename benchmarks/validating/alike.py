@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from simnet.validate.evaluation_figures import PLACES, TITLES
+from simnet.validate.evaluation import PLACES, TITLES
 from simnet.validate.rivals import LEARNED, RULES
 
 WORSE = 1.05

@@ -10,8 +10,7 @@ import pandas as pd
 
 from simnet.cost_models.calibration.cost_model import DEFAULT_COVERAGE
 from simnet.cost_models.evidence.intervals import GROUPS, TYPICAL, Basis, bin_of
-from simnet.validate.evaluation import BASE, FROM_BASE
-from simnet.validate.evaluation_figures import PLACES, TITLES
+from simnet.validate.evaluation import BASE, FROM_BASE, PLACES, TITLES
 from validating.residuals import site_of
 
 NAMES = {

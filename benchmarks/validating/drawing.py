@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
 from simnet.report.drawing import COLOURS, Plot, plot, scale, style
-from simnet.validate.evaluation_figures import TITLES
+from simnet.validate.evaluation import TITLES
 from validating.page import MODELS, errors
 
 MOST = 600

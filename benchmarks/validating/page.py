@@ -16,8 +16,7 @@ import pandas as pd
 from simnet.cost_models.calibration import measured
 from simnet.cost_models.calibration.cost_model import DEFAULT_COVERAGE
 from simnet.cost_models.evidence.intervals import BIN_NAMES, bin_of
-from simnet.validate.evaluation import FROM_BASE, HALVES
-from simnet.validate.evaluation_figures import PLACES, TITLES
+from simnet.validate.evaluation import FROM_BASE, HALVES, PLACES, TITLES
 from simnet.validate.jobs import report as jobs
 from simnet.validate.links import AGAIN, winners
 from simnet.validate.links import TITLES as LINK_TITLES

@@ -32,8 +32,8 @@ from numpy.typing import ArrayLike, NDArray
 from simnet.base.arrays import Floats
 from simnet.base.checks import check_int
 from simnet.base.quantities import Density, Factor, Iterations, PositiveFactor, check_bounds, check_fields
+from simnet.policies import Decision, Monitor, Observation, PolicyContext, Ramp, density_at
 from simnet.policies.candidate import Candidate, check_distinct, closed_form
-from simnet.policies.protocol import Decision, Monitor, Observation, PolicyContext, Ramp, density_at
 from simnet.sparsifier_models.artopk import GAIN_DECAY, GAIN_WINDOW, windowed_mean
 
 # A front whose points are closer to the chord than this, in parts of its extent, is straight but for rounding.

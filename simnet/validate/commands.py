@@ -15,7 +15,7 @@ from simnet.report.summary import Column, Summary, percent
 from simnet.verbs.request import Overrides, Words, set_texts, verb, word_list
 
 if TYPE_CHECKING:
-    from simnet.validate.evaluation_figures import Evaluation
+    from simnet.validate.evaluation import Evaluation
     from simnet.validate.reproduction.table import Reproduction, Row
 
 JOBS, LOCAL, LEARNED, DEVICES = "jobs", "local", "learned", "devices"
@@ -98,7 +98,7 @@ def _measurements(
     from simnet.cost_models.calibration.measured import datasets
     from simnet.cost_models.calibration.readers.facts import parse_facts
     from simnet.validate import evaluation
-    from simnet.validate.evaluation_figures import draw_evaluation, recorded_figures, worse_figures
+    from simnet.validate.evaluation import draw_evaluation, recorded_figures, worse_figures
 
     fabric = None if against == LEARNED else against
     if fabric is not None:
@@ -148,7 +148,7 @@ def _measurements(
 
 def _error_rows(one: Evaluation, splits: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return a row per split: our errors, and those of the best other model."""
-    from simnet.validate.evaluation_figures import TITLES
+    from simnet.validate.evaluation import TITLES
 
     rows = []
     for split, found in splits.items():

@@ -2,7 +2,7 @@
 
 No paper says all of its setting. So what simnet gives is an interval, from one end of what is not stated to the other.
 Where that is so wide that hardly anything could be outside, the gain is shown for orientation.
-`simnet.validate.reproduction.gain_settings` says what is stated and what is taken.
+`simnet.validate.reproduction.gains` says what is stated and what is taken.
 """
 
 from __future__ import annotations
@@ -21,6 +21,24 @@ from simnet.sparsifier_models import create
 from simnet.topologies import star
 from simnet.validate.published import read_published
 from simnet.validate.reproduction.table import Interval, Row, reproduces
+
+V100_FLOPS = Interval(39e12, 64e12, 50e12)
+"""Operations per second of a V100 in mixed precision: of Megatron-LM (arXiv 1909.08053), and DeepSpeed's record."""
+
+A100_FLOPS = Interval(105.8e12, 133.3e12, 119e12)
+"""Operations per second of an A100 in bfloat16, measured by the SDP4Bit authors with 32 microbatches."""
+
+NODE_BANDWIDTH = {"V100": Interval(12.2e9, 150e9, 150e9), "A100": Interval(300e9, 300e9, 300e9)}
+"""Bandwidth of a GPU inside its node [byte/s]: measured PCIe 3, or NVLink."""
+
+BESIDE = Interval(1.2, 1.8, 1.5)
+"""Slowdown of computing while collectives run. The upper end is what matrix products and attention of an
+A100 took during an all-gather over NVLink, 1.76 and 1.83 times; elementwise kernels took 2.5 (NVIDIA/nccl, issue 1428).
+The lower end is an assumption: NCCL has 15 % of a GPU's multiprocessors (issue 1432, which has no times)."""
+
+ETHERNET_LATENCY, FAST_LATENCY = Interval(0.0, 50e-6, 25e-6), Interval(0.0, 5e-6, 2.5e-6)
+"""Latency of a network card over Ethernet with TCP, and over InfiniBand or Slingshot [s]."""
+
 
 ONE_BIT, ZERO_ONE, ARC, OMNI, THC = "1-bit Adam", "0/1 Adam", "ARC-Top-K", "OmniReduce", "THC"
 

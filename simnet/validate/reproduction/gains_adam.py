@@ -1,6 +1,6 @@
 """Published gains of 1-bit Adam and 0/1 Adam, from simulated jobs and the authors' dense-step profiles.
 
-As `simnet.validate.reproduction.gains`. Sources are those of `simnet.validate.reproduction.gain_settings`; dense steps
+As `simnet.validate.reproduction.gains`. Sources are those of `simnet.validate.reproduction.gains`; dense steps
 are those of Table 1 of 1-bit Adam, 16 sequences a GPU.
 """
 
@@ -16,14 +16,12 @@ import pandas as pd
 from simnet.cost_models.costs.models import load_model, transformer_flops
 from simnet.sparsifier_models import create
 from simnet.validate.published import read_published
-from simnet.validate.reproduction.gain_settings import (
+from simnet.validate.reproduction.gains import (
     ETHERNET_LATENCY,
     FAST_LATENCY,
     NODE_BANDWIDTH,
-    V100_FLOPS,
-)
-from simnet.validate.reproduction.gains import (
     ONE_BIT,
+    V100_FLOPS,
     ZERO_ONE,
     bytes_row,
     computing_range,

@@ -15,14 +15,16 @@ from simnet.training.parallel.placing import PlacedStep
 from simnet.training.parallel.plan import plan_step
 from simnet.training.parallel.quantised import ZeroPlusPlus
 from simnet.training.parallel.zero import zero
-from simnet.validate.reproduction.gain_settings import (
+from simnet.validate.reproduction.gains import (
     A100_FLOPS,
     BESIDE,
     FAST_LATENCY,
     NODE_BANDWIDTH,
     V100_FLOPS,
+    bytes_row,
+    computing_range,
+    gain_row,
 )
-from simnet.validate.reproduction.gains import bytes_row, computing_range, gain_row
 from simnet.validate.reproduction.table import Interval, Row, reproduces
 
 ZERO_PP, SDP, LOCO = "ZeRO++", "SDP4Bit", "LoCo"
