@@ -18,9 +18,9 @@ from typing import get_args
 import pandas as pd
 
 from simnet.cost_models.calibration.readers import write_tidy
-from simnet.validate.shapednet import Change, ShapedSetting, experiment
-from simnet.validate.shapednet.experiment import Backend, prediction_errors
+from simnet.validate.shapednet.experiment import Backend, ShapedSetting, experiment, prediction_errors
 from simnet.validate.shapednet.libraries import Sizes, of_exchange
+from simnet.validate.shapednet.links import Change
 
 MS, MBIT = 1e-3, 125e3
 

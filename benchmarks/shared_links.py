@@ -18,8 +18,7 @@ import pandas as pd
 from sharing_links.contention import Bottleneck, durations, rates
 from sharing_links.shares import measured
 
-from simnet.validate.shapednet import shaped_star
-from simnet.validate.shapednet.namespaces import Star
+from simnet.validate.shapednet.namespaces import Star, shaped_star
 
 WARM = 6.0
 """When the first window begins [s]."""

@@ -16,8 +16,8 @@ from simnet.cost_models.calibration.readers import read_measurements
 from simnet.network.stack import STACKS
 from simnet.validate.evaluation import evaluate, recorded_figures, worse_figures
 from simnet.validate.links import held_by_links
-from simnet.validate.shapednet import Change, predict
 from simnet.validate.shapednet.libraries import LIBRARIES, calibrated, from_links, library, predictable, schedule_of
+from simnet.validate.shapednet.links import Change, predict
 
 HEAD = "stack,algorithm,profile,collective,N,latency_ms,rate_mbit,size_bytes,rep,seconds\n"
 NAMES = {"all_reduce": "allreduce", "all_gather": "allgather", "broadcast": "bcast"}

@@ -464,8 +464,8 @@ def test_shipped_scenarios_build_and_their_locks_give_the_same_job(tmp_path: Pat
     assert list(runs[0].policies) == list(runs[1].policies)
     assert runs[0].bound == runs[1].bound
     if first.steps is not None:
-        assert {way: one.graph(1) for way, one in first.steps.items()} == {
-            way: one.graph(1) for way, one in (second.steps or {}).items()
+        assert {way: one.step(1).graph for way, one in first.steps.items()} == {
+            way: one.step(1).graph for way, one in (second.steps or {}).items()
         }
         return
     np.testing.assert_array_equal(first.source.gradients(1), second.source.gradients(1))

@@ -13,9 +13,10 @@ import killing
 import needs
 from simnet.base.errors import InputError
 from simnet.collectives import allgather_ring
-from simnet.validate import shapednet
 from simnet.validate.replay import Workload, of_collective
-from simnet.validate.shapednet import Change, ShapedSetting
+from simnet.validate.shapednet import experiment as shapednet
+from simnet.validate.shapednet.experiment import ShapedSetting
+from simnet.validate.shapednet.links import Change
 from simnet.validate.shapednet.namespaces import Star, shaped_star, unavailable
 from simnet.validate.shapednet.rank import PRIORITY
 

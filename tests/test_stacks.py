@@ -16,7 +16,7 @@ from simnet.network.stack import BESIDE, SEGMENT, STACKS, Stack
 from simnet.network.weather import Weather, steps
 from simnet.schedule import Call, Round, Schedule
 from simnet.validate.replay import of_collective
-from simnet.validate.shapednet import Change, predict
+from simnet.validate.shapednet.links import Change, predict
 
 TCP = STACKS["tcp"].with_software(0.0, 0.0)
 

@@ -10,10 +10,10 @@ import needs
 from simnet.base.errors import InputError
 from simnet.cost_models.calibration.readers import read_measurements, write_tidy
 from simnet.network.stack import IDEAL, STACKS, Stack
-from simnet.validate import shapednet
-from simnet.validate.shapednet import Change, ShapedSetting, predict
+from simnet.validate.shapednet import experiment as shapednet
+from simnet.validate.shapednet.experiment import ShapedSetting
 from simnet.validate.shapednet.libraries import from_links, of_exchange, schedule_of
-from simnet.validate.shapednet.links import COLUMNS, of_each
+from simnet.validate.shapednet.links import COLUMNS, Change, of_each, predict
 from simnet.validate.shapednet.namespaces import unavailable
 
 why_not = unavailable()

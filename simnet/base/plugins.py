@@ -27,7 +27,7 @@ import re
 import reprlib
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -132,6 +132,48 @@ def usable_plugins(kind: Kind, get: Callable[[str], T | None]) -> dict[str, T]:
         else:
             if one is not None:
                 found[name] = one
+    return found
+
+
+def named_class(
+    kind: Kind, what: str, name: str, own: Mapping[str, type[T]], base: Any, renamed: Mapping[str, str]
+) -> type[T]:
+    """Return the class of a name: one of simnet's `own`, one in a file, or a registered one.
+
+    Case, hyphens, underscores and blanks do not matter in own names. `what` is the kind in the singular. Raises
+    ValueError for an unknown name, PluginError for a class that is no complete subclass of `base`, InputError for a
+    file without the class.
+    """
+    if not isinstance(name, str):
+        raise ValueError(f"a {what} has a name, got {name!r}")
+    plain = name.lower().translate(_IGNORED)
+    if plain in own:
+        return own[plain]
+    found: type[T] | None
+    if names_file(name):
+        found = _complete_class(load_from_file(name), base, f"{name} ")
+    else:
+        found = load_plugin(kind, name, lambda found: _complete_class(found, base, "it "))
+    if found is None and plain in renamed:
+        raise ValueError(f"the {what} {name!r} is now {renamed[plain]}")
+    if found is None:
+        allowed = suggest_names(name, [*own, *plugin_names(kind)])
+        raise ValueError(f"there is no {what} {name!r}: {allowed}{refused_names(kind)}")
+    return found
+
+
+_IGNORED = str.maketrans("", "", "-_ ")
+
+
+def _complete_class(found: Any, base: Any, name: str) -> Any:
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise PluginError(f"{name}is no {base.__name__} class")
+    missing = [
+        *(one for one in ("name", "paper") if not hasattr(found, one)),
+        *sorted(getattr(found, "__abstractmethods__", ())),
+    ]
+    if missing:
+        raise PluginError(f"{name}is no complete {base.__name__} class: it lacks {', '.join(missing)}")
     return found
 
 

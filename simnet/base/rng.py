@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any
+from hashlib import blake2b
 
 import numpy as np
 
@@ -23,16 +22,8 @@ def stream(seed: int, *name: str | int) -> np.random.Generator:
     if seed < 0:
         raise ValueError(f"seed must be >= 0, got {seed}")
     # repr keeps 3 and "3" apart, and the separator keeps ("a", "b") and ("ab",) apart.
-    digest = _name_hash()("\x1f".join(map(repr, name)).encode(), digest_size=16).digest()
+    digest = blake2b("\x1f".join(map(repr, name)).encode(), digest_size=16).digest()
     # The words into which numpy would take apart a list of these numbers, which takes it three times as long.
     number = int(seed)
     words = number.to_bytes(4 * max(1, -(-number.bit_length() // 32)), "little") + digest
     return np.random.default_rng(np.random.SeedSequence(np.frombuffer(words, dtype="<u4")))
-
-
-@cache
-def _name_hash() -> Any:
-    """Return a hash object for stream names; hashlib is imported on first use."""
-    from hashlib import blake2b
-
-    return blake2b

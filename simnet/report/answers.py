@@ -17,7 +17,7 @@ from simnet.report.columns import Fields
 from simnet.report.paired import TIE, start_ranges
 from simnet.report.results import joined, round_iterations
 from simnet.report.run_summary import RunSummary, known_of, learning_columns, ranked, with_exploration
-from simnet.report.summary import Column, Row, Summary, table_columns
+from simnet.report.summary import Column, Row, Summary, common_unit, interval_text, table_columns, three_digits
 from simnet.training.job.record import MAIN
 from simnet.training.job.steady import MOVED
 
@@ -265,7 +265,7 @@ def _outcome(summary: RunSummary) -> str:
         return f"{tied}. {first}: {took}" + (", as all of them." if same else f", {winners[1]} {_more(more)}.")
     if later and seconds[first]:
         took += f", {wording.lead_text(seconds[later[0]] / seconds[first])} faster than {later[0]}"
-        took += f" ({wording.seconds_text(seconds[later[0]])})"
+        took += f" ({interval_text(seconds[later[0]])})"
     return f"{first}: {took}."
 
 
@@ -307,15 +307,15 @@ def _duration_text(summary: RunSummary, name: str) -> str:
     one = summary["policies"][name]
     known: Mapping[str, Any] = one.get("judgement", {})
     if compares_exchanges(summary):
-        return f"{wording.seconds_text(_seconds(summary, name), *(known.get(end) for end in _EACH))} an iteration"
-    text = wording.seconds_text(one["simulated_s"], known.get("low_s"), known.get("high_s"))
+        return f"{interval_text(_seconds(summary, name), *(known.get(end) for end in _EACH))} an iteration"
+    text = interval_text(one["simulated_s"], known.get("low_s"), known.get("high_s"))
     return f"{text} for {one['iterations']:,} iteration{'s' * (one['iterations'] != 1)}"
 
 
 def _range_text(seconds: Collection[float]) -> str:
-    least, both = wording.seconds_text(min(seconds)), wording.seconds_text(min(seconds), max(seconds), max(seconds))
-    (number, name), most = least.split(" "), both.partition("-")[2].rstrip(")")
-    return least if most in ("", number) else f"{number}-{most} {name}"
+    name, factor = common_unit("time", [min(seconds)])
+    ends = dict.fromkeys(three_digits(one / factor) for one in (min(seconds), max(seconds)))
+    return f"{'-'.join(ends)} {name}"
 
 
 def _row(summary: RunSummary, name: str) -> Row:

@@ -161,7 +161,11 @@ def draw_table(summary: Summary) -> Plot:
     table = pd.DataFrame([*summary.rows]).apply(pd.to_numeric, errors="coerce").astype(float)
     drawn = [one for one in others if one.unit not in TEXTS and one.name in table and table[one.name].notna().any()]
     panels = sorted(dict.fromkeys(one.unit for one in drawn), key=lambda unit: unit != "time")[:_PANELS]
-    labels = [short(one) for one in column_cells(first, summary.rows)[1]]
+    names = [
+        column_cells(one, summary.rows)[1]
+        for one in (first, *itertools.takewhile(lambda one: one.unit in TEXTS, others))
+    ]
+    labels = [short(", ".join(cells)) for cells in zip(*names, strict=True)]
     lines = first.unit not in TEXTS and len(labels) > 1
     height = 3.6 if lines else 1.4 + 0.28 * len(labels)
     with canvas(4.6 * len(panels), height, 1, len(panels), squeeze=False) as (figure, (grid,)):

@@ -32,7 +32,7 @@ from simnet.report import learning, paired, wording
 from simnet.report.columns import Fields
 from simnet.report.results import LOCK, parquet, picture_files
 from simnet.report.run_summary import PHASES, RunSummary, plain, significant, winner_among
-from simnet.report.summary import Row, percent
+from simnet.report.summary import Row, interval_text, percent
 
 _NO_FLOATS = ("seed", "policy", "iterations", "total_bytes_sent_B", "unsettled", "choice", "switch_count")
 
@@ -225,7 +225,7 @@ def _outcome_text(summary: Fields) -> str:
     first = each[winners[0]]
     compared, count = first["simulated_compared"], len(summary["seeds"])
     ends = first["simulated_prediction_low_s"], first["simulated_prediction_high_s"]
-    took = f"{winners[0]}: {wording.seconds_text(first['simulated_s'], *ends)} on average"
+    took = f"{winners[0]}: {interval_text(first['simulated_s'], *ends)} on average"
     over = f"over {count} seeds" + (f", of which all got to their ends with {compared}" if compared < count else "")
     if len(winners) == 1:
         took += f" {over}, the least with {first['simulated_least_with']}"

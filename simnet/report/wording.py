@@ -61,25 +61,6 @@ def to_best(name: str, winners: Sequence[str], seconds: float | None, best: floa
     return lead_text(seconds / best) if seconds >= 2 * best else percent(seconds / best - 1, "+")
 
 
-_TIMES = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
-
-
-def seconds_text(seconds: float, low: float | None = None, high: float | None = None) -> str:
-    """Return a time as text with its interval, if known, in one unit.
-
-    Examples
-    --------
-    >>> seconds_text(0.0449, 0.038, 0.0565), seconds_text(4.28)
-    ('44.9 ms (38.0-56.5)', '4.28 s')
-    """
-    if seconds >= 3600 or seconds <= 0:
-        return format_seconds(seconds)
-    name, factor = next((one for one in _TIMES if seconds >= one[1]), _TIMES[-1])
-    told = low is not None and high is not None
-    interval = f" ({three_digits(low / factor)}-{three_digits(high / factor)})" if told else ""  # type: ignore[operator]
-    return f"{three_digits(seconds / factor)} {name}{interval}"
-
-
 def alternatives_text(names: Sequence[str], most: int = 4) -> str:
     """Return names joined by "or", at most `most` of them and the number of the others.
 

@@ -279,10 +279,8 @@ def _gradient_rows(config: schema.Config, policy: schema.Policy) -> float:
             more = drawn is not None and drawn.like != "digits"
             shared = _ROWS if drawn is None else synthetic_rows(lasts=more, turns=more)
             adds = drawn is not None and model.keeps
-            (all_of, one), sent = (
-                model.traits.memory_factor,
-                _SENT * max(max(ramp.start, ramp.end) for ramp in _build_ramps(job.density)),
-            )
+            all_of, one = model.traits.memory_factor
+            sent = _SENT * max(max(ramp.start, ramp.end) for ramp in _build_ramps(job.density))
             # The residual, which becomes its sum with fresh gradients; they are there if they are not made in it.
             return shared + (2.0 - adds + all_of + sent) * P + one
     # Exploration has a residual of its own beside that of the candidate, and those who go on without the dead have that
@@ -345,16 +343,10 @@ def _in_turns(device: DeviceProfile, workers: int) -> DeviceProfile:
 
 
 def _build_ramps(given: float | Sequence[schema.Ramp] | None) -> list[Ramp]:
-    if given is None or isinstance(given, float | int):
-        density = 1.0 if given is None else float(given)
-        return [Ramp(1, density, density)]
-    ramps = []
-    for ramp in given:
-        start, end = (ramp.at, ramp.at) if ramp.at is not None else (ramp.start, ramp.end)
-        assert start is not None
-        assert end is not None
-        ramps.append(Ramp(int(ramp.iterations or 1), start, end))
-    return ramps
+    if isinstance(given, Sequence):
+        return [Ramp(int(one.iterations or 1), one.at or one.start, one.at or one.end) for one in given]
+    density = 1.0 if given is None else float(given)
+    return [Ramp(1, density, density)]
 
 
 def _gradient_entries(job: schema.Job) -> int:

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, TypedDict
 
+from simnet.base.reading import read_shipped_rows
+
 
 class MarkedField(NamedTuple):
     """A scenario field that is also a command-line flag: its name, its key, and its notation.
@@ -32,43 +34,10 @@ class MarkedField(NamedTuple):
     unit: str = ""
 
 
-MARKED_FIELDS = (
-    MarkedField("workers", "workers", "N", "Workload", "Ranks that exchange gradients, one per GPU."),
-    MarkedField(
-        "model", "job.model", "NAME|SIZE|FILE", "Workload", "A known model, a size such as 7B, or a config.json."
-    ),
-    MarkedField(
-        "gradients", "job.gradients", "KIND|TRACE", "Workload",
-        "A recorded trace, train, or synthetic:like=digits.",
-    ),
-    MarkedField("density", "job.density", "1%", "Workload", "Fraction of the entries that a worker keeps."),
-    MarkedField(
-        "schemes", None, "A,B:OPTION=VALUE", "Workload", "These exchanges, or all, in place of those of the scenario."
-    ),
-    MarkedField(
-        "strategy", "job.strategy", "NAME:OPTION=VALUE", "Workload",
-        "How workers train between exchanges, as diloco:period=100.",
-    ),
-    MarkedField(
-        "sharding", "job.sharding", "NAME:OPTION=VALUE", "Workload",
-        "How the model is shared between workers, as fsdp2; in place of exchanges.",
-    ),
-    MarkedField(
-        "compute", "job.compute.mean", "TIME", "Workload", "Forward and backward pass of an iteration.", "s"
-    ),
-    MarkedField(
-        "network", None, "NAME|FILE", "Network",
-        "A topology, as fat_tree:k=8; a platform, as dgx-h100; a file; or a scenario's.",
-    ),
-    MarkedField("bandwidth", None, "RATE", "Network", "Of a worker's link, or a node's, in one direction.", "B/s"),
-    MarkedField("latency", None, "TIME", "Network", "Of a worker's link, or a node's, one way.", "s"),
-    MarkedField("stack", "network.stack", "NAME", "Network", "How messages are sent, as gloo."),
-    MarkedField("device", "job.device", "NAME|FILE", "Workload", "What computes and selects, as h100-torch2.6."),
-    MarkedField(
-        "memory", "job.device_memory", "SIZE|device", "Workload", "What a worker's device holds, as 80GB.", "B"
-    ),
-    MarkedField("seed", "seed", "N", "Workload", "Decides everything random."),
-)  # fmt: skip
+MARKED_FIELDS = tuple(
+    MarkedField(**{**row, "key": row["key"] or None})  # type: ignore[arg-type]
+    for row in read_shipped_rows("data/marked_fields.csv")
+)
 """Marked fields in the order of ``--help``."""
 
 

@@ -304,9 +304,7 @@ def _flow_signal(given: network_parts.OnOff | None, seed: int, name: _Name) -> S
     if given is None:
         return weather.constant(1.0)
     if given.spans is None:
-        assert given.busy is not None
-        assert given.idle is not None
-        return weather.markov([1.0, 0.0], [given.busy, given.idle], seed=seed, name=name)
+        return weather.markov([1.0, 0.0], [given.busy or 0.0, given.idle or 0.0], seed=seed, name=name)
     return _spans_signal([(span.at, span.lasts) for span in given.spans], 1.0, 0.0)
 
 

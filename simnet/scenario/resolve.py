@@ -60,7 +60,12 @@ def resolve(config: schema.Config, stem: str, folder: Path, found: Findings) -> 
     if config.other_jobs:
         _check_colocated(config, found)
         others = {
-            label: _resolve_colocated(label, one, usual, folder, found.of_job(label))
+            label: one.model_copy(
+                update={
+                    "exchange": _resolve_exchange(label, one.exchange, folder, found.of_job(label)),
+                    "job": _resolve_job(one.job, one.workers, usual, folder, found.of_job(label)),
+                }
+            )
             for label, one in config.other_jobs.items()
         }
     if config.network.engine == "vectorised" and (others or config.job.deaths):
@@ -164,16 +169,6 @@ def _check_colocated(config: schema.Config, found: Findings) -> None:
                 ("network", "weather", index, "profile"),
                 "goes by the iterations of one job, which means nothing to other_jobs; give epoch as a time",
             )
-
-
-def _resolve_colocated(
-    label: str, given: schema.OtherJob, usual: Mapping[str, str], folder: Path, found: Findings
-) -> schema.OtherJob:
-    exchange, job = (
-        _resolve_exchange(label, given.exchange, folder, found),
-        _resolve_job(given.job, given.workers, usual, folder, found),
-    )
-    return given.model_copy(update={"exchange": exchange, "job": job})
 
 
 def _file_name(stem: str) -> str:
@@ -358,9 +353,8 @@ def _resolve_ramp(given: schema.Ramp, loc: Loc, last: bool, epoch: int | None, f
         if not last:
             found.add((*loc, "iterations"), "is missing; only the last stretch never ends")
         return given
-    return given.model_copy(
-        update={"iterations": _resolve_iterations(given.iterations, (*loc, "iterations"), epoch, found)}
-    )
+    iterations = _resolve_iterations(given.iterations, (*loc, "iterations"), epoch, found)
+    return given.model_copy(update={"iterations": iterations})
 
 
 def _resolve_iterations(given: int | str, loc: Loc, epoch: int | None, found: Findings) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -296,7 +296,8 @@ class Scenario:
             return [self._with_files(one, name) for one in value]
         if not isinstance(value, str):
             return value
-        if field in _FILE_FIELDS and (self.folder / value).is_file():
+        named = field in ("file", "path") or (field in ("device", "like", "model") and is_file(value))
+        if named and (self.folder / value).is_file():
             return name(self.folder / value) or value
         if field == "scheme" and plugins.names_file(value):
             path, _, wanted = value.rpartition(":")
@@ -308,7 +309,8 @@ class Scenario:
     def inputs(self) -> dict[str, Path]:
         """Return the scenario's input files by content-addressed name, ``inputs/HASH-NAME``."""
         fields = self.config.model_dump(mode="json", by_alias=True, exclude={"network": {"topology"}})
-        paths = map(self.folder.joinpath, _named_files(fields))
+        paths: list[Path] = []
+        self._with_files(fields, paths.append)
         return {_by_content(path): path for path in paths} | self._platform()
 
     def _platform(self) -> dict[str, Path]:
@@ -328,9 +330,6 @@ class Scenario:
         for name, one in files.items():
             digest.update(f"{name}\0{_file_digest(one)}\0".encode())
         return {f"inputs/{digest.hexdigest()[:12]}-{path.stem}/{name}": one for name, one in files.items()}
-
-
-_FILE_FIELDS = ("file", "path", "device", "like", "model")
 
 
 def load(
@@ -440,18 +439,3 @@ def _file_digest(path: Path) -> str:
             return hashlib.file_digest(opened, "sha256").hexdigest()
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", file=str(path)) from None
-
-
-def _named_files(value: Any, field: str = "") -> Iterator[str]:
-    """Yield the file names in a scenario's fields, as written; not those of topologies and of recorded gradients."""
-    if isinstance(value, dict):
-        for key, one in value.items():
-            yield from _named_files(one, key)
-    elif isinstance(value, list):
-        for one in value:
-            yield from _named_files(one)
-    elif isinstance(value, str):
-        if field == "scheme" and plugins.names_file(value):
-            yield value.rpartition(":")[0]
-        elif field in ("file", "path") or (field in ("device", "like", "model") and is_file(value)):
-            yield value

@@ -53,7 +53,6 @@ from __future__ import annotations
 from typing import Any
 
 from simnet.base import plugins
-from simnet.base.errors import suggest_names
 from simnet.sparsifier_models.arctopk import ARCTopk
 from simnet.sparsifier_models.artopk import ARTopk, CLTk
 from simnet.sparsifier_models.base import Exchange, Sparsifier
@@ -110,8 +109,6 @@ RENAMED = {
 }
 """Scheme names of earlier releases, and the present spelling of each."""
 
-_IGNORED = str.maketrans("", "", "-_ ")
-
 
 def names() -> list[str]:
     """Return the sorted names that `create` accepts: schemes of this package and of plug-ins.
@@ -144,37 +141,14 @@ def scheme(name: str) -> type[Sparsifier]:
     >>> scheme("AR-Topk") is scheme("artopk")
     True
     """
-    if not isinstance(name, str):
-        raise ValueError(f"a sparsifier has a name, got {name!r}")
-    plain = name.lower().translate(_IGNORED)
-    if name.startswith(PREFIX):
+    if isinstance(name, str) and name.startswith(PREFIX):
         return on_two_levels(scheme(name.removeprefix(PREFIX)))
-    if plain in SCHEMES:
-        return SCHEMES[plain]
-    if plugins.names_file(name):
-        return _complete_options(plugins.load_from_file(name), f"{name} ")
-    found = plugins.load_plugin("sparsifiers", name, _complete_options)
-    if found is None:
-        if plain in RENAMED:
-            raise ValueError(f"the sparsifier {name!r} is now {RENAMED[plain]}")
-        raise ValueError(f"there is no sparsifier {name!r}: {suggest_names(name, names())}")
-    return found
+    return plugins.named_class("sparsifiers", "sparsifier", name, SCHEMES, Sparsifier, RENAMED)
 
 
 def usable() -> dict[str, type[Sparsifier]]:
     """Return the scheme classes by name, sorted; warn about plug-in schemes that cannot be used."""
     return dict(sorted({**plugins.usable_plugins("sparsifiers", scheme), **SCHEMES}.items()))
-
-
-def _complete_options(found: Any, name: str = "it ") -> type[Sparsifier]:
-    if not (isinstance(found, type) and issubclass(found, Sparsifier)):
-        raise plugins.PluginError(f"{name}is no Sparsifier class")
-    missing = [*(one for one in ("name", "paper") if not hasattr(found, one)), *sorted(found.__abstractmethods__)]
-    if missing:
-        raise plugins.PluginError(f"{name}is no complete Sparsifier class: it lacks {', '.join(missing)}")
-    if not (isinstance(found.option_type, type) and issubclass(found.option_type, Options)):
-        raise plugins.PluginError(f"{name}has an option_type that is no Options class")
-    return found
 
 
 def create(name: str, workers: int, parameters: int, density: float = 1.0, **options: Any) -> Sparsifier:

@@ -102,6 +102,8 @@ class Sparsifier(ABC):
         cls.traits = replace(cls.traits, **{"separable": False, **traits})
         hint = vars(cls).get("__annotations__", {}).get("options", cls.option_type)
         cls.option_type = getattr(sys.modules[cls.__module__], hint) if isinstance(hint, str) else hint
+        if not (isinstance(cls.option_type, type) and issubclass(cls.option_type, Options)):
+            raise TypeError(f"{cls.__name__} has an option_type that is no Options class")
 
     def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
         self.workers = check_int(workers, "workers", 1)

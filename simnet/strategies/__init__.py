@@ -75,8 +75,6 @@ RENAMED = {
 # Options whose defaults are of these kinds take no others.
 _KINDS: dict[type, str] = {bool: "true or false", SGD: "stochastic gradient descent (sgd)"}
 
-_IGNORED = str.maketrans("", "", "-_ ")
-
 
 def names() -> list[str]:
     """Return the sorted names that `create` accepts: strategies of this package and of plug-ins."""
@@ -89,21 +87,7 @@ def strategy(name: str) -> type[Strategy]:
     Names of this package take precedence; case, hyphens, underscores and blanks in them are ignored. Raises ValueError
     for an unknown or incomplete strategy, InputError for a file without the class.
     """
-    if not isinstance(name, str):
-        raise ValueError(f"a strategy has a name, got {name!r}")
-    plain = name.lower().translate(_IGNORED)
-    if plain in STRATEGIES:
-        return STRATEGIES[plain]
-    if plugins.names_file(name):
-        return _check_class(plugins.load_from_file(name), f"{name} ")
-    found = plugins.load_plugin("strategies", name, _check_class)
-    if found is None:
-        if plain in RENAMED:
-            raise ValueError(f"the strategy {name!r} is now {RENAMED[plain]}")
-        raise ValueError(
-            f"there is no strategy {name!r}: {suggest_names(name, names())}{plugins.refused_names('strategies')}"
-        )
-    return found
+    return plugins.named_class("strategies", "strategy", name, STRATEGIES, Strategy, RENAMED)
 
 
 def usable() -> dict[str, type[Strategy]]:
@@ -155,12 +139,3 @@ inner, mixing, outer, period
         return found(replicas, **given)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
-
-
-def _check_class(found: Any, name: str = "it ") -> type[Strategy]:
-    if not (isinstance(found, type) and issubclass(found, Strategy)):
-        raise plugins.PluginError(f"{name}is no Strategy class")
-    missing = [*(one for one in ("name", "paper") if not hasattr(found, one)), *sorted(found.__abstractmethods__)]
-    if missing:
-        raise plugins.PluginError(f"{name}is no complete Strategy class: it lacks {', '.join(missing)}")
-    return found

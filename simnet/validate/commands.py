@@ -98,7 +98,6 @@ def _measurements(
     from simnet.cost_models.calibration.measured import datasets
     from simnet.cost_models.calibration.readers.facts import parse_facts
     from simnet.validate import evaluation
-    from simnet.validate.evaluation import draw_evaluation, recorded_figures, worse_figures
 
     fabric = None if against == LEARNED else against
     if fabric is not None:
@@ -122,7 +121,7 @@ def _measurements(
     worse = [
         line
         for one in figures if check
-        for line in worse_figures(one, recorded_figures(one["dataset"], splits))
+        for line in evaluation.worse_figures(one, evaluation.recorded_figures(one["dataset"], splits))
     ]  # fmt: skip
     return Summary(
         answer=_errors_said(rows, worse),
@@ -140,7 +139,7 @@ def _measurements(
         evidence="measured: errors are absolute and relative, of what was not fitted to" if rows else "",
         depends_on="; ".join(worse),
         details={"datasets": figures},
-        plots={"predicted": lambda: draw_evaluation(found[0])} if len(found) == 1 else {},
+        plots={"predicted": lambda: evaluation.draw_evaluation(found[0])} if len(found) == 1 else {},
         notes=[line for one in found for line in one.notes()],
         exit_code=int(bool(worse)),
     )
@@ -257,7 +256,6 @@ def _job(logs: Path, against: str, overrides: Sequence[str]) -> Summary:
         rows=[{renamed.get(key, key): value for key, value in one.items()} for one in figures.pop("parts")],
         evidence="measured: medians over iterations",
         details=figures,
-        plots={"job": found.drawn},
         notes=[one for one in others if one],
     )
 

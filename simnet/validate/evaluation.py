@@ -19,7 +19,6 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
@@ -34,7 +33,7 @@ from simnet.cost_models.calibration.predictor import fit_predictor
 from simnet.cost_models.calibration.readers.facts import LogFacts
 from simnet.cost_models.calibration.summary import error_quantiles, problem_lines, read_rows
 from simnet.cost_models.evidence.intervals import BIN_NAMES, Basis, bin_of, half_widths
-from simnet.report.drawing import COLOURS, Plot, plot, scale, style
+from simnet.report.drawing import COLOURS, Plot, canvas, plot, scale
 from simnet.validate.links import CLOSED_FORM, held_by_links, winners
 from simnet.validate.links import TITLES as LINK_TITLES
 from simnet.validate.rivals import RIVALS, installed, rival_times
@@ -143,9 +142,8 @@ def draw_evaluation(evaluation: Evaluation) -> Plot:
     """Return a plot of predicted against measured times of held-out measurements, one panel per split."""
     held = evaluation.held
     present = [split for split in TITLES if (held["split"] == split).any()]
-    with style():
-        figure = Figure(figsize=(4.2 * max(len(present), 1), 4.2), layout="constrained")
-        axes = figure.subplots(1, max(len(present), 1), squeeze=False)[0]
+    panels = max(len(present), 1)
+    with canvas(4.2 * panels, 4.2, 1, panels, squeeze=False) as (figure, (axes,)):
         for one, split in zip(axes, present, strict=False):
             part = held[held["split"] == split]
             for number, (collective, rows) in enumerate(part.groupby(part["setting"].str.partition(",")[0])):

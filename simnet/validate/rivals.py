@@ -28,7 +28,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Hashable, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from typing import TypeAlias
 
@@ -169,17 +169,11 @@ def _neighbouring_ranks(kept: Sequence[Curve], held: Curve) -> Floats:
     return np.asarray(np.exp(logs[first] + share * (logs[first + 1] - logs[first])))
 
 
-def _nearest_ranks(kept: Sequence[Curve], held: Curve) -> Floats:
-    found = _by_ranks(kept, held)
-    return np.asarray(np.exp(np.mean([found[ranks] for ranks in _nearest(list(found), held.setting)], axis=0)))
-
-
-def _nearest_by_bus(kept: Sequence[Curve], held: Curve) -> Floats:
-    found = _by_ranks(kept, held)
-    logs = [
-        found[ranks] + _log_ratio(held.setting.collective, ranks, held.setting)
-        for ranks in _nearest(list(found), held.setting)
-    ]
+def _nearest_ranks(kept: Sequence[Curve], held: Curve, *, by_bus: bool = False) -> Floats:
+    """Return times of the nearest number of ranks [s]; if `by_bus`, scaled by the ratio of bus factors."""
+    found, setting = _by_ranks(kept, held), held.setting
+    nearest = _nearest(list(found), setting)
+    logs = [found[ranks] + (_log_ratio(setting.collective, ranks, setting) if by_bus else 0.0) for ranks in nearest]
     return np.asarray(np.exp(np.mean(logs, axis=0)))
 
 
@@ -214,7 +208,11 @@ def _log_curve(curve: Curve, sizes: Floats) -> Floats:
 RULES: dict[str, dict[str, Callable[[Sequence[Curve], Curve], Floats]]] = {
     "sizes": {NEIGHBOURS: _neighbouring_sizes},
     "halves": {NEIGHBOURS: _neighbouring_sizes},
-    "ranks": {NEIGHBOURS: _neighbouring_ranks, NEAREST: _nearest_ranks, NEAREST_BY_BUS: _nearest_by_bus},
+    "ranks": {
+        NEIGHBOURS: _neighbouring_ranks,
+        NEAREST: _nearest_ranks,
+        NEAREST_BY_BUS: partial(_nearest_ranks, by_bus=True),
+    },
     "collectives": {RULE: _rule_of_bus_factor},
 }
 """Five-line rules by split and name."""

@@ -16,6 +16,7 @@ from simnet.report import paired, wording
 from simnet.report import summary as summaries
 from simnet.report.drawing import Plot, draw_table
 from simnet.report.paired import START_COLUMNS
+from simnet.report.summary import interval_text
 from simnet.studies.assumptions import computing_told, logic_text
 from simnet.studies.fastest_map import MapAxis, draw_fastest
 from simnet.studies.sweeping.grid import AxisColumn
@@ -234,7 +235,7 @@ def _where_who_wins(cells: Sequence[_Cell], by: Sequence[AxisColumn], bound: str
     if len(rivals) == 1:
         (name,) = rivals
         ends = [end(done, key=lambda one: one.seconds[name]) for end in (min, max)]
-        told = [f"{wording.seconds_text(one.seconds[name])} at {_values_text(one.values, by)}" for one in ends]
+        told = [f"{interval_text(one.seconds[name])} at {_values_text(one.values, by)}" for one in ends]
         return f"{name}: {' to '.join(dict.fromkeys(told))}{each}."
     won = [one for one in done if one.first]
     if not won:
@@ -244,7 +245,7 @@ def _where_who_wins(cells: Sequence[_Cell], by: Sequence[AxisColumn], bound: str
         where = f"in all {len(done)} cells" if len(won) == len(done) else f"in {len(won)} of {len(done)} cells"
         tied = ": tied" if len(won[0].first) > 1 else ""
         took = [one.seconds[won[0].first[0]] for one in won]
-        between = " to ".join(dict.fromkeys((wording.seconds_text(min(took)), wording.seconds_text(max(took)))))
+        between = " to ".join(dict.fromkeys((interval_text(min(took)), interval_text(max(took)))))
         return f"{wording.alternatives_text(won[0].first)}{tied} {where}, {between}{each}{_lead(won)}."
     groups: dict[tuple[str, ...], list[_Cell]] = {}
     for one in won:

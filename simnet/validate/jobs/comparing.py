@@ -10,11 +10,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from simnet.base import units
 from simnet.base.errors import InputError, suggest_names
-from simnet.report.drawing import COLOURS, Plot, plot, style
 from simnet.studies.iteration import COVERAGE, PARTS, JobPrediction
 
 SKIPPED = 2
@@ -98,37 +96,6 @@ class Comparison:
             "winner_is_right": self.winner_is_right(),
             "pairs": {"judged": judged, "in_order": ordered},
         }
-
-    def drawn(self) -> Plot:
-        """Return a bar plot of measured and predicted iterations, split into stages."""
-        names, kinds = list(self.totals.index), ("compute", "select", "exposed", "update")
-        by_part = self.parts.pivot(index="policy", columns="part", values=["measured", "predicted"]).fillna(0.0) * 1e3
-        with style():
-            figure = Figure(figsize=(7.2, 0.55 * len(names) + 1.4), layout="constrained")
-            axes = figure.add_subplot()
-            for row, policy in enumerate(names):
-                for shift, which in ((-0.2, "measured"), (0.2, "predicted")):
-                    left = 0.0
-                    for part, colour in zip(kinds, COLOURS, strict=False):
-                        width = float(by_part.loc[policy].get((which, part), 0.0))
-                        label = part if (row, which) == (0, "measured") else None
-                        shade = 1.0 if which == "measured" else 0.5
-                        axes.barh(row + shift, width, 0.36, left=left, color=colour, alpha=shade, label=label)
-                        left += width
-                one = self.totals.loc[policy]
-                low, middle, high = (1e3 * float(one[name]) for name in ("low", "predicted", "high"))
-                reach = [[max(middle - low, 0.0)], [max(high - middle, 0.0)]]
-                axes.errorbar(middle, row + 0.2, xerr=reach, color="black", capsize=3, linewidth=1)
-            axes.set_yticks(range(len(names)), names)
-            axes.invert_yaxis()
-            axes.set_xlabel("iteration [ms]")
-            axes.legend(ncols=len(kinds), fontsize="small")
-            return plot(
-                "job",
-                f"Iterations of {self.prediction.scenario.name}",
-                "Above what was measured, below, paler, what was predicted, with its interval; medians.",
-                figure,
-            )
 
 
 def pairs_in_order(measured: Sequence[float], predicted: Sequence[float]) -> tuple[int, int]:
