@@ -113,7 +113,7 @@ class TestFabricAsTopology:
         assert kind_of(tmp_path / "f.yaml") == "fabric"
         assert read_network(tmp_path / "f.yaml").graph.graph["hosts"] == 4
         assert read_network(tmp_path / "f.yaml", nodes=9).graph.graph["hosts"] == 9
-        with pytest.raises(ValueError, match="latency is only for NCCL"):
+        with pytest.raises(ValueError, match="latency is only for an NCCL"):
             read_network(tmp_path / "f.yaml", latency=1.0)
 
     @pytest.mark.parametrize(

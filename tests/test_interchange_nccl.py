@@ -2,6 +2,7 @@
 
 import pytest
 
+from commands import timed
 from simnet.base.errors import InputError
 from simnet.interchange.nccl import read_nccl_topology
 from simnet.topologies import Routes
@@ -116,11 +117,105 @@ def test_nvlink_to_the_processor(tmp_path):
     assert kinds(graph, 0, 1) == ["nvlink", "sys", "pci"]
 
 
+AMD = 'arch="x86_64" vendor="AuthenticAMD"'
+
+
+@pytest.mark.parametrize(
+    ("architecture", "gigabytes"), [("942", 48), ("gfx942", 48), ("950", 48), ("90a", 36), ("910", 36), ("906", 24)]
+)
+def test_gpus_of_rccl_are_joined_by_their_xgmi_links(tmp_path, architecture, gigabytes):
+    def one(number):
+        links = [(f"000{other}", 1, "0x120000") for other in range(3) if other != number]
+        return (
+            gpu(number, f"000{number}", links, 94)
+            .replace("nvlink", "xgmi")
+            .replace("<gpu", f'<gpu gcn="{architecture}"')
+        )
+
+    graph = read(tmp_path, cpu(0, *map(one, range(3)), vendor=AMD), version="2")
+    assert graph.edges[0, 2]["bandwidth"] == gigabytes * 1e9
+    assert kinds(graph, 2, 1) == ["xgmi"]
+
+
+def test_hosts_of_one_domain_are_apart_by_their_hash(tmp_path):
+    switched = [("fffffff:ff:ff.0", 18, "0x068000")]
+    first = [cpu(side, gpu(side, f"{side}a", switched, 100), card(f"m{side}", f"{side}b")) for side in (0, 1)]
+    second = [one.replace('host_hash="0x1"', 'host_hash="0x2"') for one in first]
+    graph = read(tmp_path, *first, *second)
+    assert check_graph(graph) == 4
+    assert [kinds(graph, 0, other) for other in (1, 2, 3)] == [["nvlink", "nvlink"]] * 3
+    assert Routes(graph).bottleneck(0, 3) == pytest.approx(18 * 40.1e9)
+    # Processors of a host are joined; hosts are by the network alone.
+    assert graph.has_edge("node:0/host:1/cpu:0", "node:0/host:1/cpu:1")
+    assert not graph.has_edge("node:0/cpu:0", "node:0/host:1/cpu:0")
+    assert graph.has_edge("node:0/host:1/net:m0:1", "fabric")
+
+
+def test_c2c_carries_what_goes_to_cards_and_virtual_machines_know_no_lanes(tmp_path):
+    slow = gpu(0, "a", [], 121).replace("32.0 GT/s PCIe", "2.5 GT/s PCIe")
+    nic = card("m", "b", 200000).replace('link_width="16"', 'link_width="4"')
+    joined = slow.replace("</gpu>", '<c2c bw="43125" count="8"/></gpu>')
+    for node, kind, gigabytes in ((slow, "pci", 3), (joined, "c2c", 12)):
+        graph = read(tmp_path, cpu(0, node, nic, vendor='arch="arm64"'), nodes=2)
+        assert kinds(graph, 0, 1)[0] == kind
+        assert Routes(graph).bottleneck(0, 1) == gigabytes * 1e9
+    unknown = gpu(0, "a", []).replace("32.0 GT/s PCIe", "Unknown").replace('link_width="16"', 'link_width="255"')
+    graph = read(tmp_path, cpu(-1, unknown, card("m", "b").replace('speed="400000"', 'speed="-1"')), nodes=2)
+    assert graph.edges[0, "node:0/cpu:-1"]["bandwidth"] == 12e9
+    assert Routes(graph).bottleneck(0, 1) == 1.25e9
+
+
+def test_partitions_share_the_links_of_their_gpu(tmp_path):
+    links = [("b", 9, "0x030200")]
+    halves = gpu(0, "a", links, 100).replace('<gpu dev="0"', '<gpu mlopart="0" dev="0"')
+    other = halves[halves.index("<gpu") : halves.index("</pci>")].replace('mlopart="0" dev="0"', 'mlopart="1" dev="1"')
+    graph = read(tmp_path, cpu(0, halves.replace("</pci>", f"{other}</pci>"), gpu(2, "b", [("a", 9, "0x030200")], 100)))
+    assert check_graph(graph) == 3
+    assert [kinds(graph, *pair) for pair in ((0, 1), (0, 2))] == [["pci", "pci"], ["pci", "nvlink"]]
+    assert [Routes(graph).bottleneck(half, 2) for half in (0, 1)] == pytest.approx([9 * 40.1e9] * 2)
+
+
+def test_what_is_not_known_is_said_once(tmp_path):
+    strange = gpu(0, "a", []).replace("</gpu>", "<photonic/><photonic/></gpu>")
+    graph = read(tmp_path, cpu(0, strange, card("m", "b").replace("</nic>", "<gin/><optics/></nic>")))
+    said = "is not known and passed over: figures have nothing of what it joins"
+    assert graph.graph["remarks"] == [f"<optics> in <nic> {said}", f"<photonic> in <gpu> {said}"]
+    assert "remarks" not in read(tmp_path, *H100).graph
+
+
+@pytest.mark.parametrize(
+    ("collective", "channels", "used", "least", "most"),
+    [
+        # Eight cards of 50 GB/s, and NVLinks of 370.8 GB/s: 1 GiB took 4.39 ms on two such nodes.
+        ("allreduce_ring", 8, 16, 4.3, 5.5),
+        ("all_reduce", 8, 16, 4.3, 5.5),
+        ("allreduce_ring:channels=1", 0, 2, 39, 43),
+        ("allreduce_tree:arity=1,segments=64,channels=8", 8, 16, 5, 7),
+        ("all_gather:bruck", 0, 16, 0, 99),
+    ],
+)
+def test_a_ring_goes_over_each_card_and_the_share_of_cards_is_said(tmp_path, collective, channels, used, least, most):
+    cards = [switch(f"s{g}", gpu(g, f"g{g}", [("x", 18, "0x068000")]), card(f"m{g}", f"c{g}")) for g in range(8)]
+    read(tmp_path, cpu(0, *cards))
+    said = ("--network", tmp_path / "topo.xml", "--latency", "1us", "--workers", 16, "--set", "nodes=2")
+    summary = timed(collective, *said, "--size", "1GiB")
+    assert least <= 1e3 * summary["time_s"] <= most
+    assert f"over {used} of 16 network cards" in summary["answer"]
+    assert (f"in {channels} channels" in summary["answer"]) == bool(channels)
+
+
 @pytest.mark.parametrize(
     ("cpus", "options", "message"),
     [
         ([], {}, "topo.xml:1: system: has no GPUs"),
-        ([], {"version": "2"}, "system.version: must be 1, got '2'"),
+        ([], {"version": "3"}, "system.version: must be 1 (NCCL) or 2 (RCCL), got '3'"),
+        (
+            [cpu(0, switch("a", '<pci busid="b" class="0x030200"/>'))],
+            {},
+            "has no GPUs: a hint for NCCL (NCCL_TOPO_FILE)",
+        ),
+        ([cpu(0, gpu(0, "a", []).replace("</pci>", '<gpu dev="1" sm="90"/></pci>'))], {}, "no attribute 'mlopart'"),
+        ([cpu(0, gpu(0, "a", []).replace("</gpu>", '<c2c bw="0" count="8"/></gpu>'))], {}, "c2c.bw: must be a whole"),
         ([cpu(0), cpu(0)], {}, "cpu.numaid: 'cpu:0' stands twice"),
         ([cpu(0, gpu(0, "a", []), gpu(1, "a", []))], {}, "pci.busid: 'pci:a' stands twice"),
         ([cpu(0, gpu(0, "a", [("b", 1, "0x030200")]))], {}, "nvlink.target: there is no GPU at 'b'"),

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 from simnet.base.errors import InputError, suggest_names
-from simnet.base.quantities import Count, Seconds
+from simnet.base.quantities import Bandwidth, Count, Seconds
 from simnet.base.reading import open_reading
 from simnet.interchange.calibrated_network import read_fabric_network
 from simnet.interchange.chakra import read_chakra
 from simnet.interchange.goal import read_goal
+from simnet.interchange.graphml import read_graphml
 from simnet.interchange.messages_csv import NEEDED, read_messages
 from simnet.interchange.msccl import read_msccl
 from simnet.interchange.nccl import read_nccl_topology
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     import networkx as nx
 
 ScheduleKind: TypeAlias = Literal["goal", "chakra", "msccl", "csv"]
-NetworkKind: TypeAlias = Literal["simgrid", "nccl", "nodelink", "fabric"]
+NetworkKind: TypeAlias = Literal["simgrid", "nccl", "nodelink", "graphml", "fabric"]
 K = TypeVar("K", bound=str)
 
 _SCHEDULES: tuple[ScheduleKind, ...] = get_args(ScheduleKind)
@@ -40,12 +41,21 @@ FORMATS = {
     "simgrid": "a SimGrid platform",
     "nccl": "an NCCL topology",
     "nodelink": "node-link JSON",
+    "graphml": "a graph in GraphML or GML",
     "fabric": "a fabric file",
 }
 """Formats in words."""
-_ROOTS = {"algo": "msccl", "platform": "simgrid", "system": "nccl"}
+WITHOUT_LATENCIES = ("nccl", "graphml")
+"""Formats whose links have no latencies of their own."""
+_ROOTS = {"algo": "msccl", "platform": "simgrid", "system": "nccl", "graphml": "graphml"}
+_OPTIONS = {
+    "nccl": ("nodes", "latency", "network_latency"),
+    "graphml": ("latency", "bandwidth"),
+    "fabric": ("nodes",),
+}
 _HEAD = 2**16
 _XML_PROLOGUE = re.compile(r"\s*(?:<\?.*?\?>|<!--.*?-->|<!DOCTYPE[^>\[]*>)", re.DOTALL)
+_GML = re.compile(r"(?:#[^\n]*\n|\s|\w+\s+(?:\"[^\"]*\"|[\d.+-]+)\s)*+graph\s*\[")
 _FABRIC = re.compile(r"(?:#[^\n]*\n|[ \t]*\n)*+version:")
 _OWN_TYPE = re.compile(r"\s*<!DOCTYPE[^>\[]*\[")
 _ROOT = re.compile(r"\s*<([A-Za-z_][A-Za-z0-9_.-]{0,40})")
@@ -90,6 +100,8 @@ def kind_of(path: str | Path) -> str | None:
         return None if root is None else _ROOTS.get(root[1])
     if head.lstrip().startswith("{"):
         return "nodelink"
+    if _GML.match(head):
+        return "graphml"
     if _GOAL.match(head):
         return "goal"
     if _FABRIC.match(head):
@@ -143,21 +155,25 @@ def read_network(
     nodes: Count | None = None,
     latency: Seconds | None = None,
     network_latency: Seconds | None = None,
+    bandwidth: Bandwidth | None = None,
 ) -> NetworkRead:
     """Read a topology from a file of any format.
 
     Parameters
     ----------
     path : str or Path
-        A SimGrid platform, an NCCL topology, node-link JSON, or a fabric file with a network.
-    kind : {"simgrid", "nccl", "nodelink", "fabric"}, optional
+        A SimGrid platform, an NCCL topology, node-link JSON, GraphML or GML, or a fabric file with a network.
+    kind : {"simgrid", "nccl", "nodelink", "graphml", "fabric"}, optional
         The format; by default recognised by the content.
     nodes : int, optional
         Number of nodes like that of an NCCL topology (default 1), or instead of those measured for a fabric file.
     latency : float, optional
-        Latency of each link inside a node of an NCCL topology [s]; see `read_nccl_topology`.
+        Latency of each link inside a node of an NCCL topology, or of each link of a graph [s]; see
+        `read_nccl_topology` and `read_graphml`.
     network_latency : float, optional
         Latency from card to card with an NCCL topology [s] (default 0).
+    bandwidth : float, optional
+        Bandwidth of links of a graph that have none [byte/s].
 
     Raises
     ------
@@ -167,17 +183,22 @@ def read_network(
         If an NCCL topology comes without a latency, or another format with an option of NCCL.
     """
     found = _settle_format(path, kind, _NETWORKS, "a network")
-    own = {"nodes": nodes, "latency": latency, "network_latency": network_latency}
-    given = [name for name, value in own.items() if value is not None and (found, name) != ("fabric", "nodes")]
+    own = {"nodes": nodes, "latency": latency, "network_latency": network_latency, "bandwidth": bandwidth}
+    takes = _OPTIONS.get(found, ())
+    if given := [name for name, value in own.items() if value is not None and name not in takes]:
+        for_which = " and ".join(FORMATS[one] for one, known in _OPTIONS.items() if given[0] in known)
+        said = f"{', '.join(given)} is only for {for_which}"
+        raise ValueError(f"{said}; {path} is {FORMATS[found]}, which says itself what its links are")
     if found == "nccl":
         if latency is None:
-            raise ValueError("an NCCL topology has no latencies: give latency, that of each link inside a node")
+            said = "give latency (--latency 1us), that of each link inside a node"
+            raise ValueError(f"an NCCL topology has no latencies: {said}")
         graph = read_nccl_topology(
             path, 1 if nodes is None else nodes, latency=latency, network_latency=network_latency or 0
         )
         return NetworkRead(graph, {}, found)
-    if given:
-        raise ValueError(f"{', '.join(given)} is only for NCCL topologies; {path} is {FORMATS[found]}")
+    if found == "graphml":
+        return NetworkRead(read_graphml(path, latency, bandwidth), {}, found)
     if found == "simgrid":
         platform = read_platform(path)
         return NetworkRead(platform.graph, platform.weather, found)

@@ -1,10 +1,11 @@
-"""NCCL's view of a node (``NCCL_TOPO_DUMP_FILE``) as a topology of one or more nodes.
+"""NCCL's or RCCL's view of a node (``NCCL_TOPO_DUMP_FILE``) as a topology of one or more nodes.
 
-Bandwidths are those that NCCL assumes. A dump has no latencies of the links inside a node, so they are parameters.
+Bandwidths are those that the library assumes. A dump has no latencies of the links inside a node: they are parameters.
 
 References
 ----------
-NCCL 2.27, ``src/graph/topo.cc`` (kvDictPciGen, ncclTopoAddNvLinks, ncclTopoGetInterCpuBw) and ``topo.h`` (bandwidths).
+NCCL 2.27, ``src/graph/topo.cc`` (kvDictPciGen, ncclTopoAddNvLinks, ncclTopoAddC2c, ncclTopoGetInterCpuBw) and
+``topo.h`` (bandwidths); RCCL 2.27, ``topo.h`` (xGMI).
 """
 
 from __future__ import annotations
@@ -28,32 +29,45 @@ MAX_GPUS = 1024
 # PCI by GT/s: units of 100 Mbit/s per lane.
 _PCI = {"2.5": 15, "5": 30, "8": 60, "16": 120, "32": 240, "64": 480}
 _PCI_DEFAULT = 60
-_LANES = 16
+_LANES, _MAX_LANES = 16, 64
 # GB/s per NVLink and direction, from this compute capability on; 8.6 has links of its own.
 _NVLINK = ((100, 40.1), (90, 20.6), (80, 20.0), (70, 20.0), (60, 18.0))
 _NVLINK_DEFAULT = 20.0
 _NVLINK_86 = 12.0
+# GB/s per xGMI link and direction, by the architecture of the GPU; 910 is how older files call 90a.
+_XGMI = {"94": 48.0, "95": 48.0, "90a": 36.0, "910": 36.0}
+_XGMI_DEFAULT = 24.0
 # GB/s between Intel processors, from this model of family 6 on.
 _INTEL = ((0xCF, 40.0), (0x8F, 22.0), (0x55, 10.0))
-_SWITCH, _GPU, _CPU = "0x068000", "0x03", "0x068001"
+_SWITCH, _GPU, _CPU = "0x068000", ("0x03", "0x12"), "0x068001"
 # A card right at its processor costs nothing to reach.
 _LOCAL = 5000.0
 # NCCL prefers NVLink to PCI, PCI to the way between processors, and all of them to the network.
-_WEIGHTS = {"nvlink": 1.0, "pci": 8.0, "sys": 64.0, "nic": 512.0}
+_WEIGHTS = {"nvlink": 1.0, "xgmi": 1.0, "c2c": 1.0, "pci": 8.0, "sys": 64.0, "nic": 512.0}
+# Elements by the one that they stand in; the last three of a card are of transports beside that of messages.
+_KNOWN = {
+    "system": ("cpu",),
+    "cpu": ("pci", "nic"),
+    "pci": ("pci", "gpu", "nic"),
+    "gpu": ("nvlink", "xgmi", "c2c"),
+    "nic": ("net", "coll", "gin", "rma"),
+}
 
 
 def read_nccl_topology(
     path: str | Path, nodes: int = 1, *, latency: float, network_latency: float = 0.0
 ) -> nx.DiGraph[Node]:
-    """Read an NCCL topology dump as a cluster of equal nodes.
+    """Read a topology dump of NCCL (version 1) or RCCL (2) as a cluster of equal nodes.
 
-    GPUs are the hosts, in the order of their device numbers: GPU g of node n is host n * G + g. With several nodes,
-    every network card is linked to one ideal fabric switch; a GPU uses the nearest card. NVLinks through switches meet
-    in one switch per node, as in NCCL. Links are of kind ``"nvlink"``, ``"pci"``, ``"sys"`` between processors, and
-    ``"nic"`` between cards and fabric. `latency` [s] is that of each link inside a node, `network_latency` [s] from
-    card to card, half of it on each card's link, unless a card names its own (microseconds).
+    GPUs are the hosts, in the order of their device numbers: GPU g of node n is host n * G + g. Hosts of one NVLink
+    domain, apart by their ``host_hash``, make one node together. With several nodes or hosts, every network card is
+    linked to one ideal fabric switch; a GPU uses the nearest card. NVLinks through switches meet in one switch per
+    node, as in NCCL. Links are of kind ``"nvlink"``, ``"xgmi"``, ``"c2c"`` to a processor, ``"pci"``, ``"sys"`` between
+    processors, and ``"nic"`` between cards and fabric. Partitions of a GPU (``mlopart``) share its links. `latency` [s]
+    is that of each link inside a node, `network_latency` [s] from card to card, half of it on each card's link, unless
+    a card names its own (microseconds). ``graph.graph["remarks"]`` says what is passed over.
 
-    Raises InputError, with file and line, if the file is of another kind or version, has no GPUs, an NVLink leads to a
+    Raises InputError, with file and line, if the file is of another kind or version, has no GPUs, a link leads to a
     missing GPU, or there are several nodes but no network card; ValueError if a parameter is out of range.
 
     Examples
@@ -75,19 +89,21 @@ def read_nccl_topology(
     latency_seconds(latency, "latency")
     latency_seconds(network_latency, "network_latency")
     top = read_xml(path, ["system"])
-    if top.get("version") != "1":
-        top.refuse(f"must be 1, got {top.get('version')[:20]!r}", "version")
+    if top.get("version") not in ("1", "2"):
+        top.refuse(f"must be 1 (NCCL) or 2 (RCCL), got {top.get('version')[:20]!r}", "version")
     node = _NodeSystem()
     for cpu in top.each("cpu"):
         node.cpu(cpu)
     node.finish(top)
+    apart = nodes > 1 or len(node.hosts) > 1
     if nodes > 1 and not node.cards:
         top.refuse("has no network card, so several nodes cannot be joined")
     affordable(nodes * 2 * (len(node.links) + len(node.cards)), f"a cluster of {nodes:,} such nodes")
 
     gpus = len(node.gpus)
-    order = {busid: place for place, (_, busid) in enumerate(sorted((dev, bus) for bus, dev in node.gpus.items()))}
-    graph = empty("nccl", nodes * gpus)
+    order = {place: number for number, place in enumerate(sorted(node.gpus, key=lambda one: (node.gpus[one], one)))}
+    unknown = sorted(_unknown(top))
+    graph = empty("nccl", nodes * gpus, gpus_per_node=gpus, **({"remarks": unknown} if unknown else {}))
     for n in range(nodes):
 
         def name(place: str, n: int = n) -> Node:
@@ -98,7 +114,7 @@ def read_nccl_topology(
                 graph.add_edge(
                     name(a), name(b), latency=latency, bandwidth=gigabytes * 1e9, kind=kind, weight=_WEIGHTS[kind]
                 )
-        for card, (gigabytes, own) in node.cards.items() if nodes > 1 else ():
+        for card, (gigabytes, own) in node.cards.items() if apart else ():
             half = own if own else network_latency / 2
             ends: tuple[Node, Node] = name(card), "fabric"
             for x, y in (ends, ends[::-1]):
@@ -108,18 +124,28 @@ def read_nccl_topology(
 
 @dataclass
 class _NodeSystem:
-    """Devices of one node: GPU numbers by bus, links with GB/s and kind, network cards with GB/s and latency [s]."""
+    """Devices of one node: host and number of GPUs, links with GB/s and kind, network cards with GB/s and latency [s].
 
-    gpus: dict[str, int] = field(default_factory=dict)
+    Names of places on other hosts than the first begin with the number of the host.
+    """
+
+    hosts: list[str] = field(default_factory=list)
+    host: int = 0
+    gpus: dict[str, tuple[int, int]] = field(default_factory=dict)
     links: dict[tuple[str, str], tuple[float, str]] = field(default_factory=dict)
     cards: dict[str, tuple[float, float]] = field(default_factory=dict)
     cpus: list[tuple[str, float]] = field(default_factory=list)
-    nvlinks: list[tuple[str, str, float, Element]] = field(default_factory=list)
+    direct: list[tuple[str, str, float, Element]] = field(default_factory=list)
     places: set[str] = field(default_factory=set)
+    devices: set[str] = field(default_factory=set)
     parent: dict[str, str] = field(default_factory=dict)
 
     def cpu(self, one: Element) -> None:
-        place = f"cpu:{one.get('numaid')}"
+        name = one.attributes.get("host_hash", "")
+        if name not in self.hosts:
+            self.hosts.append(name)
+        self.host = self.hosts.index(name)
+        place = self._place("cpu", one.get("numaid"))
         if any(place == name for name, _ in self.cpus):
             one.refuse(f"{place!r} stands twice", "numaid")
         if len(self.cpus) == MAX_GPUS:
@@ -131,18 +157,24 @@ class _NodeSystem:
             elif child.tag == "nic":
                 self.nic(child, place, _LOCAL)
 
+    def _place(self, kind: str, name: str) -> str:
+        """Return the name of a device of the host that is read."""
+        return f"host:{self.host}/{kind}:{name}" if self.host else f"{kind}:{name}"
+
     def pci(self, one: Element, parent: str) -> None:
-        place = f"pci:{one.get('busid').lower()}"
+        place = self._place("pci", one.get("busid").lower())
         if place in self.places:
             one.refuse(f"{place!r} stands twice", "busid")
         self.places.add(place)
-        width = one.whole("link_width", 0, 64, default=0) if one.attributes.get("link_width") else 0
+        width = one.whole("link_width", -1, 65_535, default=0) if one.attributes.get("link_width") else 0
         speed = (one.attributes.get("link_speed", "").split() or [""])[0].removesuffix(".0")
-        gigabytes = (width or _LANES) * _PCI.get(speed, _PCI_DEFAULT) / 80
+        # A virtual machine does not know the link: 0 or 255 lanes of unknown speed.
+        gigabytes = (width if 0 < width <= _MAX_LANES else _LANES) * _PCI.get(speed, _PCI_DEFAULT) / 80
         before = len(self.gpus) + len(self.cards)
+        parts = list(one.each("gpu"))
         for child in one.children:
             if child.tag == "gpu":
-                self.gpu(child, place)
+                self.gpu(child, place, len(parts))
             elif child.tag == "nic":
                 self.nic(child, place, _LOCAL)
             elif child.tag == "pci":
@@ -151,56 +183,84 @@ class _NodeSystem:
             self.links[place, parent] = gigabytes, "pci"
             self.parent[place] = parent
 
-    def gpu(self, one: Element, place: str) -> None:
-        if place in self.gpus or len(self.gpus) == MAX_GPUS:
-            one.refuse(f"is a second GPU at {place!r}, or more than {MAX_GPUS:,}")
-        self.gpus[place] = one.whole("dev", 0, 1_000_000)
-        each = _nvlink_rate(one.whole("sm", 0, 10_000))
-        for link in one.each("nvlink"):
-            kind = link.attributes.get("tclass", _GPU)
-            target = "nvswitch" if kind == _SWITCH else f"pci:{link.get('target').lower()}"
-            if kind == _CPU:
-                target = "cpu"
-            elif kind != _SWITCH and not kind.startswith(_GPU):
-                link.refuse(f"leads to a device of class {kind[:20]!r}, neither GPU nor switch nor processor", "tclass")
-            self.nvlinks.append((place, target, link.whole("count", 1, 1000) * each, link))
+    def gpu(self, one: Element, place: str, parts: int) -> None:
+        own = place
+        if parts > 1:
+            own = f"{place}/gpu:{one.get('mlopart')}"
+            self.links[own, place] = _LOCAL, "pci"
+        if own in self.gpus or len(self.gpus) == MAX_GPUS:
+            one.refuse(f"is a second GPU at {own!r}, or more than {MAX_GPUS:,}")
+        self.gpus[own] = self.host, one.whole("dev", 0, 1_000_000)
+        if place in self.devices:
+            return
+        self.devices.add(place)
+        each = {"nvlink": _nvlink_rate(one.whole("sm", 0, 10_000)), "xgmi": _xgmi_rate(one.attributes.get("gcn", ""))}
+        for link in one.children:
+            if link.tag == "c2c":
+                gigabytes = link.whole("count", 1, 1000) * link.whole("bw", 1, 10_000_000) / 1000
+                self.direct.append((place, "cpu", gigabytes, link))
+            elif link.tag in each:
+                self.direct.append((place, self._target(link), link.whole("count", 1, 1000) * each[link.tag], link))
+
+    def _target(self, link: Element) -> str:
+        kind = link.attributes.get("tclass", _GPU[0])
+        if kind in (_SWITCH, _CPU):
+            return "nvswitch" if kind == _SWITCH else "cpu"
+        if not kind.startswith(_GPU):
+            link.refuse(f"leads to a device of class {kind[:20]!r}, neither GPU nor switch nor processor", "tclass")
+        return self._place("pci", link.get("target").lower())
 
     def nic(self, one: Element, parent: str, gigabytes: float) -> None:
         for net in one.each("net"):
-            place = f"net:{net.get('name')}:{net.attributes.get('port', '0')}"
+            place = self._place("net", f"{net.get('name')}:{net.attributes.get('port', '0')}")
             if "dev" not in net.attributes or net.whole("dev", -1, 1_000_000) < 0:
                 continue
             if place in self.cards:
                 net.refuse(f"{place!r} stands twice", "name")
-            speed = net.whole("speed", 0, 100_000_000, default=10_000) or 10_000
+            speed = max(net.whole("speed", -1, 100_000_000, default=10_000), 0) or 10_000
             self.cards[place] = speed / 8000, _card_latency(net)
             self.links[place, parent] = gigabytes, "pci"
 
     def finish(self, top: Element) -> None:
-        """Add the links between processors, and the NVLinks of GPUs."""
+        """Add the links between processors of a host, and the direct links of GPUs."""
         if not self.gpus:
-            top.refuse("has no GPUs")
+            top.refuse("has no GPUs: a hint for NCCL (NCCL_TOPO_FILE); NCCL_TOPO_DUMP_FILE=x.xml writes what is read")
         for number, (a, gigabytes) in enumerate(self.cpus):
             for b, other in self.cpus[number + 1 :]:
-                self.links[a, b] = min(gigabytes, other), "sys"
-        total: dict[tuple[str, str], float] = {}
-        for place, target, gigabytes, link in self.nvlinks:
+                if a.rpartition("/")[0] == b.rpartition("/")[0]:
+                    self.links[a, b] = min(gigabytes, other), "sys"
+        total: dict[tuple[str, str], tuple[float, str]] = {}
+        for place, target, gigabytes, link in self.direct:
             if target == "cpu":
                 target = self._processor_of(place)
-            elif target != "nvswitch" and target not in self.gpus:
-                link.refuse(f"there is no GPU at {target.removeprefix('pci:')[:40]!r}", "target")
+            elif target != "nvswitch" and target not in self.devices:
+                link.refuse(f"there is no GPU at {target.rpartition('pci:')[2][:40]!r}", "target")
             if target == place:
                 link.refuse("leads from a GPU to itself", "target")
-            total[place, target] = total.get((place, target), 0.0) + gigabytes
-        for (place, target), gigabytes in total.items():
-            # A link between two GPUs stands at both of them.
+            total[place, target] = total.get((place, target), (0.0, ""))[0] + gigabytes, link.tag
+        for (place, target), (gigabytes, kind) in total.items():
+            # A link between two GPUs stands at both of them; one to the processor may stand for a slower one over PCI.
             if (target, place) not in self.links:
-                self.links[place, target] = max(gigabytes, total.get((target, place), 0.0)), "nvlink"
+                other = total.get((target, place), (0.0, ""))[0]
+                self.links[place, target] = max(gigabytes, other), kind
 
     def _processor_of(self, place: str) -> str:
         while place in self.parent:
             place = self.parent[place]
         return place
+
+
+def _unknown(one: Element) -> set[str]:
+    """Return remarks on the kinds of elements in an element that are passed over."""
+    known = _KNOWN.get(one.tag, ())
+    said = "is not known and passed over: figures have nothing of what it joins"
+    found = {f"<{child.tag[:40]}> in <{one.tag}> {said}" for child in one.children if child.tag not in known}
+    return found.union(*(_unknown(child) for child in one.children if child.tag in known))
+
+
+def _xgmi_rate(architecture: str) -> float:
+    short = architecture.removeprefix("gfx")
+    return next((gigabytes for start, gigabytes in _XGMI.items() if short.startswith(start)), _XGMI_DEFAULT)
 
 
 def _nvlink_rate(capability: int) -> float:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from simnet.base.errors import InputError, shorten_text, suggest_names
 from simnet.base.reading import read_text
 from simnet.topologies.graphs import Node, check_graph, label
+from simnet.topologies.routes import Routes
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -23,7 +24,8 @@ def read_nodelink(path: str | Path) -> nx.DiGraph[Node]:
 
     Nodes are hosts (whole numbers 0 .. P-1) and switches (strings), links carry ``latency`` [s] and ``bandwidth``
     [byte/s]; other attributes are kept. Links stand under ``"edges"`` or ``"links"``. Each link of an undirected graph
-    becomes one in each direction. Raises InputError if the file is not JSON of this form, or no topology.
+    becomes one in each direction. Hosts pass on messages with ``hosts_forward``, or if there are no switches and one
+    does not reach another otherwise. Raises InputError if the file is not JSON of this form, or no topology.
 
     Examples
     --------
@@ -84,6 +86,12 @@ def read_nodelink(path: str | Path) -> nx.DiGraph[Node]:
     except ValueError as error:
         raise InputError(str(error), file=file) from None
     graph.graph.setdefault("hosts", hosts)
+    gap = None if "hosts_forward" in graph.graph else Routes(graph).gap()
+    if gap is not None and len(graph) == hosts:
+        graph.graph |= {"hosts_forward": True, "remarks": ["hosts pass on messages, as the graph has no switches"]}
+    elif gap is not None and nx.has_path(graph, *gap):
+        rule = "hosts pass on nothing unless the graph has hosts_forward"
+        refuse(f"there is no route from host {gap[0]} to host {gap[1]}: {rule}")
     return graph
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from simnet import sparsifier_models, topologies
 from simnet.base import plugins
 from simnet.base.errors import InputError, suggest_names
-from simnet.interchange.kinds import FORMATS, kind_of, read_network
+from simnet.interchange.kinds import FORMATS, WITHOUT_LATENCIES, kind_of, read_network
 from simnet.policies import Candidate
 from simnet.scenario.choice_text import choice_words, read_choice, refuse_bare_option, split_choices
 from simnet.scenario.finding import find, shipped
@@ -124,8 +124,8 @@ def read_network_text(text: str, folder: Path) -> dict[str, Any]:
     return {"topology": {kind: {**named[kind], **options}} if kind in named else {name: options}}
 
 
-def network_taken_for(text: str, folder: Path | None = None) -> str:
-    """Return text on how a network text is interpreted, with the number of hosts of a file.
+def network_taken_for(text: str, folder: Path | None = None, hosts: int | None = None) -> str:
+    """Return text on how a network text is interpreted, with the number of `hosts` of a file, by default read from it.
 
     Examples
     --------
@@ -137,9 +137,11 @@ def network_taken_for(text: str, folder: Path | None = None) -> str:
         return f"the network of the scenario {Path(name).stem}"
     if kind != "file":
         return f"the {kind} {name if Path(name).suffix == '' else Path(name).name}"
-    latency = 0.0 if "latency" in options else None
-    read = read_network(name, options.get("format"), nodes=options.get("nodes"), latency=latency)
-    return f"read as {FORMATS[str(read.kind)]}, {read.graph.graph['hosts']:,} hosts"
+    found: Any = options.get("format") or kind_of(name)
+    if hosts is None:
+        latency = 0.0 if found in WITHOUT_LATENCIES else None
+        hosts = read_network(name, found, nodes=options.get("nodes"), latency=latency).graph.graph["hosts"]
+    return f"read as {FORMATS[str(found)]}, {hosts:,} hosts"
 
 
 def _recognised(text: str, folder: Path) -> tuple[str, str, dict[str, Any]]:

@@ -100,7 +100,10 @@ def link_key(kind: str, given: Mapping[str, object], quantity: str, option: str)
     `given` are its parameters. InputError, of `option`: links that a file has, or a value for each link.
     """
     way = f"network.topology.{kind}"
-    if kind in ("file", "platform"):
+    if kind == "file":
+        # Where a file has none, as of NCCL; of others, reading says that they have.
+        return f"{way}.{quantity}"
+    if kind == "platform":
         raise InputError(f"is that of {way}, which says itself what its links are", file=option)
     name = worker_link(kind).get(quantity)
     if name is None:

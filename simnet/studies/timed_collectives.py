@@ -20,12 +20,13 @@ from simnet.interchange import kind_of, read_schedule, write_messages
 from simnet.report.columns import Fields
 from simnet.report.summary import Column, Summary, interval_text, percent
 from simnet.scenario import Scenario, load
-from simnet.scenario.choice_text import read_choice
+from simnet.scenario.choice_text import choice_words, read_choice
 from simnet.scenario.marked_fields import overrides_of
 from simnet.scenario.named_choices import network_taken_for, read_network_text
 from simnet.scenario.settings import worker_link
 from simnet.schedule import Schedule
 from simnet.studies import timing
+from simnet.studies.channels import card_users, cards_used, channel_orders, in_channels
 from simnet.studies.sweeping.grid import axis
 
 if TYPE_CHECKING:
@@ -156,18 +157,21 @@ class ScenarioTimer(NamedTuple):
         """Return the timing of a schedule."""
         return timing.time_schedule(self.scenario, schedule, self.start, messages=messages)
 
-    def words(self) -> str:
-        """Return text that describes the network."""
+    def words(self, timed: timing.Timed) -> str:
+        """Return text that describes the network, and how many of its network cards are used."""
         text = self.given.get("network")
         if text is None:
             return f"a {self.scenario.config.network.topology.choice[0].replace('_', ' ')}"
-        taken = network_taken_for(str(text))
-        return f"{Path(str(text)).name}, {taken}" if taken.startswith("read as") else taken
+        taken = network_taken_for(str(text), hosts=timed.network.routes.n_hosts)
+        name, *_ = choice_words(str(text))
+        said = f"{Path(name).name}, {taken}" if taken.startswith("read as") else taken
+        return ", ".join(filter(None, [said, cards_used(timed)]))
 
-    def assumed(self) -> list[str]:
-        """Return texts on the network defaults that the user did not give."""
+    def assumed(self, timed: timing.Timed) -> list[str]:
+        """Return texts on the network defaults that the user did not give, and on how its file was read."""
         given, network = self.given, self.scenario.config.network
         said = [] if given.get("workers") is not None else [f"{self.scenario.config.workers} workers"]
+        said += timed.network.graph.graph.get("remarks", [])
         kind, part = network.topology.choice
         said += [kind] if given.get("network") is None else []
         links = worker_link(kind) if kind in topologies.names() else {}
@@ -281,19 +285,26 @@ def _predict_collective(
 def _simulate_collective(
     asked: CollectiveAsked, clock: ScenarioTimer, sizes: Sequence[float], unsaid: Sequence[str]
 ) -> Summary:
-    workers, rows = clock.scenario.config.workers, []
+    workers, rows, found = clock.scenario.config.workers, [], asked.found()
+    network = timing.network_at_start(clock.scenario)[0]
+    # NCCL has a ring for each card; other algorithms are as they are named.
+    channels = len(card_users(network)) if found.algorithm == "ring" else 1
+    options = {"channels": max(channels, 1), **asked.options}
+    channels = options.pop("channels")
+    plain = asked._replace(options=options)
+    orders = channel_orders(network, channels, workers) if channels != 1 else []
     for nbytes in track_progress(sizes):
-        timed = clock.time(asked.schedule(workers, nbytes))
+        schedule = plain.schedule(workers, nbytes / max(len(orders), 1))
+        timed = clock.time(in_channels(schedule, orders) if orders else schedule)
         row = {"size_B": nbytes, **timing.timing_row(timed)}
         rows.append(row | _bandwidths(asked, workers, nbytes, row["time_s"]))
-    found = asked.found()
-    by = f"simulated on {clock.words()}"
+    by = f"{f'in {channels} channels, ' if orders else ''}simulated on {clock.words(timed)}"
     return Summary(
         answer=_answer(asked, workers, rows, by),
         columns=(Column("size_B", "size"), _TIME, *_BANDWIDTHS, *_BEHIND),
         rows=rows,
         evidence=_evidence(rows),
-        assumed=", ".join([*([f"by {found.name}"] if asked.algorithm is None else []), *unsaid, *clock.assumed()]),
+        assumed=", ".join([*([f"by {found.name}"] if asked.algorithm is None else []), *unsaid, *clock.assumed(timed)]),
         depends_on=_bound(rows[-1]),
         next=_more_sizes(rows),
         details={"answered_by": "simulation", "collective": found.name, **timing.timing_setup(timed)},
@@ -323,11 +334,11 @@ def _time_schedules(
     each = Column("size_B", "size") if sizes else Column("schedule", "schedule", "text")
     several = f" to {_time(last)}" if len(rows) > 1 else ""
     return Summary(
-        answer=f"{name}: {_time(first)}{several}, {schedule.n_ranks:,} ranks simulated on {clock.words()}.",
+        answer=f"{name}: {_time(first)}{several}, {schedule.n_ranks:,} ranks simulated on {clock.words(timed)}.",
         columns=(each, _TIME, *_BEHIND, Column("bytes_B", "all send", priority=6)),
         rows=rows,
         evidence=_evidence(rows),
-        assumed=", ".join(clock.assumed()),
+        assumed=", ".join(clock.assumed(timed)),
         depends_on=_bound(last),
         next="--out messages.csv   when each message goes" if len(rows) == 1 else "",
         details={"answered_by": "simulation", **timing.timing_setup(timed)},

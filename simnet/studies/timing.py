@@ -50,13 +50,19 @@ class Bound(NamedTuple):
     nbytes: float
 
 
-def time_schedule(scenario: Scenario, schedule: Schedule, start: float = 0.0, *, messages: bool = False) -> Timed:
-    """Time a schedule on the network of a scenario; rank r is on the host of worker r."""
+def network_at_start(scenario: Scenario) -> tuple[Network, list[int]]:
+    """Return the network of a scenario in its first iteration, and the host of each worker."""
     # Whose network is of a family or in a file does not wait for all that a scenario may hold.
     from simnet.studies.exporting import network_of, stage_at
 
     stages = network_of(scenario)
-    network, hosts = stages.networks[stage_at(stages, 0)][1], stages.placement[: schedule.n_ranks]
+    return stages.networks[stage_at(stages, 0)][1], stages.placement
+
+
+def time_schedule(scenario: Scenario, schedule: Schedule, start: float = 0.0, *, messages: bool = False) -> Timed:
+    """Time a schedule on the network of a scenario; rank r is on the host of worker r."""
+    network, hosts = network_at_start(scenario)
+    hosts = hosts[: schedule.n_ranks]
     if schedule.n_ranks > len(hosts):
         raise InputError(
             f"the schedule has {schedule.n_ranks:,} ranks, but the network has places for {len(hosts):,}; "

@@ -1,0 +1,76 @@
+"""NCCL's channels: a collective several times at once, each with a share of the vector and another network card."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from simnet.base.arrays import Ranks
+from simnet.base.errors import InputError
+from simnet.schedule import Round, Schedule
+
+if TYPE_CHECKING:
+    from simnet.network import Network
+    from simnet.studies.timing import Timed
+
+MAX_CHANNELS = 64
+"""The most channels of a collective; NCCL has as many."""
+
+
+def card_users(network: Network) -> list[int]:
+    """Return a GPU of the first node for each card that its GPUs send over; empty but for several nodes of NCCL."""
+    routes, each = network.routes, int(network.graph.graph.get("gpus_per_node", 0))
+    if not each or each >= routes.n_hosts:
+        return []
+    found: dict[int, int] = {}
+    for gpu in range(each):
+        for link in _cards_on(network, routes.route(gpu, each))[:1]:
+            found.setdefault(link, gpu)
+    return list(found.values())
+
+
+def channel_orders(network: Network, channels: object, ranks: int) -> list[Ranks]:
+    """Return the order of ranks in each channel: the last one of a node sends over another card than in the others.
+
+    Raises InputError if `channels` is no number of channels, or the network has no nodes with GPUs.
+    """
+    if type(channels) is not int or not 1 <= channels <= MAX_CHANNELS:
+        raise InputError(f"channels must be a whole number in 1..{MAX_CHANNELS}, got {channels!r:.40}")
+    each = int(network.graph.graph.get("gpus_per_node", 0))
+    if not each:
+        raise InputError("channels go over the cards of an NCCL topology, which this network is not")
+    last = card_users(network) or range(each)
+    local = [(last[number % len(last)] + 1 + np.arange(each)) % each for number in range(channels)]
+    flat = [(np.arange(0, ranks, each)[:, None] + one).ravel() for one in local]
+    return [one[one < ranks] for one in flat]
+
+
+def in_channels(share: Schedule, orders: Sequence[Ranks]) -> Schedule:
+    """Return the schedule of one channel in all orders of ranks at once."""
+    made: dict[int, Round] = {}
+    for one in share.rounds:
+        if id(one) not in made:
+            src, dst = (np.concatenate([order[side] for order in orders]) for side in (one.src, one.dst))
+            made[id(one)] = Round(src, dst, np.tile(one.nbytes, len(orders)), one.compute, one.phase)
+    return Schedule(share.n_ranks, [made[id(one)] for one in share.rounds])
+
+
+def cards_used(timed: Timed) -> str:
+    """Return text on how many of the network cards a schedule sends over; empty without cards, or if it uses none."""
+    graph, routes = timed.network.graph, timed.network.routes
+    if graph.graph.get("name") != "nccl" or not graph.has_node("fabric"):
+        return ""
+    pairs = {pair for one in timed.schedule.rounds for pair in zip(one.src.tolist(), one.dst.tolist(), strict=True)}
+    used = {
+        card
+        for src, dst in pairs
+        for card in _cards_on(timed.network, routes.route(timed.hosts[src], timed.hosts[dst]))
+    }
+    return f"over {len(used):,} of {graph.in_degree('fabric'):,} network cards" if used else ""
+
+
+def _cards_on(network: Network, route: Sequence[int]) -> list[int]:
+    """Return the links of a route that lead from a card to the fabric."""
+    return [link for link in route if network.routes.links[link][1] == "fabric"]
