@@ -106,7 +106,7 @@ def made_up():
         ("part", "update", None, "low", None, None, 1.0),
         ("part", "update", None, "high", None, None, 1.5),
     ]
-    return pd.DataFrame(rows, columns=intervals.ERROR_COLUMNS)
+    return [dict(zip(intervals.ERROR_COLUMNS, map(str, row), strict=True)) for row in rows]
 
 
 def test_calls_are_off_by_what_is_known_of_their_stack(monkeypatch):

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Ranks: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
+
+Columns: TypeAlias = "Mapping[str, NDArray[Any]] | pd.DataFrame"
+"""Columns of a table by name, all of one length."""
 
 Adds: TypeAlias = Callable[[NDArray[np.float32]], None]
 """Adds fresh gradients in place to rows, float32 of shape (P, n)."""
@@ -28,6 +34,29 @@ def percentiles(values: Floats) -> list[float]:
     [2.0, 9.0, 9.0]
     """
     return [float(one) for one in np.percentile(values, PERCENTS, method="inverted_cdf")]
+
+
+_DIGITS = 12
+# 10**22 is the largest power of ten that a float holds exactly.
+_EXACT_POWER = 22
+
+
+def significant(values: ArrayLike) -> NDArray[np.float64]:
+    """Return values rounded to twelve significant digits, and to multiples of 1e-22.
+
+    Examples
+    --------
+    >>> significant([0.1 + 0.2, 123456789012.87, 0.0]).tolist()
+    [0.3, 123456789013.0, 0.0]
+    """
+    given = np.asarray(values, dtype=np.float64)
+    finite = np.isfinite(given) & (given != 0)
+    magnitude = np.floor(np.log10(np.abs(np.where(finite, given, 1.0))))
+    power = np.clip(_DIGITS - 1 - magnitude, -300, _EXACT_POWER)
+    # Both divisions are by exact powers of ten, hence correctly rounded.
+    small, large = 10.0 ** np.maximum(power, 0), 10.0 ** np.maximum(-power, 0)
+    with np.errstate(invalid="ignore"):
+        return np.where(finite, np.rint(given * small / large) / small * large, given)
 
 
 def unique_places(numbers: Ranks, below: int) -> tuple[Ranks, Ranks]:

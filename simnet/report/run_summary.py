@@ -15,9 +15,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from simnet.base.arrays import PERCENTS, Floats, percentiles
+from simnet.base.arrays import PERCENTS, Floats, percentiles, significant
 from simnet.cost_models.costs.computing import SampleCount
 from simnet.network import STACKS
 from simnet.report import learning
@@ -45,10 +45,6 @@ MEANS = (
 MAX_SWITCHES = 50
 """Maximum number of changes of choice that the summary lists per policy; the count includes all."""
 
-_DIGITS = 12
-# 10**22 is the largest power of ten that a float holds exactly.
-_EXACT_POWER = 22
-
 
 RunSummary: TypeAlias = Fields
 """What ``summary.json`` holds; ``simnet/data/columns.csv`` explains each value.
@@ -57,24 +53,6 @@ Times, bytes, breakdown and the interval of the time to select include explorati
 Densities, `spread` and `means` are of the iterations from `steady_from` on. `unsettled` says why a policy has no steady
 part, by `simnet.training.job.steady`. Keys of what was not asked for, such as `learning` or `spent`, are missing.
 """
-
-
-def significant(values: ArrayLike) -> NDArray[np.float64]:
-    """Return values rounded to twelve significant digits, and to multiples of 1e-22.
-
-    Examples
-    --------
-    >>> significant([0.1 + 0.2, 123456789012.87, 0.0]).tolist()
-    [0.3, 123456789013.0, 0.0]
-    """
-    given = np.asarray(values, dtype=np.float64)
-    finite = np.isfinite(given) & (given != 0)
-    magnitude = np.floor(np.log10(np.abs(np.where(finite, given, 1.0))))
-    power = np.clip(_DIGITS - 1 - magnitude, -300, _EXACT_POWER)
-    # Both divisions are by exact powers of ten, hence correctly rounded.
-    small, large = 10.0 ** np.maximum(power, 0), 10.0 ** np.maximum(-power, 0)
-    with np.errstate(invalid="ignore"):
-        return np.where(finite, np.rint(given * small / large) / small * large, given)
 
 
 def plain(value: Any) -> Any:

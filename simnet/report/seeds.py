@@ -26,12 +26,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from simnet.base.arrays import significant
 from simnet.base.spreadsheets import guard_table
 from simnet.base.writing import write_files
-from simnet.report import learning, paired, wording
+from simnet.report import learning, paired, paired_table, wording
 from simnet.report.columns import Fields
 from simnet.report.results import LOCK, parquet, picture_files
-from simnet.report.run_summary import PHASES, RunSummary, plain, significant, winner_among
+from simnet.report.run_summary import PHASES, RunSummary, plain, winner_among
 from simnet.report.summary import Row, interval_text, percent
 
 _NO_FLOATS = ("seed", "policy", "iterations", "total_bytes_sent_B", "unsettled", "choice", "switch_count")
@@ -83,7 +84,7 @@ def by_seed(summaries: Mapping[int, RunSummary]) -> pd.DataFrame:
 
 def policies_over_seeds(table: pd.DataFrame, bound: str | None = None) -> pd.DataFrame:
     """Return a row per policy: times compared over seeds, and means over seeds of other columns."""
-    found = paired.comparison(table, [], "simulated_s", bound=bound)
+    found = paired_table.comparison(table, [], "simulated_s", bound=bound)
     if "time_to_target_s" in table:
         found = found.merge(times_to_target(table, [], bound=bound), on="policy")
     found["unsettled_with"] = [int((one != "").sum()) for one in _seed_column(table, "unsettled", found)]
@@ -110,7 +111,7 @@ def times_to_target(
     times = table.drop(columns=list(paired.START_COLUMNS), errors="ignore").assign(
         time_to_target_s=table["time_to_target_s"].where(groups.transform("count") == groups.transform("size"))
     )
-    found = paired.comparison(times, by, "time_to_target_s", policy=policy, bound=bound)
+    found = paired_table.comparison(times, by, "time_to_target_s", policy=policy, bound=bound)
     return found.merge(groups.count().rename("reached_with").reset_index(), on=[*by, policy])
 
 

@@ -283,7 +283,7 @@ def predict_job(scenario: Scenario, policies: Sequence[str] | None = None) -> Jo
         among = run.policies[policy].candidates
         steady[policy] = steady_part(result.iterations)
         totals[policy] = total_of(policy, result.iterations, run.job, messages_of(run, among), among)
-        met.append(result.iterations[["latency_s", "bandwidth_Bps"]])
+        met.append(result.iterations)
         varies, wider = _computes_within(scenario, spread_of(run.job)), 1.0
         if run.job.strategy is not None and run.job.strategy.steps > 1:
             # No such round was measured: what calls were off by is all that is known, and that of few sets.
@@ -291,7 +291,7 @@ def predict_job(scenario: Scenario, policies: Sequence[str] | None = None) -> Jo
         own = _with_intervals(parts, varies, name_of(run.job.network(0).stack), share, wider)
         changes = parts[["latency_s", "bandwidth_Bps"]].nunique().max() > 1
         found.append((_with_other_times(own) if changes else own).assign(policy=policy))
-    evidence = evidence_of_job(run.job, pd.concat(met))
+    evidence = evidence_of_job(run.job, met)
     return JobPrediction(scenario, run, pd.concat(found, ignore_index=True), steady, totals, evidence)
 
 

@@ -10,15 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from simnet import sparsifier_models
-from simnet.base.arrays import Floats
+from simnet.base.arrays import Columns, Floats, significant
 from simnet.base.units import finite
-from simnet.cost_models.calibration.software import CalibratedSoftware
 from simnet.cost_models.evidence.chances import Chances, ErrorPart, chances, in_job
 from simnet.cost_models.evidence.conditions import NEVER_COMPARED, Evidence, evidence_of
 from simnet.cost_models.evidence.intervals import GIVEN, factor_in_job, interval, kind_of_stack
@@ -27,7 +25,6 @@ from simnet.network.start_spread import MOST_MESSAGES, StartSpread, offsets_of_s
 from simnet.policies import Candidate, Fixed
 from simnet.report.columns import Fields
 from simnet.report.paired import NEAR, NO_RANGES, StartRanges
-from simnet.report.run_summary import significant
 from simnet.scenario import Run, Scenario
 from simnet.strategies import options as strategy_options
 from simnet.strategies import strategy
@@ -36,6 +33,9 @@ from simnet.training.job.local_steps import start_strategy
 from simnet.training.job.loop import JobLoop
 from simnet.training.job.record import JobRecord, PolicyResult
 from simnet.training.job.steady import steady_part
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _ENTRIES = 64
 
@@ -106,7 +106,7 @@ def computing_factors(scenario: Scenario) -> tuple[float, float]:
 
 def total_of(
     name: str,
-    iterations: pd.DataFrame,
+    iterations: Columns,
     job: Job,
     counts: Mapping[str, float],
     among: Iterable[Candidate],
@@ -114,24 +114,15 @@ def total_of(
 ) -> JobTotal:
     """Return the total time of a policy, exploration included; sampled iterations count ``stands_for`` times."""
     low, high = ("select_low_s", "select_high_s") if "select_low_s" in iterations else ("select_s", "select_s")
-    beside = iterations["iteration_s"] - iterations["compute_s"] - iterations["select_s"]
-    parts = pd.DataFrame(
-        {
-            "communicate": beside.clip(lower=0.0),
-            "select": iterations["select_s"],
-            "select_low": iterations[low],
-            "select_high": iterations[high],
-            "messages": iterations["choice"].map(counts).astype(float),
-            "compute": iterations["compute_s"],
-        }
-    ).astype(float)
-    if "stands_for" in iterations:
-        parts = parts.mul(iterations["stands_for"], axis=0)
-    compute = math.fsum(parts.pop("compute"))
+    names = ("iteration_s", "compute_s", "select_s", low, high)
+    seconds, compute, *select = (np.asarray(iterations[one], dtype=np.float64) for one in names)
+    choices, times = np.asarray(iterations["choice"]), _stands_for(iterations)
+    messages = np.array([counts[one] for one in choices])
+    parts = np.array([np.maximum(seconds - compute - select[0], 0.0), *select, messages]) * times
     alike = {one.label: off_alike(one) for one in among}
-    sums = parts.groupby(iterations["choice"].map(alike)).sum()
-    spent = {str(exchange): Spent(*row) for exchange, row in zip(sums.index, sums.to_numpy().tolist(), strict=True)}
-    return JobTotal(name, compute, spent, name_of(job.network(0).stack), left_open)
+    exchanges = np.array([alike[one] for one in choices], dtype=object)
+    spent = {one: Spent(*map(math.fsum, parts[:, exchanges == one])) for one in sorted({*exchanges})}
+    return JobTotal(name, math.fsum(compute * times), spent, name_of(job.network(0).stack), left_open)
 
 
 def rivals(run: Run, results: Mapping[str, PolicyResult]) -> dict[str, pd.DataFrame]:
@@ -161,19 +152,23 @@ def judgement(loaded: Scenario, run: Run, iterations: Mapping[str, pd.DataFrame]
             "chance_to_be_fastest": chance,
             "regret_of_job": finite(regret),
         }
-    return rows, evidence_of_job(job, pd.concat(list(iterations.values())))
+    return rows, evidence_of_job(job, iterations.values())
 
 
-def evidence_of_job(job: Job, iterations: pd.DataFrame) -> Evidence:
-    """Return the evidence level for a job's time, from its stack, workers and links."""
-    met = (iterations["latency_s"], iterations["bandwidth_Bps"])
-    latency, bandwidth = ((float(one.min()), float(one.max())) for one in met)
+def evidence_of_job(job: Job, iterations: Iterable[Columns]) -> Evidence:
+    """Return the evidence level for a job's time, from its stack, its workers, and the links of its iterations."""
+    met = [np.array([one["latency_s"], one["bandwidth_Bps"]]) for one in iterations]
+    links = np.concatenate(met, axis=1)
+    latency, bandwidth = zip(links.min(axis=1).tolist(), links.max(axis=1).tolist(), strict=True)
     per_node = 1 if job.placement is None else int(np.bincount(list(job.placement)).max())
     rounds = "" if job.strategy is None or job.strategy.steps == 1 else job.strategy.name
     network = job.network(0)
     found = evidence_of(name_of(network.stack), latency, bandwidth, job.source.workers, per_node, rounds)
-    if not isinstance(network.software, CalibratedSoftware):
+    if network.software is None:
         return found
+    from simnet.cost_models.calibration.software import CalibratedSoftware
+
+    assert isinstance(network.software, CalibratedSoftware)
     return Evidence("extrapolated", f"collectives by the cost model of {network.software.file}; {found.because}")
 
 
@@ -218,7 +213,7 @@ def ranges_of(built: Run, results: Mapping[str, PolicyResult]) -> Callable[[Iter
     return found
 
 
-def job_start_ranges(built: Run, frames: Mapping[str, pd.DataFrame], exchanges: Iterable[Candidate]) -> StartRanges:
+def job_start_ranges(built: Run, frames: Mapping[str, Columns], exchanges: Iterable[Candidate]) -> StartRanges:
     """Return how much the times of a job's leading policies vary with start times; empty if irrelevant.
 
     Rows of `frames` may represent several iterations, as in `simnet.studies.choosing.forecast.JobForecast`.
@@ -228,7 +223,7 @@ def job_start_ranges(built: Run, frames: Mapping[str, pd.DataFrame], exchanges: 
     if varies or not job.network(0).stack.has_software:
         return NO_RANGES
     courses = {
-        name: (one["iteration_s"].to_numpy(dtype=np.float64), one["choice"].tolist(), _weights(one))
+        name: (np.asarray(one["iteration_s"], dtype=np.float64), one["choice"].tolist(), _stands_for(one))
         for name, one in frames.items()
     }
     constant = _constant_compute(job)
@@ -255,8 +250,11 @@ def job_start_ranges(built: Run, frames: Mapping[str, pd.DataFrame], exchanges: 
     return StartRanges(offsets, not_sampled)
 
 
-def _weights(frame: pd.DataFrame) -> Floats:
-    return frame["stands_for"].to_numpy(dtype=np.float64) if "stands_for" in frame else np.ones(len(frame))
+def _stands_for(columns: Columns) -> Floats:
+    """Return how many iterations each row represents: 1 outside samples."""
+    if "stands_for" in columns:
+        return np.asarray(columns["stands_for"], dtype=np.float64)
+    return np.ones(len(columns["iteration_s"]))
 
 
 def _constant_compute(job: Job) -> float:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from simnet.base import writing
+from simnet.base.arrays import significant
 from simnet.base.atomic_replace import finish_replacement, replace_files
 from simnet.base.errors import SimnetError
 from simnet.base.rng import stream
@@ -28,7 +29,7 @@ from simnet.report import cost_summary, run_setup, seeds
 from simnet.report.columns import Fields
 from simnet.report.results import PAGE, RUN, SEEDS, prepare_folder, write_run
 from simnet.report.run_setup import calibration_summary
-from simnet.report.run_summary import RunFacts, RunSummary, significant
+from simnet.report.run_summary import RunFacts, RunSummary
 from simnet.scenario import Run, Scenario
 from simnet.scenario.resolve import candidate
 from simnet.scenario.runner import request

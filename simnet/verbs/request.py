@@ -13,6 +13,7 @@ from typing import ParamSpec, Protocol, TypeAlias, TypeVar
 from simnet.base import plugins
 from simnet.base.errors import InputError
 from simnet.base.threads import one_thread
+from simnet.scenario.finding import find
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -70,6 +71,8 @@ def verb(function: Callable[P, R]) -> Callable[P, R]:
 def scenario_path(scenario: ScenarioSource) -> Iterator[str | Path]:
     """Yield the path or name of a scenario; a loaded scenario is written to a temporary file."""
     if isinstance(scenario, str | Path):
+        # Whether there is one is known before all that a scenario may hold is loaded.
+        find(scenario)
         yield scenario
         return
     with TemporaryDirectory() as folder:

@@ -143,12 +143,12 @@ def _one_run(
     source: Source, seeds: int, on: str | None, jobs: int | None, out: str | Path | None, *, force: bool
 ) -> RunAnswer:
     """Run the policies of a scenario with one or several seeds, and write the results folder."""
-    from simnet.scenario.runner import request
-    from simnet.studies import runs
-
     if on is not None and on.startswith("slurm"):
         raise InputError("is for the cells of a --grid; a single run takes processes:N or dask:", file=f"--on {on}")
     loaded = replace(source.load(), elsewhere=on is not None and on.startswith("dask:"))
+    from simnet.scenario.runner import request
+    from simnet.studies import runs
+
     asked = request(loaded, "run", *([seeds] if seeds > 1 else []))
     report = loaded.config.output.report and out is not None
     how = jobs, on, force, out is not None

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
 from simnet.base.rng import stream
+from simnet.base.student_t import student_quantile
 from simnet.base.units import determined
 from simnet.cost_models.costs.devices import IntervalEnd
 from simnet.cost_models.evidence import intervals
@@ -168,8 +169,6 @@ def _by_gradients(spread: tuple[float, float], name: str) -> Floats | float:
 
 def _at_least(won: Floats, picked: Sequence[NDArray[np.intp]]) -> Floats:
     """Return lower confidence bounds of win probabilities, (choices,), as sites are a sample."""
-    from scipy.special import stdtrit
-
     variance, fewest = np.zeros(len(won)), 0
     for sites in picked:
         counts = np.bincount(sites)
@@ -179,7 +178,7 @@ def _at_least(won: Floats, picked: Sequence[NDArray[np.intp]]) -> Floats:
             fewest = min(fewest or len(counts), len(counts))
     if not fewest:
         return np.asarray(won.mean(axis=1))
-    half = float(stdtrit(fewest - 1, CONFIDENCE)) * np.sqrt(variance)
+    half = student_quantile(fewest - 1, CONFIDENCE) * np.sqrt(variance)
     bounds: Floats = np.maximum(won.mean(axis=1) - half, 0.0)
     return bounds
 

@@ -11,24 +11,19 @@ corrects them (`corrected`); ``residuals.csv`` has the errors there.
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib.resources import files
 from statistics import NormalDist
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from simnet.base.arrays import Floats
 from simnet.base.reading import read_shipped_rows
+from simnet.base.student_t import student_quantile
 from simnet.cost_models.costs.devices import IntervalEnd
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 Basis: TypeAlias = Literal["sizes", "ranks", "beyond", "collectives"]
 """The basis of a prediction: the curve itself, fewer and more ranks, ranks on one side alone, other collectives."""
@@ -256,9 +251,7 @@ def factor_for_another(sites: int) -> float:
     It is ``t sqrt(1 + 1/sites) / z`` by the 95 % quantiles of Student's and the normal distribution; 1 for one
     site.
     """
-    from scipy.special import stdtrit
-
-    return 1.0 if sites < 2 else float(stdtrit(sites - 1, 0.95)) * math.sqrt(1 + 1 / sites) / SCORE_95
+    return 1.0 if sites < 2 else student_quantile(sites - 1, 0.95) * math.sqrt(1 + 1 / sites) / SCORE_95
 
 
 @cache
@@ -291,24 +284,20 @@ ERROR_COLUMNS = ("kind", "name", "workers_per_device", "end", "message_s", "shar
 
 
 @cache
-def iteration_errors() -> pd.DataFrame:
-    """Return the shipped table of error bounds, with `ERROR_COLUMNS`; each bound holds 95 % of what was measured.
+def iteration_errors() -> list[dict[str, str]]:
+    """Return the rows of the shipped error bounds, by `ERROR_COLUMNS`; each bound holds 95 % of what was measured.
 
     Rows of ``links`` say how far a call takes less (``low``) or longer (``high``): seconds a message and a share of the
     call, by stack and by the workers that take turns on a processor. Rows of ``part`` are factors by which computing,
     selecting, merging and updating differ in a job from a process by itself. ``python benchmarks/measured_jobs.py
     FOLDER errors`` makes it.
     """
-    import pandas as pd
-
-    path = files("simnet.cost_models.calibration.measured") / "jobs" / "errors.csv"
-    return pd.read_csv(io.StringIO(path.read_text(encoding="utf-8")))
+    return read_shipped_rows("cost_models/calibration/measured/jobs/errors.csv")
 
 
 def measured_stacks() -> list[str]:
     """Return the transport stacks whose calls were measured in jobs."""
-    rows = iteration_errors()
-    return sorted(rows.loc[rows["kind"] == "links", "name"].unique())
+    return sorted({row["name"] for row in iteration_errors() if row["kind"] == "links"})
 
 
 def off_of_calls(end: IntervalEnd, stack: str, workers_per_device: int, messages: Floats, seconds: Floats) -> Floats:
@@ -316,12 +305,13 @@ def off_of_calls(end: IntervalEnd, stack: str, workers_per_device: int, messages
 
     `workers_per_device` take turns on a processor; `messages` are those of a worker in all calls, which take `seconds`.
     """
-    rows = iteration_errors()[(iteration_errors()["kind"] == "links") & (iteration_errors()["end"] == end)]
-    known = rows["name"] == stack
+    rows = [row for row in iteration_errors() if (row["kind"], row["end"]) == ("links", end)]
+    rows = [row for row in rows if row["name"] == stack] or rows
     found = []
-    for _, own in rows[known if known.any() else rows["name"].notna()].groupby("name"):
-        at, *bounds = (own[name].to_numpy() for name in ("workers_per_device", "message_s", "share", "most"))
-        message, share, most = (float(np.interp(workers_per_device, at, one)) for one in bounds)
+    for name in {row["name"] for row in rows}:
+        own = [[float(row[column]) for column in ERROR_COLUMNS[4:]] for row in rows if row["name"] == name]
+        at = [float(row["workers_per_device"]) for row in rows if row["name"] == name]
+        message, share, most = (np.interp(workers_per_device, at, one) for one in zip(*own, strict=True))
         found.append(np.minimum(message * messages + share * seconds, abs(most - 1) * seconds))
     off: Floats = np.max(found, axis=0)
     return off
@@ -329,6 +319,6 @@ def off_of_calls(end: IntervalEnd, stack: str, workers_per_device: int, messages
 
 def factor_in_job(end: IntervalEnd, part: PartOfIteration) -> float:
     """Return the error factor of a part of an iteration in a job, against a process alone; 1 if unknown."""
-    rows = iteration_errors()
-    own = rows[(rows["kind"] == "part") & (rows["name"] == part) & (rows["end"] == end)]["most"]
-    return float(own.iloc[0]) if len(own) else 1.0
+    wanted = ("part", part, end)
+    rows = (row for row in iteration_errors() if (row["kind"], row["name"], row["end"]) == wanted)
+    return next((float(row["most"]) for row in rows), 1.0)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from simnet.base import units
 from simnet.base.errors import InputError
 from simnet.base.units import determined, finite, format_bandwidth, format_seconds
@@ -128,8 +130,8 @@ def _row(found: Ranking, row: JobForecast) -> dict[str, Any]:
     samples = found.loaded.samples
     starts = found.found.starts.around({row.label: row.seconds}).get(row.label, ())
     memory = found.held.each.get(row.label)
-    parts = row.sample[["iteration_s", *_PARTS]].mul(row.sample["stands_for"], axis=0)
-    exposed = (parts["iteration_s"] - parts["compute_s"] - parts["select_s"]).clip(lower=0.0)
+    seconds, compute, select = map(row.column, ("iteration_s", "compute_s", "select_s"))
+    exposed = np.maximum(seconds - compute - select, 0.0) * row.column("stands_for")
     return {
         "exchange": row.label,
         "scheme": row.candidate.scheme or None,
@@ -143,7 +145,7 @@ def _row(found: Ranking, row: JobForecast) -> dict[str, Any]:
         "mean_iteration_s": row.seconds / row.iterations,
         "iteration_5_percent_s": low,
         "iteration_95_percent_s": high,
-        **{f"mean_{name}": float(parts[name].sum()) / row.iterations for name in _PARTS},
+        **{f"mean_{name}": row.mean(name) for name in _PARTS},
         "mean_communicate_and_wait_s": float(exposed.sum()) / row.iterations,
         "mean_bytes_sent_per_worker_B": row.sent,
         "memory_B": None if memory is None else memory.peak,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-import pandas as pd
+from numpy.typing import NDArray
 
 from simnet import sparsifier_models
 from simnet.base.arrays import Floats
@@ -88,14 +89,14 @@ PAIRED = 32
 class JobForecast:
     """Predicted duration of a job under one exchange or policy, from a sample of its iterations.
 
-    Each row of `sample` is a simulated iteration: the number of iterations it represents ``stands_for``, their mean
-    ``iteration_s``, and their total ``expected_s`` from the links, up to a factor [s]. `sent` is bytes per worker and
-    iteration.
+    The columns of `sample` have a value per simulated iteration: the number of iterations that it represents
+    ``stands_for``, their mean ``iteration_s``, their total ``expected_s`` from the links, up to a factor [s], and
+    columns of `simnet.training.job.record.PolicyResult`. `sent` is bytes per worker and iteration.
     """
 
     candidate: Candidate
     kind: Kind
-    sample: pd.DataFrame
+    sample: Mapping[str, NDArray[Any]]
     iterations: int
     sent: float
     unsettled: str = ""
@@ -108,7 +109,7 @@ class JobForecast:
     @property
     def simulated(self) -> int:
         """Number of simulated iterations."""
-        return len(self.sample)
+        return len(self.sample["iteration_s"])
 
     @property
     def complete(self) -> bool:
@@ -127,7 +128,11 @@ class JobForecast:
 
     def column(self, name: str) -> Floats:
         """Return a column of the sample."""
-        return self.sample[name].to_numpy(dtype=np.float64)
+        return np.asarray(self.sample[name], dtype=np.float64)
+
+    def mean(self, name: str) -> float:
+        """Return the mean of a column over all iterations of the job."""
+        return float((self.column(name) * self.column("stands_for")).sum()) / self.iterations
 
     def spread(self) -> tuple[float, float]:
         """Return the 5th and 95th percentile of iteration times over the job [s]."""
@@ -139,8 +144,10 @@ class JobForecast:
 
     def shares(self) -> dict[str, float]:
         """Return the share of iterations in which each exchange was used, the largest first."""
-        times = self.sample.groupby("choice", sort=False)["stands_for"].sum() / self.iterations
-        return {str(one): float(share) for one, share in times.sort_values(ascending=False, kind="stable").items()}
+        times = Counter[str]()
+        for choice, count in zip(self.sample["choice"], self.column("stands_for").tolist(), strict=True):
+            times[choice] += count
+        return {choice: count / self.iterations for choice, count in times.most_common()}
 
 
 class Gain(NamedTuple):

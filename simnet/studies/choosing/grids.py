@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
@@ -113,8 +113,7 @@ class Map:
 
     def shares(self) -> dict[str, float]:
         """Return the share of cells in which each exchange, or set of tied ones, is fastest; largest first."""
-        shares = pd.Series(self.names.ravel()).value_counts(normalize=True)
-        return {str(label): float(share) for label, share in shares.items()}
+        return {str(name): count / self.names.size for name, count in Counter(self.names.ravel()).most_common()}
 
 
 def map_of(

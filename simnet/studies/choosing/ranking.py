@@ -9,8 +9,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import pandas as pd
-
 from simnet.base.errors import InputError
 from simnet.cost_models.evidence.chances import Chances
 from simnet.cost_models.evidence.conditions import NEVER_COMPARED, Evidence
@@ -235,7 +233,7 @@ def rank(
         likely,
         _tied_labels(rows, found, run, known, likely, computes),
         held._replace(unsettled={row.label: row.unsettled for row in found.aside}),
-        NEVER_COMPARED if run.colocated else evidence_of_job(run.job, pd.concat([row.sample for row in found.rows])),
+        NEVER_COMPARED if run.colocated else evidence_of_job(run.job, [row.sample for row in found.rows]),
         *near,
         (
             assumptions.assumed(again, loaded, run, fitting, found)
@@ -279,7 +277,7 @@ def over_job(
     """
     best = min(rows, key=lambda row: row.seconds)
     known = {**(among or {}), **{row.label: row.candidate for row in rows if row.candidate.scheme}}
-    used = {label: known[label] for row in rows for label in row.sample["choice"].unique()}
+    used = {label: known[label] for row in rows for label in row.sample["choice"]}
     counts = {label: messages(one, job) for label, one in used.items()}
     totals = []
     for row in rows:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from simnet.base.errors import InputError
 from simnet.base.progress import track_progress
@@ -23,6 +21,9 @@ from simnet.studies.choosing.ranking import Load, held_on_job, rank
 from simnet.studies.job_totals import JobTotal, computing_factors, evidence_of_job, judged, messages_of, total_of
 from simnet.training.job.local_steps import start_strategy
 from simnet.training.job.running import run_policy
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _UNSHARDED = (
     "job.sharding=null",
@@ -179,7 +180,7 @@ def time_to_target(load: Load, variants: Sequence[Sequence[str]]) -> Summary:
         answer=answer,
         columns=table_columns("choose target"),
         rows=[*_target_rows(loaded, {label: totals[label] for label in order}, learnt), *unreached],
-        evidence=evidence_text(evidence_of_job(run.job, pd.concat(list(frames.values())))),
+        evidence=evidence_text(evidence_of_job(run.job, frames.values())),
         assumed=assumed_text(loaded),
         next="simnet run --seeds 5   tells whether other seeds agree",
         details={"decision": order[0] if order else None, "target_accuracy": train.target},

@@ -232,24 +232,25 @@ class _JobTrial:
             sampling=None if whole or self._colocated else sampling,
             sparsifiers=recordings,
         )
-        rows = result.iterations[result.iterations["purpose"] == TRAIN]
-        explored = result.iterations["iteration_s"].sum() - rows["iteration_s"].sum()
-        seen = rows[["latency_s", "bandwidth_Bps", "iteration_s"]].to_numpy(dtype=np.float64).T
+        columns = result.iteration_rows.between()
+        trains = columns["purpose"] == TRAIN
+        rows, explored = {name: one[trains] for name, one in columns.items()}, columns["iteration_s"][~trains].sum()
+        seen = np.array([rows[one] for one in ("latency_s", "bandwidth_Bps", "iteration_s")], dtype=np.float64)
         before = self._seen.get(named.label, seen[:, :0])
         self._seen[named.label] = np.concatenate([before, seen], axis=1)
         if whole or self._colocated:
-            stands_for = np.full(len(rows), self.job.iterations / len(rows))
-            seconds = seen[2] + explored / max(len(rows), 1)
+            count = len(seen[2])
+            stands_for, seconds = np.full(count, self.job.iterations / count), seen[2] + explored / count
             expected = seconds * stands_for
         else:
             stands_for = np.array(sampling.stands_for)
             seconds, expected = np.array(sampling.lasts) / stands_for, np.array(sampling.expected)
-        sample = rows.assign(iteration_s=seconds, stands_for=stands_for, expected_s=expected)
-        sent = float((rows["bytes_sent_B"].to_numpy(dtype=np.float64) * stands_for).sum()) / stands_for.sum()
+        sample = rows | {"iteration_s": seconds, "stands_for": stands_for, "expected_s": expected}
+        sent = float((rows["bytes_sent_B"] * stands_for).sum() / stands_for.sum())
         workers = self.job.source.workers
         unsettled = ""
         if whole:
-            unsettled = steady_part(result.iterations).unsettled
+            unsettled = steady_part(columns).unsettled
         elif recordings is not None and isinstance(policy, Fixed):
             unsettled = recordings.unsettled(named)
         return JobForecast(named, kind, sample, self.job.iterations, sent / workers, unsettled)

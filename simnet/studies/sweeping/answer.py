@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds
-from simnet.report import paired, wording
+from simnet.report import paired_table, wording
 from simnet.report import summary as summaries
 from simnet.report.drawing import Plot, draw_table
 from simnet.report.paired import START_COLUMNS
@@ -163,7 +163,7 @@ def compared_policies(
     times = named[seconds].where(named["status"] == "done").astype("float64")
     rows = named.assign(**{"seed": named[seeds[0]], seconds: times})
     # Cells that are given twice are one.
-    return paired.comparison(rows.drop_duplicates([*by, "seed", "policy"]), by, seconds, bound=bound)
+    return paired_table.comparison(rows.drop_duplicates([*by, "seed", "policy"]), by, seconds, bound=bound)
 
 
 def is_seed(column: AxisColumn) -> bool:

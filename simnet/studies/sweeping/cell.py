@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from simnet.base.arrays import significant
 from simnet.base.atomic_replace import FileSet, replace_files
 from simnet.base.errors import SimnetError
 from simnet.base.processes import Report
@@ -36,7 +37,6 @@ from simnet.report.run_summary import (
     RunSummary,
     learning_columns,
     ranked,
-    significant,
     summarize,
     with_exploration,
 )

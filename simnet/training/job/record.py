@@ -169,19 +169,52 @@ class JobShare(NamedTuple):
 class PolicyResult:
     """Result of a job under one policy; column names end in their unit.
 
-    `iterations` has a row per iteration: start, duration and its split (means over workers, which add up). The
-    `purpose` is ``train``, or ``explore`` for attempts before the iteration of that number. `messages` and `spans` are
-    those of the first iterations. `local_stages` has for each exchange the seconds of a worker's local operations by
-    stage of its hook, or by kernel, in the last iteration; means over workers.
+    Rows of iterations and workers are those of `iterations` and `workers`. Recorded messages and spans are those of the
+    first iterations, with the number of each. `local_stages` has for each exchange the seconds of a worker's local
+    operations by stage of its hook, or by kernel, in the last iteration; means over workers.
     """
 
-    iterations: pd.DataFrame
+    policy: str
+    iteration_rows: RowTable
     worker_rows: RowTable
-    messages: pd.DataFrame
-    spans: pd.DataFrame
+    recorded_messages: Sequence[tuple[int, Messages]]
+    recorded_spans: Sequence[tuple[int, int, str, str, float, float]]
     interruptions: tuple[Interruption, ...] = ()
     job_shares: tuple[JobShare, ...] = ()
     local_stages: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    @cached_property
+    def iterations(self) -> pd.DataFrame:
+        """A row per iteration: start, duration and its split (means over workers, which add up).
+
+        The `purpose` is ``train``, or ``explore`` for attempts before the iteration of that number.
+        """
+        return self.iteration_rows.frame()
+
+    @cached_property
+    def messages(self) -> pd.DataFrame:
+        """A row per message of the first iterations."""
+        import pandas as pd
+
+        found = [
+            pd.DataFrame(
+                {"policy": self.policy, "iteration": iteration}
+                | {column: getattr(one, name) for column, name in _MESSAGES.items()}
+            )
+            for iteration, one in self.recorded_messages
+        ]
+        columns = ["policy", "iteration", *_MESSAGES]
+        return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=columns)
+
+    @cached_property
+    def spans(self) -> pd.DataFrame:
+        """A row per time that a worker's resource is in use in the first iterations."""
+        import pandas as pd
+
+        columns = ["iteration", "worker", "resource", "what", "start_s", "finish_s"]
+        found = pd.DataFrame(self.recorded_spans, columns=columns)
+        found.insert(0, "policy", self.policy)
+        return found
 
     @cached_property
     def workers(self) -> pd.DataFrame:
@@ -297,25 +330,13 @@ class JobRecord:
         self.done = int((self._iterations.between()["purpose"] == TRAIN).sum()) if len(self._iterations) else 0
 
     def result(self) -> PolicyResult:
-        """Return the rows as data frames, with the interruptions and shares of all jobs."""
-        import pandas as pd
-
-        messages = [
-            pd.DataFrame(
-                {"policy": self.policy, "iteration": iteration}
-                | {column: getattr(one, name) for column, name in _MESSAGES.items()}
-            )
-            for iteration, one in self._messages
-        ]
-        columns = ["policy", "iteration", *_MESSAGES]
-        columns_of_spans = ["iteration", "worker", "resource", "what", "start_s", "finish_s"]
-        spans = pd.DataFrame(self._spans, columns=columns_of_spans)
-        spans.insert(0, "policy", self.policy)
+        """Return the rows, with the interruptions and shares of all jobs."""
         return PolicyResult(
-            iterations=self._iterations.frame(),
+            policy=self.policy,
+            iteration_rows=self._iterations,
             worker_rows=self._workers,
-            messages=pd.concat(messages, ignore_index=True) if messages else pd.DataFrame(columns=columns),
-            spans=spans,
+            recorded_messages=self._messages,
+            recorded_spans=self._spans,
             interruptions=tuple(self.interruptions),
             job_shares=tuple(self.job_shares),
             local_stages=self.local_stages,

@@ -12,16 +12,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from simnet.base.arrays import Floats
+from simnet.base.arrays import Columns, Floats
 from simnet.base.units import format_seconds
 from simnet.training.job.record import EXPLORE
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 MOVED = 0.1
 """Relative difference from which two means count as different, also the maximum share of exploration time."""
@@ -45,16 +42,18 @@ def common_start(found: Iterable[SteadyPart]) -> int:
     return max((one.start for one in [one for one in each if not one.unsettled] or each), default=0)
 
 
-def steady_part(rows: pd.DataFrame) -> SteadyPart:
-    """Return the steady part of a run under one policy, from its iteration rows, exploration included."""
-    aside = rows["purpose"] == EXPLORE if "purpose" in rows else np.zeros(len(rows), dtype=bool)
-    trained = rows[~aside]
-    total, half = len(trained), len(trained) // 2
+def steady_part(rows: Columns) -> SteadyPart:
+    """Return the steady part of a run under one policy, from its columns of iterations, exploration included."""
+    columns = {name: np.asarray(rows[name]) for name in map(str, rows)}
+    aside = columns["purpose"] == EXPLORE if "purpose" in columns else np.zeros(columns["iteration_s"].size, bool)
+    trained = {name: one[~aside] for name, one in columns.items()}
+    total = trained["iteration_s"].size
+    half = total // 2
     if not total:
         return SteadyPart(0)
     first = 0
     if aside.any():
-        explored = rows[aside]
+        explored = {name: columns[name][aside] for name in ("iteration", "iteration_s")}
         late = explored["iteration"] >= half
         seconds = math.fsum(explored["iteration_s"][late])
         spent = seconds + math.fsum(trained["iteration_s"][half:])
@@ -63,13 +62,11 @@ def steady_part(rows: pd.DataFrame) -> SteadyPart:
             return SteadyPart(half, told)
         first = min(int(explored["iteration"][~late].max()) if (~late).any() else 0, half)
     kept = [name for name in ("choice", "density") if name in trained]
-    if any(trained[name].iloc[half:].nunique() > 1 for name in kept):
+    if any(len({*trained[name][half:].tolist()}) > 1 for name in kept):
         return SteadyPart(first)
     period = int(trained["period"].max()) if "period" in trained else 1
-    known = {name: trained[name].to_numpy() for name in _WORDS if name in trained}
-    found = detect_steady_part(
-        known, total, period, float(trained["density"].iloc[-1]) if "density" in trained else 1.0
-    )
+    known = {name: trained[name] for name in _WORDS if name in trained}
+    found = detect_steady_part(known, total, period, float(trained["density"][-1]) if "density" in trained else 1.0)
     return found._replace(start=max(found.start, first))
 
 
