@@ -26,63 +26,12 @@ NCCL_EXCERPT = printed("nccl_excerpt")
 NCCL_EACH = printed("nccl_each")
 """Per-iteration columns and timestamps; the last row has wrong results in place."""
 
-RCCL_TAGGED = "".join(
-    f"[1,0]<stdout>:{line}\n"
-    for line in (
-        "# nThread 1 nGpus 2 minBytes 8 maxBytes 16 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1",
-        "rccl-tests: Version develop:3f7f785",
-        "#   Rank  0 Pid  21284 on host-a device  0 [0000:2f:00.0] AMD Instinct MI100",
-        "#   Rank  1 Pid  21284 on host-a device  1 [0000:03:00.0] AMD Instinct MI100",
-        "#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong",
-        "    40046416      10011604     float    none       0   1268.1   31.58   31.58      0   1279.3   31.30   31.30      0",
-    )
-)
+RCCL_TAGGED = printed("rccl_tagged")
 """What rccl-tests prints under mpirun --tag-output; a broadcast, which the log does not say."""
 
 
-def nccl_json() -> str:
-    """Return what nccl-tests writes with -J, version 3, with an environment that holds secrets."""
-    side = {"time": 100.0, "alg_bw": 10.48576, "bus_bw": 15.72864, "nwrong": 0.0}
-    each = {
-        "skipped_iterations": 0,
-        "min_us": 95.0,
-        "max_us": 110.0,
-        "avg_us": 100.0,
-        "p50_us": 99.0,
-        "p95_us": 108.0,
-        "p99_us": 110.0,
-        "stdev_us": 4.0,
-        "cv_pct": 4.0,
-        "times_us": [95.0, 99.0, 110.0, "nan"],
-    }
-    row = {"size": 1048576, "count": 262144, "type": "float", "redop": "sum", "root": "    -1"}
-    devices = [
-        {"rank": k, "group": 0, "pid": 7, "hostname": f"secret-host-{k // 2}", "device": k, "device_info": "H100"}
-        for k in range(4)
-    ]
-    data = {
-        "version": 3,
-        "start_time": "2026-03-01 10:00:00",
-        "args": ["./build/all_reduce_perf", "-b", "1M", "-a", "3", "--token", "TOPSECRET-ARGUMENT"],
-        "env": ["PATH=/usr/bin", "AWS_SECRET_ACCESS_KEY=TOPSECRET-KEY", "NCCL_ALGO=Tree", "NCCL_PROTO=LL128"],
-        "nccl_version": 22809,
-        "config": {"nthreads": 1, "ngpus": 1, "iterations": 20, "blocking_collectives": "false", "devices": devices},
-        "results": [
-            row | {"actual_iterations": 20, "experiment_name": "", "out_of_place": side, "in_place": None},
-            row
-            | {
-                "out_of_place": side | {"nwrong": None},
-                "out_of_place_per_iter": each,
-                "in_place": side | {"time": "nan", "alg_bw": "nan", "bus_bw": "nan"},
-            },
-        ],
-        "out_of_bounds": {"count": 0, "okay": "true"},
-        "average_bus_bandwidth": {"bandwidth": 15.7, "okay": "unchecked"},
-        "errors": [],
-        "end_time": "2026-03-01 10:00:09",
-    }
-    return json.dumps(data)
-
+NCCL_JSON = printed("nccl_json")
+"""What nccl-tests writes with -J, version 3, with an environment that holds secrets."""
 
 OSU = printed("osu")
 """Four OSU micro-benchmarks in one log."""
@@ -106,17 +55,8 @@ PERFTEST = printed("perftest")
 """Three benchmarks of perftest; the second row's rate is not that of its messages."""
 
 
-def inspector(*, rank: int = 0, micros: int = 100) -> str:
-    """Return what the NCCL inspector writes of one rank of four on two nodes: an all-gather, a message, an all-to-all."""
-    header = {"id": "0x7f", "rank": rank, "n_ranks": 4, "nnodes": 2}
-    host = {"inspector_output_format_version": "v4.0", "hostname": "TOPSECRET-HOST", "pid": 7}
-    rate = 4 * 2**20 / micros / 1e3
-    of = {"coll": "AllGather", "coll_sn": 3, "coll_msg_size_bytes": 2**20, "coll_exec_time_us": micros}
-    of |= {"coll_algobw_gbs": round(rate, 6), "coll_busbw_gbs": round(0.75 * rate, 6)}
-    message = {"p2p": "Send", "p2p_sn": 4, "p2p_peer": 1, "p2p_msg_size_bytes": 4096, "p2p_exec_time_us": 12}
-    odd = {"coll": "Odd", "coll_sn": 5, "coll_msg_size_bytes": 1, "coll_exec_time_us": 1}
-    entries = ({"coll_perf": of}, {"p2p_perf": message}, {"coll_perf": odd})
-    return "\n".join(json.dumps({"header": header, "metadata": host} | one) for one in entries)
+INSPECTOR = printed("inspector")
+"""What the NCCL inspector writes of one rank of four on two nodes: an all-gather, a message, an unknown collective."""
 
 
 def kineto(*, rank: int = 0, micros: float = 120.5) -> str:
@@ -147,17 +87,8 @@ def kineto(*, rank: int = 0, micros: float = 120.5) -> str:
     return json.dumps(trace | {"traceEvents": events, "traceName": "TOPSECRET-PATH"})
 
 
-def rccl_records(*, csv: bool = False) -> str:
-    """Return records of rccl-tests, as JSON or as CSV: both sides of an all-reduce over 8 ranks."""
-    one = {"numCycle": 0, "name": "AllReduce", "nodes": 2, "ranks": 8, "ranksPerNode": 4, "gpusPerRank": 1}
-    one |= {"size": 1048576, "type": "float", "redop": "sum", "inPlace": 0, "time": "60.500000"}
-    one |= {"algBw": "17.331835", "busBw": "30.330711", "wrong": "0"}
-    both = [one, one | {"inPlace": 1}]
-    if csv:
-        return ",".join(one) + "\n" + "".join(",".join(map(str, each.values())) + "\n" for each in both)
-    texts = [json.dumps(each).replace('"60.500000"', "60.500000") for each in both]
-    return "[\n" + ",\n".join(texts) + "\n]\n"
-
+RCCL_JSON, RCCL_CSV = printed("rccl_json"), printed("rccl_csv")
+"""Records of rccl-tests: both sides of an all-reduce over 8 ranks."""
 
 ALL = {
     "nccl": NCCL,
@@ -165,7 +96,7 @@ ALL = {
     "nccl 1": NCCL_1,
     "nccl excerpt": NCCL_EXCERPT,
     "nccl each": NCCL_EACH,
-    "nccl-json": nccl_json(),
+    "nccl-json": NCCL_JSON,
     "osu": OSU,
     "imb": IMB,
     "tidy": TIDY,
@@ -173,10 +104,15 @@ ALL = {
     "osu more": OSU_MORE,
     "imb more": IMB_MORE,
     "perftest": PERFTEST,
-    "inspector": inspector(),
+    "inspector": INSPECTOR,
     "kineto": kineto(),
-    "rccl": rccl_records(),
-    "rccl csv": rccl_records(csv=True),
+    "rccl": RCCL_JSON,
+    "rccl csv": RCCL_CSV,
+    **{name: printed(name.replace(" ", "_")) for name in ("gloo", "gloo old", "param", "ucc", "deepspeed")},
+    **{name: printed(name.replace(" ", "_")) for name in ("deepspeed-log", "hccl", "mscclpp", "mscclpp bench")},
+    "imb oneccl": printed("oneccl"),
+    "iperf3": printed("iperf3"),
+    "ping": printed("ping"),
 }
 """Every log whose collective is known, by its kind and more."""
 

@@ -122,9 +122,8 @@ def test_tables_without_headings_where_the_tool_is_known(tmp_path, name, facts, 
     rows = read_measurements(path, facts=facts).rows
     assert set(rows["collective"]) == {collective}
     assert (rows["seconds"] > 0).all()
-    nameless = put(tmp_path, text, "nameless.txt")
     with pytest.raises(InputError, match="holds no measurement"):
-        read_measurements(nameless)
+        read_measurements(put(tmp_path, text, "nameless.txt"))
 
 
 def test_a_table_of_nobody_is_said(tmp_path):
@@ -171,8 +170,8 @@ def test_kineto(tmp_path):
 
 def test_nccl_inspector(tmp_path):
     for text in (
-        logs.inspector(),
-        "\n".join(json.dumps(json.loads(one), indent=2) for one in logs.inspector().split("\n")),
+        logs.INSPECTOR,
+        "\n".join(json.dumps(json.loads(one), indent=2) for one in logs.INSPECTOR.split("\n")),
     ):
         measured = read_measurements(put(tmp_path, text))
         rows = measured.rows
@@ -187,13 +186,13 @@ def test_nccl_inspector(tmp_path):
 
 @pytest.mark.parametrize("csv", [False, True])
 def test_records_of_rccl_tests(tmp_path, csv):
-    measured = read_measurements(put(tmp_path, logs.rccl_records(csv=csv)))
+    measured = read_measurements(put(tmp_path, (logs.RCCL_CSV if csv else logs.RCCL_JSON)))
     rows = measured.rows
     assert measured.kind == "rccl"
     assert rows["in_place"].tolist() == [False, True]
     assert rows["seconds"].tolist() == [60.5e-6] * 2
     assert (rows["ranks"].tolist(), rows["nodes"].tolist()) == ([8, 8], [2, 2])
-    wrong = logs.rccl_records(csv=csv).replace("30.330711", "17.331835")
+    wrong = (logs.RCCL_CSV if csv else logs.RCCL_JSON).replace("30.330711", "17.331835")
     with pytest.raises(InputError, match=r"bus bandwidth is 17\.332 GB/s, but 1\.75 times"):
         read_measurements(put(tmp_path, wrong))
 
@@ -327,35 +326,6 @@ class TestFolders:
         named = read_logs(folder, parse_facts(["n{ranks}/*", "osu_{collective}_n{ranks}.log"]))
         assert named.rows["ranks"].tolist() == [2, 2, 4, 4, 8, 8]
 
-    @pytest.mark.parametrize(
-        ("fact", "message"),
-        [
-            ("rank=3", "there is no column 'rank'; did you mean 'ranks'"),
-            ("*.log:rank=3", "there is no column 'rank'; did you mean 'ranks'"),
-            ("*_n{rank}.log", "there is no column 'rank'; did you mean 'ranks'"),
-            ("{ranks}_{ranks}.log", "names 'ranks' twice"),
-            ("*.log:ranks=many", "must be a whole number, got 'many'"),
-            ("*.log", "must be COLUMN=VALUE, PATTERN:COLUMN=VALUE or a pattern with"),
-            ("*" * 9 + ":ranks=3", "at most 200 characters and eight stars"),
-            ("*{collective}.log", "has a star beside {collective}, so that nothing says where it begins"),
-            ("osu_{collective}*.log", "has a star beside {collective}"),
-        ],
-    )
-    def test_facts_that_are_none_are_refused(self, fact, message):
-        with pytest.raises(InputError, match=message):
-            parse_facts([fact])
-
-    def test_a_column_with_a_value_is_no_pattern(self):
-        assert parse_facts(["tool=a*:ranks=3"]).of("tool=abc") == {"tool": "a*:ranks=3"}
-        assert parse_facts(["toool=a*:ranks=3"]).of("toool=abc") == {"ranks": 3}
-
-    @pytest.mark.parametrize("name", ["osu_16.log", "16.log", "n2/2024_16.log", "a/16x_16.log"])
-    def test_numbers_are_taken_whole(self, name):
-        assert parse_facts(["*{ranks}.log"]).of(name) == {"ranks": 16}
-
-    def test_a_word_may_stand_between_a_star_and_a_column(self):
-        assert parse_facts(["*_collective_{collective}.log"]).of("a_collective_bcast.log") == {"collective": "bcast"}
-
     def test_a_folder_is_one_command(self, tmp_path):
         folder = self.folder(tmp_path)
         for ranks in (2, 4):
@@ -387,24 +357,8 @@ class TestFolders:
         assert "no row has a size above 0 and a number of ranks" in said
 
 
-OF_ONE_RANK = {
-    "nccl.log": (
-        "# nThread 1 nGpus 1 minBytes 4096 maxBytes 65536 step: 16(factor)\n"
-        "# Using devices\n"
-        "#  Rank  0 Group  0 Pid    700 on   host0 device  0 [0x10] GPU\n"
-        "#       size         count      type   redop    root     time   algbw   busbw #wrong\n"
-        "        4096          1024     float     sum      -1      5.00    0.82    0.00      0\n"
-        "       65536         16384     float     sum      -1      5.07   12.94    0.00      0\n"
-    ),
-    "osu.log": "# OSU MPI Allreduce Latency Test v7.5\n# Size       Avg Latency(us)\n4 0.05\n1048576 120.5\n",
-    "imb.log": (
-        "# Benchmarking Allreduce\n# #processes = 1\n"
-        "       #bytes #repetitions  t_min[usec]  t_max[usec]  t_avg[usec]\n"
-        "            4         1000         0.05         0.07         0.06\n"
-        "      1048576           40       120.00       121.00       120.50\n"
-    ),
-    "tidy.csv": "collective,ranks,nodes,nbytes,seconds\nall_reduce,1,1,4096,5e-6\nall_reduce,1,1,65536,6e-6\n",
-}
+OF_ONE_RANK = {f"{name}.log": logs.printed(f"one_rank_{name}") for name in ("nccl", "osu", "imb")}
+OF_ONE_RANK["tidy.csv"] = "collective,ranks,nodes,nbytes,seconds\nall_reduce,1,1,4096,5e-6\nall_reduce,1,1,65536,6e-6\n"
 """Logs of benchmarks that ran on one rank."""
 
 

@@ -53,10 +53,11 @@ _SPELLINGS = {word: name for name, row in _KNOWN.items() for word in (name.repla
 OSU_PROGRAMS = {word: name for name, row in _KNOWN.items() for word in (name.replace("_", ""), *row["osu"].split())}
 """Collectives by the names of the OSU programs that measure them."""
 
-_NAME_PATTERN = re.compile(
+NAME_PATTERN = re.compile(
     r"(?<![a-z])(all[-_ ]?reduce|all[-_ ]?gatherv?|reduce[-_ ]?scatter|broadcast|bcast|all[-_ ]?to[-_ ]?allv?"
     r"|send[-_ ]?recv|hypercube|gatherv?|scatterv?|reduce)(?![a-z])"
 )
+"""A collective's name in a text."""
 
 
 def collective_name(name: str) -> str | None:
@@ -76,7 +77,7 @@ def misspelt_collective(name: str) -> str:
 
 def named_collective(text: str) -> str | None:
     """Return the collective mentioned in a text, if exactly one is."""
-    found = {collective_name(word) for word in _NAME_PATTERN.findall(text[:4096].casefold())}
+    found = {collective_name(word) for word in NAME_PATTERN.findall(text[:4096].casefold())}
     return found.pop() if len(found) == 1 else None
 
 

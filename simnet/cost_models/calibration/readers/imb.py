@@ -1,9 +1,9 @@
-"""Output of the Intel MPI benchmarks.
+"""Output of the Intel MPI benchmarks, and of oneCCL's, which prints the same columns.
 
-``# Benchmarking Allreduce`` and ``# #processes = 16`` head a table whose columns its last header line names. Times are
-per call: of the fastest and the slowest process, and the mean over processes. Of non-blocking collectives ``t_pure`` is
-the time of a call and its wait, with nothing computed between. A megabyte is 10^6 bytes since version 2018, 2^20 bytes
-before. A table without heading is of the collective in the name of the file.
+``# Benchmarking Allreduce`` and ``# #processes = 16``, in oneCCL 2021 with colons, head a table whose columns its last
+header line names. Times are per call: of the fastest and the slowest process, and the mean over processes. Of
+non-blocking collectives ``t_pure`` is the time of a call and its wait, with nothing computed between. A megabyte is
+10^6 bytes since version 2018, 2^20 bytes before. A table without heading is of the collective in the name of the file.
 """
 
 # References: Intel MPI Benchmarks User Guide; https://github.com/intel/mpi-benchmarks.
@@ -18,13 +18,15 @@ from simnet.cost_models.calibration.readers import tables
 from simnet.cost_models.calibration.readers.conventions import NON_BLOCKING, collective_name, named_collective
 from simnet.cost_models.calibration.readers.lines import bare_lines
 
-IMB_TITLE = re.compile(r"#\s*Benchmarking\s+(?:Multi-)?(\w{1,40})")
-"""What heads a table."""
+_TITLE = re.compile(r"#[ \t]*Benchmarking:?[ \t]+(?:Multi-)?(\w{1,40})\b(?! +\w)")
 
 IMB_HEADER = re.compile(r"#?\s*(?:#?Benchmarking\s+#procs\s+)?(?:Group\s+)?(?:#bytes\s+)?#repetitions\s")
 """The header line of a table."""
 
-_PROCESSES = re.compile(r"#processes\s*=\s*(\d{1,8})")
+IMB_ANCHOR = re.compile(_TITLE.pattern + r"|(?:#?Benchmarking[ \t]+#procs[ \t]+)?(?:#bytes[ \t]+)?#repetitions[ \t]")
+"""The title of a table, or the line that names its columns."""
+
+_PROCESSES = re.compile(r"#processes\s*[=:]\s*(\d{1,8})")
 _GROUPS = re.compile(r"\(\s*(\d{1,8}) groups of\s+(\d{1,8}) processes")
 _SETTING = re.compile(r"#\s*(MPI_Datatype for reductions|MPI_Op)\s*:\s*MPI_(\w{1,20})")
 _REDUCING = ("all_reduce", "reduce", "reduce_scatter")
@@ -50,7 +52,7 @@ def read_imb(path: Path, out: tables.RowCollector) -> Iterator[tuple[int, tables
     variant = ""
     settings: dict[str, str] = {}
     table = 1
-    for at, line in bare_lines(path):
+    for at, line in bare_lines(path, IMB_ANCHOR):
         if "#repetitions" in line and IMB_HEADER.match(line.lstrip()):
             columns = line.replace("# ", "#").replace("overlap[%]", " overlap[%]").split()
             if name is None and not reported:
@@ -58,7 +60,7 @@ def read_imb(path: Path, out: tables.RowCollector) -> Iterator[tuple[int, tables
                 reported = True
             continue
         if line.lstrip().startswith("#"):
-            if title := IMB_TITLE.search(line):
+            if title := _TITLE.search(line):
                 name, variant = _benchmark_name(title[1])
                 columns, ranks, table, reported = (), None, table + 1, name is None
                 if reported:

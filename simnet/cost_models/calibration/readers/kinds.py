@@ -31,8 +31,9 @@ from simnet.cost_models.calibration.readers import (
 )
 from simnet.cost_models.calibration.readers.facts import LogFacts
 from simnet.cost_models.calibration.readers.job_traces import merge_ranks
-from simnet.cost_models.calibration.readers.lines import bare_line, read_head, read_lines
+from simnet.cost_models.calibration.readers.lines import MAX_LINE, plain_text, read_head, read_lines
 from simnet.cost_models.calibration.readers.tables import MAX_ROWS, TABLE_COLUMNS, LogProblem, Measurements
+from simnet.cost_models.calibration.readers.text_tables import TEXT_READERS, TEXT_TABLES, read_iperf3_json
 
 # No error for a name that is too long, as of `Path.is_dir`.
 is_folder = os.path.isdir
@@ -48,13 +49,13 @@ def _never_matches(_: str | bytes) -> bool:
 class LogFormat(NamedTuple):
     """A format of measurements: `read` returns the `Measurements` of a path and takes ``facts`` by keyword.
 
-    A file is recognised by the `first` line that is no comment, by a `line` that only this format has, by its `head`,
-    the first 64 KiB, unpacked, or by the `name` of the file, where its content does not tell.
+    A file is recognised by the `first` line that is no comment, by an `anchor`, what only its headings or rows begin
+    with, by its `head`, the first 64 KiB, unpacked, or by the `name` of the file, where its content does not tell.
     """
 
     read: Callable[..., Measurements]
     first: Callable[[str], bool] = _never_matches
-    line: Callable[[str], bool] = _never_matches
+    anchor: re.Pattern[str] = re.compile(r"(?!)")
     head: Callable[[bytes], bool] = _never_matches
     name: Callable[[str], bool] = _never_matches
 
@@ -72,19 +73,15 @@ def _is_tidy(line: str) -> bool:
     return len(_column_names(line) & set(tidy.REQUIRED_COLUMNS)) >= 2
 
 
-def _in_table(line: str) -> bool:
-    start = line.lstrip()[:1]
-    return start == "#" or start.isdigit()
-
-
-def _is_nccl(line: str) -> bool:
-    return _in_table(line) and (
-        nccl_text.is_table_header(line) or isinstance(nccl_text.parse_row(line), nccl_text.TableCells)
-    )
-
-
 def _is_json(head: bytes) -> bool:
-    return head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"[")
+    return re.match(rb"(?:\xef\xbb\xbf)?\s*(?:\{|\[\s*(?:[\[{\]]|$))", head) is not None
+
+
+_EXECUTION_TRACE = re.compile(rb'"schema"\s*:\s*"[\w.-]{1,40}"[\s\S]{0,2000}"nodes"\s*:\s*\[')
+_UNTIMED = (
+    "is an execution trace of PyTorch (ExecutionTraceObserver), which has no times; give the Kineto trace of the "
+    "profiler, or the Chakra trace that chakra_trace_link and chakra_converter make of both"
+)
 
 
 def _is_kineto(head: bytes) -> bool:
@@ -104,28 +101,28 @@ LOG_FORMATS: Mapping[str, LogFormat] = {
         head=lambda head: _is_json(head) and b'"numCycle"' in head and b'"algBw"' in head,
         first=lambda line: _column_names(line) >= set(nccl_records.RCCL_KEYS),
     ),
-    "nccl-json": LogFormat(nccl_records.read_nccl_json, first=lambda line: line.lstrip().startswith("{")),
     "osu": LogFormat(
         osu.read_osu,
-        line=lambda line: _in_table(line) and osu.OSU_TITLE.search(line) is not None,
+        anchor=osu.OSU_ANCHOR,
         name=lambda name: osu.OSU_PROGRAM.search(name) is not None,
     ),
     "imb": LogFormat(
         imb.read_imb,
-        line=lambda line: (
-            _in_table(line) and (imb.IMB_TITLE.search(line) or imb.IMB_HEADER.match(line.lstrip())) is not None
-        ),
+        anchor=imb.IMB_ANCHOR,
         name=lambda name: re.search(r"(?<![a-z])imb(?![a-z])", name.casefold()) is not None,
     ),
-    "perftest": LogFormat(perftest.read_perftest, line=lambda line: perftest.PERFTEST_HEADER.match(line) is not None),
-    "nccl": LogFormat(nccl_text.read_nccl_text, line=_is_nccl),
+    "perftest": LogFormat(perftest.read_perftest, anchor=perftest.PERFTEST_HEADER),
+    **{kind: LogFormat(read, anchor=TEXT_TABLES[kind].anchor) for kind, read in TEXT_READERS.items()},
+    "iperf3-json": LogFormat(read_iperf3_json, head=lambda head: _is_json(head) and b'"iperf 3' in head),
+    "nccl": LogFormat(nccl_text.read_nccl_text, anchor=nccl_text.NCCL_ANCHOR),
     "wide": LogFormat(csv_tables.read_wide, first=lambda line: _column_names(line) >= set(csv_tables.WIDE_COLUMNS)),
     "shaped": LogFormat(csv_tables.read_shaped, first=_is_shaped),
     "tidy": LogFormat(tidy.read_tidy, first=_is_tidy),
+    "nccl-json": LogFormat(nccl_records.read_nccl_json),
 }
-"""The formats of simnet itself: traces of jobs (Chakra, PyTorch, NCCL inspector), records of rccl-tests, JSON of
-nccl-tests, OSU and Intel MPI benchmarks, perftest, text of nccl-tests, CSV with both sides in a row, CSV of
-measurements on shaped links, tidy CSV. Where a file fits several, the first counts."""
+"""The formats of simnet itself: traces of jobs (Chakra, PyTorch, NCCL inspector), records of rccl-tests, OSU and Intel
+MPI benchmarks, perftest, other tables of benchmarks, text of nccl-tests, CSV with both sides in a row, CSV of
+measurements on shaped links, tidy CSV, JSON of nccl-tests. Where a file fits several, the first counts."""
 
 TOOL_FORMATS: Mapping[str, str] = {"nccl-tests": "nccl", "rccl-tests": "nccl", "osu": "osu", "imb": "imb"}
 """Formats of tables without a header, by the fact ``tool``."""
@@ -144,6 +141,10 @@ def log_format(path: str | Path, tool: str = "") -> str | None:
     lines = read_lines(path)
     registered = plugins.usable_plugins("log_readers", registered_format)
     own = _recognise_format(lines, LOG_FORMATS) or _recognise_format(lines, registered)
+    if own is None and _is_json(head):
+        if _EXECUTION_TRACE.search(head):
+            raise InputError(_UNTIMED, file=str(path))
+        return "nccl-json"
     if own is None and any(line.split() and line.split()[0].isdigit() for line in lines):
         own = TOOL_FORMATS.get(tool) or next((name for name, one in LOG_FORMATS.items() if one.name(path.name)), None)
     return own
@@ -151,8 +152,11 @@ def log_format(path: str | Path, tool: str = "") -> str | None:
 
 def _recognise_format(lines: Sequence[str], formats: Mapping[str, LogFormat]) -> str | None:
     first = next((line for line in lines if line.strip() and not line.lstrip().startswith("#")), "")
-    by_line = (name for line in map(bare_line, lines) for name, one in formats.items() if one.line(line))
-    return next((name for name, one in formats.items() if one.first(first)), None) or next(by_line, None)
+    if found := next((name for name, one in formats.items() if one.first(first)), None):
+        return found
+    text = plain_text(lines)
+    anchors = {name: at.start() for name, one in formats.items() if (at := one.anchor.search(text))}
+    return min(anchors, key=lambda name: anchors[name], default=None)
 
 
 def registered_format(name: str) -> LogFormat | None:
@@ -180,15 +184,27 @@ def read_measurements(
         raise InputError(f"unknown format {kind!r}; {suggest_names(kind, known)}", file=str(path))
     found = log_format(path, str((facts or {}).get("tool", ""))) if kind is None else kind
     if found is None:
-        message = f"holds no measurements in a format that is read: {', '.join(sorted(known))}"
-        message += plugins.refused_names("log_readers")
-        raise InputError(message, file=str(path))
+        said, line = _unread(read_lines(path))
+        message = f"{said}: {', '.join(sorted(known))}{plugins.refused_names('log_readers')}"
+        raise InputError(message, file=str(path), line=line)
     one = LOG_FORMATS.get(found) or registered_format(found)
     assert one is not None
     measured = one.read(path, facts=facts)
     if not isinstance(measured, Measurements):
         raise plugins.return_error(one.read, measured, "Measurements")
     return measured
+
+
+_NUMBERS = re.compile(r"(?:(?<=[\s|:\]>])|^)\d[\d.]*(?:[ \t|,;]+(?:[\w%/-]+[ \t|,;]+)?\d[\d.]*){2,40}")
+
+
+def _unread(lines: Sequence[str]) -> tuple[str, int | None]:
+    """Return a message on a file without a known format, and the line of the first row of numbers, if there are two."""
+    rows = [(at, line) for at, line in enumerate(lines, 1) if _NUMBERS.search(line[:MAX_LINE])][:2]
+    if len(rows) < 2:
+        return "holds no measurements in a format that is read", None
+    row = " ".join(rows[0][1].split())[:80]
+    return f"has rows of numbers ({row!r}), but holds no measurements in a format that is read", rows[0][0]
 
 
 def measurements_file(path: str | Path) -> Path:
@@ -219,7 +235,8 @@ def read_logs(path: str | Path, facts: LogFacts | None = None) -> Measurements:
         try:
             about = known.of(file)
             if (kind := log_format(file, str(about.get("tool", "")))) is None:
-                problems.append(LogProblem(str(file), None, "holds no measurements in a format that is read", True))
+                said, line = _unread(read_lines(file))
+                problems.append(LogProblem(str(file), line, said, True))
                 continue
             one = read_measurements(file, kind, facts=about)
         except InputError as error:

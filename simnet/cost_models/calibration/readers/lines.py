@@ -1,4 +1,7 @@
-"""Lines of logs, without colour codes and prefixes of launchers and log collectors, and the JSON objects in them.
+"""Lines of logs, without colour codes and labels of launchers and log collectors, and the JSON objects in them.
+
+A *label* is what stands in front of all rows of a table alike, whoever wrote it: a rank, a host, a pod, a time. Labels
+are found from where tables begin in their lines, not from a list of launchers; their digits may differ.
 
 Files may be packed with gzip; limits apply to their content. One object is in memory at a time besides the text, so
 that traces of a hundred megabytes fit.
@@ -10,7 +13,7 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +37,11 @@ MAX_LINE = 4096
 """What of a line is looked at; no row is longer, and noise may be."""
 
 _COLOUR = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]")
-_LAUNCHER = re.compile(
-    r"\s{0,40}(?:\[\d{1,9},\d{1,9}\](?:<std(?:out|err|diag)>)?:"  # mpirun --tag-output
-    r"|\d{1,9}: "  # srun --label
-    r"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[-+]\d\d:?\d\d)? )"  # kubectl --timestamps
-)
+_LONGEST_LABEL = 400
+_MOST_LABELS = 50
+_GAPS_AND_DIGITS = re.compile(r"(\d+|\s+)")
+_SIGN = re.compile(r"[^\w\s.+-]")
+_QUOTES = ('"', "'")
 
 
 def read_head(path: Path) -> bytes:
@@ -69,18 +72,49 @@ def read_trace(path: Path) -> str:
     return read_text(path, MAX_TRACE_BYTES, unpack=True)
 
 
-def bare_line(line: str) -> str:
-    """Return a log line without colour codes and launcher prefix, cut to `MAX_LINE` characters."""
-    short = line[:MAX_LINE].rstrip("\r")
-    if "\x1b" in short:
-        short = _COLOUR.sub("", short)
-    label = _LAUNCHER.match(short)
-    return short[label.end() :] if label else short
+def plain_text(lines: Iterable[str]) -> str:
+    """Return lines as one text, each cut to `MAX_LINE` characters, without colour codes."""
+    text = "\n".join(line[:MAX_LINE].rstrip("\r") for line in lines)
+    return _COLOUR.sub("", text) if "\x1b" in text else text
 
 
-def bare_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield line numbers and lines of a log, as `bare_line` returns them."""
-    yield from enumerate(map(bare_line, read_lines(path)), 1)
+def bare_lines(path: Path, anchor: re.Pattern[str]) -> Iterator[tuple[int, str]]:
+    """Yield line numbers and lines of a log, cut to `MAX_LINE` characters, without colour codes and labels.
+
+    `anchor` matches what the heading of a table or a row begins with; what stands in front of it is a label.
+    """
+    lines = plain_text(read_lines(path)).split("\n")
+    fronts = [line[: found.start()] if (found := anchor.search(line)) else "" for line in lines]
+    labels = {one for one in map(_label_shape, set(fronts)) if one}
+    if not 0 < len(labels) <= _MOST_LABELS:
+        yield from enumerate(lines, 1)
+        return
+    shapes = re.compile("|".join(sorted(labels, key=len, reverse=True)))
+    for at, (line, front) in enumerate(zip(lines, fronts, strict=True), 1):
+        if not _label_shape(front):
+            front = "" if anchor.match(line.lstrip()) or not (found := shapes.match(line)) else found[0]
+        yield at, _without_label(line, front.rstrip()) if front else line
+
+
+def _label_shape(label: str, digits: str = "+") -> str:
+    """Return the pattern of labels that differ in digits and gaps alone; "" for blanks, comments and long texts."""
+    label = label.rstrip()
+    if not label or len(label) > _LONGEST_LABEL or label.lstrip().startswith("#"):
+        return ""
+    parts = (
+        re.escape(one) if at % 2 == 0 else r"\s+" if one.isspace() else rf"\d{digits or f'{{{len(one)}}}'}"
+        for at, one in enumerate(_GAPS_AND_DIGITS.split(label))
+    )
+    return "".join(parts)
+
+
+def _without_label(line: str, label: str) -> str:
+    """Return a line without its label, in front and inside, where a launcher put one before each part of the row."""
+    rest = line[len(label) :]
+    if label.endswith(_QUOTES):
+        return rest.partition(label[-1])[0].removesuffix("\\n")
+    # Inside, digits of the row may stand right before those of the label.
+    return re.sub(_label_shape(label.lstrip(), ""), " ", rest) if _SIGN.search(label) else rest
 
 
 MAX_OBJECTS = 10_000_000
@@ -123,6 +157,25 @@ def _next_value(text: str, at: int) -> int:
     """Return the position of the next JSON value."""
     found = _BETWEEN.match(text, at)
     return at if found is None else found.end()
+
+
+_LAUNCH = re.compile(r"\b(?:mpirun|mpiexec\S*|srun|aprun|jsrun|prun|flux run)\b.*")
+_RANKS = re.compile(r"(?:\s|^)(?:-np|-n|--n|--np|--ntasks|-nranks)(?:\s*|=)(\d{1,8})\b")
+_NODES = re.compile(r"(?:\s|^)(?:-N\s*|--nodes[= ])(\d{1,8})\b")
+_EACH = re.compile(r"(?:\s|^)--ntasks-per-node[= ](\d{1,8})\b")
+
+
+def launch_facts(line: str) -> dict[str, int]:
+    """Return ranks and nodes in a launcher's command; nodes only for launchers whose -N counts nodes."""
+    if not (launch := _LAUNCH.search(line)):
+        return {}
+    # What the program is told comes after its name.
+    options = re.split(r"\s\S*(?:osu_|_test|_perf|/bin/)", launch[0], maxsplit=1)[0]
+    ranks, each = _RANKS.search(options), _EACH.search(options)
+    nodes = _NODES.search(options) if launch[0].startswith(("srun", "flux")) else None
+    count = int(ranks[1]) if ranks else int(nodes[1]) * int(each[1]) if nodes and each else None
+    said = {"ranks": count, "nodes": int(nodes[1]) if nodes else None}
+    return {name: min(number, MAX_RANKS) for name, number in said.items() if number is not None}
 
 
 def read_count(value: object) -> int | None:

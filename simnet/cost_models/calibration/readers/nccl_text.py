@@ -55,6 +55,14 @@ _AVERAGE = re.compile(r"_perf\b.* (?:-a|--average)[ =]?([0-3])(?!\S)")
 _OLD_HEADER = re.compile(r"#\s*bytes\s+N\s+type\b")
 
 
+NCCL_ANCHOR = re.compile(
+    r"#[^\n]{0,200}\btime\b[^\n]{0,200}\balgbw\b"
+    r"|(?<![\d.])\d{1,19}[ \t]+\d{1,19}[ \t]+(?:(?:" + "|".join(ELEMENT_BYTES) + r")[ \t]"
+    r"|[a-z][a-z0-9_]{2,11}[ \t]+(?:[a-z][a-z0-9_]{1,11}[ \t]+)?(?:[\d.]{1,20}[ \t]+){3})"
+)
+"""The line that names the columns of a table, or the first cells of a row."""
+
+
 class TableCells(NamedTuple):
     """A table row as printed."""
 
@@ -108,7 +116,7 @@ def read_nccl_text(path: Path, out: tables.RowCollector) -> Iterator[tuple[Any, 
     """Read the output of nccl-tests or rccl-tests."""
     context, tool, ended = _TableContext(), "nccl-tests", True
     blocks: list[tuple[_TableContext, list[tuple[int, TableCells]]]] = []
-    for at, line in bare_lines(path):
+    for at, line in bare_lines(path, NCCL_ANCHOR):
         cells = parse_row(line, context.width)
         if isinstance(cells, TableCells):
             if ended:

@@ -15,10 +15,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from simnet.cost_models.calibration.readers import conventions, tables
-from simnet.cost_models.calibration.readers.lines import bare_lines
+from simnet.cost_models.calibration.readers.lines import bare_lines, launch_facts
 
-OSU_TITLE = re.compile(r"#\s*OSU (?:One Sided )?(MPI|[A-Za-z]{0,4}CCL)(\S{0,30}) (.{1,60}?)(?: [Ll]atency)? Test\b")
+OSU_TITLE = re.compile(r"#[ \t]*OSU (?:One Sided )?(MPI|[A-Za-z]{0,4}CCL)(\S{0,30}) (.{1,60}?)(?: [Ll]atency)? Test\b")
 """The title line of a table."""
+
+OSU_ANCHOR = re.compile(OSU_TITLE.pattern + r"|#[ \t]*(?:Transfer )?Size[ \t]")
+"""The title of a table, or the line that names its columns."""
 
 _LONGEST_FIRST = "|".join(sorted(conventions.OSU_PROGRAMS, key=len, reverse=True))
 OSU_PROGRAM = re.compile(rf"(?<![a-z])osu_(?:(?:xccl_)?(i?)({_LONGEST_FIRST})(?![a-z])|[a-z])")
@@ -39,10 +42,6 @@ _FULL = ("Size", "Avg Latency(us)", "Min Latency(us)", "Max Latency(us)", "Itera
 _OVERLAP = ("Size", "Overall(us)", "Compute(us)", "Pure Comm.(us)", "Overlap(%)")
 _PAIRS = re.compile(r"#\s*\[ pairs: (\d{1,8}) \]|#\s*Pairs:\s*(\d{1,8})")
 _TYPE = re.compile(r"#\s*Datatype:\s*MPI_(\w{1,20})")
-_LAUNCH = re.compile(r"\b(?:mpirun|mpiexec\S*|srun|aprun|jsrun|prun|flux run)\b.*")
-_RANKS = re.compile(r"(?:\s|^)(?:-np|-n|--n|--np|--ntasks|-nranks)(?:\s*|=)(\d{1,8})\b")
-_NODES = re.compile(r"(?:\s|^)(?:-N\s*|--nodes[= ])(\d{1,8})\b")
-_EACH = re.compile(r"(?:\s|^)--ntasks-per-node[= ](\d{1,8})\b")
 _SHORT = {"CHAR": "int8", "INT": "int32", "FLOAT": "float", "DOUBLE": "double"}
 
 
@@ -55,18 +54,17 @@ def read_osu(path: Path, out: tables.RowCollector) -> Iterator[tuple[int, tables
     dtype = ""
     columns: Sequence[str] = ()
     pairs = 0
-    started: dict[str, object] = {}
+    started: dict[str, int] = {}
     table = 1
     reported = False
-    for at, line in bare_lines(path):
+    for at, line in bare_lines(path, OSU_ANCHOR):
         if title := OSU_TITLE.search(line):
             name, variant = _name_by_title(title)
             columns, dtype, pairs, table, reported = (), "", 0, table + 1, name is None
             if reported:
                 yield at, f"{title[3]!r} is no benchmark that is read"
             continue
-        if launch := _LAUNCH.search(line):
-            started = _launch_columns(launch)
+        started = launch_facts(line) or started
         if line.lstrip().startswith("#"):
             if found := _TYPE.search(line):
                 dtype = _SHORT.get(found[1], found[1].lower())
@@ -138,21 +136,6 @@ def _guess_columns(words: Sequence[str], name: str, variant: str) -> Sequence[st
     if name.endswith("bw"):
         return ("Size", "MB/s", "Messages/s") if len(words) == 3 else ()
     return (_OVERLAP if variant else _FULL) if len(words) == 5 else ()
-
-
-def _launch_columns(launch: re.Match[str]) -> dict[str, object]:
-    """Return ranks and nodes in a launcher command; nodes only for launchers whose -N counts nodes."""
-    options = launch[0].partition("osu_")[0]
-    said: dict[str, object] = {}
-    ranks, each = _RANKS.search(options), _EACH.search(options)
-    nodes = _NODES.search(options) if launch[0].startswith(("srun", "flux")) else None
-    if ranks:
-        said["ranks"] = tables.parse_whole(ranks[1], tables.MAX_RANKS)
-    elif nodes and each:
-        said["ranks"] = min(int(nodes[1]) * int(each[1]), tables.MAX_RANKS)
-    if nodes:
-        said["nodes"] = tables.parse_whole(nodes[1], tables.MAX_RANKS)
-    return said
 
 
 def _osu_row(words: Sequence[str], columns: Sequence[str], name: str, pairs: int) -> tables.TableRow | str:

@@ -18,7 +18,7 @@ from pathlib import Path
 from simnet.cost_models.calibration.readers import tables
 from simnet.cost_models.calibration.readers.lines import bare_lines
 
-PERFTEST_HEADER = re.compile(r"\s*#bytes\s+#iterations\s.*(?:BW average|t_typical|t_avg)")
+PERFTEST_HEADER = re.compile(r"#bytes[ \t]+#iterations[ \t].*(?:BW average|t_typical|t_avg)")
 """The line that names the columns of a table."""
 
 _TITLE = re.compile(r"^\s*(RDMA_Write|RDMA_Read|Send|Raw_Ethernet|Atomic\w{0,20})\b.{0,40}? (BW|Latency) Test\b")
@@ -38,14 +38,14 @@ def read_perftest(path: Path, out: tables.RowCollector) -> Iterator[tuple[int, t
     columns: Sequence[str] = ()
     variant: dict[str, str] = {}
     table = 0
-    for at, line in bare_lines(path):
+    for at, line in bare_lines(path, PERFTEST_HEADER):
         if found := _TITLE.search(line):
             title, bidirectional, variant, columns = found, "Bidirectional" in line, {}, ()
             if title[1].startswith("Atomic"):
                 yield at, f"{title[1]!r} is no benchmark that is read"
         elif several := _PAIRS.search(line):
             variant = {"variant": f"{int(several[1])} queue pairs"} if int(several[1]) > 1 else {}
-        elif PERFTEST_HEADER.match(line):
+        elif PERFTEST_HEADER.search(line):
             columns = _COLUMN.findall(line)
             table += 1
         elif line.lstrip().startswith("#"):

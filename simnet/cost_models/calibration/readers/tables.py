@@ -22,8 +22,18 @@ ColumnForm: TypeAlias = Literal["text", "whole", "number", "flag"]
 TableRow: TypeAlias = dict[str, object]
 
 
+_UNITS = {f"{k}{b}": 1024.0**power for power, k in enumerate(["", "K", "M", "G", "T"]) for b in ("B", "Bytes")}
+_UNITS |= {f"{k}iB": size for k in "KMGT" if (size := _UNITS[f"{k}B"])}
+_UNITS |= {f"{k}bits/sec": 1e3**power / 8 for power, k in enumerate(["", "K", "M", "G", "T"])}
+_UNITS |= {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+_WITH_UNIT = re.compile(rf"(\S+?) ?({'|'.join(_UNITS)})")
+
+
 class LogColumn(NamedTuple):
-    """Maps a log's column to a table column: whole numbers, or numbers times `factor` and 10^`power`."""
+    """Maps a log's column to a table column: whole numbers, or numbers times `factor` and 10^`power`.
+
+    A unit in a cell stands for 10^`power`; ``16384x4`` is a product.
+    """
 
     name: str
     form: ColumnForm
@@ -32,8 +42,14 @@ class LogColumn(NamedTuple):
 
     def value(self, text: str) -> int | float | None:
         """Return the number in a cell, converted to the table's unit; None if the cell has none."""
+        if (named := _WITH_UNIT.fullmatch(text)) is not None:
+            number = parse_printed(named[1])
+            found = None if number is None else number.value * _UNITS[named[2]] * self.factor
+            return found if found is None or self.form != "whole" else round(min(found, MAX_WHOLE))
         if self.form == "whole":
-            return parse_whole(text.removesuffix(".0"), largest_whole(self.name))
+            parts = [parse_whole(part.removesuffix(".0"), largest_whole(self.name)) for part in text.split("x")]
+            whole = [part for part in parts if part is not None]
+            return math.prod(whole, start=int(self.factor)) if len(whole) == len(parts) else None
         number = parse_printed(text, self.power)
         return None if number is None else number.value * self.factor
 
@@ -243,9 +259,12 @@ def largest_whole(column: str) -> int:
 
 
 def cell_values(cells: Mapping[str, str], kind: str) -> TableRow:
-    """Return table values from a log's cells by header, without missing ones."""
-    found = ((one.name, one.value(cells.get(head, "").strip())) for head, one in log_columns(kind).items())
-    return {name: value for name, value in found if value is not None}
+    """Return table values from a log's cells by header, without missing ones; of several columns the first listed."""
+    row: TableRow = {}
+    for head, one in log_columns(kind).items():
+        if one.name not in row and (value := one.value(cells.get(head, "").strip())) is not None:
+            row[one.name] = value
+    return row
 
 
 def mpi_row(name: str, size: int, cells: Mapping[str, str], kind: str) -> TableRow:
