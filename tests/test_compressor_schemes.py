@@ -1,6 +1,7 @@
 """Newer compressors, with optimiser states and trackers: golden runs, the rules they follow, mass, bytes."""
 
 import csv
+import itertools
 import re
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from gradients import gradients_of
 from looping import each
 from simnet.sparsifier_models import create
 from simnet.sparsifier_models.omnireduce import turns
-from simnet.sparsifier_models.thc import BOUND, LEVELS, sender_table
+from simnet.sparsifier_models.thc import BOUND, code_levels, sender_table
 
 GOLDEN = Path(__file__).parent / "golden" / "compressors"
 P = 4
@@ -367,8 +368,8 @@ def test_what_omnireduce_refuses(options, said):
 
 
 def test_tables_of_thc_are_those_of_the_released_code(recorded):
-    run, (codes, chances) = recorded("thc_P4"), sender_table()
-    np.testing.assert_array_equal(LEVELS, run["recv_table"])
+    run, (codes, chances) = recorded("thc_P4"), sender_table(16)
+    np.testing.assert_array_equal(code_levels(16), run["recv_table"])
     assert (float(run["T"]), float(run["inc"])) == (BOUND, 2 * BOUND / 16)
     assert float(run["delta"]) == pytest.approx(2 * BOUND / 1000)
     # Where a level is a point of the grid, the code below it with a chance of 1 is as good.
@@ -377,6 +378,27 @@ def test_tables_of_thc_are_those_of_the_released_code(recorded):
     np.testing.assert_allclose(run["sender_table_p"][same], chances[same], atol=1e-6)
     np.testing.assert_array_equal(codes[~same], run["sender_table_X"][~same] + np.rint(run["sender_table_p"][~same]))
     np.testing.assert_array_equal(chances[~same], 0)
+
+
+@each("granularity", [15, 16, 30])
+def test_levels_of_thc_have_the_least_error_of_all(granularity):
+    """Mirrored levels by brute force, their errors by a sum over the grid."""
+    x = np.linspace(-BOUND, BOUND, 4001)
+    weights = np.exp(-(x**2) / 2)
+
+    def error(levels):
+        points = (2 * np.array(levels) / granularity - 1) * BOUND
+        place = np.clip(np.searchsorted(points, x, side="right") - 1, 0, len(points) - 2)
+        return ((x - points[place]) * (points[place + 1] - x) * weights).sum()
+
+    halves = itertools.combinations(range(1, granularity // 2 + 1), 7)
+    found = min(((0, *one, *(granularity - level for level in reversed((0, *one)))) for one in halves), key=error)
+    assert code_levels(granularity) == found
+
+
+def test_sums_of_thc_take_as_many_bits_as_its_granularity_needs():
+    sent = [create("thc", 8, 1024, granularity=g).exchange(np.ones((8, 1024), "f4")).schedule for g in (16, 30, 32)]
+    assert [float(one.bytes_received()[1]) - 12 for one in sent] == [1024, 1024, 1152]
 
 
 def test_golden_run_of_thc(recorded, monkeypatch):
@@ -389,7 +411,7 @@ def test_golden_run_of_thc(recorded, monkeypatch):
         return bits.astype(np.int64) * (chances > 0)
 
     monkeypatch.setattr(model, "_happens", happens)
-    take = model._codes
+    take, levels = model._codes, np.array(code_levels(16))
 
     class Codes:
         """Those of the table, that remembers what was looked up."""
@@ -410,7 +432,7 @@ def test_golden_run_of_thc(recorded, monkeypatch):
             differ = run["codes"][t, worker] != low + above
             # The released table has the code below with a chance of one at three points of the grid.
             assert np.count_nonzero(differ) <= 25
-            np.testing.assert_array_equal(LEVELS[run["codes"][t, worker][differ]], LEVELS[low[differ]])
+            np.testing.assert_array_equal(levels[run["codes"][t, worker][differ]], levels[low[differ]])
         assert_near(exchange.update, run["update"][t], 2e-6)
         if t == 0:
             assert_near(model.residual, run["error_t0"], 2e-6)

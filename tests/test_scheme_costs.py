@@ -139,7 +139,7 @@ for collective, function, kind in (("ring", costs.ring_allreduce, "mean"), ("tre
 
 def gathered_top_k(model, exchange):
     assert (exchange.selected == model.k).all()
-    return [Claim([(model.costs[-1], share(model, model.k))])]
+    return [Claim([(model.traits.costs[-1], share(model, model.k))])]
 
 
 case("randomk", costs.topk_allgather, shared=False, off=GATHER)(gathered_top_k)
@@ -765,7 +765,8 @@ def _(model, exchange):
         # Who has the longest bin need not be the one to which the bins come last.
         hidden = sum(float(costs.broadcast(ALPHA, BETA, 4 * entries, P)) for entries in (P, L))
     if before is None:
-        before = [("scan", int(np.diff(model._edges).max()))]
+        # A first exchange takes its threshold from all of so few entries.
+        before = [("topk", n), ("scan", int(np.diff(model._edges).max()))]
     return Doing(before, between, [("scatter", U)] * 2, hidden)
 
 

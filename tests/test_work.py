@@ -1,34 +1,16 @@
-"""Work of the event loop: changes of links count, routes are laid once, and little work is interpreted."""
+"""Routes are laid once, and little work is interpreted."""
 
 import numpy as np
 import pytest
 
 from simnet import topologies
-from simnet.network import Network, engine_selection, event_loop
+from simnet.network import Network, event_loop
 from simnet.network.link_tables import LinkTables
 from simnet.network.tables import Store
-from simnet.network.weather import Weather, steps
-from simnet.schedule import Round, Schedule
 
 
 def program(network, schedule, placement=None):
     return network._prepared([(schedule, 0.0)], 0.0, True, placement=placement)
-
-
-def test_changes_of_the_links_that_messages_use_are_work():
-    graph = topologies.star(4, 1e-3, 1e6)
-    fast = Weather(bandwidth=steps([0, 1e-3], [1e6, 5e5], period=2e-3))
-    own = [edge for edge in graph.edges if 0 in edge]
-    network = Network(graph, dict.fromkeys(own, fast))
-
-    def work(src, dst, nbytes):
-        one = Schedule(4, [Round([src], [dst], [nbytes])])
-        return engine_selection.estimated_work(program(network, one), network.links) - 1
-
-    # A second at full speed, in which one of the two links of the route changes a thousand times.
-    assert work(0, 1, 1e6) == pytest.approx(1000 * engine_selection._CHANGING, rel=0.01)
-    assert work(2, 0, 2e6) == pytest.approx(2000 * engine_selection._CHANGING, rel=0.01)
-    assert work(2, 3, 1e6) == 0
 
 
 @pytest.mark.parametrize("multipath", [False, True])

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, Literal, TypeVar
+from functools import cache
+from statistics import NormalDist
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
+from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
 from simnet import collectives
@@ -22,9 +25,6 @@ from simnet.sparsifier_models.options import Allgather, Options
 from simnet.sparsifier_models.selection import Values, squared_norm
 from simnet.sparsifier_models.steps import Step
 
-LEVELS = np.array([0, 2, 3, 4, 5, 6, 7, 8, 8, 9, 10, 11, 12, 13, 14, 16])
-"""Level that each of the 16 codes decodes to, from 0 to the granularity g = 16."""
-GRANULARITY = 16
 BOUND = 2.1538746940614564
 """Clipping bound T: one entry in 32 of a standard normal distribution exceeds it in magnitude."""
 GRID = 1001
@@ -32,16 +32,45 @@ GRID = 1001
 
 F = TypeVar("F", bound=np.floating[Any])
 
-_STAGES = 10
+_STAGES, _CODES = 10, 16
 # Entries at a time: whole blocks of the transform, and few enough to stay in the cache.
 _PIECE = 1 << 16
 
 
-def sender_table() -> tuple[NDArray[np.int64], Floats]:
+@cache
+def code_levels(granularity: int) -> tuple[int, ...]:
+    """Return the level that each of the 16 codes decodes to, from 0 to the granularity g, mirrored about g / 2.
+
+    Of all such levels they have the least expected squared error for normal entries cut at +-T, each rounded at random
+    to one of its two neighbours without bias. For g = 16 they are the table of the released code.
+
+    Examples
+    --------
+    >>> code_levels(16)
+    (0, 2, 3, 4, 5, 6, 7, 8, 8, 9, 10, 11, 12, 13, 14, 16)
+    """
+
+    def error(low: int, high: int) -> float:
+        """Return the integral of (x - a) (b - x) times the normal density between two levels at a and b."""
+        a, b = ((2 * level / granularity - 1) * BOUND for level in (low, high))
+        mass, density = (of(b) - of(a) for of in (normal.cdf, normal.pdf))
+        return b * normal.pdf(b) - a * normal.pdf(a) - mass - (a + b) * density - a * b * mass
+
+    # Least error of a lower half that ends at a level, and its levels; one level longer in each turn.
+    normal, best = NormalDist(), dict[int, tuple[float, tuple[int, ...]]]({0: (0.0, (0,))})
+    for _ in range(_CODES // 2 - 1):
+        before, best = best, {}
+        for end in range(min(before) + 1, granularity // 2 + 1):
+            best[end] = min((was + 2 * error(at, end), (*path, end)) for at, (was, path) in before.items() if at < end)
+    _, lower = min((was + error(at, granularity - at), path) for at, (was, path) in best.items())
+    return (*lower, *(granularity - level for level in reversed(lower)))
+
+
+def sender_table(granularity: int) -> tuple[NDArray[np.int64], Floats]:
     """Return the stochastic-rounding table of the 1001 grid points: code below, probability of rounding up."""
-    # Levels and points in whole numbers: level r stands at point 125 r / 2.
-    points, levels = 2 * np.arange(GRID), LEVELS * ((GRID - 1) * 2 // GRANULARITY)
-    codes = np.minimum(np.searchsorted(levels, points, side="right") - 1, len(LEVELS) - 2)
+    # In whole numbers: level r stands at point 1000 r / g.
+    points, levels = granularity * np.arange(GRID), (GRID - 1) * np.array(code_levels(granularity))
+    codes = np.minimum(np.searchsorted(levels, points, side="right") - 1, _CODES - 2)
     return codes, (points - levels[codes]) / (levels[codes + 1] - levels[codes])
 
 
@@ -70,11 +99,14 @@ class THCOptions(Options):
         Whether worker 0 adds up all codes, or every worker those of its share.
     allgather : str
         How all get the sums of shares: an all-gather of `simnet.collectives.registry`.
+    granularity : int
+        Highest of the levels that codes stand for, g, from 15 to 255; the released code has 16, and 30 beside it.
     """
 
     chunk: Count = 8 << 20
     servers: Literal["one", "all"] = "one"
     allgather: Allgather = "auto"
+    granularity: Annotated[int, Ge(15), Le(255)] = 16
 
 
 class THC(
@@ -87,7 +119,7 @@ class THC(
     state=("padding_error",),
     costs=(thc,),
 ):
-    """THC, with a table of 16 codes and levels of 0 to 16. The density does not matter.
+    """THC, with a table of 16 codes and levels of 0 to g. The density does not matter.
 
     All agree on the largest norm. A worker turns signs by a diagonal that all have drawn alike, transforms blocks of
     2^10 entries, scales them so that they are about normal, cuts at +-T, and rounds at random to a grid of 1001 points,
@@ -122,7 +154,8 @@ class THC(
     def _set_up(self) -> None:
         chunk = self.options.chunk
         self.chunks = [slice(first, min(first + chunk, self.parameters)) for first in range(0, self.parameters, chunk)]
-        self._codes, self._chances = sender_table()
+        self._codes, self._chances = sender_table(self.options.granularity)
+        self._levels = np.array(code_levels(self.options.granularity))
         # That of the padding after each chunk, one after the other.
         self.padding_error = np.zeros((self.workers, self._padded(self.parameters) - self.parameters), dtype=np.float32)
 
@@ -166,7 +199,8 @@ class THC(
             return mean[:size], cut
         diagonal, draws = self.diagonal(d), [stream(self.options.seed, "thc", self.iteration, one) for one in range(P)]
         scale = math.sqrt(d) / largest
-        inverse = 2 * BOUND / GRANULARITY / scale
+        g = self.options.granularity
+        inverse = 2 * BOUND / g / scale
         for first in range(0, d, _PIECE):
             piece = slice(first, min(first + _PIECE, d))
             signs, total = diagonal[piece], np.zeros(piece.stop - first, dtype=np.int64)
@@ -181,14 +215,14 @@ class THC(
                 above = self._happens("grid", worker, start + first, y - low, draws[worker])
                 point = np.clip(low + above + GRID // 2, 0, GRID - 1).astype(np.int64)
                 above = self._happens("table", worker, start + first, self._chances[point], draws[worker])
-                levels = LEVELS[self._codes[point] + above]
+                levels = self._levels[self._codes[point] + above]
                 total += levels
-                own = hadamard((levels - GRANULARITY / 2) * inverse, stages) * signs
+                own = hadamard((levels - g / 2) * inverse, stages) * signs
                 sent[worker] += squared_norm(own[:inside])
                 x -= own
                 rows[worker, first : first + inside] = x[:inside]
                 padding[worker, max(0, first - size) : max(0, piece.stop - size)] = x[inside:]
-            mean[piece] = hadamard((total / P - GRANULARITY / 2) * inverse, stages) * signs
+            mean[piece] = hadamard((total / P - g / 2) * inverse, stages) * signs
         return mean[:size], cut
 
     # Messages
@@ -198,7 +232,7 @@ class THC(
         """Number of bytes of an entry to the server, and back."""
         if self.wire.released:
             return 4.0, 4.0
-        return 0.5, math.ceil(math.log2(GRANULARITY * self.workers + 1)) / 8
+        return 0.5, math.ceil(math.log2(self.options.granularity * self.workers + 1)) / 8
 
     def _steps(self) -> Iterator[Step]:
         """Yield kernels and messages: norms, transform, quantise, sum at the servers, inverse transform."""
