@@ -395,23 +395,6 @@ def test_compiled_loops_take_over_where_many_short_arrays_make_them_worth_it(mon
         np.testing.assert_array_equal(one, other)
 
 
-def test_loops_are_compiled_for_a_long_array_or_for_a_quarter_of_a_billion_entries_of_short_ones(monkeypatch):
-    loops = object()
-    monkeypatch.setattr(selection, "_compiled_loops", lambda: loops)
-    monkeypatch.setattr(selection, "_interpreted", JitThreshold(selection._interpreted.enough))
-    short, one_less = np.zeros(4096, dtype=np.float32), np.zeros(4095, dtype=np.float32)
-    through_numpy = 0
-    while selection._loops_for(short) is None:
-        through_numpy += short.size
-        # They do not count.
-        assert selection._loops_for(one_less) is None
-    assert through_numpy + short.size == 2**28
-    assert selection._loops_for(one_less) is None
-    monkeypatch.setattr(selection, "_interpreted", JitThreshold(math.inf))
-    assert selection._loops_for(np.zeros(2**17, dtype=np.float32)) is loops
-    assert selection._loops_for(np.zeros(2**17 - 1, dtype=np.float32)) is None
-
-
 @pytest.mark.parametrize("share", [0.5, 0.95, 1.0, 1.05, 3.0])
 def test_zeros_that_are_most_are_not_put_in_order(share):
     random = np.random.default_rng(0)
