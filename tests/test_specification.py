@@ -129,6 +129,22 @@ def test_a_mesh_is_no_switch(name, collective, ranks, least, most):
     assert least <= 1e3 * found.seconds <= most
 
 
+def test_hosts_of_an_nvlink_domain_are_one_node():
+    model = specified_cost_model(load_platform("gb200-nvl72"))
+    trays, rack, two = (
+        model.predict("all_reduce", ranks, 1e9, nodes=nodes) for ranks, nodes in ((8, 2), (8, 1), (144, 36))
+    )
+    assert trays == rack
+    assert two == model.predict("all_reduce", 144, 1e9) != model.predict("all_reduce", 72, 1e9, nodes=18)
+
+
+@pytest.mark.parametrize(("name", "ranks", "least"), [("dgx-1", 2, 20), ("polaris", 4, 5), ("oci-mi300x", 2, 15.6)])
+def test_no_simulation_of_a_mesh_beats_its_links(name, ranks, least):
+    asked = ("allreduce_ring", "--network", name, "--workers", ranks, "--size", "1GB")
+    own, ideal = (timed(*asked, *stack)["time_s"] for stack in ((), ("--stack", "ideal")))
+    assert least < 1e3 * own < 1.01e3 * ideal < 10 * least
+
+
 def test_of_some_gpus_of_a_cube_mesh_the_interval_has_the_best_and_the_first():
     found = specified_cost_model(load_platform("dgx-1")).predict("all_reduce", 2, 1e9)
     assert found.low == pytest.approx(0.02)

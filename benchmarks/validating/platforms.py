@@ -85,7 +85,7 @@ CASES = (
     ),
     Case("h100_cluster01_multi", platform("dgx-h100")),
     Case("h100_cluster01_single", platform("dgx-h100")),
-    Case("oci_gb200_8", platform("gb200-nvl72"), nodes=1),
+    Case("oci_gb200_8", platform("gb200-nvl72")),
     Case("oci_mi300x_16_rccl", platform("oci-mi300x")),
     Case("pico_leonardo_host", platform("leonardo-booster", **OPEN_MPI), "OMPI"),
     Case("pico_mare_nostrum_gpu_nccl", platform("marenostrum5-acc")),

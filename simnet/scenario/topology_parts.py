@@ -21,6 +21,7 @@ from simnet.topologies.graphs import check_graph
 if TYPE_CHECKING:
     import networkx as nx
 
+    from simnet.cost_models.calibration.platform import Platform
     from simnet.network import Stack
     from simnet.scenario.parts import Part
 
@@ -89,17 +90,23 @@ def platform(path: str | Path, nodes: Count | None = None) -> nx.DiGraph[Any]:
     """
     # Calibration takes long to import.
     from simnet.cost_models.calibration.platform import load_platform
-    from simnet.cost_models.calibration.specification import specified_parameters
 
     read = load_platform(path)
-    known = {key: value for key, (value, _) in specified_parameters(read).items()}
     if read.outer is None and (nodes or 1) > 1:
         raise ValueError(f"nodes must be 1: nothing joins the nodes of {path}, got {nodes}")
+    return _platform_graph(read, nodes or 1, read.inner_rate())
+
+
+def _platform_graph(read: Platform, nodes: int, inner_rate: float) -> nx.DiGraph[Any]:
+    """Return the nodes of a platform, whose devices send at a rate inside [byte/s]."""
+    from simnet.cost_models.calibration.specification import specified_parameters
+
+    known = {key: value for key, (value, _) in specified_parameters(read).items()}
     return topologies.multi_gpu_nodes(
-        nodes or 1,
+        nodes,
         read.devices_per_node,
         intra_latency=known["inner_latency"],
-        intra_bandwidth=read.inner_rate(),
+        intra_bandwidth=inner_rate,
         nic_latency=known["outer_latency"],
         nic_bandwidth=min(read.outer_rate(read.devices_per_node), MOST_RATE),
     )
@@ -160,8 +167,6 @@ def sending(
     A calibrated cluster, or a platform, brings its software, unless another stack is given. InputError: its file is
     wrong.
     """
-    if stack is not None:
-        return read.graph, {"stack": stack}
     part, file = given.choice[1], cluster_file(given)
     # Calibration takes long to import.
     if isinstance(part, PlatformNodes):
@@ -170,10 +175,14 @@ def sending(
         from simnet.cost_models.calibration.software import CalibratedSoftware
 
         described = load_platform(part.source(folder))
+        if stack is not None:
+            # In a mesh a message has the links of two devices.
+            pair = described.inside(2)[0].ring * described.inner_share
+            return _platform_graph(described, getattr(part, "nodes", None) or 1, pair), {"stack": stack}
         model, file = specified_cost_model(described), part.path
         model.network = {"multi_gpu_nodes": {"gpus_per_node": described.devices_per_node}}
-    elif read.kind != "fabric" or file is None:
-        return read.graph, {}
+    elif stack is not None or read.kind != "fabric" or file is None:
+        return read.graph, {} if stack is None else {"stack": stack}
     else:
         from simnet.cost_models.calibration.cost_model_file import has_curves, load_cost_model
         from simnet.cost_models.calibration.software import CalibratedSoftware

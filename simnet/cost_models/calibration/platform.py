@@ -140,8 +140,9 @@ class NodeNetwork(_PlatformPart):
 class Platform(_PlatformPart):
     """A hardware platform from vendor specifications: nodes of devices joined by `inner`; one node without `outer`.
 
-    `devices_per_node` are the devices of a `chip`, or ranks of a host, on a full node. Of libraries, `rccl` counts as
-    `nccl`; the others count schedules: `openmpi` (from 4.1 on) those of its own tables, `mpi` and `gloo` the fastest.
+    `devices_per_node` are the devices of a `chip`, or ranks of a host, on a full node, which may be several `hosts` of
+    one NVLink domain. Of libraries, `rccl` counts as `nccl`; the others count schedules: `openmpi` (from 4.1 on) those
+    of its own tables, `mpi` and `gloo` the fastest.
     """
 
     name: _Name
@@ -150,6 +151,7 @@ class Platform(_PlatformPart):
     devices_per_node: Annotated[int, Field(ge=1, le=4096)]
     generation: Annotated[str, one_of("generation", GENERATIONS)]
     chip: _Name = ""
+    hosts: Annotated[int, Field(ge=1, le=4096)] = 1
     library: Literal["nccl", "rccl", "mpi", "openmpi", "gloo"] = "nccl"
     inner: NodeLink
     outer: NodeNetwork | None = None
@@ -173,9 +175,11 @@ class Platform(_PlatformPart):
         """The method that counts steps and bytes: NCCL's formulas, or schedules."""
         return "as NCCL does" if self.library in ("nccl", "rccl") else "through the schedule"
 
-    def nodes(self, ranks: int) -> int:
-        """Return the minimum number of nodes for so many ranks."""
-        return math.ceil(ranks / self.devices_per_node) if self.outer is not None else 1
+    def nodes(self, ranks: int, counted: int = 0) -> int:
+        """Return the number of nodes of so many ranks: the least, or where so many nodes, or hosts, were `counted`."""
+        if self.outer is None:
+            return 1
+        return max(math.ceil(ranks / self.devices_per_node), math.ceil(counted / self.hosts))
 
     @property
     def inner_share(self) -> float:

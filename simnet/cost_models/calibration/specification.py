@@ -205,7 +205,7 @@ def specified_bounds(platform: Platform, setting: Setting, sizes: ArrayLike) -> 
 
 def _nodes_of(platform: Platform, setting: Setting) -> int:
     """Return the number of nodes of a setting: 1 where nothing joins nodes."""
-    return 1 if platform.outer is None else min(setting.nodes or platform.nodes(setting.ranks), setting.ranks)
+    return min(platform.nodes(setting.ranks, setting.nodes), setting.ranks)
 
 
 def _inside(platform: Platform, setting: Setting, nodes: int) -> tuple[InsideRates, InsideRates]:
