@@ -52,17 +52,6 @@ def timed_ring(workers: int, size: str) -> tuple[object, ...]:
 
 TIMED = timed_ring(5, "1 MB")
 ON_STAR = ("--latency", "10 us", "--bandwidth", "10 Gbit/s")
-NCCL = """<system version="1"><cpu numaid="0" arch="x86_64" vendor="AuthenticAMD">
-  <pci busid="0000:01:00.0" link_speed="16.0 GT/s PCIe" link_width="16"><gpu dev="0" sm="80" rank="0">
-    <nvlink target="0000:02:00.0" count="4" tclass="0x030200"/></gpu></pci>
-  <pci busid="0000:02:00.0" link_speed="16.0 GT/s PCIe" link_width="16"><gpu dev="1" sm="80" rank="1">
-    <nvlink target="0000:01:00.0" count="4" tclass="0x030200"/></gpu></pci>
-  <nic><net name="mlx5_0" dev="0" speed="200000" port="1"/></nic>
-</cpu></system>"""
-PAIR = """<algo name="pair" nchunksperloop="4" ngpus="2" coll="allgather">
-  <gpu id="0"><tb id="0" send="1" recv="-1" chan="0"><step s="0" type="s" cnt="2"/></tb></gpu>
-  <gpu id="1"><tb id="0" send="-1" recv="0" chan="0"><step s="0" type="r" cnt="2"/></tb></gpu>
-</algo>"""
 
 
 @pytest.fixture(autouse=True)
@@ -205,9 +194,6 @@ def test_what_rounds_cannot_express_is_an_upper_bound() -> None:
     assert figures("a.goal", "--loose", *ON_STAR)["messages"] == 3
 
 
-# Lower bound
-
-
 # Networks
 
 
@@ -221,23 +207,6 @@ def test_a_network_travels_through_simgrid_with_its_weather(small: Path) -> None
     here = figures(*chosen, "--network", small, "--set", "network.jitter=null")
     assert there["finish_s"] == pytest.approx(here["finish_s"], rel=1e-12)
     assert there["lower_bound_s"] == pytest.approx(here["lower_bound_s"], rel=1e-12)
-
-
-def test_nccl_needs_a_latency() -> None:
-    Path("topo.txt").write_text(NCCL)
-    chosen = timed_ring(4, "1 MB")
-    assert "give latency" in refused("time", *chosen, "--network", "topo.txt")
-    assert "must be at most 2, the hosts of the topology, got 4" in refused(
-        "time", *chosen, "--network", "topo.txt:latency=1 us"
-    )
-    found = figures(*chosen, "--network", "topo.txt:latency=1 us,nodes=2,network_latency=5 us")
-    assert found["hosts"] == 4
-    assert "read as an NCCL topology, 4 hosts" in found["answer"]
-    did(*to("goal", "a.goal"))
-    write_nodelink(topologies.star(5, 1e-3, 1e9), "star.json")
-    assert "which says itself what its links are" in refused(
-        "time", "a.goal", "--network", "star.json", "--latency", "1 us"
-    )
 
 
 # In scenarios

@@ -10,29 +10,25 @@ from simnet.base.errors import InputError
 from simnet.interchange.graphml import read_graphml
 from simnet.interchange.kinds import kind_of
 
-KEYS = "".join(
-    f'<key id="{name}" for="{of}" attr.name="{name}" attr.type="double"/>'
-    for name, of in (("Latitude", "node"), ("Longitude", "node"), ("LinkSpeedRaw", "edge"))
-)
+
+def data(**values):
+    return "".join(f'<data key="{key}">{value}</data>' for key, value in values.items() if value is not None)
 
 
-def node(name, latitude=None, longitude=None):
-    facts = {"Latitude": latitude, "Longitude": longitude}
-    data = "".join(f'<data key="{key}">{value}</data>' for key, value in facts.items() if value is not None)
-    return f'<node id="{name}">{data}</node>'
+def node(name, north=None, east=None):
+    return f'<node id="{name}">{data(N=north, E=east)}</node>'
 
 
 def edge(u, v, speed=1e10):
-    data = "" if speed is None else f'<data key="LinkSpeedRaw">{speed}</data>'
-    return f'<edge source="{u}" target="{v}">{data}</edge>'
+    return f'<edge source="{u}" target="{v}">{data(S=speed)}</edge>'
 
 
 def put(folder, *parts):
+    keys = (("N", "node", "Latitude"), ("E", "node", "Longitude"), ("S", "edge", "LinkSpeedRaw"))
+    known = "".join(f'<key id="{key}" for="{of}" attr.name="{name}" attr.type="double"/>' for key, of, name in keys)
+    graph = f'<graph edgedefault="undirected">{"".join(parts)}</graph>'
     path = folder / "zoo.graphml"
-    path.write_text(
-        f'<?xml version="1.0"?><graphml xmlns="http://graphml.graphdrawing.org/xmlns">{KEYS}'
-        f'<graph edgedefault="undirected">{"".join(parts)}</graph></graphml>'
-    )
+    path.write_text(f'<graphml xmlns="http://graphml.graphdrawing.org/xmlns">{known}{graph}</graphml>')
     return path
 
 
@@ -81,13 +77,13 @@ def test_what_is_missing_is_said(tmp_path, parts, said):
 
 def test_hosts_without_switches_pass_on_messages_and_it_is_said(tmp_path):
     links = [{"source": a, "target": (a + 1) % 4, "latency": 0.01, "bandwidth": 1.25e9} for a in range(4)]
-    data = {"directed": False, "nodes": [{"id": a} for a in range(4)], "edges": links}
-    (path := tmp_path / "ring.json").write_text(json.dumps(data))
+    written = {"directed": False, "nodes": [{"id": a} for a in range(4)], "edges": links}
+    (path := tmp_path / "ring.json").write_text(json.dumps(written))
     found = timed("allreduce_ring", "--workers", 4, "--size", "1MB", "--network", path)
     assert found["time_s"] == pytest.approx(6 * (0.01 + 2.5e5 / 1.25e9))
     assert "hosts pass on messages, as the graph has no switches" in found["assumed"]
-    data["nodes"].append({"id": "switch"})
+    written["nodes"].append({"id": "switch"})
     links.append({"source": 0, "target": "switch", "latency": 0.01, "bandwidth": 1.25e9})
-    path.write_text(json.dumps(data))
+    path.write_text(json.dumps(written))
     said = refused("time", "allreduce_ring", "--workers", 4, "--size", "1MB", "--network", path)
     assert "hosts pass on nothing unless the graph has hosts_forward" in said

@@ -2,10 +2,11 @@
 
 import pytest
 
-from commands import timed
+from commands import refused, timed
+from schedules import write_nodelink
 from simnet.base.errors import InputError
 from simnet.interchange.nccl import read_nccl_topology
-from simnet.topologies import Routes
+from simnet.topologies import Routes, star
 from simnet.topologies.graphs import check_graph
 
 
@@ -183,6 +184,15 @@ def test_what_is_not_known_is_said_once(tmp_path):
     assert "remarks" not in read(tmp_path, *H100).graph
 
 
+def test_latencies_are_asked_for_where_a_file_has_none(tmp_path):
+    read(tmp_path, *H100)
+    ring = ("time", "allreduce_ring", "--size", "1MB", "--workers", 4, "--network")
+    assert "give latency (--latency 1us)" in refused(*ring, tmp_path / "topo.xml")
+    assert "must be at most 2, the hosts" in refused(*ring, tmp_path / "topo.xml", "--latency", "1us")
+    write_nodelink(star(5, 1e-3, 1e9), tmp_path / "star.json")
+    assert "which says itself what its links are" in refused(*ring, tmp_path / "star.json", "--latency", "1us")
+
+
 @pytest.mark.parametrize(
     ("collective", "channels", "used", "least", "most"),
     [
@@ -230,7 +240,7 @@ def test_a_ring_goes_over_each_card_and_the_share_of_cards_is_said(tmp_path, col
     ],
 )
 def test_refusals(tmp_path, cpus, options, message):
-    with pytest.raises(InputError) as refused:
+    with pytest.raises(InputError) as said:
         read(tmp_path, *cpus, **options)
-    assert message in str(refused.value)
-    assert "topo.xml:" in str(refused.value)
+    assert message in str(said.value)
+    assert "topo.xml:" in str(said.value)

@@ -54,14 +54,6 @@ def test_formula_gives_the_routes_of_the_search(graph, seed, routing):
     assert every(Routes(graph, seed, routing)) == every(Routes(searched(graph), seed, routing))
 
 
-@pytest.mark.parametrize("routing", ["hash", "single"])
-def test_formula_gives_the_routes_of_the_search_on_a_fat_tree_of_1024_hosts(routing):
-    graph = fat_tree(16, **LINK)
-    formula, search = (Routes(one, seed=3, routing=routing) for one in (graph, searched(graph)))
-    pairs = np.random.default_rng(0).integers(1024, size=(3000, 2)).tolist()
-    assert [formula.route(*pair) for pair in pairs] == [search.route(*pair) for pair in pairs]
-
-
 ALL = {
     **OF_SEARCH,
     **OF_THEIR_OWN,
@@ -288,18 +280,3 @@ def test_more_routes_than_are_listed_are_drawn():
         assert max(up.values()) < 25
     down = frozenset(routes.index[link] for link in routes.links if link[1] == "site:A" and link[0] != "A/core:2.3")
     assert ("A/core:2.3", "site:A") in named(routes, routes.around(3, 400, down))
-
-
-def test_around_finds_what_is_left_of_a_fat_tree():
-    graph = fat_tree(4, **LINK)
-    routes = Routes(graph)
-    cut = frozenset(routes.index[link] for link in (("edge:0.0", "agg:0.0"), ("agg:0.0", "edge:0.0")))
-    for src, dst in itertools.permutations(range(16), 2):
-        route = routes.around(src, dst, cut)
-        assert cut.isdisjoint(route)
-        assert named(routes, route) in shortest(graph, src, dst, without=[routes.links[link] for link in cut])
-    alone = frozenset(routes.index[link] for link in ((5, "edge:1.0"), ("edge:1.0", 5)))
-    for other in (4, 15):
-        assert routes.around(5, other, alone) is None
-        assert routes.around(other, 5, alone) is None
-    assert routes.around(5, 5, alone) == ()

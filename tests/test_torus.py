@@ -6,7 +6,7 @@ import math
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from routing import LINK, nodes_of
@@ -54,30 +54,11 @@ def test_routes_correct_one_dimension_after_the_other_the_shorter_way_round(dims
                 assert (b[d] - a[d]) % dims[d] == 1
 
 
-@settings(max_examples=30)
-@given(DIMS, st.data())
-def test_every_host_sees_the_same_torus(dims, data):
-    graph = torus(dims, **LINK)
-    routes = Routes(graph)
-    src, dst, turn = (data.draw(st.tuples(*(st.integers(0, size - 1) for size in dims))) for _ in range(3))
-
-    def moved(at):
-        return int(np.ravel_multi_index(np.add(at, turn) % dims, dims))
-
-    path = nodes_of(routes, *(int(np.ravel_multi_index(at, dims)) for at in (src, dst)))
-    assert [moved(graph.nodes[node]["at"]) for node in path] == nodes_of(routes, moved(src), moved(dst))
-
-
 def test_neither_seed_nor_routing_matters():
     graph = torus((4, 3, 2), **LINK)
     first, *others = (Routes(graph, **options) for options in ({}, {"seed": 7}, {"routing": "single"}))
     for src, dst in itertools.product(range(24), repeat=2):
         assert {first.route(src, dst)} == {one.route(src, dst) for one in others}
-
-
-def test_dimensions_of_two_make_a_hypercube():
-    graph = torus([2] * 4, **LINK)
-    assert set(graph.edges) == {(u, v) for u in range(16) for v in range(16) if (u ^ v).bit_count() == 1}
 
 
 @pytest.mark.parametrize(
