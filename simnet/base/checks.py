@@ -82,7 +82,7 @@ def check_choice(value: object, name: str, allowed: Collection[str]) -> None:
 
 
 def make_dataclass(kind: Callable[..., T], given: Mapping[str, Any], called: str) -> T:
-    """Return a `kind` with the given fields; ValueError, which names it `called`, for an unknown field."""
+    """Return an instance of the dataclass `kind`; ValueError, which calls it `called`, for an unknown field."""
     known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
     for name in given:
         if name not in known:

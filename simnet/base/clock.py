@@ -1,4 +1,4 @@
-"""Times summed over millions of steps without accumulated rounding."""
+"""Simulated time, summed over millions of steps without accumulated rounding errors."""
 
 from __future__ import annotations
 

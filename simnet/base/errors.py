@@ -24,7 +24,7 @@ class SimnetError(Exception):
 
 
 def plain_warnings() -> None:
-    """Print warnings of this process as one line, without file and line of the code."""
+    """Make this process print warnings as one line, without their position in the code."""
     warnings.formatwarning = lambda message, *_: f"warning: {message}\n"
 
 

@@ -178,7 +178,7 @@ def _complete_class(found: Any, base: Any, name: str) -> Any:
 
 
 def return_error(by: Any, found: object, wanted: str) -> Exception:
-    """Return an error that says that `by`, possibly of a plug-in, returned `found` instead of `wanted`.
+    """Return an error that says that `by`, maybe a plug-in, returned `found` instead of a `wanted`.
 
     Examples
     --------

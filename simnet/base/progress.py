@@ -28,7 +28,7 @@ _listener: ContextVar[_Listener | None] = ContextVar("listener", default=None)
 
 @contextmanager
 def report_progress(tell: Callable[..., None]) -> Iterator[None]:
-    """Report progress during the block to a function: the share done, rising to 1, and words by `report_share`.
+    """Call a function with the progress of the block: the completed share, up to 1, and the text of `report_share`.
 
     Examples
     --------

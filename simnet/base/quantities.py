@@ -1,4 +1,4 @@
-"""Quantities: annotations that say how people write a number, and its bounds.
+"""Annotations of quantities: the notation of a number in files, and its bounds.
 
 A parameter annotated ``latency: Seconds`` is a float in Python and the text ``10 ms`` in a scenario, whose fields
 derive from the signatures they configure (`simnet.scenario.parts`). Unit, bounds and default are stated once, in the

@@ -1,4 +1,4 @@
-"""Rows of numbers of P workers that live in shards: other processes, here or on other machines.
+"""Arrays with a row per worker, stored in shards: other processes, on this or on other machines.
 
 Work is sent to the rows, and only results come back. Worker w lives in shard w modulo their number. `map_rows` works on
 arrays and on `Rows`; `simnet.base.shards` starts shards.
@@ -26,7 +26,7 @@ Ask: TypeAlias = Callable[..., Future[Any]]
 
 @runtime_checkable
 class Separable(Protocol):
-    """A source that can draw the gradients of some workers independently."""
+    """A gradient source that can draw the gradients of any subset of the workers."""
 
     @property
     def workers(self) -> int:
@@ -57,17 +57,17 @@ class Shard:
         self._kept: dict[int, Values] = {}
 
     def answer(self, dropped: Sequence[int], asked: str, *given: Any) -> Any:
-        """Free the arrays of the numbers in `dropped`, then call the method named `asked` and return its result."""
+        """Free the arrays numbered in `dropped`, then call the method `asked` and return its result."""
         for number in dropped:
             del self._kept[number]
         return getattr(self, asked)(*given)
 
     def make(self, number: int, entries: int) -> None:
-        """Allocate zeros under a number: a row of so many entries for each worker of the shard."""
+        """Allocate array `number`: a row of `entries` zeros for each worker of the shard."""
         self._kept[number] = np.zeros((len(self._workers), entries), dtype=np.float32)
 
     def draw(self, number: int, iteration: int) -> None:
-        """Draw the gradients of an iteration into the array of a number, which is allocated if missing."""
+        """Draw the gradients of an iteration into array `number`, which is allocated if missing."""
         self._kept[number] = self._source.gradients_of(self._workers, iteration, self._kept.get(number))
 
     def call(self, work: Callable[..., Any], *given: Any) -> Any:

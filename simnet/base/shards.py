@@ -45,7 +45,7 @@ def open_shards(source: Separable, where: str) -> Iterator[Shards]:
 
 @contextmanager
 def _in_threads(answers: Sequence[Callable[..., Any]]) -> Iterator[list[Ask]]:
-    """Provide for each function a non-blocking one: calls run in a thread per function, in order, as futures."""
+    """Provide non-blocking versions of functions: a thread each runs its calls in order; a call returns a future."""
     threads = [ThreadPoolExecutor(1) for _ in answers]
     try:
         yield [partial(thread.submit, answer) for thread, answer in zip(threads, answers, strict=True)]

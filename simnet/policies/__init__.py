@@ -75,7 +75,7 @@ def density_at(ramps: Sequence[Ramp], iteration: int) -> float:
 
 @dataclass(frozen=True)
 class PolicyContext:
-    """What a policy knows before an iteration, counted from 0, at the simulated time `now` [s].
+    """Input of a policy's decision: the iteration, from 0, and the job's state at the simulated time `now` [s].
 
     `placement` has the host of each worker, `message` is M, the bytes of the dense gradient, `density` c, the target.
     `buckets` are the entries of each piece of the gradient; `device` has the costs of kernels.
@@ -187,7 +187,7 @@ class OneStepOracle:
 
 
 class Fixed(OneStepOracle):
-    """Always the same exchange."""
+    """The same exchange in every iteration."""
 
     def __init__(self, candidate: Candidate) -> None:
         super().__init__((candidate,))

@@ -123,7 +123,7 @@ def memory_summary(memory: WorkerMemory, limit: float | None = None) -> Fields:
 
 
 def optimizer_assumed(optimizer: str | None, strategy: str | None = None) -> str:
-    """Return a sentence on the memory that is not counted, and on the optimiser whose state is.
+    """Return a sentence on uncounted memory, and on the optimiser whose state is counted.
 
     Examples
     --------
@@ -137,7 +137,7 @@ def optimizer_assumed(optimizer: str | None, strategy: str | None = None) -> str
 
 
 def memory_assumed(job: Job) -> str:
-    """Return a sentence on the memory of a job that is not counted, and on the optimisers whose state is."""
+    """Return a sentence on a job's uncounted memory, and on the optimisers whose state is counted."""
     own = "sharded steps" if job.steps is not None else None if job.strategy is None else job.strategy.name
     return optimizer_assumed(job.optimizer, own)
 

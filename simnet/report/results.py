@@ -1,4 +1,4 @@
-"""The run folder: what a run leaves behind for people, for spreadsheets and for other programs.
+"""The run folder: summary, tables, figures and page of a run as files.
 
 Files of a run appear together or not at all, and equal runs leave equal bytes: no dates, no paths, and in the summary
 and the iterations no digits that differ between machines.

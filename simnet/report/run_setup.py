@@ -65,7 +65,7 @@ def _call_summary(kind: Sequence[Any], same: Sequence[CallPrediction]) -> Fields
 
 
 def calls_evidence(found: Sequence[Mapping[str, Any]]) -> Evidence:
-    """Return the evidence for the calls of a schedule, which is that of its least certain call.
+    """Return the evidence for a schedule's calls: that of the least certain call.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""A run in one small table: how long each policy took and where the time went, who won, by how much, and what it chose.
+"""Summary of a run: each policy's times and their parts, the fastest policy and its lead, and changes of choice.
 
 Totals are over the iterations; the breakdown is the mean over workers. Regret is the time a policy lost against the
 bound: the one-step oracle, which takes the best exchange of each iteration, and which a policy can come out ahead of

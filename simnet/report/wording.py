@@ -13,7 +13,7 @@ TIED = 0.1
 
 
 def standing(seconds: Mapping[str, float], winners: Sequence[str], alone: str, tied: str, each: str = "") -> str:
-    """Return a sentence with the fastest or the tied ones, and their lead over the next.
+    """Return a sentence on the fastest or the tied choices, and their lead over the next.
 
     Examples
     --------
@@ -76,7 +76,7 @@ def alternatives_text(names: Sequence[str], most: int = 4) -> str:
 def entering_apart(
     ranges: Mapping[str, tuple[float, float]], winners: Sequence[str], not_sampled: Mapping[str, str] | None = None
 ) -> list[str]:
-    """Return sentences on leaders' times under small start differences, resulting ties, and unsampled ones.
+    """Return sentences on leaders' times and ties if workers start slightly apart, and on leaders not sampled.
 
     Ranges not wider than `TIE` are not mentioned.
 

@@ -82,7 +82,7 @@ def named_fields(value: object, field: str, fields: Collection[str]) -> object:
 
 
 def refuse_bare_option(name: str, options: Collection[str]) -> None:
-    """Raise ValueError for the name of a choice ``NAME:VALUE`` if NAME has `options`, which are to be named.
+    """Raise ValueError for a choice ``NAME:VALUE`` if NAME has `options`, which need ``option=value``.
 
     Examples
     --------

@@ -82,8 +82,8 @@ def slowdown_of(device: DeviceProfile | None) -> float:
     return 1.0 if beside is None else max(beside.compute, 1.0)
 
 
-def slowdown_told_of(device: DeviceProfile | None, slowdown: float) -> str:
-    """Return text on the slowdown of compute during collectives, with its source."""
+def describe_device_slowdown(device: DeviceProfile | None, slowdown: float) -> str:
+    """Return as text the slowdown of compute during collectives, with its source."""
     beside = None if device is None else device.beside_collectives
     if beside is None or slowdown != slowdown_of(device):
         return describe_slowdown(slowdown)
@@ -134,7 +134,7 @@ def model_of(job: schema.Job) -> ModelProfile:
     """Return the profile of a sharded job's model, known or listed in units. ValueError: unknown model."""
     if job.model is not None:
         return models.load_model(job.model)
-    return profile_of_units(next(iter(job.shardings.values())).told)
+    return profile_of_units(next(iter(job.shardings.values())).listed)
 
 
 def build_steps(config: schema.Config, folder: Path, found: Findings) -> dict[str, TrainingSteps] | None:

@@ -50,7 +50,7 @@ def find(path: str | Path) -> Path:
 
 @dataclass(frozen=True)
 class Source:
-    """A scenario as path and overrides, to load in another process; optional policies, and a seed offset `later`."""
+    """Path and overrides of a scenario, to load it in another process; optional policies, and a seed offset `later`."""
 
     path: str | Path
     overrides: Sequence[str] = ()

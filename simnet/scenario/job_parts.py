@@ -1,4 +1,4 @@
-"""Parts of a scenario's job: its gradients, how a model is shared between workers, and workers that come and go."""
+"""Parts of a scenario's job: gradients, sharding of the model, and workers that stop, leave or return."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Synthetic(Part):
 
 @configures(traces.recorded, only=("trace", "iterations"), iterations="training")
 class Recorded(Named):
-    """Gradients of a real training run, which brings its own layers."""
+    """Gradients recorded in a real training run, with the layers of its model."""
 
     named = "trace"
     trace: File
@@ -48,28 +48,28 @@ class Conv(Part):
 
 @configures(live.train, only=("width", "blocks"))
 class Transformer(Part):
-    """A decoder like GPT-2 that foretells the next word at every place; needs PyTorch."""
+    """A decoder like GPT-2 that predicts the next word at every position; needs PyTorch."""
 
 
 @kinds(logistic=Logistic, mlp=Mlp, conv=Conv, transformer=Transformer)
 class TrainedModel(OneOf):
-    """What is trained."""
+    """The model that is trained."""
 
 
 @kinds(digits=live.digits, classification=live.classification, words=live.words)
 class TrainingData(OneOf):
-    """What it is trained on."""
+    """The data set that the model is trained on."""
 
 
 @configures(live.train, only=("dirichlet",), required=("dirichlet",))
 class Dirichlet(Part):
-    """Shards that differ in their classes; the smaller the parameter, the more."""
+    """Training data split unevenly by class among workers; the smaller the parameter, the more uneven."""
 
 
 @configures(live.LearningRate, omit=("rate",), factor="drop")
 @configures(live.train, only=("batch", "learning_rate", "momentum", "weight_decay", "evaluate", "device"))
 class Train(Part):
-    """Gradients of a model that is really trained, with the updates of the scheme; every policy trains its own.
+    """Gradients of a model trained in the simulation with the scheme's updates; each policy trains its own model.
 
     shards: how the data is dealt out to the workers: at random, or by classes
     target: accuracy whose time is reported; default: 99 % of the best of the first policy
@@ -82,7 +82,7 @@ class Train(Part):
 
 
 class Gradients(OneOf):
-    """Where the gradients come from; a text may be the name of a trace."""
+    """Source of the gradients; a text may be the name of a trace."""
 
     otherwise = "recorded"
 
@@ -112,7 +112,7 @@ MOST_UNITS = 1_000
 
 
 class ModelUnit(Part):
-    """A unit of a model, or several that are alike and follow each other.
+    """A unit of a model (tensors that are sharded together), or several equal units in a row.
 
     seconds: of both passes of a microbatch
     flops: operations of both passes, in place of seconds; compute.mean is then that of all
@@ -132,7 +132,7 @@ class ModelUnit(Part):
 
 
 class Sharding(Named):
-    """How a model is shared between workers, and options of that, as `--sharding` takes them.
+    """How a model is sharded over workers, with the options of `--sharding`.
 
     way: ddp, fsdp2, hsdp, zero1, zero2 or zero3
     trace: a folder of Chakra traces of all ranks, in place of a model
@@ -162,7 +162,7 @@ class Sharding(Named):
         return self.__pydantic_extra__
 
     @property
-    def told(self) -> list[ListedUnit]:
+    def listed(self) -> list[ListedUnit]:
         """Listed units of the model."""
         return [
             ListedUnit(one.name, one.parameters, (one.flops if one.seconds is None else one.seconds) or 0.0, one.times)
@@ -174,7 +174,7 @@ class Sharding(Named):
         """Total seconds of the listed units; None if their work is in operations."""
         if self.units is None or self.units[0].seconds is None:
             return None
-        whole = math.fsum(one.work * one.times for one in self.told)
+        whole = math.fsum(one.work * one.times for one in self.listed)
         # People read it, and their milliseconds are no sums of powers of two.
         return float(f"{whole:.12g}")
 
@@ -200,7 +200,7 @@ class Sharding(Named):
             if (one.seconds is None) != (units[0].seconds is None):
                 wanted = "flops" if units[0].seconds is None else "seconds"
                 _refuse_units(f"needs {wanted}, as units[0] has: seconds of all units, or flops of all", place)
-        if units and not any(one.work for one in self.told):
+        if units and not any(one.work for one in self.listed):
             _refuse_units("must have one that takes any time, got 0 of all")
 
 
@@ -229,7 +229,7 @@ class Death(Part):
 
 @configures(training_job.Absence, begin="leaves", end="returns")
 class Absence(Part):
-    """A time in which a worker is away.
+    """A period in which a worker is absent.
 
     leaves: on the clock of the scenario, which starts at 0 s
     returns: default: never
@@ -248,11 +248,11 @@ class Absence(Part):
 
 @configures(training_job.Churn)
 class Churning(Part):
-    """Workers that leave and come back at random, after times that are exponentially distributed."""
+    """Workers that leave and return at random, after exponentially distributed times."""
 
 
 class Deadline(Part):
-    """How long an exchange waits for workers that compute, counted from the first that is done.
+    """How long an exchange waits for slower workers after the first worker has computed.
 
     quantile: as long as this share of the workers takes, of the compute times of the job
     """
@@ -265,7 +265,7 @@ class Deadline(Part):
 
 
 class Continue(Part):
-    """The other workers continue without the dead.
+    """The other workers continue without the worker that stopped.
 
     after: until they notice, as by a time-out, counted from when everything has stopped
     """
@@ -274,6 +274,6 @@ class Continue(Part):
 
 
 class OnDeath(Part):
-    """What the others do."""
+    """What the other workers do after one has stopped for good."""
 
     go_on: Continue = Field(alias="continue")

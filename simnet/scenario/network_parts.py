@@ -17,13 +17,13 @@ from simnet.scenario.weather_parts import Fault, Span, Weather
 
 @configures(ConstantLoad, only=("rate",))
 class Load(Part):
-    """Traffic of others that takes a constant rate from links and does not give way."""
+    """Background traffic at a constant rate, which does not yield to transfers."""
 
     links: str
 
 
 class OnOff(Part):
-    """When a flow is on: at random (`busy` and `idle`: mean times) or as listed."""
+    """On and off times of a flow: random (`busy` and `idle` are mean times) or listed."""
 
     busy: Duration | None = None
     idle: Duration | None = None
@@ -36,7 +36,7 @@ class OnOff(Part):
 
 @configures(OnOffFlow, omit=("on",), optional={"limit": "none"})
 class Flow(Part):
-    """Traffic of others that shares links fairly, as a long TCP transfer would.
+    """Background traffic that shares links fairly, as a long TCP transfer does.
 
     when: default: always
     """
@@ -47,14 +47,14 @@ class Flow(Part):
 
 
 class Background(OneOf):
-    """Traffic of others."""
+    """Background traffic of other users of the network."""
 
     load: Load | None = None
     flow: Flow | None = None
 
 
 class Loss(Part):
-    """Packets that get lost on links. Several entries that meet on a link lose independently of each other.
+    """Packet loss on links; several entries for one link lose packets independently.
 
     links: as of weather
     probability: that a packet is lost on the link
@@ -75,17 +75,17 @@ class Pftk(Mathis):
 
 
 class Retransmit(Part):
-    """Only what is lost is sent again, and nothing slows down for it, as selective repeat of RDMA does."""
+    """Only lost packets are sent again, at full rate, as by selective repeat of RDMA."""
 
 
 @configures(transport.Transport, only=("window",), required=("window",))
 class GoBackN(Part):
-    """A loss makes the sender repeat all packets of a round trip."""
+    """Go-back-N: after a loss the sender repeats all packets of a round trip."""
 
 
 @kinds(pftk=Pftk, mathis=Mathis, retransmit=Retransmit, go_back_n=GoBackN)
 class Transport(OneOf):
-    """What transfers make of packet loss."""
+    """The transport protocol, which decides how packet loss slows transfers."""
 
 
 @kinds(timeouts=transport.Incast, measured=transport.MeasuredIncast)
@@ -97,12 +97,12 @@ class Incast(OneOf):
     network.Network, only=("send_overhead", "receive_overhead"), send_overhead="send", receive_overhead="receive"
 )
 class Overhead(Part):
-    """Time per message before it leaves and after it arrived."""
+    """Software time per message, before it leaves and after it arrives."""
 
 
 @kinds(exponential=jitter.exponential, uniform=jitter.uniform, lognormal=jitter.lognormal)
 class Jitter(OneOf):
-    """The extra latency of each message."""
+    """Random extra latency of each message."""
 
 
 def _stack_name(name: str) -> str:
@@ -119,7 +119,7 @@ StackName: TypeAlias = Annotated[
 
 @configures(stack.Stack, optional=dict.fromkeys((one.name for one in dataclasses.fields(stack.Stack)), "that of like"))
 class Stack(Named):
-    """A transport stack of one's own: another one, and what differs from it.
+    """A custom transport stack: a named stack, and properties that differ from it.
 
     like: the stack that has the properties that are not given
     """
@@ -161,7 +161,7 @@ class Sharing(Part):
 
 @configures(network.Network, only=("engine", "stack", "sharing", "routing", "on_outage"))
 class Network(Part):
-    """The network, its weather, and who else uses it.
+    """The network: topology, weather, faults, background traffic and transport.
 
     placement: worker r on host r; in turn over sites or switches; at random; a list of hosts
     transport: that answers packet loss; default: pftk

@@ -26,10 +26,10 @@ from simnet.policies import Candidate, OneStepOracle, Policy
 from simnet.scenario import schema, topology_parts
 from simnet.scenario.computing import (
     build_device,
+    describe_device_slowdown,
     iteration_samples,
     model_computing,
     sending_stack,
-    slowdown_told_of,
     stack_doubt,
 )
 from simnet.scenario.fields import is_file
@@ -91,7 +91,7 @@ class Run:
         return self.job.iterations * tried * sum(once) / len(once) + beside
 
     def in_step(self, parts: int, processes: int = 1) -> list[list[str]]:
-        """Return the policies in lists that share gradients: about `parts` lists of equal effort.
+        """Return the policies divided into about `parts` lists of equal effort, each of which shares gradients.
 
         There are more lists if one would not fit the memory that `processes` share. Policies whose gradients depend on
         their updates, or that run next to other jobs, are alone.
@@ -159,7 +159,7 @@ class Scenario:
         ways = {
             label: [
                 *([] if one.backward is None else [f"{100 * one.backward:.3g} % backward"]),
-                slowdown_told_of(self.device if one.trace is None else None, one.slowdown or 1.0),
+                describe_device_slowdown(self.device if one.trace is None else None, one.slowdown or 1.0),
             ]
             for label, one in job.shardings.items()
         }

@@ -36,7 +36,7 @@ from simnet.training.job import job as training_job
 
 @configures(policies.Ramp, optional={"iterations": "none, the last stretch never ends"})
 class Ramp(Part):
-    """A stretch of iterations at one density, or over which it goes from one to another."""
+    """A number of iterations at one density, or over which the density changes linearly."""
 
     at: Density | None = None
     start: Any = Field(default=None, alias="from")
@@ -60,7 +60,7 @@ Densities: TypeAlias = ValueOrList[Density, Annotated[list[Ramp], Field(min_leng
     straggle="probability",
 )
 class Straggle(Part):
-    """A worker is slow for an iteration now and then."""
+    """Stragglers: with some probability a worker is slow for an iteration."""
 
 
 @configures(training_job.Compute, only=("mean", "spread", "slow"), optional={"mean": "that of the model on the device"})
@@ -93,11 +93,11 @@ class Overlap(Part):
 
 @kinds(sgd=strategies.SGD, adamw=strategies.AdamW)
 class Optimiser(OneOf):
-    """What moves parameters."""
+    """The optimiser, which updates the parameters."""
 
 
 class Strategy(Named):
-    """How workers train between exchanges, and its options; `simnet list strategies` shows them.
+    """Training strategy: how workers train between exchanges. `simnet list strategies` shows them and their options.
 
     inner: of each worker; default: that of the strategy
     outer: of the global parameters; default: the strategy's
@@ -123,7 +123,7 @@ class Strategy(Named):
 
 
 class Prices(Part):
-    """What is paid for a job.
+    """Prices of devices and of traffic.
 
     device_hour: of a worker's device, by the hour
     gigabyte: of 10^9 bytes that a worker sends
@@ -153,7 +153,7 @@ DeviceMemory: TypeAlias = Annotated[
 @configures(training_job.Job, only=("iterations", "update", "barrier"))
 @configures(traces.synthetic, only=("scale",))
 class Job(Part):
-    """What is trained, for how long, and how much of the gradient is sent.
+    """The training job: its gradients or model, iterations, density, compute and workers.
 
     model: a model profile, or the config.json of one: layers, and time of an iteration; or its parameters, as 7B
     parameters: of a model that has no profile
@@ -343,7 +343,7 @@ class Flexible(Among):
 )
 @configures(moo.DensitySearch, optional={"warm_up": "none, published: 5 epochs"})
 class Moo(Among):
-    """Density and exchange by gain, compression and communication time, explored and searched as the job runs."""
+    """Density and exchange that balance gain, compression time and communication time, searched during the job."""
 
     def _check(self) -> None:
         self.build(moo.DensitySearch, warm_up=0)
@@ -351,7 +351,7 @@ class Moo(Among):
 
 @configures(advise.Advised, omit=("candidates",))
 class Advise(Among):
-    """The exchange that an adviser takes, which learns from what iterations take while the job runs."""
+    """The exchange chosen by an adviser, which learns costs from iteration times during the job."""
 
 
 class Oracle(Among):
@@ -359,7 +359,7 @@ class Oracle(Among):
 
 
 class Policy(OneOf):
-    """Which exchange next."""
+    """A policy, which chooses the exchange of each iteration."""
 
     registry = "policies"
 
@@ -389,7 +389,7 @@ class OtherJob(Part):
 
 
 class Output(Part):
-    """What the run folder holds.
+    """Contents of the run folder.
 
     timeline: first iterations drawn message by message, if they have no more than 200,000
     report: whether to draw the figures and write report.html

@@ -34,7 +34,7 @@ class Wan(Part):
 
 
 class OnHosts(OneOf):
-    """A topology; without a number of hosts it has one per worker."""
+    """A topology whose number of hosts is by default that of workers."""
 
     registry = "topologies"
 
@@ -79,7 +79,7 @@ class TopologyFile(Named):
 
 
 def platform(path: str | Path, nodes: Count | None = None) -> nx.DiGraph[Any]:
-    """Return the nodes of a platform, whose vendor says what their links and cards are.
+    """Return a network of equal nodes of a platform, with the links and network cards that its vendor states.
 
     Parameters
     ----------

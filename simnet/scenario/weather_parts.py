@@ -16,7 +16,7 @@ Q = TypeVar("Q", bound=float)
 
 
 class Levels(Part, Generic[Q]):
-    """Some values: `factors` multiply the link's own value, `values` replace it."""
+    """Listed values: `factors` multiply the link's own value, `values` replace it."""
 
     values: Annotated[list[Q], Field(min_length=1)] | None = None
     factors: Annotated[list[Factor], Field(min_length=1)] | None = None
@@ -37,7 +37,7 @@ class Levels(Part, Generic[Q]):
 
 @configures(weather.steps, times="at", values="levels")
 class Steps(Levels[Q], Generic[Q]):
-    """A value from each time on; `factors` multiply the link's own value, `values` replace it."""
+    """Steps: a value from each time on; `factors` multiply the link's own value, `values` replace it."""
 
     def _check(self) -> None:
         super()._check()
@@ -47,7 +47,7 @@ class Steps(Levels[Q], Generic[Q]):
 
 @configures(weather.markov, omit=STREAM, mean_dwell="dwell")
 class Markov(Levels[Q], Generic[Q]):
-    """Levels that last exponential times; `factors` multiply the link's own value, `values` replace it."""
+    """A Markov chain of levels for exponential times; `factors` multiply the link's own value, `values` replace it."""
 
     def _check(self) -> None:
         super()._check()
@@ -57,11 +57,11 @@ class Markov(Levels[Q], Generic[Q]):
 
 @configures(weather.ornstein_uhlenbeck, omit=("mean", *STREAM))
 class Noise(Part):
-    """Noise with memory (Ornstein-Uhlenbeck in the logarithm): a factor around 1."""
+    """Correlated noise (Ornstein-Uhlenbeck in the logarithm): a random factor around 1."""
 
 
 class Span(Part):
-    """From when, and for how long."""
+    """A time interval: when it starts, and how long it lasts."""
 
     at: Seconds
     lasts: Seconds
@@ -69,7 +69,7 @@ class Span(Part):
 
 @configures(weather.outages, omit=STREAM, mean_up="up", mean_down="down")
 class Outages(Part):
-    """The link is down from time to time, at random (`up` and `down`: mean times) or as listed."""
+    """Outages of a link: random (`up` and `down` are mean times) or listed."""
 
     spans: list[Span] | None = None
 
@@ -89,7 +89,7 @@ class Mahimahi(Part):
 
 
 class Signal(Kinds, Generic[Q]):
-    """How a bandwidth or latency moves: what is given multiplies. At most one part of it may be absolute."""
+    """Variation of a bandwidth or latency over time: the product of the given parts. At most one may be absolute."""
 
     registry = "weather"
 
@@ -110,12 +110,12 @@ class Signal(Kinds, Generic[Q]):
 
 @kinds(noise=Noise, diurnal=weather.diurnal, outages=Outages, mahimahi=Mahimahi)
 class BandwidthSignal(Signal[Rate]):
-    """How a bandwidth moves: what is given multiplies. At most one part of it may be absolute."""
+    """Variation of a bandwidth over time: the product of the given parts. At most one may be absolute."""
 
 
 @kinds(noise=Noise, diurnal=weather.diurnal)
 class LatencySignal(Signal[Seconds]):
-    """How a latency moves: what is given multiplies. At most one part of it may be absolute."""
+    """Variation of a latency over time: the product of the given parts. At most one may be absolute."""
 
 
 @configures(weather.trace_csv, omit=("columns",), path="file")
@@ -137,7 +137,7 @@ class Profile(Part):
 
 
 class Weather(Part):
-    """What moves on which links. Several entries that meet on a link multiply.
+    """Variation of some links over time. Several entries for one link multiply.
 
     links: all, a kind (wan, host, ...), a node (host:3, site:Tokyo), A->B or A<->B
     shared: one course for all links of the entry, instead of one each
@@ -156,7 +156,7 @@ class Weather(Part):
 
 
 class Outage(Part):
-    """From when a link is down, and for how long.
+    """An outage of a link: when it starts, and how long it lasts.
 
     lasts: default: for ever
     """

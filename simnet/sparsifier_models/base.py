@@ -60,7 +60,7 @@ def _checked_density(value: float) -> float:
 
 
 class Sparsifier(ABC):
-    """An exchange of gradients of n entries among P workers.
+    """Base class of schemes that exchange gradients of n entries among P workers.
 
     Parameters
     ----------

@@ -62,7 +62,7 @@ class ChunkedOptions(BufferOptions, GatheredOptions):
 
 
 class Contribution(NamedTuple):
-    """Data a worker sends of a tensor: indices and values by block, and codes if quantised."""
+    """The data that a worker sends for a tensor: indices and values by block, and codes if quantised."""
 
     # Shape (number of blocks, k): Positions in each block, ascending; as narrow as these allow.
     indices: Positions
@@ -377,7 +377,7 @@ class SparseLoCoOptions(ChunkedOptions):
 
 
 class SparseLoCo(Chunked):
-    """SparseLoCo. An exchange takes what H inner steps changed: old parameters less new ones.
+    """SparseLoCo, an exchange of the change over H inner steps: old parameters less new ones.
 
     The update is the aggregate before the outer step, of plain SGD. The wire ``released`` has a code of two bits in a
     byte, and its index in eight more.

@@ -373,7 +373,7 @@ RAISES, RAISE = 5, 1.03
 
 
 class Rules(NamedTuple):
-    """Constants of one application in the reference implementation."""
+    """Threshold constants of one application, such as BERT, in the reference implementation."""
 
     tau_prime: int
     tau: int

@@ -70,7 +70,7 @@ class OmniReduceOptions(Options):
 
 
 class OmniReduce(Sparsifier, sends_all=True, reads_gradients=False, costs=(omnireduce,)):
-    """OmniReduce, a sum of blocks. The density does not matter: gradients are as sparse as they are.
+    """OmniReduce, a sum of the nonzero blocks of gradients at any density.
 
     A worker sends its blocks that are not zero, and the first one of each slot in any case. The aggregator of a slot
     adds what comes, sends the sum to all, and says in it which block is next: the first that any worker has.

@@ -56,7 +56,7 @@ class GradientAccumulation(DataParallel):
 
 
 class DeMo(DataParallel):
-    """Every step, what a scheme makes of the gradients and its residuals is applied by its sign.
+    """Every step applies the sign of the update that a scheme forms of gradients and residuals.
 
     The scheme has the momentum as its residual. With `scaled` gradients are multiplied by `lr` before the scheme gets
     them, as released (bloc97/DeMo).
@@ -86,7 +86,7 @@ Counting = Literal["paper", "gym"]
 
 
 class LocalSGD(PeriodicStrategy):
-    """Every H inner steps the parameters of all workers are averaged; what the optimiser remembers stays local.
+    """Every H inner steps the parameters of all workers are averaged; the optimisers' states stay local.
 
     H is `period`; with ``compat="gym"`` they are after H + 1, 2 H + 1, ... inner steps, as in exo-explore/gym.
 

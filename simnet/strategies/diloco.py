@@ -161,7 +161,7 @@ class MuLoCo(DiLoCo):
 
 
 class DelayedDiLoCo(DiLoCo):
-    """DiLoCo whose outer step takes the average pseudo-gradient of the round before, which had that long to arrive.
+    """DiLoCo whose outer step uses the average pseudo-gradient of the previous round, sent during this round.
 
     S. Kale et al., "Eager Updates For Overlapped Communication and Computation in DiLoCo", after a summary.
     """
@@ -198,7 +198,7 @@ class DelayedDiLoCo(DiLoCo):
 
 
 class EagerDiLoCo(DelayedDiLoCo):
-    """DiLoCo whose outer step takes a worker's own pseudo-gradient at once, and those of the others a round late.
+    """DiLoCo whose outer step uses a worker's own pseudo-gradient at once, and those of others a round later.
 
     (D_p(t) + the sum of all other D_q(t - H)) / P, after a summary of S. Kale et al. `first` says what stands for the
     others in the first round, which the summaries do not tell: nothing (``absent``), or the worker's ``own``.

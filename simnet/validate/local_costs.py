@@ -1,4 +1,4 @@
-"""Local costs of reducers and hooks as measured, beside their counted operations.
+"""Measured local times of reducers and hooks, next to predictions from counted operations.
 
 Logs of Gradient-Compression have the stages of a reduce, with the device synchronised before and after each, on three
 GPUs. The two prices of the host are fitted to the stages of the other GPUs, none to a scheme, and predict those of the
@@ -53,7 +53,7 @@ def _measured() -> pd.DataFrame:
 
 
 def _fitted_prices(device: str) -> HostPrices:
-    """Return the prices of an operation and of a view that come nearest to stages of other GPUs, by ratios."""
+    """Return the host prices of an operation and of a view, fitted to stage times of other GPUs by ratio."""
     stages = _measured()
     stages = stages[~stages.device.isin([device, "cpu"]) & (stages.stage != "all")]
     start = HostPrices(22e-6, 4e-6, 20e-6, "start", 0.75, 1.35)
@@ -71,7 +71,7 @@ def _fitted_prices(device: str) -> HostPrices:
 
 
 def _predicted(row: pd.Series, host: HostPrices | None) -> tuple[float, float, float]:
-    """Return the seconds of a stage or of a whole reduce, and their interval."""
+    """Return the predicted time of a stage or of a whole reduce [s], and its interval."""
     hook, device = _hook(row), _device(row.device, host)
     parts = _parts(row.model, int(row["rank"]), row.density, hook.overlap != "after")
     found = [one for part in parts for one in stage_costs(hook, part, device) if _counts(row, one)]
@@ -85,7 +85,7 @@ def _hook(row: pd.Series) -> Hook:
 
 
 def _counts(row: pd.Series, one: StageCost) -> bool:
-    """Return whether a stage is in a row; scaling by the norm, which waits for others, is in none of GPUs."""
+    """Return whether a measured row includes a stage; rows of GPUs leave out the scaling by the norm."""
     if row.stage != "all":
         return (one.stage, one.when) == (row.stage, row.when)
     return row.device == "cpu" or one.stage != "select"
@@ -109,7 +109,7 @@ def _parts(model: str, rank: int, density: float, bucketed: bool) -> list[Hooked
 
 
 def _shapes(model: str) -> list[tuple[int, ...]]:
-    """Return the shapes of a model's tensors; of ResNet-50 and VGG-16 with batch norms, for CIFAR-10, as well."""
+    """Return the shapes of a model's tensors, also of ResNet-50 and VGG-16 with batch norms for CIFAR-10."""
     shapes = [one.shape for one in load_model(model.removesuffix("-cifar")).layers]
     if model == "resnet50-cifar":
         return [*shapes[:-2], (10, 2048), (10,)]
@@ -120,7 +120,7 @@ def _shapes(model: str) -> list[tuple[int, ...]]:
 
 
 def reducer_jobs() -> pd.DataFrame:
-    """Return reduces on two machines with a V100 each at 10 Gbit/s [s], messages included, as measured and predicted.
+    """Return measured and predicted times of reduces, messages included, on two V100 machines at 10 Gbit/s [s].
 
     `iteration_error` is that of computing as measured with the reduce after it. A reduce exchanges one vector by a
     ring; while it is under way the host launches what comes after it.

@@ -327,7 +327,7 @@ _REMEMBERED = 1000
 
 
 class Advised:
-    """The adviser's choice, by what iterations took so far, as `simnet.cluster.hooks.Hook.advised` makes it.
+    """The adviser as a policy: it learns exchange costs from iteration times, and chooses the fastest exchange.
 
     Links are measured by a probe before the first iteration, and then by the exchanges themselves; workers stop for a
     word there and back after links have jumped. While it is not known what exchanges take, the fallback is taken.

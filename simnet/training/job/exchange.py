@@ -364,7 +364,7 @@ def time_exchanges(
 
 
 def _carries_gradient(exchange: Exchange, bucket: Bucket, scale: float) -> bool:
-    """Return whether every entry is sent, in half of four bytes at least, as by a dense all-reduce."""
+    """Return whether every entry is sent in at least two bytes, as by a dense all-reduce."""
     entries: int = bucket.entries.stop - bucket.entries.start
     sent = float(np.mean(exchange.stats["bytes_sent"]))
     return bool(np.min(exchange.selected) >= entries) and sent >= 2.0 * scale * entries

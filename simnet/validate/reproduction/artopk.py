@@ -212,7 +212,7 @@ def table_vi_best() -> list[Row]:
 
 @reproduces("artopk-fig-4", PAPER, "Fig. 4", test=8)
 def fig_4() -> list[Row]:
-    """Return share of the steps that a worker broadcasts in, STAR.
+    """Return share of the steps in which each worker broadcasts, with STAR.
 
     800 exchanges of the scheme.
     """
@@ -239,7 +239,7 @@ def fig_5() -> list[Row]:
 
 @reproduces("artopk-fig-7", PAPER, "Fig. 7", orientation=8)
 def fig_7() -> list[Row]:
-    """Return densities that multi-objective search takes.
+    """Return densities that the multi-objective search chooses.
 
     Ours: the median, over the states of the schedule, of what the released objective takes. Gains of AR-Topk are
     not published; those of LWTopk stand in (run means of Fig. 3). So nothing is judged, and half of the published

@@ -114,7 +114,7 @@ def actual_density() -> list[Row]:
 
 @reproduces("exdyna-build-up", PAPER, "its claim; released code", test=24)
 def build_up() -> list[Row]:
-    """Return union of the selections over k.
+    """Return build-up: entries selected by any worker, over k.
 
     Local Top-k builds up between k and P k; CLT-k selects exactly k; what workers select by ExDyna, MiCRO and DEFT
     does not overlap. Eighth iteration, synthetic gradients.
@@ -148,7 +148,7 @@ def build_up() -> list[Row]:
 
 @reproduces("exdyna-padding", PAPER, "logs of SAGE", slow=True, orientation=6)
 def padding() -> list[Row]:
-    """Return entries padded to the longest selection, over a worker's own.
+    """Return padding: entries sent when padded to the longest selection, over entries selected.
 
     Logs of real training on 4 workers. Ours are on synthetic gradients of ResNet-18 for all tasks, whose workers
     differ in how much there is to learn; so a common threshold pads nearly as much there as those of SAGE, which
@@ -162,7 +162,7 @@ def padding() -> list[Row]:
 
 @reproduces("exdyna-volume", PAPER, "logs of SAGE", slow=True, test=3)
 def volume() -> list[Row]:
-    """Return bits that layer-wise Top-k logged per iteration.
+    """Return bits per iteration that layer-wise Top-k logged.
 
     A real selection over the tensors of the models, k = max(1, floor(d size)) each, at 64 bits an entry.
     """
@@ -179,7 +179,7 @@ def volume() -> list[Row]:
 
 @reproduces("exdyna-thresholds", PAPER, "scripts of Sahu et al. and of ExDyna", echo=7)
 def thresholds() -> list[Row]:
-    """Return first thresholds, 1 / (2 sqrt k).
+    """Return first thresholds of the hard-threshold scheme, 1 / (2 sqrt k).
 
     What the scheme takes with the published start, to the last printed digit; some are printed cut off. A formula on
     both sides.

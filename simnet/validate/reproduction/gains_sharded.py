@@ -209,7 +209,7 @@ _CARDS = Interval(1600.0, 100.0, 400.0)
 
 @reproduces("gain-loco", LOCO, "abstract", slow=True, orientation=2)
 def loco() -> list[Row]:
-    """Return training with Adam, over that with gradients in bfloat16.
+    """Return throughput of training with Adam, over that with gradients in bfloat16.
 
     `simnet step --sharding fsdp2` of Llama 3 8B, from hardly anything, where links are fast, to cards of 100 Gbit/s
     and a mixture of experts, of whose parameters few compute for a token. FSDP frees what it gathered, so that 6
