@@ -133,7 +133,9 @@ def test_gpus_of_rccl_are_joined_by_their_xgmi_links(tmp_path, architecture, gig
             .replace("<gpu", f'<gpu gcn="{architecture}"')
         )
 
-    graph = read(tmp_path, cpu(0, *map(one, range(3)), vendor=AMD), version="2")
+    graph = read(
+        tmp_path, "<!------------\n - (c) -\n------------>", cpu(0, *map(one, range(3)), vendor=AMD), version="2"
+    )
     assert graph.edges[0, 2]["bandwidth"] == gigabytes * 1e9
     assert kinds(graph, 2, 1) == ["xgmi"]
 
@@ -226,7 +228,7 @@ def test_a_ring_goes_over_each_card_and_the_share_of_cards_is_said(tmp_path, col
         ),
         ([cpu(0, gpu(0, "a", []).replace("</pci>", '<gpu dev="1" sm="90"/></pci>'))], {}, "no attribute 'mlopart'"),
         ([cpu(0, gpu(0, "a", []).replace("</gpu>", '<c2c bw="0" count="8"/></gpu>'))], {}, "c2c.bw: must be a whole"),
-        ([cpu(0), cpu(0)], {}, "cpu.numaid: 'cpu:0' stands twice"),
+        ([cpu(0, gpu(0, "a", [])), cpu(0)], {}, "cpu.numaid: 'cpu:0' stands twice"),
         ([cpu(0, gpu(0, "a", []), gpu(1, "a", []))], {}, "pci.busid: 'pci:a' stands twice"),
         ([cpu(0, gpu(0, "a", [("b", 1, "0x030200")]))], {}, "nvlink.target: there is no GPU at 'b'"),
         ([cpu(0, gpu(0, "a", [("a", 1, "0x030200")]))], {}, "nvlink.target: leads from a GPU to itself"),
@@ -236,7 +238,7 @@ def test_a_ring_goes_over_each_card_and_the_share_of_cards_is_said(tmp_path, col
         ([cpu(0, gpu("x", "a", []))], {}, "gpu.dev: must be a whole number"),
         ([cpu(0, gpu(0, "a", []), card("m", "b", speed="fast"))], {}, "net.speed: must be a whole number"),
         ([cpu(0, gpu(0, "a", []), card("m", "b", latency="nan"))], {}, "net.latency: must be a finite number >= 0"),
-        (["<cpu/>"], {}, "cpu: has no attribute 'numaid'"),
+        (["<cpu><gpu/></cpu>"], {}, "cpu: has no attribute 'numaid'"),
     ],
 )
 def test_refusals(tmp_path, cpus, options, message):

@@ -91,10 +91,12 @@ def read_nccl_topology(
     top = read_xml(path, ["system"])
     if top.get("version") not in ("1", "2"):
         top.refuse(f"must be 1 (NCCL) or 2 (RCCL), got {top.get('version')[:20]!r}", "version")
+    if not _has_gpu(top):
+        top.refuse("has no GPUs: a hint for NCCL (NCCL_TOPO_FILE); NCCL_TOPO_DUMP_FILE=x.xml writes what is read")
     node = _NodeSystem()
     for cpu in top.each("cpu"):
         node.cpu(cpu)
-    node.finish(top)
+    node.finish()
     apart = nodes > 1 or len(node.hosts) > 1
     if nodes > 1 and not node.cards:
         top.refuse("has no network card, so several nodes cannot be joined")
@@ -221,10 +223,8 @@ class _NodeSystem:
             self.cards[place] = speed / 8000, _card_latency(net)
             self.links[place, parent] = gigabytes, "pci"
 
-    def finish(self, top: Element) -> None:
+    def finish(self) -> None:
         """Add the links between processors of a host, and the direct links of GPUs."""
-        if not self.gpus:
-            top.refuse("has no GPUs: a hint for NCCL (NCCL_TOPO_FILE); NCCL_TOPO_DUMP_FILE=x.xml writes what is read")
         for number, (a, gigabytes) in enumerate(self.cpus):
             for b, other in self.cpus[number + 1 :]:
                 if a.rpartition("/")[0] == b.rpartition("/")[0]:
@@ -248,6 +248,10 @@ class _NodeSystem:
         while place in self.parent:
             place = self.parent[place]
         return place
+
+
+def _has_gpu(one: Element) -> bool:
+    return one.tag == "gpu" or any(map(_has_gpu, one.children))
 
 
 def _unknown(one: Element) -> set[str]:

@@ -58,12 +58,21 @@ class Element:
         return (child for child in self.children if child.tag == tag)
 
 
+def _without_comments(text: str) -> str:
+    """Return a text with the lines of comments left empty: RCCL has some of dashes, which XML does not allow."""
+    parts, at = [], 0
+    while (start := text.find("<!--", at)) >= 0 and (end := text.find("-->", start + 4)) >= 0:
+        parts += [text[at:start], "\n" * text.count("\n", start, end)]
+        at = end + 3
+    return "".join([*parts, text[at:]])
+
+
 def read_xml(path: str | Path, root: Iterable[str]) -> Element:
     """Read an XML file of limited size whose root element is one of `root`.
 
     A document type declaration may name an external definition, which is not fetched; it may declare nothing itself.
     """
-    text, name = read_text(Path(path), MAX_BYTES), str(path)
+    text, name = _without_comments(read_text(Path(path), MAX_BYTES)), str(path)
     parser = expat.ParserCreate()
     top: list[Element] = []
     open_elements: list[Element] = []
