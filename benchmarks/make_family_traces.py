@@ -39,8 +39,7 @@ from simnet.traces import Recorder
 from simnet.traces.live.data import TOPICS, deal_shards, read_prose
 from simnet.traces.live.networks import Transformer
 from simnet.traces.live.torched import BLOCKS, WIDTH
-from simnet.traces.metadata import SHIPPED, read_description
-from simnet.traces.recorded import DESCRIPTION, TraceInfo
+from simnet.traces.metadata import DESCRIPTION, SHIPPED, TraceInfo, read_description
 
 VOCABULARY, CONTEXT, HEADS = 4096, 64, 4
 CHANNELS = (40, 80, 160)

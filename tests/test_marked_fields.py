@@ -148,8 +148,7 @@ def test_a_file_on_the_line_starts_where_the_user_stands(tmp_path):
     (folder / "job.yaml").write_text(simnet.load("quickstart").to_yaml())
     Path("platform.xml").write_text(PLATFORM)
     simnet.load("job/job.yaml", network="platform.xml", workers=2).build()
-    with pytest.raises(InputError, match=r"job/platform.xml: there is no such file"):
-        simnet.load("job/job.yaml", ["network.topology={file: platform.xml}", "workers=2"]).build()
+    simnet.load("job/job.yaml", ["network.topology={file: platform.xml}", "workers=2"]).build()
 
 
 @pytest.mark.parametrize(
@@ -241,15 +240,14 @@ def test_files_in_a_scenario_start_at_the_scenario(tmp_path):
     assert simnet.load("job/job.yaml").build().job.source.workers == 2
 
 
-def test_an_archive_of_gradients_on_a_fat_tree_is_ranked_after_one_conversion():
+def test_an_archive_of_gradients_on_a_fat_tree_is_ranked_as_its_conversion():
     draw = np.random.default_rng(0)
     np.savez("g.npz", **{f"{step:06d}/fc": draw.standard_normal((2, 400)).astype(np.float32) for step in (0, 9)})
     fields = {"network": "fat_tree:k=4", "compute": "15 ms", "workers": 2, "schemes": "topk,dense"}
-    with pytest.raises(InputError, match=r"--gradients: is an archive: simnet convert g.npz TRACE makes"):
-        simnet.load("base", gradients="g.npz", **fields)
     did("convert", "g.npz", "mine")
-    loaded = simnet.load("base", ["job.iterations=2"], gradients="mine", **fields)
-    assert [*loaded.build().policies] == ["topk", "dense"]
+    for gradients in ("g.npz", "mine"):
+        loaded = simnet.load("base", ["job.iterations=2"], gradients=gradients, **fields)
+        assert [*loaded.build().policies] == ["topk", "dense"]
     assert loaded.build().job.source.parameters == 400
     assert simnet.load("base", ["job.scale=4"], gradients="mine", **fields).build().job.source.parameters == 100
 

@@ -489,6 +489,17 @@ def test_the_lock_spells_out_defaults_and_overrides(tmp_path: Path) -> None:
     assert list(written) == order
 
 
+def test_paths_of_overrides_start_in_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    Path("wan.csv").write_text("timestamp,throughput_mbps,rtt_ms\n0,120,40\n1,80,55\n")
+    weather = "network.weather=[{{links: all, trace: {{file: {}}}}}]".format
+    ((_, path),) = from_text(tmp_path, BASE, weather("wan.csv")).inputs().items()
+    assert path == tmp_path / "here" / "wan.csv"
+    with pytest.raises(InputError, match=f"{tmp_path}/here/no/wan.csv: there is no such file"):
+        from_text(tmp_path, BASE, weather("no/wan.csv")).build()
+
+
 def test_the_lock_names_files_by_their_content(tmp_path: Path) -> None:
     text = BASE.replace("job:", "  weather: [{links: all, trace: {file: data/link.csv}}]\njob:")
     locks = []

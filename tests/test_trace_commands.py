@@ -13,8 +13,9 @@ from gradients import build_up
 from simnet.base.errors import InputError
 from simnet.scenario import load
 from simnet.traces import fit, recorded, synthetic
+from simnet.traces.archive import ReadArchive
 from simnet.traces.comparing import compare_with_synthetic, describe_trace, overlap
-from simnet.traces.converting import ReadArchive, trace_part, write_npz
+from simnet.traces.converting import trace_part, write_npz
 from simnet.traces.ordering import SHARES, EntryKinds, count_largest, fit_order, overall_share_beyond, share_beyond
 
 STEPS = (0, 1, 20, 40, 41, 79)
@@ -298,6 +299,11 @@ class TestConvert:
         for step in STEPS:
             np.testing.assert_array_equal(recorded(tmp_path / "back").gradients(step), recorded(small).gradients(step))
         assert recorded(tmp_path / "back").info == recorded(small).info
+        part = {"workers": [2, 0], "scale": 3.0, "seed": 5}
+        read, wanted = recorded(tmp_path / "a.npz", **part), recorded(small, **part)
+        np.testing.assert_array_equal(read.gradients(20), wanted.gradients(20))
+        np.testing.assert_array_equal(read.recorded(1), wanted.recorded(1))
+        assert simnet("show", tmp_path / "a.npz").replace("a.npz", "") == simnet("show", small).replace(str(small), "")
 
     def test_archives_of_strangers(self, small, tmp_path):
         def refused(change):

@@ -476,6 +476,21 @@ def test_csv_units_and_extra_columns(tmp_path):
     assert [weather.latency.at(t) for t in (0, 1.4, 1.5, 1e6)] == pytest.approx([0.01, 0.01, 0.25, 0.25])
 
 
+@pytest.mark.parametrize(
+    ("text", "bandwidth", "latency"),
+    [
+        ("timestamp,throughput_mbps,rtt_ms\n0,120,40\n1,80,55\n", [15e6, 10e6], [0.02, 0.0275]),
+        ("ts_ms,speed_MBps,ping_ms,jitter_ms\n500,1,10,2\n1500,2,20,3\n", [1e6, 2e6], [0.005, 0.01]),
+        ("datetime,bw_gbit_per_s\n2025-03-03 09:00:01,1\n2025-03-03T09:00:02,2\n", [125e6, 250e6], None),
+        ("Timestamp,Avg delay (ms),Throughput_Kibps\n1741000000,10,8\n1741000001,12,8\n", [1024, 1024], [0.01, 0.012]),
+    ],
+)
+def test_csv_columns_are_known_by_their_words_and_units(tmp_path, text, bandwidth, latency):
+    weather = trace_csv(written(tmp_path, text))
+    for signal, wanted in ((weather.bandwidth, bandwidth), (weather.latency, latency)):
+        assert (None if signal is None else [signal.at(0.5), signal.at(1.5)]) == (wanted and pytest.approx(wanted))
+
+
 def test_csv_columns_named_otherwise(tmp_path):
     path = written(tmp_path, "t_s,mbps\n0,8\n1,16\n")
     weather = trace_csv(path, columns={"time": ("t_s", "s"), "bandwidth": ("mbps", "Mbit/s")})
@@ -524,15 +539,15 @@ def test_csv_at_its_end_holds_or_repeats(tmp_path):
         ("", r"trace\.csv: is empty$"),
         ("\n \n", r"trace\.csv: is empty$"),
         ("# nothing\n", "no row that names its columns; expected e.g. time_s,"),
-        ("time_s,bandwith_Mbit_s\n0,1\n", r":1: has a column 'bandwith_Mbit_s'; did you mean 'bandwidth_Mbit_s'\?"),
+        ("time_s,bandwith_units\n0,1\n", r":1: has a column 'bandwith_units'; did you mean 'bandwidth_units'\?"),
         ("tme_ms,latency_s\n0,1\n", "has a column 'tme_ms'; did you mean 'time_ms'"),
         ("time_s,latenzy\n0,1\n", "has a column 'latenzy'; did you mean 'latency_ms'"),
-        ("time_s,speed_Bps\n0,1\n", r":1: has no column for bandwidth or latency; columns: time_s, speed_Bps"),
+        ("time_s,speed\n0,1\n", r":1: has no column for bandwidth or latency; columns: time_s, speed"),
         ("bandwidth_Bps\n1\n", r":1: has no column for time"),
         ("time,bandwidth_Bps\n0,1\n", r":1: column 'time' needs a unit in its name, e\.g\. 'time_s'"),
         ("time_s,bandwidth\n0,1\n", r":1: column 'bandwidth' needs a unit in its name, e\.g\. 'bandwidth_Mbit_s'"),
         ("time_s,bandwidth_ms\n0,1\n", r":1: column 'bandwidth_ms' .*not a bandwidth"),
-        ("time_s,bandwidth_mbps\n0,1\n", r":1: .*did you mean 'Mbps'"),
+        ("time_s,up_mbps,down_mbps\n0,1,1\n", r":1: has two columns for bandwidth: up_mbps and down_mbps"),
         ("time_s,latency_s,latency_ms\n0,1,1\n", r":1: has two columns for latency"),
         ('time_s,latency_s\n0,"1\n', "is not CSV"),
         ("time_s,latency_s\n0," + "1" * 200_000 + "\n", "is not CSV"),

@@ -24,7 +24,7 @@ def shipped() -> dict[str, Path]:
 
 # What is given in place of a scenario, and how it is given.
 _OTHERS = {
-    ".npz": "is an archive and no scenario; simnet convert {0} TRACE makes a trace of gradients, for --gradients TRACE",
+    ".npz": "is an archive of gradients and no scenario; --gradients {0} takes it",
     "trace": "is a trace and no scenario; --gradients {0} takes it",
     ".py": "is code and no scenario; --schemes {0}:CLASS takes a scheme in it",
 }

@@ -75,13 +75,16 @@ class Document:
         self._places = {loc: Place(file, line) for loc, line in lines.items()}
 
     def set(self, assignment: str) -> None:
-        """Override a value: ``a.b.0.c=value``, the value in YAML. InputError: no "=", or no such position."""
+        """Override a value: ``a.b.0.c=value``, the value in YAML. InputError: no "=", or no such position.
+
+        Relative paths of files start in the working directory.
+        """
         option = getattr(assignment, "option", f"--set {assignment}")
         way, equals, text = assignment.partition("=")
         parts = [part.strip() for part in way.split(".")]
         if not equals or not all(parts):
             raise InputError("must be written as field=value, e.g. --set job.iterations=50", file=option)
-        value = load_yaml(text, option).value
+        value = self._from_here(load_yaml(text, option).value)
         node: Any = self.data
         loc: Loc = ()
         while True:
@@ -97,6 +100,20 @@ class Document:
         node[key] = value
         self._places = {known: place for known, place in self._places.items() if known[: len(loc)] != loc}
         self._places[loc] = Place(option, None)
+
+    def _from_here(self, value: Any) -> Any:
+        """Return a value with its relative paths of files made absolute from the working directory."""
+        if isinstance(value, dict):
+            return {key: self._from_here(one) for key, one in value.items()}
+        if isinstance(value, list):
+            return [self._from_here(one) for one in value]
+        name, colon, rest = value.partition(":") if isinstance(value, str) else ("", "", "")
+        path = Path(name)
+        if "\0" in name or len(name) > 250 or not (path.suffix or "/" in name):
+            return value
+        # A rate such as 25Gbit/s has no suffix.
+        missing = path.suffix[1:].isalpha() and "/" in name and not (Path(self.file).parent / path).exists()
+        return f"{path.absolute()}{colon}{rest}" if missing or path.exists() else value
 
     def open_texts(self) -> None:
         """Replace choice texts of networks, topologies and exchanges by mappings."""

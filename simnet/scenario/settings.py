@@ -237,10 +237,6 @@ def _gradients(document: Document, field: MarkedField, value: object) -> dict[st
     if name not in kinds:
         name, options = "recorded", {"trace": name, **options}
     options = {key: _absolute(one, trace_names()) if key in ("trace", "like") else one for key, one in options.items()}
-    if str(options.get("trace")).endswith(".npz") and Path(str(options["trace"])).exists():
-        raise ValueError(
-            f"is an archive: simnet convert {value} TRACE makes a trace of it, a folder that --gradients takes"
-        )
     layers = _clear(document, "model", "parameters") if name != "synthetic" else {}
     # The scale of the file is that of its model; recorded gradients are all there.
     if name == "recorded" and not document.is_overridden(("job", "scale")):

@@ -13,6 +13,7 @@ from simnet.base.progress import progress_stage
 from simnet.base.writing import stage_files
 from simnet.scenario import Scenario
 from simnet.traces import RecordedSource, comparing, converting
+from simnet.traces.archive import LARGEST, in_memory
 from simnet.traces.metadata import SHIPPED
 from simnet.traces.synthetic import SyntheticSource
 from simnet.traces.synthetic_parameters import SyntheticParameters
@@ -35,10 +36,10 @@ def is_trace(name: str) -> bool:
 def open_trace(trace: str, scale: float = 1.0, seed: int = 0, *, all_steps: bool = False) -> RecordedSource:
     """Return a gradient trace, after a check that one step, or all, fit in memory."""
     # A folder in the working directory is meant where no trace has that name.
-    given = Path(trace) if trace not in traces.trace_names() and Path(trace).is_dir() else trace
+    given = Path(trace) if trace not in traces.trace_names() and Path(trace).exists() else trace
     with _refused_values(trace):
         source = traces.recorded(given, scale=scale, seed=seed)
-    converting.in_memory(source.info, source.parameters, 4.0 * (len(source.info.points) if all_steps else 2))
+    in_memory(source.info, source.parameters, 4.0 * (len(source.info.points) if all_steps else 2))
     return source
 
 
@@ -53,12 +54,8 @@ def convert_trace(
     archive = out.suffix == ".npz"
     if archive and "per-worker" in part:
         raise InputError("per-worker is for folders", file="--part")
-    whole: converting.ConvertedSteps
-    if trace.endswith(".npz"):
-        whole, kinds = converting.ReadArchive(Path(trace)), ["F32"]
-    else:
-        source = open_trace(trace)
-        whole, kinds = source, source.dtypes()
+    whole = open_trace(trace)
+    kinds = whole.dtypes()
     kept = _TYPES.get(kinds[0], "fp32") if len(kinds) == 1 else "fp32"
     written = dtype or ("fp32" if archive and kept == "bf16" else kept)
     chosen = converting.trace_part(
@@ -89,8 +86,8 @@ def write_synthetic(scenario: Scenario, out: Path, dtype: str, *, every: int = 2
     if len(steps) > 100_000:
         raise InputError(f"gives {len(steps):,} steps, more than 100,000; take a larger every", file="--part")
     needed = 4 * source.parameters * (source.workers + 4)
-    if needed > converting.LARGEST:
-        said = f"{needed / 2**30:,.1f} GiB of memory, more than {converting.LARGEST / 2**30:g} GiB"
+    if needed > LARGEST:
+        said = f"{needed / 2**30:,.1f} GiB of memory, more than {LARGEST / 2**30:g} GiB"
         raise InputError(f"{source.workers} workers with {source.parameters:,} entries need {said}", field="job.scale")
     shapes = source.made_of[0]
     made = converting.generated(source, shapes, scenario.name, config.job.iterations, list(steps), config.seed)

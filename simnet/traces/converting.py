@@ -1,17 +1,9 @@
-"""Writes traces as folders for `recorded` and as npz archives for numpy, and reads such archives.
-
-An archive has the description as its member ``trace.json`` and an array for each recorded step and layer, such as
-``000020/conv1.weight.npy``, with the worker as its first axis. Without a description, the arrays supply it. Everything
-goes step by step; the claims of an archive are checked against its size before it is read.
-"""
+"""Writes traces, or parts of them, step by step: as folders and as npz archives for numpy."""
 
 from __future__ import annotations
 
-import math
-import re
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -25,17 +17,12 @@ from simnet.base.progress import track_progress
 from simnet.base.rng import stream
 from simnet.base.writing import explain_write_errors
 from simnet.cost_models.costs.layers import Layer
-from simnet.traces.files import check_finite, encode_stored, write_tensors, write_text
-from simnet.traces.metadata import MAX_BYTES, parse_description
-from simnet.traces.recorded import DESCRIPTION, RecordedLayer, RecordedPoint, TraceInfo, step_file
+from simnet.traces.archive import in_memory
+from simnet.traces.files import encode_stored, write_tensors, write_text
+from simnet.traces.metadata import DESCRIPTION, RecordedLayer, RecordedPoint, TraceInfo
+from simnet.traces.recorded import step_file
 from simnet.traces.source import Values
 from simnet.traces.synthetic import SyntheticSource
-
-LARGEST = 8 * 2**30
-"""Maximum bytes of gradients in memory at once."""
-
-_MEMBER = re.compile(r"(\d{1,12})/(.+)\.npy", re.DOTALL)
-_MOST_MEMBERS = 1_000_000
 
 
 class ConvertedSteps(Protocol):
@@ -122,18 +109,6 @@ def generated(
     return _Steps(info, lambda point: source.gradients(steps[point]))
 
 
-def in_memory(info: TraceInfo, entries: int | None = None, times: float = 1.0) -> None:
-    """Raise InputError if `times` the gradients of a step (`entries` per worker, default all) exceed `LARGEST`."""
-    entries = sum(prod(layer.shape) for layer in info.layers) if entries is None else entries
-    needed = 4 * info.workers * entries * times
-    if needed > LARGEST:
-        raise InputError(
-            f"{info.workers} workers with {entries:,} entries need {needed / 2**30:,.1f} GiB of memory, more than "
-            f"{LARGEST / 2**30:g} GiB; take fewer workers or entries, or a larger --scale",
-            file=info.name,
-        )
-
-
 def write_folder(steps: ConvertedSteps, folder: Path, dtype: str, per_worker: bool = False) -> None:
     """Write a trace into an empty folder."""
     info = steps.info.model_copy(update={"per_worker": per_worker})
@@ -163,92 +138,6 @@ def write_npz(steps: ConvertedSteps, path: Path, dtype: str) -> None:
                 member = zipfile.ZipInfo(f"{point.step:06d}/{layer.name}.npy")
                 with archive.open(member, "w", force_zip64=True) as file:
                     npy.write_array(file, stored, allow_pickle=False)
-
-
-class ReadArchive:
-    """A trace read from an npz archive, as `ConvertedSteps`; all values are checked once."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        if not path.is_file():
-            raise self._refusal("is not a file" if path.exists() else "there is no such file")
-        with self._said("is no npz archive"), zipfile.ZipFile(path) as archive:
-            self._members = {one.filename: one.file_size for one in archive.infolist()}
-        if len(self._members) > _MOST_MEMBERS:
-            raise self._refusal(f"has more than {_MOST_MEMBERS:,} members")
-        self.info = self._description()
-        in_memory(self.info)
-        for point in range(len(self.info.points)):
-            self.recorded(point)
-
-    def recorded(self, point: int, /) -> Values:
-        """Return the gradients of a recorded step; float32 of shape (P, n)."""
-        info = self.info
-        arrays = [self._array(info.points[point].step, layer) for layer in info.layers]
-        return np.concatenate([one.reshape(info.workers, -1) for one in arrays], axis=1)
-
-    def _refusal(self, message: str) -> InputError:
-        return InputError(message, file=str(self._path))
-
-    @contextmanager
-    def _said(self, what: str) -> Iterator[None]:
-        """Convert any error of the readers into InputError, as the file is untrusted."""
-        try:
-            yield
-        except Exception as error:
-            raise self._refusal(f"{what}: {error}") from None
-
-    def _member(self, name: str, most: int = LARGEST) -> Any:
-        """Return an archive member of at most `most` bytes: an array, or bytes if it is not a .npy file."""
-        if self._members[name] > most:
-            raise self._refusal(f"{name!r} is larger than {most:,} bytes")
-        with self._said(f"{name!r} is no array"), np.load(self._path) as archive:
-            return archive[name]
-
-    def _description(self) -> TraceInfo:
-        if DESCRIPTION in self._members:
-            return parse_description(TraceInfo, self._member(DESCRIPTION, MAX_BYTES), f"{self._path}:{DESCRIPTION}")
-        found: dict[int, list[str]] = {}
-        for name in self._members:
-            match = _MEMBER.fullmatch(name)
-            if match is None:
-                wanted = "is not called STEP/LAYER.npy, as 000020/fc1.weight.npy"
-                raise self._refusal(f"has no {DESCRIPTION}, and {name[:80]!r} {wanted}")
-            found.setdefault(int(match[1]), []).append(match[2])
-        if not found:
-            raise self._refusal("holds no arrays")
-        steps = sorted(found)
-        shapes = {name: np.shape(self._member(self._name(steps[0], name))) for name in found[steps[0]]}
-        if any(min(shape, default=0) < 1 for shape in shapes.values()) or len({one[0] for one in shapes.values()}) != 1:
-            raise self._refusal("arrays must have the worker as their first axis, as many in all")
-        workers, entries = next(iter(shapes.values()))[0], sum(math.prod(one[1:]) for one in shapes.values())
-        if workers > entries:
-            each = f"{workers:,} workers of {entries:,} entr{'y' if entries == 1 else 'ies'} each"
-            raise self._refusal(f"has {each}: the first axis of arrays is the worker; transpose them, as array.T")
-        return TraceInfo(
-            version=1,
-            name=self._path.stem or "trace",
-            software={},
-            workers=workers,
-            steps=steps[-1] + 1,
-            layers=tuple(RecordedLayer(name=name, shape=shape[1:]) for name, shape in shapes.items()),
-            points=tuple(RecordedPoint(step=step) for step in steps),
-        )
-
-    def _name(self, step: int, layer: str) -> str:
-        for name in (f"{step:06d}/{layer}.npy", f"{step}/{layer}.npy"):
-            if name in self._members:
-                return name
-        raise self._refusal(f"has no array of layer {layer!r} at step {step}")
-
-    def _array(self, step: int, layer: RecordedLayer) -> Values:
-        name, expected = self._name(step, layer.name), (self.info.workers, *layer.shape)
-        found = np.asarray(self._member(name, 8 * prod(expected) + 65_536))
-        if found.dtype.kind != "f" or found.dtype.itemsize not in (2, 4, 8):
-            raise self._refusal(f"{name!r} is {found.dtype}, must be float16, 32 or 64")
-        if found.shape != expected:
-            raise self._refusal(f"{name!r} has shape {list(found.shape)}, must be {list(expected)}")
-        return check_finite(found, layer.name, f"{self._path}:{name}")
 
 
 def _by_layer(info: TraceInfo, gradients: Values) -> list[tuple[RecordedLayer, Values]]:

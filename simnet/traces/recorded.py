@@ -4,7 +4,7 @@ A trace is a folder with a description, `trace.json`, and one safetensors file p
 ``000020.safetensors``. It has a tensor per layer, float32, float16 or bfloat16, with the gradients of all workers
 before the exchange; the first axis is the worker. If every worker wrote its own (`per_worker`), worker 3 has
 ``000020.0003.safetensors``, with a first axis of one. If only some entries of a layer are recorded, the same ones at
-all steps and workers, it has one axis, and `of` is its whole shape.
+all steps and workers, it has one axis, and `of` is its whole shape. An npz archive of numpy is a trace, too.
 
 Iteration i of a job gets the recorded step nearest to i, and the last one after the end of the run, so a long job gets
 the same gradients many times; for fresh ones, `simnet.traces.fit` a synthetic source to the trace.
@@ -18,112 +18,22 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
-from pydantic import Field, field_validator, model_validator
 from safetensors import SafetensorError, safe_open
 
 from simnet.base.errors import InputError, suggest_names
 from simnet.base.quantities import Count
 from simnet.base.rng import stream
 from simnet.cost_models.costs.layers import Layer
+from simnet.traces.archive import ReadArchive
 from simnet.traces.files import check_finite, decode_stored, stored_tensor
-from simnet.traces.metadata import SHIPPED, Description, is_name, read_description
+from simnet.traces.metadata import DESCRIPTION, SHIPPED, TraceInfo, is_name, read_description
 from simnet.traces.source import Values, as_matrices, output_buffer, shrink_sizes, training_progress
-
-DESCRIPTION = "trace.json"
-"""Name of the description file of a trace."""
 
 _LARGEST_HEADER = 16_000_000
 _DTYPES = ("F32", "F16", "BF16")
-_Whole = Annotated[int, Field(ge=0, le=2**40)]
-_Positive = Annotated[int, Field(ge=1, le=2**40)]
-
-
-class RecordedLayer(Description):
-    """A recorded parameter tensor: name, recorded shape, and full shape `of` if only some entries are recorded."""
-
-    name: Annotated[str, Field(min_length=1)]
-    shape: tuple[_Positive, ...]
-    of: tuple[_Positive, ...] | None = None
-
-    @model_validator(mode="after")
-    def _part(self) -> RecordedLayer:
-        if self.of is not None and (len(self.shape) != 1 or self.shape[0] > prod(self.of)):
-            raise ValueError(f"{list(self.shape)} is no part of {list(self.of)}: one axis, no more entries")
-        return self
-
-
-class RecordedPoint(Description):
-    """A recorded step: its number, the mean loss of the workers, and the accuracy before it."""
-
-    step: _Whole
-    loss: float | None = None
-    accuracy: float | None = None
-
-
-class Recording(Description):
-    """Settings of the recorder that took a trace, and its overhead."""
-
-    # Steps from one sample to the next, and consecutive steps of a sample.
-    every: _Positive
-    consecutive: _Positive
-    # Share of the entries of each layer, and seed of their choice.
-    fraction: Annotated[float, Field(gt=0, le=1)]
-    seed: _Whole
-    # Samples left out because a value was not finite.
-    skipped: _Whole
-    # Time of the recorder, and of the whole run up to the last sample [s].
-    own_seconds: Annotated[float, Field(ge=0)]
-    run_seconds: Annotated[float, Field(ge=0)]
-
-
-class TraceInfo(Description):
-    """The content of `trace.json`: the training run, its layers, and the recorded steps."""
-
-    # Of this format.
-    version: Literal[1]
-    # Description of the run, and the licence of the trace.
-    name: str
-    model: str = ""
-    data: str = ""
-    how: str = ""
-    license: str = ""
-    date: str = ""
-    # Versions.
-    software: Annotated[dict[str, str], Field(default_factory=dict)]
-    # Seed of the run.
-    seed: int | None = None
-    # P, and length of the run.
-    workers: _Positive
-    steps: _Positive
-    # In the order of the gradient.
-    layers: Annotated[tuple[RecordedLayer, ...], Field(min_length=1)]
-    # The recorded steps, ascending.
-    points: Annotated[tuple[RecordedPoint, ...], Field(min_length=1)]
-    # If true, each worker has a file of its own at each step.
-    per_worker: bool = False
-    # How `simnet.traces.record` took it.
-    recording: Recording | None = None
-
-    @field_validator("layers")
-    @classmethod
-    def _distinct(cls, layers: tuple[RecordedLayer, ...]) -> tuple[RecordedLayer, ...]:
-        seen: set[str] = set()
-        for layer in layers:
-            if layer.name in seen:
-                raise ValueError(f"two layers are called {layer.name!r}")
-            seen.add(layer.name)
-        return layers
-
-    @field_validator("points")
-    @classmethod
-    def _ascending(cls, points: tuple[RecordedPoint, ...]) -> tuple[RecordedPoint, ...]:
-        steps = [point.step for point in points]
-        if sorted(set(steps)) != steps:
-            raise ValueError(f"steps must ascend, got {', '.join(map(str, steps))}")
-        return points
 
 
 class RecordedSource:
@@ -133,7 +43,13 @@ class RecordedSource:
     """
 
     def __init__(
-        self, folder: Path, info: TraceInfo, workers: Sequence[int], iterations: int | None, scale: float, seed: int
+        self,
+        trace: Path | ReadArchive,
+        info: TraceInfo,
+        workers: Sequence[int],
+        iterations: int | None,
+        scale: float,
+        seed: int,
     ) -> None:
         self.info = info
         self.shapes = tuple(Layer(layer.name, layer.of or layer.shape) for layer in info.layers)
@@ -145,7 +61,7 @@ class RecordedSource:
         self.true_parameters = sum(layer.size for layer in self.shapes)
         self.true_shapes = as_matrices(layer.shape for layer in self.shapes)
         self.scale = self.true_parameters / self.parameters
-        self._folder = folder
+        self._trace = trace
         self._rows = list(workers)
         self._iterations = iterations
         self._steps = np.array([point.step for point in info.points])
@@ -159,9 +75,7 @@ class RecordedSource:
 
     def __repr__(self) -> str:
         steps = f"{len(self._steps):,} step{'s' * (len(self._steps) != 1)}"
-        return (
-            f"{type(self).__name__}({self._folder.name}, {self.workers} workers, {self.parameters:,} entries, {steps})"
-        )
+        return f"{type(self).__name__}({self.info.name}, {self.workers} workers, {self.parameters:,} entries, {steps})"
 
     def gradients(self, iteration: int, out: Values | None = None) -> Values:
         """Return the gradients of all workers at the recorded step nearest to an iteration."""
@@ -177,7 +91,9 @@ class RecordedSource:
 
     def dtypes(self) -> list[str]:
         """Return the storage types in the files of the first step, by their safetensors names."""
-        file, _, _ = _worker_files(self._folder, self.info, self.info.points[0].step, self._rows)[0]
+        if isinstance(self._trace, ReadArchive):
+            return ["F32"]
+        file, _, _ = _worker_files(self._trace, self.info, self.info.points[0].step, self._rows)[0]
         with _open_file(file) as tensors:
             return sorted({tensors.get_slice(layer.name).get_dtype() for layer in self.shapes})
 
@@ -193,7 +109,12 @@ class RecordedSource:
 
     def _read(self, point: int, workers: Sequence[int], out: Values | None) -> Values:
         found = output_buffer(out, len(workers), self.parameters)
-        for file, here, rows in _worker_files(self._folder, self.info, self.info.points[point].step, workers):
+        if isinstance(self._trace, ReadArchive):
+            ends = np.cumsum([prod(layer.shape) for layer in self.info.layers])
+            layers = np.split(self._trace.recorded(point)[workers], ends[:-1], axis=1)
+            parts = (one if at is None else one[:, at] for one, at in zip(layers, self._entries, strict=True))
+            return np.concatenate([*parts], axis=1, out=found)
+        for file, here, rows in _worker_files(self._trace, self.info, self.info.points[point].step, workers):
             end = 0
             with _open_file(file) as tensors:
                 for layer, entries, (_, size) in zip(self.shapes, self._entries, self.layers, strict=True):
@@ -222,7 +143,8 @@ def recorded(
     Parameters
     ----------
     trace : str or Path
-        One of `trace_names`, or the folder of a trace, whose path has a directory (``./mine``) or is no string.
+        One of `trace_names`, an npz archive, or the folder of a trace, whose path has a directory (``./mine``) or is
+        no string.
     workers : int or sequence of int, optional
         How many of the recorded workers to use, or which; all if not given.
     iterations : int, optional
@@ -247,15 +169,16 @@ def recorded(
     (7, RecordedPoint(step=200, loss=..., accuracy=...))
     """
     folder = folder_of(trace)
-    info = read_description(TraceInfo, folder / DESCRIPTION)
+    archive = ReadArchive(folder) if folder.suffix == ".npz" and not folder.is_dir() else None
+    info = read_description(TraceInfo, folder / DESCRIPTION) if archive is None else archive.info
     outside = [point.step for point in info.points if point.step >= info.steps]
     if outside:
         message = f"step {outside[0]} is not within the {info.steps} steps of the run"
         raise InputError(message, file=str(folder / DESCRIPTION), field="points")
     if iterations is not None and iterations < 1:
         raise ValueError(f"iterations must be >= 1, got {iterations}")
-    source = RecordedSource(folder, info, _chosen_workers(workers, info), iterations, scale, seed)
-    for point in info.points:
+    source = RecordedSource(archive or folder, info, _chosen_workers(workers, info), iterations, scale, seed)
+    for point in info.points if archive is None else ():
         for file, _, _ in _worker_files(folder, info, point.step, range(info.workers)):
             _check_file(file, info)
     return source

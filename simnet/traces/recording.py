@@ -26,7 +26,8 @@ from simnet.base.errors import InputError
 from simnet.base.rng import stream
 from simnet.base.writing import explain_write_errors, sync_to_disk, write_files
 from simnet.traces.files import DTYPES, STORED, encode_stored, write_tensors, write_text
-from simnet.traces.recorded import DESCRIPTION, RecordedLayer, RecordedPoint, Recording, TraceInfo, step_file
+from simnet.traces.metadata import DESCRIPTION, RecordedLayer, RecordedPoint, Recording, TraceInfo
+from simnet.traces.recorded import step_file
 
 ENTRIES = "entries.safetensors"
 """The file that says which entries of each layer are recorded, where not all are; int64, in the layer flattened."""

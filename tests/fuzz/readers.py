@@ -35,7 +35,7 @@ from simnet.network.weather.files import trace_csv
 from simnet.policies import Fixed
 from simnet.scenario import load
 from simnet.studies.choosing import policy_file
-from simnet.traces import converting, recorded
+from simnet.traces import archive, recorded
 from simnet.training.job.checkpoint import Checkpoint
 from simnet.training.job.running import run_policy
 
@@ -292,7 +292,7 @@ def _other_header(random, content):
 
 
 def _read_archive(folder):
-    found = converting.ReadArchive(folder / "a.npz")
+    found = archive.ReadArchive(folder / "a.npz")
     for point in range(len(found.info.points)):
         found.recorded(point)
 

@@ -9,7 +9,9 @@ import csv
 import difflib
 import io
 import math
+import re
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Literal
@@ -35,6 +37,15 @@ _BOUNDS = {"time": Seconds, "bandwidth": Rate, "latency": Seconds}
 _ALMOST = 1e-6
 _EXAMPLES = {"time": "time_s", "bandwidth": "bandwidth_Mbit_s", "latency": "latency_ms"}
 _EXAMPLE = ",".join(_EXAMPLES.values())
+# Words that name a quantity among others in the name of a column; a bandwidth is known by its unit.
+_WORDS = {
+    "bandwidth": {"bandwidth"},
+    "latency": {"latency", "delay", "rtt", "ping", "owd"},
+    "time": {"time", "t", "elapsed"},
+}
+_INSTANTS = {"timestamp", "ts", "epoch", "date", "datetime"}
+_ROUND_TRIP = re.compile(r"(?i)(?<![a-z])(rtt|ping|round.?trip)(?![a-z])")
+_RATE_UNIT = re.compile(r"(?i)([kmgt]?)(i?)(b|bits?|bytes?)(?:ps|/s|/sec|/seconds?)")
 # Bytes of what a file has in a place that an error shows.
 _SHOWN = 40
 # In difflib's measure "bandwith" and "latencies" are alike enough, "timestamp" and "late" are names of their own.
@@ -50,9 +61,11 @@ def trace_csv(
 ) -> Weather:
     r"""Read a link's bandwidth and latency over time from a CSV file.
 
-    The first row names columns as quantity and unit, e.g. ``time_s,bandwidth_Mbit_s,latency_ms``. Bandwidth or latency
-    may be missing. Other columns, empty rows, and rows that start with ``#`` are ignored; a misspelt column is an
-    error. Each row holds until the time of the next; time counts from the first row.
+    The first row names columns as quantity and unit, e.g. ``time_s,bandwidth_Mbit_s,latency_ms``. Other names are read
+    by their words and units: a rate is the bandwidth (``throughput_mbps``), half of a round trip the latency
+    (``Avg RTT (ms)``), a ``timestamp`` or ``date`` without a unit is in seconds or a date in ISO 8601. Bandwidth or
+    latency may be missing. Other columns, empty rows, and rows that start with ``#`` are ignored; a misspelt column is
+    an error. Each row holds until the time of the next; time counts from the first row.
 
     Parameters
     ----------
@@ -241,23 +254,27 @@ class _TraceTable:
         places = {}
         for name, (column, unit) in named.items():
             try:
-                places[name] = (header.index(column), _READERS[name](f"1 {unit}"))
+                halved = 0.5 if name == "latency" and _ROUND_TRIP.search(column) else 1.0
+                places[name] = (header.index(column), halved * _READERS[name](f"1 {unit}"))
             except ValueError as error:
                 raise self._wrong(f"column {column!r} needs a unit, as in {_EXAMPLE}: {error}", line) from None
         return places
 
     def _named(self, header: list[str], line: int) -> dict[str, tuple[str, str]]:
-        """Return column name and unit by quantity, from header names such as ``bandwidth_Mbit_s``."""
+        """Return column name and unit by quantity, from header names such as ``bandwidth_Mbit_s`` or ``rtt_ms``."""
         named: dict[str, tuple[str, str]] = {}
-        for column in header:
-            name, _, unit = column.partition("_")
-            if name not in _READERS:
-                continue
-            if name in named:
-                raise self._wrong(f"has two columns for {name}: {named[name][0]} and {column}", line)
-            if not unit:
-                raise self._wrong(f"column {column!r} needs a unit in its name, e.g. {_EXAMPLES[name]!r}", line)
-            named[name] = (column, unit.replace("_per_", "/").replace("_", "/"))
+        said = {column: _quantity_and_unit(column) for column in header}
+        # A name such as ``latency_ms`` counts more than others of the same quantity.
+        for plain in (True, False):
+            there = set(named)
+            for column, (name, unit) in said.items():
+                if not name or name in there or (column.partition("_")[0] == name) != plain:
+                    continue
+                if name in named:
+                    raise self._wrong(f"has two columns for {name}: {named[name][0]} and {column}", line)
+                if not unit:
+                    raise self._wrong(f"column {column!r} needs a unit in its name, e.g. {_EXAMPLES[name]!r}", line)
+                named[name] = (column, unit)
         lacking = [name for name in _READERS if name not in named]
         for column in header:
             name, _, unit = column.partition("_")
@@ -273,11 +290,12 @@ class _TraceTable:
         if len(self.times) == MAX_ROWS:
             raise self._wrong(f"has more than {MAX_ROWS:,} rows", line)
         for name, (place, factor) in places.items():
-            value = self._number(row[place], line, name, factor)
+            text = _plain_time(row[place]) if name == "time" else row[place]
+            value = self._number(text, line, name, factor)
             if name != "time":
                 self.values[name].append(value)
                 continue
-            written = Decimal(row[place].strip())
+            written = Decimal(text.strip())
             if self.times and written <= self._last:
                 raise self._wrong(f"must be later than the row before ({self._last}), got {written}", line, name)
             self._last = written
@@ -297,6 +315,46 @@ class _TraceTable:
 
     def _wrong(self, what: str, line: int, field: str | None = None) -> InputError:
         return InputError(what, file=self.file, line=line, field=field)
+
+
+def _quantity_and_unit(column: str) -> tuple[str, str]:
+    """Return the quantity that a column's name stands for, and its unit; "" for neither.
+
+    Examples
+    --------
+    >>> [_quantity_and_unit(name) for name in ("throughput_mbps", "Avg RTT (ms)", "timestamp", "loss_percent")]
+    [('bandwidth', 'Mbit/s'), ('latency', 'ms'), ('time', 's'), ('', '')]
+    """
+    words = [word for word in re.split(r"[^A-Za-z\u00b5\u03bc]+", column) if word]
+    folded = {word.casefold() for word in words}
+    for count in (3, 2, 1):
+        tail = "/".join(word for word in words[-count:] if word.casefold() != "per")
+        if rate := _RATE_UNIT.fullmatch(tail):
+            prefix = rate[1].casefold() if rate[1] in "kK" else rate[1].upper()
+            size = "B" if rate[3] == "B" or rate[3].casefold().startswith("byte") else "bit"
+            return "bandwidth", f"{prefix.upper() if rate[2] else prefix}{rate[2].casefold()}{size}/s"
+    name = next((name for name, known in _WORDS.items() if folded & known), "")
+    if not name and folded & _INSTANTS:
+        name, words = "time", [*words, *(["s"] if words[-1].casefold() in _INSTANTS else [])]
+    durations = [word for word in words if _is_duration(word)]
+    durations = [word for word in durations if word != "min"] or durations or words[1:]
+    return name, durations[-1] if durations else ""
+
+
+def _is_duration(word: str) -> bool:
+    try:
+        return units.seconds(f"1 {word}") > 0
+    except ValueError:
+        return False
+
+
+def _plain_time(text: str) -> str:
+    """Return the seconds since 1970 of a date such as 2025-03-03T09:00:01Z; other texts unchanged."""
+    try:
+        moment = datetime.fromisoformat(text.strip()) if "-" in text[1:] and ":" in text else None
+    except ValueError:
+        moment = None
+    return text if moment is None else str(moment.replace(tzinfo=moment.tzinfo or UTC).timestamp())
 
 
 def _delivery_times(path: str | Path) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
