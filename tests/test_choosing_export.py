@@ -96,13 +96,15 @@ def test_a_table_reads_back_as_it_was_and_is_made_alike_twice(tmp_path):
     assert "a.json" in refused("choose", *LINKS, *fields, "--out", tmp_path / "a.json")
 
 
-def test_where_closed_forms_do_not_hold_a_table_is_simulated(tmp_path):
-    grid = ("--grid", "latency=100us,10ms", "--grid", "bandwidth=1,10Gbit/s")
-    fields = ("--schemes", "topk,artopk:collective=tree", "--set", "job.scale=20000", "--set", "job.iterations=2")
-    did("choose", *grid, *fields, "--stack", "gloo", "--out", tmp_path / "p.json")
+def test_where_hooks_decide_a_table_is_simulated_and_has_the_choices_of_exact_runs(tmp_path):
+    fields = ("--schemes", "dense,powersgd:rank=1", "--compute", "61ms", "--stack", "nccl", "--set", "job.iterations=2")
+    did("choose", *fields, "--grid", "latency=30,60us", "--grid", "bandwidth=16,64Gbit/s", "--out", tmp_path / "p.json")
     table = load_policy(tmp_path / "p.json")
     assert table.made_for.method == "simulated"
-    assert len(table.matrix) == len(table.matrix[0]) == 2
+    # Kernels alone would leave PowerSGD first in both.
+    for rate, label in ((16, "powersgd:rank=1"), (64, "dense")):
+        exact = did("choose", *fields, "--latency", "30us", "--bandwidth", f"{rate}Gbit/s", "--exact", "--json").stdout
+        assert table.lookup(30e-6, rate * 1e9 / 8).entry.label == json.loads(exact)["decision"] == label
 
 
 def damaged(change):

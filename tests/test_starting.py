@@ -84,7 +84,7 @@ selection._interpreted.enough = selection._LONG = selection._SHORT = 0
 from simnet.verbs.app import run_line
 with redirect_stdout(io.StringIO()):
     assert not run_line(sys.argv[1:])
-print(*compiled_cache.done()[0])
+print(*compiled_cache.cache_summary()[0])
 """
 
 
