@@ -34,7 +34,7 @@ from simnet.policies import Candidate
 from simnet.report.summary import Column, Summary, percent
 from simnet.scenario import load
 from simnet.studies import job_totals
-from simnet.studies.choosing.ranking import over_job
+from simnet.studies.choosing.ranking import row_totals
 from simnet.studies.choosing.whole_job import candidates_of, decide_job
 from simnet.validate.shapednet.libraries import cases, predictable
 
@@ -319,7 +319,8 @@ def test_what_a_sample_leaves_open_lowers_the_chance_of_the_fastest(small_job):
     rows = [row for row in found.rows if row.complete][:2]
     every_tenth = [_tenth(row) for row in rows]
     assert max(row.error for row in rows) == pytest.approx(0, abs=1e-12)
-    assert over_job(every_tenth, job).fastest[0] < over_job(rows, job).fastest[0]
+    sampled, whole = (job_totals.judged(row_totals(one, job)) for one in (every_tenth, rows))
+    assert sampled.fastest[0] < whole.fastest[0]
 
 
 def _tenth(row):

@@ -258,7 +258,7 @@ def test_policies_with_the_same_exchange_are_equally_likely_the_fastest_and_lose
     found = predict_job(load(scenario), ["AG"])
     twice = found.iterations.assign(policy="again")
     totals = dict.fromkeys(("AG", "again"), found.totals["AG"])
-    both = replace(found, iterations=pd.concat([found.iterations, twice]), totals=totals).likely([*totals])
+    both = replace(found, iterations=pd.concat([found.iterations, twice]), totals=totals).likely
     assert both.fastest.tolist() == [0.5, 0.5]
     assert both.regret.tolist() == [0.0, 0.0]
 

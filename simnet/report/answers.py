@@ -126,7 +126,7 @@ def sentence(summary: RunSummary) -> str:
 def leaders(summary: RunSummary) -> list[str]:
     """Return the fastest policy and those tied with it, without the bound; of trained runs, by time to target.
 
-    A policy is tied if its time is equal, or if its probability of being fastest is at least `wording.TIED`.
+    A policy is tied if its time is equal, or if it is faster than the first with a probability of `wording.TIED`.
     """
     first = summary.get("first_to_target")
     if known_of(summary, "learning") and first is not None:
@@ -276,7 +276,7 @@ def _more(ahead: str) -> str:
 def _tied_by_time(summary: RunSummary, order: Sequence[str]) -> list[str]:
     winner = summary["winner"]
     same = () if winner is None else (winner["policy"], *winner["tied_with"])
-    return [name for name in order if name in (order[0], *same) or (_chance(summary, name) or 0.0) >= wording.TIED]
+    return [name for name in order if name in (order[0], *same)]
 
 
 def _nobody(summary: RunSummary) -> str:

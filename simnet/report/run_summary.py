@@ -136,7 +136,7 @@ def summarize(iterations: Mapping[str, pd.DataFrame], facts: RunFacts = RunFacts
         "bound": bound,
         "missing": list(facts.missing),
         "steady_from": steady_from,
-        "winner": _winner_of(rivals, ranges),
+        "winner": _winner_of(rivals, ranges, [name for name, one in facts.judgements.items() if one["tied"]]),
         "policies": policies,
         **{name: one for name, one in facts.setup.items() if one is not None},
     }
@@ -330,9 +330,15 @@ def _switch_rows(frame: pd.DataFrame, switched: NDArray[np.intp]) -> list[Fields
     return found
 
 
-def _winner_of(seconds: Mapping[str, float], ranges: Mapping[str, tuple[float, float]] | None = None) -> Fields | None:
-    tied = fastest(seconds, ranges)
-    order = [*tied, *sorted(seconds.keys() - set(tied), key=lambda name: (seconds[name], name))]
+def _winner_of(
+    seconds: Mapping[str, float],
+    ranges: Mapping[str, tuple[float, float]] | None = None,
+    judged: Sequence[str] = (),
+) -> Fields | None:
+    """Return the winner entry; policies `judged` to be tied with the first are so beside those of equal time."""
+    equal = fastest(seconds, ranges)
+    order = [*equal, *sorted(seconds.keys() - set(equal), key=lambda name: (seconds[name], name))]
+    tied = {*equal, *judged}
     return winner_among(order, tied, lambda name: seconds[name] - seconds[order[0]], seconds)
 
 

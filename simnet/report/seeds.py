@@ -125,7 +125,7 @@ def summarize_seeds(
     """Return the joint summary of several seeds, the table by seed and policy, and the table by policy.
 
     Keys shared with the summary of one seed mean the same. `tied_with` of the winner are the policies whose paired
-    interval includes 0.
+    interval includes 0, or whose mean chance to be the fastest is at least `wording.TIED`.
     """
     first = next(iter(summaries.values()))
     bound = next((one["bound"] for one in summaries.values() if one["bound"] is not None), None)
@@ -151,7 +151,8 @@ def summarize_seeds(
 def _seed_winner(each: pd.DataFrame, stem: str) -> Fields | None:
     ranked = each[each[f"{stem}_rank"].notna()].sort_values(f"{stem}_rank").set_index("policy")
     more, seconds = (dict(zip(ranked.index, ranked[f"{stem}{end}"].tolist(), strict=True)) for end in ("_more_s", "_s"))
-    return winner_among(list(ranked.index), set(ranked.index[ranked[f"{stem}_tied"]]), more.__getitem__, seconds)
+    near = ranked["chance_to_be_fastest"] >= wording.TIED if stem == "simulated" else False
+    return winner_among(list(ranked.index), {*ranked.index[ranked[f"{stem}_tied"] | near]}, more.__getitem__, seconds)
 
 
 def write_seeds(
@@ -194,15 +195,6 @@ def sentence_over_seeds(summary: Fields) -> str:
     return " ".join([before + _outcome_text(summary), *unsettled])
 
 
-def leaders_over_seeds(summary: Fields) -> list[str]:
-    """Return the policy with the least mean time, and those tied with it over seeds or by prediction error."""
-    winner, each = summary["winner"], summary["policies"]
-    first = [winner["policy"], *winner["tied_with"]]
-    return first + [
-        name for name, one in each.items() if name not in first and (one["chance_to_be_fastest"] or 0.0) >= wording.TIED
-    ]
-
-
 def to_target(each: Mapping[str, Mapping[str, Any]], count: int) -> str:
     """Return sentences on who reaches the target first on average, and with how many seeds others reach it."""
     target = next((one["target_accuracy"] for one in each.values() if one["target_accuracy"] is not None), None)
@@ -222,7 +214,7 @@ def to_target(each: Mapping[str, Mapping[str, Any]], count: int) -> str:
 
 
 def _outcome_text(summary: Fields) -> str:
-    each, winners = summary["policies"], leaders_over_seeds(summary)
+    each, winners = summary["policies"], [summary["winner"]["policy"], *summary["winner"]["tied_with"]]
     first = each[winners[0]]
     compared, count = first["simulated_compared"], len(summary["seeds"])
     ends = first["simulated_prediction_low_s"], first["simulated_prediction_high_s"]

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, get_args
 
 import numpy as np
@@ -42,11 +43,19 @@ from simnet.network.stack import name_of
 from simnet.report import run_setup
 from simnet.report.paired import fastest
 from simnet.report.summary import Summary, interval_text, percent, table_columns
-from simnet.report.wording import TIED, listed
+from simnet.report.wording import listed
 from simnet.scenario import Run, Scenario
 from simnet.studies import assumptions
 from simnet.studies.assumptions import computing_told, costs_told, sample_warnings
-from simnet.studies.job_totals import JobTotal, computing_factors, evidence_of_job, judged, messages_of, total_of
+from simnet.studies.job_totals import (
+    JobTotal,
+    computing_factors,
+    evidence_of_job,
+    judged,
+    messages_of,
+    tied_jobs,
+    total_of,
+)
 from simnet.studies.options import refuse_sharding
 from simnet.studies.utilisation import (
     OFF,
@@ -118,13 +127,18 @@ class JobPrediction:
         """The policy with the shortest job and those tied with it, among policies with a steady part."""
         return fastest({policy: self.totals[policy].seconds for policy in self.ranked}) if self.ranked else []
 
-    def is_tied(self, policy: str) -> bool:
-        """Return whether a policy is the fastest, or beats the fastest with a probability of at least `TIED`."""
-        return policy in self.fastest or bool(self.likely([self.fastest[0], policy]).fastest[1] >= TIED)
+    @property
+    def tied_with(self) -> list[str]:
+        """Policies tied with the fastest, see `simnet.studies.job_totals.tied_jobs`; empty without one that settled."""
+        if not self.ranked:
+            return []
+        totals = [self.totals[policy] for policy in self.ranked]
+        return tied_jobs(totals, self.likely, computing_factors(self.scenario), self.fastest)
 
-    def likely(self, policies: Sequence[str]) -> Chances:
-        """Return the probability that each policy minimises the job's duration, with intervals."""
-        return judged([self.totals[policy] for policy in policies], computing_factors(self.scenario))
+    @cached_property
+    def likely(self) -> Chances:
+        """Probability that each policy of `ranked` minimises the job's duration, with intervals."""
+        return judged([self.totals[policy] for policy in self.ranked], computing_factors(self.scenario))
 
 
 COLUMNS = table_columns("step job")
@@ -162,19 +176,19 @@ def exchange_summary(
 
 def job_summary(found: JobPrediction) -> Summary:
     """Return a summary of iteration and job times under each policy, the fastest first."""
-    rows, likely, job = _policy_rows(found), found.likely(found.ranked), found.run.job
-    first, several = found.fastest, len(rows) > 1
+    rows, job = _policy_rows(found), found.run.job
+    several = len(rows) > 1
     head = {"scenario": found.scenario.name, "workers": job.source.workers, "stack": found.stack}
     trained = {"strategy": {"name": job.strategy.name, "steps": job.strategy.steps}} if job.strategy else {}
     details = {**head, "device": job.device.name, "barrier": job.barrier, **trained, "coverage": COVERAGE}
     details |= {"steady_from": common_start(found.steady.values())}
-    details |= {"fastest": first[0] if first else None, "tied_with": first[1:], **found.evidence.figures()}
+    details |= {"fastest": next(iter(found.fastest), None), "tied_with": found.tied_with, **found.evidence.figures()}
     unsure = [one.heading for one in COLUMNS if one.heading in ("fastest", "regret") and not several]
     policies = [found.run.policies[name] for name in found.totals]
     warnings = *found.scenario.warnings, *sample_warnings(job, policies)
     overlap = assumptions.overlap_assumed(found.scenario, found.run)
     return Summary(
-        answer=_job_answer(found, rows, dict(zip(found.ranked, likely.fastest.tolist(), strict=True))),
+        answer=_job_answer(found, rows),
         columns=[one for one in COLUMNS if one.heading not in unsure],
         rows=rows,
         evidence=" ".join([*(f"Warning: {one}" for one in warnings), found.evidence.line()]),
@@ -188,7 +202,7 @@ def job_summary(found: JobPrediction) -> Summary:
 
 def _policy_rows(found: JobPrediction) -> list[dict[str, Any]]:
     """Return a table row per policy, the fastest first, those without a steady part last."""
-    likely = found.likely(found.ranked)
+    likely = found.likely
     rows: dict[str, dict[str, Any]] = {}
     for name, parts in found.medians().to_dict("index").items():
         policy, total = str(name), found.totals[str(name)]
@@ -225,7 +239,7 @@ def _widened_to_job(row: Mapping[str, Any], low: float, high: float) -> dict[str
     return {"total_low_s": min(row["total_low_s"], share * low), "total_high_s": max(row["total_high_s"], share * high)}
 
 
-def _job_answer(found: JobPrediction, rows: Sequence[Mapping[str, Any]], chances: Mapping[str, float]) -> str:
+def _job_answer(found: JobPrediction, rows: Sequence[Mapping[str, Any]]) -> str:
     """Return text on the fastest policy, with its iteration and job times."""
     aside = "".join(f" {name} has not settled, and has no rank: {why}." for name, why in found.unsettled.items())
     if not found.ranked:
@@ -236,13 +250,14 @@ def _job_answer(found: JobPrediction, rows: Sequence[Mapping[str, Any]], chances
     iteration = interval_text(best["total_s"], best["total_low_s"], best["total_high_s"], each=f" {each} in the median")
     job = interval_text(best["simulated_s"], best["low_s"], best["high_s"], each=f" for {count:,} of them")
     said = f"{iteration}, {percent(best['utilisation'])} utilisation; {job}.{aside}"
-    tied = [one["policy"] for one in rows if one["policy"] in chances and found.is_tied(one["policy"])]
     if len(rows) == 1:
         return f"{best['policy']}: {said}"
-    if len(tied) == 1:
-        return f"{best['policy']} is fastest of {len(rows)} tried ({percent(chances[tied[0]])} sure): {said}"
-    shares = listed([percent(chances[one]) for one in tied])
-    return f"{' or '.join(tied)}: tied of {len(rows)} tried ({shares} to be fastest). {best['policy']}: {said}"
+    first = {best["policy"], *found.tied_with}
+    chances = {row["policy"]: percent(row["chance_to_be_fastest"]) for row in rows if row["policy"] in first}
+    if len(chances) == 1:
+        return f"{best['policy']} is fastest of {len(rows)} tried ({chances[best['policy']]} sure): {said}"
+    shares = listed([*chances.values()])
+    return f"{' or '.join(chances)}: tied of {len(rows)} tried ({shares} to be fastest). {best['policy']}: {said}"
 
 
 def _job_notes(found: JobPrediction) -> list[str]:

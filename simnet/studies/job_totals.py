@@ -8,7 +8,7 @@ error, and what decides between them is what they do not share. Computing is off
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,6 +25,7 @@ from simnet.network.start_spread import MOST_MESSAGES, StartSpread, offsets_of_s
 from simnet.policies import Candidate, Fixed
 from simnet.report.columns import Fields
 from simnet.report.paired import NEAR, NO_RANGES, StartRanges
+from simnet.report.wording import TIED
 from simnet.scenario import Run, Scenario
 from simnet.strategies import options as strategy_options
 from simnet.strategies import strategy
@@ -97,6 +98,23 @@ def judged(totals: Sequence[JobTotal], computes: tuple[float, float] = (1.0, 1.0
     return found._replace(regret=np.minimum(found.regret, worst))
 
 
+def tied_jobs(
+    totals: Sequence[JobTotal], likely: Chances, computes: tuple[float, float] = (1.0, 1.0), equal: Collection[str] = ()
+) -> list[str]:
+    """Return the names of the jobs that are tied with the fastest, in the order of `totals`.
+
+    They are `equal` in time, or faster with a probability of at least `TIED`, by the errors that the two do not share.
+    """
+    best = min(totals, key=lambda one: one.seconds)
+    return [
+        one.name
+        for one, chance in zip(totals, likely.fastest.tolist(), strict=True)
+        # One that is slower than another with the same errors can never win.
+        if one is not best
+        and (one.name in equal or (chance > 0 and float(judged([best, one], computes).fastest[1]) >= TIED))
+    ]
+
+
 def computing_factors(scenario: Scenario) -> tuple[float, float]:
     """Return the factors between which compute time lies, from the estimate's error and measured jobs."""
     known = scenario.compute_time
@@ -132,7 +150,7 @@ def rivals(run: Run, results: Mapping[str, PolicyResult]) -> dict[str, pd.DataFr
 
 
 def judgement(loaded: Scenario, run: Run, iterations: Mapping[str, pd.DataFrame]) -> tuple[dict[str, Fields], Evidence]:
-    """Return each total's interval and probability of being fastest, and the evidence."""
+    """Return each policy's interval, probability of being fastest and tie with the fastest, and the evidence."""
     job = run.job
     if not iterations or job.steps is not None or run.colocated or job.failures:
         return {}, NEVER_COMPARED
@@ -140,8 +158,10 @@ def judgement(loaded: Scenario, run: Run, iterations: Mapping[str, pd.DataFrame]
     for name, frame in iterations.items():
         among = run.policies[name].candidates
         totals.append(total_of(name, frame, job, messages_of(run, among), among))
-    found = judged(totals, computing_factors(loaded))
-    rows: dict[str, Fields] = {}
+    computes, rows = computing_factors(loaded), dict[str, Fields]()
+    found = judged(totals, computes)
+    tied = tied_jobs(totals, found, computes)
+    tied += [min(totals, key=lambda one: one.seconds).name] if tied else []
     for place, name in enumerate(iterations):
         low, high, regret, chance = (
             float(significant(one[place])) for one in (found.low, found.high, found.regret, found.fastest)
@@ -151,6 +171,7 @@ def judgement(loaded: Scenario, run: Run, iterations: Mapping[str, pd.DataFrame]
             "high_s": finite(high),
             "chance_to_be_fastest": chance,
             "regret_of_job": finite(regret),
+            "tied": name in tied,
         }
     return rows, evidence_of_job(job, iterations.values())
 

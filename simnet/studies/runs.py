@@ -314,6 +314,7 @@ def _with_iterations(
             "iteration_prediction_low_s": low,
             "iteration_prediction_high_s": high,
             "chance_of_fastest_iteration": one["chance_to_be_fastest"],
+            "tied": one["tied"],
         }
     return whole
 

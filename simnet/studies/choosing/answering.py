@@ -283,10 +283,7 @@ def _details(found: Ranking) -> dict[str, Any]:
         "chance_to_be_fastest": float(found.likely.fastest[0]),
         "regret_of_job": finite(float(found.likely.regret[0])),
         "sure": bool(found.likely.sure[0]),
-        "tied_with": [
-            *(row.label for row in found.rows if row.label in found.tied),
-            *found.found.alike.get(found.best.label, ()),
-        ],
+        "tied_with": found.tied_with,
         "alike": {label: list(alike) for label, alike in decision.alike.items()},
         "gain_over_dense": finite(gain),
         "gain_over": next((row.label for row in decision.rows if row.kind != "sparse"), None),

@@ -14,13 +14,21 @@ from simnet.cost_models.evidence.chances import Chances
 from simnet.cost_models.evidence.conditions import NEVER_COMPARED, Evidence
 from simnet.policies import Candidate, Fixed
 from simnet.report import cost_summary
-from simnet.report.wording import TIED
 from simnet.scenario import Run, Scenario, load
 from simnet.studies import assumptions
 from simnet.studies.choosing import whole_job
 from simnet.studies.choosing.closed_forms import Flip, Misjudged, first_place_flips
 from simnet.studies.choosing.forecast import JobForecast, Kind, WholeJob, error_between, follows_gradients
-from simnet.studies.job_totals import computing_factors, evidence_of_job, job_start_ranges, judged, messages, total_of
+from simnet.studies.job_totals import (
+    JobTotal,
+    computing_factors,
+    evidence_of_job,
+    job_start_ranges,
+    judged,
+    messages,
+    tied_jobs,
+    total_of,
+)
 from simnet.training.job.job import Job, Overlap, job_node_sizes
 from simnet.training.job.memory import WorkerMemory, exchange_memory, with_shared_gradients
 
@@ -136,6 +144,12 @@ class Ranking:
         return row.seconds / self.best.seconds - 1 if self.best.seconds > 0 else 0.0
 
     @property
+    def tied_with(self) -> list[str]:
+        """Labels tied with the fastest row, those with the same times as it included."""
+        tied = [row.label for row in self.rows if row.label in self.tied]
+        return [*tied, *self.found.alike.get(self.best.label, ())]
+
+    @property
     def dense(self) -> JobForecast | None:
         """The fastest dense exchange; None without one."""
         return next((row for row in self.rows if row.kind != "sparse"), None)
@@ -221,9 +235,9 @@ def rank(
     found = replace(found, starts=job_start_ranges(run, {row.label: row.sample for row in found.rows}, fitting))
     own = [one.policy for one in found.flexible] if not found.usual else []
     rows = tuple(sorted([*found.rows, *own], key=lambda row: row.seconds))
-    known = {one.label: one for one in fitting}
-    computes = computing_factors(loaded)
-    likely = over_job(rows, run.job, known, computes)
+    totals, computes = row_totals(rows, run.job, fitting), computing_factors(loaded)
+    likely = judged(totals, computes)
+    equal = found.tied_with if rows[0] is found.best else ()
     near = first_place_flips(again, loaded, run, found, link_uncertainty or OFF) if flips else (None, None)
     return Ranking(
         loaded,
@@ -231,7 +245,7 @@ def rank(
         found,
         rows,
         likely,
-        _tied_labels(rows, found, run, known, likely, computes),
+        frozenset(tied_jobs(totals, likely, computes, equal)),
         held._replace(unsettled={row.label: row.unsettled for row in found.aside}),
         NEVER_COMPARED if run.colocated else evidence_of_job(run.job, [row.sample for row in found.rows]),
         *near,
@@ -245,38 +259,13 @@ def rank(
     )
 
 
-def _tied_labels(
-    rows: Sequence[JobForecast],
-    found: WholeJob,
-    run: Run,
-    known: Mapping[str, Candidate],
-    likely: Chances,
-    computes: tuple[float, float],
-) -> frozenset[str]:
-    """Return the labels tied with the fastest: ahead with a probability of `TIED`, or equal in simulation.
+def row_totals(rows: Sequence[JobForecast], job: Job, among: Sequence[Candidate] = ()) -> list[JobTotal]:
+    """Return the total time of each row, with the sampling error between it and the fastest row.
 
-    A row that is slower than another with the same errors can never win.
-    """
-    best, tied = rows[0], set(found.tied_with if rows[0] is found.best else ())
-    for row, chance in zip(rows[1:], likely.fastest[1:].tolist(), strict=True):
-        if row.label not in tied and chance > 0 and over_job([best, row], run.job, known, computes).fastest[1] >= TIED:
-            tied.add(row.label)
-    return frozenset(tied)
-
-
-def over_job(
-    rows: Sequence[JobForecast],
-    job: Job,
-    among: Mapping[str, Candidate] | None = None,
-    computes: tuple[float, float] = (1.0, 1.0),
-) -> Chances:
-    """Return the probability that each exchange or policy minimises the job's duration, with intervals.
-
-    Sampling errors between the fastest row and another add to the message errors. `among` are the exchanges that
-    policies choose from, by label.
+    `among` are the exchanges that policies choose from.
     """
     best = min(rows, key=lambda row: row.seconds)
-    known = {**(among or {}), **{row.label: row.candidate for row in rows if row.candidate.scheme}}
+    known = {one.label: one for one in (*among, *(row.candidate for row in rows if row.candidate.scheme))}
     used = {label: known[label] for row in rows for label in row.sample["choice"]}
     counts = {label: messages(one, job) for label, one in used.items()}
     totals = []
@@ -284,4 +273,4 @@ def over_job(
         # Iterations of the same moments meet the same links: two jobs leave less open between them than each by itself.
         apart = 0.0 if row is best else error_between(row, best) / max(row.seconds, 1e-300)
         totals.append(total_of(row.label, row.sample, job, counts, used.values(), min(apart, 1.0)))
-    return judged(totals, computes)
+    return totals

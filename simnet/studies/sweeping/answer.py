@@ -86,7 +86,7 @@ def grid_answer(table: pd.DataFrame, planned: Plan) -> GridAnswer:
     return GridAnswer(
         answer=answer,
         **_times(cells, by, bound),
-        evidence=_evidence(table, cells),
+        evidence=_evidence(table),
         assumed=", ".join(filter(None, [logic_text(planned.base), "" if trained else "accuracy ignored"])),
         depends_on=overlap if mixed else "",
         details={
@@ -302,14 +302,11 @@ def _range_text(values: Sequence[Any], column: AxisColumn) -> str:
     return " and ".join(_value_text(known[one], column) for one in places)
 
 
-def _evidence(table: pd.DataFrame, cells: Sequence[_Cell]) -> str:
-    """Return text on the evidence level of times, and the number of cells decided within the error."""
+def _evidence(table: pd.DataFrame) -> str:
+    """Return text on the evidence level of times."""
     warnings = [f"Warning: {one}" for one in dict.fromkeys(table["warning"]) if one]
     known = wording.listed([one for one in dict.fromkeys(table.loc[table["simulated_s"].notna(), "evidence"]) if one])
-    near = table[(table["chance_to_be_fastest"].fillna(0.0) >= wording.TIED) & ~(table["wins"] | table["tied"])]
-    within = f"in {near['cell'].nunique()} of {table['cell'].nunique()} cells another is within the error"
-    said = [f"{known}; intervals and chances are in sweep.csv"] if known else []
-    return " ".join([*warnings, "; ".join([*said, *([within] if len(near) else [])])]).strip()
+    return " ".join([*warnings, *([f"{known}; intervals and chances are in sweep.csv"] if known else [])])
 
 
 def sweep_notes(table: pd.DataFrame) -> list[str]:

@@ -55,7 +55,7 @@ from simnet.training.job.record import PolicyResult
 if TYPE_CHECKING:
     from simnet.studies.sweeping.work import Plan
 
-FORMAT = "simnet sweep cell 12"
+FORMAT = "simnet sweep cell 13"
 """Format tag of cell files, changed whenever columns or their meaning change."""
 
 MAX_BYTES = 64 * 2**20
@@ -174,6 +174,7 @@ def cell_rows(
                     "prices": prices,
                 },
                 starts=ranges_of(built, results),
+                judgements=judgements,
             ),
         )
     learnt = {} if summary is None else learning_columns(summary)
@@ -197,12 +198,8 @@ def cell_rows(
             row |= _cell_row(summary, name, results[name].iterations) | learnt.get(name, {})
             row["evidence"] = evidence.level
             if name in judgements:
-                low, high, chance, _ = judgements[name].values()
-                row |= {
-                    "simulated_prediction_low_s": low,
-                    "simulated_prediction_high_s": high,
-                    "chance_to_be_fastest": chance,
-                }
+                ends = {f"simulated_prediction_{end}_s": judgements[name][f"{end}_s"] for end in ("low", "high")}
+                row |= ends | {"chance_to_be_fastest": judgements[name]["chance_to_be_fastest"]}
         found.append(row)
     return found
 
