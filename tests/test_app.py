@@ -125,16 +125,6 @@ def test_a_request_is_saved_as_a_scenario_and_an_answer_as_a_file(tmp_path, monk
     assert said(*line, "--force")[0] == 0
 
 
-@pytest.mark.parametrize("name", [*app.VERBS, "validate", "reproduce"])
-def test_each_help_fits_a_screen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    code, short, _ = said(name, "-h")
-    assert code == 0
-    assert len(short.splitlines()) <= 24
-    assert max(map(len, short.splitlines())) <= 80
-    assert all(one.help for one in app.verb_options(name))
-
-
 def test_there_are_twelve_verbs_and_at_most_55_options(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     verbs = app.all_verbs()

@@ -9,7 +9,7 @@ import pytest
 
 import killing
 import needs
-from commands import NO_PAGE, contents, did, invoke
+from commands import contents, did, invoke
 from jobs import AG, RING, Source, job_on
 from simnet import sparsifier_models, topologies
 from simnet.base.errors import InputError
@@ -299,14 +299,3 @@ def test_processes_end_with_the_one_that_started_them(scenario, tmp_path):
     process.kill()
     process.wait()
     killing.await_end(process.pid)
-
-
-def test_a_comparison_goes_on(scenario, tmp_path, monkeypatch):
-    arguments = ("run", scenario, "--set", "job.iterations=6", "--jobs", 1, *NO_PAGE, "--schemes", "topk,dense")
-    did(*arguments, "--out", tmp_path / "whole", "-q")
-    with monkeypatch.context() as patched:
-        interrupted_when(patched, lambda count: count == 10)
-        assert invoke(*arguments, "--out", tmp_path / "out").exit_code == 130
-    result = invoke(*arguments, "--out", tmp_path / "out")
-    assert "topk done, " in result.stderr
-    assert contents(tmp_path / "out") == contents(tmp_path / "whole")

@@ -86,31 +86,6 @@ def test_a_run_leaves_its_folder_and_says_who_won(small: Path, tmp_path: Path) -
     assert not (tmp_path / "out" / INCOMPLETE).exists()
 
 
-def test_json_is_what_the_files_hold(small: Path, tmp_path: Path) -> None:
-    def of_summary(printed: dict[str, object], folder: Path) -> None:
-        held = json.loads((folder / "summary.json").read_text())
-        held.pop("depends_on", None)
-        assert {name: printed[name] for name in held} == held
-        assert printed["schema"] == 1
-
-    of_summary(json.loads(did("run", small, "--out", tmp_path / "run", "--json").stdout), tmp_path / "run")
-    of_summary(
-        json.loads(did("run", small, "--out", tmp_path / "seeds", "--seeds", "2", "--json").stdout), tmp_path / "seeds"
-    )
-    quiet = invoke("run", small, "--out", tmp_path / "quiet", "--json", "--quiet")
-    assert (quiet.exit_code, quiet.stderr) == (0, "")
-    of_summary(json.loads(quiet.stdout), tmp_path / "quiet")
-    options = "--out", tmp_path / "swept", "--grid", "density=0.1,0.2", "--json", "-q", "--set", "job.iterations=4"
-    found = json.loads(did("run", small, *options).stdout)
-    swept = pd.read_csv(tmp_path / "swept" / "sweep.csv")
-    assert [(row["density"], row["policy"]) for row in found["cells"]] == list(
-        zip(swept["density"], swept["policy"], strict=True)
-    )
-    assert [row["iteration_s"] for row in found["cells"]] == pytest.approx(swept["iteration_s"].tolist())
-    first = swept[(swept["density"] == 0.1) & (swept["policy"] == "AG")]["iteration_s"].tolist()
-    assert [found["rows"][0]["AG_s"]] == pytest.approx(first)
-
-
 def test_lists_are_told_as_json_too() -> None:
     listed = json.loads(did("list", "models", "--json").stdout)["rows"]
     assert {"resnet50", "vgg16"} <= {row["model"] for row in listed}
@@ -339,12 +314,6 @@ def test_help_loads_nothing_heavy() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=killing.PATIENCE, check=True)
     loaded = set(re.findall(r"'(\w+)'", done.stdout.splitlines()[-1]))
     assert not loaded & {"numpy", "pandas", "pydantic", "networkx", "matplotlib", "scipy", "ruamel", "simpy"}
-
-
-def test_the_quickstart_says_who_won(tmp_path: Path) -> None:
-    done = simnet_process("run", "quickstart", "--out", tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "flexible was fastest" in done.stdout
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from commands import NO_PAGE, did, policies_of
+from commands import NO_PAGE, did
 from simnet.cluster.hooks import COLUMNS as LOGGED
 from simnet.report.columns import COLUMNS
 
@@ -175,32 +175,3 @@ def test_a_name_ends_in_its_unit_and_has_one_definition() -> None:
         # As the fields of a prediction and of job.compute are called.
         if one.unit in ends and "." not in name and name not in ("seconds", "low", "high", "mean"):
             assert name.endswith(ends[one.unit]), name
-
-
-def test_columns_of_the_same_name_have_the_same_value(tmp_path: Path) -> None:
-    job = tmp_path / "job.yaml"
-    job.write_text(JOB)
-    did("run", job, *NO_PAGE, "--out", tmp_path / "run", "-q")
-    did("run", job, "--grid", "density=0.01", "--out", tmp_path / "sweep", "-q")
-    predicted = pd.DataFrame(json.loads(did("step", job, "--json").stdout)["rows"]).set_index("policy")
-    each = pd.read_csv(tmp_path / "run" / "iterations.csv")
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())["policies"]
-    compared = policies_of(tmp_path / "run")
-    swept = pd.read_csv(tmp_path / "sweep" / "sweep.csv").set_index("policy")
-    for name, rows in each.groupby("policy"):
-        one, total = compared.loc[name], swept.loc[name]
-        steady = rows[rows["iteration"] >= total["steady_from"]].mean(numeric_only=True)
-        for column in ("iteration_s", "select_s", "actual_density", "density"):
-            assert steady[column] == pytest.approx(one[column], rel=1e-9), column
-            assert steady[column] == pytest.approx(total[column], rel=1e-9), column
-        for column in ("compute_s", "communicate_s", "wait_s"):
-            assert steady[column] == pytest.approx(total[column], rel=1e-9, abs=1e-12), column
-        waited = steady["communicate_s"] + steady["wait_s"]
-        assert one["communicate_and_wait_s"] == pytest.approx(waited, rel=1e-9)
-        # Bytes of iterations.csv are whole.
-        assert one["bytes_sent_per_worker_B"] == pytest.approx(steady["bytes_sent_B"] / 4, abs=0.5)
-        sent = rows["bytes_sent_B"].sum()
-        assert (total["total_bytes_sent_B"], summary[name]["total_bytes_sent_B"]) == (sent, sent)
-        assert total["simulated_s"] == pytest.approx(summary[name]["simulated_s"], rel=1e-9)
-        assert total["simulated_s"] == pytest.approx(rows["iteration_s"].sum(), rel=1e-9)
-        assert predicted.loc[name, "simulated_s"] == pytest.approx(summary[name]["simulated_s"], rel=1e-9)

@@ -5,7 +5,7 @@ import json
 import pandas as pd
 import pytest
 
-from commands import NO_PAGE, contents, did, refused
+from commands import NO_PAGE, did
 from learnt import check_learnt
 from simnet import sparsifier_models
 from simnet.policies import Candidate
@@ -52,21 +52,6 @@ def test_the_table_has_a_row_for_each_scheme_the_fastest_first(compared):
     assert sum(row["chance"] for row in answer["rows"]) == pytest.approx(1, abs=1e-9)
 
 
-def test_the_figures_are_those_of_the_job(compared):
-    summary = json.loads((compared[0] / "summary.json").read_text())
-    run = load("compare", ["job.iterations=6"], schemes="topk", workers=5).build()
-    frame = run_policy(run.job, "topk", run.policies["topk"]).iterations.iloc[summary["steady_from"] :]
-    row = means(compared[0]).loc["topk"]
-    assert row["iteration_s"] == pytest.approx(frame["iteration_s"].mean())
-    assert row["select_s"] == pytest.approx(frame["select_s"].mean())
-    assert row["communicate_and_wait_s"] == pytest.approx((frame["communicate_s"] + frame["wait_s"]).mean())
-    assert row["bytes_sent_per_worker_B"] == pytest.approx(frame["bytes_sent_B"].mean() / 5)
-    # All that a worker of top-k receives is 4 times what one selected, at 8 bytes per entry of the whole model.
-    selected = row["selected"] * run.job.source.scale
-    assert row["bytes_sent_per_worker_B"] == pytest.approx(4 * 8 * selected, rel=1e-9)
-    assert selected == pytest.approx(0.01 * run.job.source.true_parameters, rel=2e-3)
-
-
 def test_densities_and_build_up_are_what_the_schemes_imply(compared):
     table = means(compared[0])
     assert table.loc["dense", "actual_density"] == 1
@@ -74,22 +59,6 @@ def test_densities_and_build_up_are_what_the_schemes_imply(compared):
     assert 1 < table.loc["topk", "build_up"] <= 5
     sparse = table.drop("dense")
     assert sparse["actual_density"].tolist() == pytest.approx([0.01 * one for one in sparse["build_up"]], rel=0.01)
-
-
-def test_what_has_not_settled_comes_last_and_has_no_rank(tmp_path):
-    words = ("run", "compare", "--schemes", "exdyna,topk", *FEW, *NO_PAGE, "--out", tmp_path)
-    found = json.loads(did(*words, "--json").stdout)
-    assert [(row["policy"], row["to_best"]) for row in found["rows"]] == [("topk", "best"), ("exdyna", "not settled")]
-    assert "exdyna is not settled: " in found["answer"]
-    assert found["rows"][1]["chance"] is None
-
-
-def test_equal_runs_leave_equal_bytes_in_any_number_of_processes(tmp_path):
-    for name, jobs in (("one", 1), ("two", 2)):
-        did(
-            "run", "compare", "--schemes", "topk,mstopk", "--workers", 2, *FEW, "--jobs", jobs, "--out", tmp_path / name
-        )
-    assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
 
 def test_the_lock_gives_the_same_answer(compared, tmp_path):
@@ -136,28 +105,6 @@ def test_who_reaches_the_target_first_is_the_answer(tmp_path):
     path.write_text(TRAINING.replace("TARGET", "100 %"))
     shown = did("run", path, "--jobs", 1, *NO_PAGE, "--out", tmp_path, "--force").stdout
     assert shown.startswith("No policy reaches 100 % accuracy.")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--schemes", "topk,spardel"), "--schemes: there is no sparsifier 'spardel': did you mean 'spardl'?"),
-        (("--workers", "2,x"), "workers"),
-        (("--workers", "0"), "workers"),
-        (("--density", "2"), "job.density"),
-        (("--schemes", ""), "--schemes: there is no sparsifier ''"),
-        (("--schemes", "artopk:colective=tree"), "no option 'colective' of artopk; did you mean 'collective'?"),
-        (("--schemes", "artopk:collective=teee"), "--schemes: there is no collective 'teee'"),
-        (("--schemes", "artopk:collective=teee"), "did you mean 'tree'?"),
-        (("--schemes", "artopk:collective"), "must be OPTION=VALUE after the colon, got 'collective'; artopk has "),
-        (("--schemes", "artopk:selection=var:selection=star"), "gives the option selection twice"),
-        (("--schemes", "topk:error_feedback=yes"), "error_feedback must be true or false, got 'yes'"),
-        (("--schemes", "topk:scale=2"), "there is no option 'scale' of topk"),
-    ],
-)
-def test_what_cannot_be_compared_is_refused(arguments, said, tmp_path):
-    assert said in refused("run", "compare", *arguments, *FEW, "--out", tmp_path / "new")
-    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize("scheme", sorted(OPTIONS))

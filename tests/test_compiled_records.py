@@ -1,9 +1,7 @@
 """States of records: compiled, functions do as in Python, and notice that another module has changed."""
 
-import subprocess
 import sys
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import ModuleType
 from typing import Annotated
 
@@ -84,33 +82,3 @@ def test_a_function_is_compiled_once_for_whole_numbers_of_all_widths_and_constan
     # What does not fit the narrower of both is no less.
     assert made.both(short, wide) == 3 * (1 << 30) + 3 * (1 << 40) + 21
     assert len(made.tripled.signatures) == 1
-
-
-ONE = "def scaled(s, x):\n    return s.factor * x * {}\n"
-TWO = "from one import scaled\n\ndef twice(s, x):\n    return 2 * scaled(s, x)\n"
-ASKS = """
-from dataclasses import dataclass
-import one, two
-from simnet.base.compiled_records import compiled_state
-from simnet.base.compiling import compiled_module
-
-@dataclass
-class State:
-    factor: float = 0.0
-
-state = compiled_state(State, (one, two))()
-state.factor = 5.0
-print(compiled_module(one, two).twice(state, 1.0))
-"""
-
-
-def test_compiled_functions_notice_that_a_module_they_call_has_changed(tmp_path: Path, monkeypatch):
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-    (tmp_path / "two.py").write_text(TWO)
-    (tmp_path / "asks.py").write_text(ASKS)
-    for factor in (1, 3):
-        (tmp_path / "one.py").write_text(ONE.format(factor))
-        done = subprocess.run([sys.executable, tmp_path / "asks.py"], capture_output=True, text=True, check=True)
-        assert float(done.stdout) == 10.0 * factor
-    assert list((tmp_path / "cache").rglob("*.nbc"))

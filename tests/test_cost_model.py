@@ -2,33 +2,13 @@
 
 import math
 
-import numpy as np
 import pytest
 
 from hand_made import MPI, flat, power, predictor, reduce, stepped
 from simnet.base.errors import InputError
-from simnet.cost_models.calibration import CalibratedCostModel, Setting
+from simnet.cost_models.calibration import CalibratedCostModel
 from simnet.cost_models.calibration.cost_model import specified_cost_model
 from simnet.cost_models.calibration.platform import load_platform
-from simnet.cost_models.evidence.intervals import HeldOut, intervals
-
-
-class TestIntervals:
-    def held(self, log_errors, sizes=1e3, **fields):
-        values = np.asarray(log_errors, dtype=float)
-        return HeldOut(reduce(fields.pop("ranks", 4)), np.full(len(values), sizes), np.ones(len(values)),
-                       np.exp(values), **fields)  # fmt: skip
-
-    def test_widths_for_other_collectives_are_those_of_the_worst_in_each_bin_and_on_each_side(self):
-        wide, narrow = (
-            HeldOut(Setting(name, 4, 4), np.repeat([1e3, 1e6], 30), np.ones(60), np.exp(np.repeat(errors, 15)))
-            for name, errors in (("all_reduce", (-0.3, 0.1, -0.2, 0.2)), ("broadcast", (-0.1, 0.2, -0.4, 0.05)))
-        )
-        own = [(0.3, 0.2), (0.4, 0.2)]
-        # Two groups count as much as what is typical.
-        found = intervals({"collectives": [wide, narrow]}, 0.9)["collectives"][:2]
-        for (below, above), (least, most), usual in zip(found, own, (1.1, 1.0), strict=True):
-            assert (below, above) == pytest.approx(((least + usual) / 2, (most + usual) / 2))
 
 
 class TestCostModel:

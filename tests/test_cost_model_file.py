@@ -143,13 +143,3 @@ def test_a_file_comes_back_as_it_went(tmp_path, steps, said):
     sizes = np.array([0.5, 3.0, 100.0])
     assert one.at(sizes).tolist() == other.at(sizes).tolist()
     assert has_curves(path)
-
-
-@pytest.mark.parametrize(
-    ("text", "curves"),
-    [("curves:\n- x", True), ("curves: []", False), ("a: 1\ncurves:  []  ", False), (" curves: 3", False), ("", False)],
-)
-def test_curves_are_told_by_their_line(tmp_path, text, curves):
-    path = tmp_path / "a.yaml"
-    path.write_text(text, encoding="utf-8")
-    assert has_curves(path) == curves

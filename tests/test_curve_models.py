@@ -4,13 +4,8 @@ import numpy as np
 import pytest
 
 from simnet.cost_models.calibration.curve_models import (
-    CURVE_FITS,
-    MIXED_MODELS,
     CurveModel,
     fit_adjacent,
-    fit_interpolated,
-    fit_line,
-    fit_log_log,
     fit_piecewise,
     log_correction,
 )
@@ -43,19 +38,6 @@ def test_corrections_are_straight_where_they_are_alike_and_constant_beyond():
     assert log_correction(three, np.array([0.1, 1.0, 10**0.5, 10.0, 100.0, 1e6])) == pytest.approx([0, 0, 0.5, 1, 2, 2])
     base = CurveModel(segments=((0.0, 2.0, 0.0),), corrections=((1.0, 0.0), (4.0, np.log(3.0))))
     assert base.at([0.5, 1.0, 2.0, 4.0, 9.0]) == pytest.approx([2, 2, 2 * 3**0.5, 6, 6])
-
-
-def test_one_size_is_bandwidth_alone():
-    assert fit_line(np.array([100.0]), np.array([5.0])).segments == ((0.0, 0.0, 0.05),)
-    for name in ("piecewise", "adjacent"):
-        assert CURVE_FITS[name](np.array([100.0]), np.array([5.0])).segments == ((0.0, 0.0, 0.05),)
-
-
-@pytest.mark.parametrize("exponent", [-3, 0, 3])
-def test_a_line_is_found_in_any_unit(exponent):
-    seconds = 10.0**exponent * (1e-5 + 1e-9 * SIZES)
-    ((start, latency, slope),) = fit_line(SIZES, seconds).segments
-    assert (start, latency, slope) == pytest.approx((0, 1e-5 * 10.0**exponent, 1e-9 * 10.0**exponent), rel=1e-3)
 
 
 class TestStretches:
@@ -104,14 +86,3 @@ class TestAdjacent:
         # More than the size grows: bandwidth alone.
         steep = fit_adjacent(np.array([1.0, 2.0]), np.array([1.0, 4.0]))
         assert steep.at([1.0, 2.0, 10.0]) == pytest.approx([1, 4, 20])
-
-
-def test_the_interpolated_one_is_a_line_and_what_is_off():
-    seconds = (1e-5 + 1e-9 * SIZES) * np.where(np.arange(12) % 2, 1.1, 1.0)
-    found = fit_interpolated(SIZES, seconds)
-    assert found.segments == fit_line(SIZES, seconds).segments
-    assert [size for size, _ in found.corrections] == SIZES.tolist()
-    assert found.at(SIZES) == pytest.approx(seconds)
-    assert fit_log_log(SIZES, seconds).points == tuple(zip(SIZES.tolist(), seconds.tolist(), strict=True))
-    assert set(MIXED_MODELS) == set(CURVE_FITS) - {"five_anchors"}
-    assert MIXED_MODELS[0] == "line"

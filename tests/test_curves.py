@@ -15,20 +15,6 @@ def rows(*given, **shared):
     return measurement_table([usual | shared | one for one in given])
 
 
-@pytest.mark.parametrize(
-    ("setting", "text"),
-    [
-        (Setting("broadcast", 1), "broadcast, 1 ranks"),
-        (Setting("broadcast", 8, 1), "broadcast, 8 ranks on 1 node"),
-        (Setting("all_reduce", 8, 2, "ring", "LL"), "all_reduce, ring, LL, 8 ranks on 2 nodes"),
-        (Setting("all_reduce", 8, 3, "", "LL"), "all_reduce, LL, 8 ranks on 3 nodes"),
-    ],
-)
-def test_a_setting_is_told_with_what_is_known_of_it(setting, text):
-    assert str(setting) == text
-    assert setting.family == (setting.collective, setting.algorithm, setting.protocol)
-
-
 def test_rows_of_one_setting_are_a_curve_of_medians_and_curves_come_in_order():
     found = curves_of(
         rows(

@@ -30,21 +30,6 @@ def ran(tmp_path, path, *arguments):
     return json.loads(did("run", path, *NO_PAGE, "--json", "--out", tmp_path / "run", "--force", *arguments).stdout)
 
 
-def test_run_and_step_name_the_same_first_place_chances_and_intervals(tmp_path):
-    path = scenario(tmp_path)
-    run, job = ran(tmp_path, path), json.loads(did("step", path, "--json").stdout)
-    assert run["winner"]["policy"] == job["fastest"]
-    rows = {row["policy"]: row for row in job["rows"]}
-    for name, one in run["policies"].items():
-        own, other = one["judgement"], rows[name]
-        assert other["simulated_s"] == pytest.approx(one["simulated_s"], rel=1e-9)
-        assert (other["low_s"], other["high_s"]) == pytest.approx((own["low_s"], own["high_s"]), rel=1e-9)
-        assert other["chance_to_be_fastest"] == pytest.approx(own["chance_to_be_fastest"], rel=1e-9)
-        assert other["regret_of_job"] == pytest.approx(own["regret_of_job"], rel=1e-9)
-        assert own["low_s"] <= one["simulated_s"] <= own["high_s"]
-    assert (run["evidence"], run["because"]) == (job["evidence"], job["because"]) == ("measured", "")
-
-
 def test_policies_that_share_their_exchange_share_its_error(tmp_path):
     """Two names of one exchange are as likely, and lose nothing to each other, whatever it is off by."""
     policies = ran(tmp_path, scenario(tmp_path))["policies"]
@@ -118,14 +103,6 @@ def test_several_seeds_have_the_error_of_the_model_in_their_interval(tmp_path):
     assert several["run"]["evidence"] == "measured"
 
 
-def test_run_and_step_call_the_same_lead_a_tie(tmp_path):
-    run = json.loads(did("run", "quickstart", *NO_PAGE, "--out", tmp_path / "o", "--json").stdout)
-    chance = run["policies"]["flexible"]["judgement"]["chance_to_be_fastest"]
-    assert did("step", "quickstart").stdout.startswith(f"flexible or AG: tied ({100 * chance:.0f} % and ")
-    assert run["answer"].startswith("flexible or AG: tied. ")
-    assert [row["to_best"] for row in run["rows"]][:2] == ["best", "tied"]
-
-
 def test_a_lead_within_the_error_is_said_to_be_a_tie_over_seeds_too(tmp_path):
     own = scenario(tmp_path)
     words = ("--policies", "AG,ART-ring,dense", "--density", "1.6 %", "--seeds", 3)
@@ -143,26 +120,6 @@ def test_no_interval_over_seeds_has_no_width(tmp_path):
         "run", scenario(tmp_path), *fixed, "--policies", "AG,dense,ART-ring", "--seeds", 2, "--out", tmp_path / "o"
     )
     assert "the same with all seeds" in " ".join(said.stdout.split())
-
-
-@pytest.mark.parametrize("name", ["quickstart", "fluctuating_wan"])
-def test_every_command_names_the_same_first_place(tmp_path, name):
-    """A flexible policy, which is first everywhere."""
-    run = ran(tmp_path, name, "--quiet")
-    job = json.loads(did("step", name, "--json", "--quiet").stdout)
-    assert run["winner"]["policy"] == job["fastest"] == "flexible"
-    assert did("choose", name, "--quiet").stdout.startswith("flexible")
-
-
-@pytest.mark.long
-def test_the_table_of_a_sweep_has_the_interval_of_the_job_as_its_rows_have_it(tmp_path):
-    given = ("run", scenario(tmp_path), "--grid", "density=0.01,0.1", "--out", tmp_path / "out")
-    found = json.loads(did(*given, "--json").stdout)
-    rows = pd.read_csv(tmp_path / "out" / "sweep.csv").query("policy == 'AG'")
-    assert [row["AG_s"] for row in found["rows"]] == pytest.approx(rows["iteration_s"].tolist())
-    assert (rows["simulated_prediction_low_s"] < rows["simulated_s"]).all()
-    assert (rows["simulated_s"] < rows["simulated_prediction_high_s"]).all()
-    assert found["evidence"].startswith(rows["evidence"].iloc[0])
 
 
 def test_a_collective_has_the_interval_that_other_sites_gave_such_predictions():

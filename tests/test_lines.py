@@ -122,11 +122,12 @@ def test_a_terminal_has_lines_of_its_width(columns, tmp_path):
     assert 30 < max(map(len, lines)) <= min(columns, 80)
 
 
-@pytest.mark.parametrize("name", app.VERBS)
+@pytest.mark.parametrize("name", app.all_verbs())
 def test_help_of_a_verb_is_a_screen(name):
     said = did(name, "-h").stdout.splitlines()
     assert len(said) <= 24
     assert max(map(len, said)) <= 80
+    assert all(one.help for one in app.verb_options(name))
     assert invoke(name, "--help").exit_code == 0
 
 

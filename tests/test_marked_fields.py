@@ -151,32 +151,6 @@ def test_a_file_on_the_line_starts_where_the_user_stands(tmp_path):
     simnet.load("job/job.yaml", ["network.topology={file: platform.xml}", "workers=2"]).build()
 
 
-@pytest.mark.parametrize(
-    ("scenario", "field", "value", "said"),
-    [
-        ("quickstart", "bandwidth", "1Gbt/s", "--bandwidth: network.topology.star.bandwidth: '1Gbt/s': unknown unit"),
-        ("quickstart", "density", "200%", "--density: job.density: must be <= 1"),
-        ("quickstart", "schemes", "tpk", "--schemes: there is no sparsifier 'tpk': did you mean 'topk'?"),
-        ("quickstart", "network", "fat_tre:k=4", "--network: there is no such file, and no topology, platform or"),
-        (
-            "quickstart",
-            "network",
-            "fat_tree:k=4,kk=4",
-            "--network: network.topology.fat_tree.kk: there is no such field",
-        ),
-        ("quickstart", "strategy", "dilco", "--strategy: job.strategy.name: there is no strategy 'dilco'"),
-        ("quickstart", "device", "v101", "--device: job.device: there is no device"),
-        ("quickstart", "stack", "glo", "--stack: network.stack: there is no stack 'glo'"),
-        ("fluctuating_wan", "latency", "1ms", "--latency: is more than one value here, network.topology.wan.latency"),
-    ],
-)
-def test_what_a_scenario_cannot_have_is_refused_in_a_line(scenario, field, value, said):
-    with pytest.raises(InputError) as caught:
-        simnet.load(scenario, **{field: value})
-    assert str(caught.value).startswith(said)
-    assert "\n" not in str(caught.value)
-
-
 TEXTS = """\
 workers: 4
 network: star:latency=2 ms,bandwidth=10 Gbit/s

@@ -200,20 +200,6 @@ def test_check_fails_on_a_value_that_has_changed_within_its_tolerance(monkeypatc
     assert said.startswith("Changed: artopk-table-iii: AlexNet, DenseSGD; artopk-table-iii: AlexNet, LWTopk")
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["artopk-table-6"], "did you mean 'artopk-table-"),
-        (["artopk-fig-8", "--all"], "either names or"),
-        (["artopk-fig-8", "devices"], "only for reproductions, not for devices"),
-        (["artopk-fig-8", "--out", "a.xls"], "must end with one of .json, .csv, .txt, .html, .md"),
-        (["artopk-fig-8", "--fast"], "--fast is now the default"),
-    ],
-)
-def test_refusals(words, said):
-    assert said in refused(*words)
-
-
 def test_what_needs_a_checkout_is_left_out_without_one(monkeypatch):
     monkeypatch.setattr("simnet.validate.reproduction.exdyna.golden", lambda name: None)
     assert "left out: it needs the golden runs" in did("exdyna-golden", "--check", "--wide").output

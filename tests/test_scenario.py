@@ -20,7 +20,6 @@ from ruamel.yaml import YAML
 from simnet import scenario
 from simnet.base import units
 from simnet.base.errors import InputError, SimnetError
-from simnet.cost_models import costs
 from simnet.network.weather import profile_state
 from simnet.policies import density_at
 from simnet.scenario import Scenario, load, loader, network_parts, schema
@@ -696,20 +695,3 @@ def test_a_mutated_scenario_is_built_or_refused(rich: tuple[Path, Any], draw: st
     except SimnetError as error:
         message = str(error)
     assert str(path) in message or "link.csv" in message
-
-
-def test_the_policy_of_the_papers_schedules_has_its_shares() -> None:
-    """Fig. 8 of the paper, as the fact sheet inverts it: epochs per collective, at 10 iterations an epoch."""
-    expected = {
-        "flexcomm_c1": {"AG": 26.0, "ART-ring": 13.939, "ART-tree": 11.061},
-        "flexcomm_c2": {"AG": 47.0, "ART-ring": 1.939, "ART-tree": 2.061},
-    }
-    for name, shares in expected.items():
-        job = load(name).build().job
-        chosen = dict.fromkeys(shares, 0)
-        for iteration in range(job.iterations):
-            alpha, bandwidth = job.network(iteration).path(0, 1)
-            density = density_at(job.density, iteration)
-            best = costs.best_collective(alpha, 1 / bandwidth, 4 * job.source.true_parameters, density, 8)
-            chosen[str(best.label)] += 1
-        assert {label: count / 10 for label, count in chosen.items()} == pytest.approx(shares, abs=0.1)

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from simnet.base.jit_threshold import JitThreshold
 from simnet.sparsifier_models import compiled_selection, selection
 from simnet.sparsifier_models.selection import (
     above,
@@ -383,16 +382,6 @@ def test_importing_does_not_load_numba_and_a_long_array_does():
     missing = "import sys; sys.modules['numba'] = None\n" + REPORT
     assert json.loads(fresh(missing)) == [True, True, False, result]
     assert json.loads(fresh(REPORT, NUMBA_DISABLE_JIT="1")) == [False, True, False, result]
-
-
-def test_compiled_loops_take_over_where_many_short_arrays_make_them_worth_it(monkeypatch):
-    rows = np.random.default_rng(0).standard_normal((3, 9000)).astype(np.float32)
-    before = selection.squared_norms(rows), selection.top_k(rows[0], 90), selection.add_rows(rows, rows, rows.copy())
-    monkeypatch.setattr(selection, "_interpreted", JitThreshold(0))
-    assert selection._loops_for(rows[0]) is compiled_selection
-    after = selection.squared_norms(rows), selection.top_k(rows[0], 90), selection.add_rows(rows, rows, rows.copy())
-    for one, other in zip(before, after, strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize("share", [0.5, 0.95, 1.0, 1.05, 3.0])

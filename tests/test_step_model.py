@@ -2,15 +2,13 @@
 
 import math
 
-import numpy as np
 import pytest
 
 from hand_made import times_of_ways
-from simnet.cost_models.calibration import Curve, Setting
-from simnet.cost_models.calibration.step_counts import count_like_nccl, count_schedule, count_steps
-from simnet.cost_models.calibration.step_model import PARAMETERS, StepModel, fit_step_model
+from simnet.cost_models.calibration import Setting
+from simnet.cost_models.calibration.step_counts import count_like_nccl, count_schedule
+from simnet.cost_models.calibration.step_model import StepModel
 
-SIZES = 2.0 ** np.arange(8, 31, 2)
 VALUES = {
     "launch": 9e-6, "inner_latency": 7e-7, "outer_latency": 6e-6, "inner_seconds_per_byte": 3e-12,
     "outer_seconds_per_byte": 2e-11, "gamma": 4e-13, "ll128_latency_factor": 2.0, "simple_latency_factor": 4.0,
@@ -22,45 +20,6 @@ MODEL = StepModel(True, tuple(VALUES.values()))
 
 def ways(*setting, size=1e6, model=MODEL):
     return {name: float(one[0]) for name, one in times_of_ways(model, Setting(*setting), [size]).items()}
-
-
-def told(curves, nccl):
-    """Return what is fitted to curves, and its standard errors, by name."""
-    found = fit_step_model(curves, nccl)
-    return dict(zip(PARAMETERS, zip(found.values, found.errors, strict=True), strict=True))
-
-
-def curve(*setting):
-    return Curve(Setting(*setting), SIZES, 2e-5 + SIZES * 1e-10)
-
-
-TYPICAL_OF_NCCL = {
-    "inner_latency": (4e-7, 0.7), "outer_latency": (5e-6, 1.0), "gamma": (5e-14, 0.5),
-    "ll128_latency_factor": (1.8, 0.5), "simple_latency_factor": (3.5, 1.0), "ll_byte_factor": (3.0, 0.7),
-    "ll128_byte_factor": (128 / 120, 0.05), "tree_latency_factor": (0.8, 0.2), "tree_byte_factor": (1.6, 0.3),
-    "peer_latency": (8e-6, 0.7), "peer_byte_factor": (1.1, 0.3), "pair_byte_factor": (1.1, 0.7),
-    "switch_byte_factor": (1 / 0.85, 0.05),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("setting", "tells"),
-    [
-        # A message from each rank to the next, on one node and between nodes, in one protocol.
-        (("sendrecv", 8, 1, "", "LL"), {"inner_latency", "ll_byte_factor", "pair_byte_factor"}),
-        (("sendrecv", 8, 8, "", "LL"), {"outer_latency", "ll_byte_factor", "pair_byte_factor", "peer_latency"}),
-        (("sendrecv", 8, 1, "", "Simple"), {"inner_latency", "simple_latency_factor", "pair_byte_factor"}),
-        (("all_gather", 8, 1, "", "LL128"), {"inner_latency", "ll128_latency_factor", "ll128_byte_factor"}),
-    ],
-)
-def test_what_nccl_s_data_do_not_tell_is_typical_and_as_uncertain_as_systems_differ(setting, tells):
-    found = told([curve(*setting)], nccl=True)
-    for name, (value, error) in TYPICAL_OF_NCCL.items():
-        if name not in tells:
-            assert found[name] == pytest.approx((value, error), rel=1e-6), name
-    if "peer_latency" in tells:
-        # What a peer costs goes with what a step between nodes costs.
-        assert found["peer_latency"][0] == pytest.approx(0.6 * found["outer_latency"][0], rel=1e-6)
 
 
 def test_each_way_pays_launch_steps_bytes_and_what_it_reduces():
@@ -106,28 +65,6 @@ def test_what_nccl_counts_of_each_collective(ranks, nodes):
     assert peers.inner_bytes == pytest.approx((each - 1) / ranks)
     assert peers.outer_bytes == pytest.approx(0 if alone else 1 - 1 / many)
     assert (peers.reduced, peers.peers, peers.kind) == (0, ranks - 1 if alone else ranks - each, "peers")
-
-
-def test_what_goes_through_a_schedule_and_what_does_not():
-    assert len(count_steps(Setting("all_gather", 8, 8), nccl=False)) == 2
-    assert (
-        count_steps(Setting("all_gather", 1, 1), nccl=False)
-        == count_steps(Setting("all_gather", 1, 1), nccl=True)
-        == ()
-    )
-    assert count_steps(Setting("all_gather", 4096, 0, "bruck"), nccl=False)[0].outer == 12
-    assert count_steps(Setting("all_gather", 4097), nccl=False) == ()
-    assert (
-        len(count_steps(Setting("all_gather", 4097), nccl=True))
-        == len(count_steps(Setting("all_gather", 2, 2), nccl=True))
-        == 1
-    )
-    # More nodes than ranks cannot be: they are not known then.
-    assert count_steps(Setting("all_gather", 4, 9), nccl=True) == count_steps(Setting("all_gather", 4, 4), nccl=True)
-    for nccl in (False, True):
-        assert [one.kind for one in count_steps(Setting("sendrecv", 5000, 2), nccl)] == ["pair"]
-    assert count_steps(Setting("all_reduce", 8, 1), nccl=True, switch=True)[-1].kind == "switch"
-    assert count_steps(Setting("all_gather", 8, 2), True, cards=1)[0].outer_bytes == pytest.approx(7 / 8)
 
 
 def test_the_busiest_node_decides_what_a_round_takes():

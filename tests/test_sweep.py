@@ -268,20 +268,6 @@ def test_there_is_a_row_for_each_cell_and_policy(swept):
         assert (out / "figures" / f"sweep.{kind}").stat().st_size > 500
 
 
-def test_the_figures_are_those_of_the_job(swept, tiny):
-    found = table(swept[0])
-    fields = ["network.topology.star.bandwidth=10 Mbit/s", "job.density=0.1"]
-    run = load(tiny, fields).build()
-    for name, policy in run.policies.items():
-        frame = run_policy(run.job, name, policy).iterations
-        row = found[(found["cell"] == 3) & (found["policy"] == name)].iloc[0]
-        assert row["iterations"] == len(frame)
-        assert row["simulated_s"] == pytest.approx(frame["iteration_s"].sum())
-        assert row["total_bytes_sent_B"] == frame["bytes_sent_B"].sum()
-        for phase in ("compute_s", "select_s", "communicate_s", "wait_s", "actual_density"):
-            assert row[phase] == pytest.approx(frame[phase].mean(), rel=1e-9, abs=1e-12)
-
-
 def test_the_parts_add_up_and_the_winner_is_the_fastest(swept):
     found = table(swept[0])
     parts = found[["compute_s", "select_s", "communicate_s", "wait_s"]].sum(axis=1)
@@ -404,26 +390,6 @@ def test_cells_with_other_columns_run_again(trained, here):
     assert contents(out) == before
     loaded = load(path)
     assert cell.identity(loaded, cell.FORMAT) != cell.identity(loaded, "simnet sweep cell 1")
-
-
-def test_processes_of_a_sweep_have_one_thread_of_linear_algebra(monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "7")
-    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
-    seen = []
-
-    class Started:
-        Pipe = staticmethod(multiprocessing.Pipe)
-
-        def Process(self, **_):
-            return self
-
-        def start(self):
-            seen.extend(os.environ[name] for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"))
-
-    monkeypatch.setattr(processes, "_start_context", lambda module: Started())
-    processes.start_worker("simnet")
-    assert seen == ["1", "1"]
-    assert (os.environ["OMP_NUM_THREADS"], os.environ.get("OPENBLAS_NUM_THREADS")) == ("7", None)
 
 
 # What goes wrong

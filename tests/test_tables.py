@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sharing import max_min_shares
-from simnet.network.event_loop import codes
 from simnet.network.event_loop.records import Link
 from simnet.network.jitter import Delays
 from simnet.network.tables import Store
@@ -40,12 +39,6 @@ def test_stretches_are_as_new_apart_and_keep_what_is_written(compiled, steps):
             assert all(store.state.links[row].is_dirty for row in range(other, other + length))
 
 
-def test_what_is_no_row_is_told_apart():
-    for names in ([codes.TRANSFER, codes.BACKGROUND], [codes.NOTHING, codes.ITSELF, codes.UNSOLVED]):
-        assert len(set(names)) == len(names)
-        assert max(names) == -1
-
-
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("order", list(permutations(range(4))))
 def test_flows_keep_their_places_when_longer_routes_come(compiled, order):
@@ -74,27 +67,6 @@ def test_flows_keep_their_places_when_longer_routes_come(compiled, order):
         here.remove(leaving)
     assert store.links.read("users").tolist() == [0] * 5
     assert store.links.read("first_membership").tolist() == [-1] * 5
-
-
-@pytest.mark.parametrize(("flows", "links", "ranks"), [(3, 5, 50), (40, 2, 0), (1, 30, 7)])
-def test_lists_have_room_for_all_that_may_stand_in_them_at_once(flows, links, ranks):
-    store = Store(False, links, hops=2)
-    store.make_room(flows=flows, ranks=ranks)
-    most = {
-        # A flow is due and its host's own link, a link changes, a rank enters and fails.
-        "event_queue": 2 * flows + links + 2 * ranks,
-        "ends": flows,
-        "new": flows,
-        "dirty": links,
-        "notices": flows + ranks,
-        "chosen": flows,
-        "touched": links,
-        # Limits of flows, and what links offer.
-        "shares": flows + links,
-        "members": 2 * flows,
-    }
-    for name, count in most.items():
-        assert len(getattr(store.state, name)) >= count, name
 
 
 def test_without_jitter_there_are_no_delays():

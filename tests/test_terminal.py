@@ -140,26 +140,6 @@ def test_a_verbose_command_says_what_it_runs_on_and_where_an_error_comes_from(
 # Widths
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("run", "quickstart"),
-        ("run", "quickstart", "--seeds", "2"),
-        ("run", "compare", "--schemes", "topk,spardl"),
-        ("run", "quickstart", "--grid", "density=0.01,0.1"),
-    ],
-)
-@pytest.mark.parametrize("columns", ["50", "80", "200"])
-def test_no_line_of_a_run_is_wider_than_80_characters_and_hidden_columns_are_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], columns: str
-) -> None:
-    monkeypatch.setenv("COLUMNS", columns)
-    said = did(*command, "--set", "job.iterations=2", *NO_PAGE, "--out", tmp_path).stdout.splitlines()
-    assert max(map(len, said)) <= min(int(columns), 80)
-    assert any(line.startswith("Hidden") for line in said)
-    assert any("--wide has" in line for line in said)
-
-
 # Folders
 
 

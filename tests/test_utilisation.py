@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commands import NO_PAGE, did, refused
+from commands import NO_PAGE, did
 from simnet import Network
 from simnet.collectives import allreduce_ring
 from simnet.studies.utilisation import (
@@ -206,41 +206,6 @@ def test_the_answer_has_the_utilisation_and_what_the_goals_need():
     for off in ("20%", "1.2"):
         wider = did(*ASKED, "--goal", "90%", "--bandwidth", "10 Gbit/s", "--link-uncertainty", off).stdout
         assert "90 % needs 14.4 Gbit/s (12.0-17.3), or a period of 144 steps (101-208)." in " ".join(wider.split())
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (("--goal", "100%"), "--goal: must be a share > 0 and < 100 %"),
-        (("--goal", "often"), "--goal: must be a share"),
-        (("--bandwidth", "10"), "--bandwidth: "),
-        (("--bandwidth", "0 bit/s"), "--bandwidth: "),
-        (
-            ("--link-uncertainty", "0.5"),
-            "--link-uncertainty: must be a factor >= 1, as 1.1, or a share",
-        ),
-        (("--schemes", "topk", "--link-uncertainty", "2"), "--link-uncertainty: is for closed forms, which exchanges"),
-        (("--target", "90%"), "--target is now --goal"),
-        (("--off", "10%"), "--off is now --link-uncertainty"),
-        (("--schemes", "topk", "--goal", "90%"), "--goal: is for dense exchanges"),
-        (("--goal", "90%", "--set", "job.compute.spread=0.1"), "not for workers that compute unlike"),
-    ],
-)
-def test_the_command_refuses(given, said):
-    assert said in refused(*ASKED, *given)
-
-
-@pytest.mark.parametrize(
-    ("strategy", "said"),
-    [
-        ("streming", "did you mean 'streaming'?"),
-        ("dataparallel:period=3", "there is no such option of dataparallel"),
-        ("diloco:bits=0", "must be >= 0.01"),
-        ("streaming:fragments=7", "period must be a multiple of the 7 fragments"),
-    ],
-)
-def test_a_strategy_that_cannot_be_is_refused(strategy, said):
-    assert said in refused("step", "--strategy", strategy)
 
 
 # The same question, asked of a run

@@ -1,16 +1,11 @@
-"""Routes are laid once, and little work is interpreted."""
+"""Work of the event loop: changes of links count, routes are laid once, and little work is interpreted."""
 
 import numpy as np
 import pytest
 
 from simnet import topologies
-from simnet.network import Network, event_loop
+from simnet.network import Network
 from simnet.network.link_tables import LinkTables
-from simnet.network.tables import Store
-
-
-def program(network, schedule, placement=None):
-    return network._prepared([(schedule, 0.0)], 0.0, True, placement=placement)
 
 
 @pytest.mark.parametrize("multipath", [False, True])
@@ -31,7 +26,3 @@ def test_routes_are_laid_once_whatever_the_order_in_which_pairs_come(multipath, 
     laid = ways.routes_between(*ends)[1].sum()
     ways.routes_between(*ends)
     assert ways.routes.size == laid
-
-
-def test_little_work_is_done_by_the_event_loop_as_it_is_written():
-    assert Store(compiled=False, n_links=1).loop is event_loop

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from commands import NO_PAGE, did, policies_of, refused
+from commands import NO_PAGE, did, refused
 from simnet.traces import Recorder
 
 ENTRIES = 400
@@ -61,15 +61,6 @@ def test_a_sweep_is_not_resumed_with_figures_of_another_recorded_trace(tmp_path)
         found[seed, out] = pd.read_csv(tmp_path / out / "sweep.csv")
     pd.testing.assert_frame_equal(found[2, "one"], found[2, "other"])
     assert not found[1, "one"].equals(found[2, "one"])
-
-
-def test_means_are_over_the_iterations_from_where_it_is_said(tmp_path):
-    did("run", "quickstart", "--schemes", "topk", "--set", "job.iterations=12", *NO_PAGE, "--out", tmp_path, "-q")
-    every = pd.read_csv(tmp_path / "iterations.csv")["iteration_s"]
-    row = policies_of(tmp_path).iloc[0]
-    start = int(row["steady_from"])
-    assert row["iteration_s"] == pytest.approx(every[start:].mean(), rel=1e-6)
-    assert row["iteration_s"] != pytest.approx(every[start + 1 :].mean(), rel=1e-6)
 
 
 @pytest.mark.parametrize(("factor", "decides"), [(0.5, False), (0.3, True), (1.5, False), (1.7, True)])
