@@ -186,6 +186,16 @@ def test_what_is_not_known_is_said_once(tmp_path):
     assert "remarks" not in read(tmp_path, *H100).graph
 
 
+@pytest.mark.parametrize(
+    ("collective", "workers", "rate"), [("all_reduce", 4, 144e9), ("all_gather", 3, 96e9), ("allreduce_ring", 4, 48e9)]
+)
+def test_rings_over_the_links_of_a_mesh(tmp_path, collective, workers, rate):
+    gpus = [gpu(g, f"g{g}", [(f"g{h}", 1, "0x120000") for h in range(4) if h != g]) for g in range(4)]
+    read(tmp_path, cpu(0, *(one.replace("<nvlink", "<xgmi").replace("<gpu", '<gpu gcn="942"') for one in gpus)))
+    asked = ("--network", tmp_path / "topo.xml", "--latency", "1us", "--workers", workers, "--size", "1GB")
+    assert timed(collective, *asked)["busbw_Bps"] == pytest.approx(rate, rel=1e-3)
+
+
 def test_latencies_are_asked_for_where_a_file_has_none(tmp_path):
     read(tmp_path, *H100)
     ring = ("time", "allreduce_ring", "--size", "1MB", "--workers", 4, "--network")

@@ -20,6 +20,7 @@ from simnet.cost_models.calibration import (
     load_cost_model,
     specified_cost_model,
 )
+from simnet.cost_models.calibration.node_links import CUBE_MESH, pack_links
 from simnet.cost_models.calibration.platform import (
     Platform,
     load_platform,
@@ -102,6 +103,18 @@ def test_no_prediction_beats_the_links_between_its_ranks(name):
 def test_a_mesh_is_no_switch(name, collective, ranks, least, most):
     found = specified_cost_model(load_platform(name)).predict(collective, ranks, 1e9)
     assert least <= 1e3 * found.seconds <= most
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_rings_and_chains_take_the_links_that_there_are(closed):
+    found = pack_links(CUBE_MESH, closed=closed)
+    taken = np.zeros((8, 8))
+    for way, count in found:
+        assert sorted(way[:8]) == list(range(8))
+        for a, b in itertools.pairwise(way):
+            taken[[a, b], [b, a]] += count
+    assert (taken <= np.array(CUBE_MESH) + 1e-9).all()
+    assert sum(count for _, count in found) == pytest.approx(3 if closed else 24 / 7)
 
 
 def test_hosts_of_an_nvlink_domain_are_one_node():

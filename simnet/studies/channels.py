@@ -9,6 +9,7 @@ import numpy as np
 
 from simnet.base.arrays import Ranks
 from simnet.base.errors import InputError
+from simnet.cost_models.calibration.node_links import MAX_DEVICES, pack_links
 from simnet.schedule import Round, Schedule
 
 if TYPE_CHECKING:
@@ -31,8 +32,8 @@ def card_users(network: Network) -> list[int]:
     return list(found.values())
 
 
-def channel_orders(network: Network, channels: object, ranks: int) -> list[Ranks]:
-    """Return the order of ranks in each channel: the last one of a node sends over another card than in the others.
+def channel_orders(network: Network, channels: object, ranks: int) -> list[tuple[Ranks, float]]:
+    """Return the order of ranks in each channel, and its share: the last one of a node sends over another card.
 
     Raises InputError if `channels` is no number of channels, or the network has no nodes with GPUs.
     """
@@ -44,17 +45,36 @@ def channel_orders(network: Network, channels: object, ranks: int) -> list[Ranks
     last = card_users(network) or range(each)
     local = [(last[number % len(last)] + 1 + np.arange(each)) % each for number in range(channels)]
     flat = [(np.arange(0, ranks, each)[:, None] + one).ravel() for one in local]
-    return [one[one < ranks] for one in flat]
+    return [(one[one < ranks], 1 / channels) for one in flat]
 
 
-def in_channels(share: Schedule, orders: Sequence[Ranks]) -> Schedule:
-    """Return the schedule of one channel in all orders of ranks at once."""
+def linked_orders(network: Network, ranks: int) -> list[tuple[Ranks, float]]:
+    """Return the orders of ranks in the best rings over the direct links of a node, each with its share of the vector.
+
+    Empty where ranks are on several nodes, are too many or too few, or no rings go over direct links alone.
+    """
+    graph = network.graph
+    if not 2 < ranks <= min(MAX_DEVICES, int(graph.graph.get("gpus_per_node", 0))):
+        return []
+    rates = np.array(
+        [[graph.edges[a, b]["bandwidth"] if graph.has_edge(a, b) else 0.0 for b in range(ranks)] for a in range(ranks)]
+    )
+    least = rates[rates > 0].min(initial=np.inf)
+    links = tuple(tuple(row) for row in np.rint(rates / least).astype(int).tolist())
+    rings = pack_links(links, closed=True)
+    total = 2 * sum(count for _, count in rings)
+    return [(np.array(way[:-1])[::turn], count / total) for way, count in rings for turn in (1, -1)]
+
+
+def in_channels(whole: Schedule, orders: Sequence[tuple[Ranks, float]]) -> Schedule:
+    """Return a schedule in several orders of ranks at once, each with a share of all messages."""
     made: dict[int, Round] = {}
-    for one in share.rounds:
+    for one in whole.rounds:
         if id(one) not in made:
-            src, dst = (np.concatenate([order[side] for order in orders]) for side in (one.src, one.dst))
-            made[id(one)] = Round(src, dst, np.tile(one.nbytes, len(orders)), one.compute, one.phase)
-    return Schedule(share.n_ranks, [made[id(one)] for one in share.rounds])
+            src, dst = (np.concatenate([order[side] for order, _ in orders]) for side in (one.src, one.dst))
+            nbytes = np.concatenate([share * one.nbytes for _, share in orders])
+            made[id(one)] = Round(src, dst, nbytes, one.compute, one.phase)
+    return Schedule(whole.n_ranks, [made[id(one)] for one in whole.rounds])
 
 
 def cards_used(timed: Timed) -> str:

@@ -26,7 +26,7 @@ from simnet.scenario.named_choices import network_taken_for, read_network_text
 from simnet.scenario.settings import worker_link
 from simnet.schedule import Schedule
 from simnet.studies import timing
-from simnet.studies.channels import card_users, cards_used, channel_orders, in_channels
+from simnet.studies.channels import card_users, cards_used, channel_orders, in_channels, linked_orders
 from simnet.studies.sweeping.grid import axis
 
 if TYPE_CHECKING:
@@ -287,18 +287,20 @@ def _simulate_collective(
 ) -> Summary:
     workers, rows, found = clock.scenario.config.workers, [], asked.found()
     network = timing.network_at_start(clock.scenario)[0]
-    # NCCL has a ring for each card; other algorithms are as they are named.
-    channels = len(card_users(network)) if found.algorithm == "ring" else 1
-    options = {"channels": max(channels, 1), **asked.options}
+    # NCCL has a ring for each card, and where it chooses itself those that links of a node allow.
+    channels = max(len(card_users(network)), 1) if found.algorithm == "ring" else 1
+    options = {"channels": channels, **asked.options}
     channels = options.pop("channels")
     plain = asked._replace(options=options)
     orders = channel_orders(network, channels, workers) if channels != 1 else []
+    if asked.library and asked.algorithm is None and "channels" not in asked.options:
+        orders = orders or linked_orders(network, workers)
     for nbytes in track_progress(sizes):
-        schedule = plain.schedule(workers, nbytes / max(len(orders), 1))
+        schedule = plain.schedule(workers, nbytes)
         timed = clock.time(in_channels(schedule, orders) if orders else schedule)
         row = {"size_B": nbytes, **timing.timing_row(timed)}
         rows.append(row | _bandwidths(asked, workers, nbytes, row["time_s"]))
-    by = f"{f'in {channels} channels, ' if orders else ''}simulated on {clock.words(timed)}"
+    by = f"{f'in {len(orders)} channels, ' if orders else ''}simulated on {clock.words(timed)}"
     return Summary(
         answer=_answer(asked, workers, rows, by),
         columns=(Column("size_B", "size"), _TIME, *_BANDWIDTHS, *_BEHIND),

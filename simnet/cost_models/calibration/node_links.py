@@ -77,15 +77,15 @@ def _rates_of(links: Links, link: float, otherwise: float) -> InsideRates:
     peers = (many - 1) * (min(float(between.min()), otherwise / missing) if missing else float(between.min()))
     around = float(min(between[rank, (rank + 1) % many] for rank in range(many)))
     sums = [float(one) or otherwise for one in rates.sum(axis=1)]
-    chains = _packed(links, closed=False) * link
-    rings = _packed(links, closed=True) * link if many > 2 else chains
+    chains = link * sum(count for _, count in pack_links(links, closed=False))
+    rings = link * sum(count for _, count in pack_links(links, closed=True)) if many > 2 else chains
     # Of three or more, each ring runs both ways.
     ring = max((2 if many > 2 else 1) * rings, otherwise)
     return InsideRates(ring, max(chains, otherwise / 2), peers, around, min(sums), float(np.mean(sums)))
 
 
-def _packed(links: Links, *, closed: bool) -> float:
-    """Return how many chains, or closed rings, through all devices there are links for at once."""
+def pack_links(links: Links, *, closed: bool) -> list[tuple[tuple[int, ...], float]]:
+    """Return chains, or closed rings, through all devices, each with the links that it has, as many as there are."""
     # It takes long to import.
     from scipy.optimize import linprog
 
@@ -93,11 +93,10 @@ def _packed(links: Links, *, closed: bool) -> float:
     orders = permutations(range(1, many)) if closed else permutations(range(many))
     ways = [(0, *one, 0) if closed else one for one in orders if one[0] < one[-1]]
     pairs = [(a, b) for a, b in combinations(range(many), 2) if links[a][b]]
-    uses = [{(min(step), max(step)) for step in pairwise(one)} for one in ways]
-    possible = [one for one in uses if one.issubset(pairs)]
+    uses = [(way, {(min(step), max(step)) for step in pairwise(way)}) for way in ways]
+    possible = [(way, used) for way, used in uses if used.issubset(pairs)]
     if not possible:
-        return 0.0
-    taken = [[float(pair in one) for one in possible] for pair in pairs]
-    most = [links[a][b] for a, b in pairs]
-    found = linprog(-np.ones(len(possible)), A_ub=taken, b_ub=most)
-    return -float(found.fun or 0.0)
+        return []
+    taken = [[float(pair in used) for _, used in possible] for pair in pairs]
+    found = linprog(-np.ones(len(possible)), A_ub=taken, b_ub=[links[a][b] for a, b in pairs])
+    return [(way, count) for (way, _), count in zip(possible, np.asarray(found.x).tolist(), strict=True) if count > 0]
