@@ -11,7 +11,7 @@ from commands import NO_PAGE, did, refused
 from simnet.base.errors import InputError
 from simnet.scenario.marked_fields import MARKED_FIELDS, Fields, overrides_of
 from simnet.scenario.named_choices import network_taken_for
-from test_interchange_cli import NCCL
+from test_interchange_nccl import H100
 
 FEW = ("--set", "job.iterations=2", *NO_PAGE, "--jobs", "1", "--out", "run")
 PLATFORM = """\
@@ -87,7 +87,7 @@ def test_a_model_is_a_name_a_size_or_a_file(tmp_path):
 
 def test_a_network_is_a_family_a_platform_a_file_or_that_of_a_scenario(tmp_path):
     Path("platform.xml").write_text(PLATFORM)
-    Path("topo.xml").write_text(NCCL)
+    Path("topo.xml").write_text(f'<system version="1">\n{"".join(H100)}</system>\n')
     Path("cluster.yaml").write_text(CLUSTER)
     Path("own.yaml").write_text(simnet.load("fat_tree_64").to_yaml())
     folder = tmp_path / "elsewhere"

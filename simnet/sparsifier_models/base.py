@@ -1,9 +1,7 @@
 """Base class of sparsification schemes: error feedback, wire format, statistics, saved state.
 
-To write a scheme in which workers select for themselves, derive from `simnet.sparsifier_models.gathered.Gathered` and
-write two methods. For any other derive from `Sparsifier` and write `Sparsifier._communicate`: it gets what the workers
-have to give, takes away what is sent, and returns what everybody receives and the messages that carried it. What jobs
-and reports ask of a scheme stands in `simnet.sparsifier_models.traits.Traits`.
+A scheme in which workers select for themselves derives from `simnet.sparsifier_models.gathered.Gathered` and has two
+methods; any other derives from `Sparsifier`. What jobs and reports ask of it: `simnet.sparsifier_models.traits.Traits`.
 """
 
 from __future__ import annotations
