@@ -282,6 +282,13 @@ def ordered(first, second, sizes):
     return logs[0][clear], logs[1][clear]
 
 
+def test_switches_that_reduce_are_filled_as_measured():
+    for case in (one for one in CASES if one.name in ("oci_gb200_8", "dgxh100_1node", "h100_cluster01_single")):
+        reduced = [one for one in predicted(case) if one[0].collective == "all_reduce"]
+        logs = [np.log(said / measured)[(sizes >= 2**24) & (sizes <= 2**31)] for _, sizes, said, measured in reduced]
+        assert np.abs(np.concatenate(logs)).mean() < 0.08
+
+
 def test_ring_and_tree_are_in_the_right_order():
     right = []
     for case in CASES:

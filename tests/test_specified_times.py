@@ -196,7 +196,7 @@ def test_part_of_the_bandwidth_is_reached_between_4_kib_and_256_mib():
 def test_switches_that_reduce_are_filled_by_what_a_device_reduces(name, ranks, later):
     one, latency = load_platform(name), 1.2 * 25 * US
     each = (1 + 1 / ranks) / (one.inner_rate() * GENERATIONS[one.generation].switch)
-    for power, share in ((24, 0.75), (26, 0.875), (28, 1), (30, 1)):
+    for power, share in ((24, 0.65), (25, 0.725), (26, 0.8), (28, 0.92), (30, 1), (33, 1)):
         found = specified_times(one, Setting("all_reduce", ranks, 1, "nvls"), [later * 2.0**power])[0]
         assert found == pytest.approx(latency + later * 2.0**power * each / share)
 
