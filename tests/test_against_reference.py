@@ -322,10 +322,7 @@ class Case:
             delays = abs(shake) * (1 + numbers)
         runs = []
         for job in jobs:
-            prepared = self.network()._prepared(
-                job["parts"], job["start"], job["placement"], (), None, None, None, None, cut=True
-            )
-            picks = prepared.picks
+            picks = self.network()._prepared(job["parts"], job["start"], True, placement=job["placement"]).picks
             one = kind(
                 net, job["parts"], job["start"], job["placement"], delays, picks, job["deaths"], job["computing"],
                 longer=shake,
