@@ -78,6 +78,7 @@ class TestKinds:
             ("osu_bcast.log", "8 2.5\n", "imb", "imb"), ("osu_bcast.log", "8 2.5\n", "mine", "osu"),
             ("a.log", "8 2.5\n", "rccl-tests", "nccl"), ("a.log", "8 2.5\n", "nccl-tests", "nccl"),
             ("a.log", "", "osu", None),
+            ("osu_bcast.log", "[1,0]<stdout>:8   2.5\n", "", "osu"),
             ("osu_bcast.log", TIDY, "imb", "tidy"), ("a.log", "# remark\n\n" + TIDY, "", "tidy"),
             ("a.log", "x\n" + TIDY, "", None),
             ("a.log", "noise\nmore\n12: # Benchmarking Bcast\n", "", "imb"),

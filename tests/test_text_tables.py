@@ -30,6 +30,12 @@ def test_what_stands_in_front_of_all_rows_alike_is_a_label(name, tmp_path):
     assert osu["seconds"].tolist() == read_measurements(put(tmp_path, logs.OSU)).rows["seconds"].tolist()
 
 
+def test_rows_without_any_heading_have_labels_too(tmp_path):
+    for label in ("[1,0]<stdout>:", "2025-03-03 09:00:01 "):
+        table = put(tmp_path, f"{label}8   12.5\n{label}16   13.5\n", "osu_allreduce.log")
+        assert read_measurements(table).rows["seconds"].tolist() == [12.5e-6, 13.5e-6]
+
+
 @pytest.mark.parametrize("label", ["[0] ", "0: ", "2025-03-03 09:00:59 [0] "])
 def test_a_label_before_each_part_of_a_row_is_taken_out(label, tmp_path):
     parts = re.sub(r"(?<=  -1)|(?<=      0)(?=  )", label.replace(":59", ":60"), NCCL_16)

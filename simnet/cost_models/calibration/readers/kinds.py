@@ -31,7 +31,7 @@ from simnet.cost_models.calibration.readers import (
 )
 from simnet.cost_models.calibration.readers.facts import LogFacts
 from simnet.cost_models.calibration.readers.job_traces import merge_ranks
-from simnet.cost_models.calibration.readers.lines import MAX_LINE, plain_text, read_head, read_lines
+from simnet.cost_models.calibration.readers.lines import MAX_LINE, NUMBERS, plain_text, read_head, read_lines
 from simnet.cost_models.calibration.readers.tables import MAX_ROWS, TABLE_COLUMNS, LogProblem, Measurements
 from simnet.cost_models.calibration.readers.text_tables import TEXT_READERS, TEXT_TABLES, read_iperf3_json
 
@@ -145,7 +145,7 @@ def log_format(path: str | Path, tool: str = "") -> str | None:
         if _EXECUTION_TRACE.search(head):
             raise InputError(_UNTIMED, file=str(path))
         return "nccl-json"
-    if own is None and any(line.split() and line.split()[0].isdigit() for line in lines):
+    if own is None and any(NUMBERS.search(line[:MAX_LINE]) for line in lines):
         own = TOOL_FORMATS.get(tool) or next((name for name, one in LOG_FORMATS.items() if one.name(path.name)), None)
     return own
 
@@ -195,12 +195,9 @@ def read_measurements(
     return measured
 
 
-_NUMBERS = re.compile(r"(?:(?<=[\s|:\]>])|^)\d[\d.]*(?:[ \t|,;]+(?:[\w%/-]+[ \t|,;]+)?\d[\d.]*){2,40}")
-
-
 def _unread(lines: Sequence[str]) -> tuple[str, int | None]:
     """Return a message on a file without a known format, and the line of the first row of numbers, if there are two."""
-    rows = [(at, line) for at, line in enumerate(lines, 1) if _NUMBERS.search(line[:MAX_LINE])][:2]
+    rows = [(at, line) for at, line in enumerate(lines, 1) if NUMBERS.search(line[:MAX_LINE])][:2]
     if len(rows) < 2:
         return "holds no measurements in a format that is read", None
     row = " ".join(rows[0][1].split())[:80]

@@ -36,6 +36,9 @@ MAX_LINES = 2_000_000
 MAX_LINE = 4096
 """What of a line is looked at; no row is longer, and noise may be."""
 
+NUMBERS = re.compile(r"(?<![\d.,-])(?<!\d:)\d{1,19}(?:[ \t|,;]{1,40}\d[\d.]{0,20}){1,40}[ \t\r]*$", re.MULTILINE)
+"""A row of numbers, to the end of its line."""
+
 _COLOUR = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]")
 _LONGEST_LABEL = 400
 _MOST_LABELS = 50
@@ -81,9 +84,11 @@ def plain_text(lines: Iterable[str]) -> str:
 def bare_lines(path: Path, anchor: re.Pattern[str]) -> Iterator[tuple[int, str]]:
     """Yield line numbers and lines of a log, cut to `MAX_LINE` characters, without colour codes and labels.
 
-    `anchor` matches what the heading of a table or a row begins with; what stands in front of it is a label.
+    `anchor` matches what the heading of a table or a row begins with; what stands in front of it is a label. Where
+    nothing matches, rows of numbers stand in its place.
     """
-    lines = plain_text(read_lines(path)).split("\n")
+    text = plain_text(read_lines(path))
+    lines, anchor = text.split("\n"), anchor if anchor.search(text) else NUMBERS
     fronts = [line[: found.start()] if (found := anchor.search(line)) else "" for line in lines]
     labels = {one for one in map(_label_shape, set(fronts)) if one}
     if not 0 < len(labels) <= _MOST_LABELS:

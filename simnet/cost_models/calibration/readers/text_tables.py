@@ -93,7 +93,7 @@ def _read(kind: str, path: Path, out: tables.RowCollector) -> Iterator[tuple[int
         if not table.anchor.groups and table.anchor.search(line):
             heads, run, reported = table.heads or _HEADS.split(line.strip(" \t#|")), run + 1, False
             continue
-        row, named = _table_row(kind, line, heads), stated.get("variant") or None
+        row, named = _table_row(kind, line, heads, stated), stated.get("variant") or None
         name = stated.get("collective") or (None if named else _given_collective(path, out))
         if isinstance(row, str):
             yield at, row
@@ -114,9 +114,10 @@ def _given_collective(path: Path, out: tables.RowCollector) -> str | None:
 
 def _stated_values(groups: Mapping[str, str | None]) -> tables.TableRow:
     """Return what a line says of the rows below; the full name of a collective's variety is its variant."""
-    row: tables.TableRow = {name: text for name, text in groups.items() if text and not name.startswith("ranks")}
-    row |= {
-        name: tables.parse_whole(text, tables.MAX_RANKS) for name, text in groups.items() if text and name not in row
+    row: tables.TableRow = {
+        name: tables.parse_whole(text, tables.largest_whole(name)) if tables.TABLE_COLUMNS[name] == "whole" else text
+        for name, text in groups.items()
+        if text
     }
     if (text := groups.get("collective")) is not None:
         plain = conventions.collective_name(text)
@@ -125,7 +126,7 @@ def _stated_values(groups: Mapping[str, str | None]) -> tables.TableRow:
     return row
 
 
-def _table_row(kind: str, line: str, heads: Sequence[str]) -> tables.TableRow | str | None:
+def _table_row(kind: str, line: str, heads: Sequence[str], stated: tables.TableRow) -> tables.TableRow | str | None:
     """Return the values of a row, an error message if it lacks size or time, None for a line that is no row."""
     words, anchor = _CELL.findall(line), TEXT_TABLES[kind].anchor
     if anchor.groups:
@@ -134,7 +135,7 @@ def _table_row(kind: str, line: str, heads: Sequence[str]) -> tables.TableRow | 
     else:
         cells = dict(zip(heads, words, strict=False)) if len(words) > 1 else {}
     row = tables.cell_values(cells, kind)
-    size, rate = row.get("nbytes"), row.get("algbw")
+    size, rate = row.setdefault("nbytes", stated.get("nbytes")), row.get("algbw")
     if isinstance(size, int) and isinstance(rate, float) and rate > 0:
         row["seconds"] = size / rate
     if size is not None and row.get("seconds") is not None:
