@@ -177,7 +177,7 @@ def sending(
         described = load_platform(part.source(folder))
         if stack is not None:
             # In a mesh a message has the links of two devices.
-            pair = described.inside(2)[0].ring * described.inner_share
+            pair = described.inside(2)[0].ring
             return _platform_graph(described, getattr(part, "nodes", None) or 1, pair), {"stack": stack}
         model, file = specified_cost_model(described), part.path
         model.network = {"multi_gpu_nodes": {"gpus_per_node": described.devices_per_node}}

@@ -35,7 +35,7 @@ CUBE_MESH: Links = (
 
 
 class InsideRates(NamedTuple):
-    """Line rates of some devices of a node [byte/s]: `ring` is what each sends in rings through all of them.
+    """Rates of some devices of a node [byte/s]: `ring` is what each sends in rings through all of them.
 
     `tree` is the size over the time of an all-reduce along chains, `peers` what each sends in an all-to-all, `next`
     from each to the next. Each can send at `least` so much, in the `mean` so much.

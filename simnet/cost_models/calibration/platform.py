@@ -11,24 +11,18 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import pydantic
-from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer
+from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, PlainValidator
 
 from simnet.base import units
 from simnet.base.errors import InputError, suggest_names
 from simnet.base.reading import read_shipped_rows, read_text
 from simnet.base.yaml_loader import load_yaml_mapping, validation_refusal
-from simnet.cost_models.calibration.node_links import (
-    CUBE_MESH,
-    MAX_DEVICES,
-    InsideRates,
-    Links,
-    linked_rates,
-    mesh_rates,
-)
+from simnet.cost_models.calibration import node_links
+from simnet.cost_models.calibration.node_links import MAX_DEVICES, InsideRates, Links
 
 MAX_BYTES = 2**16
 """Maximum size of a platform file [byte]."""
@@ -86,6 +80,19 @@ def one_of(what: str, names: Iterable[str]) -> BeforeValidator:
     return BeforeValidator(known)
 
 
+def _check_joined(value: Any) -> str | Links:
+    """Return how devices are joined: a name, or the links of each two devices; ValueError if it is neither."""
+    if value in ("switch", "mesh", "cube_mesh"):
+        return str(value)
+    rows = value if isinstance(value, list | tuple) and 2 <= len(value) <= MAX_DEVICES else ()
+    if rows and all(isinstance(row, list | tuple) and [type(one) for one in row] == [int] * len(rows) for row in rows):
+        table = np.array(rows)
+        if (table == table.T).all() and not table.diagonal().any() and table.min() >= 0 < table.max():
+            return tuple(map(tuple, rows))
+    rule = f"a row for each of 2 to {MAX_DEVICES} devices with its links to each, alike both ways"
+    raise ValueError(f"must be switch, mesh, cube_mesh, or {rule}, got {value!r:.60}")
+
+
 _Name = Annotated[str, Field(max_length=200)]
 _Rate = Annotated[
     float, BeforeValidator(units.bandwidth), Field(gt=0, le=1e15), PlainSerializer(lambda value: _format_rate(value))
@@ -106,16 +113,20 @@ class NodeLink(_PlatformPart):
 
     link: Literal["nvlink", "xgmi", "pcie", "memory"]
     rate: _Rate
-    joined: Literal["switch", "mesh", "cube_mesh"] | Annotated[Links, Field(min_length=2, max_length=MAX_DEVICES)] = (
-        "switch"
-    )
+    joined: Annotated[str | Links, PlainValidator(lambda value: _check_joined(value))] = "switch"
     pci_rate: _Rate | None = None
     switch_reduction: bool = False
 
     @property
     def links(self) -> Links | None:
         """The links between each two devices; None where all are joined alike."""
-        return CUBE_MESH if self.joined == "cube_mesh" else None if isinstance(self.joined, str) else self.joined
+        return (
+            node_links.CUBE_MESH
+            if self.joined == "cube_mesh"
+            else None
+            if isinstance(self.joined, str)
+            else self.joined
+        )
 
 
 class NodeNetwork(_PlatformPart):
@@ -161,9 +172,6 @@ class Platform(_PlatformPart):
         links = self.inner.links
         if links is None:
             return self
-        table = np.array(links) if {len(row) for row in links} == {len(links)} else np.ones((1, 1))
-        if (table != table.T).any() or table.diagonal().any() or table.min() < 0 or not table.any():
-            raise ValueError("inner.joined: must have a row per device with its links to each device, alike both ways")
         if len(links) != self.devices_per_node:
             raise ValueError(f"inner.joined: has {len(links)} devices, devices_per_node {self.devices_per_node}")
         if self.inner.pci_rate is None and any(row.count(0) > 1 for row in links):
@@ -181,25 +189,23 @@ class Platform(_PlatformPart):
             return 1
         return max(math.ceil(ranks / self.devices_per_node), math.ceil(counted / self.hosts))
 
-    @property
-    def inner_share(self) -> float:
-        """The share of the line rate that is left inside a node."""
-        return LINK_SHARES[self.inner.link]
-
     def inner_rate(self) -> float:
         """Return the goodput of a device inside its full node [byte/s]."""
-        return self.inner.rate * self.inner_share
+        return self.inner.rate * LINK_SHARES[self.inner.link]
 
-    def inside(self, ranks: int) -> tuple[InsideRates, InsideRates]:
-        """Return the line rates of so many devices of a node: of the first ones, and the best that so many have."""
-        rate, links = self.inner.rate, self.inner.links
+    def inside(self, ranks: int, *, line: bool = False) -> tuple[InsideRates, InsideRates]:
+        """Return the rates of so many devices of a node: of the first ones, and the best that so many have.
+
+        They are what is left of the line rates, or with `line` all of them [byte/s].
+        """
+        rate, links = self.inner.rate * (1.0 if line else LINK_SHARES[self.inner.link]), self.inner.links
         if links is not None:
-            most = max(map(sum, links))
-            return linked_rates(links, min(ranks, len(links)), rate / most, self.inner.pci_rate or 0.0)
-        switched = InsideRates(rate, rate / 2, rate, rate, rate, rate)
+            otherwise = (self.inner.pci_rate or 0.0) * (1.0 if line else LINK_SHARES["pcie"])
+            return node_links.linked_rates(links, min(ranks, len(links)), rate / max(map(sum, links)), otherwise)
+        joined = InsideRates(rate, rate / 2, rate, rate, rate, rate)
         if self.inner.joined == "mesh" and 1 < ranks <= self.devices_per_node:
-            switched = mesh_rates(ranks, rate / (self.devices_per_node - 1))
-        return switched, switched
+            joined = node_links.mesh_rates(ranks, rate / (self.devices_per_node - 1))
+        return joined, joined
 
     def outer_rate(self, per_node: float) -> float:
         """Return the goodput out of a node [byte/s] with so many active devices, each using its share of cards."""

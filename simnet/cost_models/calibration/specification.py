@@ -196,7 +196,7 @@ def specified_bounds(platform: Platform, setting: Setting, sizes: ArrayLike) -> 
     if platform.counted == "through the schedule":
         found = _through_schedules(platform, setting, nodes, asked)
         return None if found is None else BoundedTimes(found, found, found, np.minimum(found, floor))
-    first, best = _inside(platform, setting, nodes)
+    first, best = platform.inside(math.ceil(setting.ranks / nodes))
     times = [_nccl_times(platform, setting, nodes, one, asked) for one in (first, best)]
     if times[0] is None:
         return None
@@ -210,10 +210,6 @@ def _nodes_of(platform: Platform, setting: Setting) -> int:
     return min(platform.nodes(setting.ranks, setting.nodes), setting.ranks)
 
 
-def _inside(platform: Platform, setting: Setting, nodes: int) -> tuple[InsideRates, InsideRates]:
-    return platform.inside(math.ceil(setting.ranks / nodes))
-
-
 def _least_slope(platform: Platform, setting: Setting, nodes: int) -> float:
     """Return the seconds per byte that a collective takes at least, at the line rates between its ranks."""
     ranks, outer = setting.ranks, platform.outer
@@ -222,7 +218,7 @@ def _least_slope(platform: Platform, setting: Setting, nodes: int) -> float:
         away = 1 - 1 / nodes
         shares = {"all_gather": away, "reduce_scatter": away, "alltoall": away / nodes, "sendrecv": 0.0}
         return shares.get(setting.collective, 1.0) / (outer.nics * outer.rate)
-    rates = _inside(platform, setting, nodes)[1]
+    rates = platform.inside(ranks, line=True)[1]
     if setting.collective == "sendrecv":
         return 1 / rates.next
     if setting.collective in ("broadcast", "reduce"):
@@ -262,9 +258,9 @@ def _like_nccl(
         return {}
     # Over one card all bytes of a node are counted.
     ring, *trees = count_like_nccl(setting.collective, "", setting.ranks, nodes, cards=1)
-    per_node, left = setting.ranks / nodes, platform.inner_share
+    per_node = setting.ranks / nodes
     # Between nodes a ring is a chain inside of each.
-    inner = left * (inside.ring if nodes == 1 else max(inside.ring, inside.tree))
+    inner = inside.ring if nodes == 1 else max(inside.ring, inside.tree)
     outer = platform.outer_rate(per_node) if nodes > 1 else math.inf
     link, far = _link_kind(platform), _extra_latency(platform)
     protocols = _possible_protocols(platform, setting, nodes)
@@ -281,7 +277,7 @@ def _like_nccl(
             for one, most in protocols
         ]
     }
-    chained = 1 / (left * inside.tree) if per_node > 1 else 0.0
+    chained = 1 / inside.tree if per_node > 1 else 0.0
     for tree in trees:
         sent = 1.0 if nodes == 2 else 2.0
         slope = max(chained, sent / outer) / _TREE_SHARE
@@ -317,17 +313,17 @@ def _possible_protocols(platform: Platform, setting: Setting, nodes: int) -> lis
 
 def _peer_cost(platform: Platform, setting: Setting, nodes: int, inside: InsideRates) -> tuple[float, float]:
     """Return latency [s] and seconds per byte of an all-to-all, or of a send-receive."""
-    simple, left, per_node = _PROTOCOLS["simple"], platform.inner_share, setting.ranks / nodes
+    simple, per_node = _PROTOCOLS["simple"], setting.ranks / nodes
     near = simple.ring[_link_kind(platform)]
     if setting.collective == "sendrecv":
         if nodes == 1:
-            return simple.base + near, 1 / (left * inside.next)
+            return simple.base + near, 1 / inside.next
         # One rank of a node sends to the next node, and has its own share of the cards for it.
         rate = _PEER_SHARE * min(platform.inner_rate(), platform.outer_rate(1.0))
         return simple.base + simple.ring["net"] + _extra_latency(platform), 1 / rate
     latency = simple.base + (setting.ranks - 1) * (near if nodes == 1 else simple.ring["net"] / 2)
     away = per_node * (1 - 1 / nodes) / platform.outer_rate(per_node)
-    return latency, max((per_node - 1) / setting.ranks / (left * inside.peers), away)
+    return latency, max((per_node - 1) / setting.ranks / inside.peers, away)
 
 
 def _link_kind(platform: Platform) -> str:
