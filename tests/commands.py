@@ -15,7 +15,6 @@ import pandas as pd
 from killing import PATIENCE
 from simnet.verbs import app
 
-ROOT = Path(__file__).parents[1]
 NO_PAGE = ("--set", "output.report=false")
 
 

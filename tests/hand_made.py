@@ -11,7 +11,6 @@ from simnet.cost_models.calibration.predictor import FittedCurve, Predictor
 from simnet.cost_models.calibration.step_counts import count_steps
 from simnet.cost_models.calibration.step_model import StepModel, _allowed_protocols
 
-SIZES = 2.0 ** np.arange(10, 31, 4)
 VALUES = (8e-6, 6e-7, 6e-6, 3e-12, 2e-11, 5e-14, 2.0, 4.0, 4.0, 1.07, 0.8, 1.6, 4e-6, 1.1, 1.1, 1.18)
 NCCL, MPI = StepModel(True, VALUES), StepModel(False, VALUES)
 

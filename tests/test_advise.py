@@ -267,12 +267,3 @@ def test_the_density_of_a_ramp_is_that_of_the_times():
     assert last.latency_s[1] < 5e-3 < last.latency_s[2]
     assert last.byte_s[1] < 1 / FAST < last.byte_s[2]
     assert policy.log[-1].jumps == 0
-
-
-SCENARIO = """
-workers: 4
-network: {topology: {star: {latency: 1 ms, bandwidth: 1 Gbit/s}}}
-job: {parameters: 1000000, scale: 100, iterations: 20, density: 0.01, compute: {mean: 5 ms}}
-exchanges: {AG: {scheme: topk}, dense: {scheme: dense}, Ok: {scheme: oktopk, tau: 3}}
-policies: {adviser: {advise: ADVISE}}
-"""

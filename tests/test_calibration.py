@@ -25,20 +25,15 @@ from simnet.cost_models.calibration.curve_models import (
     fit_log_log,
     fit_piecewise,
 )
-from simnet.cost_models.calibration.curves import chosen_rows, curves_of, differing_columns
 from simnet.cost_models.calibration.predictor import fit_predictor
 from simnet.cost_models.calibration.rank_scaling import scale_over_ranks
 from simnet.cost_models.calibration.readers import write_tidy
 from simnet.cost_models.calibration.readers.tables import measurement_table
-from simnet.cost_models.calibration.step_counts import count_like_nccl, count_schedule
+from simnet.cost_models.calibration.step_counts import count_schedule
 from simnet.cost_models.calibration.step_model import (
     PARAMETERS,
     PROTOCOLS,
     StepModel,
-    _log_slopes,
-    _soft_minimum,
-    _term_times,
-    _way_table,
     fit_step_model,
     has_switch_reduction,
     undetermined_parameters,
@@ -162,17 +157,6 @@ def test_parameters_of_one_collective_predict_another_and_more_ranks():
     assert error["inner_latency"] > 3 * error["outer_latency"]
 
 
-def test_bytes_out_of_a_rank_are_those_of_its_share_of_the_network():
-    for per_node in (1, 2, 4):
-        (one,) = count_like_nccl("all_reduce", "Ring", 8 * per_node, 8)
-        assert one.outer_bytes * per_node == pytest.approx(2 * (8 * per_node - 1) / (8 * per_node))
-        (to_all,) = count_like_nccl("alltoall", "", 8 * per_node, 8)
-        assert to_all.outer_bytes == pytest.approx(7 / 8)
-        assert to_all.peers == 8 * per_node - per_node
-        (alone,) = count_like_nccl("alltoall", "", 8 * per_node, 1)
-        assert alone.peers == 8 * per_node - 1
-
-
 @pytest.mark.parametrize("ranks", [2, 6, 16, 37])
 def test_short_reduce_scatters_and_all_to_alls_take_logarithmically_many_steps(ranks):
     bruck = count_schedule("alltoall", "bruck", ranks, 0)
@@ -236,23 +220,6 @@ def test_latency_of_trees_grows_with_the_logarithm_and_of_rings_with_the_ranks()
     rings = np.diff([small["ring", nodes] for nodes in (4, 8, 16)])
     assert trees[1] == pytest.approx(trees[0], rel=1e-6)
     assert rings[1] == pytest.approx(2 * rings[0], rel=1e-6)
-
-
-@given(st.integers(0, 2**32 - 1))
-@settings(max_examples=20, deadline=None)
-def test_slopes_in_the_parameters_are_those_of_differences(seed):
-    random = np.random.default_rng(seed)
-    logs = np.log(NCCL) + random.normal(0, 0.3, len(NCCL))
-    counts, powers = _way_table(count_like_nccl("all_reduce", "", 16, 2), True, "")
-
-    def time(at):
-        return np.log(_soft_minimum(_term_times(at, counts, powers, SIZES).sum(axis=2))[0])
-
-    found = _log_slopes(logs, counts, powers, SIZES)
-    step = 1e-5
-    for number, ahead in enumerate(np.eye(len(logs)) * step):
-        difference = (time(logs + ahead) - time(logs - ahead)) / (2 * step)
-        assert np.allclose(found[:, number], difference, atol=1e-6)
 
 
 def test_nccl_of_other_collectives_and_ranks_follows_from_all_reduce():
@@ -486,35 +453,6 @@ def rows(count: int = 6) -> pd.DataFrame:
             for variant, factor in (("a", 1.0), ("b", 3.0))
         ],
     )
-
-
-def test_rows_are_chosen_by_side_and_column():
-    found = chosen_rows(rows(), {"variant": "a"})
-    assert len(found) == 6
-    assert not found["in_place"].any()
-    assert differing_columns(rows()) == {"variant": ["a", "b"]}
-    assert differing_columns(found) == {}
-    (curve,) = curves_of(found)
-    assert curve.seconds.tolist() == pytest.approx([1e-4 * (1 + step) for step in range(6)])
-    with pytest.raises(InputError, match="did you mean 'variant'"):
-        chosen_rows(rows(), {"varian": "a"})
-    with pytest.raises(InputError, match="Allowed: a, b"):
-        chosen_rows(rows(), {"variant": "zzz"})
-
-
-def test_repetitions_count_by_their_median():
-    many = pd.concat([rows().assign(seconds=value) for value in (1.0, 2.0, 9.0)])
-    assert set(np.concatenate([one.seconds for one in curves_of(many)])) == {2.0}
-
-
-def test_intervals_widen_beyond_the_sizes_measured():
-    fabric = calibrate([Curve(Setting("all_reduce", 8), SIZES, 1e-5 + 1e-9 * SIZES * (1 + 0.01 * np.sin(SIZES)))])
-    half_widths = []
-    for nbytes in SIZES[-1] * 2.0 ** np.arange(5):
-        found = fabric.predict("all_reduce", 8, float(nbytes))
-        half_widths.append(np.log(found.high / found.low))
-    assert half_widths == sorted(half_widths)
-    assert half_widths[-1] == pytest.approx(half_widths[0] * np.sqrt(5), rel=1e-2)
 
 
 @pytest.mark.parametrize("largest", [2**12, 2**15, 2**18, 2**24])

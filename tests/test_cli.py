@@ -218,9 +218,6 @@ def test_ctrl_c_ends_the_processes_too(small: Path, tmp_path: Path) -> None:
     killing.await_end(process.pid)
 
 
-# Processes
-
-
 # The rest
 
 

@@ -22,7 +22,6 @@ exchanges: {AG: {scheme: topk}, dense: {scheme: dense}}
 policies: {AG: {fixed: AG}, dense: {fixed: dense}}
 """
 POINT = ("--workers", 4, "--model", "resnet18", "--latency", "1ms", "--bandwidth", "1Gbit/s", "--density", "1%")
-STAR = ("--topology", "star", "--latency", "1ms", "--bandwidth", "1Gbit/s")
 
 ROWS = r"(policies\.[^.]+|(ranking|rows|calls|goals)\[\])\.(shares\[\]\.|learning\.|spent\.|judgement\.|means\.)?"
 """What stands before the names of columns in JSON that has rows."""

@@ -53,27 +53,6 @@ class TestCostModel:
             "32 ranks, measured were 4 to 16"
         )
 
-    def test_nodes_that_are_unlike_are_said(self):
-        model = self.model(flat(reduce(8, 1), 1e-5), flat(reduce(32, 4), 1e-5), inside="interpolation")
-        for ranks, nodes, what in (
-            (16, 8, "16 ranks on 8 nodes"),
-            (8, 4, "8 ranks on 4 nodes"),
-            (32, 1, "32 ranks on 1 node"),
-        ):
-            found = model.predict("all_reduce", ranks, 2048, nodes=nodes)
-            assert found.why.partition("; ")[2] == f"{what}, measured were 1 to 4, with 8 on each"
-            assert (found.kind, found.extrapolates) == ("beyond", True)
-        assert not model.predict("all_reduce", 16, 2048, nodes=2).extrapolates
-        one = self.model(flat(reduce(8, 2), 1e-5), flat(reduce(32, 2), 1e-5), inside="interpolation")
-        assert one.predict("all_reduce", 16, 2048, nodes=1).why.endswith(
-            "16 ranks on 1 node, measured were 2, with 4 to 16 on each"
-        )
-        unknown = self.model(flat(reduce(8, 0), 1e-5), flat(reduce(32, 0), 1e-5), inside="interpolation")
-        assert unknown.predict("all_reduce", 16, 2048, nodes=1).why.endswith(
-            "16 ranks on 1 node, on how many was measured is not known"
-        )
-        assert not unknown.predict("all_reduce", 16, 2048).extrapolates
-
     def test_intervals_are_those_of_the_basis_and_the_size_and_widen_beyond(self):
         # Curves that grow with the size, of which bandwidth was seen.
         model = self.model(

@@ -80,3 +80,5 @@ class TestChosen:
         assert chosen_rows(given, {"variant": ""})["ranks"].tolist() == [16]
         with pytest.raises(InputError, match=r"--where: no row has ranks = '16'; Allowed: 4, 8"):
             chosen_rows(given, {"variant": "a", "ranks": "16"})
+        with pytest.raises(InputError, match="did you mean 'variant'"):
+            chosen_rows(given, {"varian": "a"})

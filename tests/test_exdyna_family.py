@@ -258,9 +258,6 @@ def test_the_baselines_are_their_plain_loops(name, job, steps):
             assert exchange.stats["broadcaster"] == t % workers
 
 
-# What holds for every scheme and every input
-
-
 # Behaviour over many iterations
 
 
@@ -545,6 +542,3 @@ def test_the_original_hard_threshold_gathers_what_its_code_does():
     np.testing.assert_array_equal(plain.schedule.bytes_received(), 8 * (12 - np.array(counts)))
     wide = create("hardthreshold", 4, 90, 0.1, wire="released", index_bytes=8, **common).exchange(gradients)
     assert wide.stats["bits"] == 96 * 7
-
-
-# Messages

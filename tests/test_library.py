@@ -24,10 +24,6 @@ SHORT_TEXTS = ["job.iterations=4"]
 LINKS = {"latency": "1 ms", "bandwidth": "1 Gbit/s"}
 
 
-def command(*arguments):
-    return did(*arguments).stdout
-
-
 @pytest.fixture(scope="module")
 def results():
     """One of each."""

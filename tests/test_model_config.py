@@ -57,7 +57,6 @@ COUNTS = [
     (LLAMA | {"attention_bias": True}, 1_235_814_400 + 16 * 5120),
     (LLAMA | {"mlp_bias": True}, 1_235_814_400 + 16 * 18432),
 ]
-NETWORK = ("--topology", "star", "--set", "latency=10 us", "--set", "bandwidth=100 Gbit/s")
 JOB = """
 workers: 4
 network: {topology: {star: {latency: 1 ms, bandwidth: 10 Gbit/s}}}

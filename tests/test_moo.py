@@ -16,7 +16,7 @@ from simnet.base.errors import InputError
 from simnet.cost_models import costs
 from simnet.network import Network
 from simnet.network.weather import PROFILES, Weather, profile_state, steps
-from simnet.policies import Adaptive, Fixed, Monitor, Observation, PolicyContext, Ramp, closed_form, density_at, moo
+from simnet.policies import Fixed, Monitor, Observation, PolicyContext, Ramp, closed_form, density_at, moo
 from simnet.policies.moo import (
     DENSITIES,
     DensitySearch,
@@ -294,14 +294,9 @@ def test_published_replays_the_shares_of_fig_8(monkeypatch, config, shares):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"mode": "publish"}, "there is no mode 'publish': did you mean 'published'"),
         ({"densities": ()}, "densities"),
         ({"densities": (0.1, 1.5)}, "densities"),
-        ({"densities": (0.1, 0.1)}, "no two alike"),
-        ({"mode": "published", "densities": (0.1, 0.01)}, "at least 4"),
-        ({"mode": "published", "weights": ObjectiveWeights()}, "weights cannot be set"),
         ({"weights": ObjectiveWeights(-1.0)}, "weights must be"),
-        ({"weights": ObjectiveWeights(0.0, 0.0, 0.0)}, "weights must be"),
         ({"weights": ObjectiveWeights(math.inf)}, "weights must be"),
         ({"tries": 0}, "tries"),
         ({"gain_change": 0.0}, "gain_change"),
@@ -311,11 +306,6 @@ def test_published_replays_the_shares_of_fig_8(monkeypatch, config, shares):
 def test_wrong_searches_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         DensitySearch(**arguments)
-
-
-def test_it_is_an_adaptive_policy_and_others_are_not():
-    assert isinstance(grid(), Adaptive)
-    assert not isinstance(Fixed(AG), Adaptive)
 
 
 # In the simulated job

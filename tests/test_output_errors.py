@@ -16,7 +16,6 @@ import killing
 import needs
 from simnet.verbs.app import VERBS
 
-LINKS = "--topology star --latency '1 us' --bandwidth '1 GB/s'"
 PRINTING = {
     "run": "quickstart --set job.iterations=2 --set output.report=false",
     "choose": "--workers 4",

@@ -185,6 +185,13 @@ def test_small_changes_do_not_trigger_a_new_decision_and_large_ones_do():
     assert low[3:] == ["ART-ring"] * 3
 
 
+@pytest.mark.parametrize(("before", "factor"), [(5e8, 0.5), (5e8, 0.3), (3e8, 1.5), (3e8, 1.7)])
+def test_a_change_is_relative_to_what_the_last_decision_was_based_on(before, factor):
+    """Half is 50 % of the old value and 100 % of the new one; half as much again, 50 % and 33 %."""
+    seen = choices(Flexible([AG, TREE], Monitor(every=1, change=0.6)), steps([0, 3], [before, factor * before]))
+    assert (len(set(seen)) > 1) == (abs(factor - 1) > 0.6)
+
+
 def test_decisions_are_some_iterations_apart():
     policy = Flexible([AG, RING], Monitor(every=0.0, change=0.0), decide_every=5)
     chosen = [

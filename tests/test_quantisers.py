@@ -20,9 +20,6 @@ LARGEST = float(np.finfo(np.float32).max)
 KINDS = [*COMMON_KINDS, "tiny", "large"]
 
 
-# What holds for all of them
-
-
 # Half precision
 
 

@@ -59,32 +59,6 @@ def test_trainings_have_gradients_of_their_own():
     assert cached_source(source) is source
 
 
-class Large(Source):
-    """Gradients of which two are more than may be kept; it remembers what it was asked for."""
-
-    def __init__(self):
-        super().__init__(2, (6 * 2**20,))
-        self.asked = []
-
-    def gradients(self, iteration, out=None):
-        self.asked.append(iteration)
-        return np.full((self.workers, self.parameters), iteration, dtype=np.float32)
-
-
-def test_of_large_gradients_one_iteration_is_kept_and_of_small_ones_eight():
-    large = Large()
-    kept = CachedSource(large)
-    for iteration in (3, 3, 4, 4, 3):
-        assert kept.gradients(iteration)[1, -1] == iteration
-    assert large.asked == [3, 4, 3]
-    assert len(kept._kept) == 1
-    small = CachedSource(Source())
-    for iteration in range(20):
-        small.gradients(iteration)
-        small.gradients(0)
-    assert list(small._kept) == [13, 14, 15, 16, 17, 18, 19, 0]
-
-
 def test_what_is_shared_cannot_be_written_to_and_copies_can():
     source = CachedSource(Source())
     gradients, out = source.gradients(1), np.empty((4, 200), dtype=np.float32)

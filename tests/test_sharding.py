@@ -4,7 +4,6 @@ import multiprocessing
 import os
 import pickle
 import signal
-from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -45,12 +44,6 @@ def here(source, count):
 
 def source(workers=4, **options):
     return synthetic([("a", (12, 5)), ("b", (100,)), ("c", (8, 5))], workers, iterations=9, seed=2, **options)
-
-
-@contextmanager
-def in_shards(one, where):
-    with open_shards(one.source, where) as shards:
-        yield replace(one, source=ShardedSource(one.source, shards))
 
 
 @pytest.fixture(scope="module", params=[1, 2, 3])

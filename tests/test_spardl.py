@@ -410,9 +410,6 @@ def test_teams_with_rsag_do_what_the_reference_does(job):
     compare_with_reference(job, "recursive")
 
 
-# Conservation, and what else holds for every P and d
-
-
 # The adaptive h of B-SAG
 
 
@@ -496,9 +493,6 @@ def test_a_new_density_starts_h_anew():
         np.testing.assert_array_equal(ours.update, theirs.update)
     # Without the restart h would have come from 100 on.
     assert ours.stats["h"].max() < 40
-
-
-# Messages
 
 
 # State

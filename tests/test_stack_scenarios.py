@@ -145,17 +145,6 @@ def test_a_topology_from_a_file_has_the_stack_of_the_scenario(small: str) -> Non
 # The command line
 
 
-@pytest.mark.parametrize(
-    "command",
-    [("run", "small.yaml"), ("run", "small.yaml", "--grid", "density=0.1"),
-     ("time", *RING, *STAR), ("time", *RING, "--network", "small.yaml"), ("choose",)],
-)  # fmt: skip
-def test_a_stack_that_there_is_not_is_refused_everywhere(small: str, command: tuple[object, ...]) -> None:
-    said = refused(*command, "--stack", "tpc")
-    assert said.startswith("error: --stack: ")
-    assert "there is no stack 'tpc': did you mean 'tcp'?" in said
-
-
 @pytest.mark.parametrize("name", STACKS)
 def test_time_is_that_of_the_network_with_the_stack(small: str, name: str) -> None:
     graph = topologies.star(4, latency=1e-3, bandwidth=1.25e8)
@@ -216,5 +205,6 @@ def test_a_run_tells_the_properties_of_a_stack_without_a_name(small: str) -> Non
     again = f"network.stack={json.dumps(stack['properties'] | {'measured': stack['measured']})}"
     assert stacks_of(small, again) == stacks_of(small, given)
     page = Path("out/report.html").read_text()
-    assert "custom (&lt;b&gt;here&lt;/b&gt;), send_completion ready, " in page
+    assert "Stack: custom, send_completion ready, " in page
+    assert "(&lt;b&gt;here&lt;/b&gt;)" in page
     assert "<b>here" not in page

@@ -6,7 +6,6 @@ import sys
 
 import pytest
 
-LINKS = "--topology star --latency 10us --bandwidth 10Gbit/s"
 HEAVY = {"jinja2", "matplotlib", "networkx", "numba", "pandas", "pyarrow", "scipy", "simpy", "torch"}
 
 COMMANDS = {

@@ -31,6 +31,7 @@ from simnet.scenario.finding import Source
 from simnet.scenario.runner import run_here
 from simnet.scenario.settings import full_key
 from simnet.studies.sweeping import cell, grid, work
+from simnet.traces import Recorder
 from simnet.traces.synthetic import SyntheticSource
 from simnet.training.job.running import run_policy
 
@@ -581,15 +582,23 @@ def test_the_identity_is_that_of_all_a_cell_depends_on(tiny, change):
     assert cell.identity(first, cell.FORMAT) != cell.identity(other, cell.FORMAT)
 
 
-def test_the_identity_goes_by_the_content_of_files(tmp_path):
-    path = tmp_path / "windy.yaml"
-    weather = "  weather: [{links: all, trace: {file: link.csv}}]\njob:"
-    path.write_text(TINY.replace("job:", weather))
-    found = []
-    for rate in (1, 2):
-        (tmp_path / "link.csv").write_text(f"time_s,bandwidth_Mbit_s\n0,{rate}\n")
+def test_the_identity_goes_by_the_content_of_files_and_of_recorded_gradients(tmp_path):
+    path, link, weather = tmp_path / "windy.yaml", tmp_path / "link.csv", "[{links: all, trace: {file: link.csv}}]"
+    text = TINY.replace("job:", f"  weather: {weather}\njob:")
+    path.write_text(text.replace("parameters: 4000", "gradients: {recorded: ./trace}"))
+    with Recorder(tmp_path / "trace", {"w": (400,)}, workers=2, every=1) as recorder:
+        for worker in (0, 1, 0, 1):
+            recorder.take({"w": np.ones(400, dtype=np.float32)}, worker)
+            if worker:
+                recorder.end_step()
+    last = max((tmp_path / "trace").glob("*.safetensors"))
+    whole, found = last.read_bytes(), []
+    for rate, content in ((1, whole), (2, whole), (2, whole[:-1] + bytes([whole[-1] ^ 1])), (2, whole)):
+        link.write_text(f"time_s,bandwidth_Mbit_s\n0,{rate}\n")
+        last.write_bytes(content)
         found.append(cell.identity(load(path), cell.FORMAT))
-    assert found[0] != found[1]
+    assert len(set(found)) == 3
+    assert found[1] == found[3]
 
 
 # Kills

@@ -137,9 +137,6 @@ def test_a_verbose_command_says_what_it_runs_on_and_where_an_error_comes_from(
     assert "SIMNET_TRACEBACK" not in os.environ
 
 
-# Widths
-
-
 # Folders
 
 

@@ -1,90 +1,12 @@
 """Wrong answers that follow from one wrong line, each asked for as a user would."""
 
 import json
-import shutil
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from commands import NO_PAGE, did, refused
-from simnet.traces import Recorder
-
-ENTRIES = 400
-SCENARIO = """
-workers: 4
-seed: 5
-network:
-  topology:
-    star: {latency: 1 ms, bandwidth: 100 Mbit/s}
-job:
-  gradients: {recorded: ./trace}
-  iterations: 4
-  density: 5 %
-  compute: {mean: 1 ms, spread: 20 %}
-exchanges:
-  threshold: {scheme: hardthreshold}
-  AG: {scheme: topk}
-policies: {threshold: {fixed: threshold}, AG: {fixed: AG}}
-"""
-
-
-def record(folder, seed):
-    """Record gradients of which the first two steps are alike whatever the seed, and later ones are not."""
-    drawn = np.random.default_rng(0)
-    with Recorder(folder, {"weight": (ENTRIES,)}, workers=4, every=1) as recorder:
-        for step in range(4):
-            if step == 2:
-                drawn = np.random.default_rng(seed)
-            for worker in range(4):
-                recorder.take({"weight": drawn.standard_t(2, ENTRIES).astype(np.float32)}, worker)
-            recorder.end_step(loss=1.0)
-
-
-def table(folder, name):
-    return pd.read_csv(folder / f"{name}.csv")
-
-
-def test_a_sweep_is_not_resumed_with_figures_of_another_recorded_trace(tmp_path):
-    """Only the content of the trace differs: its place, its name and its size are the same.
-
-    Cells may be in a folder that somebody copied without its lock.
-    """
-    scenario = tmp_path / "recorded.yaml"
-    scenario.write_text(SCENARIO, encoding="utf-8")
-    found = {}
-    for seed, out in ((1, "one"), (2, "one"), (2, "other")):
-        shutil.rmtree(tmp_path / "trace", ignore_errors=True)
-        record(tmp_path / "trace", seed)
-        (tmp_path / out / "scenario.lock.yaml").unlink(missing_ok=True)
-        did("run", scenario, "--grid", "density=0.05,0.1", "--out", tmp_path / out, "-q")
-        found[seed, out] = pd.read_csv(tmp_path / out / "sweep.csv")
-    pd.testing.assert_frame_equal(found[2, "one"], found[2, "other"])
-    assert not found[1, "one"].equals(found[2, "one"])
-
-
-@pytest.mark.parametrize(("factor", "decides"), [(0.5, False), (0.3, True), (1.5, False), (1.7, True)])
-def test_a_change_of_the_links_is_relative_to_what_the_last_decision_was_based_on(tmp_path, factor, decides):
-    """At a half of the bandwidth a change is 50 % of the old value and 100 % of the new one; at 150 %, 50 and 33 %."""
-    # All-gathers are the faster from 85 Mbit/s up.
-    bandwidth = 140 if factor < 1 else 70
-    scenario = tmp_path / "watched.yaml"
-    scenario.write_text(
-        f"""
-workers: 8
-network:
-  topology: {{star: {{latency: 1 ms, bandwidth: {bandwidth} Mbit/s}}}}
-  weather: [{{links: all, bandwidth: {{steps: {{at: [0 s, 1 s], factors: [1, {factor}]}}}}}}]
-job: {{parameters: 400000, scale: 100, iterations: 40, density: 1 %, compute: {{mean: 100 ms}}}}
-exchanges: {{AG: {{scheme: topk}}, ART-ring: {{scheme: artopk}}}}
-policies: {{flexible: {{flexible: {{probe_every: 100 ms, change: 60 %}}}}}}
-""",
-        encoding="utf-8",
-    )
-    did("run", scenario, *NO_PAGE, "--out", tmp_path / "run", "-q")
-    seen = pd.read_csv(tmp_path / "run" / "iterations.csv")
-    assert seen["bandwidth_Bps"].nunique() == 2
-    assert (seen["choice"].nunique() > 1) == decides
 
 
 def test_a_worker_that_averages_parameters_holds_the_messages_that_come(tmp_path):
