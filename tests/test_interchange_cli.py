@@ -187,10 +187,11 @@ def test_messages_of_a_timing_are_a_table_to_time_again() -> None:
 
 def test_what_rounds_cannot_express_is_an_upper_bound() -> None:
     Path("a.goal").write_text(
-        "num_ranks 2\nrank 0 {\na: send 8b to 1 tag 1\nb: send 8b to 1 tag 2\nc: send 8b to 1 tag 3\nc requires a\n}\n"
-        "rank 1 {\nrecv 8b from 0 tag 1\nrecv 8b from 0 tag 2\nrecv 8b from 0 tag 3\n}\n"
+        "num_ranks 2\nrank 0 {\na: send 8b to 1 tag 1\nb: recv 8b from 1\nc: send 8b to 1 tag 3\nc requires a\n}\n"
+        "rank 1 {\na: recv 8b from 0 tag 1\nb: send 8b to 0\nb requires a\nc: recv 8b from 0 tag 3\nc requires b\n}\n"
     )
-    assert "a.goal:5: does not wait for b" in refused("time", "a.goal", *ON_STAR)
+    assert "a.goal:5: does not wait for b (line 4), which rounds would" in (said := refused("time", "a.goal", *ON_STAR))
+    assert "--loose accepts that" in said
     assert figures("a.goal", "--loose", *ON_STAR)["messages"] == 3
 
 

@@ -100,7 +100,7 @@ recv 4b from 0
 
 
 def test_overlap_is_refused_and_approximated_on_request(tmp_path):
-    with pytest.raises(InputError, match=r"a\.goal:3: does not wait for w \(line 4\).*strict=False"):
+    with pytest.raises(InputError, match=r"a\.goal:3: does not wait for w \(line 4\).*--loose"):
         read(tmp_path, OVERLAP)
     loose = read(tmp_path, OVERLAP, strict=False)
     assert loose.bytes_sent().tolist() == [12.0, 0.0]

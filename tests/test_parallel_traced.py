@@ -163,7 +163,6 @@ SUM: dict[str, Any] = {"comm_type": 0, "comm_size": 8}
     [
         ([], "t.0.et: there is no such file"),
         ([[node(1, COMP), node(1, COMP)]], "t.0.et: node 1: stands twice"),
-        ([[node(1, COMP, [2])]], "t.0.et: node 1: depends on node 2, which is not there"),
         ([[node(1, COMP, [2]), node(2, COMP, [1])]], "t.0.et: node 1: waits for itself"),
         (
             [[node(1, COLLECTIVE, **SUM), node(2, COLLECTIVE, **SUM)], [node(1, COLLECTIVE, **SUM)]],

@@ -11,6 +11,7 @@ arXiv 2305.14516; ``schema/protobuf/et_def.proto`` of mlcommons/chakra; protobuf
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -86,18 +87,29 @@ def _rank_nodes(rank: int, ops: Sequence[RankOperation], rounds: Sequence[Round]
         yield _encode_node(number, f"{rounds[one.round].phase} {what} {one.tag}".strip(), does, one.needs, fields)
 
 
-def read_chakra(prefix: str | Path, *, strict: bool = True, largest: int = MAX_BYTES) -> Schedule:
+def read_chakra(
+    prefix: str | Path,
+    *,
+    strict: bool = True,
+    largest: int = MAX_BYTES,
+    eager_limit: float = math.inf,
+    notes: list[str] | None = None,
+) -> Schedule:
     """Read Chakra execution traces ``PREFIX.0.et``, ``PREFIX.1.et``, ... of sends, receives and computation.
 
-    Traces of `write_chakra` come back equal, but for phases and rounds without messages and computation at the end. In
-    others, messages take the earliest rounds that express all waiting; with ``strict=False`` ranks may wait for more.
-    Other nodes count with their duration. A trace has at most `largest` bytes, unpacked; it may be packed with gzip.
+    In traces of `write_chakra` all is as long and as large as it was. In others, messages take the earliest rounds that
+    express all waiting; with ``strict=False`` ranks may wait for more. Sends of more than `eager_limit` bytes wait for
+    their receives. Other nodes count with their duration. A trace has at most `largest` bytes, unpacked; it may be
+    packed with gzip. `notes` gets a text on dependencies that were passed over.
 
-    Raises InputError if a file is no such trace, a node is a collective, a dependency or the partner of a message is
-    missing, nodes wait in a circle, or, with `strict`, rounds cannot express the trace.
+    Raises InputError if a file is no such trace, a node is a collective, the partner of a message is missing, ranks
+    wait for each other in a circle, or, with `strict`, rounds cannot express the trace.
     """
-    ranks = {rank: _rank_operations(path, rank, largest) for rank, path in enumerate(trace_paths(prefix))}
-    return rounds_of_program(RankOperations(str(prefix), len(ranks), ranks), strict, 1e6)
+    ranks = {
+        rank: _rank_operations(nodes, rank, path)
+        for rank, (path, nodes) in enumerate(read_traces(prefix, largest, notes))
+    }
+    return rounds_of_program(RankOperations(str(prefix), len(ranks), ranks, eager_limit), strict, 1e6)
 
 
 class TraceNode(NamedTuple):
@@ -133,6 +145,29 @@ def trace_paths(prefix: str | Path) -> list[Path]:
     return found
 
 
+def read_traces(
+    prefix: str | Path, largest: int = MAX_BYTES, notes: list[str] | None = None
+) -> list[tuple[Path, dict[int, TraceNode]]]:
+    """Return path and nodes by number of the trace of each rank; raise InputError like `read_nodes`.
+
+    Dependencies on nodes outside of the trace are passed over, and `notes` gets a text on them: converters leave out
+    the process that all nodes depend on.
+    """
+    found, missing = [], []
+    for path in trace_paths(prefix):
+        nodes: dict[int, TraceNode] = {}
+        for node in read_nodes(path, largest):
+            if nodes.setdefault(node.number, node) is not node:
+                raise InputError("stands twice", file=str(path), field=f"node {node.number}")
+        for node in nodes.values():
+            missing += [f"node {node.number} of {path.name} on node {need}" for need in node.needs if need not in nodes]
+            node.needs[:] = [need for need in node.needs if need in nodes]
+        found.append((path, nodes))
+    if missing and notes is not None:
+        notes.append(f"passed over {len(missing):,} dependencies on nodes outside of the trace, as {missing[0]}")
+    return found
+
+
 def read_nodes(path: Path, largest: int = MAX_BYTES) -> Iterator[TraceNode]:
     """Yield the nodes of one rank's trace file, plain or gzipped, collectives included.
 
@@ -145,18 +180,10 @@ def read_nodes(path: Path, largest: int = MAX_BYTES) -> Iterator[TraceNode]:
         yield _node_of(packet, path)
 
 
-def _rank_operations(path: Path, rank: int, largest: int) -> list[Operation]:
-    found: dict[int, Operation] = {}
-    needs: list[tuple[int, int]] = []
-    for node in read_nodes(path, largest):
-        one = _operation_of(node, rank, path)
-        if found.setdefault(node.number, one) is not one:
-            raise InputError("stands twice", file=str(path), field=f"node {node.number}")
-        needs += [(node.number, need) for need in node.needs]
-    for number, need in needs:
-        if need not in found:
-            raise InputError(f"depends on node {need}, which is not there", file=str(path), field=f"node {number}")
-        found[number].requires.append(found[need])
+def _rank_operations(nodes: dict[int, TraceNode], rank: int, path: Path) -> list[Operation]:
+    found = {number: _operation_of(node, rank, path) for number, node in nodes.items()}
+    for number, node in nodes.items():
+        found[number].requires += [found[need] for need in node.needs]
     return list(found.values())
 
 
@@ -190,7 +217,7 @@ def _node_of(packet: bytes, path: Path) -> TraceNode:
 
 def _operation_of(node: TraceNode, rank: int, path: Path) -> Operation:
     if node.kind == "collective":
-        message = f"is a collective ({node.name}); only sends, receives and computation are read"
+        message = f"is a collective ({node.name}); only sends, receives and computation are read, simnet step takes all"
         raise InputError(message, file=str(path), field=f"node {node.number}")
     if node.kind == "other":
         return Operation(rank, node.number, "calc", node.name, node.micros, place="node")

@@ -1,8 +1,8 @@
 """GOAL text, the schedules of LogGOPSim, read as rounds.
 
 A rank runs a graph of ``send``, ``recv`` and ``calc`` operations that wait for the completion (``requires``) or the
-start (``irequires``) of others. A `Schedule` has the same timing only if every message waits for all that its rank did
-before and all in between is computation; anything else is refused unless an approximation is asked for.
+start (``irequires``) of others. A `Schedule` has the same timing only if every send waits for all that its rank did in
+earlier rounds; anything else is refused unless an approximation is asked for.
 
 References
 ----------
@@ -11,6 +11,7 @@ T. Hoefler, C. Siebert, A. Lumsdaine, "Group Operation Assembly Language", ICPP 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -74,19 +75,25 @@ def _rank_lines(ops: Sequence[RankOperation]) -> Iterator[str]:
 
 
 def read_goal(
-    path: str | Path, *, strict: bool = True, nanoseconds_per_calc: float = 1.0, largest: int = MAX_BYTES
+    path: str | Path,
+    *,
+    strict: bool = True,
+    nanoseconds_per_calc: float = 1.0,
+    largest: int = MAX_BYTES,
+    eager_limit: float = math.inf,
 ) -> Schedule:
     """Read GOAL text.
 
     Files of `Schedule.to_goal` come back equal: rounds, messages in their order, whole bytes, compute in nanoseconds;
     GOAL has no phases and no empty rounds at the end. In other files a message takes the earliest round that expresses
     all waiting. With ``strict=False`` a rank may wait for all messages of its round before, so the timing on an
-    otherwise idle network is an upper bound. Sends and receives match by ranks and tag, in their order. ``cpu`` and
-    ``nic`` of messages are ignored. ``calc`` is in nanoseconds unless said otherwise.
+    otherwise idle network is an upper bound. Sends and receives match by ranks and tag, in their order. A send of more
+    than `eager_limit` bytes waits for its receive, others only until they have left. ``cpu`` and ``nic`` of messages
+    are ignored. ``calc`` is in nanoseconds unless said otherwise.
 
     Raises InputError if the file is no such text of `largest` bytes and `MAX_RANKS` ranks, a label, rank or partner is
-    unknown, sizes differ, operations wait in a circle, a receive leaves its source or tag open, or, with `strict`,
-    rounds cannot express it.
+    unknown, sizes differ, ranks wait for each other in a circle, a receive leaves its source or tag open, or, with
+    `strict`, rounds cannot express it.
 
     Examples
     --------
@@ -99,7 +106,9 @@ def read_goal(
     True
     """
     per_second = 1e9 / check_positive(nanoseconds_per_calc, "nanoseconds_per_calc")
-    return rounds_of_program(_GoalText(Path(path), largest).read(), strict, per_second)
+    program = _GoalText(Path(path), largest).read()
+    program.eager_limit = eager_limit
+    return rounds_of_program(program, strict, per_second)
 
 
 class _GoalText:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -118,12 +119,15 @@ def read_schedule(
     strict: bool = True,
     n_ranks: int | None = None,
     largest: int | None = None,
+    eager_limit: float = math.inf,
+    notes: list[str] | None = None,
 ) -> tuple[ScheduleKind, Schedule]:
     """Read a schedule from a file of any format; return the format, recognised by default, and the schedule.
 
     It is GOAL text, a folder of Chakra execution traces ``PREFIX.RANK.et``, an MSCCL algorithm with the `nbytes` of its
     vector, or a table of messages, whose ranks are those up to the last that has a message unless `n_ranks` says
-    otherwise. `strict` refuses what rounds cannot express; `largest` bounds a file [byte], but for MSCCL.
+    otherwise. `strict` refuses what rounds cannot express; `largest` bounds a file [byte], but for MSCCL. Sends of more
+    than `eager_limit` bytes wait for their receives, and `notes` gets what was passed over, in GOAL text and traces.
 
     Raises InputError if the format is another one, an MSCCL algorithm comes without a size, or the reader refuses the
     file.
@@ -138,9 +142,10 @@ def read_schedule(
             raise InputError(f"is {FORMATS[found]}, which {why}", file=str(path))
     limit = {} if largest is None else {"largest": largest}
     if found == "goal":
-        return found, read_goal(path, strict=strict, **limit)
+        return found, read_goal(path, strict=strict, eager_limit=eager_limit, **limit)
     if found == "chakra":
-        return found, read_chakra(trace_prefix(path), strict=strict, **limit)
+        prefix = trace_prefix(path)
+        return found, read_chakra(prefix, strict=strict, eager_limit=eager_limit, notes=notes, **limit)
     if found == "csv":
         return found, read_messages(path, n_ranks, **limit)
     if nbytes is None:

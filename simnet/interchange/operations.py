@@ -1,25 +1,30 @@
 """Graphs of sends, receives and work from other tools, converted to rounds.
 
-Operations of a rank wait for the completion or the start of others. The level of an operation is the length of the
-longest chain of messages of its rank before it.
+Operations of a rank wait for the completion or the start of others. A send completes when it has left its rank, whether
+or not its receive is posted; a rendezvous, a message above the eager limit of a stack, starts when both are. A receive
+completes when its message has arrived and what it waits for is completed. The level of an operation is the length of
+the longest chain of messages of its rank before it.
 """
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left, bisect_right
 from collections import defaultdict, deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
-from typing import TYPE_CHECKING, Any, NoReturn
+from itertools import pairwise
+from typing import Any, NamedTuple, NoReturn
 
+import networkx as nx
 import numpy as np
 
+from simnet.base import units
 from simnet.base.errors import InputError
 from simnet.base.quantities import Seconds, Size, bounds_error
 from simnet.interchange.rank_operations import RankWork, RoundMessages, assemble_schedule
 from simnet.schedule import Schedule
-
-if TYPE_CHECKING:
-    import networkx as nx
 
 
 @dataclass(eq=False)
@@ -40,8 +45,9 @@ class Operation:
     # Operations that must be completed, or must have started, before.
     requires: list[Operation] = field(default_factory=list)
     starts_after: list[Operation] = field(default_factory=list)
-    # Set by `set_levels`.
+    # Set by `set_levels`: the level, and whether a message starts only when its receive is posted.
     level: int = 0
+    rendezvous: bool = False
     place: str = "line"
 
     @property
@@ -49,17 +55,23 @@ class Operation:
         """Whether the operation is a send or a receive."""
         return self.kind != "calc"
 
+    @property
+    def post(self) -> Operation | tuple[Operation]:
+        """Node of the operation's start; a rendezvous itself is that of the message, which starts with its receive."""
+        return (self,) if self.kind == "send" and self.rendezvous else self
+
     def __str__(self) -> str:
         return f"{self.label or self.kind} ({self.place} {self.line})"
 
 
 @dataclass
 class RankOperations:
-    """The operations of each rank in a file, with their dependencies."""
+    """The operations of each rank in a file; messages of more than `eager_limit` bytes are rendezvous."""
 
     name: str
     n_ranks: int
     ranks: dict[int, list[Operation]]
+    eager_limit: float = math.inf
 
     def refuse(self, line: int, message: str) -> NoReturn:
         """Raise InputError with `message`, the file's name and the line number `line`."""
@@ -76,6 +88,21 @@ class RankOperations:
 Placed = dict[Operation, int]
 Pairs = list[tuple[Operation, Operation]]
 
+# Reasons for the order of rounds. Where ranks would wait in a circle, the last ones are given up first: dependencies,
+# messages that arrive no earlier than they are received, and operations of a rank at one level in one round.
+_NEEDED, _RECEIVED, _LEVEL = range(3)
+_MOST_NAMED = 12
+_STARTED, _COMPLETED, _ARRIVED = range(3)
+
+
+class _Order(NamedTuple):
+    """The round of `behind` is at least `apart` after that of `before`; both are sends, posts, or levels of a rank."""
+
+    before: object
+    behind: object
+    apart: int
+    reason: int
+
 
 def rounds_of_program(file: RankOperations, strict: bool, per_second: float) -> Schedule:
     """Return the operations of a file as a schedule; `per_second` converts units of work to seconds.
@@ -89,9 +116,11 @@ def rounds_of_program(file: RankOperations, strict: bool, per_second: float) -> 
     messages = match_messages(file)
     for ops in file.ranks.values():
         set_levels(file, ops)
-        if strict:
-            check_levels(file, ops)
-    return build_schedule(file, messages, rounds_of_levels(file, messages), per_second)
+    sends = {recv: send for send, recv in messages}
+    placed, posted = place_operations(file, sends)
+    if strict:
+        check_rounds(file, sends, placed, posted)
+    return build_schedule(file, messages, placed, per_second)
 
 
 def match_messages(file: RankOperations) -> Pairs:
@@ -125,96 +154,208 @@ def set_levels(file: RankOperations, ops: list[Operation]) -> None:
         cycle: list[Operation] = error.args[1]
         file.refuse_at(cycle[0], f"operations wait for each other in a circle: {', '.join(map(str, cycle[:6]))}")
     for op in order:
+        op.rendezvous = op.is_message and op.size > file.eager_limit
         done = [before.level + before.is_message for before in op.requires]
         op.level = max(done + [before.level for before in op.starts_after], default=0)
     ops[:] = order
 
 
-def check_levels(file: RankOperations, ops: list[Operation]) -> None:
-    """Raise InputError if executing a rank's operations in rounds would add dependencies."""
-    sent: dict[int, set[Operation]] = defaultdict(set)
-    worked: dict[int, set[Operation]] = defaultdict(set)
-    for op in ops:
-        if op.is_message:
-            sent[op.level].add(op)
-        elif op.size:
-            worked[op.level].add(op)
-    # Dependencies of each operation: messages of the previous level, and work of its own level.
-    behind: dict[Operation, set[Operation]] = {}
-    for op in ops:
-        own = behind[op] = set()
-        for before in op.requires + op.starts_after:
-            if before.level == op.level:
-                own |= behind[before]
-        own.update(before for before in op.requires if before.size or before.is_message)
-        wanted = sent[op.level - 1]
-        if op.is_message:
-            wanted = wanted | worked[op.level]
-        elif not op.size:
-            continue
-        own &= sent[op.level - 1] | worked[op.level]
-        for other in sorted(wanted - own, key=lambda op: op.line)[:1]:
-            file.refuse_at(
-                op,
-                f"does not wait for {other}, which rounds would make it wait for; strict=False accepts that, as an "
-                "upper bound",
-            )
-    for level, works in worked.items():
-        if len({op.cpu for op in works}) > 1:
-            ranked = sorted(works, key=lambda op: (len(behind[op] & works), op.line))
-            for number, op in enumerate(ranked):
-                if len(behind[op] & works) != number:
-                    file.refuse_at(op, f"works on another cpu beside {ranked[0]}; rounds have one (level {level})")
+def place_operations(file: RankOperations, sends: dict[Operation, Operation]) -> tuple[Placed, Placed]:
+    """Return the earliest round of each operation, and the one in which it is posted, that keep all orders.
 
-
-def rounds_of_levels(file: RankOperations, messages: Pairs) -> Placed:
-    """Return the earliest round of each operation that keeps the order of levels on every rank.
-
-    Sends of a rank at one level are of one round. Receives may come later, as nothing waits for them before the next
-    level. The unknowns are the rounds of all (sender, level), with differences of at least 0 or 1 between them.
+    InputError if ranks wait for each other in a circle.
     """
-    import networkx as nx
-
-    graph: nx.DiGraph[tuple[int, int, str]] = nx.DiGraph()
-    of_rank: dict[int, dict[int, list[Operation]]] = defaultdict(lambda: defaultdict(list))
-    group: dict[Operation, tuple[int, int, str]] = {}
-    for send, recv in messages:
-        group[send] = group[recv] = (send.rank, send.level, "sends")
-        graph.add_node(group[send])
-        for op in (send, recv):
-            of_rank[op.rank][op.level].append(op)
-    for rank, levels in of_rank.items():
-        for level, ops in levels.items():
-            for node in {group[op] for op in ops}:
-                graph.add_edge(node, (rank, level, "done"), apart=0)
-                if level:
-                    graph.add_edge((rank, level - 1, "done"), node, apart=1)
-                if (rank, level, "sends") in graph and node != (rank, level, "sends"):
-                    graph.add_edge((rank, level, "sends"), node, apart=0)
-    together: nx.DiGraph[Any] = nx.condensation(graph)
-    part: dict[tuple[int, int, str], int] = together.graph["mapping"]
-    rounds: dict[int, int] = {}
-    apart_of: dict[tuple[int, int], int] = {}
-    for u, v, apart in graph.edges.data("apart", 0):
-        pair = part[u], part[v]
-        if apart and pair[0] == pair[1]:
-            op = next(op for op in of_rank[v[0]][v[1]] if group[op] == v)
-            file.refuse_at(op, "ranks wait for each other in a circle, or would if they waited for whole rounds")
-        apart_of[pair] = max(apart_of.get(pair, 0), apart)
-    for node in nx.topological_sort(together):
-        rounds[node] = max(
-            (rounds[before] + apart_of[before, node] for before in together.predecessors(node)), default=0
-        )
-
-    placed = {op: rounds[part[node]] for op, node in group.items()}
-    for rank, ops in file.ranks.items():
-        levels = of_rank.get(rank, {})
-        first = {level: min(placed[op] for op in own) for level, own in levels.items()}
-        after = {level + 1: max(placed[op] for op in own) + 1 for level, own in levels.items()}
+    orders = list(_orders(file, sends))
+    while True:
+        graph = nx.DiGraph((one.before, one.behind) for one in orders)
+        graph.add_nodes_from(sends.values())
+        parts = enumerate(nx.strongly_connected_components(graph))
+        part = {node: number for number, nodes in parts for node in nodes}
+        within = [part[one.before] if part[one.before] == part[one.behind] else -1 for one in orders]
+        weakest = dict.fromkeys([at for one, at in zip(orders, within, strict=True) if one.apart and at >= 0], 0)
+        if not weakest:
+            break
+        for one, at in zip(orders, within, strict=True):
+            if at in weakest:
+                weakest[at] = max(weakest[at], one.reason)
+        for circle, reason in weakest.items():
+            if reason == _NEEDED:
+                _refuse_deadlock(file, [one for one, at in zip(orders, within, strict=True) if at == circle], sends)
+        orders = [one for one, at in zip(orders, within, strict=True) if weakest.get(at, -1) != one.reason]
+    apart: dict[int, dict[int, int]] = {number: {} for number in part.values()}
+    for one in orders:
+        if (before := part[one.before]) != (behind := part[one.behind]):
+            apart[behind][before] = max(apart[behind].get(before, 0), one.apart)
+    rounds: dict[int, int] = {-1: 0}
+    for node in TopologicalSorter(apart).static_order():
+        rounds[node] = max((rounds[before] + least for before, least in apart[node].items()), default=0)
+    placed = {op: rounds[part[send]] for recv, send in sends.items() for op in (send, recv)}
+    posted = dict(placed)
+    for ops in file.ranks.values():
+        first: dict[int, int] = {}
         for op in ops:
-            if not op.is_message:
-                placed[op] = first.get(op.level, after.get(op.level, 0))
-    return placed
+            if op.is_message:
+                first[op.level] = min(placed[op], first.get(op.level, placed[op]))
+        for op in ops:
+            if op.kind != "send":
+                posted[op] = max(rounds[part.get(op, -1)], first.get(op.level, 0), placed.get(op, 0))
+                placed.setdefault(op, posted[op])
+    return placed, posted
+
+
+def _orders(file: RankOperations, sends: dict[Operation, Operation]) -> Iterator[_Order]:
+    """Yield what is known of the order of rounds; a message has the round of its send, a receive that of its post."""
+    for ops in file.ranks.values():
+        for op in ops:
+            for before in op.requires:
+                yield _Order(sends.get(before, before), op.post, int(before.is_message), _NEEDED)
+            started = op.starts_after + [before for before in op.requires if before.kind == "recv"]
+            yield from (_Order(before.post, op.post, 0, _NEEDED) for before in started)
+    levels = {(op.rank, op.level, op.kind) for pair in sends.items() for op in pair}
+    for recv, send in sends.items():
+        if recv.rendezvous:
+            yield from (_Order(op.post, send, 0, _NEEDED) for op in (send, recv))
+        else:
+            for before in recv.requires + recv.starts_after:
+                apart = int(before.kind == "recv" and before in recv.requires)
+                yield _Order(sends.get(before, before), send, apart, _RECEIVED)
+        for op in (send, recv):
+            yield _Order(send, (op.rank, op.level, op.kind), 0, _LEVEL)
+            # An eager message may arrive while its rank still sends what the receive waits for.
+            eager = op is recv and not op.rendezvous
+            for level, kind, apart in (
+                (op.level, "send", 0),
+                (op.level - 1, "send", not eager),
+                (op.level - 1, "recv", 1),
+            ):
+                if (op.rank, level, kind) in levels:
+                    yield _Order((op.rank, level, kind), send, int(apart), _LEVEL)
+
+
+def _refuse_deadlock(file: RankOperations, orders: list[_Order], sends: dict[Operation, Operation]) -> NoReturn:
+    """Raise InputError that names a circle of operations, given the orders of rounds between them."""
+    start = next(one for one in orders if one.apart)
+    circle: list[Any] = nx.shortest_path(
+        nx.DiGraph((one.before, one.behind) for one in orders), start.behind, start.before
+    )
+    named: list[Operation] = []
+    for node, before in pairwise([circle[0], *reversed(circle)]):
+        op: Operation = node[0] if isinstance(node, tuple) else node
+        if op not in named:
+            named += [op, *(one for one in op.requires if sends.get(one) is before)]
+    names = ", ".join(f"{op} of rank {op.rank}" for op in named[:_MOST_NAMED])
+    more = f", and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
+    waits = any(op.rendezvous and op.kind == "send" for op in named)
+    least = units.format_bytes(file.eager_limit) if waits else ""
+    why = f"; on this stack a send of more than {least} waits for its receive" if waits else ""
+    file.refuse_at(named[0], f"deadlock, ranks wait for each other in a circle: {names}{more}{why}")
+
+
+def check_rounds(file: RankOperations, sends: dict[Operation, Operation], placed: Placed, posted: Placed) -> None:
+    """Raise InputError if executing operations in rounds would add dependencies.
+
+    Sends of a rank leave one after another, in the order in which they may start, and arrive so at a peer.
+    """
+    check = _Added(placed, posted)
+    received = {send: recv for recv, send in sends.items()}
+    last: dict[tuple[int, int], Operation] = {}
+    for ops in file.ranks.values():
+        check.add_rank(ops)
+    for op in sorted(placed, key=placed.__getitem__):
+        added = check.added(op)
+        if added:
+            why = "which rounds would make it wait for; --loose accepts that, as an upper bound"
+            file.refuse_at(op, f"does not wait for {min(added, key=lambda one: one.line)}, {why}")
+        if op.kind == "send":
+            before = last.setdefault((op.rank, op.peer), op)
+            if placed[before] < placed[op]:
+                check.implied[received[op]] = [received[before]]
+                last[op.rank, op.peer] = op
+    for ops in file.ranks.values():
+        for before, op in pairwise(one for one in ops if one.kind == "calc" and one.size):
+            if (
+                before.cpu != op.cpu
+                and before.level == op.level
+                and before not in check.completed(op, posted[before] - 1)
+            ):
+                file.refuse_at(op, f"works on another cpu beside {before}; rounds have one (level {op.level})")
+
+
+class _Added:
+    """What rounds make operations wait for that they do not require, given their rounds and those of their posts."""
+
+    def __init__(self, placed: Placed, posted: Placed) -> None:
+        self._placed, self._posted = placed, posted
+        # What happens in turn without being required.
+        self.implied: dict[Operation, list[Operation]] = {}
+        self._events: dict[int, tuple[list[Operation], list[int], list[int]]] = {}
+        self._works: dict[tuple[int, int], list[Operation]] = defaultdict(list)
+        self._known: dict[tuple[object, ...], tuple[list[Operation], list[Operation]]] = {}
+
+    def add_rank(self, ops: list[Operation]) -> None:
+        """Take note of the operations of a rank."""
+        events = sorted((op for op in ops if op.is_message or op.size), key=self._placed.__getitem__)
+        rounds = [self._placed[op] for op in events]
+        self._events[ops[0].rank if ops else -1] = (
+            events,
+            rounds,
+            sorted({self._placed[op] for op in events if op.kind == "send"}),
+        )
+        for op in ops:
+            if op.kind == "calc" and op.size:
+                self._works[op.rank, op.level].append(op)
+
+    def added(self, op: Operation) -> list[Operation]:
+        """Return what rounds add to the dependencies of an operation."""
+        key = op.rank, op.kind, op.level, self._placed[op], *map(id, op.requires), 0, *map(id, op.starts_after)
+        if key not in self._known:
+            self._known[key] = self._compare(op)
+        added, turns = self._known[key]
+        if turns:
+            self.implied[op] = turns
+        return added
+
+    def _compare(self, op: Operation) -> tuple[list[Operation], list[Operation]]:
+        placed, (events, rounds, sending) = self._placed, self._events[op.rank]
+        if op.kind == "recv":
+            works = self._works[op.rank, op.level]
+            done = self.completed(op, min((self._posted[one] for one in works), default=0) - 1) if works else set()
+            return [one for one in works if one not in done], []
+        if op.kind == "calc" and not op.size:
+            return [], []
+        at = bisect_left(sending, placed[op])
+        # All before the last round with sends has been compared with these.
+        before, since = [-1, -1, *sending][at : at + 2]
+        near = events[bisect_left(rounds, since) : bisect_right(rounds, placed[op])]
+        wanted = [one for one in near if one.is_message and placed[one] < placed[op]]
+        if op.kind == "send":
+            wanted += [one for one in near if not one.is_message and placed[one] > since]
+        done = self.completed(op, before)
+        missing = [one for one in wanted if one not in done]
+        turns = [
+            one for one in missing if op.kind == one.kind == "send" and done.issuperset(one.requires + one.starts_after)
+        ]
+        return [one for one in missing if one not in turns], turns
+
+    def completed(self, op: Operation, since: int) -> set[Operation]:
+        """Return what has to be completed before an operation, but not all that is posted up to round `since`."""
+        found: set[Operation] = set()
+        # An operation, and what is known of it: that it has started, that it is completed, that its message is there.
+        seen, left = {(op, _STARTED)}, [(op, _STARTED)]
+        while left:
+            one, is_known = left.pop()
+            turns = [] if is_known == _STARTED else self.implied.get(one, [])
+            behind = [(before, _ARRIVED if one.kind == "recv" else _COMPLETED) for before in turns]
+            if is_known != _ARRIVED:
+                behind += [(before, _COMPLETED) for before in one.requires]
+                behind += [(before, _STARTED) for before in one.starts_after]
+            for known in behind:
+                if known[1] != _STARTED:
+                    found.add(known[0])
+                if known not in seen and self._posted[known[0]] > since:
+                    seen.add(known)
+                    left.append(known)
+        return found
 
 
 def build_schedule(file: RankOperations, messages: Pairs, placed: Placed, per_second: float) -> Schedule:

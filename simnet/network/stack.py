@@ -162,6 +162,19 @@ class Stack:
         """Whether messages take software time."""
         return any((self.before, self.after, self.before_byte, self.after_byte))
 
+    @property
+    def rendezvous_above(self) -> float:
+        """Largest message that a sender gets rid of before its receive is posted [byte].
+
+        Examples
+        --------
+        >>> [STACKS[name].rendezvous_above for name in ("ideal", "gloo", "openmpi", "mpich")]
+        [inf, 0.0, 65536.0, inf]
+        """
+        if self.send_completion in ("ready", "request"):
+            return self.eager_limit
+        return self.eager_limit or self.buffer
+
     def framed(self, nbytes: ArrayLike) -> Floats:
         """Return the bytes on the wire of messages of `nbytes` bytes, headers included, in the same shape.
 

@@ -11,6 +11,7 @@ from simnet.cost_models.costs.devices import DEFAULT_DEVICE, GLOO_DEVICE, Device
 from simnet.cost_models.costs.layers import Layer
 from simnet.cost_models.costs.models import ModelProfile
 from simnet.interchange.kinds import trace_prefix
+from simnet.network.stack import stack_of
 from simnet.scenario import network_parts, schema
 from simnet.scenario.fields import is_file
 from simnet.scenario.job_parts import Sharding
@@ -148,7 +149,8 @@ def build_steps(config: schema.Config, folder: Path, found: Findings) -> dict[st
 
 def _build_steps(config: schema.Config, given: Sharding, folder: Path) -> TrainingSteps:
     if given.trace is not None:
-        step = read_traced_step(trace_prefix(folder / given.trace))
+        stack = config.network.arguments().get("stack") or calibrated_stack(config.network.topology, folder) or "ideal"
+        step = read_traced_step(trace_prefix(folder / given.trace), eager_limit=stack_of(stack).rendezvous_above)
         if step.graph.workers != config.workers:
             raise ValueError(
                 f"the traces are of {step.graph.workers:,} ranks, and there are {config.workers:,} workers"

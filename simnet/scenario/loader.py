@@ -27,6 +27,9 @@ MOST_BYTES = 1800
 """Maximum length of a list of errors [byte]; further errors are only counted."""
 
 
+# The shipped scenario that is taken where the user names none.
+_UNWRITTEN = Path(__file__).parents[1] / "scenarios" / "base.yaml"
+
 T = TypeVar("T")
 
 
@@ -150,15 +153,19 @@ class Document:
     def problem(self, loc: Sequence[str | int], message: str) -> InputError:
         """Return an InputError for the value at `loc`, with file, line and field.
 
-        If it is not in the file, the error is at the last part of `loc` that is.
+        If it is not in the file, the error is at the last part of `loc` that is. In the shipped scenario that stands
+        for none, which the user has not written, it is at the first option below that part.
         """
         known, node, beyond = self._follow(loc)
         # Below a text that is a choice, places are those of the mapping that it stands for.
         field = (*known, *beyond[: None if isinstance(node, str) else 1]) if isinstance(node, dict | str) else known
         while known not in self._places:
             known = known[:-1]
-        file, line = self._places[known]
-        return InputError(message, file=file, line=line, field=field_path(field) or None)
+        place: tuple[str | None, int | None] = self._places[known]
+        if place[1] is not None and Path(self.file) == _UNWRITTEN:
+            options = (one.file for at, one in self._places.items() if at[: len(known)] == known and one.line is None)
+            place = next(options, None), None
+        return InputError(message, file=place[0], line=place[1], field=field_path(field) or None)
 
     def found(self, loc: Sequence[str | int], default: object = None) -> object:
         """Return the value at `loc` in the file, or `default`."""
@@ -228,7 +235,8 @@ class Findings:
             if str(error) not in self._elsewhere:
                 self._elsewhere.add(str(error))
                 asked = str(self.problem(loc, "")).removesuffix(": ")
-                self.take(InputError(f"{error} (needed by {asked})"))
+                # The traces of `simnet step FOLDER` are named on the line.
+                self.take(error if asked.startswith("--sharding") else InputError(f"{error} (needed by {asked})"))
         except (SimnetError, ValueError, OverflowError) as error:
             self.add(loc, str(error))
         except Exception as error:

@@ -25,6 +25,7 @@ from simnet.training.job.job import Job
 from simnet.training.parallel.graph import CollectiveCall, StepMemory, StepTiming
 from simnet.training.parallel.placing import PlacedStep
 from simnet.training.parallel.plan import TrainingSteps
+from simnet.training.parallel.traced import TracedStep
 
 SLOWDOWNS = (1.0, 2.5)
 """Minimum and maximum factor on compute time during collectives; see `describe_slowdown`."""
@@ -57,6 +58,12 @@ class ShardedStep:
     def memory(self) -> StepMemory:
         """Maximum memory over workers."""
         return self.timing.memory()
+
+    @property
+    def passed_over(self) -> tuple[str, ...]:
+        """What was not taken from traces, as text."""
+        step = self._steps.step(self._number)
+        return step.notes if isinstance(step, TracedStep) else ()
 
     @property
     def utilisation(self) -> float:
@@ -209,8 +216,8 @@ def _step_answer(one: ShardedStep) -> str:
 
 
 def _assumed(scenario: Scenario, one: ShardedStep) -> str:
-    slowed = f", slowed {one.sharding.slowdown or 1:.3g}x ({SLOWDOWNS[0]:g}-{SLOWDOWNS[1]:g}) by collectives"
-    return assumed_text(scenario) + ("" if one.sharding.trace is not None else slowed)
+    slowed = f"slowed {one.sharding.slowdown or 1:.3g}x ({SLOWDOWNS[0]:g}-{SLOWDOWNS[1]:g}) by collectives"
+    return ", ".join([assumed_text(scenario), *([slowed] if one.sharding.trace is None else one.passed_over)])
 
 
 def _shared_figures(scenario: Scenario, one: ShardedStep) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
@@ -24,7 +25,7 @@ from simnet.scenario.choice_text import choice_words, read_choice
 from simnet.scenario.marked_fields import overrides_of
 from simnet.scenario.named_choices import network_taken_for, read_network_text
 from simnet.scenario.settings import worker_link
-from simnet.schedule import Schedule
+from simnet.schedule import Schedule, count_rounds
 from simnet.studies import timing
 from simnet.studies.channels import card_users, cards_used, channel_orders, in_channels, linked_orders
 from simnet.studies.sweeping.grid import axis
@@ -325,12 +326,18 @@ def _time_schedules(
 ) -> Summary:
     """Time a schedule or those in a file, once per size for an MSCCL algorithm."""
     name = "schedule" if isinstance(what, Schedule) else Path(what).name
-    rows = []
+    rows: list[Fields] = []
+    notes: list[str] = []
     for nbytes in track_progress(sizes or [None]):
-        schedule = _read(what, nbytes, loose, overrides, fields.get("workers"))
+        read = partial(_read, what, nbytes, loose, overrides, fields.get("workers"))
+        schedule = read(notes=notes if not rows else None)
         given = {**fields, "workers": schedule.n_ranks}
         clock = ScenarioTimer(_request(overrides, given), given, start)
         timed = clock.time(schedule)
+        limit = timed.network.stack.rendezvous_above
+        if any((one.nbytes > limit).any() for one, _ in count_rounds(schedule.rounds)):
+            waiting = read(eager_limit=limit)
+            timed, schedule = timed if waiting == schedule else clock.time(waiting), waiting
         rows.append({"schedule": name, "size_B": nbytes, **timing.timing_row(timed)})
     first, last = rows[0], rows[-1]
     each = Column("size_B", "size") if sizes else Column("schedule", "schedule", "text")
@@ -340,7 +347,7 @@ def _time_schedules(
         columns=(each, _TIME, *_BEHIND, Column("bytes_B", "all send", priority=6)),
         rows=rows,
         evidence=_evidence(rows),
-        assumed=", ".join(clock.assumed(timed)),
+        assumed=", ".join([*clock.assumed(timed), *notes]),
         depends_on=_bound(last),
         next="--out messages.csv   when each message goes" if len(rows) == 1 else "",
         details={"answered_by": "simulation", **timing.timing_setup(timed)},
@@ -350,7 +357,12 @@ def _time_schedules(
 
 
 def _read(
-    what: str | Path | Schedule, nbytes: float | None, loose: bool, overrides: Sequence[str], workers: Any
+    what: str | Path | Schedule,
+    nbytes: float | None,
+    loose: bool,
+    overrides: Sequence[str],
+    workers: Any,
+    **options: Any,
 ) -> Schedule:
     """Return a schedule, read from a file if `what` is a path."""
     if isinstance(what, Schedule):
@@ -364,7 +376,7 @@ def _read(
         raise InputError(f"there is no such file, and no collective {str(what)!r}; {close}{refused}")
     largest = int(load("base", overrides).config.memory) if any(one[:7] == "memory=" for one in overrides) else None
     ranks = None if workers is None else load("base", workers=workers).config.workers
-    return read_schedule(str(what), nbytes=nbytes, strict=not loose, n_ranks=ranks, largest=largest)[1]
+    return read_schedule(str(what), nbytes=nbytes, strict=not loose, n_ranks=ranks, largest=largest, **options)[1]
 
 
 def _bandwidths(asked: CollectiveAsked, workers: int, nbytes: float, seconds: float) -> Fields:

@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from simnet.base.errors import InputError, suggest_names
+from simnet.base.reading import read_text
+from simnet.cost_models.costs.model_config import MAX_BYTES
+from simnet.cost_models.costs.models import is_config, load_model
 from simnet.report.summary import Summary, table_columns
 from simnet.scenario.finding import shipped
 from simnet.verbs.request import Words, verb, word_list
@@ -82,6 +85,11 @@ def _described(name: str, density: Words) -> Summary | str:
     if rows:
         answer = f"{name}: {' and '.join(f'a {one}' for one in map(_singular, kinds))}."
         return Summary(answer=answer, columns=table_columns("show"), rows=rows)
+    is_small = is_config(name) and Path(name).is_file() and Path(name).stat().st_size <= MAX_BYTES
+    if is_small and '"model_type"' in read_text(Path(name), MAX_BYTES):
+        model = load_model(name)
+        answer = f"{name}: a model of {model.parameters:,} parameters in {len(model.layers):,} tensors."
+        return Summary(answer=answer, next=f"simnet choose --model {name} --compute 120ms")
     if Path(name).is_file():
         return Summary(answer=f"{name}: {network_taken_for(name)}.", next=f"simnet time all_reduce --network {name}")
     known = [*shipped(), *trace_names(), *(row[0] for kind in LISTS for row in listing(kind)[1])]

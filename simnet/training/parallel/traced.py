@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple, NoReturn, TypeAlias
 
@@ -16,7 +18,7 @@ from numpy.typing import ArrayLike
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError
 from simnet.collectives.registry import Operation
-from simnet.interchange.chakra import MAX_BYTES, TraceNode, read_nodes, trace_paths
+from simnet.interchange.chakra import MAX_BYTES, TraceNode, read_traces
 from simnet.training.parallel.graph import COMPUTE, CollectiveCall, ComputePart, Groups, HeldMemory, StepGraph, StepNode
 
 _OPERATIONS: Mapping[str, Operation] = {
@@ -43,10 +45,11 @@ _Members: TypeAlias = tuple[_RankNode, ...]
 
 @dataclass(frozen=True, repr=False)
 class TracedStep:
-    """A step read from execution traces: graph (elements are bytes) and compute seconds, shape (nodes, P)."""
+    """A step read from execution traces: graph (elements are bytes), compute seconds, shape (nodes, P), and notes."""
 
     graph: StepGraph
     traced: Floats
+    notes: tuple[str, ...] = ()
 
     def seconds(self, factor: ArrayLike = 1.0) -> Floats:
         """Return the compute seconds of each node, shape (nodes, P), scaled by a factor per rank."""
@@ -58,15 +61,11 @@ class _Traces(dict[_RankNode, TraceNode]):
 
     def __init__(self, prefix: str | Path, largest: int) -> None:
         super().__init__()
-        self.paths = trace_paths(prefix)
-        for rank, path in enumerate(self.paths):
-            for node in read_nodes(path, largest):
-                if (at := _RankNode(rank, node.number)) in self:
-                    self.refuse(at, "stands twice")
-                self[at] = node
-        for at, node in self.items():
-            if missing := [need for need in node.needs if at._replace(number=need) not in self]:
-                self.refuse(at, f"depends on node {missing[0]}, which is not there")
+        self.notes: list[str] = []
+        traces = read_traces(prefix, largest, self.notes)
+        self.paths = [path for path, _ in traces]
+        for rank, (_, nodes) in enumerate(traces):
+            self.update((_RankNode(rank, number), node) for number, node in nodes.items())
 
     def of_kinds(self, *kinds: str) -> Iterator[_RankNode]:
         """Yield the keys of all nodes of the given kinds."""
@@ -77,16 +76,18 @@ class _Traces(dict[_RankNode, TraceNode]):
         raise InputError(why, file=str(self.paths[at.rank]), field=f"node {at.number}")
 
 
-def read_traced_step(prefix: str | Path, *, largest: int = MAX_BYTES) -> TracedStep:
+def read_traced_step(prefix: str | Path, *, largest: int = MAX_BYTES, eager_limit: float = math.inf) -> TracedStep:
     """Read the step of Chakra execution traces ``PREFIX.0.et``, ``PREFIX.1.et``, ..., collectives included.
 
     The k-th collective of a rank group is one call. Calls of a group keep their order, as do messages between two
-    ranks. All other nodes with a duration are compute. Raises InputError for an invalid trace, or if ranks disagree.
+    ranks; those of more than `eager_limit` bytes wait for their receives, others only for what their send waits for.
+    All other nodes with a duration are compute. Raises InputError for an invalid trace, or if ranks disagree or wait
+    for each other in a circle.
     """
     traces = _Traces(prefix, largest)
     joint = _joint_calls(traces) | _joint_messages(traces)
     layout, calls = _trace_calls(traces, dict.fromkeys(joint.values()))
-    waits, order = _topological_order(traces, joint)
+    waits, order = _topological_order(traces, joint, eager_limit)
     numbers = {members: number for number, members in enumerate(order)}
     nodes: list[StepNode] = []
     seconds = np.zeros((len(order), len(traces.paths)))
@@ -100,7 +101,8 @@ def read_traced_step(prefix: str | Path, *, largest: int = MAX_BYTES) -> TracedS
         micros = one.micros if one.kind == "other" else 0
         seconds[number, ranks[0]] = micros * 1e-6
         nodes.append(StepNode(ComputePart(one.name, "forward", 0, micros), COMPUTE, before, ranks))
-    return TracedStep(StepGraph(tuple(nodes), len(traces.paths), 1, HeldMemory(0, 0, 0), layout=layout), seconds)
+    graph = StepGraph(tuple(nodes), len(traces.paths), 1, HeldMemory(0, 0, 0), layout=layout)
+    return TracedStep(graph, seconds, tuple(traces.notes))
 
 
 def _joint_calls(traces: _Traces) -> dict[_RankNode, _Members]:
@@ -176,14 +178,12 @@ def _trace_calls(
 
 
 def _topological_order(
-    traces: _Traces, joint: Mapping[_RankNode, _Members]
+    traces: _Traces, joint: Mapping[_RankNode, _Members], eager_limit: float
 ) -> tuple[dict[_Members, set[_Members]], list[_Members]]:
     """Return the predecessors of each matched node set, and all node sets in topological order."""
     place = {at: number for number, at in enumerate(traces)}
     members_of = {at: joint.get(at, (at,)) for at in traces}
-    waits: dict[_Members, set[_Members]] = {members: set() for members in members_of.values()}
-    for at, members in members_of.items():
-        waits[members] |= {members_of[at._replace(number=need)] for need in traces[at].needs}
+    waits = _waits(traces, members_of, eager_limit)
     graph: nx.DiGraph[_Members] = nx.DiGraph()
     graph.add_nodes_from(waits)
     graph.add_edges_from((before, members) for members, several in waits.items() for before in several)
@@ -200,6 +200,31 @@ def _topological_order(
     try:
         return waits, list(first_ready)
     except nx.NetworkXUnfeasible:
-        circles = [one for one in nx.strongly_connected_components(graph) if len(one) > 1]
-        waiting = [*itertools.chain(*circles), *nx.nodes_with_selfloops(graph)]
-        traces.refuse(min(itertools.chain(*waiting)), "waits for itself, through other nodes or calls of its group")
+        circle = [members for members, _ in reversed(nx.find_cycle(graph))]
+        named = ", ".join(" with ".join(f"node {at.number} of rank {at.rank}" for at in one) for one in circle[:8])
+        more = f", and {len(circle) - 8} more" if len(circle) > 8 else ""
+        traces.refuse(min(circle[0]), f"deadlock, nodes wait for each other in a circle: {named}{more}")
+
+
+def _waits(
+    traces: _Traces, members_of: Mapping[_RankNode, _Members], eager_limit: float
+) -> dict[_Members, set[_Members]]:
+    """Return the predecessors of each matched node set.
+
+    What waits for the receive of an eager message waits for the message and for what the receive waits for.
+    """
+    found: dict[_Members, set[_Members]] = {members: set() for members in members_of.values()}
+    completed: dict[_RankNode, set[_Members]] = {}
+    needs = {at: [at._replace(number=need) for need in node.needs] for at, node in traces.items()}
+    try:
+        order = list(TopologicalSorter(needs).static_order())
+    except CycleError as error:
+        circle = ", ".join(f"node {at.number}" for at in error.args[1][:8])
+        traces.refuse(error.args[1][0], f"waits for itself: {circle}")
+    for at in order:
+        own = set().union(*(completed[need] for need in needs[at]))
+        is_eager = traces[at].kind == "recv" and traces[at].nbytes <= eager_limit
+        completed[at] = {members_of[at]} | (own if is_eager else set())
+        if not is_eager:
+            found[members_of[at]] |= own
+    return found
