@@ -154,7 +154,7 @@ def test_overlap_is_refused_and_approximated_on_request(tmp_path):
             "rank 1 {\na: recv 1b from 0\nb: send 1b to 0\nb requires a\n}\n",
             "ranks wait for each other in a circle",
         ),
-        ("num_ranks 1\nrank 0 {\na: calc 1 cpu 0\nb: calc 2 cpu 1\n}\n", "works on another cpu"),
+        ("num_ranks 1\nrank 0 {\na: calc 1 cpu 0\nb: calc 2 cpu 1\n}\n", "a.goal:4: does not wait for a (line 3)"),
     ],
 )
 def test_refusals_name_the_line(tmp_path, text, message):

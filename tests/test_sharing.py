@@ -12,7 +12,7 @@ from commands import did, refused
 from scenario_texts import SMALL
 from simnet import topologies
 from simnet.network import MAX_MIN, Network, Sharing
-from simnet.network.event_loop import weight_of
+from simnet.network.event_loop.messages import weight_of
 from simnet.network.event_loop.records import State
 from simnet.network.sharing import EXPONENTS
 from simnet.scenario import load

@@ -119,7 +119,7 @@ def rounds_of_program(file: RankOperations, strict: bool, per_second: float) -> 
     sends = {recv: send for send, recv in messages}
     placed, posted = place_operations(file, sends)
     if strict:
-        check_rounds(file, sends, placed, posted)
+        _Dependencies(file, placed, posted).check(file, sends)
     return build_schedule(file, messages, placed, per_second)
 
 
@@ -166,22 +166,19 @@ def place_operations(file: RankOperations, sends: dict[Operation, Operation]) ->
     InputError if ranks wait for each other in a circle.
     """
     orders = list(_orders(file, sends))
-    while True:
+    part: dict[object, int] = {}
+    for reason in (_LEVEL, _RECEIVED, _NEEDED):
         graph = nx.DiGraph((one.before, one.behind) for one in orders)
         graph.add_nodes_from(sends.values())
         parts = enumerate(nx.strongly_connected_components(graph))
         part = {node: number for number, nodes in parts for node in nodes}
-        within = [part[one.before] if part[one.before] == part[one.behind] else -1 for one in orders]
-        weakest = dict.fromkeys([at for one, at in zip(orders, within, strict=True) if one.apart and at >= 0], 0)
-        if not weakest:
+        circles = {part[one.before] for one in orders if one.apart and part[one.before] == part[one.behind]}
+        if not circles:
             break
-        for one, at in zip(orders, within, strict=True):
-            if at in weakest:
-                weakest[at] = max(weakest[at], one.reason)
-        for circle, reason in weakest.items():
-            if reason == _NEEDED:
-                _refuse_deadlock(file, [one for one, at in zip(orders, within, strict=True) if at == circle], sends)
-        orders = [one for one, at in zip(orders, within, strict=True) if weakest.get(at, -1) != one.reason]
+        within = {one for one in orders if part[one.before] == part[one.behind] and part[one.before] in circles}
+        if reason == _NEEDED:
+            _refuse_deadlock(file, [one for one in orders if one in within], sends)
+        orders = [one for one in orders if one.reason != reason or one not in within]
     apart: dict[int, dict[int, int]] = {number: {} for number in part.values()}
     for one in orders:
         if (before := part[one.before]) != (behind := part[one.behind]):
@@ -251,78 +248,63 @@ def _refuse_deadlock(file: RankOperations, orders: list[_Order], sends: dict[Ope
     file.refuse_at(named[0], f"deadlock, ranks wait for each other in a circle: {names}{more}{why}")
 
 
-def check_rounds(file: RankOperations, sends: dict[Operation, Operation], placed: Placed, posted: Placed) -> None:
-    """Raise InputError if executing operations in rounds would add dependencies.
+class _Dependencies:
+    """What operations wait for by their file, and what rounds make them wait for.
 
     Sends of a rank leave one after another, in the order in which they may start, and arrive so at a peer.
     """
-    check = _Added(placed, posted)
-    received = {send: recv for recv, send in sends.items()}
-    last: dict[tuple[int, int], Operation] = {}
-    for ops in file.ranks.values():
-        check.add_rank(ops)
-    for op in sorted(placed, key=placed.__getitem__):
-        added = check.added(op)
-        if added:
-            why = "which rounds would make it wait for; --loose accepts that, as an upper bound"
-            file.refuse_at(op, f"does not wait for {min(added, key=lambda one: one.line)}, {why}")
-        if op.kind == "send":
-            before = last.setdefault((op.rank, op.peer), op)
-            if placed[before] < placed[op]:
-                check.implied[received[op]] = [received[before]]
-                last[op.rank, op.peer] = op
-    for ops in file.ranks.values():
-        for before, op in pairwise(one for one in ops if one.kind == "calc" and one.size):
-            if (
-                before.cpu != op.cpu
-                and before.level == op.level
-                and before not in check.completed(op, posted[before] - 1)
-            ):
-                file.refuse_at(op, f"works on another cpu beside {before}; rounds have one (level {op.level})")
 
-
-class _Added:
-    """What rounds make operations wait for that they do not require, given their rounds and those of their posts."""
-
-    def __init__(self, placed: Placed, posted: Placed) -> None:
+    def __init__(self, file: RankOperations, placed: Placed, posted: Placed) -> None:
         self._placed, self._posted = placed, posted
         # What happens in turn without being required.
-        self.implied: dict[Operation, list[Operation]] = {}
+        self._implied: dict[Operation, list[Operation]] = {}
         self._events: dict[int, tuple[list[Operation], list[int], list[int]]] = {}
         self._works: dict[tuple[int, int], list[Operation]] = defaultdict(list)
         self._known: dict[tuple[object, ...], tuple[list[Operation], list[Operation]]] = {}
+        for rank, ops in file.ranks.items():
+            events = sorted((op for op in ops if op.is_message or op.size), key=placed.__getitem__)
+            sending = sorted({placed[op] for op in events if op.kind == "send"})
+            self._events[rank] = events, [placed[op] for op in events], sending
+            for op in ops:
+                if op.kind == "calc" and op.size:
+                    self._works[rank, op.level].append(op)
 
-    def add_rank(self, ops: list[Operation]) -> None:
-        """Take note of the operations of a rank."""
-        events = sorted((op for op in ops if op.is_message or op.size), key=self._placed.__getitem__)
-        rounds = [self._placed[op] for op in events]
-        self._events[ops[0].rank if ops else -1] = (
-            events,
-            rounds,
-            sorted({self._placed[op] for op in events if op.kind == "send"}),
-        )
-        for op in ops:
-            if op.kind == "calc" and op.size:
-                self._works[op.rank, op.level].append(op)
-
-    def added(self, op: Operation) -> list[Operation]:
-        """Return what rounds add to the dependencies of an operation."""
-        key = op.rank, op.kind, op.level, self._placed[op], *map(id, op.requires), 0, *map(id, op.starts_after)
-        if key not in self._known:
-            self._known[key] = self._compare(op)
-        added, turns = self._known[key]
-        if turns:
-            self.implied[op] = turns
-        return added
+    def check(self, file: RankOperations, sends: dict[Operation, Operation]) -> None:
+        """Raise InputError if executing operations in rounds would add dependencies."""
+        received = {send: recv for recv, send in sends.items()}
+        last: dict[tuple[int, int], Operation] = {}
+        for op in sorted(self._placed, key=self._placed.__getitem__):
+            key = (
+                op.rank,
+                op.kind,
+                op.level,
+                op.cpu,
+                self._placed[op],
+                *map(id, op.requires),
+                0,
+                *map(id, op.starts_after),
+            )
+            if key not in self._known:
+                self._known[key] = self._compare(op)
+            added, turns = self._known[key]
+            if added:
+                why = "which rounds would make it wait for; --loose accepts that, as an upper bound"
+                file.refuse_at(op, f"does not wait for {min(added, key=lambda one: one.line)}, {why}")
+            if op.kind == "send":
+                self._implied[op] = turns
+                before = last.setdefault((op.rank, op.peer), op)
+                if self._placed[before] < self._placed[op]:
+                    self._implied[received[op]] = [received[before]]
+                    last[op.rank, op.peer] = op
 
     def _compare(self, op: Operation) -> tuple[list[Operation], list[Operation]]:
-        placed, (events, rounds, sending) = self._placed, self._events[op.rank]
-        if op.kind == "recv":
-            works = self._works[op.rank, op.level]
-            done = self.completed(op, min((self._posted[one] for one in works), default=0) - 1) if works else set()
-            return [one for one in works if one not in done], []
+        """Return what rounds add to the dependencies of an operation, and the sends of its rank before it."""
+        placed, works, (events, rounds, sending) = self._placed, self._works[op.rank, op.level], self._events[op.rank]
         if op.kind == "calc" and not op.size:
             return [], []
+        if op.kind == "recv":
+            done = self._completed(op, min((self._posted[one] for one in works), default=0) - 1) if works else set()
+            return [one for one in works if one not in done], []
         at = bisect_left(sending, placed[op])
         # All before the last round with sends has been compared with these.
         before, since = [-1, -1, *sending][at : at + 2]
@@ -330,21 +312,22 @@ class _Added:
         wanted = [one for one in near if one.is_message and placed[one] < placed[op]]
         if op.kind == "send":
             wanted += [one for one in near if not one.is_message and placed[one] > since]
-        done = self.completed(op, before)
+        else:
+            wanted += [one for one in works[: works.index(op)] if one.cpu != op.cpu]
+        done = self._completed(op, before)
         missing = [one for one in wanted if one not in done]
-        turns = [
-            one for one in missing if op.kind == one.kind == "send" and done.issuperset(one.requires + one.starts_after)
-        ]
+        turns = [one for one in missing if one.kind == "send" and done.issuperset(one.requires + one.starts_after)]
+        turns = turns if op.kind == "send" else []
         return [one for one in missing if one not in turns], turns
 
-    def completed(self, op: Operation, since: int) -> set[Operation]:
+    def _completed(self, op: Operation, since: int) -> set[Operation]:
         """Return what has to be completed before an operation, but not all that is posted up to round `since`."""
         found: set[Operation] = set()
         # An operation, and what is known of it: that it has started, that it is completed, that its message is there.
         seen, left = {(op, _STARTED)}, [(op, _STARTED)]
         while left:
             one, is_known = left.pop()
-            turns = [] if is_known == _STARTED else self.implied.get(one, [])
+            turns = [] if is_known == _STARTED else self._implied.get(one, [])
             behind = [(before, _ARRIVED if one.kind == "recv" else _COMPLETED) for before in turns]
             if is_known != _ARRIVED:
                 behind += [(before, _COMPLETED) for before in one.requires]

@@ -12,17 +12,7 @@ from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats, Ranks, unique_places
 from simnet.network.compute_stream import Computed, Streams
-from simnet.network.event_loop.codes import (
-    BACKGROUND,
-    BLOCKED,
-    FAIL,
-    FAILED,
-    FLOWING,
-    ON_ITS_WAY,
-    QUEUED,
-    TRANSFER,
-    VANISHED,
-)
+from simnet.network.event_loop import codes
 from simnet.network.link_tables import LinkTables
 from simnet.network.links import Links
 from simnet.network.program import Program
@@ -147,7 +137,8 @@ class Engine(LinkTables):
         first, candidates = (int(one[0]) for one in self.routes_between(np.array([src]), np.array([dst])))
         if not s.n_free:
             self.grow()
-        f = self.loop.create_message(s, TRANSFER, first, candidates, pick, float(self._stack.framed(nbytes)), delay)
+        wire = float(self._stack.framed(nbytes))
+        f = self.loop.create_message(s, codes.TRANSFER, first, candidates, pick, wire, delay)
         s.flows[f].message = token
         self.loop.inject(s, f)
 
@@ -216,7 +207,7 @@ class Engine(LinkTables):
         runs.write(e, 1, n_ranks=P, n_rounds=n_rounds, running=P, ranks=g, rounds=i, fails=fails, **places)
         # Inserted first, so that a failure precedes all other events of the same instant.
         for rank, time in sorted(program.failures.items()):
-            self.loop.push_event(self.state, max(time - self.origin, self.state.now), FAIL, g + rank)
+            self.loop.push_event(self.state, max(time - self.origin, self.state.now), codes.FAIL, g + rank)
         self.loop.start_run(self.state, e)
         handle = Handle(e, g, P, slots, n_messages, taken)
         self._handles.append(handle)
@@ -329,7 +320,7 @@ class Engine(LinkTables):
         """Return when the surviving ranks of a stalled run finish their slices and kernels [s]; at least `now`."""
         s = self.state
         ranks = [s.ranks[g] for g in range(handle.ranks, handle.ranks + handle.n_ranks)]
-        beside = [int(one.stream) for one in ranks if one.stream >= 0 and one.state != FAILED]
+        beside = [int(one.stream) for one in ranks if one.stream >= 0 and one.state != codes.FAILED]
         return max([now, *(float(self.loop.stream_done_at(s, x)) for x in beside)])
 
     def release(self, handle: Handle) -> None:
@@ -396,19 +387,18 @@ class Engine(LinkTables):
 
     def under_way(self) -> list[int]:
         """Return the flows of all messages in flight, without background traffic."""
-        return [
-            f for f in self.in_state(ON_ITS_WAY, BLOCKED, FLOWING, QUEUED) if self.state.flows[f].owner != BACKGROUND
-        ]
+        found = self.in_state(codes.ON_ITS_WAY, codes.BLOCKED, codes.FLOWING, codes.QUEUED)
+        return [f for f in found if self.state.flows[f].owner != codes.BACKGROUND]
 
     def is_blocked(self, f: int) -> bool:
         """Return whether a message waits in an egress queue or has rate 0."""
         flow = self.state.flows[f]
-        return bool(flow.state == QUEUED or (flow.state == FLOWING and flow.place < 0))
+        return bool(flow.state == codes.QUEUED or (flow.state == codes.FLOWING and flow.place < 0))
 
     def owner(self, f: int) -> tuple[int, int]:
         """Return the run of a message and 0, or for a transfer `records.TRANSFER` and its token."""
         flow = self.state.flows[f]
-        return int(flow.owner), int(flow.message) if flow.owner == TRANSFER else 0
+        return int(flow.owner), int(flow.message) if flow.owner == codes.TRANSFER else 0
 
     def place(self, f: int) -> tuple[int, int]:
         """Return the round index of a message of a run, and its position in the round."""
@@ -419,13 +409,13 @@ class Engine(LinkTables):
         """Remove all messages in flight, and empty all egress and receive queues."""
         s = self.state
         for f in self.under_way():
-            if s.flows[f].state == FLOWING:
+            if s.flows[f].state == codes.FLOWING:
                 self.loop.stop_message(s, f)
             if s.adaptive:
                 self.loop.count_assigned(s, s.flows[f].route, -1)
             self.loop.free_flow(s, f)
         # Vanished messages are in queues only.
-        for f in self.in_state(VANISHED):
+        for f in self.in_state(codes.VANISHED):
             self.loop.free_flow(s, f)
         self.links.write(0, self.n_links, port_first=-1, n_coming=0, first_passing=-1)
         s.n_moving = s.n_queued = 0

@@ -11,18 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Ranks, unique_places
-from simnet.network.event_loop.codes import (
-    BACKGROUND,
-    BLOCKED,
-    DEQUEUE,
-    DRAINED,
-    FLOWING,
-    LEFT,
-    NOTHING,
-    ON_ITS_WAY,
-    QUEUED,
-    VANISHED,
-)
+from simnet.network.event_loop import codes
 from simnet.network.links import Links, TimelineCache, Timelines, moments_around
 from simnet.network.tables import Store
 from simnet.topologies.routes import route_table
@@ -226,23 +215,18 @@ class LinkTables(Store):
             if self.route_of(r) != list(around):
                 wanted[r] = around
         sending = self._stop_sending(wanted)
-        under_way = [
-            f
-            for f in self.in_state(ON_ITS_WAY, BLOCKED, FLOWING, VANISHED, QUEUED, DRAINED)
-            if s.flows[f].route in wanted
-        ]
+        gone = codes.VANISHED, codes.DRAINED
+        alive = codes.ON_ITS_WAY, codes.BLOCKED, codes.FLOWING, codes.QUEUED
+        under_way = [f for f in self.in_state(*alive, *gone) if s.flows[f].route in wanted]
         moved = [f for f in under_way if not self._passes(f)]
-        loads = [
-            f
-            for f in under_way
-            if s.adaptive and s.flows[f].owner != BACKGROUND and s.flows[f].state not in (VANISHED, DRAINED)
-        ]
+        loads = [f for f in under_way if s.flows[f].owner != codes.BACKGROUND and s.flows[f].state not in gone]
+        loads = loads if s.adaptive else []
         for f in loads:
             self.loop.count_assigned(s, s.flows[f].route, -1)
         for f in moved:
             flow = s.flows[f]
-            if flow.state == FLOWING:
-                self.loop.set_rate(s, f, 0.0, NOTHING, s.now)
+            if flow.state == codes.FLOWING:
+                self.loop.set_rate(s, f, 0.0, codes.NOTHING, s.now)
                 self.loop.detach_flow(s, f)
             self._scale(f, self._payload(flow.route))
         for r, around in wanted.items():
@@ -253,14 +237,14 @@ class LinkTables(Store):
         for f in moved:
             flow = s.flows[f]
             self._scale(f, 1 / self._payload(flow.route))
-            if flow.owner != BACKGROUND:
+            if flow.owner != codes.BACKGROUND:
                 latency = self.loop.latency_of(s, flow.route, s.now)
                 flow.limit = self.loop.limit_of(s, flow.route, latency)
                 if flow.passed:
                     flow.limit = min(flow.limit, flow.whole / flow.lasts)
                 if s.weighted:
                     flow.weight = self.loop.weight_of(s, latency)
-            if flow.state == FLOWING:
+            if flow.state == codes.FLOWING:
                 self.loop.start_flow(s, f, s.now)
         self._send_anew(sending)
         self._queue_anew()
@@ -269,7 +253,7 @@ class LinkTables(Store):
         """Stop ranks that are sending over one of the routes; return rank, own link and unsent messages of each."""
         s = self.state
         found = []
-        for first in [int(one.row) for one in s.event_queue[: s.n_events] if one.kind == LEFT]:
+        for first in [int(one.row) for one in s.event_queue[: s.n_events] if one.kind == codes.LEFT]:
             messages = [first]
             while (f := int(s.flows[messages[-1]].next)) >= 0:
                 messages.append(f)
@@ -289,7 +273,7 @@ class LinkTables(Store):
                 stopped.append((g, own, behind))
                 continue
             self.loop.count_sent(s, first)
-            if self.loop.remove_event(s, LEFT, first) < math.inf:
+            if self.loop.remove_event(s, codes.LEFT, first) < math.inf:
                 s.ranks[g].leaving -= 1
             s.ranks[g].missing -= 1
             stopped.append((g, own, messages))
@@ -341,7 +325,7 @@ class LinkTables(Store):
                 own = int(s.routes[s.flows[f].route].own)
                 port = s.links[own]
                 if port.port_first < 0 and port.port_rest <= 0 and port.port_free < math.inf:
-                    self.loop.push_event(s, max(s.now, port.port_free), DEQUEUE, own)
+                    self.loop.push_event(s, max(s.now, port.port_free), codes.DEQUEUE, own)
                 s.n_queued -= 1
                 self.loop.join_egress_queue(s, f, own)
 
@@ -352,7 +336,7 @@ class LinkTables(Store):
         while f >= 0:
             waiting.append(f)
             f = int(s.flows[f].next)
-        gone = [f for f in waiting if s.flows[f].state == QUEUED and s.routes[s.flows[f].route].own != link]
+        gone = [f for f in waiting if s.flows[f].state == codes.QUEUED and s.routes[s.flows[f].route].own != link]
         kept = [f for f in waiting if f not in gone]
         for f, behind in itertools.pairwise([*kept, -1]):
             s.flows[f].next = behind

@@ -296,12 +296,10 @@ class Links:
         self._loss = loss
         self.segment = 1.0 if loss is None else float(loss.transport.segment)
         # Logarithms of what each link lets through: they add up along a route, and keep small losses to full precision.
-        self._kept = [0.0] * len(self.routes.links)
-        self._limits: dict[float, Limits] = {}
-        for link, p in {} if loss is None else loss.probability.items():
-            self._kept[self._index(link, "loss")] = float(np.log1p(-p))
         # The entry at the end is that of -1, which tables of routes have after the last link.
-        self._kept_of = np.array([*self._kept, 0.0])
+        self._kept = np.zeros(len(self.routes.links) + 1)
+        for link, p in {} if loss is None else loss.probability.items():
+            self._kept[self._index(link, "loss")] = np.log1p(-p)
 
     def _incast_derating(self, graph: nx.DiGraph[Any], incast: Incast | MeasuredIncast) -> IncastDerating:
         if not isinstance(incast, Incast | MeasuredIncast):
@@ -398,20 +396,14 @@ class Links:
     @property
     def lossless(self) -> bool:
         """Whether no link loses packets."""
-        return not any(self._kept)
+        return not self._kept.any()
 
     def limits(self, route: Sequence[int]) -> Limits:
         """Return the effect of packet loss on one route, given its links; a = b = 0 and share = 1 without loss."""
         if self._loss is None:
             return _NO_LOSS
-        kept = 0.0
-        for link in route:
-            kept += self._kept[link]
-        found = self._limits.get(kept)
-        if found is None:
-            limits = self._loss.transport.limits(_loss_probability([kept]))
-            found = self._limits[kept] = Limits(*(float(column[0]) for column in limits))
-        return found
+        limits = self.limits_of(np.array(route, dtype=np.int64).reshape(1, -1))
+        return Limits(*(float(column[0]) for column in limits))
 
     def limits_of(self, routes: NDArray[np.int64]) -> Limits:
         """Return the effect of packet loss on each route, given a table of links of shape (m, L), padded with -1."""
@@ -419,7 +411,7 @@ class Links:
         if self._loss is None:
             return Limits(kept, kept, np.ones(len(routes)))
         for column in routes.T:
-            kept += self._kept_of[column]
+            kept += self._kept[column]
         return self._loss.transport.limits(_loss_probability(kept))
 
     @cached_property

@@ -16,7 +16,7 @@ import simpy
 
 from simnet.base.errors import SimnetError, StalledError
 from simnet.network.engine_selection import EngineSelector
-from simnet.network.event_loop.codes import ARRIVED, DONE, EXTEND, GROW, OUTAGE, STUCK, TRANSFER, WAITING
+from simnet.network.event_loop import codes
 from simnet.network.program import Program
 from simnet.network.timing import TimedRun
 
@@ -124,18 +124,18 @@ class Clock:
                 self._tell()
                 continue
             came_to = engine.loop.advance(s, time, float(self.env.peek()) - self._zero)
-            if came_to == WAITING:
+            if came_to == codes.WAITING:
                 break
-            if came_to == STUCK:
+            if came_to == codes.STUCK:
                 if s.now > time:
                     self._wake_at(s.now)
                     return
                 self._give_up()
-            elif came_to == GROW:
+            elif came_to == codes.GROW:
                 engine.grow()
-            elif came_to == EXTEND:
+            elif came_to == codes.EXTEND:
                 engine.look_ahead(engine.loop.next_event_time(s))
-            elif came_to == OUTAGE:
+            elif came_to == codes.OUTAGE:
                 engine.reroute()
         self._arm()
 
@@ -144,11 +144,11 @@ class Clock:
         engine = self._engine
         now = engine.state.now
         for kind, item in engine.notices():
-            if kind == ARRIVED:
+            if kind == codes.ARRIVED:
                 engine.arrived()
                 transfer = self._transfers.pop(item)
                 self._settle(transfer.done, engine.origin + now, transfer.sent, now)
-            elif kind == DONE:
+            elif kind == codes.DONE:
                 run = self._runs.pop(item)
                 timing = run.leave(engine)
                 self._settle(run.done, timing, float(timing.entered.min()), now)
@@ -184,7 +184,7 @@ class Clock:
         for f in messages:
             why = self._what_is_down(blocked.get(f, ()), engine.moment(now))
             owner, token = engine.owner(f)
-            if owner == TRANSFER:
+            if owner == codes.TRANSFER:
                 one = self._transfers.pop(token)
                 engine.arrived()
                 waits = f"host {one.dst} waits for a message from host {one.src}: {why}"

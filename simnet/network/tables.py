@@ -154,7 +154,7 @@ class Store:
     ----------
     state : State
     loop : module
-        `simnet.network.event_loop`, or its compiled version.
+        The functions of `simnet.network.event_loop`, interpreted or compiled.
     n_links : int
         Number of links, the first rows of `links`.
     tables : dict of str to Table
@@ -163,7 +163,7 @@ class Store:
 
     def __init__(self, compiled: bool, n_links: int, hops: int = 0) -> None:
         loops = compiled_loop() if compiled else None
-        self.loop: Any = event_loop if loops is None else loops
+        self.loop: Any = event_loop.interpreted if loops is None else loops
         self.state = empty_state(loops is not None)
         self.n_links = n_links
         self.tables = {

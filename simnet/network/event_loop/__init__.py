@@ -9,8 +9,11 @@ link, l a link, r a route, b background traffic, e a run (a schedule in flight),
 messages. `simnet.network.engine` fills the tables.
 """
 
+from types import ModuleType
+
 from simnet.network.event_loop import (
     accounting,
+    codes,
     egress_queue,
     event_queue,
     loop,
@@ -23,41 +26,14 @@ from simnet.network.event_loop import (
     streams,
     timelines,
 )
-from simnet.network.event_loop.egress_queue import (
-    count_sent,
-    inject,
-    join_egress_queue,
-    schedule_departure,
-    transmission_end,
-    transmit_at,
-)
-from simnet.network.event_loop.event_queue import next_event_time, push_event, remove_event
-from simnet.network.event_loop.loop import advance, change_links
-from simnet.network.event_loop.messages import count_assigned, create_message, limit_of, weight_of
-from simnet.network.event_loop.ranks import forget_run, start_run, stop_message
-from simnet.network.event_loop.sharing import (
-    detach_flow,
-    free_all,
-    free_flow,
-    mark_dirty,
-    set_rate,
-    settle_rates,
-    start_flow,
-    take_flow,
-)  # fmt: skip
-from simnet.network.event_loop.streams import stream_done_at
-from simnet.network.event_loop.timelines import latency_of, update_links
 
-__all__ = [
-    "MODULES", "advance", "change_links", "count_assigned", "count_sent", "create_message", "detach_flow",
-    "forget_run", "free_all", "free_flow", "inject", "join_egress_queue", "latency_of", "limit_of",
-    "mark_dirty", "next_event_time", "push_event", "remove_event", "schedule_departure", "set_rate",
-    "settle_rates", "start_flow", "start_run", "stop_message", "stream_done_at", "take_flow",
-    "transmission_end", "transmit_at", "update_links", "weight_of",
-]  # fmt: skip
-
-# Modules that are compiled together.
 MODULES = (
-    records, event_queue, receive_queue, timelines, sharing, messages, egress_queue, streams, accounting, protocols,
-    ranks, loop,
+    codes, records, event_queue, receive_queue, timelines, sharing, messages, egress_queue, streams, accounting,
+    protocols, ranks, loop,
 )  # fmt: skip
+"""Modules that are compiled together."""
+
+interpreted = ModuleType(__name__)
+"""All functions of the event loop, as Python runs them."""
+for _module in MODULES:
+    interpreted.__dict__.update(vars(_module))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from simnet.network.event_loop.codes import COMPUTING, FAILED, OUTSIDE
+from simnet.network.event_loop import codes
 from simnet.network.event_loop.records import State
 from simnet.network.event_loop.streams import advance_stream
 
@@ -13,13 +13,13 @@ def account_time(s: State, g: int) -> None:
     """Add the time since rank g's last event to its communicate, compute or wait total, by its state."""
     rank = s.ranks[g]
     elapsed = s.now - rank.since
-    if elapsed <= 0 or rank.state in (OUTSIDE, FAILED):
+    if elapsed <= 0 or rank.state in (codes.OUTSIDE, codes.FAILED):
         return
     if rank.stream >= 0:
         account_beside(s, g)
         return
     rank.since = s.now
-    if rank.state == COMPUTING:
+    if rank.state == codes.COMPUTING:
         rank.compute += elapsed
     elif rank.in_flight:
         rank.communicate += elapsed
@@ -37,7 +37,7 @@ def account_beside(s: State, g: int) -> None:
     rank.since = s.now
     if elapsed <= 0:
         return
-    busy = elapsed if rank.state == COMPUTING else min(busy, elapsed)
+    busy = elapsed if rank.state == codes.COMPUTING else min(busy, elapsed)
     rank.compute += busy
     if rank.in_flight:
         rank.communicate += elapsed - busy

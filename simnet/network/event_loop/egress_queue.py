@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from simnet.network.event_loop.codes import DEQUEUE, DRAINED, LEFT, QUEUED, VANISHED
+from simnet.network.event_loop import codes
 from simnet.network.event_loop.event_queue import push_event
 from simnet.network.event_loop.messages import depart_message
 from simnet.network.event_loop.records import State
@@ -73,7 +73,7 @@ def schedule_departure(s: State, f: int, end: float) -> None:
     time = end if end <= link.until else max(flow.counted, link.until)
     if time < math.inf:
         s.ranks[s.messages[flow.message].src].leaving += 1
-    push_event(s, time, LEFT, f)
+    push_event(s, time, codes.LEFT, f)
 
 
 def count_sent(s: State, f: int) -> None:
@@ -110,7 +110,7 @@ def finish_departure(s: State, f: int) -> int:
     flow = s.flows[f]
     behind = flow.next
     flow.unsent = 0.0
-    if flow.state == DRAINED:
+    if flow.state == codes.DRAINED:
         free_flow(s, f)
     return behind
 
@@ -139,7 +139,7 @@ def inject(s: State, f: int) -> None:
             depart_message(s, f, begin)
             return
         if begin < math.inf:
-            push_event(s, begin, DEQUEUE, l)
+            push_event(s, begin, codes.DEQUEUE, l)
     flow.since = s.now + s.send_overhead
     join_egress_queue(s, f, l)
 
@@ -147,7 +147,7 @@ def inject(s: State, f: int) -> None:
 def join_egress_queue(s: State, f: int, l: int) -> None:
     """Append message f to the egress queue of link l."""
     flow, link = s.flows[f], s.links[l]
-    flow.state, flow.next = QUEUED, -1
+    flow.state, flow.next = codes.QUEUED, -1
     if link.port_first < 0:
         link.port_first = f
     else:
@@ -163,7 +163,7 @@ def dequeue(s: State, l: int) -> None:
         # Scheduled for a message that was rerouted since.
         return
     if link.port_rest <= 0:
-        while link.port_first >= 0 and s.flows[link.port_first].state == VANISHED:
+        while link.port_first >= 0 and s.flows[link.port_first].state == codes.VANISHED:
             f = link.port_first
             link.port_first = s.flows[f].next
             s.n_queued -= 1
@@ -172,7 +172,7 @@ def dequeue(s: State, l: int) -> None:
         if f < 0:
             return
         if s.flows[f].since > s.now:
-            push_event(s, s.flows[f].since, DEQUEUE, l)
+            push_event(s, s.flows[f].since, codes.DEQUEUE, l)
             return
         link.port_first = s.flows[f].next
         s.n_queued -= 1
@@ -186,8 +186,8 @@ def dequeue(s: State, l: int) -> None:
     if end <= link.until:
         link.port_free, link.port_rest = end, 0.0
         if link.port_first >= 0 and end < math.inf:
-            push_event(s, end, DEQUEUE, l)
+            push_event(s, end, codes.DEQUEUE, l)
         return
     link.port_rest -= (link.until - s.now) * link.capacity
     link.port_free = link.until
-    push_event(s, link.until, DEQUEUE, l)
+    push_event(s, link.until, codes.DEQUEUE, l)

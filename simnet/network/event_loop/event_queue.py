@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from simnet.network.event_loop.codes import CHANGE, FAIL, LEFT, TOGGLE
+from simnet.network.event_loop import codes
 from simnet.network.event_loop.records import Event, State
 
 # Links come first at an instant, then failures: their order is by so much smaller.
@@ -17,11 +17,11 @@ def push_event(s: State, time: float, kind: int, row: int) -> None:
     s.n_events += 1
     s.n_pushed += 1
     order = s.n_pushed
-    if kind in (CHANGE, TOGGLE) or (kind == LEFT and time == math.inf):
+    if kind in (codes.CHANGE, codes.TOGGLE) or (kind == codes.LEFT and time == math.inf):
         s.n_quiet += 1
-    if kind == CHANGE:
+    if kind == codes.CHANGE:
         order -= 2 * _FIRST
-    elif kind == FAIL:
+    elif kind == codes.FAIL:
         order -= _FIRST
     while place > 0:
         above = event_queue[(place - 1) >> 2]
@@ -45,7 +45,7 @@ def remove_event(s: State, kind: int, row: int) -> float:
     while event_queue[place].kind != kind or event_queue[place].row != row:
         place += 1
     time = event_queue[place].time
-    if kind in (CHANGE, TOGGLE) or (kind == LEFT and time == math.inf):
+    if kind in (codes.CHANGE, codes.TOGGLE) or (kind == codes.LEFT and time == math.inf):
         s.n_quiet -= 1
     s.n_events -= 1
     last = event_queue[s.n_events]

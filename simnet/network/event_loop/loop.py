@@ -2,21 +2,7 @@
 
 from __future__ import annotations
 
-from simnet.network.event_loop.codes import (
-    CHANGE,
-    DELIVER,
-    DEQUEUE,
-    EXTEND,
-    GROW,
-    INJECT,
-    JOIN,
-    LEFT,
-    NOTICES,
-    OUTAGE,
-    STUCK,
-    TOGGLE,
-    WAITING,
-)
+from simnet.network.event_loop import codes
 from simnet.network.event_loop.egress_queue import dequeue, inject
 from simnet.network.event_loop.event_queue import next_event_time, pop_event
 from simnet.network.event_loop.messages import start_message, stop_all_background, toggle_background
@@ -44,7 +30,7 @@ def change_link(s: State, l: int) -> bool:
 def change_links(s: State) -> bool:
     """Process all capacity changes that are due; return whether a watched link failed or recovered."""
     outage = False
-    while s.n_events and s.event_queue[0].kind == CHANGE and s.event_queue[0].time <= s.now:
+    while s.n_events and s.event_queue[0].kind == codes.CHANGE and s.event_queue[0].time <= s.now:
         l = s.event_queue[0].row
         pop_event(s)
         s.n_quiet -= 1
@@ -63,27 +49,27 @@ def advance(s: State, now: float, until: float) -> int:
     """
     while True:
         if s.n_early < 4 or s.n_free < s.most_sends:
-            return GROW
+            return codes.GROW
         due = next_event_time(s)
         if due <= s.now:
             if s.n_events and s.event_queue[0].time <= s.now:
                 kind, row = s.event_queue[0].kind, s.event_queue[0].row
-                if kind == CHANGE:
+                if kind == codes.CHANGE:
                     if change_links(s):
-                        return OUTAGE
+                        return codes.OUTAGE
                     continue
                 pop_event(s)
-                if kind == JOIN:
+                if kind == codes.JOIN:
                     start_message(s, row)
-                elif kind == DELIVER:
+                elif kind == codes.DELIVER:
                     deliver_message(s, row)
-                elif kind == LEFT:
+                elif kind == codes.LEFT:
                     own_link_event(s, row)
-                elif kind == INJECT:
+                elif kind == codes.INJECT:
                     inject(s, row)
-                elif kind == DEQUEUE:
+                elif kind == codes.DEQUEUE:
                     dequeue(s, row)
-                elif kind == TOGGLE:
+                elif kind == codes.TOGGLE:
                     s.n_quiet -= 1
                     if s.background_on:
                         toggle_background(s, row)
@@ -98,11 +84,11 @@ def advance(s: State, now: float, until: float) -> int:
             settle_rates(s, s.now)
             continue
         if s.n_notices:
-            return NOTICES
+            return codes.NOTICES
         if (s.n_moving or s.n_queued) and not s.n_ends and s.n_events == s.n_quiet and s.now >= s.hope:
-            return STUCK
+            return codes.STUCK
         if not (due <= now or due < until):
-            return WAITING
+            return codes.WAITING
         if due + s.send_overhead >= s.horizon:
-            return EXTEND
+            return codes.EXTEND
         s.now = due

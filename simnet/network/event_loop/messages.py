@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from simnet.network.event_loop.codes import ASKS, BACKGROUND, BLOCKED, DATA, DELIVER, JOIN, ON_ITS_WAY, TOGGLE
+from simnet.network.event_loop import codes
 from simnet.network.event_loop.event_queue import push_event
 from simnet.network.event_loop.receive_queue import join_receive_queue, update_backlog
 from simnet.network.event_loop.records import State
@@ -35,8 +35,8 @@ def create_message(s: State, owner: int, first: int, candidates: int, pick: int,
     flow = s.flows[f]
     if s.routes[r].loss >= 0:
         nbytes = nbytes / s.losses[s.routes[r].loss].payload
-    flow.state, flow.owner, flow.route = ON_ITS_WAY, owner, r
-    flow.what, flow.behind, flow.waits, flow.holds, flow.passed = DATA, -1, False, False, 0
+    flow.state, flow.owner, flow.route = codes.ON_ITS_WAY, owner, r
+    flow.what, flow.behind, flow.waits, flow.holds, flow.passed = codes.DATA, -1, False, False, 0
     flow.remaining, flow.residue, flow.delay, flow.lasts = nbytes, _RESIDUE * nbytes, delay, math.inf
     flow.port, flow.comes = -1, False
     return f
@@ -54,9 +54,9 @@ def depart_message(s: State, f: int, leaves: float) -> None:
     if s.frame > 0:
         arrives += forwarding_delay(s, f, leaves)
     if flow.remaining > 0 and route.end > route.begin:
-        push_event(s, arrives, JOIN, f)
+        push_event(s, arrives, codes.JOIN, f)
     else:
-        push_event(s, arrives + s.receive_overhead, DELIVER, f)
+        push_event(s, arrives + s.receive_overhead, codes.DELIVER, f)
 
 
 def forwarding_delay(s: State, f: int, t: float) -> float:
@@ -122,7 +122,7 @@ def release_next(s: State, f: int, connection: int) -> None:
     behind = s.flows[f].behind
     if behind >= 0:
         s.flows[f].behind, s.flows[behind].waits = -1, False
-        if s.flows[behind].state == BLOCKED:
+        if s.flows[behind].state == codes.BLOCKED:
             start_message(s, behind)
 
 
@@ -130,13 +130,13 @@ def start_message(s: State, f: int) -> None:
     """Start the flow of a message after its latency, or block it behind the previous message of its connection."""
     flow = s.flows[f]
     if flow.waits:
-        flow.state = BLOCKED
+        flow.state = codes.BLOCKED
         return
     flow.joined, flow.whole = s.now, flow.remaining
-    if flow.what != DATA:
+    if flow.what != codes.DATA:
         wait = control_delay(s, f)
         if wait < math.inf:
-            push_event(s, order_control(s, f, s.now + wait) + s.receive_overhead, DELIVER, f)
+            push_event(s, order_control(s, f, s.now + wait) + s.receive_overhead, codes.DELIVER, f)
             return
     # Background traffic takes part only while messages flow. Whether it is on is a function of time
     # alone, so nothing is lost by leaving it out in between.
@@ -144,7 +144,7 @@ def start_message(s: State, f: int) -> None:
         s.background_on = True
         for b in range(s.n_background):
             toggle_background(s, b)
-    if s.in_order and flow.what == DATA:
+    if s.in_order and flow.what == codes.DATA:
         update_link(s, s.route_links[s.routes[flow.route].end - 1], s.now)
         join_receive_queue(s, f)
     s.n_moving += 1
@@ -173,7 +173,7 @@ def control_delay(s: State, f: int) -> float:
         u = link.first_membership
         while u >= 0:
             other = s.flows[s.memberships[u].flow]
-            if other.owner != BACKGROUND:
+            if other.owner != codes.BACKGROUND:
                 left = other.remaining - other.rate * (s.now - other.since)
                 wait += max(0.0, arrived_bytes(s, s.memberships[u].flow) - (other.whole - left)) / link.capacity
             u = s.memberships[u].behind
@@ -191,7 +191,7 @@ def arrived_bytes(s: State, f: int) -> float:
 def order_control(s: State, f: int, time: float) -> float:
     """Return when a control message arrives [s], not before earlier messages of its kind on the connection."""
     connection = s.connections[s.messages[s.flows[f].message].connection]
-    if s.flows[f].what == ASKS:
+    if s.flows[f].what == codes.ASKS:
         connection.asked = max(connection.asked, time)
         return connection.asked
     connection.told = max(connection.told, time)
@@ -205,13 +205,14 @@ def toggle_background(s: State, b: int) -> None:
         one.on = value_at(s, one.timeline, s.now)
         one.until = changes_at(s, one.timeline)
         if one.until < math.inf:
-            push_event(s, one.until, TOGGLE, b)
+            push_event(s, one.until, codes.TOGGLE, b)
     if one.on <= 0:
         stop_background(s, b)
     elif one.flow < 0:
         one.flow = take_flow(s)
         flow = s.flows[one.flow]
-        flow.owner, flow.route, flow.limit, flow.weight, flow.passed = BACKGROUND, one.route, one.limit, one.weight, 0
+        flow.owner, flow.route, flow.limit, flow.weight = codes.BACKGROUND, one.route, one.limit, one.weight
+        flow.passed = 0
         flow.remaining, flow.residue, flow.port = math.inf, 0.0, -1
         start_flow(s, one.flow, s.now)
 

@@ -8,26 +8,8 @@ from __future__ import annotations
 
 import math
 
+from simnet.network.event_loop import codes
 from simnet.network.event_loop.accounting import account_time
-from simnet.network.event_loop.codes import (
-    ACKNOWLEDGED,
-    ANSWERS,
-    ASKING,
-    ASKS,
-    DATA,
-    EARLY_CONTROL,
-    FAILED,
-    HAS_ARRIVED,
-    IN_ROUND,
-    INJECT,
-    IS_READY,
-    LEFT_HOST,
-    READY,
-    REQUEST,
-    SENDING,
-    SPEAKING,
-    TAKING_IN,
-)
 from simnet.network.event_loop.egress_queue import inject, send_shared
 from simnet.network.event_loop.event_queue import push_event
 from simnet.network.event_loop.messages import create_message, depart_message, keep_in_order
@@ -40,10 +22,10 @@ def post_round(s: State, g: int, task: TaskRecord) -> None:
     rank = s.ranks[g]
     i = rank.round_index
     sends_first = s.rounds[s.runs[rank.run].rounds + i].sends_first
-    if s.send_completion == READY and not sends_first:
+    if s.send_completion == codes.READY and not sends_first:
         send_ready(s, g, task)
     for m in range(task.messages, task.messages + task.sends):
-        if s.ranks[s.messages[m].dst].state == FAILED:
+        if s.ranks[s.messages[m].dst].state == codes.FAILED:
             rank.missing += 1
             rank.unsent += 1
         elif not needs_control(s, m):
@@ -51,24 +33,24 @@ def post_round(s: State, g: int, task: TaskRecord) -> None:
         else:
             rank.missing += 1
             rank.unsent += 1
-            if s.send_completion == ACKNOWLEDGED:
+            if s.send_completion == codes.ACKNOWLEDGED:
                 send_message(s, g, m, i)
-            elif s.send_completion == REQUEST:
-                send_control(s, g, m, i, ASKS)
+            elif s.send_completion == codes.REQUEST:
+                send_control(s, g, m, i, codes.ASKS)
     # Early control messages: sends start in the order they were posted, others are answered in order of arrival.
-    if s.send_completion == READY:
+    if s.send_completion == codes.READY:
         for m in range(task.messages, task.messages + task.sends):
             f = take_control(s, g, i, m)
             if f >= 0:
                 handle_control(s, g, f)
-    if s.send_completion == READY and sends_first:
+    if s.send_completion == codes.READY and sends_first:
         send_ready(s, g, task)
     f = take_control(s, g, i, -1)
     while f >= 0:
         handle_control(s, g, f)
         f = take_control(s, g, i, -1)
     if rank.early_software > 0:
-        occupy_rank(s, g, rank.early_software, first_early_message(s, task, i), i, TAKING_IN)
+        occupy_rank(s, g, rank.early_software, first_early_message(s, task, i), i, codes.TAKING_IN)
         rank.early_software = 0.0
 
 
@@ -92,7 +74,7 @@ def send_ready(s: State, g: int, task: TaskRecord) -> None:
     for at in range(task.incoming, task.incoming + task.receives):
         m = s.incoming[at]
         if needs_control(s, m):
-            send_control(s, g, m, s.ranks[g].round_index, IS_READY)
+            send_control(s, g, m, s.ranks[g].round_index, codes.IS_READY)
 
 
 def take_control(s: State, g: int, i: int, m: int) -> int:
@@ -111,7 +93,7 @@ def take_control(s: State, g: int, i: int, m: int) -> int:
 
 def needs_control(s: State, m: int) -> bool:
     """Return whether the send of message m completes or starts only with a control message of the receiver."""
-    return s.send_completion >= ACKNOWLEDGED and s.messages[m].payload > s.eager_limit
+    return s.send_completion >= codes.ACKNOWLEDGED and s.messages[m].payload > s.eager_limit
 
 
 def occupy_rank(s: State, g: int, seconds: float, m: int, i: int, what: int) -> float:
@@ -133,7 +115,7 @@ def occupy_rank(s: State, g: int, seconds: float, m: int, i: int, what: int) -> 
 
 def software_before(s: State, m: int) -> float:
     """Return the sender's software time of message m [s]; 0 if a ready message triggers the send."""
-    if s.send_completion == READY and needs_control(s, m):
+    if s.send_completion == codes.READY and needs_control(s, m):
         return 0.0
     return s.before + s.before_byte * s.messages[m].payload
 
@@ -142,7 +124,7 @@ def software_after(s: State, m: int) -> float:
     """Return the receiver's software time of message m [s], with the sender's if a ready message triggers the send."""
     payload = s.messages[m].payload
     after = s.after + s.after_byte * payload
-    if s.send_completion == READY and needs_control(s, m):
+    if s.send_completion == codes.READY and needs_control(s, m):
         after += s.before + s.before_byte * payload
     return after
 
@@ -162,9 +144,9 @@ def send_message(s: State, g: int, m: int, i: int) -> None:
     pick = s.picks[run.picks + number] if run.picks >= 0 else 0
     f = create_message(s, rank.run, message.route, message.candidates, pick, message.n_bytes, delay)
     flow = s.flows[f]
-    flow.round_index, flow.message, flow.what = i, m, DATA
+    flow.round_index, flow.message, flow.what = i, m, codes.DATA
     keep_in_order(s, f, message.connection)
-    if s.send_completion == LEFT_HOST:
+    if s.send_completion == codes.LEFT_HOST:
         run.pending += 1
         depart_message(s, f, s.now + s.send_overhead)
         send_shared(s, g, f)
@@ -176,7 +158,7 @@ def send_message(s: State, g: int, m: int, i: int) -> None:
             flow.holds = True
             rank.missing += 1
             rank.unsent += 1
-    inject_at(s, f, occupy_rank(s, g, software_before(s, m), m, i, SENDING))
+    inject_at(s, f, occupy_rank(s, g, software_before(s, m), m, i, codes.SENDING))
 
 
 def send_control(s: State, g: int, m: int, i: int, what: int) -> None:
@@ -186,18 +168,18 @@ def send_control(s: State, g: int, m: int, i: int, what: int) -> None:
     f = create_message(s, rank.run, route, 1, 0, s.control_bytes, 0.0)
     flow = s.flows[f]
     flow.round_index, flow.message, flow.what = i, m, what
-    if what == HAS_ARRIVED:
+    if what == codes.HAS_ARRIVED:
         inject_at(s, f, s.now)
     else:
         seconds = s.before * s.rounds[s.runs[rank.run].rounds + i].control_factor
-        inject_at(s, f, occupy_rank(s, g, seconds, m, i, ASKING if what == ASKS else SPEAKING))
+        inject_at(s, f, occupy_rank(s, g, seconds, m, i, codes.ASKING if what == codes.ASKS else codes.SPEAKING))
 
 
 def inject_at(s: State, f: int, time: float) -> None:
     """Inject message f at `time` [s], when its rank has finished the software for it."""
     s.runs[s.flows[f].owner].pending += 1
     if time > s.now:
-        push_event(s, time, INJECT, f)
+        push_event(s, time, codes.INJECT, f)
     else:
         inject(s, f)
 
@@ -209,15 +191,15 @@ def receive_control(s: State, f: int) -> bool:
     """
     flow = s.flows[f]
     message = s.messages[flow.message]
-    g = message.dst if flow.what == ASKS else message.src
+    g = message.dst if flow.what == codes.ASKS else message.src
     rank = s.ranks[g]
-    if rank.state == FAILED:
+    if rank.state == codes.FAILED:
         free_flow(s, f)
         return False
     if has_entered(s, g, flow.round_index):
         handle_control(s, g, f)
         return True
-    flow.state, flow.next = EARLY_CONTROL, -1
+    flow.state, flow.next = codes.EARLY_CONTROL, -1
     last = rank.controls
     if last < 0:
         rank.controls = f
@@ -231,7 +213,7 @@ def receive_control(s: State, f: int) -> bool:
 def has_entered(s: State, g: int, i: int) -> bool:
     """Return whether a rank has entered round i."""
     rank = s.ranks[g]
-    return rank.round_index > i or (rank.round_index == i and rank.state == IN_ROUND)
+    return rank.round_index > i or (rank.round_index == i and rank.state == codes.IN_ROUND)
 
 
 def handle_control(s: State, g: int, f: int) -> None:
@@ -239,10 +221,10 @@ def handle_control(s: State, g: int, f: int) -> None:
     flow = s.flows[f]
     m, i, what = flow.message, flow.round_index, flow.what
     free_flow(s, f)
-    if what == ASKS:
-        send_control(s, g, m, i, ANSWERS)
+    if what == codes.ASKS:
+        send_control(s, g, m, i, codes.ANSWERS)
         return
-    if what != HAS_ARRIVED:
+    if what != codes.HAS_ARRIVED:
         send_message(s, g, m, i)
     count_down(s, g, i, 1)
 

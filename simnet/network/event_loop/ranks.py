@@ -4,43 +4,8 @@ from __future__ import annotations
 
 import math
 
+from simnet.network.event_loop import codes
 from simnet.network.event_loop.accounting import account_time
-from simnet.network.event_loop.codes import (
-    ACKNOWLEDGED,
-    ARRIVED,
-    ASKS,
-    BLOCKED,
-    CHANGE,
-    COMPUTING,
-    DATA,
-    DELIVER,
-    DEQUEUE,
-    DONE,
-    DRAINED,
-    ENTER,
-    FAIL,
-    FAILED,
-    FLOWING,
-    GATED,
-    HAS_ARRIVED,
-    IN_ROUND,
-    INJECT,
-    JOIN,
-    LEAVE,
-    LEFT,
-    LEFT_HOST,
-    ON_ITS_WAY,
-    OUTSIDE,
-    QUEUED,
-    SEND_COMPLETE,
-    STALLED,
-    TAKING_IN,
-    TOGGLE,
-    TRANSFER,
-    VANISHED,
-    WORK,
-    WORKED,
-)
 from simnet.network.event_loop.egress_queue import continue_sending, finish_departure
 from simnet.network.event_loop.event_queue import copy_event, push_event, sink_event
 from simnet.network.event_loop.messages import count_assigned, release_next
@@ -66,7 +31,7 @@ from simnet.network.event_loop.streams import advance_stream, post_kernels, queu
 def start_run(s: State, e: int) -> None:
     """Schedule the entry of every rank of run e."""
     for g in range(s.runs[e].ranks, s.runs[e].ranks + s.runs[e].n_ranks):
-        schedule_rank(s, s.ranks[g].start, ENTER, g)
+        schedule_rank(s, s.ranks[g].start, codes.ENTER, g)
 
 
 def forget_run(s: State, e: int) -> None:
@@ -81,8 +46,8 @@ def forget_run(s: State, e: int) -> None:
                 s.ranks[g].controls = s.flows[f].next
                 free_flow(s, f)
         for f in range(s.n_flows):
-            if s.flows[f].owner == e and s.flows[f].state == QUEUED:
-                s.flows[f].state = VANISHED
+            if s.flows[f].owner == e and s.flows[f].state == codes.QUEUED:
+                s.flows[f].state = codes.VANISHED
     run.running = 0
     withdraw_events(s, e)
 
@@ -96,21 +61,21 @@ def schedule_rank(s: State, time: float, kind: int, g: int) -> None:
 def rank_event(s: State, g: int, kind: int) -> None:
     """Process a due event of rank g."""
     e = s.ranks[g].run
-    if kind != FAIL:
+    if kind != codes.FAIL:
         s.runs[e].pending -= 1
-    if kind == FAIL:
+    if kind == codes.FAIL:
         fail_rank(s, g)
-    elif kind == ENTER:
+    elif kind == codes.ENTER:
         next_round(s, g)
-    elif kind == SEND_COMPLETE:
+    elif kind == codes.SEND_COMPLETE:
         s.ranks[g].leaves = False
         if is_round_done(s, g):
             next_round(s, g)
-    elif kind == WORK:
+    elif kind == codes.WORK:
         if s.ranks[g].stream >= 0:
             begin_part(s, g)
         start_compute(s, g)
-    elif kind == LEAVE:
+    elif kind == codes.LEAVE:
         finish_rank(s, g)
     else:
         account_time(s, g)
@@ -136,9 +101,9 @@ def next_round(s: State, g: int) -> None:
             gate = opens_at(s, g)
         if rank.round_index == run.n_rounds:
             # A rank with a stream waits only for its own work.
-            rank.state = GATED if rank.stream < 0 else COMPUTING
+            rank.state = codes.GATED if rank.stream < 0 else codes.COMPUTING
             if gate > s.now:
-                schedule_rank(s, gate, LEAVE, g)
+                schedule_rank(s, gate, codes.LEAVE, g)
             else:
                 finish_rank(s, g)
             return
@@ -148,21 +113,21 @@ def next_round(s: State, g: int) -> None:
             unpack_part(s, g)
         if gate <= s.now and not task.sends and not task.receives and not has_work(s, g, task):
             if s.runs_ahead and not may_advance(s, g):
-                rank.state = IN_ROUND
+                rank.state = codes.IN_ROUND
                 return
             continue
         rank.missing, rank.unsent = task.receives - take_early(s, g, rank.round_index), 0
         if gate > s.now:
-            rank.state = GATED
-            schedule_rank(s, gate, WORK, g)
+            rank.state = codes.GATED
+            schedule_rank(s, gate, codes.WORK, g)
             return
         if has_work(s, g, task):
             start_compute(s, g)
             return
         if s.n_free < s.most_sends:
             # There has to be room for what it sends; see `codes.GROW`.
-            rank.state = GATED
-            schedule_rank(s, s.now, WORKED, g)
+            rank.state = codes.GATED
+            schedule_rank(s, s.now, codes.WORKED, g)
             return
         if not enter_round(s, g):
             return
@@ -221,7 +186,7 @@ def start_compute(s: State, g: int) -> None:
     """Start rank g's work before its round, and schedule the end; a rank with a stream queues kernels there."""
     account_time(s, g)
     rank, one = s.ranks[g], round_of(s, g)
-    rank.state = COMPUTING
+    rank.state = codes.COMPUTING
     seconds, end = task_of(s, g).seconds, s.now
     if one.worked >= 0:
         s.worked[one.worked + rank.number] = s.now
@@ -237,13 +202,13 @@ def start_compute(s: State, g: int) -> None:
                 s.worked[one.worked + rank.number] = s.streams[rank.stream].began
                 s.worked[one.worked + s.runs[rank.run].n_ranks + rank.number] = end
         end += task_of(s, g).software
-    schedule_rank(s, end, WORKED, g)
+    schedule_rank(s, end, codes.WORKED, g)
 
 
 def enter_round(s: State, g: int) -> bool:
     """Post rank g's messages of its round; return whether the round is already complete."""
     rank, task = s.ranks[g], task_of(s, g)
-    rank.state = IN_ROUND
+    rank.state = codes.IN_ROUND
     post_round(s, g, task)
     return is_round_done(s, g)
 
@@ -257,7 +222,7 @@ def is_round_done(s: State, g: int) -> bool:
         return False
     if rank.send_complete > s.now:
         rank.leaves = True
-        schedule_rank(s, rank.send_complete, SEND_COMPLETE, g)
+        schedule_rank(s, rank.send_complete, codes.SEND_COMPLETE, g)
         return False
     return True
 
@@ -283,11 +248,11 @@ def finish_rank(s: State, g: int) -> None:
     """Record that rank g has finished the schedule; leave a notice after the last rank of the run."""
     account_time(s, g)
     rank = s.ranks[g]
-    rank.state, rank.finish = OUTSIDE, s.now
+    rank.state, rank.finish = codes.OUTSIDE, s.now
     run = s.runs[rank.run]
     run.running -= 1
     if not run.running:
-        push_notice(s, DONE, rank.run)
+        push_notice(s, codes.DONE, rank.run)
 
 
 def end_flow(s: State, f: int) -> None:
@@ -297,14 +262,14 @@ def end_flow(s: State, f: int) -> None:
     if flow.port >= 0 and not flow.comes:
         leave_receive_queue(s, f)
     else:
-        if flow.owner != TRANSFER and flow.what == DATA:
+        if flow.owner != codes.TRANSFER and flow.what == codes.DATA:
             release_next(s, f, s.messages[flow.message].connection)
         if flow.port >= 0 and finish_arrival(s, f):
             return
     s.n_moving -= 1
-    flow.state = ON_ITS_WAY
+    flow.state = codes.ON_ITS_WAY
     if s.receive_overhead > 0:
-        push_event(s, s.now + s.receive_overhead, DELIVER, f)
+        push_event(s, s.now + s.receive_overhead, codes.DELIVER, f)
     else:
         deliver_message(s, f)
 
@@ -314,13 +279,13 @@ def deliver_message(s: State, f: int) -> None:
     flow = s.flows[f]
     if s.adaptive:
         count_assigned(s, flow.route, -1)
-    if flow.owner == TRANSFER:
-        push_notice(s, ARRIVED, flow.message)
-    elif flow.what != DATA:
+    if flow.owner == codes.TRANSFER:
+        push_notice(s, codes.ARRIVED, flow.message)
+    elif flow.what != codes.DATA:
         e, message = flow.owner, s.messages[flow.message]
-        g = message.dst if flow.what == ASKS else message.src
+        g = message.dst if flow.what == codes.ASKS else message.src
         s.runs[e].pending -= 1
-        if receive_control(s, f) and s.ranks[g].state == IN_ROUND and is_round_done(s, g):
+        if receive_control(s, f) and s.ranks[g].state == codes.IN_ROUND and is_round_done(s, g):
             next_round(s, g)
         check_stalled(s, e)
         return
@@ -328,7 +293,7 @@ def deliver_message(s: State, f: int) -> None:
         receive_message(s, f)
         check_stalled(s, flow.owner)
     if flow.unsent > 0:
-        flow.state = DRAINED
+        flow.state = codes.DRAINED
     else:
         free_flow(s, f)
 
@@ -356,15 +321,15 @@ def receive_message(s: State, f: int) -> None:
         account_time(s, g)
         s.ranks[g].in_flight -= 1
     sender, software = s.ranks[message.src], 0.0
-    if s.send_completion != LEFT_HOST:
+    if s.send_completion != codes.LEFT_HOST:
         software = software_after(s, flow.message)
         if not needs_control(s, flow.message):
             s.connections[message.connection].taken -= message.payload
-        elif s.send_completion == ACKNOWLEDGED:
-            send_control(s, message.dst, flow.message, i, HAS_ARRIVED)
+        elif s.send_completion == codes.ACKNOWLEDGED:
+            send_control(s, message.dst, flow.message, i, codes.HAS_ARRIVED)
     if flow.holds:
         count_down(s, message.src, i, 1)
-    if flow.holds and sender.state == IN_ROUND and is_round_done(s, message.src):
+    if flow.holds and sender.state == codes.IN_ROUND and is_round_done(s, message.src):
         next_round(s, message.src)
     g = message.dst
     rank = s.ranks[g]
@@ -377,8 +342,8 @@ def receive_message(s: State, f: int) -> None:
     if not has_entered(s, g, i):
         rank.early_software += software
         return
-    occupy_rank(s, g, software, flow.message, i, TAKING_IN)
-    if rank.state == IN_ROUND and is_round_done(s, g):
+    occupy_rank(s, g, software, flow.message, i, codes.TAKING_IN)
+    if rank.state == codes.IN_ROUND and is_round_done(s, g):
         next_round(s, g)
 
 
@@ -387,22 +352,22 @@ def fail_rank(s: State, g: int) -> None:
     rank = s.ranks[g]
     e = rank.run
     run = s.runs[e]
-    if run.running <= 0 or (rank.state == OUTSIDE and rank.round_index == run.n_rounds):
+    if run.running <= 0 or (rank.state == codes.OUTSIDE and rank.round_index == run.n_rounds):
         return
     account_time(s, g)
-    if rank.state in (GATED, COMPUTING) or rank.round_index < 0 or rank.leaves:
+    if rank.state in (codes.GATED, codes.COMPUTING) or rank.round_index < 0 or rank.leaves:
         # The rank's pending event is withdrawn below.
         run.pending -= 1
-    rank.state = FAILED
+    rank.state = codes.FAILED
     for f in range(s.n_flows):
         flow = s.flows[f]
-        if flow.owner != e or flow.state not in (ON_ITS_WAY, BLOCKED, FLOWING, QUEUED):
+        if flow.owner != e or flow.state not in (codes.ON_ITS_WAY, codes.BLOCKED, codes.FLOWING, codes.QUEUED):
             continue
         message = s.messages[flow.message]
         if g not in (message.src, message.dst):
             continue
         run.pending -= 1
-        if flow.what == DATA:
+        if flow.what == codes.DATA:
             for end in (message.src, message.dst):
                 account_time(s, end)
                 s.ranks[end].in_flight -= 1
@@ -410,14 +375,14 @@ def fail_rank(s: State, g: int) -> None:
             count_assigned(s, flow.route, -1)
         # All messages of a connection vanish with either of its ranks.
         s.connections[message.connection].last, flow.behind = -1, -1
-        if flow.state in (ON_ITS_WAY, QUEUED):
-            flow.state = VANISHED
+        if flow.state in (codes.ON_ITS_WAY, codes.QUEUED):
+            flow.state = codes.VANISHED
             continue
-        if flow.state == FLOWING:
+        if flow.state == codes.FLOWING:
             stop_message(s, f)
             s.n_moving -= 1
         if flow.unsent > 0:
-            flow.state = DRAINED
+            flow.state = codes.DRAINED
         else:
             free_flow(s, f)
     withdraw_events(s, e)
@@ -432,27 +397,27 @@ def stop_message(s: State, f: int) -> None:
 
 def withdraw_events(s: State, e: int) -> None:
     """Remove events of vanished messages, and of ranks of run e that have failed or finished."""
-    over = s.runs[e].running <= 0
+    over, of_links = s.runs[e].running <= 0, (codes.CHANGE, codes.TOGGLE, codes.DEQUEUE)
     event_queue, kept = s.event_queue, 0
     for place in range(s.n_events):
         kind, row = event_queue[place].kind, event_queue[place].row
-        if kind in (INJECT, JOIN, DELIVER):
-            if s.flows[row].state == VANISHED:
+        if kind in (codes.INJECT, codes.JOIN, codes.DELIVER):
+            if s.flows[row].state == codes.VANISHED:
                 if s.flows[row].unsent > 0:
-                    s.flows[row].state = DRAINED
+                    s.flows[row].state = codes.DRAINED
                 else:
                     free_flow(s, row)
                 continue
-        elif kind == LEFT:
+        elif kind == codes.LEFT:
             flow = s.flows[row]
-            if flow.owner == e and (over or s.ranks[s.messages[flow.message].src].state == FAILED):
+            if flow.owner == e and (over or s.ranks[s.messages[flow.message].src].state == codes.FAILED):
                 if event_queue[place].time == math.inf:
                     s.n_quiet -= 1
                 s.links[s.routes[flow.route].own].port_flow = -1
                 while row >= 0:
                     row = finish_departure(s, row)
                 continue
-        elif kind not in (CHANGE, TOGGLE, DEQUEUE) and s.ranks[row].run == e and (over or s.ranks[row].state == FAILED):
+        elif kind not in of_links and s.ranks[row].run == e and (over or s.ranks[row].state == codes.FAILED):
             continue
         copy_event(event_queue[place], event_queue[kept])
         kept += 1
@@ -471,11 +436,11 @@ def check_stalled(s: State, e: int) -> None:
         return
     for g in range(run.ranks, run.ranks + run.n_ranks):
         rank = s.ranks[g]
-        if rank.state == IN_ROUND and 0 < rank.leaving == rank.missing:
+        if rank.state == codes.IN_ROUND and 0 < rank.leaving == rank.missing:
             # The rank continues when its sends have left.
             return
     run.running = -run.running
-    push_notice(s, STALLED, e)
+    push_notice(s, codes.STALLED, e)
 
 
 def push_notice(s: State, kind: int, row: int) -> None:

@@ -14,7 +14,7 @@ from typing import Annotated, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.network.event_loop.codes import DATA, FREE, LEFT_HOST, NOTHING, OUTSIDE, TRANSFER
+from simnet.network.event_loop import codes
 
 Row: TypeAlias = Annotated[int, np.int32]
 """A row or a count in four bytes, for large tables. The loop only reads these."""
@@ -45,24 +45,24 @@ class FlowRecord:
 
     rate: float = 0.0
     stamp: int = 0
-    bottleneck: int = NOTHING
+    bottleneck: int = codes.NOTHING
     first: int = 0
     stop: int = 0
     weight: float = 1.0
     new_rate: float = 0.0
-    new_bottleneck: int = NOTHING
+    new_bottleneck: int = codes.NOTHING
     limit: float = 0.0
     remaining: float = 0.0
     since: float = 0.0
     residue: float = 0.0
     place: int = -1
     port: int = -1
-    state: int = FREE
+    state: int = codes.FREE
     route: int = -1
-    owner: int = TRANSFER
+    owner: int = codes.TRANSFER
     round_index: int = 0
     message: int = 0
-    what: int = DATA
+    what: int = codes.DATA
     behind: int = -1
     next: int = -1
     passed: int = 0
@@ -242,7 +242,7 @@ class Rank:
     number: int = 0
     stream: int = -1
     round_index: int = -1
-    state: int = OUTSIDE
+    state: int = codes.OUTSIDE
     missing: int = 0
     leaving: int = 0
     unsent: int = 0
@@ -417,7 +417,7 @@ class State:
     counted: float = math.inf
     queueing: float = 0.0
     # The stack; `frame` and `control_bytes` are bytes on the wire.
-    send_completion: int = LEFT_HOST
+    send_completion: int = codes.LEFT_HOST
     queues: bool = False
     in_order: bool = False
     runs_ahead: bool = False

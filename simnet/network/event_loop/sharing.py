@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 
-from simnet.network.event_loop.codes import FLOWING, FREE, ITSELF, NOTHING, UNSOLVED
+from simnet.network.event_loop import codes
 from simnet.network.event_loop.event_queue import clear_flow_end, set_flow_end
 from simnet.network.event_loop.receive_queue import set_arrival_rate
 from simnet.network.event_loop.records import State
@@ -36,7 +36,7 @@ def take_flow(s: State) -> int:
 def free_flow(s: State, f: int) -> None:
     """Return flow f to the free list."""
     flow = s.flows[f]
-    flow.state, flow.next = FREE, s.free_flow
+    flow.state, flow.next = codes.FREE, s.free_flow
     s.free_flow = f
     s.n_free += 1
 
@@ -51,7 +51,7 @@ def free_all(s: State, first: int, count: int) -> None:
 def start_flow(s: State, f: int, now: float) -> None:
     """Start the flow of a message or of background traffic."""
     flow = s.flows[f]
-    flow.state, flow.bottleneck, flow.place = FLOWING, NOTHING, -1
+    flow.state, flow.bottleneck, flow.place = codes.FLOWING, codes.NOTHING, -1
     flow.rate, flow.since = 0.0, now
     route = s.routes[flow.route]
     flow.first, flow.stop = route.begin + flow.passed, route.end - (1 if flow.port >= 0 else 0)
@@ -59,7 +59,7 @@ def start_flow(s: State, f: int, now: float) -> None:
         mark_new(s, f)
         return
     # Alone on all its links.
-    bottleneck, rate = NOTHING, math.inf
+    bottleneck, rate = codes.NOTHING, math.inf
     for at in range(flow.first, flow.stop):
         l = s.route_links[at]
         if effective_capacity(s, l) < rate:
@@ -169,7 +169,7 @@ def settle_rates(s: State, now: float) -> None:
     for at in range(s.n_new):
         f = s.new[at]
         flows[f].is_new = False
-        if flows[f].state == FLOWING:
+        if flows[f].state == codes.FLOWING:
             choose_flow(s, f)
     s.n_new = 0
     # A single chosen flow needs no counts.
@@ -318,7 +318,7 @@ def solve_rates(s: State) -> None:
     for at in range(s.n_chosen):
         f = s.chosen[at]
         flow = flows[f]
-        flow.new_bottleneck = UNSOLVED
+        flow.new_bottleneck = codes.UNSOLVED
         for hop in range(flow.first, flow.stop):
             allocation = allocations[route_links[hop]]
             listed[allocation.members + allocation.unsolved] = f
@@ -329,8 +329,8 @@ def solve_rates(s: State) -> None:
     while left > 0:
         level, l = shares[0].level, shares[0].of
         if l < 0:
-            if flows[-1 - l].new_bottleneck == UNSOLVED:
-                fix_rate(s, -1 - l, flows[-1 - l].limit, ITSELF)
+            if flows[-1 - l].new_bottleneck == codes.UNSOLVED:
+                fix_rate(s, -1 - l, flows[-1 - l].limit, codes.ITSELF)
                 left -= 1
         elif allocations[l].unsolved:
             allocation = allocations[l]
@@ -341,7 +341,7 @@ def solve_rates(s: State) -> None:
             allocation.level = current
             for at in range(allocation.members, allocation.members + allocation.chosen):
                 f = listed[at]
-                if flows[f].new_bottleneck == UNSOLVED:
+                if flows[f].new_bottleneck == codes.UNSOLVED:
                     fix_rate(s, f, current * flows[f].weight, l)
                     left -= 1
         size -= 1
@@ -377,7 +377,7 @@ def solve_single(s: State, f: int) -> bool:
         if shares[one].level < shares[best].level:
             best = one
     least, l = shares[best].level, shares[best].of
-    flow.new_rate, flow.new_bottleneck = (flow.limit, ITSELF) if l < 0 else (least * flow.weight, l)
+    flow.new_rate, flow.new_bottleneck = (flow.limit, codes.ITSELF) if l < 0 else (least * flow.weight, l)
     for at in range(flow.first, flow.stop):
         l = s.route_links[at]
         allocation = allocations[l]
@@ -397,7 +397,7 @@ def unsolved_weight(s: State, l: int) -> float:
     total = 0.0
     for at in range(allocation.members, allocation.members + allocation.chosen):
         flow = s.flows[s.members[at]]
-        if flow.new_bottleneck == UNSOLVED:
+        if flow.new_bottleneck == codes.UNSOLVED:
             total += flow.weight
     return total
 
