@@ -23,14 +23,10 @@ BUDGETS = {
     "topologies": (("topologies",), 1_500),
     "schedule, collectives": (("schedule.py", "collectives"), 900),
     "cost models": (("costs", "calibration", "evidence", "cost_models"), 5_000),
-    "network": (("network",), 6_174),
+    "network": (("network",), 6_300),
     "traces": (("traces",), 2_700),
     "sparsifier_models": (("sparsifier_models",), 6_200),
-<<<<<<< HEAD
     "interchange": (("interchange",), 1_900),
-=======
-    "interchange": (("interchange",), 2_156),
->>>>>>> 4619c750 (Sends that leave in turn, constants of the event loop by their module, and budgets of network and interchange)
     "training, strategies, policies": (("job", "parallel", "advise", "training", "strategies", "policies"), 5_400),
     "scenario": (("scenario",), 2_300),
     "report": (("report",), 2_200),

@@ -322,12 +322,7 @@ class Case:
             delays = abs(shake) * (1 + numbers)
         runs = []
         for job in jobs:
-<<<<<<< HEAD
             picks = self.network()._prepared(job["parts"], job["start"], True, placement=job["placement"]).picks
-=======
-            prepared = self.network()._prepared(job["parts"], job["start"], True, placement=job["placement"])
-            picks = prepared.picks
->>>>>>> 4619c750 (Sends that leave in turn, constants of the event loop by their module, and budgets of network and interchange)
             one = kind(
                 net, job["parts"], job["start"], job["placement"], delays, picks, job["deaths"], job["computing"],
                 longer=shake,
