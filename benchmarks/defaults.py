@@ -43,10 +43,7 @@ def main() -> None:
 
         loaded = again([])
         built = loaded.build()
-        overlap, depends = assumptions.assumed(again, loaded, built)
-        told = {one["field"]: one["first"] for one in depends}
-        if overlap is not None and overlap["first"] is not None:
-            told["job.overlap"] = None if overlap["lead"] is None else overlap["otherwise"]
+        told = {one["field"]: one["first"] for one in assumptions.assumed(again, loaded, built).depends}
         asked.update(list(told))
         decides.update(field for field, first in told.items() if first is not None)
         words = " ".join((name, *(one.replace("network.topology.star.", "").replace("job.", "") for one in fields)))

@@ -383,7 +383,7 @@ def _filled(rows: Sequence[Row], columns: Sequence[Column]) -> list[Column]:
 
 
 def _depends_on(summary: RunSummary) -> str:
-    """Return what would change the first place: the winner's choice over time, other defaults, the other overlap."""
+    """Return what would change the first place, the winner's choice over time or other defaults, and what overlaps."""
     said = []
     if (changed := switching(summary)) is not None:
         first, count = summary["policies"][changed]["switches"][0], summary["policies"][changed]["switch_count"]
@@ -394,11 +394,7 @@ def _depends_on(summary: RunSummary) -> str:
         for one in summary.get("depends_on", ())
         if one["lead"] is not None
     ]
-    overlap = summary.get("overlap")
-    mixed = run_setup.mixed_overlap(overlap)
-    if overlap is not None and overlap["lead"] is not None and not mixed:
-        said.append(f"overlap: the other way {overlap['otherwise']}, {wording.lead_text(overlap['lead'])} ahead")
-    return " ".join(filter(None, [mixed, "; ".join(said)]))
+    return " ".join(filter(None, [run_setup.mixed_overlap(summary.get("overlap")), "; ".join(said)]))
 
 
 def _cause(switch: Fields) -> str:

@@ -15,7 +15,7 @@ from simnet.cost_models.evidence.conditions import Evidence
 from simnet.network import STACKS, Network, Sharing, Stack
 from simnet.network.stack import name_of
 from simnet.report.columns import Fields
-from simnet.report.wording import lead_text, listed
+from simnet.report.wording import listed
 
 if TYPE_CHECKING:
     from simnet.cost_models.calibration.software import CalibratedSoftware, CallPrediction
@@ -289,39 +289,26 @@ def describe_strategy(name: str, steps: int, deadline_s: float | None = None) ->
 
 
 def describe_overlap(overlap: Mapping[str, Any]) -> str:
-    """Return sentences on the exchanges that overlap the backward pass, and their effect on the first place.
+    """Return a sentence on which exchanges overlap the backward pass.
 
     Parameters
     ----------
     overlap : mapping
         `during` and `after`: exchanges that go during the backward pass and after it; `default`: whether the scenario
-        leaves that open; `first` and `otherwise`: which is first in a sample of iterations, and under the other
-        assumption, None if there is no sample or it is `undecided`; `lead`: by which factor, None if it is the same.
+        leaves that open.
 
     Examples
     --------
-    >>> print(describe_overlap({"during": ["AG"], "after": ["SparDL"], "default": True, "first": "AG",
-    ...     "otherwise": "SparDL", "lead": 1.25, "undecided": False}))  # doctest: +NORMALIZE_WHITESPACE
-    Overlap: SparDL timed without it, as its code does; AG during the backward pass, in DDP's buckets. With none
-    overlapped SparDL would be fastest, 25 % before AG.
+    >>> print(describe_overlap({"during": ["AG"], "after": ["SparDL"], "default": True}))
+    Overlap: SparDL timed without it, as its code does; AG during the backward pass, in DDP's buckets.
     """
-    during, after, first = overlap["during"], overlap["after"], overlap["first"]
-    what, other = "none; exchanges begin after the backward pass", "In DDP's buckets during it"
-    if during:
-        whose = "DDP's buckets" if overlap["default"] else "the buckets of job.overlap"
-        code = "its code does" if len(after) == 1 else "their code does"
-        what = f"{listed(after)} timed without it, as {code}; " if after else ""
-        what += f"{listed(during)} during the backward pass, in {whose}"
-        other = "With none overlapped"
-    said = f"Overlap: {what}."
-    if overlap["undecided"]:
-        where = f"{other[0].lower()}{other[1:]}"
-        return f"{said} A sample does not tell whether the first place would be the same {where}."
-    if first is None:
-        return said
-    if overlap["lead"] is None:
-        return f"{said} {other} the first place would be the same."
-    return f"{said} {other} {overlap['otherwise']} would be fastest, {lead_text(overlap['lead'])} before {first}."
+    during, after = overlap["during"], overlap["after"]
+    if not during:
+        return "Overlap: none; exchanges begin after the backward pass."
+    whose = "DDP's buckets" if overlap["default"] else "the buckets of job.overlap"
+    code = "its code does" if len(after) == 1 else "their code does"
+    without = f"{listed(after)} timed without it, as {code}; " if after else ""
+    return f"Overlap: {without}{listed(during)} during the backward pass, in {whose}."
 
 
 def mixed_overlap(overlap: Mapping[str, Any] | None) -> str:

@@ -13,13 +13,12 @@ from typing import NamedTuple, TypedDict
 
 from simnet.base.errors import SimnetError
 from simnet.base.units import format_bandwidth, format_seconds
-from simnet.cost_models.costs import models
 from simnet.cost_models.costs.devices import DEFAULT_DEVICE, DeviceOp, DeviceProfile
-from simnet.policies import Candidate, Fixed, Flexible, Policy
+from simnet.policies import Candidate, Fixed, Policy
 from simnet.policies.moo import Moo
 from simnet.report import run_setup, wording
 from simnet.report.columns import Fields
-from simnet.report.paired import TIE, fastest
+from simnet.report.paired import TIE
 from simnet.scenario import Run, Scenario, load
 from simnet.scenario.computing import sending_stack
 from simnet.scenario.job import trial_exchange
@@ -28,10 +27,10 @@ from simnet.scenario.schema import Exchange
 from simnet.sparsifier_models import Sparsifier
 from simnet.sparsifier_models.samples import density_warning
 from simnet.sparsifier_models.two_level import without_network
-from simnet.studies.choosing.forecast import JobForecast, WholeJob, error_between
+from simnet.studies.choosing.forecast import WholeJob, error_between
 from simnet.studies.local_costs import local_costs_text
 from simnet.training.job.exchange import collective_slowdown
-from simnet.training.job.job import DDP_OVERLAP, Job, Overlap, create_sparsifier, job_buckets, job_overlap
+from simnet.training.job.job import Job, create_sparsifier, job_buckets, job_overlap
 from simnet.training.job.local_costs import scheme_hook
 from simnet.training.job.local_steps import start_strategy
 
@@ -89,26 +88,25 @@ class Assumed(NamedTuple):
         ]
 
 
-def overlap_assumed(loaded: Scenario, built: Run, took: Mapping[str, float] | None = None) -> Fields | None:
-    """Return the overlap that a run assumes, with the fastest exchange under the other assumption.
+def overlap_of(built: Run, among: Iterable[Candidate]) -> Fields | None:
+    """Return which exchanges overlap the backward pass, as ``during`` and ``after``, and whether that is a default.
 
     None if nothing can overlap: under a strategy, with sharded steps, or without known layers.
     """
-    if not _may_overlap(built):
+    job, found = built.job, dict[str, list[str]](during=[], after=[])
+    if job.strategy is not None or job.steps is not None or len(job.source.layers) < 2:
         return None
+    for one in among:
+        hook = scheme_hook(job.device, one.scheme)
+        waits = hook is not None and hook.overlap == "blocking"
+        found["after" if waits or job_overlap(job, [one]) is None else "during"].append(one.label)
+    return {**found, "default": job.overlap is not None and job.overlap.exchanges == "able"}
+
+
+def overlap_of_policies(loaded: Scenario, built: Run) -> Fields | None:
+    """Return `overlap_of` the fixed policies of a run, or of its exchanges if it has none."""
     fixed = [replace(one.candidates[0], label=name) for name, one in built.policies.items() if isinstance(one, Fixed)]
-    among = fixed or _exchange_labels(loaded)
-    here = (
-        _first_place(ranked_by_sample(loaded, built, among, policies=True))
-        if took is None
-        else _FirstPlace(fastest(took) if took else ())
-    )
-    return _overlap_assumption(loaded, built, among, here, policies=True)
-
-
-def what_overlaps(loaded: Scenario, built: Run, among: Sequence[Candidate]) -> Fields | None:
-    """Return which exchanges overlap the backward pass, without the effect on the ranking; None if none could."""
-    return _overlap_assumption(loaded, built, among, _FirstPlace()) if _may_overlap(built) else None
+    return overlap_of(built, fixed or _exchange_labels(loaded))
 
 
 def assumed(
@@ -121,12 +119,15 @@ def assumed(
     """Return the assumptions behind an answer, and their effects on the ranking of exchanges."""
     among = _exchange_labels(loaded) if among is None else among
     found = ranked_by_sample(loaded, built, among) if found is None or is_large(built) else found
-    here = _first_place(found)
-    overlap = _overlap_assumption(loaded, built, among, here) if _may_overlap(built) else None
+    overlap = overlap_of(built, among)
     if found is None:
         return Assumed(overlap, [])
     near = {row.label for place, row in enumerate(found.rows) if place < 2 or row.seconds <= NEAR * found.best.seconds}
-    return Assumed(overlap, _default_effects(load, loaded, [one for one in among if one.label in near], here))
+    defaults = _deciding_defaults(loaded)
+    if overlap is not None and overlap["default"] and overlap["during"]:
+        defaults["job.overlap"] = "as in DDP", "none"
+    rivals = [one for one in among if one.label in near]
+    return Assumed(overlap, _default_effects(load, defaults, rivals, _first_place(found)))
 
 
 def assumed_text(
@@ -189,45 +190,11 @@ def _exchange_labels(loaded: Scenario) -> list[Candidate]:
     return [candidate(label, one) for label, one in loaded.config.exchanges.items()]
 
 
-def _may_overlap(built: Run) -> bool:
-    job = built.job
-    return job.strategy is None and job.steps is None and len(job.source.layers) > 1
-
-
-def _overlap_assumption(
-    loaded: Scenario, built: Run, among: Sequence[Candidate], here: _FirstPlace, *, policies: bool = False
-) -> Fields:
-    """Return which exchanges overlap, with the fastest one if they did not (or did)."""
-    job = built.job
-    hooks = {one.label: scheme_hook(job.device, one.scheme) for one in among}
-    waits = [label for label, hook in hooks.items() if hook is not None and hook.overlap == "blocking"]
-    during = [one.label for one in among if one.label not in waits and job_overlap(job, [one]) is not None]
-    found: Fields = {
-        "during": during,
-        "after": [one.label for one in among if one.label not in during],
-        "default": job.overlap is not None and job.overlap.exchanges == "able",
-        "first": None,
-        "otherwise": None,
-        "lead": None,
-        "undecided": False,
-    }
-    if not here.first:
-        return found
-    other = None if during else _ddp_overlap(loaded)
-    then = ranked_by_sample(loaded, replace(built, job=replace(job, overlap=other)), among, policies=policies)
-    if then is None or not _leading_rows(then, here):
-        return found
-    change = _place_change(here, then)
-    if change.undecided:
-        return {**found, "undecided": True}
-    return {**found, "first": here.first[0], "otherwise": change.first or here.first[0], "lead": change.lead}
-
-
 class _FirstPlace(NamedTuple):
     """The fastest exchange and those tied with it, by label; `undecided` if the sample leaves the order open."""
 
-    first: Sequence[str] = ()
-    undecided: bool = False
+    first: Sequence[str]
+    undecided: bool
 
 
 class _PlaceChange(NamedTuple):
@@ -238,26 +205,20 @@ class _PlaceChange(NamedTuple):
     undecided: bool = False
 
 
-def _first_place(found: WholeJob | None) -> _FirstPlace:
-    """Return the fastest exchange in a sampled ranking; empty without a sample."""
-    if found is None:
-        return _FirstPlace()
+def _first_place(found: WholeJob) -> _FirstPlace:
+    """Return the fastest exchange in a sampled ranking."""
     # What is within `TIE` in a sample may be further apart in the job, as far as the sample leaves open.
     margin = TIE * found.best.seconds
     undecided = any(found.tied(row) and 2 * error_between(row, found.best) > margin for row in found.rows)
     return _FirstPlace([found.best.label, *found.tied_with], undecided)
 
 
-def _leading_rows(found: WholeJob, place: _FirstPlace) -> list[JobForecast]:
-    """Return the rows of a ranking whose exchanges are fastest in another ranking."""
-    return [row for row in found.rows if {row.label, *found.alike.get(row.label, ())} & {*place.first}]
-
-
 def _place_change(here: _FirstPlace, then: WholeJob) -> _PlaceChange:
     """Return the new fastest exchange under another assumption; empty if it is the same."""
-    there, rows = _first_place(then), _leading_rows(then, here)
+    there, first = _first_place(then), {*here.first}
+    rows = [row for row in then.rows if {row.label, *then.alike.get(row.label, ())} & first]
     # Who has no row there has not settled.
-    if not rows or ((here.undecided or there.undecided) and {*here.first} & {*there.first}):
+    if not rows or ((here.undecided or there.undecided) and first & {*there.first}):
         return _PlaceChange(undecided=True)
     lead = rows[0].seconds / then.best.seconds
     return _PlaceChange(then.best.label, lead) if lead > 1 + TIE else _PlaceChange()
@@ -270,40 +231,28 @@ def is_large(built: Run) -> bool:
     return source.workers > MOST_WORKERS or source.workers * source.parameters > MOST_ENTRIES or parts > MOST_BUCKETS
 
 
-def ranked_by_sample(
-    loaded: Scenario, built: Run, among: Sequence[Candidate], *, policies: bool = False
-) -> WholeJob | None:
+def ranked_by_sample(loaded: Scenario, built: Run, among: Sequence[Candidate]) -> WholeJob | None:
     """Return the exchanges of a run ranked by a sample of iterations; None if sampling takes too long."""
     from simnet.studies.choosing.whole_job import candidates_of, decide_job
 
-    policies = policies and any(isinstance(one, Flexible) for one in built.policies.values())
-    if len(among) + policies < 2 or is_large(built) or built.colocated:
+    if len(among) < 2 or is_large(built) or built.colocated:
         return None
     try:
-        found = decide_job(built, candidates_of(loaded, named=among), effort=EFFORT, policies=policies)
+        found = decide_job(built, candidates_of(loaded, named=among), effort=EFFORT, policies=False)
     except SimnetError:
         return None
-    if found.refused:
-        return None
-    # The exchange that a policy is held against went through the same iterations.
-    rows = (
-        [found.flexible[0].fixed, *(one.policy for one in found.flexible), *found.rows[1:]] if policies else found.rows
-    )
-    return replace(found, rows=tuple(sorted(rows, key=lambda row: row.seconds)))
-
-
-def _ddp_overlap(loaded: Scenario) -> Overlap:
-    """Return the overlap of PyTorch's DistributedDataParallel, with the backward pass of the model."""
-    model = loaded.config.job.model
-    return DDP_OVERLAP if model is None else replace(DDP_OVERLAP, backward=models.load_model(model).backward_fraction)
+    return None if found.refused else found
 
 
 def _default_effects(
-    load: Callable[[Sequence[str]], Scenario], loaded: Scenario, among: Sequence[Candidate], here: _FirstPlace
+    load: Callable[[Sequence[str]], Scenario],
+    defaults: Mapping[str, tuple[str, str]],
+    among: Sequence[Candidate],
+    here: _FirstPlace,
 ) -> list[Dependence]:
-    """Return the effect of each default of a scenario on the fastest exchange."""
+    """Return the effect of each default on the fastest exchange; `defaults` have a value and an alternative."""
     found: list[Dependence] = []
-    for field, (value, other) in _deciding_defaults(loaded).items():
+    for field, (value, other) in defaults.items():
         try:
             changed = load([f"{field}={other}"])
             then = ranked_by_sample(changed, changed.build(), among)

@@ -186,7 +186,7 @@ def job_summary(found: JobPrediction) -> Summary:
     unsure = [one.heading for one in COLUMNS if one.heading in ("fastest", "regret") and not several]
     policies = [found.run.policies[name] for name in found.totals]
     warnings = *found.scenario.warnings, *sample_warnings(job, policies)
-    overlap = assumptions.overlap_assumed(found.scenario, found.run)
+    overlap = assumptions.overlap_of_policies(found.scenario, found.run)
     return Summary(
         answer=_job_answer(found, rows),
         columns=[one for one in COLUMNS if one.heading not in unsure],

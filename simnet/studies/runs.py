@@ -34,7 +34,7 @@ from simnet.scenario import Run, Scenario
 from simnet.scenario.resolve import candidate
 from simnet.scenario.runner import request
 from simnet.scenario.topology_parts import cluster_file
-from simnet.studies.assumptions import assumed, assumed_text, overlap_assumed, sample_warnings, with_codes
+from simnet.studies.assumptions import assumed, assumed_text, overlap_of_policies, sample_warnings, with_codes
 from simnet.studies.job_totals import judgement, ranges_of, rivals
 from simnet.training.job.checkpoint import EVERY, Checkpoint
 from simnet.training.job.job import Job, LocalSteps, create_sparsifier, gradient_buckets, job_buckets
@@ -239,7 +239,6 @@ def _run_facts(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]
     """Return the facts in a run's summary other than its results."""
     trained, own = loaded.config.job.gradients.train, built.job.strategy
     settled = rivals(built, results)
-    took = {name: math.fsum(frame["iteration_s"]) for name, frame in settled.items()}
     judgements, evidence = judgement(loaded, built, settled)
     if keeps_to_one(built):
         judgements = _with_iterations(loaded, built, results, settled, judgements)
@@ -252,7 +251,7 @@ def _run_facts(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]
         "computing": loaded.computing,
         "compute_time": None if loaded.compute_time is None else loaded.compute_time.figures(),
         "assumed": f"{assumed_text(loaded, built, written=True)}.",
-        "overlap": overlap_assumed(loaded, built, None if built.job.failures else took),
+        "overlap": overlap_of_policies(loaded, built),
         "barrier": built.job.barrier,
         "strategy": None if own is None else _strategy_summary(own, built.job.deadline),
         "prices": loaded.prices,

@@ -252,7 +252,7 @@ def rank(
         (
             assumptions.assumed(again, loaded, run, fitting, found)
             if exact
-            else assumptions.Assumed(assumptions.what_overlaps(loaded, run, fitting), [])
+            else assumptions.Assumed(assumptions.overlap_of(run, fitting), [])
         ),
         exact,
         link_uncertainty is not None,
