@@ -6,7 +6,6 @@ from them after a kill, Ctrl-C or an error; when all is done they go.
 
 from __future__ import annotations
 
-import math
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
