@@ -1,6 +1,7 @@
 """The library: its functions say what the commands say, print nothing, and their objects show themselves."""
 
 import json
+import re
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -62,37 +63,22 @@ def ran():
     }
 
 
-def test_every_answer_of_a_run_has_a_table_a_figure_and_a_page(ran):
-    for name, found in ran.items():
+def test_every_answer_has_a_table_a_figure_a_short_repr_and_a_page(ran, results):
+    for name, found in (ran | results).items():
         assert isinstance(found, Summary), name
         assert found.best, name
         assert len(found.to_pandas()) == len(found.rows) > 1, name
-        assert found.plot().png.startswith(b"\x89PNG"), name
+        plot = found.plot()
+        assert plot._repr_png_() == plot.png, name
+        assert plot.png.startswith(b"\x89PNG"), name
+        assert max(len(repr(found)), len(repr(plot))) < 120, name
+        assert not re.search("\n| at 0x", repr(found)), name
         assert str(found).startswith(found.answer[:30]), name
         assert json.loads(found.to_json())["answer"] == found.answer, name
         page = Tags()
         page.feed(found._repr_html_())
         assert not page.open, name
         assert page.seen.count("tr") == 1 + len(found.rows), name
-
-
-def test_every_result_has_a_table_a_figure_a_short_repr_and_a_page(results):
-    for name, result in results.items():
-        assert isinstance(result, Summary), name
-        table = result.to_pandas()
-        assert isinstance(table, pd.DataFrame), name
-        assert len(table), name
-        assert len(repr(result)) < 100, name
-        assert "\n" not in repr(result), name
-        assert " at 0x" not in repr(result), name
-        plot = result.plot()
-        assert plot._repr_png_() == plot.png, name
-        assert plot.png.startswith(b"\x89PNG"), name
-        assert len(repr(plot)) < 100, name
-        page = Tags()
-        page.feed(result._repr_html_())
-        assert not page.open, name
-        assert page.seen.count("tr") == 1 + len(result.rows) > 1, name
 
 
 def test_tables_are_copies_that_a_notebook_may_alter(results):

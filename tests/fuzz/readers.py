@@ -134,7 +134,8 @@ def _fabrics():
 
 def _read_fabric(path):
     try:
-        load_cost_model(path)
+        found = load_cost_model(path).predict("all_reduce", 4, 1e5)
+        assert 0 <= found.low <= found.seconds <= found.high
     finally:
         calibrated_network.read_fabric_network(path)
 
