@@ -26,7 +26,6 @@ from simnet.cost_models.calibration.summary import calibrate_logs
 from simnet.cost_models.calibration.topology_links import Placement
 from simnet.network import STACKS, Network, weather
 from simnet.schedule import Round, Schedule
-from simnet.sparsifier_models import create
 
 SIZES = 2.0 ** np.arange(8, 25, 2)
 LATENCY, BANDWIDTH = 2e-5, 1e9
@@ -81,22 +80,6 @@ class TestCallsOfSchedules:
     def test_calls_stay_beside_the_work_of_ranks(self):
         ring = collectives.allreduce_ring(4, 100.0)
         assert ring.with_work({0: 1.0, 3: 0.5, 6: 0.1}).calls == ring.calls
-
-    @pytest.mark.parametrize(
-        ("scheme", "operations"),
-        [
-            ("dense", ["all_reduce"]),
-            ("topk", ["all_gather"]),
-            ("artopk", ["broadcast", "all_reduce"]),
-            ("powersgd", ["all_reduce"]),
-        ],
-    )
-    def test_exchanges_have_those_of_their_collectives(self, scheme, operations):
-        model = create(scheme, 8, 4096, 0.05, layers=(4096,))
-        gradients = np.random.default_rng(1).standard_normal((8, 4096), dtype=np.float32)
-        schedule = model.exchange(gradients).schedule
-        assert [one.operation for one in schedule.calls][-len(operations) :] == operations
-        assert sum(one.rounds for one in schedule.calls) == len(schedule.rounds)
 
     def test_unequal_contributions_keep_their_sizes(self):
         (call,) = collectives.allgatherv_ring([1, 2, 3]).calls

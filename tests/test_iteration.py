@@ -109,23 +109,6 @@ def made_up():
     return [dict(zip(intervals.ERROR_COLUMNS, map(str, row), strict=True)) for row in rows]
 
 
-def test_calls_are_off_by_what_is_known_of_their_stack(monkeypatch):
-    monkeypatch.setattr(intervals, "iteration_errors", made_up)
-    one = np.ones(1)
-
-    def off(stack, share, seconds):
-        return float(intervals.off_of_calls("high", stack, share, 4 * one, seconds * one)[0])
-
-    assert off("gloo", 1, 0.1) == pytest.approx(4 * 2e-3 + 0.5 * 0.1)
-    assert off("gloo", 2, 0.1) == pytest.approx(4 * 4e-3 + 0.5 * 0.1)
-    assert off("gloo", 8, 0.1) == off("gloo", 3, 0.1)
-    # Never more than a factor of all.
-    assert off("gloo", 1, 1e-4) == pytest.approx(8e-4)
-    assert off("mpich", 2, 0.1) == pytest.approx(0.25 * 0.1)
-    # Of nccl nothing is known: the larger of both.
-    assert off("nccl", 2, 0.1) == off("gloo", 2, 0.1)
-
-
 def test_intervals_join_those_of_device_links_and_computing(scenario, monkeypatch):
     monkeypatch.setattr(intervals, "iteration_errors", made_up)
     row = predict_job(load(scenario)).medians().loc["AG"]
