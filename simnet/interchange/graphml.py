@@ -26,6 +26,7 @@ MAX_BYTES = 16 * 2**20
 
 # m, and m/s of light in fibre.
 _EARTH, _FIBRE = 6_371e3, 2.04e8
+_NO_NUMBER = (KeyError, TypeError, ValueError, OverflowError)
 
 
 def read_graphml(path: str | Path, latency: float | None = None, bandwidth: float | None = None) -> nx.DiGraph[Node]:
@@ -78,7 +79,7 @@ def _number(facts: Mapping[str, Any], name: str) -> float | None:
     """Return a finite attribute >= 0; None if it is missing or no number."""
     try:
         value = float(facts[name])
-    except (KeyError, TypeError, ValueError):
+    except _NO_NUMBER:
         return None
     return value if 0 <= value < math.inf else None
 
@@ -86,9 +87,11 @@ def _number(facts: Mapping[str, Any], name: str) -> float | None:
 def _light_seconds(u: Mapping[str, Any], v: Mapping[str, Any]) -> float | None:
     """Return the time of light in fibre along the great circle between two nodes [s]; None without coordinates."""
     try:
-        places = [(math.radians(float(one["Latitude"])), math.radians(float(one["Longitude"]))) for one in (u, v)]
-    except (KeyError, TypeError, ValueError):
+        places = [math.radians(float(one[name])) for one in (u, v) for name in ("Latitude", "Longitude")]
+    except _NO_NUMBER:
         return None
-    (north, east), (other, far) = places
+    if not all(map(math.isfinite, places)):
+        return None
+    north, east, other, far = places
     half = math.sin((north - other) / 2) ** 2 + math.cos(north) * math.cos(other) * math.sin((east - far) / 2) ** 2
-    return 2 * _EARTH / _FIBRE * math.asin(math.sqrt(min(half, 1.0)))
+    return 2 * _EARTH / _FIBRE * math.asin(math.sqrt(min(max(half, 0.0), 1.0)))

@@ -360,6 +360,17 @@ MSCCL = """<algo name="pair" nchunksperloop="4" ngpus="2" coll="allgather">
 <gpu id="1"><tb id="0" send="-1" recv="0" chan="0"><step s="0" type="r" cnt="2"/></tb></gpu>
 </algo>"""
 WEATHER = "time_s,bandwidth_Mbit_s,latency_ms\n0,80,10\n# a remark\n60,8,25\n61.5,9e1,2\n"
+NCCL = """<system version="2"><cpu numaid="0" host_hash="0x1" arch="arm64">
+<pci busid="a" link_width="16"><gpu dev="0" sm="90" gcn="942"><xgmi target="b" count="1" tclass="0x120000"/>
+<c2c bw="43125" count="8"/></gpu></pci><pci busid="b"><gpu dev="1" sm="90" mlopart="0"/></pci>
+<nic><net name="m" dev="0" speed="400000" port="1" latency="1.5"/></nic></cpu></system>"""
+ZOO = """<graphml><key id="N" for="node" attr.name="Latitude" attr.type="double"/>
+<key id="E" for="node" attr.name="Longitude" attr.type="double"/>
+<key id="S" for="edge" attr.name="LinkSpeedRaw" attr.type="double"/><graph edgedefault="undirected">
+<node id="0"><data key="N">52.4</data><data key="E">4.9</data></node><node id="1"><data key="N">46</data>
+<data key="E">6</data></node><edge source="0" target="1"><data key="S">1e10</data></edge></graph></graphml>"""
+GML = """graph [ node [ id 0 Latitude 1.5 Longitude 2 ] node [ id 1 Latitude 3 Longitude 4 ]
+edge [ source 0 target 1 LinkSpeedRaw 9 ] ]"""
 RING = allreduce_ring(3, 1 << 10)
 STAR = topologies.star(3, 1e-3, 1e6)
 
@@ -409,6 +420,10 @@ READERS = {
     ),
     "nodelink": _text(
         _as_text(_written(lambda path: schedules.write_nodelink(STAR, path), "a")), "a.json", kinds.read_network
+    ),
+    "nccl": _text(lambda _: NCCL, "a.xml", lambda path: kinds.read_network(path, "nccl", nodes=2, latency=1e-6)),
+    "graphml": _text(
+        lambda random: random.choice([ZOO, GML]), "a.graphml", lambda path: kinds.read_network(path, "graphml")
     ),
     "simgrid": _text(_as_text(_written(lambda path: write_platform(STAR, path), "a.xml")), "a.xml", kinds.read_network),
     **{
