@@ -197,11 +197,12 @@ def read_measurements(
 
 def _unread(lines: Sequence[str]) -> tuple[str, int | None]:
     """Return a message on a file without a known format, and the line of the first row of numbers, if there are two."""
-    rows = [(at, line) for at, line in enumerate(lines, 1) if NUMBERS.search(line[:MAX_LINE])][:2]
-    if len(rows) < 2:
+    rows = ((at, line) for at, line in enumerate(lines, 1) if NUMBERS.search(line[:MAX_LINE]))
+    first, second = next(rows, None), next(rows, None)
+    if first is None or second is None:
         return "holds no measurements in a format that is read", None
-    row = " ".join(rows[0][1].split())[:80]
-    return f"has rows of numbers ({row!r}), but holds no measurements in a format that is read", rows[0][0]
+    row = " ".join(first[1].split())[:80]
+    return f"has rows of numbers ({row!r}), but holds no measurements in a format that is read", first[0]
 
 
 def measurements_file(path: str | Path) -> Path:

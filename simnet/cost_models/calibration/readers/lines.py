@@ -14,6 +14,7 @@ import math
 import re
 import zlib
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,7 @@ def bare_lines(path: Path, anchor: re.Pattern[str]) -> Iterator[tuple[int, str]]
         yield at, _without_label(line, front.rstrip()) if front else line
 
 
+@lru_cache(10_000)
 def _label_shape(label: str, digits: str = "+") -> str:
     """Return the pattern of labels that differ in digits and gaps alone; "" for blanks, comments and long texts."""
     label = label.rstrip()

@@ -56,7 +56,7 @@ _OLD_HEADER = re.compile(r"#\s*bytes\s+N\s+type\b")
 
 
 NCCL_ANCHOR = re.compile(
-    r"#[^\n]{0,200}\btime\b[^\n]{0,200}\balgbw\b"
+    r"#[^\n#]{0,200}\btime\b[^\n#]{0,80}\balgbw\b"
     r"|(?<![\d.])\d{1,19}[ \t]+\d{1,19}[ \t]+(?:(?:" + "|".join(ELEMENT_BYTES) + r")[ \t]"
     r"|[a-z][a-z0-9_]{2,11}[ \t]+(?:[a-z][a-z0-9_]{1,11}[ \t]+)?(?:[\d.]{1,20}[ \t]+){3})"
 )
