@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
+from commands import did
 from fuzz import mutations
 from simnet import scenario
 from simnet.base import units
@@ -486,6 +487,8 @@ def test_paths_of_overrides_start_in_the_working_directory(tmp_path: Path, monke
     monkeypatch.chdir(tmp_path / "here")
     Path("wan.csv").write_text("timestamp,throughput_mbps,rtt_ms\n0,120,40\n1,80,55\n")
     weather = "network.weather=[{{links: all, trace: {{file: {}}}}}]".format
+    shown = " ".join(did("show", "wan.csv").output.split())
+    assert "bandwidth 80 Mbit/s to 120 Mbit/s, 2 steps; latency 20 ms to 27.5 ms" in shown
     ((_, path),) = from_text(tmp_path, BASE, weather("wan.csv")).inputs().items()
     assert path == tmp_path / "here" / "wan.csv"
     with pytest.raises(InputError, match=f"{tmp_path}/here/no/wan.csv: there is no such file"):

@@ -153,7 +153,7 @@ def step_places(steps: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def shared_loadings(found: SignProducts, steps: NDArray[np.int64]) -> tuple[Floats, float, bool]:
-    """Return the loadings of c, the step-to-step correlation of its rest, and whether the rest oscillates.
+    """Return the factor loadings of what workers share, the step-to-step correlation of its rest, and its oscillation.
 
     What only steps at one place share turns back within a few steps.
     """
@@ -202,7 +202,7 @@ def _place_products(products: Floats, place: NDArray[np.int64]) -> Floats:
 
 
 def own_loadings(found: SignProducts, steps: NDArray[np.int64]) -> Floats | None:
-    """Return the loadings of e; None if no worker's own signs persist significantly.
+    """Return the factor loadings of what is a worker's own; None if no worker's own signs persist significantly.
 
     Layers without a result of their own get that of all layers together. If little lasts, as the mean gradient of a
     worker's shard, it is the same in all layers for the whole run.

@@ -90,6 +90,8 @@ def _described(name: str, density: Words) -> Summary | str:
         model = load_model(name)
         answer = f"{name}: a model of {model.parameters:,} parameters in {len(model.layers):,} tensors."
         return Summary(answer=answer, next=f"simnet choose --model {name} --compute 120ms")
+    if Path(name).suffix == ".csv" and Path(name).is_file():
+        return _weather_answer(name)
     if Path(name).is_file():
         return Summary(answer=f"{name}: {network_taken_for(name)}.", next=f"simnet time all_reduce --network {name}")
     known = [*shipped(), *trace_names(), *(row[0] for kind in LISTS for row in listing(kind)[1])]
@@ -118,6 +120,23 @@ def _runs_page(folders: list[Path], out: str | None, force: bool) -> Summary:
         return Summary(answer=f"Drawn again: {reports.redraw(folders[0], Path(out) if out else None)}")
     summary, page = reports.compare_runs(folders, place)
     return Summary(answer=f"{sentence(summary)} Page: {page}")
+
+
+def _weather_answer(file: str) -> Summary:
+    from simnet.base.units import format_bandwidth, format_seconds
+    from simnet.network.weather import trace_csv
+
+    weather, said = trace_csv(file), []
+    for what, signal, shown in (
+        ("bandwidth", weather.bandwidth, format_bandwidth),
+        ("latency", weather.latency, format_seconds),
+    ):
+        if signal is not None:
+            times, values = signal.window(0.0, 1e12)
+            said.append(f"{what} {shown(float(values.min()))} to {shown(float(values.max()))}, {len(times):,} steps")
+    setting = f"[{{links: host, trace: {{file: {file}}}}}]"
+    return Summary(answer=f"{file}: weather of a link; {'; '.join(said)}.",
+                   next=f'simnet run quickstart --set "network.weather={setting}"')  # fmt: skip
 
 
 def _trace_answer(trace: str, density: Words) -> Summary:
