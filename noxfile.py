@@ -3,7 +3,7 @@
 ``nox -s tests-3.12`` runs one. Each session makes an environment of its own and runs the tests of `SELECTION`, where
 versions and machines show: golden runs, clocks, closed forms, exponentials and units. ``nox -s tests-3.12 -- tests``
 runs all, or what else stands behind ``--``. Interpreters have to be there: sessions of others are skipped, and said.
-What they gave stands in docs/matrix.md.
+docs/trust.md has what they gave.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ With ``--every-step`` whole runs are compared, in which every step has gradients
 ``make_family_traces.py --every-step --into FOLDER`` recorded of ``-again`` and ``-third`` of both families; the
 parameters that come with simnet were fitted to another run.
 
-`docs/validation.md` has the table, which `validating.likeness` makes from the file.
+The page of `benchmarks/validation.py` has the table, which `validating.likeness` makes from the file.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """Validate predictions on measurements, and write the page that says with which error.
 
     python benchmarks/validation.py [--measured FOLDER] [--json FILE] [--markdown FILE] [--figures FOLDER]
-    python benchmarks/validation.py --from FILE --markdown docs/validation.md --figures docs/images
+    python benchmarks/validation.py --from FILE --summary benchmarks/validated.csv
     python benchmarks/validation.py --from FILE --residuals simnet/cost_models/calibration/measured/residuals.csv
 
 Evaluates all shipped measurements and, with ``--measured``, every folder in FOLDER that has a ``data.csv``: what is
 left out of a set is predicted from the rest of it, platforms from their specification, shaped networks from their
 links. ``--json`` is written after every set, and a run that finds sets in it does the others alone.
-`docs/validation.md` is the page that ``--markdown`` writes, and ``--residuals`` the errors that chances are from.
+``--markdown`` writes the page, which the site has as `evidence/validation.md`, ``--summary`` its first table, and
+``--residuals`` the errors that chances are from.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from validating import chances, held_out, residuals
+from validating import chances, held_out, recorded, residuals
 from validating.drawing import predicted
-from validating.page import WHAT, frame, page
+from validating.page import WHAT, frame, page, summary
 from validating.running import load, run, save, sets
 
 import simnet
@@ -71,6 +72,7 @@ def main() -> None:
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the page")
     parser.add_argument("--figures", type=Path, metavar="FOLDER", help="write the figures of the page")
     parser.add_argument("--residuals", type=Path, metavar="FILE", help="write what predictions are off by")
+    parser.add_argument("--summary", type=Path, metavar="FILE", help="write the summary as CSV")
     given = parser.parse_args()
     try:
         if given.source is not None:
@@ -83,7 +85,8 @@ def main() -> None:
     clusters = residuals.of_clusters(table)
     if given.residuals is not None:
         given.residuals.write_text(residuals.table(clusters), encoding="utf-8")
-    judged = {} if given.figures is given.markdown is None else chances.everything(clusters)
+    wanted = [one for one in (given.figures, given.markdown, given.summary) if one is not None]
+    judged = chances.everything(clusters) if wanted else {}
     drawn: dict[str, str] = {}
     if given.figures is not None:
         plots = {split: predicted(table, split) for split in WHAT if (table["split"] == split).any()}
@@ -92,6 +95,8 @@ def main() -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(one.svg)
             drawn[name] = os.path.relpath(path, given.markdown.parent) if given.markdown else str(path)
+    if given.summary is not None:
+        recorded.write(given.summary, summary(results, judged))
     if given.markdown is not None:
         given.markdown.write_text(page(results, drawn, judged, held_out.everything(clusters)), encoding="utf-8")
 

@@ -24,12 +24,6 @@ SLOW = {
     "choose --network dgx-h100 --workers 16 --model gpt2",
     "choose fluctuating_wan",
     "choose local_steps_wan --grid strategy.period=20,100,500",
-    "reproduce",
-    "reproduce devices",
-    "reproduce --check",
-    "reproduce gain-1-bit-adam gain-0-1-adam gain-zero-pp gain-sdp4bit gain-loco",
-    "reproduce gain-arc-top-k gain-omnireduce gain-thc",
-    "reproduce intellect-1 covenant-72b opendiloco-1b streaming-table-1 eager-table-5",
     "run fluctuating_wan",
     "run fluctuating_wan --seeds 10",
     "run incast",
@@ -55,9 +49,6 @@ SLOW = {
 }
 """What takes more than some seconds of a processor."""
 
-READ = {"reproduce --all --out docs/papers.md --force"}
-"""What is only read on a page that a command writes: it makes that page anew, in some minutes."""
-
 
 def commands(page):
     """Yield the commands of a page, each with its words, the file that it writes to, and whether it is only read."""
@@ -66,7 +57,7 @@ def commands(page):
             words = shlex.split(line.strip().removeprefix("$ "), comments=True)
             if words[:1] == ["simnet"]:
                 words, _, target = " ".join(map(shlex.quote, words[1:])).partition(" '>' ")
-                yield shlex.split(words), target, bool(found["needs"]) or words in READ
+                yield shlex.split(words), target, bool(found["needs"])
 
 
 def pages():
@@ -120,7 +111,7 @@ def test_long_commands_work(folder, command):
 
 
 def test_pages_have_the_commands_that_are_treated_apart():
-    assert {shlex.join(words) for own in PAGES.values() for words, _, _ in own} >= SLOW | READ
+    assert {shlex.join(words) for own in PAGES.values() for words, _, _ in own} >= SLOW
 
 
 def test_an_option_that_there_is_not_is_found():

@@ -348,11 +348,6 @@ def test_what_a_hook_takes_is_found_in_logs_of_its_processes(tmp_path):
     assert [found[f"hook_topk_{name}"].launch for name in each] == pytest.approx([1e-4, 0, 2e-4, 0], rel=1e-3)
 
 
-def test_the_page_has_what_the_shipped_jobs_say():
-    page = (Path(__file__).parents[1] / "docs" / "validation.md").read_text(encoding="utf-8")
-    assert report.job_section() in page
-
-
 def test_the_first_measured_job_is_predicted_from_links_stack_and_device():
     folder = Path(measured.__file__).parent / "jobs"
     rows = pd.read_csv(folder / "first.csv").groupby("scheme")["total_s"].median()

@@ -306,7 +306,7 @@ def drawn(by_title: Mapping[str, pd.DataFrame]) -> Plot:
 
 
 def summary(by_title: Mapping[str, pd.DataFrame]) -> list[str]:
-    """Return the rows of the summary of docs/validation.md, in Markdown."""
+    """Return the rows of the summary of the page, in Markdown."""
     rows = []
     for title, own in by_title.items():
         found = figures(own)
@@ -319,7 +319,7 @@ def summary(by_title: Mapping[str, pd.DataFrame]) -> list[str]:
 
 
 def section(by_title: Mapping[str, pd.DataFrame], figure: str | None = None) -> str:
-    """Return the section of docs/validation.md, in Markdown."""
+    """Return the section of the page, in Markdown."""
     lines = ["## How often chances come true", "", _WORDS.strip(), ""]
     if figure:
         lines += [f"![Reliability diagram]({figure})", ""]

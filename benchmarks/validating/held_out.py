@@ -229,7 +229,7 @@ def of_four() -> dict[str, float]:
 
 
 def section(found: list[Coverage]) -> str:
-    """Return the section of docs/validation.md, in Markdown."""
+    """Return the section of the page, in Markdown."""
     lines = ["## How often times are inside their intervals", "", _WORDS.strip(), ""]
     lines += ["| What is predicted | Sets | Predictions | Inside its 90 % interval |", "|---|---|---|---|"]
     for one in found:

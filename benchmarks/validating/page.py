@@ -95,16 +95,14 @@ platforms of a library were chosen with such measurements in view: this is no bl
 INTRODUCTION = """\
 # What was validated, on what, and with which error
 
-<!-- Made by `python benchmarks/validation.py --markdown docs/validation.md`. Do not edit: run it again. -->
+<!-- Made by `python benchmarks/validation.py --markdown FILE`. Do not edit: run it again. -->
 
-Every time below that follows from links is one of `simnet run`'s engine, `simnet.network.Network.time`, with the named
-[transport stack](stacks.md) of the library; there is no other clock. Those that follow from measured curves are what
-`simnet time` says, and what a simulation on the calibrated cluster takes ([calibration](calibration.md)).
+[How far to trust it](../trust.md) has the figures in short. This page has all of them, from a run over {sets} sets of
+measurements: {rows:,} rows, {curves:,} curves. {shipped} of the sets come with simnet. Figures of the README are from a
+run over 44 sets; 16 of them are not shipped, as they have no licence or are not of GPUs.
 
-This page is written by `python benchmarks/validation.py` from a run over {sets} sets of measurements: {rows:,} rows,
-{curves:,} curves. {shipped} of the sets come with simnet, public ones thinned; public ones were read from a folder
-beside the repository, with others that have no licence or are not of GPUs, and are not shipped. How predictions are
-made is told in [calibration](calibration.md), how measurements are read in [measurements](measurements.md).
+Times that follow from links are those of `simnet run`, with the [transport stack](../stacks.md) of the library. Times
+that follow from measured curves are those of `simnet time` on a calibrated cluster.
 
 An error is the absolute difference of predicted and measured time over the measured one. *Median* and *p90* are over
 all predictions of a row; sets with more measurements count more. A prediction never saw the measurement that it is
@@ -112,26 +110,22 @@ compared with. The *noise floor* of a set is the median difference of repetition
 model cannot be expected to get below.
 """
 
-NOT_VALIDATED = """\
-## What was not validated
+_SUMMARY = """\
+## Summary
 
-- **Training jobs on accelerators.** Iterations of real jobs were measured on processors, with gloo, up to eight
-  workers on one machine. Jobs on GPUs, NCCL beside computing, and contention between jobs are simulated, but not held
-  against measurements here.
-- **Sparse exchanges at scale.** AG-Topk and AR-Topk were measured among four ranks on shaped links; no other scheme
-  was measured on a network.
-- **Shared links of real networks.** Messages that meet on a link were measured on one switch, with buffers that hold
-  them; [transport](transport.md) has how long flows share.
-- **Weather of wide-area links.** Links that change were measured on one machine, with changes that were set. No
-  collective over real wide-area links was measured.
-- **Topologies.** No measurement here tells fat-tree from dragonfly, routing from routing, or rails from none. What
-  the event engine does with them is held against closed forms and other simulators (`tests/`,
-  [performance](performance.md)).
-- **Other hardware and libraries.** What is not in the table of sets was not looked at: oneCCL, Gaudi, TPU, Ethernet
-  with in-network reduction, MPI libraries beyond those named there.
-- **Independence.** The models were developed with these sets in view. What is left out of a set is not seen by the
-  calibration, but choices of the method (which models there are, bins of sizes, typical values of parameters) were
-  made by people who had seen the sets. Errors on other systems may be larger.
+| What is predicted | Aim | Ours: median / p90 | Plain model: median / p90 | From |
+|---|---|---|---|---|
+{}
+
+*Curve by curve* are medians over curves of the median and the p90 of each: so figures of simple models are often
+given, and no long curve counts more than a short one. With every second size left out, sizes are factors of four apart.
+
+The plain model is the straight line between neighbouring sizes in logarithms for sizes, that between neighbouring
+numbers for ranks, the rule of the bus factor for collectives, and alpha-beta with framing for links; its figures are
+over what it says anything of.
+
+*Were intervals exact*: how many sets would then be within the aim in the mean, as few measurements of a set, and those
+of a curve, lie inside by chance together.
 """
 
 
@@ -196,7 +190,7 @@ def page(
         curves=sum(one["figures"]["curves"] for one in known.values()),
         shipped=sum(one["shipped"] for one in known.values()),
     )
-    parts = [text, _summary(table, known, judged or {}), alike.section(table, MODELS)]
+    parts = [text, _SUMMARY.format("\n".join(summary(results, judged))), alike.section(table, MODELS)]
     for split in (*(name for name in TITLES if name in WHAT), SPECIFIED):
         part = table[table["split"] == split]
         if len(part):
@@ -205,12 +199,14 @@ def page(
     parts += [chances.section(judged, figures.get("chances"))] if judged else []
     parts += [constants.section(table, CONSTANTS)] if CONSTANTS.is_file() else []
     parts += [likeness.section(likeness.EVERY_STEP, likeness.TABLE)] if likeness.TABLE.is_file() else []
-    parts += [jobs.job_section(), _worst(table), _on_what(known), NOT_VALIDATED, _left_out(results), _made(results)]
+    parts += [jobs.job_section(), _worst(table), _on_what(known), _left_out(results), _made(results)]
     return "\n".join(part.strip() + "\n" for part in parts if part)
 
 
-def _summary(table: pd.DataFrame, known: Mapping[str, Any], judged: Mapping[str, pd.DataFrame]) -> str:
-    """Return the table of aims and what was reached."""
+def summary(results: Mapping[str, Any], judged: Mapping[str, pd.DataFrame] | None = None) -> list[str]:
+    """Return the rows of the table of aims and what was reached, in Markdown."""
+    table, judged = frame(results), judged or {}
+    known = {name: one for name, one in results["sets"].items() if "figures" in one}
     many = table[table["nccl"] & (table["nodes"] > 1)]
     sizes, ranks = many[many["split"] == "sizes"], table[table["split"] == "ranks"]
     base = table[(table["split"] == "collectives") & table["collective"].isin(FROM_BASE)]
@@ -267,25 +263,7 @@ def _summary(table: pd.DataFrame, known: Mapping[str, Any], judged: Mapping[str,
                 right, plain, count = (counts[name] for name in ("right", "closed_form", "settings"))
                 rows.append(f"| {what} | 99 % | {right / count:.1%} | {plain / count:.1%} | {count} settings |")
     rows += [*_never_worse(table), *chances.summary(judged)]
-    head = """\
-## Summary
-
-| What is predicted | Aim | Ours: median / p90 | Plain model: median / p90 | From |
-|---|---|---|---|---|
-"""
-    foot = """
-
-*Curve by curve* are medians over curves of the median and the p90 of each: so figures of simple models are often
-given, and no long curve counts more than a short one. With every second size left out, sizes are factors of four apart.
-
-The plain model is the straight line between neighbouring sizes in logarithms for sizes, that between neighbouring
-numbers for ranks, the rule of the bus factor for collectives, and alpha-beta with framing for links; its figures are
-over what it says anything of.
-
-*Were intervals exact*: how many sets would then be within the aim in the mean, as few measurements of a set, and those
-of a curve, lie inside by chance together.
-"""
-    return head + "\n".join(row for row in rows if row) + foot
+    return [row for row in rows if row]
 
 
 def _by_curve(what: str, aim: str, part: pd.DataFrame, plain: str) -> str:

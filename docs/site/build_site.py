@@ -1,6 +1,7 @@
-"""Build the site of the documentation: pages of `docs`, those made of the code, and notebooks as they run.
+"""Build the site of the documentation: pages of `docs`, those made of the code, evidence, and notebooks as they run.
 
-    python docs/site/build_site.py build
+    python docs/site/build_site.py build            # ten minutes and more: all evidence is computed
+    python docs/site/build_site.py build --quick    # the same pages, with a small part of the evidence
 
 copies `docs` to ``build/docs``, writes the generated pages beside the others, runs the notebooks, and lets Zensical
 make ``build/site`` of it all. Warnings, dead links among them, are errors.
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -18,6 +20,7 @@ from pathlib import Path
 import api_pages
 import columns_page
 import command_page
+import fidelity_page
 import scenario_page
 
 DOCS = Path(__file__).resolve().parents[1]
@@ -31,15 +34,26 @@ def changelog() -> str:
 
 PAGES = {
     "changelog.md": changelog,
+    "evidence/schemes.md": fidelity_page.page,
     "reference/commands.md": command_page.page,
     "reference/columns.md": columns_page.page,
     "reference/scenario.md": scenario_page.page,
     **{f"reference/{name}.md": page for name, page in api_pages.PAGES.items()},
 }
-"""The pages that are made, by what makes each."""
+"""The pages that are made of the code, by what makes each."""
+
+EVIDENCE = {
+    "evidence/papers.md": ("-m simnet.cli reproduce {} --force --out {page}", "--all", "artopk-table-vi-best"),
+    "evidence/validation.md": (
+        "benchmarks/validation.py {} --json {out}/validation.json --figures {out}/docs/evidence --markdown {page}",
+        "",
+        "--only dgxh100",
+    ),
+}
+"""The pages of evidence: the command that writes each, and what it takes for all of it and for a small part."""
 
 
-def prepare(out: Path) -> None:
+def prepare(out: Path, *, quick: bool = False) -> None:
     """Write into ``out/docs`` all that the site is made of, and its configuration beside it."""
     docs = out / "docs"
     shutil.rmtree(docs, ignore_errors=True)
@@ -48,6 +62,10 @@ def prepare(out: Path) -> None:
         path = docs / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(page(), encoding="utf-8")
+    for name, (command, whole, part) in EVIDENCE.items():
+        (docs / name).parent.mkdir(exist_ok=True)
+        words = command.format(part if quick else whole, page=shlex.quote(str(docs / name)), out=shlex.quote(str(out)))
+        subprocess.run([sys.executable, *shlex.split(words)], cwd=ROOT, check=True)
     run_notebooks(docs / "notebooks")
     for path in docs.rglob("*.md"):
         path.write_text(moved(path.read_text(encoding="utf-8")), encoding="utf-8")
@@ -91,6 +109,7 @@ def build(out: Path) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("out", type=Path, help="folder in which docs and site are written")
-    given = parser.parse_args().out.resolve()
-    prepare(given)
-    build(given)
+    parser.add_argument("--quick", action="store_true", help="compute a small part of the evidence")
+    given = parser.parse_args()
+    prepare(given.out.resolve(), quick=given.quick)
+    build(given.out.resolve())

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, get_type_hints
 
 from simnet.base import plugins
 from simnet.base.errors import InputError
-from simnet.base.reading import read_text
+from simnet.base.reading import read_shipped_rows, read_text
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -40,6 +40,26 @@ def schemes() -> Listing:
         costs = "; ".join(_cost_formula(cost) for cost in scheme.traits.costs)
         rows.append((name, _first_line(scheme), scheme.paper, _option_texts(scheme.option_type, own), costs))
     return ("scheme", "what it is", "after", "options", "closed-form cost"), rows
+
+
+def scheme_notes(name: str) -> list[tuple[str, str]]:
+    """Return on what device work, released code and lost gradient mass of a scheme are based, as fields and texts."""
+
+    def rows(table: str) -> list[dict[str, str]]:
+        return [row for row in read_shipped_rows(f"data/{table}.csv") if name in row["schemes"].split()]
+
+    worked = [
+        "; ".join(f"{when}: {row[when]}" for when in ("before", "between", "after") if row[when] != "-")
+        for row in rows("scheme_work")
+    ]
+    released = [f"{row['run']}: {row['options']} ({row['checked']} compared)" for row in rows("released_runs")]
+    lost = [f"{row['when']}; remedy: {row['remedy']}" for row in rows("lost_mass")]
+    titles = ("work around messages", "as released", "loses mass")
+    return [
+        (title, text.replace("`", ""))
+        for title, texts in zip(titles, (worked, released, lost), strict=True)
+        for text in texts
+    ]
 
 
 def scenarios() -> Listing:

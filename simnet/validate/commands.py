@@ -188,7 +188,7 @@ def _shipped_jobs() -> Summary:
         rows=[{"part": title, **{key: found[name][key] for key in ("median", "p90")}}
               for name, title in kinds],
         evidence=f"measured: {percent(found['inside'])} of the iterations are inside their 90 % interval",
-        next="--out jobs.md   the section of docs/validation.md",
+        next="--out jobs.md   a page of all settings",
         details={"jobs": found},
         writers={".md": lambda path: _write(path, report.job_section())},
     )  # fmt: skip

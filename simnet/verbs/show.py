@@ -63,7 +63,7 @@ def show(*names: str, density: Words = "0.001,0.01,0.1", out: str | None = None,
 def _described(name: str, density: Words) -> Summary | str:
     from simnet.scenario import json_schema
     from simnet.scenario.named_choices import network_taken_for
-    from simnet.studies.listing import LISTS, listing, scenario_text
+    from simnet.studies.listing import LISTS, listing, scenario_text, scheme_notes
     from simnet.studies.trace_files import is_trace
     from simnet.traces import trace_names
 
@@ -82,6 +82,8 @@ def _described(name: str, density: Words) -> Summary | str:
                 rows += [
                     {"field": field, "value": text} for field, text in zip(headings[1:], row[1:], strict=True) if text
                 ]
+    if "scheme" in kinds or "schemes" in kinds:
+        rows += [{"field": field, "value": text} for field, text in scheme_notes(name)]
     if rows:
         answer = f"{name}: {' and '.join(f'a {one}' for one in map(_singular, kinds))}."
         return Summary(answer=answer, columns=table_columns("show"), rows=rows)

@@ -47,7 +47,7 @@ TYPICAL: Mapping[Basis, tuple[float, ...]] = {
 }
 """Half-widths by bin that hold 90 % of other ranks on two systems of three, of other collectives on three of four.
 
-Quantiles over the public measurements of ``docs/validation.md`` that have several numbers of ranks, or several
+Quantiles over the public measurements of ``benchmarks/validation.py`` that have several numbers of ranks, or several
 collectives, of which fewer can be held out: Alps, Polaris, Sirius, MareNostrum 5, Leonardo, Snellius, H100 clusters and
 others.
 """

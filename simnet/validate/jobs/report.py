@@ -1,4 +1,4 @@
-"""Report on the shipped measured jobs and their predictions: the section on jobs of docs/validation.md."""
+"""Report on the shipped measured jobs and their predictions."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _spread_of(errors: pd.Series[float]) -> dict[str, float]:
 
 
 def job_section() -> str:
-    """Return the section on jobs of docs/validation.md, in Markdown."""
+    """Return a section on jobs, in Markdown."""
     both = shipped_jobs()
     found, rows = job_figures(both), typical(both)
     about = tomllib.loads(_SHIPPED.joinpath("about.toml").read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Reproductions as text: table cells, summaries and the page `docs/papers.md`."""
+"""Reproductions as text: table cells, summaries and the page of all papers."""
 
 from __future__ import annotations
 
@@ -146,6 +146,17 @@ def stated(section: str) -> str:
     return _TEXT[section] + _lines(table.to_numpy().tolist())
 
 
+def gain_reasons(found: Mapping[str, Sequence[Row] | None]) -> str:
+    """Return the Markdown section on published gains one by one: setting, assumptions, our value and its reason."""
+    ours = {
+        row.what: row_cells(row)[2] for name, rows in found.items() if name.startswith("gain-") for row in rows or ()
+    }
+    table = read_published("gains.csv").dropna(subset=["on"]).fillna("")
+    notes = [[str(cell) for cell in row] for row in table[["scheme", "what", "on", "takes", "why"]].to_numpy().tolist()]
+    rows = [(f"{scheme}, {what}", on, takes, ours.get(what, "not run"), why) for scheme, what, on, takes, why in notes]
+    return _TEXT["reasons"] + _lines(rows)
+
+
 def page(found: Mapping[str, Sequence[Row] | None], columns: Sequence[DeviceColumn]) -> str:
     """Return the Markdown page of all reproductions."""
     lines = [_wrap_text(f"- *{kind}*: {meaning}.", "  ") for kind, meaning in KINDS.items()]
@@ -153,7 +164,7 @@ def page(found: Mapping[str, Sequence[Row] | None], columns: Sequence[DeviceColu
     text += "".join(f"{_wrap_text(line)}\n\n" for line in reproduction_summary(found))
     text += "| name | published | values | kind | contradictions | worst |\n|---|---|---|---|---|---|\n"
     text += "".join(summary_line(REPRODUCTIONS[name], rows) + "\n" for name, rows in found.items())
-    text += stated("runs") + stated("gains")
+    text += stated("runs") + stated("gains") + gain_reasons(found)
     text += under_devices(columns) if columns else ""
     text += _TEXT["missing"] + "| paper | what | why |\n|---|---|---|\n" + _lines(MISSING)
     text += "\n## Each in turn\n\n"
