@@ -26,10 +26,8 @@ from simnet.scenario import load
 from simnet.sparsifier_models import create, names
 from simnet.sparsifier_models.codes import (
     Encoding,
-    decode,
     decode_indices,
     decode_values,
-    encode,
     encode_indices,
     encode_values,
     read_back,
@@ -177,20 +175,6 @@ def test_bounds_of_differences_are_those_of_the_shortest_and_the_longest_gaps(n,
     assert encoded_index_bytes("delta", n, k) == pytest.approx(4 + k * (1 + drawn), rel=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("indices", "values", "words"),
-    [
-        ([3, 3], [1, 2], "ascend within 0..9"),
-        ([3, 10], [1, 2], "ascend within 0..9"),
-        ([-1, 2], [1, 2], "ascend within 0..9"),
-        ([1], [1, 2], "a value for each index"),
-    ],
-)
-def test_what_is_no_message_is_refused(indices, values, words):
-    with pytest.raises(ValueError, match=words):
-        encode(np.array(indices), np.array(values, dtype=np.float32), 10, Encoding("delta", EXACT))
-
-
 # Schemes
 
 
@@ -240,17 +224,17 @@ def test_every_scheme_heeds_a_code_or_refuses_it_in_words(scheme, option):
 @pytest.mark.parametrize("values", VALUE_CODES)
 @pytest.mark.parametrize("indices", ["auto", "packed12", "delta"])
 def test_what_is_decoded_is_what_all_apply_and_the_rest_stays(indices, values):
-    encoding, n = Encoding(indices, values), 2500
-    model = made("topk", indices=indices, values=values)
+    model, n = made("topk", indices=indices, values=values), 2500
     for seed in range(2):
         corrected = gradients_of("normal", 4, n, seed) + model.residual
         exchange = model.exchange(gradients_of("normal", 4, n, seed))
         total, nbytes = np.zeros(n, dtype=np.float32), []
         for row in corrected:
             chosen = top_k(row, model.k)
-            message = encode(chosen, row[chosen], n, encoding)
-            nbytes.append(message.size)
-            places, read = decode(message, n, encoding)
+            message = encode_indices(chosen, n, indices), encode_values(row[chosen], values)
+            nbytes.append(sum(part.size for part in message))
+            places, _ = decode_indices(message[0], n, indices)
+            read = decode_values(message[1], model.k, values)
             total[places] += read
             row[places] -= read
         np.testing.assert_array_equal(exchange.update, total / np.float32(4))
@@ -278,7 +262,8 @@ def test_merged_messages_take_the_bytes_of_what_they_hold():
     tree = [one for one in model.exchange(gradients).schedule.rounds if one.phase == "tree"]
     for src, nbytes in zip(tree[0].src, tree[0].nbytes, strict=True):
         chosen = top_k(gradients[src], model.k)
-        assert nbytes == encode(chosen, gradients[src, chosen], 2500, Encoding("delta", "4bit")).size
+        values = encode_values(gradients[src, chosen], "4bit")
+        assert nbytes == encode_indices(chosen, 2500, "delta").size + values.size
     model = made("oktopk", indices="delta")
     exchange = model.exchange(gradients)
     threshold, cuts = exchange.stats["threshold"], [*map(int, exchange.stats["region_offsets"]), 2500]
@@ -286,7 +271,7 @@ def test_merged_messages_take_the_bytes_of_what_they_hold():
         for src, dst, nbytes in zip(one.src, one.dst, one.nbytes, strict=True) if one.phase == "split" else ():
             part = gradients[src, cuts[dst] : cuts[dst + 1]]
             inside = np.flatnonzero(np.abs(part) > np.float32(threshold[src]))
-            assert nbytes == encode(inside, part[inside], part.size, Encoding("delta", EXACT)).size
+            assert nbytes == encode_indices(inside, part.size, "delta").size + encode_values(part[inside], EXACT).size
 
 
 SORTED = "topk_layer"

@@ -70,7 +70,7 @@ def test_options_are_refused_with_what_is_allowed(name, options, message):
     [
         ("artopk", {"density": np.array(2.0)}, "density must be > 0 and <= 1"),
         ("artopk", {"density": np.array([0.5, 0.5])}, r"density must be float64 of shape \(\)"),
-        ("artopk", {"iteration": np.array(-1)}, "iteration must be finite and in 0..inf, got -1"),
+        ("artopk", {"iteration": np.array(-1)}, "iteration must be a whole number >= 0, got -1"),
         ("artopk", {"gains": np.array([[0.5, np.inf]])}, "gains must be finite"),
         ("artopk", {"residual": np.zeros((1, 40), dtype=np.float32)}, "residual must have shape"),
         ("artopk", {"residual": np.full((2, 40), np.inf, dtype=np.float32)}, "residual of worker 0 is inf at index 0"),
@@ -87,9 +87,7 @@ def test_options_are_refused_with_what_is_allowed(name, options, message):
         ("exdyna", {"threshold": np.array([1.0, np.nan])}, "threshold must be finite"),
         ("sage", {"mean": np.array([1.0, np.inf])}, "mean must be finite"),
         ("spardl", {"h": np.array([1, 2, 3])}, r"h must be int64 of shape \(2\)"),
-        ("spardl", {"h": np.array([0, 5])}, r"h must be finite and in 1..inf, got \[0, 5\]"),
         ("spardl", {"flag": np.array([1, 0])}, "flag must be bool"),
-        ("spardl", {"k_block": np.array(0)}, "k_block must be finite and in 1..inf"),
     ],
 )
 def test_a_refused_state_changes_nothing(name, wrong, message):

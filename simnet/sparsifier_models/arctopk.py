@@ -12,7 +12,6 @@ from annotated_types import Ge
 from simnet.base.arrays import Floats
 from simnet.base.quantities import Count
 from simnet.base.rng import stream
-from simnet.collectives import registry
 from simnet.cost_models.costs import arctopk
 from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Schedule
@@ -22,7 +21,7 @@ from simnet.sparsifier_models.options import Allreduce
 from simnet.sparsifier_models.powersgd import Matrix
 from simnet.sparsifier_models.samples import apportion
 from simnet.sparsifier_models.selection import Indices, Values, squared_norm, squared_norms, top_k
-from simnet.sparsifier_models.steps import Step
+from simnet.sparsifier_models.steps import Step, all_reduced
 from simnet.sparsifier_models.tracking import Tracking, TrackingOptions
 
 
@@ -236,5 +235,4 @@ class ARCTopk(Tracking, is_restartable=False, by_tensors=True, reads_gradients=F
         return self.options.scale * self.parameters
 
     def _reduced(self, phase: str, nbytes: float) -> Schedule:
-        found = registry.collective_by_algorithm("all_reduce", self.options.collective).schedule(self.workers, nbytes)
-        return found.in_phase(phase)
+        return all_reduced(self.workers, nbytes, self.options.collective, phase)

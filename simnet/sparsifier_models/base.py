@@ -43,7 +43,7 @@ from simnet.sparsifier_models.steps import Step, in_order
 from simnet.sparsifier_models.traits import Cost, Traits
 from simnet.sparsifier_models.wire import Wire
 
-__all__ = ["Cost", "Exchange", "Sparsifier", "State", "Stats", "Traits", "checked_part"]
+__all__ = ["Cost", "Exchange", "Sparsifier", "State", "Stats", "Traits"]
 
 T = TypeVar("T")
 
@@ -452,7 +452,7 @@ class Sparsifier(ABC):
                 f"the state is of shape {shape}, but there are {self.workers} workers and {self.parameters} parameters"
             )
         density = _checked_density(checked_part(state, "density", np.float64, ()).item())
-        iteration = checked_part(state, "iteration", np.int64, (), 0).item()
+        iteration = check_int(checked_part(state, "iteration", np.int64, ()).item(), "iteration", 0)
         residual = self._checked_residual(state["residual"]) if "residual" in needed else None
         self._restore_own({name: state[name] for name in self._own_state()})
         self._density, self._iteration, self._residual, self._is_lent = density, iteration, residual, True

@@ -292,30 +292,3 @@ def _mean_magnitude(values: Values) -> Values:
 
 def _signed(negative: NDArray[np.bool_], scale: Values) -> Values:
     return np.where(negative, -scale, scale)
-
-
-def encode(indices: Indices, values: Values, n: int, encoding: Encoding) -> Bytes:
-    """Return the message bytes of ascending, distinct indices below `n` and their finite values.
-
-    Raises ValueError if indices do not ascend or exceed `n`, or there are more or fewer of them than values.
-    """
-    if indices.shape != values.shape:
-        raise ValueError(f"there must be a value for each index, got {values.size} for {indices.size}")
-    if indices.size and (indices[0] < 0 or indices[-1] >= n or (np.diff(indices) <= 0).any()):
-        raise ValueError(f"indices must ascend within 0..{n - 1}")
-    return np.concatenate([encode_indices(indices, n, encoding.indices), encode_values(values, encoding.values)])
-
-
-def decode(message: Bytes, n: int, encoding: Encoding) -> tuple[Indices, Values]:
-    """Return the indices and the decoded values of a message; raise ValueError if its length is wrong."""
-    found: IndexCode = encoding.indices
-    tag = 0
-    if found == "auto":
-        found, tag = encodings.INDEX_CODES[message[0]], encodings.TAG_BYTES
-    k = None
-    if found in ("int32", "int64"):
-        bits = (64 if found == "int64" else 32) + encodings.VALUE_BITS[encoding.values]
-        table = encodings.table_bytes(encoding.values) if message.size > tag else 0
-        k = (message.size - tag - table) * 8 // bits
-    indices, nbytes = decode_indices(message[tag:], n, found, k)
-    return indices, decode_values(message[tag + nbytes :], indices.size, encoding.values)

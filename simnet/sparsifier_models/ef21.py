@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
 from simnet.base.quantities import Count
-from simnet.collectives import registry
 from simnet.cost_models.costs import ef21, ring_allreduce
 from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Schedule
@@ -17,8 +16,9 @@ from simnet.sparsifier_models.base import Exchange
 from simnet.sparsifier_models.gathered import Gathered, GatheredOptions, GatheredPart
 from simnet.sparsifier_models.options import Allreduce
 from simnet.sparsifier_models.selection import Indices, Values, squared_norm, squared_norms, top_k
+from simnet.sparsifier_models.steps import all_reduced
 from simnet.sparsifier_models.tracking import Tracking, TrackingOptions
-from simnet.sparsifier_models.wire import Codes
+from simnet.sparsifier_models.wire import EVERY, Codes
 
 # The least that says which of two messages this is.
 _FLAG = 1.0
@@ -49,6 +49,7 @@ class EF21(
     Tracking,
     Gathered,
     is_restartable=False,
+    codes=EVERY,
     released_widths=(4, 4),
     costs=(ef21, ring_allreduce),
     reads_gradients=False,
@@ -172,11 +173,10 @@ class EF21(
     def _densely(self, corrected: Values) -> Exchange:
         """Exchange the initial trackers densely, by an all-reduce."""
         n, scale = self.parameters, self.options.scale
-        reduce = registry.collective_by_algorithm("all_reduce", self.options.collective)
         value = float(self.options.value_bytes or 4)
         return self._make_exchange(
             self._track(corrected.copy()),
-            [reduce.schedule(self.workers, value * scale * n).in_phase("dense")],
+            [all_reduced(self.workers, value * scale * n, self.options.collective, "dense")],
             squared_norms(corrected),
             stats={"distance": np.zeros(self.workers)} | ({"plain": 0.0} if self._chooses else {}),
         )

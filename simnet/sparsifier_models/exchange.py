@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -29,17 +28,12 @@ def threshold_error(threshold: float | Floats, exact: Floats) -> Stats:
 
 
 def checked_part(
-    state: Mapping[str, Any],
-    name: str,
-    dtype: type[np.generic],
-    shape: tuple[int | None, ...],
-    least: float = -math.inf,
-    most: float = math.inf,
+    state: Mapping[str, Any], name: str, dtype: type[np.generic], shape: tuple[int | None, ...]
 ) -> NDArray[Any]:
     """Return a copy of the array `name` of a saved `state`, converted to `dtype` without loss.
 
     `shape` has the length of each axis, None for any. ValueError: it has another type or shape, or a number is not
-    finite, below `least` or above `most`.
+    finite.
 
     Examples
     --------
@@ -52,9 +46,8 @@ def checked_part(
     if array.shape != lengths or array.ndim != len(shape) or not np.can_cast(array.dtype, dtype):
         axes = ", ".join("any" if one is None else str(one) for one in shape)
         raise ValueError(f"{name} must be {dtype.__name__} of shape ({axes}), got {array.dtype} of shape {array.shape}")
-    if not (np.isfinite(array) & (array >= least) & (array <= most)).all():
-        within = "" if (least, most) == (-math.inf, math.inf) else f" and in {least:g}..{most:g}"
-        raise ValueError(f"{name} must be finite{within}, got {array.tolist()!r:.200}")
+    if not np.isfinite(array).all():
+        raise ValueError(f"{name} must be finite, got {array.tolist()!r:.200}")
     return np.array(array, dtype=dtype)
 
 

@@ -7,10 +7,9 @@ sum, though, and its index may still reach the result through another branch of 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simnet import collectives
 from simnet.base.arrays import Floats
@@ -20,36 +19,18 @@ from simnet.schedule import Round, Schedule
 from simnet.sparsifier_models.base import Exchange, Sparsifier
 from simnet.sparsifier_models.codes import read_back
 from simnet.sparsifier_models.options import Options
-from simnet.sparsifier_models.selection import Values, squared_norm, top_k
+from simnet.sparsifier_models.selection import Entries, Values, squared_norm, top_k
 from simnet.sparsifier_models.steps import Step
 from simnet.sparsifier_models.wire import EVERY, Codes
 
-Sums = NDArray[np.floating[Any]]
-Places = NDArray[np.integer[Any]]
 
-
-class Sparse(NamedTuple):
-    """A sparse vector: ascending indices and their values."""
-
-    indices: Places
-    values: Sums
-
-    def at(self, where: NDArray[np.bool_]) -> Sparse:
-        """Return the sparse vector restricted to the entries where the mask is true."""
-        return Sparse(self.indices[where], self.values[where])
-
-
-def merge(one: Sparse, other: Sparse, k: int) -> tuple[Sparse, Sparse]:
+def merge(one: Entries, other: Entries, k: int) -> tuple[Entries, Entries]:
     """Return the sum of two sparse vectors in two parts: the `k` entries of largest magnitude, and all others."""
     indices, places = np.unique(np.concatenate([one.indices, other.indices]), return_inverse=True)
     values = np.zeros(indices.size, dtype=np.result_type(one.values, other.values))
     values[places[: one.indices.size]] = one.values
     values[places[one.indices.size :]] += other.values
-    total = Sparse(indices, values)
-    largest = np.zeros(indices.size, dtype=np.bool_)
-    # Of equal sums the first wins, as in `top_k`, which takes float32 alone.
-    largest[np.argsort(-np.abs(values), kind="stable")[:k]] = True
-    return total.at(largest), total.at(~largest)
+    return Entries(indices, values).cut(k)
 
 
 class GTopkOptions(Options):
@@ -122,18 +103,18 @@ class GTopk(
         # In 32 bits, as they travel: all workers' lists are held at a time.
         own = [top_k(row, k).astype(np.uint32) for row in corrected]
         threshold = np.array([np.abs(row[indices]).min() for row, indices in zip(corrected, own, strict=True)])
-        held = {r: Sparse(indices, corrected[r, indices]) for r, indices in enumerate(own)}
-        cuts: list[tuple[int, int, Sparse]] = []
-        rests: list[tuple[int, Sparse]] = []
+        held = {r: Entries(indices, corrected[r, indices]) for r, indices in enumerate(own)}
+        cuts: list[tuple[int, int, Entries]] = []
+        rests: list[tuple[int, Entries]] = []
         nbytes = np.zeros(P)
 
-        def sent_on(r: int) -> Sparse:
+        def sent_on(r: int) -> Entries:
             """Return the entries of worker r as a receiver decodes them, and record the encoding error."""
             nbytes[r] = self.wire.entries(held[r].indices, (0, self.parameters))[0]
             if self.options.values in (None, "float32"):
                 return held[r]
             read = held[r]._replace(values=read_back(held[r].values, self.options.values))
-            rests.append((r, Sparse(read.indices, held[r].values - read.values)))
+            rests.append((r, Entries(read.indices, held[r].values - read.values)))
             return read
 
         d = 1
@@ -165,10 +146,10 @@ class GTopk(
             corrected[w, indices[included[indices]]] = 0
         if self.traits.conserves:
             for r, _, cut in cuts:
-                kept = cut.at(included[cut.indices])
+                kept = cut.within(included)
                 corrected[r, kept.indices] += kept.values
         for r, rest in rests:
-            kept = rest.at(included[rest.indices])
+            kept = rest.within(included)
             corrected[r, kept.indices] += kept.values
         return self._make_exchange(
             update,

@@ -13,7 +13,6 @@ import numpy as np
 
 from simnet import collectives
 from simnet.base.quantities import Count
-from simnet.collectives import registry
 from simnet.cost_models.costs import onebit_allreduce, ring_allreduce
 from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Schedule
@@ -21,7 +20,7 @@ from simnet.sparsifier_models.base import Exchange, Sparsifier
 from simnet.sparsifier_models.gathered import GatheredOptions
 from simnet.sparsifier_models.options import Allreduce, Beta, Positive
 from simnet.sparsifier_models.selection import Values, squared_norm, squared_norms
-from simnet.sparsifier_models.steps import Step
+from simnet.sparsifier_models.steps import Step, all_reduced
 
 
 def padded(entries: int, workers: int) -> int:
@@ -142,11 +141,7 @@ class OneBit(
     def _dense(self) -> Schedule:
         """Return the all-reduce messages of the whole gradient."""
         nbytes = float(self.options.value_bytes or 4) * self.parameters * self.options.scale
-        return (
-            registry.collective_by_algorithm("all_reduce", self.options.collective)
-            .schedule(self.workers, nbytes)
-            .in_phase("dense")
-        )
+        return all_reduced(self.workers, nbytes, self.options.collective, "dense")
 
     def _warm(self) -> Iterator[Step]:
         """Yield the messages of a dense step."""

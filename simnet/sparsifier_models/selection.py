@@ -14,6 +14,7 @@ from fractions import Fraction
 from functools import cache, lru_cache, partial
 from itertools import repeat
 from types import ModuleType
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -144,6 +145,25 @@ def add_rows(
             fresh = row * np.float32(gain)
             into[:] = fresh if others is None else others[worker] * np.float32(decay) + fresh
     return squared_norms(out)
+
+
+class Entries(NamedTuple):
+    """Selected entries of a vector: ascending indices and values, shape (m,)."""
+
+    indices: NDArray[Any]
+    values: NDArray[Any]
+
+    def within(self, final: NDArray[np.bool_]) -> Entries:
+        """Return the entries at which the mask `final`, of the vector's length, is true."""
+        inside = final[self.indices]
+        return Entries(self.indices[inside], self.values[inside])
+
+    def cut(self, k: int) -> tuple[Entries, Entries]:
+        """Return two parts: the `k` entries of largest magnitude, and all others."""
+        largest = np.zeros(self.values.size, dtype=np.bool_)
+        largest[top_k(self.values, k)] = True
+        rest = ~largest
+        return Entries(self.indices[largest], self.values[largest]), Entries(self.indices[rest], self.values[rest])
 
 
 def take_mean(

@@ -22,28 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
-from simnet.sparsifier_models.selection import Indices, Values, top_k
-
-
-class Entries(NamedTuple):
-    """Selected entries of a block: indices within the block, and values."""
-
-    # Shape (m,): Where they stand in the block, ascending.
-    indices: Indices
-    # Shape (m,).
-    values: Values
-
-    def within(self, final: NDArray[np.bool_]) -> Entries:
-        """Return the entries at which the mask `final`, of the block's length, is true."""
-        inside = final[self.indices]
-        return Entries(self.indices[inside], self.values[inside])
-
-    def cut(self, k: int) -> tuple[Entries, Entries]:
-        """Return two parts: the `k` entries of largest magnitude, and all others."""
-        largest = np.zeros(self.values.size, dtype=np.bool_)
-        largest[top_k(self.values, k)] = True
-        rest = ~largest
-        return Entries(self.indices[largest], self.values[largest]), Entries(self.indices[rest], self.values[rest])
+from simnet.sparsifier_models.selection import Entries, Indices, Values, top_k
 
 
 def srs_rounds(T: int) -> list[tuple[int, int]]:

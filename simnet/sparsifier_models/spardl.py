@@ -20,10 +20,10 @@ from simnet.cost_models.costs import spardl, spardl_bsag, spardl_rsag
 from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Round, Schedule
 from simnet.sparsifier_models import spar_reduce_scatter as srs
-from simnet.sparsifier_models.base import Exchange, Sparsifier, State, checked_part
+from simnet.sparsifier_models.base import Exchange, Sparsifier
 from simnet.sparsifier_models.options import Options
-from simnet.sparsifier_models.selection import Indices, Values
-from simnet.sparsifier_models.spar_reduce_scatter import AdaptiveBudget, Entries, GatheredBlock
+from simnet.sparsifier_models.selection import Entries, Indices, Values
+from simnet.sparsifier_models.spar_reduce_scatter import AdaptiveBudget, GatheredBlock
 from simnet.sparsifier_models.steps import Step
 from simnet.sparsifier_models.wire import SUMS_OF_SUMS
 
@@ -115,11 +115,13 @@ class SparDL(
             raise ValueError(f"teams must divide the {P} workers, got {d}. Allowed: {allowed}")
         if sag == "recursive" and d & (d - 1):
             raise ValueError(f"sag 'recursive' needs a power of two of teams, got {d}. Allowed: auto, bruck")
-        self._set_traits(fixed_volume=d == 1, conserves=self.options.residual == "global")
         self._d, self._T = d, P // d
         self._recursive = sag != "bruck" and d & (d - 1) == 0
         self._adapts = d > 1 and not self._recursive
-        self._k_b, self._adaptive = self._k_block(), self._start()
+        self.k_block = self._k_block()
+        self.h, self.step, self.flag = self._start()
+        state = ("h", "step", "flag", "k_block") if self._adapts else ()
+        self._set_traits(fixed_volume=d == 1, conserves=self.options.residual == "global", state=state)
 
     @property
     def max_selected(self) -> int:
@@ -160,9 +162,9 @@ class SparDL(
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
         P, d, T, c, k_b = self.workers, self._d, self._T, self._block_length(), self._k_block()
-        if self._adapts and k_b != self._k_b:
-            self._k_b, self._adaptive = k_b, self._start()
-        h = np.minimum(self._adaptive.h, c) if self._adapts else np.full(T, k_b)
+        if self._adapts and k_b != self.k_block:
+            self.k_block, (self.h, self.step, self.flag) = k_b, self._start()
+        h = np.minimum(self.h, c) if self._adapts else np.full(T, k_b)
         update = np.zeros(self.parameters, dtype=np.float32)
         u, kept = np.zeros(T, dtype=np.int64), np.zeros(P, dtype=np.int64)
         union, sent, in_procedure = 0, np.zeros(P), np.zeros(P)
@@ -174,7 +176,7 @@ class SparDL(
             update[b * c + gathered.final.indices] = gathered.final.values / np.float32(P)
             sent, in_procedure = sent + gave, in_procedure + keeps
         if self._adapts:
-            self._adaptive = srs.adapted(self._adaptive, u, k_b, d)
+            self.h, self.step, self.flag = srs.adapted(AdaptiveBudget(self.h, self.step, self.flag), u, k_b, d)
         exchange = self._make_exchange(
             update,
             self._steps(k_b, h, u, union),
@@ -270,15 +272,3 @@ class SparDL(
         messages = nbytes.shape[1]
         one = Round(np.repeat(src, messages), np.repeat(dst, messages), nbytes.ravel(), phase=phase)
         return Schedule(self.workers, [one])
-
-    def _own_state(self) -> State:
-        return {**self._adaptive._asdict(), "k_block": np.array(self._k_b)} if self._adapts else {}
-
-    def _restore_own(self, state: State) -> None:
-        if not self._adapts:
-            return
-        h = checked_part(state, "h", np.int64, (self._T,), 1)
-        step = checked_part(state, "step", np.int64, (self._T,))
-        flag = checked_part(state, "flag", np.bool_, (self._T,))
-        k_b = checked_part(state, "k_block", np.int64, (), 1)
-        self._adaptive, self._k_b = AdaptiveBudget(h, step, flag), int(k_b)

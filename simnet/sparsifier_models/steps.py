@@ -39,13 +39,18 @@ def in_order(workers: int, *steps: Step) -> tuple[Schedule, tuple[DeviceOp, ...]
     return Schedule(workers).concat(*messages), tuple(kernels)
 
 
+def all_reduced(workers: int, nbytes: float, algorithm: str, phase: str = "") -> Schedule:
+    """Return the messages of an all-reduce of `nbytes` bytes by an algorithm's name, in a named phase if given."""
+    found = registry.collective_by_algorithm("all_reduce", algorithm).schedule(workers, nbytes)
+    return found.in_phase(phase) if phase else found
+
+
 def reduce_values(workers: int, k: float, wire: Wire, collective: str, phase: str = "") -> list[Step]:
     """Return the kernels and the all-reduce of k values that all workers send at common indices."""
-    values = registry.collective_by_algorithm("all_reduce", collective).schedule(workers, k * wire.value_bytes)
     return [
         DeviceOp("gather", k),
         *wire.value_kernels(k),
-        values.in_phase(phase) if phase else values,
+        all_reduced(workers, k * wire.value_bytes, collective, phase),
         *wire.reading_kernels(k),
         DeviceOp("scatter", k, launches=2),
     ]

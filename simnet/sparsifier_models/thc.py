@@ -16,12 +16,11 @@ from simnet import collectives
 from simnet.base.arrays import Floats
 from simnet.base.quantities import Count
 from simnet.base.rng import stream
-from simnet.collectives import registry
 from simnet.cost_models.costs import thc
 from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Round, Schedule
 from simnet.sparsifier_models.base import Exchange, Sparsifier
-from simnet.sparsifier_models.options import Allgather, Options
+from simnet.sparsifier_models.gathered import GatheredOptions
 from simnet.sparsifier_models.selection import Values, squared_norm
 from simnet.sparsifier_models.steps import Step
 
@@ -88,7 +87,7 @@ def hadamard(values: Floats, stages: int) -> Floats:
     return butterflies(values, stages) / math.sqrt(1 << stages)
 
 
-class THCOptions(Options):
+class THCOptions(GatheredOptions):
     """Options of `THC`.
 
     Parameters
@@ -97,15 +96,12 @@ class THCOptions(Options):
         Entries that share a norm, >= 1; 8 Mi in the released code. A chunk is padded to a power of two.
     servers : {"one", "all"}
         Whether worker 0 adds up all codes, or every worker those of its share.
-    allgather : str
-        How all get the sums of shares: an all-gather of `simnet.collectives.registry`.
     granularity : int
         Highest of the levels that codes stand for, g, from 15 to 255; the released code has 16, and 30 beside it.
     """
 
     chunk: Count = 8 << 20
     servers: Literal["one", "all"] = "one"
-    allgather: Allgather = "auto"
     granularity: Annotated[int, Ge(15), Le(255)] = 16
 
 
@@ -247,10 +243,9 @@ class THC(
         # Codes; and what they leave, transformed back.
         yield from (DeviceOp("cast", n), transform, DeviceOp("sum", n))
         if self.options.servers == "all":
-            gather = registry.collective_by_algorithm("all_gather", self.options.allgather)
             yield collectives.alltoall_pairwise(P, up / P).in_phase("codes")
             yield DeviceOp("sum", n / P, launches=P)
-            yield gather.schedule_of_sizes(np.full(P, down / P)).in_phase("sums")
+            yield self.options.gather(np.full(P, down / P)).in_phase("sums")
         elif P > 1:
             others, server = np.arange(1, P), np.zeros(P - 1, dtype=np.int64)
             yield Schedule(P, [Round(others, server, up, phase="codes")])
