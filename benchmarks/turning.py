@@ -11,7 +11,7 @@ The correlation over k steps is that mean over all pairs of steps so far apart, 
 at one step. Of a run there are four rows: from step 2 on, as the first two have more in common than all others, and
 three stretches.
 
-`simnet.traces.signs.TURNING` and a table of `docs/traces.md` are from the file.
+`simnet.traces.signs.TURNING` is from the file.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def test_a_page_says_first_what_it_is_for(name):
     title, first = PAGES[name].split("\n\n")[:2]
     assert re.fullmatch(r"# [^\n]+", title)
     assert re.match(r"[A-Z]|simnet |`simnet[ .]", first), first
-    assert re.search(r"[.:]$", first), first
+    assert re.search(r"[.:?]$", first), first
 
 
 def test_every_image_is_shown_and_none_is_fetched():
@@ -132,7 +132,7 @@ def run(block):
 
 
 def test_the_network_example_runs(capsys):
-    run(example("library.md", "env.run()"))
+    run(example("api.md", "env.run()"))
     assert re.fullmatch(r"[\d.]+\narrived after [\d.]+ s\n", capsys.readouterr().out)
 
 

@@ -17,31 +17,25 @@ ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(
     r"(?:^<!-- needs (?P<needs>[\w ]+) -->\n+)?^ *```(?:sh|bash|console)\n(?P<lines>.*?)^ *```$", re.M | re.S
 )
-RUN_ELSEWHERE = {"interchange.md": "test_interchange_cli.py"}
-"""Pages whose commands another test runs, which also looks at what comes out."""
-
 SLOW = {
     "choose --network dgx-h100 --workers 16 --model gpt2",
     "choose fluctuating_wan",
     "choose local_steps_wan --grid strategy.period=20,100,500",
-    "run fluctuating_wan",
-    "run fluctuating_wan --seeds 10",
     "run incast",
     "run link_faults",
     "run local_steps_wan",
     "run local_steps_wan --set job.strategy.period=500 --out runs/rarely",
     "run local_steps_wan --set 'job.strategy={name: streaming, period: 120, fragments: 6, delay: 5}' --out runs/stream",
     "run quickstart --seeds 10",
+    "run quickstart --grid bandwidth=1,10Gbit/s --set job.iterations=40",
     "run sharded_nodes",
     "run time_to_accuracy_wan",
     "run compare --grid workers=2,8",
     "run compare --schemes topk,oktopk,spardl",
     "run local_steps_wan --grid job.strategy.period=50,100,500 --grid density=0.01,0.1",
     "run quickstart --grid bandwidth=1,5,10Gbit/s --grid density=0.001:0.1:5:log",
-    "run quickstart --grid network.bandwidth=1,5,10Gbit/s --grid density=0.001:0.1:5:log",
     "run quickstart --grid stack=ideal,tcp,gloo,openmpi,mpich,nccl --set job.device=v100-torch2.6",
     "run sharded_nodes --grid job.sharding.FSDP2.param_dtype=float32,bfloat16 --set job.iterations=2",
-    "run sharded_nodes --set job.iterations=4",
     "run resnet50_100g --grid compute.mean=20ms,50ms,155ms --grid device="
     "v100-torch1.5,v100-torch2.6,t4-torch2.6,l40s-torch2.6,rtx4090-torch2.6,a100-torch2.6,h100-torch2.6,h200-torch2.6",
     "run time_to_accuracy_wan --grid seed=0,1,2",
@@ -66,7 +60,7 @@ def pages():
     for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]:
         own = [one for one in commands(path) if shlex.join(one[0]) not in met]
         met.update(shlex.join(words) for words, _, _ in own if words[0] in ("run", "choose"))
-        if own and path.name not in RUN_ELSEWHERE:
+        if own:
             found[path.name] = own
     return found
 
@@ -88,10 +82,11 @@ def run(words, target):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder with what a checkout has, and the scheme that a page writes."""
+    """A folder with what a checkout has, and what pages write by other commands."""
     for name in ("scenarios", "examples"):
         (tmp_path / name).symlink_to(ROOT / name)
     (tmp_path / "rotating.py").symlink_to(ROOT / "examples" / "plugins" / "rotating.py")
+    (tmp_path / "one.csv").write_text("round,src,dst,nbytes_B\n0,0,1,10000000\n")
     monkeypatch.chdir(tmp_path)
 
 

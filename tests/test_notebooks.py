@@ -65,13 +65,13 @@ def test_it_is_kept_without_output(name):
     assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code(name))
 
 
-def test_the_page_of_tutorials_names_all_of_them():
-    page = (FOLDER.parent / "tutorials.md").read_text(encoding="utf-8")
+def test_the_first_page_names_all_of_them():
+    page = (FOLDER.parent / "start.md").read_text(encoding="utf-8")
     assert set(re.findall(r"notebooks/(\w+\.ipynb)", page)) == set(NOTEBOOKS)
 
 
 def test_examples_of_the_guide_run(capsys):
-    guide = (FOLDER.parent / "library.md").read_text(encoding="utf-8")
+    guide = (FOLDER.parent / "api.md").read_text(encoding="utf-8")
     names = {}
     for block in re.findall(r"```python\n(.*?)```", guide, flags=re.DOTALL):
-        exec(compile(block, "library.md", "exec"), names)
+        exec(compile(block, "api.md", "exec"), names)

@@ -134,17 +134,10 @@ def test_what_a_worker_has_of_its_own_lasts_in_pseudo_gradients_and_hardly_in_gr
         assert variance > 0.25 if "local" in what else variance < 0.1, what
 
 
-def test_the_page_and_the_law_are_from_what_was_measured():
-    """Rows of whole runs, family and seed, stand on the page; over one step they are the law's in the mean."""
-    root = Path(__file__).parents[1]
-    page = (root / "docs/traces.md").read_text()
-    table = pd.read_csv(root / "benchmarks/turning.csv").query("first == 2 and last > 100")
+def test_the_law_is_the_mean_of_what_was_measured():
+    table = pd.read_csv(Path(__file__).parents[1] / "benchmarks/turning.csv").query("first == 2 and last > 100")
     assert len(table) == 8
     assert table["1"].mean() == pytest.approx(signs.TURNING, abs=0.02)
-    for row in table.to_dict("records"):
-        (line,) = (one for one in page.splitlines() if one.startswith(f"| {row['family']}, seed {row['seed']} |"))
-        told = [float(cell) for cell in line.split("|")[2:-1]]
-        assert told == pytest.approx([row["alike"], *(row[str(lag)] for lag in range(1, 9))], abs=0.0051)
 
 
 @pytest.mark.parametrize("alike", [0.1, 0.4, 0.8])

@@ -33,7 +33,7 @@ WORDS = """\
 ## Synthetic gradients
 
 Synthetic over recorded, at a density of 1 %: means over the exchanges of a run, and in brackets the third of the run,
-early, middle or late, that is furthest off. Schemes keep their residuals. `docs/traces.md` says
+early, middle or late, that is furthest off. Schemes keep their residuals. `docs/data.md` says
 what was recorded. What is compared is *another run*, with other weights, shards and batches, to which nothing was
 fitted; or *steps left out* of what was fitted, every third recorded one; or *other workers*, with other
 shards, than the half that was fitted; or *the run itself*, which was fitted, for how much of the difference is the

@@ -1,14 +1,10 @@
-"""Draw the pictures of the gallery anew: run the command of each, and take the file that the page names.
+"""Draw the pictures of the manual: run the command of each, and take a file that it writes.
 
-    python docs/site/pictures.py              # all of them, in some minutes
-    python docs/site/pictures.py incast_breakdown.png
-
-The page is the only list of them.
+Without names all are drawn, in some minutes: ``python docs/site/pictures.py incast_breakdown.png``.
 """
 
 from __future__ import annotations
 
-import re
 import shlex
 import shutil
 import subprocess
@@ -17,13 +13,21 @@ import tempfile
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parents[1]
-PICTURE = re.compile(r"\(images/(\S+)\)\n\n```sh\nsimnet (.+)\n```\n\nIn `(.+)`\.")
-
-
-def pictures() -> dict[str, tuple[list[str], str]]:
-    """Return the pictures by name: the words of the command that draws each, and the file that it writes."""
-    page = (DOCS / "gallery.md").read_text(encoding="utf-8")
-    return {name: (shlex.split(command), file) for name, command, file in PICTURE.findall(page)}
+PICTURES = {
+    "fluctuating_wan.png": ("run fluctuating_wan", "runs/fluctuating_wan/figures/iteration_time.png"),
+    "quickstart_choices.png": ("run quickstart", "runs/quickstart/figures/choices.png"),
+    "time_to_accuracy_wan_learning.png": ("run time_to_accuracy_wan", "runs/time_to_accuracy_wan/figures/learning.png"),
+    "incast_breakdown.png": ("run incast", "runs/incast/figures/breakdown.png"),
+    "link_faults_iteration_time.png": ("run link_faults", "runs/link_faults/figures/iteration_time.png"),
+    "compare.png": ("run compare --schemes topk,oktopk,spardl", "runs/compare/figures/compare.png"),
+    "choosing_map.png": (
+        "choose --grid latency=10us:10ms:40:log --grid bandwidth=1:100Gbit/s:40:log --set job.overlap=none "
+        "--schemes topk,artopk:collective=ring,dense:algorithm=ring --out map.png",
+        "map.png",
+    ),
+    "digits_info.png": ("show digits --out info.png", "info.png"),
+}
+"""The command that draws each picture, and the file that it writes."""
 
 
 def draw(name: str) -> None:
@@ -34,12 +38,12 @@ def draw(name: str) -> None:
     CalledProcessError
         If its command fails.
     """
-    words, file = pictures()[name]
+    command, file = PICTURES[name]
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([sys.executable, "-m", "simnet.cli", *words], cwd=folder, check=True)
+        subprocess.run([sys.executable, "-m", "simnet.cli", *shlex.split(command)], cwd=folder, check=True)
         shutil.copy(Path(folder, file), DOCS / "images" / name)
 
 
 if __name__ == "__main__":
-    for one in sys.argv[1:] or pictures():
+    for one in sys.argv[1:] or PICTURES:
         draw(one)

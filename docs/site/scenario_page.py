@@ -16,7 +16,7 @@ Node = Mapping[str, Any]
 HEAD = """# Fields of a scenario
 
 Every field that a scenario file may have, from `simnet show schema`. A value with a unit is written with it,
-as `10 ms`, `25 Gbit/s`, `64 MiB`, `5 %`. [The first run](../start.md#a-scenario-of-your-own) shows a file.
+as `10 ms`, `25 Gbit/s`, `64 MiB`, `5 %`. [Scenario keys](../scenario-keys.md) explains them.
 
 A choice with options is text, `NAME:option=value,option=value`, or a mapping: `AG: topk:allgather=ring` is
 `AG: {topk: {allgather: ring}}`, and where the name has a field of its own `AG: {scheme: topk, allgather: ring}`.

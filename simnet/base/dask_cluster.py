@@ -24,7 +24,7 @@ def connect_dask(scheduler: str, option: str) -> Iterator[Any]:
     if _in_the_open(scheduler):
         warnings.warn(
             f"{option}: whoever is on the network may read and change what is sent, and run code on the workers; "
-            "tls://HOST:PORT encrypts it, see docs/sweep.md",
+            "tls://HOST:PORT encrypts it, see docs/comparing.md",
             stacklevel=3,
         )
     try:
