@@ -11,7 +11,7 @@ from pydantic import AfterValidator
 
 def is_file(name: str) -> bool:
     """Return whether a name in a scenario is a file path, rather than the name of shipped data."""
-    return "/" in name or Path(name).suffix in (".yaml", ".yml", ".json")
+    return "/" in name or Path(name).suffix in (".yaml", ".yml", ".json", ".npz")
 
 
 def _check_file(value: str) -> str:

@@ -40,6 +40,9 @@ MAX_LINE = 4096
 NUMBERS = re.compile(r"(?<![\d.,-])(?<!\d:)\d{1,19}(?:[ \t|,;]{1,40}\d[\d.]{0,20}){1,40}[ \t\r]*$", re.MULTILINE)
 """A row of numbers, to the end of its line."""
 
+HEADS = re.compile(r"\s*[\t|]\s*|\s{2,}")
+"""What stands between the names of columns."""
+
 _COLOUR = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]")
 _LONGEST_LABEL = 400
 _MOST_LABELS = 50

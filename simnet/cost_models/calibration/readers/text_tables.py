@@ -19,6 +19,7 @@ from simnet.base.checks import is_number
 from simnet.base.reading import read_shipped_rows
 from simnet.cost_models.calibration.readers import conventions, tables
 from simnet.cost_models.calibration.readers.lines import (
+    HEADS,
     bare_lines,
     json_objects,
     launch_facts,
@@ -74,7 +75,6 @@ TEXT_TABLES: Mapping[str, TextTable] = {
 }
 """The tables by the name of their format."""
 
-_HEADS = re.compile(r"\s*[\t|]\s*|\s{2,}")
 _CELL = re.compile(r"[^\s|]+(?: (?:[KMGT]?i?B|[mun]?s)(?![^\s|]))?")
 _FAILED = re.compile(r"\b(?:failed|FAIL)\b")
 
@@ -91,7 +91,7 @@ def _read(kind: str, path: Path, out: tables.RowCollector) -> Iterator[tuple[int
         for said in table.above.finditer(line):
             stated |= _stated_values(said.groupdict())
         if not table.anchor.groups and table.anchor.search(line):
-            heads, run, reported = table.heads or _HEADS.split(line.strip(" \t#|")), run + 1, False
+            heads, run, reported = table.heads or HEADS.split(line.strip(" \t#|")), run + 1, False
             continue
         row, named = _table_row(kind, line, heads, stated), stated.get("variant") or None
         name = stated.get("collective") or (None if named else _given_collective(path, out))
