@@ -34,12 +34,10 @@ SLOW = {
     "run compare --schemes topk,oktopk,spardl",
     "run local_steps_wan --grid job.strategy.period=50,100,500 --grid density=0.01,0.1",
     "run quickstart --grid bandwidth=1,5,10Gbit/s --grid density=0.001:0.1:5:log",
-    "run quickstart --grid stack=ideal,tcp,gloo,openmpi,mpich,nccl --set job.device=v100-torch2.6",
     "run sharded_nodes --grid job.sharding.FSDP2.param_dtype=float32,bfloat16 --set job.iterations=2",
     "run resnet50_100g --grid compute.mean=20ms,50ms,155ms --grid device="
     "v100-torch1.5,v100-torch2.6,t4-torch2.6,l40s-torch2.6,rtx4090-torch2.6,a100-torch2.6,h100-torch2.6,h200-torch2.6",
     "run time_to_accuracy_wan --grid seed=0,1,2",
-    "validate shaped_openmpi shaped_sparse shaped_gloo shaped_mpich shaped_varying --split links",
 }
 """What takes more than some seconds of a processor."""
 

@@ -178,7 +178,7 @@ def test_what_was_measured_filled_the_link_and_the_switch_was_punctual():
     assert set(rates[rates["part"] == "fit"]["run"]).isdisjoint(rates[rates["part"] != "fit"]["run"])
 
 
-PAGE = Path(__file__).parents[1] / "docs" / "transport.md"
+PAGE = Path(__file__).parents[1] / "docs" / "topologies.md"
 
 
 def table(heading: str) -> dict[str, list[str]]:

@@ -8,7 +8,7 @@
     buffer, whose wait is part of their round trips; additive increase with synchronised halving gives Reno the exponent
     2 [2]_. BBR keeps two round trips without queueing in flight [3]_, so longer ones get more, up to the buffer. This
     holds for long transfers. Where a full buffer waits longer than the longest round trip (Reno and CUBIC), and for
-    short transfers with BBR, max-min is nearer to measurements: `docs/transport.md`.
+    short transfers with BBR, max-min is nearer to measurements: `docs/topologies.md`.
 
 References
 ----------
@@ -53,7 +53,7 @@ class Measured(NamedTuple):
 EXPONENTS: Mapping[str, Measured] = MappingProxyType(
     {"reno": Measured(1.95, 0.8), "cubic": Measured(1.3, 0.4), "bbr": Measured(-0.8, -0.6)}
 )
-"""Exponents measured on Linux 6.18; `docs/transport.md` has their intervals and errors."""
+"""Exponents measured on Linux 6.18; `docs/topologies.md` has their intervals and errors."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ delivered; a message of no bytes carries one, and fractions of bytes are rounded
 only if asked.
 
 Run it as ``torchrun --nproc-per-node 4 -m simnet.validate.replay --backend gloo --collective allreduce_ring --size '1
-MiB' --out ring.csv``, or under ``mpirun`` with ``--backend mpi``; see ``docs/replay.md``.
+MiB' --out ring.csv``, or under ``mpirun`` with ``--backend mpi``; see ``docs/stacks.md``.
 """
 
 from __future__ import annotations
