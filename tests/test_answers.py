@@ -181,7 +181,7 @@ def test_whether_no_overlap_would_change_the_first_place_is_what_a_run_of_it_sho
         (("step",), "Depends on Overlap: SparDL timed without it, as its code does; AG and dense during the backward"),
         (
             ("run", "--grid", "density=0.01,0.02"),
-            "Depends on Overlap: SparDL timed without it; AG and dense during the backward pass, in buckets.",
+            "Depends on Overlap: SparDL timed without it, as its code does; AG and dense during the backward pass",
         ),
     ],
 )

@@ -39,7 +39,7 @@ NAMED = ("choices", "elasticities", "exchanges", "flexible", "held_out_sizes", "
 def paths(found: Any, before: str = "") -> Iterator[str]:
     """Yield the paths of all values of JSON, with NAME for keys that are no columns."""
     last = before.rpartition(".")[2]
-    if isinstance(found, dict) and last in ("stops[]", "switches[]", "platform"):
+    if isinstance(found, dict) and last in ("stops[]", "switches[]", "platform", "local_stages"):
         yield f"{before}.NAME"
     elif isinstance(found, dict):
         named = (last in NAMED and not before.startswith("policies.")) or last in ("choices", "parameters")
@@ -110,6 +110,12 @@ def names_written(place: Path) -> dict[str, set[str]]:
         (logs / f"rank_{rank}.csv").write_text("iteration,compute_s\n" + "".join(each))
     (place / "sent.csv").write_text("round,src,dst,nbytes_B\n0,0,1,1000\n")
     asked = {
+        "calibrate": [
+            ("calibrate", calls, "-o", place / "fabric.yaml"),
+            ("calibrate", "dgx-h100", "-o", place / "platform.yaml"),
+            ("calibrate", place / "logs"),
+            ("calibrate", "digits", "--where", "scale=10"),
+        ],
         "choose": [
             ("choose", *POINT),
             ("choose", "--model", "11689512"),
@@ -129,12 +135,6 @@ def names_written(place: Path) -> dict[str, set[str]]:
             ("step", "sharded_nodes"),
             ("step", "--strategy", "diloco", "--bandwidth", "1Gbit/s"),
             ("step", "--schemes", "dense", "--goal", "10%"),
-        ],
-        "calibrate": [
-            ("calibrate", calls, "-o", place / "fabric.yaml"),
-            ("calibrate", "dgx-h100", "-o", place / "platform.yaml"),
-            ("calibrate", place / "logs"),
-            ("calibrate", "digits", "--where", "scale=10"),
         ],
         "show": [("show", "digits")],
     }  # fmt: skip

@@ -14,7 +14,6 @@ from commands import NO_PAGE, did
 from simnet import Network
 from simnet.collectives import allreduce_ring
 from simnet.studies.utilisation import (
-    GRID,
     TARGETS,
     TrainingPlan,
     bandwidth_for,
@@ -58,8 +57,8 @@ ANY_TARGET = st.floats(0.01, 0.999)
 
 def test_71_of_the_75_published_bandwidths_are_within_a_step_of_their_grid():
     steps = [
-        GRID.index(bandwidth_for(one.training, one.target, grid=True))
-        - int(np.abs(np.array(GRID) * 8e-9 - lowcomm.on_grid(one.published)).argmin())
+        lowcomm.GRID.index(lowcomm.bandwidth_on_grid(one.training, one.target))
+        - int(np.abs(np.array(lowcomm.GRID) * 8e-9 - lowcomm.on_grid(one.published)).argmin())
         for one in lowcomm.bandwidth_cells()
     ]
     assert len(steps) == 75
@@ -68,7 +67,7 @@ def test_71_of_the_75_published_bandwidths_are_within_a_step_of_their_grid():
 
 
 def test_published_bandwidths_lie_on_the_grid():
-    assert len(GRID) == 50
+    assert len(lowcomm.GRID) == 50
     for one in lowcomm.bandwidth_cells():
         assert lowcomm.on_grid(one.published) == pytest.approx(one.published, abs=0.06)
 
@@ -152,9 +151,9 @@ def test_the_bandwidth_for_a_utilisation_gives_it_and_no_less_does(one, target):
         return
     assert utilisation(one, found) >= target
     assert utilisation(one, found * (1 - 1e-9)) < target
-    rounded = bandwidth_for(one, target, grid=True)
+    rounded = lowcomm.bandwidth_on_grid(one, target)
     assert rounded >= found * (1 - 1e-9)
-    assert rounded in GRID or GRID[-1] < found * (1 + 1e-9)
+    assert rounded in lowcomm.GRID or lowcomm.GRID[-1] < found * (1 + 1e-9)
 
 
 @given(trainings(), st.floats(0.02, 0.98))

@@ -116,7 +116,7 @@ def assumed(
     among: Sequence[Candidate] | None = None,
     found: WholeJob | None = None,
 ) -> Assumed:
-    """Return the assumptions behind an answer, and their effects on the ranking of exchanges."""
+    """Return which exchanges overlap computing, and which defaults change the fastest exchange if set otherwise."""
     among = _exchange_labels(loaded) if among is None else among
     found = ranked_by_sample(loaded, built, among) if found is None or is_large(built) else found
     overlap = overlap_of(built, among)
@@ -133,7 +133,7 @@ def assumed(
 def assumed_text(
     loaded: Scenario, run: Run | None = None, varied: Collection[str] = (), *, written: bool = False
 ) -> str:
-    """Return what holds as in scenario `base`, and defaults, as text; not what is `varied`, by short names.
+    """Return the values that a request takes from scenario `base` and from defaults, as text, without those `varied`.
 
     Defaults that the scenario spells out are left out, unless `written`: a lock spells out all.
     """
@@ -343,12 +343,12 @@ _WORKERS = 64
 
 
 def with_codes(device: DeviceProfile, exchanges: Iterable[Candidate | Exchange], workers: int) -> Fields:
-    """Return the summary of a device, with the kernels of the exchanges' codes."""
+    """Return the JSON summary of a device, with its kernels that encode and decode messages of these exchanges."""
     return run_setup.device_summary(device, (kernel for one in exchanges for kernel in _code_kernels(one, workers)))
 
 
 def costs_told(device: DeviceProfile, exchanges: Iterable[Candidate | Exchange], workers: int) -> list[str]:
-    """Return text on the sources of code costs, as a list of at most one line."""
+    """Return text on how the costs of encoding and decoding messages are known, as a list of at most one line."""
     codes = run_setup.describe_codes(with_codes(device, exchanges, workers))
     return [f"Costs of kernels on {device.name}{codes}."] if codes else []
 
@@ -359,7 +359,7 @@ def computing_told(found: Iterable[str | None]) -> list[str]:
 
 
 def _code_kernels(exchange: Candidate | Exchange, workers: int) -> Iterator[DeviceOp]:
-    """Yield the kernels of exchanges that use codes."""
+    """Yield the kernels of an exchange whose messages are encoded."""
     if any(exchange.options.get(one) is not None for one in ("indices", "values")):
         _, ranks = without_network(exchange.scheme, exchange.options)
         # Which kernels run is the same among more.

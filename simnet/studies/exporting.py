@@ -33,7 +33,7 @@ ROUTING: tuple[Routing, ...] = get_args(Routing)
 
 
 class FileFormat(NamedTuple):
-    """A format of files, with how it is called and the default suffix of a file, for Chakra of a folder.
+    """A file format: its name for people, and the default suffix of its file, or for Chakra of its folder.
 
     A file has at most `largest` bytes, for Chakra one of a rank, as its reader wants it. A message takes `least` bytes,
     at sender and receiver together.
@@ -143,7 +143,7 @@ def exchange(scenario: Scenario, label: str | None, iteration: int, *, compute: 
 def write_schedule(
     sent: ExportedSchedule, to: ScheduleFormat, out: Path | None = None, *, force: bool = False
 ) -> Exported:
-    """Write a schedule."""
+    """Write a schedule as a file, or for Chakra a folder, and return what was written and lost."""
     schedule, made = sent.schedule, FORMATS[to]
     assert made.write is not None
 
@@ -181,7 +181,7 @@ def write_network(
     routing: Routing = "Full",
     force: bool = False,
 ) -> Exported:
-    """Write the network of a scenario."""
+    """Write the network of a scenario as a SimGrid platform, and return what was written and lost."""
     # Links without the curves of a calibrated cluster are those of its file.
     given = scenario.config.network.model_copy(update={"stack": "ideal"})
     links = replace(scenario, config=scenario.config.model_copy(update={"network": given}))

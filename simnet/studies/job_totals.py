@@ -288,7 +288,7 @@ def _constant_compute(job: Job) -> float:
 
 
 def _of_exchange(job: Job, candidate: Candidate) -> StartSpread | int:
-    """Return the start-time spread of a job's first exchange; its message count if not sampled."""
+    """Return how the time of a job's first exchange varies with start times; its message count if not sampled."""
     requests = JobLoop(job, Fixed(candidate), JobRecord(candidate.label)).run()
     one = next(requests)
     requests.close()

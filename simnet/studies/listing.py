@@ -98,7 +98,7 @@ def models_() -> Listing:
 
 
 def devices_() -> Listing:
-    """List devices for which the cost of selecting is known, and by which peak of a chip computing is estimated."""
+    """List devices with known costs of selection, and the peak of the chip by which computing is estimated."""
     from simnet.cost_models.costs import devices
     from simnet.cost_models.costs.computing import known_chips
     from simnet.cost_models.costs.encodings import CODE_METHODS
@@ -144,7 +144,7 @@ def list_policies() -> Listing:
 
 
 def weather() -> Listing:
-    """List what can move a bandwidth or a latency, and the published schedules."""
+    """List signals that vary a bandwidth or a latency over time, and published schedules of both."""
     from simnet.network.weather import PROFILES
     from simnet.scenario import weather_parts
 

@@ -88,7 +88,7 @@ def _models(job: Job, candidate: Candidate) -> Iterator[Sparsifier]:
 
 
 def local_costs_text(job: Job, among: Sequence[Candidate]) -> str:
-    """Return text on what local costs are of, and on the scheme that computes for longest; "" where all are small."""
+    """Return text on how schemes are implemented and which computes longest; "" where all local costs are small."""
     if job.steps is not None or job.strategy is not None or not job.compute.mean:
         return ""
     costs = {one.label: counted_cost(job, one) for one in among}

@@ -235,7 +235,7 @@ def fill(
 
 
 def _run_facts(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult], source: Source | None) -> RunFacts:
-    """Return the facts in a run's summary other than its results."""
+    """Return what the summary of a run says besides iteration times: setting, memory, judgements, assumptions."""
     trained, own = loaded.config.job.gradients.train, built.job.strategy
     settled = rivals(built, results)
     judgements, evidence = judgement(loaded, built, settled)
@@ -301,7 +301,7 @@ def _with_iterations(
     settled: Mapping[str, pd.DataFrame],
     whole: dict[str, Fields],
 ) -> dict[str, Fields]:
-    """Return job judgements with those of the mean steady iteration added."""
+    """Return the judgements of whole jobs, extended by interval and tie of the mean steady iteration."""
     first = common_start(steady_part(one.iterations) for one in results.values())
     frames = {name: frame.iloc[first:] for name, frame in settled.items()}
     found = judgement(loaded, built, frames)[0] if first else whole

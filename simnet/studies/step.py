@@ -42,7 +42,7 @@ class ShardedStep:
 
     @cached_property
     def timing(self) -> StepTiming:
-        """Begin and end of each node."""
+        """Begin and end of each node of the step's graph [s]."""
         return self._timed(self._placed)
 
     @cached_property
@@ -56,12 +56,12 @@ class ShardedStep:
 
     @cached_property
     def memory(self) -> StepMemory:
-        """Maximum memory over workers."""
+        """Memory of the worker that holds most, by part [byte]."""
         return self.timing.memory()
 
     @property
     def passed_over(self) -> tuple[str, ...]:
-        """What was not taken from traces, as text."""
+        """Text on the parts of traces that the step leaves out."""
         step = self._steps.step(self._number)
         return step.notes if isinstance(step, TracedStep) else ()
 

@@ -44,9 +44,6 @@ OFF = 1.1
 TARGETS = (0.5, 0.8, 0.9, 0.95, 0.99)
 """Utilisations of the published tables."""
 
-GRID: tuple[float, ...] = tuple((np.logspace(-1, 3, 50) * 1e9 / 8).tolist())
-"""Bandwidths of the published tables [byte/s]: 50 from 0.1 to 1000 Gbit/s, each 1.207 times the one before."""
-
 Buckets: TypeAlias = tuple[tuple[float, float], ...]
 """Buckets of an exchange in send order: the size as a share, and the share of the backward pass before readiness."""
 
@@ -114,13 +111,8 @@ def utilisation(training: TrainingPlan, bandwidth: float) -> float:
     return computing / (computing + training.fragments * stall(training, bandwidth))
 
 
-def bandwidth_for(training: TrainingPlan, target: float, *, grid: bool = False) -> float:
-    """Return the minimum bandwidth for a utilisation [byte/s]; infinite if latency alone rules it out.
-
-    With `grid` the result is one of `GRID`.
-    """
-    if grid:
-        return next((one for one in GRID if utilisation(training, one) >= target), math.inf)
+def bandwidth_for(training: TrainingPlan, target: float) -> float:
+    """Return the minimum bandwidth for a utilisation [byte/s]; infinite if latency alone rules it out."""
     if utilisation(training, math.inf) < target:
         return math.inf
     low = high = 1.0

@@ -1,1 +1,1 @@
-"""What users ask: the commands of the line (`commands`) and the functions of the library (`library`)."""
+"""The verbs of simnet: a module each, with the function that the command line and Python share."""

@@ -131,7 +131,7 @@ def _run_verb(words: Sequence[str]) -> int:
 
 
 def _with_negative_values(words: Sequence[str]) -> list[str]:
-    """Return the words of a line, with a value such as -1ms joined to the option before it: it is no option."""
+    """Return the words of a line, with negative values such as -1ms joined to the option before them."""
     found: list[str] = []
     for word in words:
         if re.match(r"-\.?\d", word) and found and re.fullmatch(r"--[a-z-]+", found[-1]):

@@ -1,4 +1,1 @@
-"""Offline choice of the fastest exchange on a network: ranking, margins, and sensitivity.
-
-================= =============================================================================================
-"""
+"""Choice of the fastest exchange for a job: rankings, margins, sensitivity, grids and policy tables."""

@@ -201,15 +201,17 @@ def _side_text(word: str, flips: Sequence[Flip]) -> str:
 
 def _next_text(found: Ranking) -> str:
     kind, topology = found.loaded.config.network.topology.choice
+    rate = found.best.column("bandwidth_Bps")[0]
+    below, here, above = (format_bandwidth(factor * rate).replace(" ", "") for factor in (0.1, 1.0, 10.0))
     if kind == "star" and found.flips is not None:
-        return "--grid bandwidth=1:100Gbit/s:9:log   where the answer flips"
+        return f"--grid bandwidth={below}:{above}:9:log   where the answer flips"
     if any(not row.complete for row in found.rows):
         return "--exact   simulates all iterations"
     try:
         link_key(kind, topology.arguments(), "bandwidth", "--grid")
     except InputError:
         return "--grid density=0.1%,1%,10%"
-    return "--grid bandwidth=1,10,100Gbit/s"
+    return f"--grid bandwidth={below},{here},{above}"
 
 
 def _notes(found: Ranking) -> list[str]:
@@ -245,7 +247,7 @@ def _notes(found: Ranking) -> list[str]:
 
 
 def _misjudged_text(found: Ranking) -> list[str]:
-    """Return what it costs if links are off, if closed forms say it; if they do not and it was asked for, that."""
+    """Return text on the time lost if latency and bandwidth are off by a factor, where closed forms hold."""
     one = found.misjudged
     if one is None:
         return ["--link-uncertainty has no effect: no closed form holds for the first two."] * found.asked_off
@@ -262,7 +264,6 @@ def _misjudged_text(found: Ranking) -> list[str]:
 def _details(found: Ranking) -> dict[str, Any]:
     """Return the JSON fields of a ranking other than its rows; names end in units."""
     job, decision, assumed = found.run.job, found.found, found.assumed
-    gain = decision.gain_over_dense()
     compute_time = found.loaded.compute_time
     return {
         "question": {
@@ -279,15 +280,10 @@ def _details(found: Ranking) -> dict[str, Any]:
             "compute_time": None if compute_time is None else compute_time.figures(),
         },
         "decision": found.best.label,
-        "margin": finite(found.over(found.rows[1])) if len(found.rows) > 1 else None,
-        "chance_to_be_fastest": float(found.likely.fastest[0]),
-        "regret_of_job": finite(float(found.likely.regret[0])),
         "sure": bool(found.likely.sure[0]),
         "tied_with": found.tied_with,
         "alike": {label: list(alike) for label, alike in decision.alike.items()},
-        "gain_over_dense": finite(gain),
-        "gain_over": next((row.label for row in decision.rows if row.kind != "sparse"), None),
-        "compression_pays": bool(gain > 1),
+        "gain_over_dense": finite(decision.gain_over_dense()),
         "evidence_level": found.evidence.level,
         "best_of_each_iteration": None if decision.per_stretch is None else _gain(decision.per_stretch),
         "flexible": {one.policy.label: _gain(one) for one in decision.flexible},

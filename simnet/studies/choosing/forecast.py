@@ -67,7 +67,7 @@ def _flat_exchanges(per_node: int) -> Iterator[Candidate]:
 
 
 def same_exchange(candidate: Candidate) -> tuple[str, str]:
-    """Return a key, scheme class and options, equal for candidates that do the same exchange whatever their labels."""
+    """Return a key of scheme class and options, equal for candidates that differ in their labels alone."""
     scheme = sparsifier_models.scheme(candidate.scheme)
     return str(scheme), repr(option_values(scheme.option_type, candidate.options))
 

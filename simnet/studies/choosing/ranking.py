@@ -145,7 +145,7 @@ class Ranking:
 
     @property
     def tied_with(self) -> list[str]:
-        """Labels tied with the fastest row, those with the same times as it included."""
+        """Labels tied with the fastest row, including exchanges with exactly its times."""
         tied = [row.label for row in self.rows if row.label in self.tied]
         return [*tied, *self.found.alike.get(self.best.label, ())]
 
@@ -156,7 +156,7 @@ class Ranking:
 
 
 def load_job(source: str | Path, overrides: Sequence[str]) -> Scenario:
-    """Return a scenario; if only its model's size is known, with zero compute time and no overlap.
+    """Load a scenario, without computing and overlap if nothing but the size of its model is known.
 
     With a batch, samples per second are wanted, which require a compute time.
     """

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds
-from simnet.report import paired_table, wording
+from simnet.report import paired_table, run_setup, wording
 from simnet.report import summary as summaries
 from simnet.report.drawing import Plot, draw_table
 from simnet.report.paired import START_COLUMNS
@@ -77,7 +77,8 @@ def grid_answer(table: pd.DataFrame, planned: Plan) -> GridAnswer:
         f"cell {cell} ({planned.cells[cell]}){', ' * bool(policy)}{policy}: {status}: {message}"
         for cell, policy, status, message in left[["cell", "policy", "status", "message"]].to_numpy().tolist()
     ]
-    overlap, mixed = _overlap_text(table)
+    overlap = _overlap(table, planned)
+    mixed = run_setup.mixed_overlap(overlap)
     trained = table["accuracy"].notna().any()
     answer = _where_who_wins(cells, by, bound, measure)
     if why:
@@ -88,7 +89,7 @@ def grid_answer(table: pd.DataFrame, planned: Plan) -> GridAnswer:
         **_times(cells, by, bound),
         evidence=_evidence(table),
         assumed=", ".join(filter(None, [logic_text(planned.base), "" if trained else "accuracy ignored"])),
-        depends_on=overlap if mixed else "",
+        depends_on=mixed,
         details={
             "scenario": planned.base.name,
             "seed": planned.base.config.seed,
@@ -96,7 +97,7 @@ def grid_answer(table: pd.DataFrame, planned: Plan) -> GridAnswer:
             "cells": json.loads(table.to_json(orient="records", double_precision=15)),
         },
         plots=_figures(table, planned, by),
-        notes=[*why, *sweep_notes(table), *([] if mixed else [overlap])],
+        notes=[*why, *sweep_notes(table), *([] if mixed else [run_setup.describe_overlap(overlap)])],
         exit_code=1 if why else 0,
         cells=table,
     )
@@ -319,11 +320,8 @@ def sweep_notes(table: pd.DataFrame) -> list[str]:
     return [*apart, *computing_told(table["computing"])]
 
 
-def _overlap_text(table: pd.DataFrame) -> tuple[str, bool]:
-    """Return text on the policies whose exchanges overlap the backward pass, and whether some do not."""
+def _overlap(table: pd.DataFrame, planned: Plan) -> dict[str, Any]:
+    """Return which policies exchange during the backward pass and after it, see `run_setup.describe_overlap`."""
     overlaps = table["overlapped"].fillna(value=False).astype(bool)
-    during, after = (list(dict.fromkeys(table["policy"][one])) for one in (overlaps, ~overlaps))
-    if not during:
-        return "Overlap: none; exchanges begin after the backward pass.", False
-    without = f"{wording.listed(after)} timed without it; " if after else ""
-    return f"Overlap: {without}{wording.listed(during)} during the backward pass, in buckets.", bool(after)
+    during, after = ([*dict.fromkeys(table["policy"][one])] for one in (overlaps, ~overlaps))
+    return {"during": during, "after": after, "default": planned.base.document.found(("job", "overlap")) is None}
