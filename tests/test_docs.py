@@ -12,6 +12,7 @@ from ruamel.yaml import YAML
 from validating import recorded
 
 import build_site
+import house
 from commands import did
 from simnet.scenario import json_schema
 
@@ -78,6 +79,17 @@ def test_a_page_says_first_what_it_is_for(name):
     assert re.fullmatch(r"# [^\n]+", title)
     assert re.match(r"[A-Z]|simnet |`simnet[ .]", first), first
     assert re.search(r"[.:?]$", first), first
+
+
+@pytest.mark.parametrize("name", sorted({*PAGES} - {"architecture.md"}))
+def test_a_page_is_plain_english(name):
+    text = re.sub(r"`[^`]*`|\]\([^)]*\)", "x", prose(PAGES[name]))
+    assert not house.AVOIDED_PHRASES.search(text)
+    lines = "\n".join(line for line in text.splitlines() if not line.startswith(("|", "#", "!", "<")))
+    sentences = [
+        one.split() for one in re.split(r"(?<=[.:?!])\s|\n\n|^- ", lines, flags=re.MULTILINE) if len(one.split()) > 2
+    ]
+    assert sum(map(len, sentences)) < 25 * len(sentences)
 
 
 def test_every_image_is_shown_and_none_is_fetched():
