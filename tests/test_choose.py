@@ -117,7 +117,7 @@ def test_misjudged_links_are_weighed_where_closed_forms_hold():
              "--schemes", "topk,fp16:algorithm=ring,dense:algorithm=ring")  # fmt: skip
     near, far = (asked(*among, "--link-uncertainty", factor)["misjudged"] for factor in (1.5, 30))
     assert near["factor"] == 1.5
-    assert near["worst"] <= far["worst"]
+    assert near["worst_regret"] <= far["worst_regret"]
     assert near["holds"] >= far["holds"]
     # The same factor as a share; what it does stands in the answer where it was asked for.
     assert asked(*among, "--link-uncertainty", "50%")["misjudged"] == near

@@ -32,7 +32,8 @@ OF_ANSWERS = ("schema", "answer", "evidence", "assumed", "depends_on", "next", "
 SIZES = (2**10, 2**14, 2**18, 2**22)
 
 NAMED = ("choices", "elasticities", "exchanges", "flexible", "held_out_sizes", "known", "made_for", "mixed", "options",
-         "properties", "refused", "shares_of_iterations", "slow", "starts_not_sampled", "versions")  # fmt: skip
+         "properties", "refused", "shares_of_iterations", "slow", "starts_not_sampled", "times_s",
+         "versions")  # fmt: skip
 """Objects in JSON whose keys are no columns."""
 
 
@@ -122,6 +123,7 @@ def names_written(place: Path) -> dict[str, set[str]]:
             ("choose", job),
             ("choose", "quickstart", "--set", "job.iterations=4"),
             ("choose", job, "--grid", "density=0.01,0.1"),
+            ("choose", *POINT[:4], "--schemes", "topk,dense:algorithm=ring", "--set", "job.overlap=none", "--exact"),
         ],
         "time": [
             ("time", "allreduce_ring", "--workers", 4, "--size", "1MB"),
@@ -136,7 +138,7 @@ def names_written(place: Path) -> dict[str, set[str]]:
             ("step", "--strategy", "diloco", "--bandwidth", "1Gbit/s"),
             ("step", "--schemes", "dense", "--goal", "10%"),
         ],
-        "show": [("show", "digits")],
+        "show": [("show", "digits"), ("show", "topk", "resnet50")],
     }  # fmt: skip
     for command, each in asked.items():
         for words in each:
@@ -151,7 +153,10 @@ def names_written(place: Path) -> dict[str, set[str]]:
     return found
 
 
-EMPTY = {"question.compute_time", "shares", "spread", "stops", "switches", "first_to_target.NAME"}
+EMPTY = {
+    *("question.compute_time", "compute_time", "shares", "spread", "stops", "switches", "first_to_target.NAME"),
+    *("best_of_each_iteration", "defaults", "overlap", "flips", "misjudged"),
+}
 """Objects and lists of rows, which may be empty."""
 
 

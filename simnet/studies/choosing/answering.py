@@ -263,7 +263,7 @@ def _misjudged_text(found: Ranking) -> list[str]:
 
 def _details(found: Ranking) -> dict[str, Any]:
     """Return the JSON fields of a ranking other than its rows; names end in units."""
-    job, decision, assumed = found.run.job, found.found, found.assumed
+    job, decision, assumed, off = found.run.job, found.found, found.assumed, found.misjudged
     compute_time = found.loaded.compute_time
     return {
         "question": {
@@ -292,10 +292,14 @@ def _details(found: Ranking) -> dict[str, Any]:
         "overlap": assumed.overlap,
         "defaults": list(assumed.depends) if found.exact else None,
         "flips": None if found.flips is None else [
-            one._asdict() | {"direction": "up" if one.up else "down", "exchange": one.label}
+            {"quantity": one.quantity, "value": one.value, "direction": "up" if one.up else "down",
+             "exchange": one.label}
             for one in found.flips
         ],
-        "misjudged": None if found.misjudged is None else found.misjudged._asdict(),
+        "misjudged": None if off is None else {
+            "factor": off.factor, "worst_regret": off.worst, "latency_s": off.latency,
+            "bandwidth_Bps": off.bandwidth, "exchange": off.label, "holds": off.holds,
+        },
         "memory": found.held.figures(),
     }  # fmt: skip
 
