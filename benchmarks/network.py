@@ -5,8 +5,8 @@
 Three parts: *limits*, the figures that must hold, with PASS or FAIL; *peers*, the same exchanges in other simulators,
 whole programs and their engines; *cases*, every schedule on every topology. Each is measured in a process of its own,
 which has imported and compiled everything before; what takes longer than its seconds is left out, and says so. Run it
-on a machine that has nothing else to do. `docs/performance.md` is the page that ``--markdown`` writes; ``--history``
-keeps what was measured at each commit.
+on a machine that has nothing else to do. ``--markdown`` writes a page, whose figures `docs/performance.md` quotes;
+``--history`` keeps what was measured at each commit.
 """
 
 from __future__ import annotations

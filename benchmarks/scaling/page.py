@@ -19,10 +19,9 @@ PACKAGES = ("numpy", "numba", "scipy", "simpy", "networkx")
 INTRODUCTION = """\
 # How fast the network is
 
-<!-- Made by `python benchmarks/network.py --markdown docs/performance.md`. Do not edit: run it again. -->
+<!-- Made by `python benchmarks/network.py --markdown FILE`. Do not edit: run it again. -->
 
-This page is written by `python benchmarks/network.py --markdown docs/performance.md`; run it again after a change that
-matters. Everything is timed in one run on one core. CPU seconds are the best of three calls of `Network.time` (one call
+Everything is timed in one run on one core. CPU seconds are the best of three calls of `Network.time` (one call
 where it takes longer than a second), in a process that has imported and compiled everything; the schedule and the graph
 are made before, the network with its routes afresh for each call. Memory is what a call adds at its peak. The machine
 may have other work, so that a figure can be a few tens of percent too high: ratios within the run say more.
