@@ -245,25 +245,54 @@ def check_bounds(value: float, quantity: Any, name: str) -> float:
     return value
 
 
-def check_fields(owner: Any) -> None:
-    """Raise ValueError if the value of a dataclass field violates its annotation.
+_FORMS: dict[Any, tuple[Any, str]] = {
+    bool: (bool, "true or false"),
+    str: (str, "a text"),
+    Sequence: ((list, tuple), "a list"),
+}
 
-    Checked are numbers with bounds, names of a Literal, and truth values; others, and None, are taken as they are.
+
+def check_value(value: Any, hint: Any, name: str) -> Any:
+    """Return a value as the number, text, truth value or list of its annotation; ValueError if it is none.
+
+    None is allowed where the annotation has it. Values of other annotations, and of unions, are taken as they are.
+
+    Examples
+    --------
+    >>> check_value(3, Annotated[float, Gt(0), Le(2)], "share")
+    Traceback (most recent call last):
+    ValueError: share must be <= 2, got 3
     """
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    (kind, *others) = [one for one in kinds if one is not NoneType]
+    if others or (value is None and kind is not hint):
+        return value
+    form, *marks = get_args(kind) if get_origin(kind) is Annotated else (kind,)
+    if get_origin(form) is Literal:
+        check_choice(value, name, get_args(form))
+    for mark in marks:
+        if hasattr(mark, "check"):
+            mark.check(name, value)
+    if form is int:
+        bounds = [(Ge, "ge"), (Le, "le")]
+        low, high = (next((getattr(one, end) for one in marks if isinstance(one, kind)), None) for kind, end in bounds)
+        return check_int(value, name, low, high)
+    if form is float:
+        if not is_number(value):
+            raise ValueError(f"{name} must be a number, got {value!r:.100}")
+        return float(check_bounds(value, kind, name) if marks else value)
+    types, allowed = _FORMS.get(get_origin(form) or form, (object, ""))
+    if not isinstance(value, types):
+        raise ValueError(f"{name} must be {allowed}, got {value!r:.100}")
+    for one in value if get_origin(form) is Sequence else ():
+        check_value(one, next(iter(get_args(form)), Any), f"an entry of {name}")
+    return value
+
+
+def check_fields(owner: Any) -> None:
+    """Raise ValueError if the value of a dataclass field violates its annotation; see `check_value`."""
     for name, hint in parameter_hints(type(owner), [one.name for one in dataclasses.fields(owner)]).items():
-        value, kinds = getattr(owner, name), get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-        (kind, *others) = [one for one in kinds if one is not NoneType]
-        if others or (value is None and kind is not hint):
-            continue
-        if get_origin(kind) is Literal:
-            check_choice(value, name, get_args(kind))
-        elif kind is bool and not isinstance(value, bool):
-            raise ValueError(f"{name} must be true or false, got {value!r}")
-        elif get_origin(kind) is Annotated and get_args(kind)[0] is int:
-            lows: list[Any] = [mark.ge for mark in get_args(kind) if isinstance(mark, Ge)]
-            check_int(value, name, *lows)
-        elif get_origin(kind) is Annotated and get_args(kind)[0] is float:
-            check_bounds(value, kind, name)
+        check_value(getattr(owner, name), hint, name)
 
 
 def parameter_hints(target: Callable[..., Any], names: Sequence[str]) -> dict[str, Any]:

@@ -7,14 +7,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import FrozenInstanceError, dataclass
 from functools import cache
-from types import NoneType, UnionType
 from typing import (
     Annotated,
     Any,
     Literal,
     TypeAlias,
     TypeVar,
-    Union,
     dataclass_transform,
     get_args,
     get_origin,
@@ -23,18 +21,13 @@ from typing import (
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from simnet.base.checks import check_int, check_positive, is_number
+from simnet.base.checks import check_int
 from simnet.base.errors import suggest_names
+from simnet.base.quantities import check_value
 from simnet.collectives import registry
 from simnet.cost_models.costs.encodings import IndexCode, ValueCode
 
 T = TypeVar("T", bound="Options")
-_FORMS: dict[Any, tuple[Any, str]] = {
-    bool: (bool, "true or false"),
-    str: (str, "a text"),
-    Sequence: ((list, tuple), "a list"),
-}
-_LARGEST = 3.4028234663852886e38
 Layers: TypeAlias = Sequence[int] | Sequence[tuple[str, int | Sequence[int]]]
 
 
@@ -82,8 +75,8 @@ Allreduce: TypeAlias = Annotated[str, AlgorithmOf("all_reduce")]
 Allgather: TypeAlias = Annotated[str, AlgorithmOf("all_gather")]
 """Type of an option: the name of an all-gather algorithm."""
 
-Positive: TypeAlias = Annotated[float, Gt(0)]
-"""Type of an option: a finite number > 0."""
+Positive: TypeAlias = Annotated[float, Gt(0), Le(3.4028234663852886e38)]
+"""Type of an option: a number > 0 of float32."""
 
 Width: TypeAlias = Annotated[Positive, Le(1000)]
 """Type of an option: the number of bytes of a value or an index."""
@@ -170,7 +163,7 @@ class Options(_Frozen):
     def __post_init__(self) -> None:
         own: Any = type(self)
         for name, hint in _option_hints(own).items():
-            object.__setattr__(self, name, _check_option(hint, getattr(self, name), name))
+            object.__setattr__(self, name, check_value(getattr(self, name), hint, name))
         for name in ("indices", "values"):
             if getattr(self, name) is None:
                 continue
@@ -206,45 +199,6 @@ def option_words(hint: Any) -> Sequence[str]:
     if get_origin(hint) is Annotated:
         return [name for mark in get_args(hint) if isinstance(mark, AlgorithmOf) for name in mark.names()]
     return get_args(hint) if get_origin(hint) is Literal else ()
-
-
-def _check_option(hint: Any, value: Any, name: str) -> Any:
-    """Return an option's value, converted to its annotated type; raise ValueError if it is not allowed."""
-    if get_origin(hint) in (Union, UnionType):
-        choices = [one for one in get_args(hint) if one is not NoneType]
-        return value if value is None or len(choices) > 1 else _check_option(choices[0], value, name)
-    kind, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-    if get_origin(kind) is Literal and value not in get_args(kind):
-        raise ValueError(f"there is no {name} {value!r}: {suggest_names(str(value), option_words(kind))}")
-    for mark in marks:
-        if isinstance(mark, AlgorithmOf):
-            mark.check(name, value)
-    least: Any = next((mark.ge for mark in marks if isinstance(mark, Ge)), None)
-    most: Any = next((mark.le for mark in marks if isinstance(mark, Le)), None)
-    if kind is int:
-        return check_int(value, name, least, most)
-    if kind is float:
-        if any(isinstance(mark, Gt) for mark in marks):
-            check_positive(value, name)
-        elif not is_number(value):
-            raise ValueError(f"{name} must be a number, got {value!r:.100}")
-        if most is not None and value > most:
-            raise ValueError(f"{name} must be <= {most:g}, got {value!r}")
-        below = next((mark.lt for mark in marks if isinstance(mark, Lt)), math.inf)
-        if least is not None and not least <= value < below:
-            raise ValueError(
-                f"{name} must be >= {least:g} and {f'< {below:g}' if below < math.inf else 'finite'}, got {value!r}"
-            )
-        if not abs(value) <= _LARGEST:
-            raise ValueError(f"{name} must be within +-{_LARGEST:.3g}, got {value!r:.100}")
-        return float(value)
-    form = get_origin(kind) or kind
-    types, allowed = _FORMS.get(form, (object, ""))
-    if not isinstance(value, types):
-        raise ValueError(f"{name} must be {allowed}, got {value!r:.100}")
-    for one in value if form is Sequence else ():
-        _check_option(next(iter(get_args(kind)), Any), one, f"an entry of {name}")
-    return value
 
 
 def option_values(option_type: type[T], given: Mapping[str, Any]) -> T:

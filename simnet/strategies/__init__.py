@@ -28,6 +28,7 @@ from typing import Any
 
 from simnet.base import plugins
 from simnet.base.errors import suggest_names
+from simnet.base.quantities import check_value, parameter_hints
 from simnet.strategies.averaging import Averaging, Sync
 from simnet.strategies.base import StepResult, Strategy
 from simnet.strategies.data_parallel import DataParallel, DeMo, GradientAccumulation, LocalSGD
@@ -71,9 +72,6 @@ RENAMED = {
     "scaled: false",
 }
 """Strategy names of earlier releases, and the present spelling of each."""
-
-# Options whose defaults are of these kinds take no others.
-_KINDS: dict[type, str] = {bool: "true or false", SGD: "stochastic gradient descent (sgd)"}
 
 
 def names() -> list[str]:
@@ -130,12 +128,11 @@ inner, mixing, outer, period
         one for one, parameter in known.items() if parameter.default is parameter.empty and one not in given
     ]:
         raise ValueError(f"{name} has no default for {', '.join(lacking)}, as {name}:{lacking[0]}=...")
-    for option, value in given.items():
-        default = known[option].default
-        for kind, said in _KINDS.items():
-            if isinstance(default, kind) and not isinstance(value, kind):
-                raise ValueError(f"{name}: {option} must be {said}, got {value!r:.200}")
     try:
+        for option, hint in parameter_hints(found, list(given)).items():
+            check_value(given[option], hint, option)
+            if isinstance(known[option].default, SGD) and not isinstance(given[option], SGD):
+                raise ValueError(f"{option} must be stochastic gradient descent (sgd), got {given[option]!r:.200}")
         return found(replicas, **given)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None

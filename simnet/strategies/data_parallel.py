@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
-from simnet.base.checks import check_choice, check_int
+from simnet.base.checks import check_int
 from simnet.base.quantities import Count
 from simnet.strategies.averaging import Averaging, Sync
 from simnet.strategies.base import PeriodicStrategy, Strategy, row_distances
@@ -110,7 +110,6 @@ class LocalSGD(PeriodicStrategy):
         compat: Counting = "paper",
     ) -> None:
         super().__init__(replicas, inner, period, one_late=compat == "gym")
-        check_choice(compat, "compat", get_args(Counting))
         self.takes_late = compat != "gym"
         self._averager = self.averager("parameters", averaging)
 

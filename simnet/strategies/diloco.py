@@ -8,13 +8,13 @@ No code of overlapped DiLoCo's authors is known; the formulas are from summaries
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, ClassVar, Literal, TypeAlias, get_args
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.base.checks import check_choice, check_int
-from simnet.base.quantities import Count, PositiveShare, Share, check_bounds
+from simnet.base.checks import check_int
+from simnet.base.quantities import Count, PositiveShare, Share
 from simnet.base.rng import stream
 from simnet.collectives import registry
 from simnet.cost_models.costs.devices import DeviceOp
@@ -73,8 +73,6 @@ class DiLoCo(PeriodicStrategy):
         broadcast: Annotated[str, AlgorithmOf("broadcast")] = "binomial",
     ) -> None:
         super().__init__(replicas, inner, period, one_late=compat != "paper")
-        check_choice(compat, "compat", get_args(Compat))
-        AlgorithmOf("broadcast").check("broadcast", broadcast)
         self.outer, self.scaled, self.compat, self._broadcast = outer, scaled, compat, broadcast
         self.takes_late = compat == "paper"
         self.master, self._outer_state = self.keep_master(outer, self.workers if self.master_per_worker else 1)
@@ -219,7 +217,6 @@ class EagerDiLoCo(DelayedDiLoCo):
         averaging: Averaging = Averaging(),
     ) -> None:
         super().__init__(replicas, inner=inner, outer=outer, period=period, averaging=averaging)
-        check_choice(first, "first", ("absent", "own"))
         self.first = first
 
     def _step_outer(self, own: Values, average: Values) -> None:
@@ -272,7 +269,7 @@ class StreamingDiLoCo(Strategy):
             raise ValueError(
                 f"delay must be less than the {self._between} inner steps from one fragment to the next, got {delay}"
             )
-        self.outer, self.mixing = outer, np.float32(check_bounds(mixing, Share, "mixing"))
+        self.outer, self.mixing = outer, np.float32(mixing)
         self.master, self._outer_state = self.keep_master(outer)
         self._under_way = self.keep("under way", np.zeros_like(self.master))
         self._averagers_of = [
@@ -335,9 +332,6 @@ class SPARTA(DiLoCo):
         averaging: Averaging = Averaging(),
         compat: Compat = "gym",
     ) -> None:
-        check_choice(masks, "masks", ("broadcast", "seeded"))
-        AlgorithmOf("all_reduce").check("algorithm", algorithm)
-        AlgorithmOf("broadcast").check("broadcast", broadcast)
         self._has_outer_step = period is not None
         if period is None:
             Strategy.__init__(self, replicas, inner)
@@ -346,7 +340,6 @@ class SPARTA(DiLoCo):
                 replicas, inner=inner, outer=outer, period=period, averaging=averaging, compat=compat,
                 broadcast=broadcast,
             )  # fmt: skip
-        check_bounds(share, PositiveShare, "share")
         self._masks = masks
         self._reduce, self._broadcast = registry.collective_by_algorithm("all_reduce", algorithm), broadcast
         self._draw = draw or (
