@@ -124,8 +124,14 @@ def test_quoted_figures_are_those_of_the_recorded_validation(page, least):
 def test_figures_of_jobs_and_local_costs_are_those_that_commands_print():
     (block,) = re.findall(r"```text\n(245 jobs.*?)```", PAGES["trust.md"], flags=re.DOTALL)
     assert block in did("validate", "jobs").stdout
+    jobs = json.loads(did("validate", "jobs", "--json", "-q").stdout)["jobs"]
+    off = [f"{100 * jobs['total'][name]:.1f} %" for name in ("median", "p90")]
     (whole, *_) = json.loads(did("validate", "local", "--json", "-q").stdout)["rows"]
     for page in (README, PAGES["trust.md"]):
+        assert f"| {' / '.join(off)} | {jobs['jobs']} jobs in {jobs['settings']} settings |" in page.replace(
+            "| - |", "|"
+        )
+        assert f" {jobs['right']} of {jobs['judged']} " in page
         assert f"| {100 * whole['median']:.1f} % / {100 * whole['p90']:.0f} % |" in page
 
 
