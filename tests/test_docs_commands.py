@@ -17,6 +17,9 @@ ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(
     r"(?:^<!-- needs (?P<needs>[\w ]+) -->\n+)?^ *```(?:sh|bash|console)\n(?P<lines>.*?)^ *```$", re.M | re.S
 )
+SHOWN = re.compile(r"^```(?:sh|bash)\n(?P<commands>(?:simnet .*\n)+)```\n\n```text\n(?P<output>.*?)^```$", re.M | re.S)
+"""Commands with what they print below them; ``...`` stands for lines that are left out."""
+
 SLOW = {
     "choose --network dgx-h100 --workers 16 --model gpt2",
     "choose fluctuating_wan",
@@ -27,7 +30,6 @@ SLOW = {
     "run local_steps_wan --set job.strategy.period=500 --out runs/rarely",
     "run local_steps_wan --set 'job.strategy={name: streaming, period: 120, fragments: 6, delay: 5}' --out runs/stream",
     "run quickstart --seeds 10",
-    "run quickstart --grid bandwidth=1,10Gbit/s --set job.iterations=40",
     "run sharded_nodes",
     "run time_to_accuracy_wan",
     "run compare --grid workers=2,8",
@@ -55,7 +57,7 @@ def commands(page):
 def pages():
     """Return the commands by page; what runs or chooses stands there once, as no other command reads its files."""
     found, met = {}, set()
-    for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]:
+    for path in [*sorted(ROOT.glob("docs/*.md")), ROOT / "README.md"]:
         own = [one for one in commands(path) if shlex.join(one[0]) not in met]
         met.update(shlex.join(words) for words, _, _ in own if words[0] in ("run", "choose"))
         if own:
@@ -76,6 +78,7 @@ def run(words, target):
     said = did(*words).stdout
     if target:
         Path(target).write_text(said, encoding="utf-8")
+    return said
 
 
 @pytest.fixture
@@ -90,11 +93,14 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_commands_work(folder, page):
+    said = set()
     for words, target, unread in PAGES[page]:
         if unread:
             read(words)
         elif shlex.join(words) not in SLOW:
-            run(words, target)
+            said |= {line.strip() for line in run(words, target).splitlines()}
+    for found in SHOWN.finditer((ROOT / "docs" / page).read_text("utf-8") if page != "README.md" else ""):
+        assert {line.strip() for line in found["output"].splitlines()} <= said | {"..."}, found["commands"]
 
 
 @pytest.mark.slow
