@@ -36,7 +36,7 @@ from simnet.scenario.topology_parts import cluster_file
 from simnet.studies.assumptions import assumed, assumed_text, overlap_of_policies, sample_warnings, with_codes
 from simnet.studies.job_totals import judgement, ranges_of, rivals
 from simnet.training.job.checkpoint import EVERY, Checkpoint
-from simnet.training.job.job import Job, LocalSteps, create_sparsifier, gradient_buckets, job_buckets
+from simnet.training.job.job import Job, create_sparsifier, gradient_buckets, job_buckets
 from simnet.training.job.memory import WorkerMemory, candidates_memory, is_measurable, with_shared_gradients
 from simnet.training.job.record import PolicyResult
 from simnet.training.job.steady import common_start, steady_part
@@ -243,6 +243,7 @@ def _run_facts(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]
         judgements = _with_iterations(loaded, built, results, settled, judgements)
     network, calibration = built.job.network(0), calibration_of(loaded, built.job)
     said, each = worker_memory(built, results) if is_measurable(built.job, elsewhere=loaded.elsewhere) else (None, {})
+    deadline = {} if built.job.deadline is None else {"deadline_s": built.job.deadline}
     setup = {
         "sharing": None if network.sharing == MAX_MIN else run_setup.sharing_summary(network.sharing),
         "calibration": calibration,
@@ -252,7 +253,7 @@ def _run_facts(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]
         "assumed": f"{assumed_text(loaded, built, written=True)}.",
         "overlap": overlap_of_policies(loaded, built),
         "barrier": built.job.barrier,
-        "strategy": None if own is None else _strategy_summary(own, built.job.deadline),
+        "strategy": None if own is None else {"name": own.name, "steps": own.steps, **deadline},
         "prices": loaded.prices,
         "local_stages": {
             label: {stage: float(significant(seconds)) for stage, seconds in stages.items()}
@@ -332,12 +333,6 @@ def worker_memory(built: Run, policies: Iterable[str]) -> tuple[Fields, dict[str
     said: Fields = {"assumed": cost_summary.memory_assumed(job), "limit_B": None if limit is None else round(limit)}
     each = {name: candidates_memory(job, built.policies[name].candidates, known) for name in policies}
     return said, {name: cost_summary.memory_summary(one, limit) for name, one in each.items()}
-
-
-def _strategy_summary(own: LocalSteps, deadline: float | None) -> Fields:
-    """Return the summary of a strategy."""
-    found: Fields = {"name": own.name, "steps": own.steps}
-    return found if deadline is None else {**found, "deadline_s": deadline}
 
 
 def setting(loaded: Scenario, job: Job) -> dict[str, str]:

@@ -88,12 +88,10 @@ class Map:
     @property
     def names(self) -> NDArray[np.object_]:
         """Label of the fastest exchange in each cell, or of all tied ones; shape (len(y), len(x))."""
-        labels = [one.label for one in self.among]
-        tied, found = self.tied, np.array(labels, dtype=object)[self.which]
-        close = tied.any(axis=0)
-        groups, group = np.unique(tied[:, close].T, axis=0, return_inverse=True)
-        each = [f"{listed([labels[one] for one in np.flatnonzero(own)])}, tied" for own in groups]
-        found[close] = np.array(each, dtype=object)[group.ravel()]
+        labels, tied = np.array([one.label for one in self.among], dtype=object), self.tied
+        found: NDArray[np.object_] = labels[self.which]
+        for place in zip(*np.nonzero(tied.any(axis=0)), strict=True):
+            found[place] = f"{listed(labels[tied[:, *place]].tolist())}, tied"
         return found
 
     def rows(self) -> list[dict[str, Any]]:
@@ -114,23 +112,6 @@ class Map:
     def shares(self) -> dict[str, float]:
         """Return the share of cells in which each exchange, or set of tied ones, is fastest; largest first."""
         return {str(name): count / self.names.size for name, count in Counter(self.names.ravel()).most_common()}
-
-
-def map_of(
-    forms: ClosedForms | None,
-    values: Mapping[str, Floats],
-    among: Sequence[Candidate] = (),
-    seconds: Floats | None = None,
-) -> Map:
-    """Return the map of the fastest exchange over two quantities, from closed forms or given `seconds`."""
-    (x, along), (y, down) = values.items()
-    if forms is not None:
-        among = forms.among
-        where = forms.point.at(x, along[np.newaxis, :]).at(y, down[:, np.newaxis])
-        shape = len(down), len(along)
-        seconds = np.stack([np.broadcast_to(forms.model(one, where).seconds, shape) for one in forms.among])
-    assert seconds is not None
-    return Map(among, Axis(x, along), Axis(y, down), seconds)
 
 
 SIMULATED = 64
@@ -292,12 +273,10 @@ def _map_summary(
     of_links = {x, y} == {"latency", "bandwidth"}
     if (count := math.prod(map(len, values.values()))) > MOST_CELLS:
         raise InputError(f"has {count:,} cells, at most {MOST_CELLS:,}", file="--grid")
-    made = None if forms is None else map_of(forms, values)
-    checked = None if forms is None or made is None else _check(asked, forms, made)
-    if simulated := made is None or checked is None or checked.lost > AGREE:
-        values = {name: _thinned(one) for name, one in values.items()}
-        made = _simulated_map(asked, found, values, jobs)
-    assert made is not None
+    made, checked = (None, None) if forms is None else _checked_map(asked, forms, values)
+    simulated = made is None
+    if made is None:
+        made = _simulated_map(asked, found, {name: _thinned(one) for name, one in values.items()}, jobs)
     if checked is None:
         note = f"No closed forms say what this job takes: {made.which.size} of {count:,} cells are simulated."
     elif simulated:
@@ -372,15 +351,18 @@ class Check(NamedTuple):
     off: float
 
 
-def _check(asked: CellRequest, forms: ClosedForms, made: Map) -> Check:
-    """Compare closed forms with simulations at cells spread over a map, and return their largest errors."""
-    lost = off = 0.0
+def _checked_map(asked: CellRequest, forms: ClosedForms, values: Mapping[str, Floats]) -> tuple[Map | None, Check]:
+    """Return the map by closed forms, and their largest errors at simulated cells; None in place of a wrong map."""
+    (x, along), (y, down) = values.items()
+    where, shape = forms.point.at(x, along[np.newaxis, :]).at(y, down[:, np.newaxis]), (len(down), len(along))
+    seconds = np.stack([np.broadcast_to(forms.model(one, where).seconds, shape) for one in forms.among])
+    made, lost, off = Map(forms.among, Axis(x, along), Axis(y, down), seconds), 0.0, 0.0
     cells = np.unique(np.linspace(0, made.which.size - 1, LOOKED_AT).round().astype(int))
     for place in track_progress(cells.tolist(), 0.5):
         row, column = np.unravel_index(place, made.which.shape)
-        where = {made.x.name: made.x.values[column], made.y.name: made.y.values[row]}
+        at = {x: along[column], y: down[row]}
         first, *others = np.argsort(made.seconds[:, row, column])[:_RIVALS]
-        run = asked.load([_fields(name, float(value)) for name, value in where.items()], ()).build()
+        run = asked.load([_fields(name, float(value)) for name, value in at.items()], ()).build()
         rivals = [(made.among[one], exchange_kind(made.among[one])) for one in (first, *others)]
         found = whole_job.decide_job(run, rivals, policies=False)
         took = {one.label: one.seconds / one.iterations for one in found.rows}
@@ -390,7 +372,7 @@ def _check(asked: CellRequest, forms: ClosedForms, made: Map) -> Check:
         off = max(off, abs(float(made.seconds[first, row, column]) / own - 1))
         if lost > AGREE:
             break
-    return Check(lost, off)
+    return made if lost <= AGREE else None, Check(lost, off)
 
 
 def _simulated_map(asked: CellRequest, found: Ranking, values: Mapping[str, Floats], jobs: int | None) -> Map:
@@ -400,4 +382,4 @@ def _simulated_map(asked: CellRequest, found: Ranking, values: Mapping[str, Floa
     rows = _simulated(replace(asked, exact=False), cells, jobs)
     among = [row.candidate for row in found.found.rows]
     seconds = np.array([[one.get("times_s", {}).get(each.label, math.inf) for one in rows] for each in among])
-    return map_of(None, values, among, seconds.reshape(len(among), len(down), len(along)))
+    return Map(among, Axis(x, along), Axis(y, down), seconds.reshape(len(among), len(down), len(along)))

@@ -121,17 +121,21 @@ def _rarer_row(loaded: Scenario, run: Run, one: Candidate, every: float) -> dict
     steps = len(frame) * strategy.steps
     likely = judged([total], computing_factors(loaded))
     low, high = float(likely.low[0]) / steps, float(likely.high[0]) / steps
-    known, means = determined(low, high), _mean_parts(frame, steps)
+    known = determined(low, high)
+    step, compute, select = (math.fsum(frame[f"{name}_s"]) / steps for name in ("iteration", "compute", "select"))
     return {
         "exchange": f"{strategy_label(loaded)}, {one.label}",
         "scheme": one.scheme,
         "options": dict(one.options),
         "kind": "rarer",
         "steps_per_exchange": strategy.steps,
-        **means,
+        "mean_iteration_s": step,
+        "mean_compute_s": compute,
+        "mean_select_s": select,
+        "mean_communicate_and_wait_s": max(step - compute - select, 0.0),
         "iteration_low_s": low if known else None,
         "iteration_high_s": high if known else None,
-        "over_the_fastest": means["mean_iteration_s"] / every - 1,
+        "over_the_fastest": step / every - 1,
         "to_best": NOT_RANKED,
         "mean_bytes_sent_per_worker_B": math.fsum(frame["bytes_sent_B"]) / run.job.source.workers / steps,
         "iterations_simulated": len(frame),
@@ -141,12 +145,6 @@ def _rarer_row(loaded: Scenario, run: Run, one: Candidate, every: float) -> dict
 def _simulated(run: Run, label: str, one: Candidate) -> tuple[pd.DataFrame, JobTotal]:
     frame = run_policy(run.job, label, Fixed(one)).iterations
     return frame, total_of(label, frame, run.job, messages_of(run, [one]), [one])
-
-
-def _mean_parts(frame: pd.DataFrame, steps: int) -> dict[str, float]:
-    step, compute, select = (math.fsum(frame[f"{name}_s"]) / steps for name in ("iteration", "compute", "select"))
-    parts = {"mean_compute_s": compute, "mean_select_s": select}
-    return {"mean_iteration_s": step, **parts, "mean_communicate_and_wait_s": max(step - compute - select, 0.0)}
 
 
 def time_to_target(load: Load, variants: Sequence[Sequence[str]]) -> Summary:
