@@ -6,16 +6,21 @@ from functools import cache
 from types import ModuleType
 
 
-@cache
-def compiled_loop() -> ModuleType | None:
-    """Return the compiled event loop; None if numba is missing or disabled."""
+def compiled_copy(*modules: ModuleType) -> ModuleType | None:
+    """Return the compiled functions of modules; None if numba is missing or disabled."""
     try:
         from simnet.base.compiling import compiled_module
     except (ImportError, OSError):
         return None
+    return compiled_module(*modules)
+
+
+@cache
+def compiled_loop() -> ModuleType | None:
+    """Return the compiled event loop; None if numba is missing or disabled."""
     from simnet.network import event_loop
 
-    return compiled_module(*event_loop.MODULES)
+    return compiled_copy(*event_loop.MODULES)
 
 
 def loop_is_loaded() -> bool:

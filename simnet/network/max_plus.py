@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from simnet.base.arrays import Floats, Ranks
 from simnet.base.jit_threshold import JitThreshold
 from simnet.network import recurrence
-from simnet.network.compiled_loop import loop_is_loaded
+from simnet.network.compiled_loop import compiled_copy, loop_is_loaded
 from simnet.network.links import Links
 from simnet.network.program import Program
 from simnet.network.recurrence import BEYOND, COMPLETED, IN_STEP, MET, NEVER, Progress, RoundTraffic, RouteState
@@ -286,13 +286,10 @@ def _in_a_row(rounds: Sequence[Round], most: int) -> Iterator[tuple[Round, int]]
 @cache
 def _compiled_recurrence() -> ModuleType | None:
     """Return the compiled recurrence; None if numba is missing or disabled."""
-    try:
-        from simnet.base.compiling import compiled_module
-    except (ImportError, OSError):
-        return None
-    loops = compiled_module(recurrence)
-    # Numpy is quicker than the interpreter only.
-    loops.__dict__["_carry_round"] = loops.__dict__["_one_by_one"]
+    loops = compiled_copy(recurrence)
+    if loops is not None:
+        # Numpy is quicker than the interpreter only.
+        loops.__dict__["_carry_round"] = loops.__dict__["_one_by_one"]
     return loops
 
 
@@ -318,11 +315,20 @@ def split_max_plus(program: Program, went: MaxPlusResult) -> Split:
     P, accounted = program.hosts.size, program.accounted
     src, dst = ([getattr(one, end) for one in program.schedule.rounds] for end in ("src", "dst"))
     begins, ends = [begin for begin, _ in went.computing], [end for _, end in went.computing]
-    who = [np.arange(one.size) % P for one in begins]
-    computing = covered_seconds(who, begins, ends, accounted, went.finish) if who else np.zeros(P)
-    first, last = [went.start, went.start, *begins], [went.arrive, went.arrive, *ends]
-    communicating = covered_seconds([_NO_ONE, *src, *dst, *who], first, last, accounted, went.finish) - computing
-    wait = np.maximum(np.maximum(went.finish - accounted, 0.0) - communicating - computing, 0.0)
+    work = [np.arange(one.size) % P for one in begins], begins, ends
+    return split_intervals(work, ([*src, *dst], [went.start] * 2, [went.arrive] * 2), accounted, went.finish)
+
+
+_Intervals: TypeAlias = tuple[Sequence[Ranks], Sequence[Floats], Sequence[Floats]]
+"""Ranks, starts and ends of intervals [s], each in pieces."""
+
+
+def split_intervals(work: _Intervals, messages: _Intervals, accounted: Floats, finish: Floats) -> Split:
+    """Return the seconds each rank communicates, computes and waits, from the intervals of its work and messages."""
+    computing = covered_seconds(*work, accounted, finish)
+    who, first, last = [*work[0], *messages[0]], [*work[1], *messages[1]], [*work[2], *messages[2]]
+    communicating = covered_seconds(who, first, last, accounted, finish) - computing
+    wait = np.maximum(np.maximum(finish - accounted, 0.0) - communicating - computing, 0.0)
     return Split(communicating, computing, wait)
 
 
@@ -334,9 +340,9 @@ def covered_seconds(
     - `who`, `first`, `last`: rank, start and end of each interval [s].
     - `accounted`, `finish` (P,): bounds of the time that counts [s].
     """
-    rank, n_ranks = np.concatenate(who), finish.size
-    begin = np.maximum(np.concatenate(first), accounted[rank])
-    end = np.maximum(np.minimum(np.concatenate(last), finish[rank]), begin)
+    rank, n_ranks = np.concatenate([_NO_ONE, *who]), finish.size
+    begin = np.maximum(np.concatenate([_NONE, *first]), accounted[rank])
+    end = np.maximum(np.minimum(np.concatenate([_NONE, *last]), finish[rank]), begin)
     order = np.lexsort((begin, rank))
     rank, begin, end = rank[order], begin[order], end[order]
     counts = np.bincount(rank, minlength=n_ranks)

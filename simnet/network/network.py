@@ -32,7 +32,7 @@ from simnet.network.program import Entry, Parts, Program, entry_times, failures_
 from simnet.network.sharing import Sharing, sharing_of
 from simnet.network.stack import IDEAL, Stack, name_of, stack_of
 from simnet.network.symmetric_ranks import SymmetryCache, split_symmetric, time_symmetric
-from simnet.network.timing import HostWork, Messages, Split, TimedRun, Timing, move_software, work_intervals
+from simnet.network.timing import Messages, Split, TimedRun, Timing, message_times, move_software
 from simnet.network.transport import Incast, Loss, MeasuredIncast
 from simnet.network.weather import Weather
 from simnet.schedule import Round, Schedule
@@ -375,18 +375,16 @@ class Network:
             assert kept is not None
             return move_software(split_max_plus(program, kept), program)
 
-        kept = None
-        if messages:
-            kept = Messages(**program.columns(), sent=went.start, arrived=went.arrive, origin=program.origin)
-        work, software = None, None
+        kept, work, software = None, None, None
         if messages:
             numbers = [number for number, one in enumerate(program.schedule.rounds) if np.any(one.compute)]
             begun, ended = (
                 np.concatenate([np.zeros(0), *(one[end] for one in went.computing)]).reshape(-1, went.finish.size)
                 for end in (0, 1)
             )
-            work, before = work_intervals(program, numbers, begun, ended)
-            software = HostWork(before, np.full((4, 2, program.schedule.n_messages), np.nan))
+            unknown = np.full((4, 2, program.schedule.n_messages), np.nan)
+            times = went.start, went.arrive
+            kept, work, software = message_times(program, times, numbers, (begun, ended), unknown)
         return Timing(program.origin, program.start, went.finish, account, kept, work, software, program.computed)
 
     def _in_step(self, program: Program, messages: bool) -> Timing | None:
@@ -410,12 +408,10 @@ class Network:
             parts = [(self.stack.cut(schedule), ready) for schedule, ready in program.parts]
             own = program.software_of_rounds and partial(program.software_of_rounds, cut=True)
             cut = dataclasses.replace(program, parts=parts, software_of_rounds=own)
-            columns = cut.columns()
             times = np.repeat(went.times, n_ranks, axis=1)
-            kept = Messages(**columns, sent=times[0], arrived=times[1], origin=program.origin)
             begun, ended = times[2:4].reshape(2, -1, n_ranks)
-            work, before = work_intervals(cut, np.arange(len(begun)), begun, ended)
-            software = HostWork(before, times[4:].reshape(4, 2, -1))
+            numbers, each = np.arange(len(begun)), times[4:].reshape(4, 2, -1)
+            kept, work, software = message_times(cut, (times[0], times[1]), numbers, (begun, ended), each)
         return Timing(
             origin=program.origin,
             entered=program.start,

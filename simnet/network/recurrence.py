@@ -337,14 +337,11 @@ def _integrate_route(
         hops += 1
     if hops == 0:
         return COMPLETED, now
-    # Most routes have two links: their segments stay in variables.
-    one, two = links[message, 0], links[message, hops - 1]
-    p, q = segments[one], segments[two]
     while True:
-        until, rate = min(times[p + 1], times[q + 1]), min(values[p], values[q])
-        for hop in range(1, hops - 1):
+        since, until, rate = -inf, inf, inf
+        for hop in range(hops):
             segment = segments[links[message, hop]]
-            until, rate = min(until, times[segment + 1]), min(rate, values[segment])
+            since, until, rate = max(since, times[segment]), min(until, times[segment + 1]), min(rate, values[segment])
         if rate > 0:
             if now + left / rate <= until:
                 break
@@ -354,19 +351,11 @@ def _integrate_route(
             return NEVER, now
         left -= rate * (until - now)
         now = until
-        while times[p + 1] <= now:
-            p += 1
-        while times[q + 1] <= now:
-            q += 1
-        for hop in range(1, hops - 1):
+        for hop in range(hops):
             link = links[message, hop]
             while times[segments[link] + 1] <= now:
                 segments[link] += 1
-    segments[one], segments[two] = p, q
     routes.own[message] = nbytes / values[segments[port]]
-    since = max(times[p], times[q])
-    for hop in range(1, hops - 1):
-        since = max(since, times[segments[links[message, hop]]])
     routes.seconds[message], routes.rate_since[message], routes.rate_until[message] = nbytes / rate, since, until
     return COMPLETED, now + left / rate
 

@@ -6,6 +6,7 @@ import itertools
 from typing import NamedTuple
 
 import numpy as np
+from networkx import DiGraph, from_numpy_array, is_strongly_connected
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
@@ -148,18 +149,6 @@ def _ring_bound(seconds: Floats) -> float:
     low, high = 0, len(values) - 1
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if _all_reach_all(others <= values[middle]) else (middle + 1, high)
+        near: DiGraph[int] = from_numpy_array(others <= values[middle], create_using=DiGraph)
+        low, high = (low, middle) if is_strongly_connected(near) else (middle + 1, high)
     return float(values[low]) if len(values) else float(least)
-
-
-def _all_reach_all(linked: NDArray[np.bool_]) -> bool:
-    for links in (linked, linked.T):
-        seen = np.zeros(len(links), dtype=np.bool_)
-        seen[0], fresh = True, np.array([0])
-        while fresh.size:
-            reached = links[fresh].any(axis=0) & ~seen
-            seen |= reached
-            fresh = np.flatnonzero(reached)
-        if not seen.all():
-            return False
-    return True

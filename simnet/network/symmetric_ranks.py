@@ -17,7 +17,7 @@ import numpy as np
 
 from simnet.base.arrays import Floats, Ranks
 from simnet.network.links import Links
-from simnet.network.max_plus import covered_seconds
+from simnet.network.max_plus import split_intervals
 from simnet.network.program import Program
 from simnet.network.stack import Stack, in_rings, of_rings
 from simnet.network.timing import Split, Timing
@@ -161,18 +161,14 @@ def split_symmetric(program: Program, went: SymmetricRun) -> Split:
     accounted, which = np.unique(program.accounted, return_inverse=True)
     finish = np.full(accounted.size, went.finish)
 
-    def lasts(*intervals: tuple[Floats, Floats]) -> Floats:
-        first, last = (np.concatenate([one[end] for one in intervals]) for end in (0, 1))
-        some = first < last
+    def of_all(begun: Floats, ended: Floats) -> tuple[list[Ranks], list[Floats], list[Floats]]:
+        some = begun < ended
         who = np.repeat(np.arange(accounted.size), some.sum())
-        firsts, lasts = (np.tile(column[some], accounted.size) for column in (first, last))
-        return covered_seconds([who], [firsts], [lasts], accounted, finish)
+        return [who], [np.tile(begun[some], accounted.size)], [np.tile(ended[some], accounted.size)]
 
     sent, arrived, begun, ended = went.times[:4]
-    computing = lasts((begun, ended))
-    communicating = lasts((begun, ended), (sent, arrived)) - computing
-    wait = np.maximum(np.maximum(finish - accounted, 0.0) - communicating - computing, 0.0)
-    return Split(communicating[which], computing[which], wait[which])
+    split = split_intervals(of_all(begun, ended), of_all(sent, arrived), accounted, finish)
+    return Split(*(column[which] for column in split))
 
 
 def _small_network(

@@ -133,6 +133,20 @@ class HostWork:
         return self.before_rounds.and_of(own)
 
 
+def message_times(
+    program: Program, times: tuple[Floats, Floats], numbers: ArrayLike, work: tuple[Floats, Floats], software: Floats
+) -> tuple[Messages, BusyIntervals, HostWork]:
+    """Return messages, work and library software of a program.
+
+    `times` are when messages were sent and arrived [s], `numbers` and `work` as for `work_intervals`, and `software` is
+    that for messages, as in `HostWork`.
+    """
+    sent, arrived = times
+    own, before = work_intervals(program, numbers, *work)
+    messages = Messages(**program.columns(), sent=sent, arrived=arrived, origin=program.origin)
+    return messages, own, HostWork(before, software)
+
+
 class Split(NamedTuple):
     """Seconds each rank communicates (a message of its own in flight), computes, and waits; shape (P,) each."""
 
@@ -296,13 +310,12 @@ class TimedRun:
             computed = engine.computed(self._handle)
         if self._messages:
             sent, arrived = (engine.of_messages(self._handle, field) for field in ("sent", "arrived"))
-            columns = self.program.columns()
-            messages = Messages(**columns, sent=sent, arrived=arrived, origin=engine.origin)
             works = [(number, one) for number, one in enumerate(self.program.schedule.rounds) if np.any(one.compute)]
-            times = [engine.worked(self._handle, number, one.compute) for number, one in works]
-            begun, ended = (np.array([one[end] for one in times]).reshape(-1, finish.size) for end in (0, 1))
-            work, before = work_intervals(self.program, [number for number, _ in works], begun, ended)
-            software = HostWork(before, engine.software(self._handle))
+            each = [engine.worked(self._handle, number, one.compute) for number, one in works]
+            begun, ended = (np.array([one[end] for one in each]).reshape(-1, finish.size) for end in (0, 1))
+            numbers = [number for number, _ in works]
+            found = message_times(self.program, (sent, arrived), numbers, (begun, ended), engine.software(self._handle))
+            messages, work, software = found
             if self.program.streams is not None and computed is not None:
                 begun, ended = computed.begun["unpack"], computed.ended["unpack"]
                 parts = np.arange(len(begun))[:, np.newaxis]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 # Kinds of events, for the rank, flow, link or background traffic of a row.
 ENTER, WORK, WORKED, LEAVE, SEND_COMPLETE, INJECT, JOIN, DELIVER, LEFT, DEQUEUE, CHANGE, TOGGLE, FAIL = range(13)
+WITHDRAWN = -1
 
 # What `advance` returns: nothing is due; there are notices; nothing can move; more room for messages in flight or early
 # arrivals is needed; more weather is needed; a link failed or recovered.

@@ -41,20 +41,30 @@ def pop_event(s: State) -> None:
 
 def remove_event(s: State, kind: int, row: int) -> float:
     """Remove an event and return its time."""
-    event_queue, place = s.event_queue, 0
-    while event_queue[place].kind != kind or event_queue[place].row != row:
+    place = 0
+    while s.event_queue[place].kind != kind or s.event_queue[place].row != row:
         place += 1
-    time = event_queue[place].time
+    time = s.event_queue[place].time
     if kind in (codes.CHANGE, codes.TOGGLE) or (kind == codes.LEFT and time == math.inf):
         s.n_quiet -= 1
-    s.n_events -= 1
-    last = event_queue[s.n_events]
-    while place > 0 and is_before(last, event_queue[(place - 1) >> 2]):
-        copy_event(event_queue[(place - 1) >> 2], event_queue[place])
-        place = (place - 1) >> 2
-    if place < s.n_events:
-        sink_event(s, place, last)
+    s.event_queue[place].kind = codes.WITHDRAWN
+    drop_withdrawn(s)
     return time
+
+
+def drop_withdrawn(s: State) -> None:
+    """Remove the events that are marked as withdrawn."""
+    event_queue, kept = s.event_queue, 0
+    for place in range(s.n_events):
+        if event_queue[place].kind != codes.WITHDRAWN:
+            copy_event(event_queue[place], event_queue[kept])
+            kept += 1
+    s.n_events = kept
+    # Behind the last there is room for one more, from where entries sink to their places.
+    for place in range((kept + 2) // 4, -1, -1):
+        if place < kept:
+            copy_event(event_queue[place], event_queue[kept])
+            sink_event(s, place, event_queue[kept])
 
 
 def sink_event(s: State, place: int, entry: Event) -> None:

@@ -7,7 +7,7 @@ import math
 from simnet.network.event_loop import codes
 from simnet.network.event_loop.accounting import account_time
 from simnet.network.event_loop.egress_queue import continue_sending, finish_departure
-from simnet.network.event_loop.event_queue import copy_event, push_event, sink_event
+from simnet.network.event_loop.event_queue import drop_withdrawn, push_event
 from simnet.network.event_loop.messages import count_assigned, release_next
 from simnet.network.event_loop.protocols import (
     count_down,
@@ -398,35 +398,28 @@ def stop_message(s: State, f: int) -> None:
 def withdraw_events(s: State, e: int) -> None:
     """Remove events of vanished messages, and of ranks of run e that have failed or finished."""
     over, of_links = s.runs[e].running <= 0, (codes.CHANGE, codes.TOGGLE, codes.DEQUEUE)
-    event_queue, kept = s.event_queue, 0
     for place in range(s.n_events):
-        kind, row = event_queue[place].kind, event_queue[place].row
+        event = s.event_queue[place]
+        kind, row = event.kind, event.row
         if kind in (codes.INJECT, codes.JOIN, codes.DELIVER):
             if s.flows[row].state == codes.VANISHED:
+                event.kind = codes.WITHDRAWN
                 if s.flows[row].unsent > 0:
                     s.flows[row].state = codes.DRAINED
                 else:
                     free_flow(s, row)
-                continue
         elif kind == codes.LEFT:
             flow = s.flows[row]
             if flow.owner == e and (over or s.ranks[s.messages[flow.message].src].state == codes.FAILED):
-                if event_queue[place].time == math.inf:
+                event.kind = codes.WITHDRAWN
+                if event.time == math.inf:
                     s.n_quiet -= 1
                 s.links[s.routes[flow.route].own].port_flow = -1
                 while row >= 0:
                     row = finish_departure(s, row)
-                continue
         elif kind not in of_links and s.ranks[row].run == e and (over or s.ranks[row].state == codes.FAILED):
-            continue
-        copy_event(event_queue[place], event_queue[kept])
-        kept += 1
-    s.n_events = kept
-    # Behind the last there is room for one more, from where entries sink to their places.
-    for place in range((kept + 2) // 4, -1, -1):
-        if place < kept:
-            copy_event(event_queue[place], event_queue[kept])
-            sink_event(s, place, event_queue[kept])
+            event.kind = codes.WITHDRAWN
+    drop_withdrawn(s)
 
 
 def check_stalled(s: State, e: int) -> None:

@@ -21,8 +21,6 @@ from simnet.network.event_loop.timelines import update_link
 
 # Relative tolerance within which rates count as equal when bottlenecks are checked.
 _EQUAL = 1e-12
-# Links of a route with which, and a limit, a heap of shares has three levels at most.
-_FEW = 20
 
 
 def take_flow(s: State) -> int:
@@ -172,8 +170,7 @@ def settle_rates(s: State, now: float) -> None:
         if flows[f].state == codes.FLOWING:
             choose_flow(s, f)
     s.n_new = 0
-    # A single chosen flow needs no counts.
-    noted = s.n_chosen if s.n_chosen > 1 else 0
+    noted = s.n_chosen
     for at in range(noted):
         note_chosen(s, s.chosen[at])
     for at in range(s.n_dirty):
@@ -194,8 +191,6 @@ def settle_rates(s: State, now: float) -> None:
             choose_link_flows(s, l)
     s.n_dirty = 0
     solved = 0
-    if s.n_chosen == 1 and solve_single(s, s.chosen[0]):
-        solved = 1
     while solved != s.n_chosen:
         for at in range(noted, s.n_chosen):
             note_chosen(s, s.chosen[at])
@@ -346,47 +341,6 @@ def solve_rates(s: State) -> None:
                     left -= 1
         size -= 1
         sink_share(s, 0, size, shares[size].level, shares[size].of)
-
-
-def solve_single(s: State, f: int) -> bool:
-    """Compute the rate of a single chosen flow; return False if its route is long or has another chosen flow."""
-    links, allocations, shares, flow = s.links, s.allocations, s.shares, s.flows[f]
-    size = 0
-    if flow.stop - flow.first > _FEW:
-        return False
-    if flow.limit < math.inf:
-        shares[0].level, shares[0].of = flow.limit / flow.weight, -1
-        size = 1
-    for at in range(flow.first, flow.stop):
-        l = s.route_links[at]
-        if links[l].users > 1:
-            if measure_kept(s, l) > 1:
-                return False
-            rest = allocations[l].open
-        else:
-            rest = effective_capacity(s, l)
-        shares[size].level, shares[size].of = max(rest, 0.0) / flow.weight, l
-        size += 1
-    # Ties as in a heap of three levels, so that both solvers choose the same bottleneck.
-    best = 0
-    for above in range(1, min(5, size)):
-        one = above
-        for below in range(4 * above + 1, min(4 * above + 5, size)):
-            if shares[below].level < shares[one].level:
-                one = below
-        if shares[one].level < shares[best].level:
-            best = one
-    least, l = shares[best].level, shares[best].of
-    flow.new_rate, flow.new_bottleneck = (flow.limit, codes.ITSELF) if l < 0 else (least * flow.weight, l)
-    for at in range(flow.first, flow.stop):
-        l = s.route_links[at]
-        allocation = allocations[l]
-        if links[l].users > 1:
-            allocation.level = least if l == flow.new_bottleneck else math.inf
-            if allocation.held or allocation.top > allocation.level:
-                allocation.rest = allocation.open - flow.new_rate
-                check_link(s, l)
-    return True
 
 
 def unsolved_weight(s: State, l: int) -> float:
