@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Literal, NamedTuple, get_args
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from annotated_types import Ge, Le
 
 from simnet.base.arrays import Floats
-from simnet.base.checks import check_choice
 from simnet.base.quantities import Count
 from simnet.cost_models.costs import chunked_allgather
 from simnet.cost_models.costs.devices import DeviceOp
@@ -371,7 +370,6 @@ class SparseLoCoOptions(ChunkedOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice(self.code, "code", get_args(Code))
         if self.dct and self.code != "ccloco":
             raise ValueError(f"dct is an option of the code ccloco, not of {self.code}")
 

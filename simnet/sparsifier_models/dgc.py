@@ -12,8 +12,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from simnet.base.arrays import Adds
-from simnet.base.checks import is_number
-from simnet.base.quantities import Count
+from simnet.base.quantities import Count, Density
 from simnet.base.rng import stream
 from simnet.cost_models.costs import threshold_allgather
 from simnet.cost_models.costs.devices import DeviceOp
@@ -88,13 +87,8 @@ class DGCOptions(GatheredOptions):
     variant: Literal["original", "grace", "adtopk", "sidco"] = "original"
     momentum: Beta = 0.0
     masking: bool = True
-    warm_up: Sequence[float] = ()
+    warm_up: Sequence[Density] = ()
     warm_up_exchanges: Count = 1
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.warm_up, list | tuple) or not all(is_number(c) and 0 < c <= 1 for c in self.warm_up):
-            raise ValueError(f"warm_up must be a list of densities > 0 and <= 1, got {self.warm_up!r}")
-        super().__post_init__()
 
 
 class DGC(Thresholded, moments=("velocity",), costs=(threshold_allgather,)):

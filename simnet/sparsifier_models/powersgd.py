@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 
 from simnet.base.arrays import Floats
-from simnet.base.checks import check_int
 from simnet.base.quantities import Count
 from simnet.base.rng import stream
 from simnet.cost_models.costs import powersgd
@@ -123,17 +122,7 @@ class PowerSGDOptions(DenseOptions):
 
     rank: Count = 2
     warm_start: bool = True
-    shapes: Sequence[Sequence[int]] = ()
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.shapes, list | tuple):
-            raise ValueError(f"shapes must be a list of shapes, got {self.shapes!r}")
-        for index, shape in enumerate(self.shapes):
-            if not isinstance(shape, list | tuple) or not shape:
-                raise ValueError(f"shape {index} must be a list of lengths, got {shape!r}")
-            for length in shape:
-                check_int(length, f"a length of shape {index}", 1)
-        super().__post_init__()
+    shapes: Sequence[Sequence[Count]] = ()
 
 
 class PowerSGD(Dense, by_tensors=True, keeps_residual=True, state=("queries",), costs=(powersgd,)):
@@ -185,7 +174,8 @@ class PowerSGD(Dense, by_tensors=True, keeps_residual=True, state=("queries",), 
         matrices, start = [], 0
         self._sizes: list[tuple[int, int, int]] = []
         for index, size in enumerate(sizes):
-            rows, columns = (shapes[index][0], size // shapes[index][0]) if shapes else near_square(size)
+            shape = shapes[index] if shapes else ()
+            rows, columns = (shape[0], size // shape[0]) if shape else near_square(size)
             self._sizes.append((size, rows, columns))
             rank = min(self.options.rank, rows, columns)
             place = slice(start, start + size)
