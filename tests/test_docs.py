@@ -12,9 +12,13 @@ from ruamel.yaml import YAML
 from validating import recorded
 
 import build_site
+import fidelity_page
 import house
 from commands import did
+from simnet import sparsifier_models
+from simnet.base.reading import read_shipped_rows
 from simnet.scenario import json_schema
+from simnet.studies.listing import scheme_notes
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -193,6 +197,18 @@ def test_the_page_of_the_scenario_has_every_field():
         for field in part.get("properties", {}):
             assert f"| `{field}` |" in page, field
     assert set(re.findall(r"\]\(#([\w-]+)\)", page)) <= anchors(page)
+
+
+def test_the_page_on_released_code_and_the_description_of_a_scheme_have_the_same_rows():
+    page, known = build_site.PAGES["evidence/schemes.md"](), set(sparsifier_models.SCHEMES)
+    for table in fidelity_page.SECTIONS:
+        for row in read_shipped_rows(f"data/{table}.csv"):
+            names = row.pop("schemes").split()
+            assert known.issuperset(names), row
+            notes = " ".join(text for _, text in scheme_notes(names[0]))
+            for text in row.values():
+                assert fidelity_page.cell(text) in page
+                assert text in ("-", row.get("source")) or text.replace("`", "") in notes, text
 
 
 def test_the_reference_has_every_public_name():

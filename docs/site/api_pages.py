@@ -10,11 +10,10 @@ from simnet import sparsifier_models
 
 HEADS = {
     "simnet": "What a notebook starts from: the commands as functions, and the network below them. "
-    "[Python API](../api.md) tells how to use it.",
-    "simnet.topologies": "Builders of networks. "
-    "[Topologies, routes and link faults](../topologies.md) tells which to take.",
+    "[Python API](../api.md) shows how to use it.",
+    "simnet.topologies": "Builders of networks. [Networks and weather](../topologies.md) says which to take.",
     "simnet.sparsifier_models": "Schemes that decide what is sent. [Schemes](../schemes.md) is an overview, "
-    "[Extend](../extending.md) tells how to add one.",
+    "[Extend](../extending.md) shows how to add one.",
     "simnet.collectives": "Who sends how many bytes to whom, step by step.",
 }
 """What the page of a package opens with."""
