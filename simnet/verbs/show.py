@@ -8,8 +8,6 @@ from typing import Any
 
 from simnet.base.errors import InputError, suggest_names
 from simnet.base.reading import read_text
-from simnet.cost_models.costs.model_config import MAX_BYTES
-from simnet.cost_models.costs.models import is_config, load_model
 from simnet.report.summary import Summary, table_columns
 from simnet.scenario.finding import shipped
 from simnet.verbs.request import Words, verb, word_list
@@ -61,6 +59,8 @@ def show(*names: str, density: Words = "0.001,0.01,0.1", out: str | None = None,
 
 
 def _described(name: str, density: Words) -> Summary | str:
+    from simnet.cost_models.costs.model_config import MAX_BYTES
+    from simnet.cost_models.costs.models import is_config, load_model
     from simnet.scenario import json_schema
     from simnet.scenario.named_choices import network_taken_for
     from simnet.studies.listing import LISTS, listing, scenario_text, scheme_notes
