@@ -33,7 +33,7 @@ def predicted(path, *more):
 def test_a_predicted_job_begins_with_who_is_fastest_and_ties_are_no_wins(tmp_path):
     console, found, rows = predicted(scenario(tmp_path, {**ALIKE, "dense": "{scheme: dense}"}))
     assert rows["GRC"]["total_s"] == pytest.approx(rows["local"]["total_s"], rel=1e-3)
-    assert console.startswith("GRC or local: tied (50 % and 50 % to be fastest). GRC: ")
+    assert console.startswith("GRC or local: tied of 3 tried (50 % and 50 % to be fastest). GRC: ")
     assert (found["fastest"], found["tied_with"]) == ("GRC", ["local"])
     assert console.count("accuracy ignored") == 1
     console, *_ = predicted(scenario(tmp_path, {"dense": "{scheme: dense}"}))

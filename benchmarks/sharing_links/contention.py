@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 
@@ -28,6 +29,8 @@ _LOOK = 2e-3
 _CHUNK = bytes(1 << 18)
 # Seconds between the end of the last transfer of a round and the start of the next ones.
 _PAUSE = 0.2
+# Bytes that a connection carries before it is silent.
+_USED = 8 << 20
 _PATIENCE = 60.0
 
 
@@ -91,6 +94,26 @@ def durations(net: Star, link: Bottleneck, nbytes: Sequence[int], rounds: int) -
                 if time.perf_counter() > origin + _PATIENCE:
                     raise InputError(f"transfers were not done after {_PATIENCE:.0f} s", file="shaped network")
     return taken
+
+
+def durations_after_silence(net: Star, link: Bottleneck, nbytes: int, silences: Sequence[float]) -> Floats:
+    """Return how long a transfer takes after each silence of its connection [s], which was used until then."""
+    for namespace in net.namespaces:
+        with inside(namespace):
+            Path("/proc/sys/net/ipv4/tcp_slow_start_after_idle").write_text("1", encoding="ascii")
+    taken = []
+    with _connections(net, link) as ((sender, receiver),):
+        for silence in silences:
+            for count, pause in ((_USED, silence), (nbytes, 0.0)):
+                left, missing, origin = count, count, time.perf_counter()
+                while missing:
+                    left -= _write(sender, left) if left else 0
+                    missing -= _read(receiver)
+                    time.sleep(_LOOK / 8)
+                last = time.perf_counter() - origin
+                time.sleep(pause)
+            taken.append(last)
+    return np.array(taken)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats
 from simnet.base.quantities import Seconds, Spread
@@ -66,13 +67,18 @@ class Delays:
         Returns a fresh generator.
     count : int
         Number of messages.
+    beside : array_like of float, shape (count,)
+        Extra latency that is not drawn [s]; none if empty.
     """
 
-    def __init__(self, jitter: Jitter | None, draws: Callable[[], np.random.Generator], count: int) -> None:
+    def __init__(
+        self, jitter: Jitter | None, draws: Callable[[], np.random.Generator], count: int, beside: ArrayLike = ()
+    ) -> None:
         self._jitter, self._draws, self._count = jitter, draws, count
+        self._beside = np.asarray(beside, dtype=np.float64)
 
     def __bool__(self) -> bool:
-        return self._jitter is not None
+        return self._jitter is not None or self._beside.size > 0
 
     def all(self) -> Floats:
         """Return the extra latency of all messages [s]; empty without jitter."""
@@ -92,8 +98,11 @@ class Delays:
         return read
 
     def _blocks(self) -> Iterator[Floats]:
-        if self._jitter is None:
+        if not self:
             return
         draws = self._draws()
         for first in range(0, self._count, _BLOCK):
-            yield draw_jitter(self._jitter, draws, min(_BLOCK, self._count - first))
+            block = np.zeros(min(_BLOCK, self._count - first))
+            if self._jitter is not None:
+                block += draw_jitter(self._jitter, draws, block.size)
+            yield block + self._beside[first : first + block.size] if self._beside.size else block

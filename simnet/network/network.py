@@ -30,6 +30,7 @@ from simnet.network.links import ConstantLoad, Links, OnOffFlow
 from simnet.network.max_plus import MaxPlusResult, split_max_plus, time_max_plus
 from simnet.network.program import Entry, Parts, Program, entry_times, failures_of, hosts_of, parts_of
 from simnet.network.sharing import Sharing, sharing_of
+from simnet.network.slow_start import HALVINGS, LEAST_TIMEOUT, slow_start_delays
 from simnet.network.stack import IDEAL, Stack, name_of, stack_of
 from simnet.network.symmetric_ranks import SymmetryCache, split_symmetric, time_symmetric
 from simnet.network.timing import Messages, Split, TimedRun, Timing, message_times, move_software
@@ -449,8 +450,9 @@ class Network:
         if cut:
             parts = [(self.stack.cut(schedule), ready) for schedule, ready in parts]
         by_flow = self.routing == "flow"
-        n_messages = sum(one.n_messages for one, _ in parts) if self.jitter is not None or by_flow else 0
-        delays = Delays(self.jitter, lambda: named_stream(self.seed, "jitter", *stream), n_messages)
+        cold = self._slow_start([one for one, _ in parts], hosts, entry.get("silence", 0.0), entry.get("origin") or 0.0)
+        n_messages = sum(one.n_messages for one, _ in parts) if self.jitter is not None or by_flow else cold.size
+        delays = Delays(self.jitter, lambda: named_stream(self.seed, "jitter", *stream), n_messages, cold)
         picks = np.zeros(0, dtype=np.int64)
         if by_flow:
             picks = named_stream(self.seed, "routes", *stream).integers(_PICKS, size=n_messages)
@@ -472,6 +474,20 @@ class Network:
             streams,
             computed,
         )
+
+    def _slow_start(self, schedules: Sequence[Schedule], hosts: Ranks, silence: float, moment: float) -> Floats:
+        """Return the extra latency of each message after silence [s]; empty if windows do not shrink."""
+        window, payload = self.stack.initial_window, 1.0
+        if not window or silence < HALVINGS * LEAST_TIMEOUT:
+            return np.zeros(0)
+        if self.stack.segment:
+            payload = self.stack.segment / (self.stack.segment + self.stack.beside)
+
+        def path(src: int, dst: int) -> tuple[float, float]:
+            latency, bandwidth = self.path(src, dst, moment)
+            return latency, payload * bandwidth
+
+        return slow_start_delays([one for each in schedules for one in each.rounds], hosts, path, window, silence)
 
     def _software_of(self, parts: Parts, hosts: Ranks, *, cut: bool) -> list[float | Floats]:
         """Return the seconds of collective-library software before each round, of each rank or one for all."""

@@ -43,6 +43,8 @@ class Entry(TypedDict, total=False):
         Computation next to the schedules: `ready` is then when slices of the backward pass alone would end, and
         kernels queue on the rank's stream (`simnet.network.compute_stream`). Accounting starts after all slices and
         kernels.
+    silence : float
+        How long all connections were silent before [s], by default not at all; see `simnet.network.slow_start`.
     """
 
     placement: ArrayLike | None
@@ -51,6 +53,7 @@ class Entry(TypedDict, total=False):
     deaths: Mapping[int, float] | None
     origin: float | None
     computing: Computing | None
+    silence: float
 
 
 @dataclass(frozen=True)

@@ -95,6 +95,8 @@ class Stack:
         control message and data is random, here they alternate.
     pieces : int
         Messages, of a round each, into which a ring step is cut.
+    initial_window : float
+        Bytes that a connection sends at first after long silence (`simnet.network.slow_start`); 0 if windows stay.
     measured : str
         Where software times come from, or "not measured".
 
@@ -127,6 +129,7 @@ class Stack:
     posts_ahead: bool = False
     gathers_send_first: bool = False
     by_turns: bool = False
+    initial_window: Size = 0.0
     measured: str = "not measured"
 
     def __post_init__(self) -> None:
@@ -294,7 +297,10 @@ MOST_ROUNDS = 64
 IDEAL = Stack(measured="has no software")
 """Messages as in alpha-beta and LogGP, the meaning of closed forms."""
 
-_TCP = Stack("taken", "queue", segment=SEGMENT, beside=BESIDE, acknowledged=2 * SEGMENT, word=48)
+# Ten segments at first: RFC 6928.
+_TCP = Stack(
+    "taken", "queue", segment=SEGMENT, beside=BESIDE, acknowledged=2 * SEGMENT, word=48, initial_window=10 * SEGMENT
+)
 
 # Network devices that cut segments themselves have 64 KiB acknowledged at once.
 _OFFLOADED = dataclasses.replace(_TCP, acknowledged=64 * 1024)
@@ -325,7 +331,8 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
         # Protocol Simple over sockets [6]_: a connection has credit for 8 slots of 512 KiB; of a step's two slices, of
         # two slots each, one is sent on while the other comes. Protocol LL has a flag of 4 bytes beside each 4, LL128
         # one of 8 beside each 120.
-        "nccl": dataclasses.replace(_OFFLOADED, buffer=8 * 512 * 1024, rounds=2, pieces=2),
+        # Not all transports of NCCL are TCP.
+        "nccl": dataclasses.replace(_OFFLOADED, buffer=8 * 512 * 1024, rounds=2, pieces=2, initial_window=0.0),
     }
 )
 """Stacks by name."""

@@ -156,7 +156,8 @@ def assumed_text(
         name = run_setup.stack_name(run.job.network(0)) if run else sending_stack(config.network, loaded.folder)
         said.append(f"stack {(name or 'ideal').removeprefix('ideal ')}")
     if not job.shardings:
-        said += filter(None, ["" if job.gradients.train else "accuracy ignored", logic_text(loaded)])
+        changes = job.strategy is not None or any(one.scheme != "dense" for one in _exchange_labels(loaded))
+        said += filter(None, ["accuracy ignored" if changes and not job.gradients.train else "", logic_text(loaded)])
     return ", ".join(said)
 
 

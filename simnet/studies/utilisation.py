@@ -189,16 +189,20 @@ def read_training(job: Job, candidates: Sequence[Candidate]) -> LinkedTraining |
     model = create_sparsifier(candidate, piece, whole)
     zeros = np.zeros((job.source.workers, job.source.parameters), dtype=np.float32)
     schedule = model.exchange(zeros).schedule
+    hops, bits = 2 * (job.source.workers - 1), 8 * model.wire.value_bytes / job.source.scale
+    nbytes = job.source.true_parameters
+    training = TrainingPlan(job.source.workers, nbytes, compute.mean + job.update, bits=bits, latency=0.0)
+    training = _with_rounds(training, job, candidate)
+    # What goes on beside computing leaves no connection silent.
+    silence = 0.0 if training.delay != 0 else compute.mean * training.period / training.fragments
 
     def seconds(sent: Schedule) -> float:
-        return network.time(sent, placement=job.placement).duration
+        return network.time(sent, placement=job.placement, silence=silence).duration
 
     takes = seconds(schedule)
-    starts, nbytes = max(2 * seconds(schedule.scaled(0.5)) - takes, 0.0), job.source.true_parameters
-    hops, bits = 2 * (job.source.workers - 1), 8 * model.wire.value_bytes / job.source.scale
-    training = TrainingPlan(job.source.workers, nbytes, compute.mean + job.update, bits=bits, latency=starts / hops)
+    starts = max(2 * seconds(schedule.scaled(0.5)) - takes, 0.0)
     bandwidth = hops / job.source.workers * bits / 8 * nbytes / (takes - starts)
-    return LinkedTraining(_with_rounds(training, job, candidate), bandwidth, float(link_rates(job).min()))
+    return LinkedTraining(replace(training, latency=starts / hops), bandwidth, float(link_rates(job).min()))
 
 
 def link_rates(job: Job) -> Floats:
