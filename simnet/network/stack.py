@@ -172,7 +172,7 @@ class Stack:
         Examples
         --------
         >>> [STACKS[name].rendezvous_above for name in ("ideal", "gloo", "openmpi", "mpich")]
-        [inf, 0.0, 65536.0, inf]
+        [inf, 0.0, 65536, inf]
         """
         if self.send_completion in ("ready", "request"):
             return self.eager_limit

@@ -281,8 +281,8 @@ LISTS: Mapping[str, Lists] = {
     "weather": Lists("what moves latency and bandwidth", weather),
     "traces": Lists("recorded gradients", traces_),
     "measured": Lists("measurements of real clusters", measured_),
-    "readers": Lists("formats of logs", readers),
     "stacks": Lists("transport stacks", stacks_),
+    "readers": Lists("formats of logs", readers),
 }
 """All lists by name."""
 

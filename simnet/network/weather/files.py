@@ -323,7 +323,7 @@ def _quantity_and_unit(column: str) -> tuple[str, str]:
     Examples
     --------
     >>> [_quantity_and_unit(name) for name in ("throughput_mbps", "Avg RTT (ms)", "timestamp", "loss_percent")]
-    [('bandwidth', 'Mbit/s'), ('latency', 'ms'), ('time', 's'), ('', '')]
+    [('bandwidth', 'Mbit/s'), ('latency', 'ms'), ('time', 's'), ('', 'percent')]
     """
     words = [word for word in re.split(r"[^A-Za-z\u00b5\u03bc]+", column) if word]
     folded = {word.casefold() for word in words}
