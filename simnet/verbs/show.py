@@ -36,7 +36,7 @@ def show(*names: str, density: Words = "0.001,0.01,0.1", out: str | None = None,
     Examples
     --------
     >>> print(show("gloo").answer)
-    gloo: a stack.
+    gloo: a stack and a reader.
     """
     from simnet.sparsifier_models import names as scheme_names
     from simnet.studies import reports
