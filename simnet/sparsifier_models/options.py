@@ -78,11 +78,11 @@ Allgather: TypeAlias = Annotated[str, AlgorithmOf("all_gather")]
 Positive: TypeAlias = Annotated[float, Gt(0), Le(3.4028234663852886e38)]
 """Type of an option: a number > 0 of float32."""
 
-Width: TypeAlias = Annotated[Positive, Le(1000)]
+Width: TypeAlias = Annotated[float, Gt(0), Le(1000)]
 """Type of an option: the number of bytes of a value or an index."""
 
 
-Decay: TypeAlias = Annotated[Positive, Le(1)]
+Decay: TypeAlias = Annotated[float, Gt(0), Le(1)]
 """Type of an option: a factor in (0, 1]."""
 
 Beta: TypeAlias = Annotated[float, Ge(0), Lt(1)]

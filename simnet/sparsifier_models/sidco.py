@@ -9,13 +9,12 @@ import math
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from annotated_types import Ge, Le
+from annotated_types import Ge, Gt, Le
 
 from simnet.cost_models.costs import threshold_allgather
 from simnet.cost_models.costs.devices import DeviceOp
 from simnet.sparsifier_models.base import Exchange
 from simnet.sparsifier_models.gathered import GatheredOptions
-from simnet.sparsifier_models.options import Positive
 from simnet.sparsifier_models.selection import Values, above, squared_norm
 from simnet.sparsifier_models.thresholded import Thresholded, ThresholdSelection, in_double, moments
 
@@ -100,7 +99,7 @@ class SIDCoOptions(GatheredOptions):
 
     distribution: Literal["exponential", "pareto", "gammapareto"] = "exponential"
     stages: Annotated[int, Ge(-1), Le(MOST_STAGES)] = -1
-    stage_ratio: Annotated[Positive, Le(0.95)] = 0.25
+    stage_ratio: Annotated[float, Gt(0), Le(0.95)] = 0.25
     groups: Literal["whole", "layers"] = "whole"
 
 
