@@ -102,7 +102,7 @@ class Round:
 
 
 class Call(NamedTuple):
-    """A call of a collective: the range of rounds that hold its messages, with operation, algorithm and sizes.
+    """A call of a collective: its operation, algorithm and sizes, and the range of rounds that hold its messages.
 
     Parameters
     ----------

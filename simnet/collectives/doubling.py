@@ -105,7 +105,7 @@ def halving(n_ranks: int) -> ChunkProgram:
 
 
 def _fold_ranks(P: int) -> tuple[Ranks, Ranks]:
-    """Return the ranks that stay, a power of two, and those that first hand their data to the previous rank."""
+    """Return the ranks that take part, a power of two, and those that first hand their data to the previous rank."""
     extra = P - (1 << (P.bit_length() - 1))
     leave = np.arange(1, 2 * extra, 2)
     return np.setdiff1d(np.arange(P), leave), leave
@@ -288,7 +288,7 @@ def reduce_scatter_recursive_halving(n_ranks: int, nbytes: float, *, gamma: floa
 
 @collective("alltoall", "bruck", cost=bruck_alltoall, mpi=("modified_bruck",), calibrated=True)
 def alltoall_bruck(n_ranks: int, nbytes: float) -> Schedule:
-    """Bruck's all-to-all: in round k every rank passes on, over 2^k, the blocks whose distance has that bit.
+    """Bruck's all-to-all: in round k each rank sends blocks whose distance has bit k to the rank 2^k further on.
 
     Examples
     --------

@@ -22,7 +22,7 @@ Array: TypeAlias = NDArray[Any]
 
 
 class ChunkStep:
-    """One round of a collective, or several that differ only in the chunks they move.
+    """One round of a collective, or several rounds that differ only in the chunks they move.
 
     Parameters
     ----------
@@ -224,7 +224,7 @@ class ChunkProgram:
         bounds: ArrayLike | None = None,
         observe: Callable[[int, int, int, int], None] | None = None,
     ) -> list[Array]:
-        """Execute the collective on real arrays, one per rank; return what each rank holds afterwards.
+        """Execute the collective on real arrays, one per rank; return each rank's array afterwards.
 
         The messages of a round all read what was there before the round. The buffers given are not modified.
 

@@ -1,1 +1,1 @@
-"""Cost models: closed-form and device costs (`costs`), fitted curves (`calibration`), intervals (`evidence`)."""
+"""Cost models: closed-form and device costs (`costs`), fitted times (`calibration`), error intervals (`evidence`)."""

@@ -1,4 +1,4 @@
-"""GOAL text, the schedules of LogGOPSim, read as rounds.
+"""Reads GOAL text, the schedules of LogGOPSim, as rounds, and writes it.
 
 A rank runs a graph of ``send``, ``recv`` and ``calc`` operations that wait for the completion (``requires``) or the
 start (``irequires``) of others. A `Schedule` has the same timing only if every send waits for all that its rank did in

@@ -1,4 +1,4 @@
-"""GraphML and GML files as topologies, such as those of the Topology Zoo: nodes are hosts that pass on messages.
+"""Reads GraphML and GML files, such as the Topology Zoo's, as topologies whose nodes are hosts that forward messages.
 
 References
 ----------
@@ -76,7 +76,7 @@ def read_graphml(path: str | Path, latency: float | None = None, bandwidth: floa
 
 
 def _number(facts: Mapping[str, Any], name: str) -> float | None:
-    """Return a finite attribute >= 0; None if it is missing or no number."""
+    """Return the value of a numeric attribute, finite and >= 0; None if it is missing or no number."""
     try:
         value = float(facts[name])
     except _NO_NUMBER:

@@ -1,4 +1,4 @@
-"""Algorithms of MSCCL, the XML that its runtime interprets, read as rounds.
+"""Reads algorithms of MSCCL, the XML that its runtime interprets, as schedules.
 
 A GPU runs several thread blocks. Each takes its steps in order: it sends chunks to one peer and receives from one, on
 one channel, and may wait for a step of another thread block. A message takes the first round after all that its sender

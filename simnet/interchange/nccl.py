@@ -1,4 +1,4 @@
-"""NCCL's or RCCL's view of a node (``NCCL_TOPO_DUMP_FILE``) as a topology of one or more nodes.
+"""Reads NCCL's or RCCL's description of a node (``NCCL_TOPO_DUMP_FILE``) as a topology of one or more nodes.
 
 Bandwidths are those that the library assumes. A dump has no latencies of the links inside a node: they are parameters.
 
@@ -160,7 +160,7 @@ class _NodeSystem:
                 self.nic(child, place, _LOCAL)
 
     def _place(self, kind: str, name: str) -> str:
-        """Return the name of a device of the host that is read."""
+        """Return the name of a device on the current host."""
         return f"host:{self.host}/{kind}:{name}" if self.host else f"{kind}:{name}"
 
     def pci(self, one: Element, parent: str) -> None:
@@ -255,7 +255,7 @@ def _has_gpu(one: Element) -> bool:
 
 
 def _unknown(one: Element) -> set[str]:
-    """Return remarks on the kinds of elements in an element that are passed over."""
+    """Return warnings about XML elements inside an element that the reader ignores."""
     known = _KNOWN.get(one.tag, ())
     said = "is not known and passed over: figures have nothing of what it joins"
     found = {f"<{child.tag[:40]}> in <{one.tag}> {said}" for child in one.children if child.tag not in known}

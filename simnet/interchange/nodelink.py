@@ -1,4 +1,4 @@
-"""Topologies as node-link JSON, which networkx and graph drawing tools exchange."""
+"""Reads topologies from node-link JSON, which networkx and graph drawing tools exchange."""
 
 from __future__ import annotations
 

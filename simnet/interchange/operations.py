@@ -1,4 +1,4 @@
-"""Graphs of sends, receives and work from other tools, converted to rounds.
+"""Converts graphs of sends, receives and computation from other tools to schedules in rounds.
 
 Operations of a rank wait for the completion or the start of others. A send completes when it has left its rank, whether
 or not its receive is posted; a rendezvous, a message above the eager limit of a stack, starts when both are. A receive
@@ -57,7 +57,7 @@ class Operation:
 
     @property
     def post(self) -> Operation | tuple[Operation]:
-        """Node of the operation's start; a rendezvous itself is that of the message, which starts with its receive."""
+        """Graph node of the operation's start; a rendezvous send has one of its own, as the message starts later."""
         return (self,) if self.kind == "send" and self.rendezvous else self
 
     def __str__(self) -> str:
@@ -96,7 +96,7 @@ _STARTED, _COMPLETED, _ARRIVED = range(3)
 
 
 class _Order(NamedTuple):
-    """The round of `behind` is at least `apart` after that of `before`; both are sends, posts, or levels of a rank."""
+    """A constraint: the round of `behind` is at least `apart` rounds after that of `before`."""
 
     before: object
     behind: object
@@ -147,7 +147,7 @@ def match_messages(file: RankOperations) -> Pairs:
 
 
 def set_levels(file: RankOperations, ops: list[Operation]) -> None:
-    """Set each operation's level, the messages in its longest chain of dependencies, and sort a rank's operations."""
+    """Sort a rank's operations by dependencies, and set their levels: messages in the longest chain before each."""
     try:
         order = list(TopologicalSorter({op: op.requires + op.starts_after for op in ops}).static_order())
     except CycleError as error:
@@ -161,7 +161,7 @@ def set_levels(file: RankOperations, ops: list[Operation]) -> None:
 
 
 def place_operations(file: RankOperations, sends: dict[Operation, Operation]) -> tuple[Placed, Placed]:
-    """Return the earliest round of each operation, and the one in which it is posted, that keep all orders.
+    """Return the earliest round of each operation, and the round in which it is posted, under all constraints.
 
     InputError if ranks wait for each other in a circle.
     """
@@ -201,7 +201,7 @@ def place_operations(file: RankOperations, sends: dict[Operation, Operation]) ->
 
 
 def _orders(file: RankOperations, sends: dict[Operation, Operation]) -> Iterator[_Order]:
-    """Yield what is known of the order of rounds; a message has the round of its send, a receive that of its post."""
+    """Yield constraints on the rounds of operations, from the dependencies and levels in a file."""
     for ops in file.ranks.values():
         for op in ops:
             for before in op.requires:
@@ -230,7 +230,7 @@ def _orders(file: RankOperations, sends: dict[Operation, Operation]) -> Iterator
 
 
 def _refuse_deadlock(file: RankOperations, orders: list[_Order], sends: dict[Operation, Operation]) -> NoReturn:
-    """Raise InputError that names a circle of operations, given the orders of rounds between them."""
+    """Raise InputError that names a circle of operations which wait for each other, found in `orders`."""
     start = next(one for one in orders if one.apart)
     circle: list[Any] = nx.shortest_path(
         nx.DiGraph((one.before, one.behind) for one in orders), start.behind, start.before
@@ -249,7 +249,7 @@ def _refuse_deadlock(file: RankOperations, orders: list[_Order], sends: dict[Ope
 
 
 class _Dependencies:
-    """What operations wait for by their file, and what rounds make them wait for.
+    """Compares the dependencies of operations in their file with those that execution in rounds imposes.
 
     Sends of a rank leave one after another, in the order in which they may start, and arrive so at a peer.
     """
@@ -298,7 +298,7 @@ class _Dependencies:
                     last[op.rank, op.peer] = op
 
     def _compare(self, op: Operation) -> tuple[list[Operation], list[Operation]]:
-        """Return what rounds add to the dependencies of an operation, and the sends of its rank before it."""
+        """Return the operations that only rounds make an operation wait for, and earlier sends of its rank."""
         placed, works, (events, rounds, sending) = self._placed, self._works[op.rank, op.level], self._events[op.rank]
         if op.kind == "calc" and not op.size:
             return [], []
@@ -321,7 +321,7 @@ class _Dependencies:
         return [one for one in missing if one not in turns], turns
 
     def _completed(self, op: Operation, since: int) -> set[Operation]:
-        """Return what has to be completed before an operation, but not all that is posted up to round `since`."""
+        """Return operations that must complete before an operation; those posted up to round `since` may be missing."""
         found: set[Operation] = set()
         # An operation, and what is known of it: that it has started, that it is completed, that its message is there.
         seen, left = {(op, _STARTED)}, [(op, _STARTED)]

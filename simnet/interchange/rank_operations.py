@@ -1,4 +1,4 @@
-"""Conversion of schedules to per-rank operations, a few ranks at a time, and of messages by round to schedules."""
+"""Converts schedules to lists of operations by rank, a few ranks at a time, and messages by round to schedules."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def operations_of(
 def _by_rank(
     one: Round, n_ranks: int, per_second: float, every_round: bool, most: int
 ) -> tuple[list[int], NDArray[np.int64]]:
-    """Return the first row of each rank, and rows of kind, size, peer and number, sorted by rank."""
+    """Return a round's operations as rows of kind, size, peer and number, sorted by rank, and each rank's first row."""
     count, ticks = len(one), np.broadcast_to(np.asarray(one.compute), n_ranks)
     active = np.concatenate([one.src, one.dst]) if every_round else one.src[:0]
     workers = np.union1d(np.flatnonzero(ticks), active)

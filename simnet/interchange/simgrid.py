@@ -364,7 +364,7 @@ class _PlatformReader:
     def _keep_routes(
         self, graph: nx.DiGraph[Node], lane_of: Mapping[Link, _Lane], paths: Sequence[Sequence[Node]]
     ) -> None:
-        """Store in the graph the declared routes that shortest-path routing would not take."""
+        """Store declared routes that differ from shortest paths as attributes of the graph."""
         routes = Routes(graph)
         others = []
         for one, path in zip(self.connections, paths, strict=True):

@@ -59,7 +59,7 @@ class Element:
 
 
 def _without_comments(text: str) -> str:
-    """Return a text with the lines of comments left empty: RCCL has some of dashes, which XML does not allow."""
+    """Return XML text without comments, line numbers kept; RCCL writes comments with dashes, which XML forbids."""
     parts, at = [], 0
     while (start := text.find("<!--", at)) >= 0 and (end := text.find("-->", start + 4)) >= 0:
         parts += [text[at:start], "\n" * text.count("\n", start, end)]

@@ -21,7 +21,7 @@ from simnet.schedule import Schedule
 
 @dataclass(frozen=True)
 class Computing:
-    """Selection kernels [s], and slowdown factors, of a backward pass that overlaps with an exchange in parts.
+    """Selection-kernel times [s] and slowdown factors of a backward pass that overlaps with an exchange in parts.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ def check_slices(start: Floats, ready: Sequence[Floats], computing: Computing) -
 
 
 def queue_in_turn(start: Floats, ready: Floats, select: Floats) -> tuple[Floats, Computed]:
-    """Return when each rank may exchange each part [s], shape (n_parts, P), and its slices and kernels, run in turn.
+    """Return when each rank may send each part [s], (n_parts, P), and its slices and kernels, run one after another.
 
     Examples
     --------
@@ -143,7 +143,7 @@ def queue_in_turn(start: Floats, ready: Floats, select: Floats) -> tuple[Floats,
 
 
 def runs_in_turn(parts: Sequence[Schedule], computing: Computing) -> bool:
-    """Return whether slices and kernels run strictly in turn, with no work between them and no slowdown."""
+    """Return whether slices and kernels run one after another, with no work between them and no slowdown."""
     between = any(np.any(one.compute) for schedule in parts[:-1] for one in schedule.rounds)
     beside = np.broadcast_to(np.asarray(computing.beside), len(parts))[:-1]
     aside = computing.side_stream is not None and np.any(np.asarray(computing.select)[:-1])

@@ -148,7 +148,7 @@ class Engine(LinkTables):
         self.give_room(flows=1)
 
     def run(self, program: Program, keep: bool) -> Handle:
-        """Enter a program into the tables and start its ranks; return the location of the run.
+        """Enter a program into the tables and start its ranks; return the table rows of the run.
 
         - `program`: the schedules.
         - `keep`: whether to keep start and finish of every message.

@@ -28,7 +28,7 @@ _MEETING, _CHANGING, _SETTLING = 1 / 3, 1 / 3, 2
 
 
 def estimated_work(program: Program, links: Links) -> float:
-    """Return the estimated work of a program in messages: messages, meetings on links, and capacity changes."""
+    """Return the estimated work of a program, in messages; shared links and capacity changes count as messages."""
     n_messages = program.schedule.n_messages
     if n_messages >= _MANY or not n_messages:
         return n_messages
@@ -64,7 +64,7 @@ class EngineSelector:
         self._compiled = False
 
     def take(self, what: Program | int) -> Engine:
-        """Return the engine to carry one more program, or `what` more messages."""
+        """Return the engine for one more program, or for `what` more messages; compiled once the work is enough."""
         if not self._compiled:
             self._carried += what if isinstance(what, int) else estimated_work(what, self.links)
             done = 0 if self._engine is None else _SETTLING * self._engine.state.stamp

@@ -57,7 +57,7 @@ def draw_jitter(jitter: Jitter, draws: np.random.Generator, count: int) -> Float
 
 
 class Delays:
-    """Reproducible extra latency of each message of a schedule: every pass draws the same values.
+    """Reproducible extra latency of each message of a schedule; repeated iteration draws the same values.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ class Delays:
         return np.concatenate([np.zeros(0), *self._blocks()])
 
     def reader(self) -> Callable[[int], Floats]:
-        """Return a function from a count to the extra latency of that many next messages [s]; empty without jitter."""
+        """Return a function that draws the extra latency of the next n messages [s], given n; empty without jitter."""
         blocks, left = self._blocks(), np.zeros(0)
 
         def read(count: int) -> Floats:

@@ -119,7 +119,7 @@ class Timelines(NamedTuple):
         return self.times - origin if origin else self.times
 
     def at(self, t: float | NDArray[np.float64]) -> NDArray[np.int64]:
-        """Return the index of each link's segment at `t` [s], a scalar or of shape (L,), at or after `since`."""
+        """Return the index of each link's segment at `t` [s], a scalar or of shape (L,), not before `since`."""
         low, high = self.first, self.last
         while (high - low > 1).any():
             middle = (low + high) // 2

@@ -71,7 +71,7 @@ def time_max_plus(
     alone: _Alone,
     keep: bool = False,
 ) -> MaxPlusResult | None:
-    """Time schedules by the max-plus recurrence; None if messages share links unsolvably, or wait too long.
+    """Time schedules by the max-plus recurrence; None if it cannot solve the sharing of links, or a message waits long.
 
     - `program`: without failures.
     - `links`: without packet loss if they change. Known weather is cached with them.
@@ -142,7 +142,7 @@ def _run_repeats(
     place: tuple[int, int],
     steady: bool,
 ) -> tuple[int, float]:
-    """Time all repetitions of a round, extending the weather forecast as needed; return the outcome and a time [s].
+    """Time all repetitions of a round, extending the weather forecast as needed; return as `run_round` does.
 
     `place` are the number of its first message, and how often it repeats. `NEVER`: a message would wait for too long.
     """
@@ -175,7 +175,7 @@ class _PreparedRound(NamedTuple):
 
 
 class _RoundLayout:
-    """Prepares the rounds of one timing on their routes; patterns are cached with the links.
+    """Computes routes and traffic of the rounds of a program; patterns of equal rounds are cached with the links.
 
     - `hosts` (P,): host of each rank.
     - `links`: links and routes.

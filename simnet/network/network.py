@@ -389,7 +389,7 @@ class Network:
         return Timing(program.origin, program.start, went.finish, account, kept, work, software, program.computed)
 
     def _in_step(self, program: Program, messages: bool) -> Timing | None:
-        """Return the timing of schedules, rings uncut, from a few representative ranks; None without symmetry."""
+        """Return the timing of schedules from a few representative ranks; None if ranks are not symmetric."""
 
         def timed(graph: nx.DiGraph[Any]) -> Callable[[Schedule], Timing]:
             few = Network(
@@ -434,7 +434,7 @@ class Network:
     def _prepared(
         self, parts: Parts, start: float | ArrayLike, cut: bool, stream: tuple[str | int, ...] = (), **entry: Any
     ) -> Program:
-        """Return the program of schedules, with checked entry times and random draws, and rings in pieces if `cut`."""
+        """Return the program of schedules, with checked entry times and random draws; ring steps in pieces if `cut`."""
         n_ranks = parts[0][0].n_ranks
         for schedule, _ in parts:
             if schedule.n_ranks != n_ranks:

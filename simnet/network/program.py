@@ -58,7 +58,7 @@ class Entry(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Program:
-    """Input of a clock: schedules in a row, with placement, entry times and draws. Times count from `origin`.
+    """Input of a clock: consecutive schedules with placement, entry times and random draws. Times count from `origin`.
 
     - `origin`: the moment from which times count [s].
     - `parts` (P,)): schedules in order, and when each rank may enter each [s].
@@ -156,7 +156,7 @@ class EntryTimes(NamedTuple):
     def beside(
         self, computing: Computing, bare: Sequence[Schedule], of_rounds: Callable[[], Sequence[float | Floats]]
     ) -> tuple[EntryTimes, Streams | None, Computed | None]:
-        """Return entry times next to computation, with its streams, or with its times if known in advance.
+        """Return entry times during a backward pass, with its compute streams, or with its times if known in advance.
 
         `bare` are the schedules without the software of a library, which `of_rounds` returns.
         """

@@ -122,7 +122,7 @@ def run_round(
     repeats: int,
     steady: bool,
 ) -> tuple[int, float]:
-    """Time the messages of a repeated round; return an outcome, such as `COMPLETED`, and a time [s].
+    """Time the messages of a repeated round; return the outcome, such as `COMPLETED`, and the time it refers to [s].
 
     After `BEYOND`, whose time is the unknown one, call again with longer timelines to resume. With `MET` and `IN_STEP`
     the time is when all ranks reached the round, NaN if not at once.
@@ -180,7 +180,7 @@ def _carry_round(
     overheads: tuple[float, float],
     entered: Floats,
 ) -> tuple[int, float]:
-    """Time one repetition of a round, vectorised where possible; return the outcome and a time [s]."""
+    """Time one repetition of a round, vectorised where possible; return as `run_round` does."""
     if not traffic.exclusive:
         return _one_by_one(traffic, routes, forecast, progress, delays, overheads, entered)
     m, turn = len(traffic.src), int(progress.place[0])

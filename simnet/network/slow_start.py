@@ -33,7 +33,7 @@ def slow_start_delays(
     initial_window: float,
     silence: float,
 ) -> Floats:
-    """Return the extra latency of each message in order [s]; of all rounds, shape (messages,).
+    """Return the extra latency by slow start of each message of all rounds [s], shape (messages,).
 
     Parameters
     ----------

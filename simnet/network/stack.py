@@ -167,7 +167,7 @@ class Stack:
 
     @property
     def rendezvous_above(self) -> float:
-        """Largest message that a sender gets rid of before its receive is posted [byte].
+        """Largest message whose send may complete before its receive is posted [byte].
 
         Examples
         --------
@@ -211,7 +211,7 @@ class Stack:
         return total
 
     def cut(self, schedule: Schedule) -> Schedule:
-        """Return a schedule whose ring steps are cut into `pieces`, each a round; work stays before the first piece."""
+        """Return a schedule whose ring steps are cut into `pieces` rounds each; compute time stays before the first."""
         if self.pieces == 1:
             return schedule
         parts: dict[int, list[Round]] = {}

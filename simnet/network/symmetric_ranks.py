@@ -174,7 +174,7 @@ def split_symmetric(program: Program, went: SymmetricRun) -> Split:
 def _small_network(
     rounds: Sequence[Round], hosts: Ranks, links: Links, memory: SymmetryCache, phases: bool
 ) -> tuple[_SmallNetwork, dict[int, Round]] | None:
-    """Return a stand-in network and a dict from round id to the round on it; None if routes are not alike.
+    """Return a stand-in network and a dict from round id to the round on it; None if routes of a round differ.
 
     Rounds that differ only in phase become one unless `phases` matter.
     """
@@ -308,7 +308,7 @@ def _time_loops(
 
 
 def _round_times(timing: Timing, schedule: Schedule) -> Floats | None:
-    """Return times of rank 0 in each round [s], shape (12, rounds); None if rounding hides a round's work."""
+    """Return rank 0's message, work and software times by round [s], (12, rounds); None if rounding hides work."""
     assert timing.messages is not None
     assert timing.work is not None
     assert timing.software is not None

@@ -76,7 +76,7 @@ class BusyIntervals:
         return BusyIntervals(self.rank, self.part, self.begun + seconds, self.ended + seconds)
 
     def and_of(self, other: BusyIntervals) -> BusyIntervals:
-        """Return the intervals of this and the other table, concatenated."""
+        """Return the intervals of this table followed by those of another."""
         return BusyIntervals(
             *(np.concatenate(both) for both in zip(vars(self).values(), vars(other).values(), strict=True))
         )
@@ -136,7 +136,7 @@ class HostWork:
 def message_times(
     program: Program, times: tuple[Floats, Floats], numbers: ArrayLike, work: tuple[Floats, Floats], software: Floats
 ) -> tuple[Messages, BusyIntervals, HostWork]:
-    """Return messages, work and library software of a program.
+    """Return a program's messages, and the intervals in which ranks worked and ran library software.
 
     `times` are when messages were sent and arrived [s], `numbers` and `work` as for `work_intervals`, and `software` is
     that for messages, as in `HostWork`.

@@ -1,4 +1,4 @@
-"""Dragonfly: groups of fully meshed routers, the groups fully meshed in their turn by long global links."""
+"""Dragonfly: groups of fully meshed routers; long global links connect every pair of groups."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ class DragonflyShape:
 
     @cached_property
     def _joined(self) -> dict[int, Counter[tuple[int, int]]]:
-        """For each distance d > 0: how many links join router R of a group to router S of the group d further on."""
+        """By distance d > 0 between groups, the number of links from router R of one to router S of the other."""
         g, h = self.groups, self.global_links
         joined: dict[int, Counter[tuple[int, int]]] = {d: Counter() for d in range(1, g)}
         for d, ends in joined.items():

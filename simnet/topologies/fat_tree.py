@@ -1,4 +1,4 @@
-"""Fat-tree: three levels of equal k-port switches that together carry what all hosts can send."""
+"""Fat-tree: three levels of equal k-port switches, with full bisection bandwidth unless oversubscribed."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class FatTreeShape:
         return [edge, agg, core, f"agg:{to_pod}.{j}", f"edge:{to_pod}.{to_i}", dst]
 
     def paths(self, src: Places, dst: Places, choose: ChooseAll, place: Mapping[Node, int]) -> list[Places]:
-        """Return the routes of many pairs of hosts, an array of node places per hop; -1 where a route is shorter."""
+        """Return the routes of many pairs of hosts, an array of node indices per hop; -1 where a route is shorter."""
         k, half = self.k, self.k // 2
         edges = np.array([[place[f"edge:{pod}.{i}"] for i in range(half)] for pod in range(k)])
         aggs = np.array([[place[f"agg:{pod}.{j}"] for j in range(half)] for pod in range(k)])

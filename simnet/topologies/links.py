@@ -1,4 +1,4 @@
-"""Selectors: how a scenario names the links that get weather or background traffic."""
+"""Selectors: texts by which a scenario names the links that get weather or background traffic."""
 
 from __future__ import annotations
 

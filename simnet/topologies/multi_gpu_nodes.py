@@ -1,4 +1,4 @@
-"""Nodes of several GPUs: a fast switch inside each node, and out of it one shared network card or one for each GPU."""
+"""Nodes of several GPUs: a fast switch inside each node, and one network card per node or per GPU."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _SHAPES: dict[str, Callable[..., SiteShape]] = {
 
 
 def described(name: object, numbers: object) -> SiteShape | None:
-    """Return the shape of a named family, given its parameters; None if they do not fit the family."""
+    """Return the shape of a topology family, given its name and parameters; None if they do not fit the family."""
     if not isinstance(name, str) or name not in _SHAPES or not isinstance(numbers, dict):
         return None
     each = (one for value in numbers.values() for one in (value if isinstance(value, list) else [value]))
@@ -62,7 +62,7 @@ def links_of(cables: Iterable[Cable], weights: Mapping[Link, float], weight: flo
 
 
 def recognised(facts: Mapping[str, Any], weights: Mapping[Link, float]) -> SiteShape | None:
-    """Return the shape that a graph's attributes state, if its links are those of the shape with weight 1; else None.
+    """Return the shape declared in a graph's attributes; None unless the links are those of the shape, with weight 1.
 
     Parameters
     ----------

@@ -361,7 +361,7 @@ class Routes:
 
     @cached_property
     def _links_by_ends(self) -> tuple[Places, Places, NDArray[np.int32]]:
-        """Link of each host up and down, shape (P,) each, and between switches, shape (S, S); -1 for none."""
+        """Indices of links from and to each host, shape (P,) each, and between switches, shape (S, S); -1 for none."""
         first, count = self.n_hosts, len(self._nodes) - self.n_hosts
         up, down = np.full(first, -1), np.full(first, -1)
         between = np.full((count, count), -1, dtype=np.int32)
@@ -426,7 +426,7 @@ class Routes:
         return mix(mix(self._salt ^ self._host(src, "src")) ^ self._host(dst, "dst"))
 
     def _rule(self, pair: int) -> _Choose:
-        """Return the function that chooses among equal-cost next hops: by the hash of a pair of hosts, or the first."""
+        """Return a function that chooses among equal-cost next hops: by the hash of a host pair, or the first."""
         return _pair_hash(pair) if self._hashes else lambda node, ways: 0
 
     def _gate(self, dst: int) -> tuple[int, tuple[int, ...]]:

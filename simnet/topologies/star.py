@@ -1,4 +1,4 @@
-"""Star: every host on one ideal switch, the network that the alpha-beta cost model has in mind."""
+"""Star: every host on one ideal switch, the network that the alpha-beta cost model assumes."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class StarShape(CountedHosts):
         return ["switch", dst]
 
     def paths(self, src: Places, dst: Places, choose: ChooseAll, place: Mapping[Node, int]) -> list[Places]:
-        """Return the routes of many pairs of hosts, an array of node places per hop."""
+        """Return the routes of many pairs of hosts, an array of node indices per hop."""
         return [np.full_like(src, place["switch"]), dst]
 
     def borders(self) -> list[Node]:

@@ -1,4 +1,4 @@
-"""Torus: hosts on a grid of any number of dimensions whose rows close to rings."""
+"""Torus: hosts on a grid of any number of dimensions, with wrap-around links."""
 
 from __future__ import annotations
 

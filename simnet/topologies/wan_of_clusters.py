@@ -33,7 +33,7 @@ def wan_of_clusters(
     border_latency: Seconds = 0.0,
     borders: Mapping[str, Sequence[Node]] | None = None,
 ) -> nx.DiGraph[Node]:
-    """Return sites that are clusters of their own, each with a border router, these joined by long links.
+    """Return a network of clusters, each a site with a border router; long links join the border routers.
 
     Hosts are numbered site by site, and a site keeps its links, its latencies and its routes: no message between two
     hosts of one site leaves it. From a host at site a to one at b a message goes to the nearest of the borders of a,
@@ -278,7 +278,7 @@ class WanOfClustersShape:
         return [_site_node(node, self.names[site], self.first[site]) for node in nodes]
 
     def _from(self, site: int, choose: Choose) -> Choose:
-        """Return a choice function for nodes numbered within a site, from that of the whole network."""
+        """Return the choice function for the nodes of one site, given the choice function of the whole network."""
         name, first = self.names[site], self.first[site]
         return lambda at, ways: choose(f"site:{name}" if at == OUTSIDE else _site_node(at, name, first), ways)
 
@@ -315,7 +315,7 @@ class WanOfClustersShape:
 
 
 def recognised_sites(facts: Mapping[str, Any], weights: Mapping[Link, float]) -> WanOfClustersShape | None:
-    """Return the shape that a WAN's attributes state, if the graph has exactly the links of that shape; else None.
+    """Return the shape declared in a WAN's graph attributes; None unless the links are exactly those of the shape.
 
     Parameters
     ----------

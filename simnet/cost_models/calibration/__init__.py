@@ -1,4 +1,4 @@
-"""Calibrated cost models: measured times of collectives in, predictions of others with prediction intervals out.
+"""Calibrated cost models: predict times of collectives, with prediction intervals, from measured times.
 
 `readers` reads logs, `curves` makes curves of their rows, `curve_models` fits a single curve, `step_counts` and
 `step_model` count schedules of algorithms, `rank_scaling` extrapolates over numbers of ranks, `predictor` combines

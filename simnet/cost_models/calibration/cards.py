@@ -1,4 +1,4 @@
-"""The number of network cards per node, estimated from measured rates where no source states it.
+"""Estimates the number of network cards per node from measured rates, where no source states it.
 
 NCCL sends rings over all cards of a node at once, so bytes count per card. Curves of one number of ranks per node do
 not determine it: then a number is the likelier, the more shipped platforms with as many cards reach the bandwidth that
@@ -80,7 +80,7 @@ def normalise_chances(chances: dict[float, float], least: float = LEAST_CHANCE) 
 
 
 def node_rate(curves: Sequence[Curve]) -> tuple[float, float]:
-    """Return the highest measured rate out of a node [byte/s] and its ranks on that node; the rate is 0 if unknown."""
+    """Return the highest measured rate out of a node [byte/s], 0 if unknown, and the ranks per node at that rate."""
     found = (0.0, 1.0)
     for curve in curves:
         one = curve.setting
@@ -92,7 +92,7 @@ def node_rate(curves: Sequence[Curve]) -> tuple[float, float]:
 
 
 def describe_card_counts(cards: Sequence[CardCount], each: float) -> str:
-    """Return a sentence on possible card counts and the measurement that would decide; "" if one is left."""
+    """Return a sentence on possible card counts and the measurement that would decide; "" if only one is possible."""
     if len(cards) < 2:
         return ""
     words = [
@@ -106,7 +106,7 @@ def describe_card_counts(cards: Sequence[CardCount], each: float) -> str:
 
 
 def _rate_likelihood(ratio: float) -> float:
-    """Return the likelihood of measured over expected rate; heavy-tailed, as clusters differ."""
+    """Return the likelihood of a ratio of measured to expected rate; heavy-tailed, as clusters differ."""
     return 1 / (1 + (math.log(ratio) / _SPREAD) ** 2)
 
 

@@ -152,7 +152,7 @@ class CalibratedCostModel:
         return "beyond" if basis == "ranks" and self._unlike_nodes(setting) else basis
 
     def pinned(self, name: str) -> list[str]:
-        """Return the allowed values of ``algorithm`` or ``protocol``, sorted: measured or in the step model."""
+        """Return the values of ``algorithm`` or ``protocol`` that can be predicted, sorted."""
         known = known_algorithms() if name == "algorithm" else PROTOCOLS
         return sorted({*known, *(getattr(one.setting, name) for one in self.model.known)} - {""})
 
@@ -244,7 +244,7 @@ class CalibratedCostModel:
         return min(one.smallest for one in near), max(one.largest for one in near)
 
     def _size_widening(self, setting: Setting, sizes: Floats) -> Floats:
-        """Return interval factors beyond the measured sizes: sqrt(1 + doublings); 1 inside."""
+        """Return factors that widen intervals beyond the measured sizes: sqrt(1 + doublings)."""
         if self.platform is not None:
             return np.ones(len(sizes))
         low, high = self._measured(setting)

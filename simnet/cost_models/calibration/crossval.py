@@ -111,7 +111,7 @@ def without_ranks(curves: Sequence[Curve], ranks: int) -> tuple[list[Curve], lis
 
 
 def leave_ranks_out(curves: Sequence[Curve], curve_model: str, nccl: bool) -> tuple[list[HeldOut], list[HeldOut]]:
-    """Return held-out predictions of each number of ranks from others: by the predictor, and by the step model."""
+    """Return held-out predictions of each number of ranks from the others, by the predictor and by the step model."""
     usual, stepped = list[HeldOut](), list[HeldOut]()
     for ranks in track_progress(sorted({curve.setting.ranks for curve in curves}), 0.5):
         kept, held = without_ranks(curves, ranks)
@@ -226,7 +226,7 @@ def _model_weights(typical: Mapping[str, float]) -> dict[str, float]:
 def _judge_counting(
     curves: Sequence[Curve], curve_model: str, nccl: bool
 ) -> tuple[float, Transfer, list[HeldOut], list[HeldOut]]:
-    """Return the score of a step counting (NCCL's or schedules'), the best transfer, and held-out predictions."""
+    """Return the mean log error of a step counting (NCCL's or schedules'), the best transfer, held-out predictions."""
     ranked, stepped = leave_ranks_out(curves, curve_model, nccl)
     by_transfer = leave_collectives_out(curves, curve_model, nccl)
     corrected = mean_log_error(by_transfer["corrected"]) < _CLEARLY_BETTER * mean_log_error(by_transfer["steps"])

@@ -1,4 +1,4 @@
-"""Rates inside a node whose devices are joined pair by pair: the best rings and chains through some of them.
+"""Rates inside a node with links between pairs of devices, from the best rings and chains through the devices.
 
 A ring, or a chain, takes a link in each direction between neighbours; as many run at once as links are there for.
 """
@@ -35,7 +35,7 @@ CUBE_MESH: Links = (
 
 
 class InsideRates(NamedTuple):
-    """Rates of some devices of a node [byte/s]: `ring` is what each sends in rings through all of them.
+    """Rates of a group of devices in a node [byte/s]: `ring` is the rate of each in rings through the group.
 
     `tree` is the size over the time of an all-reduce along chains, `peers` what each sends in an all-to-all, `next`
     from each to the next. Each can send at `least` so much, in the `mean` so much.
@@ -50,14 +50,14 @@ class InsideRates(NamedTuple):
 
 
 def mesh_rates(ranks: int, pair: float) -> InsideRates:
-    """Return the rates of so many devices that are joined two by two at the rate `pair` [byte/s]."""
+    """Return the rates of `ranks` fully meshed devices, each pair joined at the rate `pair` [byte/s]."""
     each = (ranks - 1) * pair
     return InsideRates(each, ranks * pair / 2, each, pair, each, each)
 
 
 @cache
 def linked_rates(links: Links, ranks: int, link: float, otherwise: float) -> tuple[InsideRates, InsideRates]:
-    """Return the rates of the first so many devices of a node, and the best that so many have.
+    """Return the rates of the first `ranks` devices of a node, and the best rates of any `ranks` devices.
 
     `link` is the rate of a link, `otherwise` of devices without one, through PCI [byte/s].
     """
@@ -68,7 +68,7 @@ def linked_rates(links: Links, ranks: int, link: float, otherwise: float) -> tup
 
 @cache
 def _rates_of(links: Links, link: float, otherwise: float) -> InsideRates:
-    """Return the rates of devices, all of which take part."""
+    """Return the rates of a group of devices, given the links between them."""
     many = len(links)
     rates = np.array(links) * link
     between = np.where(rates > 0, rates, otherwise) + np.diag(np.full(many, np.inf))
@@ -85,7 +85,7 @@ def _rates_of(links: Links, link: float, otherwise: float) -> InsideRates:
 
 
 def pack_links(links: Links, *, closed: bool) -> list[tuple[tuple[int, ...], float]]:
-    """Return chains, or closed rings, through all devices, each with the links that it has, as many as there are."""
+    """Return a maximum packing of chains, or closed rings, through all devices, each with its multiplicity."""
     # It takes long to import.
     from scipy.optimize import linprog
 

@@ -1,4 +1,4 @@
-"""Platforms as their vendors describe them: devices, links, network cards, library.
+"""Hardware platforms from vendor specifications: devices, links, network cards, library.
 
 A platform is a YAML file; those of simnet are in ``platforms/``. `simnet.cost_models.calibration.specification`
 predicts times of collectives from it.
@@ -81,7 +81,7 @@ def one_of(what: str, names: Iterable[str]) -> BeforeValidator:
 
 
 def _check_joined(value: Any) -> str | Links:
-    """Return how devices are joined: a name, or the links of each two devices; ValueError if it is neither."""
+    """Return a checked field `joined`: a name, or the number of links between each pair of devices."""
     if value in ("switch", "mesh", "cube_mesh"):
         return str(value)
     rows = value if isinstance(value, list | tuple) and 2 <= len(value) <= MAX_DEVICES else ()
@@ -119,7 +119,7 @@ class NodeLink(_PlatformPart):
 
     @property
     def links(self) -> Links | None:
-        """The links between each two devices; None where all are joined alike."""
+        """Number of links between each pair of devices; None if all pairs are joined alike."""
         return (
             node_links.CUBE_MESH
             if self.joined == "cube_mesh"
@@ -184,7 +184,7 @@ class Platform(_PlatformPart):
         return "as NCCL does" if self.library in ("nccl", "rccl") else "through the schedule"
 
     def nodes(self, ranks: int, counted: int = 0) -> int:
-        """Return the number of nodes of so many ranks: the least, or where so many nodes, or hosts, were `counted`."""
+        """Return the number of nodes for `ranks` ranks, at least that of `counted` hosts."""
         if self.outer is None:
             return 1
         return max(math.ceil(ranks / self.devices_per_node), math.ceil(counted / self.hosts))
@@ -194,7 +194,7 @@ class Platform(_PlatformPart):
         return self.inner.rate * LINK_SHARES[self.inner.link]
 
     def inside(self, ranks: int, *, line: bool = False) -> tuple[InsideRates, InsideRates]:
-        """Return the rates of so many devices of a node: of the first ones, and the best that so many have.
+        """Return the rates of the first `ranks` devices of a node, and the best rates of any `ranks` devices.
 
         They are what is left of the line rates, or with `line` all of them [byte/s].
         """
@@ -208,7 +208,7 @@ class Platform(_PlatformPart):
         return joined, joined
 
     def outer_rate(self, per_node: float) -> float:
-        """Return the goodput out of a node [byte/s] with so many active devices, each using its share of cards."""
+        """Return the goodput out of a node [byte/s] with `per_node` active devices, each using its share of cards."""
         if self.outer is None:
             return math.inf
         transport = TRANSPORTS[self.outer.transport]

@@ -61,7 +61,7 @@ class FittedCurve(Setting):
 
 
 class BoundedTimes(NamedTuple):
-    """Times with lower and upper bounds for what is unknown, and what no links beat; all [s], shape (sizes,)."""
+    """Predicted times, their bounds over unknown parameters, and the time at line rate; all [s], shape (sizes,)."""
 
     seconds: Floats
     least: Floats
@@ -118,7 +118,7 @@ class Predictor:
     ranks_by: Literal["scaling", "steps", "interpolation"] = "scaling"
 
     def basis(self, setting: Setting) -> Basis:
-        """Return what a prediction rests on: "sizes" (same curve), "ranks", "beyond" or "collectives"."""
+        """Return which measurements support a prediction: "sizes" (same curve), "ranks", "beyond" or "collectives"."""
         family = self.family(setting)
         if any(one.setting == setting for one in family):
             return "sizes"
@@ -164,7 +164,7 @@ class Predictor:
         return BoundedTimes(seconds, np.minimum(seconds, least), np.maximum(seconds, most))
 
     def growth(self, setting: Setting) -> TimeGrowth:
-        """Return the growth at the largest measured size, of the curves that a setting is predicted from."""
+        """Return the time growth, at the largest measured size, of the curves that predict a setting."""
         near = self.near(setting)
         if not near:
             return TimeGrowth(math.inf, 1.0, 1.0, 1.0)

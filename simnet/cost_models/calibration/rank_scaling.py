@@ -127,7 +127,7 @@ def _byte_share(moved: Floats, known: Floats, large: Floats, sizes: Floats) -> F
 
 
 def _tree_bytes(settings: Sequence[Setting], large: Floats) -> float:
-    """Return a two-node double tree's time over the time of its bytes alone, >= 1; inf if unknown."""
+    """Return a two-node double tree's time over that of its bytes alone, >= 1; inf if unknown."""
     inside, between = 0.0, 0.0
     for one, seconds in zip(settings, large, strict=True):
         # Only ratios count, so that 2 * _LARGE is left out.

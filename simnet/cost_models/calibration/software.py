@@ -1,4 +1,4 @@
-"""Software overhead of a calibrated system: the time of a collective beyond its messages on idle links.
+"""Software overhead of a calibrated system: a collective's time minus that of its messages on idle links.
 
 A call that the cost model knows keeps its messages; the rest of its predicted time is software, spread evenly over its
 rounds. Alone on an idle network a call takes its predicted time. Messages that take longer than the call are shortened.
@@ -51,7 +51,7 @@ class CallPrediction(NamedTuple):
 
 
 class _MessageFit(NamedTuple):
-    """A call's fitted messages: replacing algorithm or None, share of bytes, seconds per round and before the first."""
+    """A call's messages fitted to its time: other algorithm or None, byte share, seconds per round and at the start."""
 
     algorithm: str | None = None
     share: float = 1.0
@@ -221,7 +221,7 @@ class CalibratedSoftware:
         return changed[id(one)]
 
     def _drawn_down(self, graph: nx.DiGraph[Any]) -> nx.DiGraph[Any]:
-        """Return links with latencies reduced until every measured call is feasible by some algorithm."""
+        """Return a topology with latencies reduced until some algorithm explains every measured call."""
         share = 1.0
         bare = Network(graph)
         hosts = int(graph.graph["hosts"])
@@ -260,7 +260,7 @@ def stack_measured(rows: pd.DataFrame) -> str:
 
 
 def raises_eager_limit(profile: str) -> bool:
-    """Return whether ``profile`` ("": default) means that MPI's eager limit exceeded every message."""
+    """Return whether a column ``profile`` ("": default) states an MPI eager limit above every message."""
     return not profile or "eager" in profile
 
 

@@ -1,4 +1,4 @@
-"""Times of collectives from a platform's specification alone: devices, links, network cards, library.
+"""Predicts times of collectives from a platform's specification: devices, links, network cards, library.
 
 For NCCL and RCCL every algorithm takes, in each of its protocols, a base latency, its steps inside and between nodes
 with the latencies of NCCL's tuning model, and size by the bandwidths of links. For MPI and gloo, steps and bytes come
@@ -206,12 +206,12 @@ def specified_bounds(platform: Platform, setting: Setting, sizes: ArrayLike) -> 
 
 
 def _nodes_of(platform: Platform, setting: Setting) -> int:
-    """Return the number of nodes of a setting: 1 where nothing joins nodes."""
+    """Return the number of nodes of a setting; 1 if the platform has no network between nodes."""
     return min(platform.nodes(setting.ranks, setting.nodes), setting.ranks)
 
 
 def _least_slope(platform: Platform, setting: Setting, nodes: int) -> float:
-    """Return the seconds per byte that a collective takes at least, at the line rates between its ranks."""
+    """Return the minimum time per byte of a collective [s/byte], at the line rates between its ranks."""
     ranks, outer = setting.ranks, platform.outer
     if nodes > 1 and outer is not None:
         # What leaves a node, over all of its cards.
@@ -229,7 +229,7 @@ def _least_slope(platform: Platform, setting: Setting, nodes: int) -> float:
 
 
 def _nccl_times(platform: Platform, setting: Setting, nodes: int, inside: InsideRates, asked: Floats) -> Floats | None:
-    """Return times [s] of the algorithm that NCCL takes, or of the middle of ring and tree on two nodes."""
+    """Return times [s] of NCCL's fastest or pinned algorithm; on two nodes the geometric mean with the ring."""
     ways = _like_nccl(platform, setting, nodes, inside)
     if not ways:
         return None
@@ -251,7 +251,7 @@ def _nccl_times(platform: Platform, setting: Setting, nodes: int, inside: Inside
 def _like_nccl(
     platform: Platform, setting: Setting, nodes: int, inside: InsideRates
 ) -> dict[str, list[tuple[float, float]]]:
-    """Return by algorithm the (latency [s], seconds per byte) of each protocol, from NCCL's tuning formulas."""
+    """Return (latency [s], seconds per byte) of each protocol by algorithm, from NCCL's tuning formulas."""
     if setting.collective in ("alltoall", "sendrecv"):
         return {"peers": [_peer_cost(platform, setting, nodes, inside)]}
     if setting.collective not in SPECIFIED_COLLECTIVES:
@@ -335,7 +335,7 @@ def _extra_latency(platform: Platform) -> float:
 
 
 def _through_schedules(platform: Platform, setting: Setting, nodes: int, sizes: Floats) -> Floats | None:
-    """Return times [s] of a host library: the fastest over algorithms, with eager or rendezvous messages."""
+    """Return times [s] of a library on hosts by its fastest algorithm, with eager or rendezvous messages."""
     if platform.library == "openmpi" and not setting.algorithm and setting.collective in OPEN_MPI:
         return _autotuned_times(platform, setting, nodes, sizes)
     asked = Setting(setting.collective, setting.ranks, nodes, setting.algorithm)

@@ -92,7 +92,7 @@ class StepModel:
         return np.asarray(terms.sum(axis=2))
 
     def as_if(self, cards: float, each: float) -> StepModel:
-        """Return the model adjusted to so many cards per node, given `each` ranks per node in the measurements."""
+        """Return the model adjusted to `cards` cards per node, given `each` ranks per node in the measurements."""
         place = _NAMES.index("outer_seconds_per_byte")
         values = list(self.values)
         values[place] *= min(each, cards) / min(each, self.cards)

@@ -1,4 +1,4 @@
-"""Fits the links of a topology to measurements, for simulations of the same system.
+"""Fits link parameters of a topology to measurements, for simulations of the same system.
 
 A topology given by name gets latencies and bandwidths from the step model: the latency is the cost of one more step of
 a ring at the smallest measured size, the bandwidth that of the protocol for large messages. Launch and reducing are no
@@ -126,7 +126,7 @@ def _step_latency(steps: StepModel, size: float, alone: bool) -> float:
 
 
 def _out_of_a_node(steps: StepModel, setting: Setting) -> float:
-    """Return a ring's bytes out of a node over those counted per card: 1, or the number of cards."""
+    """Return the ratio of a ring's bytes out of a node to those per card: 1, or the number of cards."""
     if setting.nodes < 2:
         return 1.0
     (ring,) = count_steps(Setting("all_reduce", setting.ranks, setting.nodes, "ring"), steps.nccl, cards=steps.cards)

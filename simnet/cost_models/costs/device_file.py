@@ -1,4 +1,4 @@
-"""Reads device profiles from YAML; fields as of `simnet.cost_models.costs.devices`."""
+"""Reads device profiles from YAML, with the fields of `DeviceProfile`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernel launches on the workers' devices, as schemes report them."""
+"""Kernel launches on the workers' devices, which schemes report for each exchange."""
 
 from __future__ import annotations
 

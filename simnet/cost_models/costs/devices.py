@@ -141,7 +141,7 @@ class KernelMethod:
 
 @dataclass(frozen=True)
 class HostPrices:
-    """Seconds of a host to launch an operation, to make a view, and to wait for its device.
+    """Time a host takes to launch an operation, to make a tensor view, and to wait for its device [s].
 
     The time lies between `low` and `high` times that, 0 < low <= 1 <= high.
     """
@@ -264,7 +264,7 @@ class DeviceProfile:
     def work(
         self, kernels: Iterable[DeviceOp], workers: int, end: IntervalEnd | None = None
     ) -> tuple[NDArray[np.float64], dict[int, NDArray[np.float64]]]:
-        """Return each worker's time [s] before its first message, (P,), and before later rounds by number.
+        """Return each worker's kernel time [s] before its first message, (P,), and before later rounds, by number.
 
         `simnet.schedule.Schedule.with_work` takes the latter, by numbers of rounds.
         """

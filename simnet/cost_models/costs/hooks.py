@@ -1,4 +1,4 @@
-"""Local costs of schemes as implementations run them: operations counted by stage, times the prices of a host.
+"""Local costs of schemes in existing implementations: counted operations of each stage times host prices.
 
     seconds = sum over loops of max(a operations + b views + s waits, bytes / B)  +  operations with their own price
 
@@ -44,7 +44,7 @@ _STREAMS = {"gpu": (0.7, 1.4), "cpu": (0.5, 2.5)}
 
 
 class HookOperations(NamedTuple):
-    """Operations of a stage for each `per`, and those `rank_...` for each rank of a factor.
+    """Operations of a stage for each item `per` (a tensor, matrix, ...); `rank_...` are those per unit of rank.
 
     `bytes` are read and written for each entry, `kept_bytes` for each that is kept; `own` are how often which
     method of the device, of ``kept`` entries, of the ``part`` of a worker, or of all; a row counts at `ranks` from the
@@ -66,7 +66,7 @@ class HookOperations(NamedTuple):
 
 
 class Hook(NamedTuple):
-    """An implementation of a scheme: its releases of PyTorch, its operations, and how they are known."""
+    """An implementation of a scheme: PyTorch releases, counted operations, and provenance of the counts."""
 
     implementation: str
     scheme: str
@@ -79,7 +79,7 @@ class Hook(NamedTuple):
 
 
 class HookedTensors(NamedTuple):
-    """Tensors that a hook works on: sizes (T,), which are compressed as matrices (T,), kept entries, workers, rank.
+    """Tensors of a hook: sizes (T,), whether compressed as matrices (T,), kept entries, workers, rank.
 
     `sides` are their first sides (T,); matrices of equal size and side have one shape.
     """
@@ -92,7 +92,7 @@ class HookedTensors(NamedTuple):
     rank: int = 1
 
     def items(self, per: str) -> Floats:
-        """Return the entries of each thing that operations are counted for."""
+        """Return the number of entries of each item `per` that operations are counted for."""
         what, _, worker = per.partition(" and ")
         if what.endswith("worker"):
             what, worker = "model", what
@@ -108,14 +108,14 @@ class HookedTensors(NamedTuple):
         return np.tile(of[what], {"": 1, "worker": self.workers, "other worker": self.workers - 1}[worker])
 
     def _shape_sizes(self) -> Floats:
-        """Return the entries of all matrices of each shape."""
+        """Return the total number of entries of the matrices of each distinct shape."""
         pairs = np.stack([self.sizes, self.sides], axis=1)[self.matrices]
         which = np.unique(pairs, axis=0, return_inverse=True)[1].ravel()
         return np.bincount(which, pairs[:, 0]).astype(np.float64)
 
 
 class StageCost(NamedTuple):
-    """Counts of a stage, and its seconds with their interval."""
+    """Operation counts of a stage, and its time with interval [s]."""
 
     stage: str
     when: Literal["before", "between", "after"]
@@ -129,7 +129,7 @@ class StageCost(NamedTuple):
 
 
 def hook_of(implementation: str, scheme: str) -> Hook | None:
-    """Return the counted hook of a scheme; None where none is counted, and the implementation is `FRAMEWORK`.
+    """Return the counted hook of a scheme; None if there is none and the implementation is `FRAMEWORK`.
 
     Without a release it is that of the newest. Raises ValueError if there is no such implementation, not of this
     scheme, or not in this release.
@@ -157,21 +157,21 @@ def hook_of(implementation: str, scheme: str) -> Hook | None:
 
 
 def check_implementation(text: str) -> None:
-    """Raise ValueError if there is no implementation of a name."""
+    """Raise ValueError if no implementation has this name."""
     name = parsed_implementation(text)[0]
     if name not in implementation_names():
         raise ValueError(f"there is no implementation {name!r}: {suggest_names(name, implementation_names())}")
 
 
 def check_stack(hook: Hook | None, stack: str | None) -> None:
-    """Raise ValueError if a hook does not run on a transport stack."""
+    """Raise ValueError if a hook does not support a transport stack."""
     if hook is not None and hook.stacks and stack not in (None, "ideal", "custom", *hook.stacks):
         allowed = " and ".join(hook.stacks)
         raise ValueError(f"{hook.implementation} exchanges {hook.scheme} over {allowed}, not over {stack}; fused can")
 
 
 def implementation_names() -> list[str]:
-    """Return the names of all implementations, the two that every scheme has first."""
+    """Return the names of all implementations; first the two that exist for every scheme."""
     return [FUSED, FRAMEWORK, *dict.fromkeys(one.implementation for one in _hooks())]
 
 
@@ -193,12 +193,12 @@ def parsed_implementation(text: str) -> tuple[str, tuple[int, ...]]:
 
 
 def _release(text: str) -> tuple[int, ...]:
-    """Return the numbers of a release such as 1.10, without that of a patch."""
+    """Return the major and minor number of a release such as 1.10."""
     return tuple(int(one) for one in text.split(".")[:2])
 
 
 def host_prices(device: DeviceProfile, implementation: str = FRAMEWORK) -> HostPrices:
-    """Return the prices of the host of a device: its own if measured; else by its kind, and the age of PyTorch."""
+    """Return the host prices of a device: measured ones, else typical ones by kind of device and age of PyTorch."""
     if device.host is not None:
         return device.host
     release = parsed_implementation(implementation)[1]
@@ -207,14 +207,14 @@ def host_prices(device: DeviceProfile, implementation: str = FRAMEWORK) -> HostP
 
 
 def is_processor(device: DeviceProfile) -> bool:
-    """Return whether a device is a processor, as its chip says."""
+    """Return whether a device is a CPU, by its chip."""
     return device.chip in known_chips() and known_chips()[device.chip].kind == "cpu"
 
 
 def stage_costs(
     hook: Hook, tensors: HookedTensors, device: DeviceProfile, implementation: str = FRAMEWORK
 ) -> list[StageCost]:
-    """Return the cost of each stage of one reduce."""
+    """Return the cost of each stage of one gradient reduction by a hook."""
     host = host_prices(device, implementation)
     found: dict[tuple[str, str], list[StageCost]] = {}
     for row in hook.rows:
@@ -224,7 +224,7 @@ def stage_costs(
 
 
 def _row_cost(row: HookOperations, tensors: HookedTensors, device: DeviceProfile, host: HostPrices) -> StageCost:
-    """Return the cost of a row: the host launches a loop's operations while the device runs those before."""
+    """Return the cost of a row of operations: on a GPU the larger of launch and memory time, on a CPU their sum."""
     items, rank, share = tensors.items(row.per), tensors.rank, float(tensors.kept / tensors.sizes.sum())
     count, nbytes = items.size, float(items.sum()) * (row.bytes + share * row.kept_bytes)
     operations = count * (row.operations + rank * row.rank_operations)
@@ -249,7 +249,7 @@ def _row_cost(row: HookOperations, tensors: HookedTensors, device: DeviceProfile
 
 
 def _own_price(call: DeviceOp, device: DeviceProfile, host: HostPrices) -> tuple[float, float, float]:
-    """Return expected, least and most seconds of a method, as of an ordinary operation where the profile lacks it."""
+    """Return expected, lowest and highest time of a kernel [s]; estimated from its bytes if the profile lacks it."""
     try:
         device.method(call.method)
     except ValueError:
@@ -265,7 +265,7 @@ def total_cost(costs: Sequence[StageCost]) -> StageCost:
 
 
 def hook_operations(costs: Iterable[StageCost], rounds: int, between: int) -> tuple[DeviceOp, ...]:
-    """Return the stages as operations before the first message, before round `between`, and after all `rounds`."""
+    """Return stages as device operations before the first message, before round `between`, or after all `rounds`."""
     place = {"before": 0, "between": between, "after": rounds}
     return tuple(
         DeviceOp(f"hook_{one.stage}", 1.0, before=place[one.when], priced=(one.seconds, one.low, one.high))

@@ -48,7 +48,7 @@ def _parse_json(text: str, file: str) -> TransformerShape:
 
 
 def _with_heads(shape: TransformerShape, fields: _ConfigFields) -> TransformerShape:
-    """Return the sizes of Llama or its kin with those of its projections and the biases that it has."""
+    """Return a Llama-like shape with the sizes of its attention projections and its biases filled in."""
     llama, heads = shape.kind == "llama", fields.count("num_attention_heads")
     # Only Llama's first configurations leave it out: they have as many heads of keys and values as of queries.
     groups = fields.count("num_key_value_heads", heads if llama else None)

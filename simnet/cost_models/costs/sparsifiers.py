@@ -73,7 +73,7 @@ def artopk_tree(alpha: Real, beta: Real, M: Real, c: Real, N: Real) -> Floats:
 
 
 def var_overhead(alpha: Real, beta: Real, N: Real) -> Floats:
-    """Extra cost of VAR selection, an all-gather of 4 bytes a worker: alpha log N + 4 (N - 1) beta; from [1] s3-B."""
+    """Extra cost of VAR selection, an all-gather of 4 bytes a worker: alpha log N + 4 (N - 1) beta; [1] section 3-B."""
     return collectives.allgather(alpha, beta, 4.0, N)
 
 
@@ -420,7 +420,7 @@ class CheapestCollective(NamedTuple):
 
 
 def best_collective(alpha: Real, beta: Real, M: Real, c: Real, N: Real) -> CheapestCollective:
-    """Return the cheapest of `SPARSE_COLLECTIVES` by the three formulas; of equals the one that stands first.
+    """Return the cheapest of `SPARSE_COLLECTIVES` by the three formulas; on ties the first.
 
     This arg-min is what the inequalities of [1] Eqn 5 amount to, and holds where they do not (N < 7).
 

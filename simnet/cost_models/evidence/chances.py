@@ -152,7 +152,7 @@ def chances(
 
 
 def _worst_loss(place: int, ends: Floats, told: Sequence[bool]) -> float:
-    """Return a choice's largest relative loss: its upper end over the lowest end of the others, minus 1."""
+    """Return a choice's largest relative loss: its upper bound over the lowest lower bound of the others, minus 1."""
     rival = min((low for other, low in enumerate(ends[0].tolist()) if other != place and told[other]), default=0.0)
     return max(float(ends[1, place]) / rival - 1, 0.0) if rival > 0 else math.inf
 
@@ -168,7 +168,7 @@ def _by_gradients(spread: tuple[float, float], name: str) -> Floats | float:
 
 
 def _at_least(won: Floats, picked: Sequence[NDArray[np.intp]]) -> Floats:
-    """Return lower confidence bounds of win probabilities, (choices,), as sites are a sample."""
+    """Return lower confidence bounds of win probabilities, (choices,), over the sampling of sites."""
     variance, fewest = np.zeros(len(won)), 0
     for sites in picked:
         counts = np.bincount(sites)

@@ -260,7 +260,7 @@ def _shipped_reach(kind: str) -> tuple[float, float]:
 
 
 def reach(kind: str, model: ErrorModel) -> tuple[float, float]:
-    """Return the factors on half-widths below and above that cover 90 % of errors over all sites, sites alike."""
+    """Return the factors on lower and upper half-widths that cover 90 % of errors, all sites weighted equally."""
     wider = factor_for_another(len(model.quantiles))
     if kind not in CROSS_VALIDATED:
         return wider, wider
@@ -285,7 +285,7 @@ ERROR_COLUMNS = ("kind", "name", "workers_per_device", "end", "message_s", "shar
 
 @cache
 def iteration_errors() -> list[dict[str, str]]:
-    """Return the rows of the shipped error bounds, by `ERROR_COLUMNS`; each bound holds 95 % of what was measured.
+    """Return the rows of the shipped table of error bounds; each bound covers 95 % of the measurements.
 
     Rows of ``links`` say how far a call takes less (``low``) or longer (``high``): seconds a message and a share of the
     call, by stack and by the workers that take turns on a processor. Rows of ``part`` are factors by which computing,
@@ -318,7 +318,7 @@ def off_of_calls(end: IntervalEnd, stack: str, workers_per_device: int, messages
 
 
 def factor_in_job(end: IntervalEnd, part: PartOfIteration) -> float:
-    """Return the error factor of a part of an iteration in a job, against a process alone; 1 if unknown."""
+    """Return the error bound, a factor, of a part of an iteration in a job over a process alone; 1 if unknown."""
     wanted = ("part", part, end)
     rows = (row for row in iteration_errors() if (row["kind"], row["name"], row["end"]) == wanted)
     return next((float(row["most"]) for row in rows), 1.0)

@@ -1,4 +1,4 @@
-"""The inner loop of the network: ranks in rounds, messages in their latency, flows at max-min fair rates.
+"""The inner loop of the network: it advances ranks, messages, and flows at max-min fair rates, event by event.
 
 Rates are constant between two events, so the end of a flow is one division away. Events: a rank enters or has computed;
 a message has passed its latency or arrived; a flow ends; a link changes; background traffic toggles; a rank fails.

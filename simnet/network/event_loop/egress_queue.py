@@ -84,7 +84,7 @@ def count_sent(s: State, f: int) -> None:
 
 
 def continue_sending(s: State, f: int) -> bool:
-    """Resume transmission on an own link from message f on; return whether the end of all messages is known."""
+    """Resume transmission of message f and those queued behind it; return whether the end of all is known."""
     l = s.routes[s.flows[f].route].own
     link, g, end = s.links[l], s.messages[s.flows[f].message].src, transmission_end(s, f)
     update_link(s, l, s.now)

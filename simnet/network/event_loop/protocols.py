@@ -1,4 +1,4 @@
-"""Protocols of transport stacks: what a rank posts when it enters a round, and control messages.
+"""Protocols of transport stacks: sends and receives posted on entry into a round, and control messages.
 
 A message that needs a control message of its receiver leaves when that is there (`simnet.network.stack`). A rank's
 software work for messages takes place one after another. With stack ``ideal`` there is none of this.
@@ -265,7 +265,7 @@ def take_early(s: State, g: int, i: int) -> int:
 
 
 def early_entry(s: State, g: int, i: int) -> int:
-    """Return the index of rank g's record for round i, which the rank is not in, allocating one if there is none."""
+    """Return the index of rank g's `EarlyArrival` for round i, which it is not in; allocate one if there is none."""
     early = s.ranks[g].early
     while early >= 0 and s.early[early].round_index != i:
         early = s.early[early].next

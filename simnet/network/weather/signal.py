@@ -295,7 +295,7 @@ class Signal:
         return times, values
 
     def ahead(self, start: float, until: float, known: int) -> tuple[int, int, float]:
-        """Return the range of segments from `start` [s] on, and the time until which that range is complete [s].
+        """Return the indices (first, one past last) of segments from `start` [s] on, and the time [s] they cover.
 
         Segments that begin before `until` [s] are generated if needed and possible; of generated ones up to `known`
         more are included.

@@ -68,7 +68,7 @@ def collective_name(name: str) -> str | None:
 
 @cache
 def misspelt_collective(name: str) -> str:
-    """Return the closest collective for a misspelt name; "" for a correct name or one unlike any."""
+    """Return the closest collective for a misspelt name; "" for a correct name or if none is similar."""
     if name in COLLECTIVES:
         return ""
     close = difflib.get_close_matches(name, COLLECTIVES, n=1, cutoff=0.85)

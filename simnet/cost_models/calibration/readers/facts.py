@@ -1,4 +1,4 @@
-"""Facts that logs do not contain: for all logs, for names that match a pattern, or from names.
+"""Facts that logs do not contain: given for all logs or for a pattern of file names, or parsed from names.
 
 ``ranks=16`` holds for every log. ``osu_*_n8.log:ranks=32`` holds for files so named, ``n8/*:ranks=32`` for those in a
 folder of that name, where ``*`` stands for any characters and ``?`` for one. ``*_n{ranks}.log`` takes the number of

@@ -1,4 +1,4 @@
-"""Lines of logs, without colour codes and labels of launchers and log collectors, and the JSON objects in them.
+"""Reads lines of logs, without colour codes and labels that launchers put before them, and JSON objects in logs.
 
 A *label* is what stands in front of all rows of a table alike, whoever wrote it: a rank, a host, a pod, a time. Labels
 are found from where tables begin in their lines, not from a list of launchers; their digits may differ.
@@ -107,7 +107,7 @@ def bare_lines(path: Path, anchor: re.Pattern[str]) -> Iterator[tuple[int, str]]
 
 @lru_cache(10_000)
 def _label_shape(label: str, digits: str = "+") -> str:
-    """Return the pattern of labels that differ in digits and gaps alone; "" for blanks, comments and long texts."""
+    """Return a pattern for labels that differ only in digits and gaps; "" for blanks, comments and long texts."""
     label = label.rstrip()
     if not label or len(label) > _LONGEST_LABEL or label.lstrip().startswith("#"):
         return ""
@@ -119,7 +119,7 @@ def _label_shape(label: str, digits: str = "+") -> str:
 
 
 def _without_label(line: str, label: str) -> str:
-    """Return a line without its label, in front and inside, where a launcher put one before each part of the row."""
+    """Return a line without a launcher's label, at its start and inside."""
     rest = line[len(label) :]
     if label.endswith(_QUOTES):
         return rest.partition(label[-1])[0].removesuffix("\\n")

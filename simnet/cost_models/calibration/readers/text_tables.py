@@ -1,4 +1,4 @@
-"""Tables that benchmarks print, read by the names of their columns.
+"""Reads tables that benchmarks print, by the names of their columns.
 
 ``data/text_tables.csv`` has the benchmarks, with what heads their tables, and ``data/log_columns.csv`` their columns.
 """
@@ -113,7 +113,7 @@ def _given_collective(path: Path, out: tables.RowCollector) -> str | None:
 
 
 def _stated_values(groups: Mapping[str, str | None]) -> tables.TableRow:
-    """Return what a line says of the rows below; the full name of a collective's variety is its variant."""
+    """Return column values that a line above a table states; the full name of an unusual collective is its variant."""
     row: tables.TableRow = {
         name: tables.parse_whole(text, tables.largest_whole(name)) if tables.TABLE_COLUMNS[name] == "whole" else text
         for name, text in groups.items()
@@ -159,7 +159,7 @@ TEXT_READERS = {kind: _text_reader(kind, one.what) for kind, one in TEXT_TABLES.
 
 @tables.format_reader("iperf3")
 def read_iperf3_json(path: Path, out: tables.RowCollector) -> Iterator[tuple[int, tables.TableRow | str]]:
-    """Read what iperf3 writes with ``-J``."""
+    """Read the JSON output of iperf3 (``-J``)."""
     for line, result in json_objects(read_trace(path), out.file):
         end = result.get("end")
         received = end.get("sum_received", end.get("sum")) if isinstance(end, dict) else None
