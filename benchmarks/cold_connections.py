@@ -2,8 +2,9 @@
 
     python benchmarks/cold_connections.py --out cold_connections.csv
 
-Takes root, as `simnet.validate.shapednet` does, and twenty minutes, best before all else (``chrt -f 10``). Linux shrinks the window of a silent connection
-(``tcp_slow_start_after_idle``, on by default), so that the next transfer starts slowly.
+Takes root, as `simnet.validate.shapednet` does, and twenty minutes, best before all else (``chrt -f 10``). Linux
+shrinks the window of a silent connection (``tcp_slow_start_after_idle``, on by default), so that the next transfer
+starts slowly.
 """
 
 from __future__ import annotations
