@@ -27,7 +27,7 @@ help:
 	@echo "make mutants      small bugs put into the code one by one, and how many the tests see; CHANGED=HEAD: into what changed since"
 	@echo "make nightly      the slow tests, fuzzing and hypothesis with fresh seeds, mutants, and an audit of dependencies"
 	@echo "make lock         the versions and hashes of what make demo and make test install"
-	@echo "make docs         the documentation as a site, in build/site"
+	@echo "make docs         the documentation with all evidence as a site, in build/site; ten minutes and more"
 	@echo "make dist         wheel and sdist, checked, in dist"
 	@echo "make clean        remove the environments and caches"
 
