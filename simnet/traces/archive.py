@@ -38,7 +38,7 @@ _MOST_MEMBERS = 1_000_000
 
 
 def in_memory(info: TraceInfo, entries: int | None = None, times: float = 1.0) -> None:
-    """Raise InputError if `times` the gradients of a step (`entries` per worker, default all) exceed `LARGEST`."""
+    """Raise InputError if a step's gradients (`entries` per worker, default all), times `times`, exceed `LARGEST`."""
     entries = sum(prod(layer.shape) for layer in info.layers) if entries is None else entries
     needed = 4 * info.workers * entries * times
     if needed > LARGEST:
@@ -76,7 +76,7 @@ class ReadArchive:
 
     @contextmanager
     def _said(self, what: str) -> Iterator[None]:
-        """Convert any error of the readers into InputError, as the file is untrusted."""
+        """Convert any error in the block into InputError, as the file is untrusted."""
         try:
             yield
         except Exception as error:

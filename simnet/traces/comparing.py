@@ -22,7 +22,7 @@ Support: TypeAlias = NDArray[np.bool_]
 
 
 def top_k_support(gradients: Values, density: float) -> Support:
-    """Return the mask of top-k's selection per worker, shape (P, n), k >= 1; of equal magnitudes the first."""
+    """Return the mask of each worker's top-k entries, shape (P, n), k >= 1; on ties the first."""
     if not 0 < density <= 1:
         raise ValueError(f"density must be > 0 and <= 1, got {density}")
     n = gradients.shape[1]
@@ -52,7 +52,7 @@ def support_overlap(one: Support, other: Support) -> float:
 
 
 def worker_support_overlap(selected: Support) -> float:
-    """Return the fraction of a worker's selection that another worker selects too, mean over all pairs."""
+    """Return the fraction of one worker's selection that another worker also selects, mean over all pairs."""
     P, k = len(selected), selected[0].sum()
     times = selected.sum(axis=0, dtype=np.int64)
     return float((times * (times - 1)).sum() / (P * (P - 1) * k))

@@ -108,7 +108,7 @@ def _layer_tables(
 
 
 def knot_interpolation(steps: NDArray[np.int64], levels: Floats) -> Between:
-    """Return the interpolation between steps, linear or logarithmic, that predicts left-out steps better."""
+    """Return which interpolation between steps predicts left-out steps better, linear or logarithmic."""
     place = signs.step_places(steps)
     levels = np.maximum(levels, np.finfo(np.float32).tiny)
     missed = []
@@ -123,7 +123,7 @@ def knot_interpolation(steps: NDArray[np.int64], levels: Floats) -> Between:
 
 
 def _lasting_kinds(found: refining.OverlapOverTime, steps: NDArray[np.int64]) -> tuple[float, float]:
-    """Return the fixed share of log s and the period of the rest, fitted to overlaps of selections over time."""
+    """Return the constant share of log entry scales and the period of the rest, fitted to overlaps of selections."""
     first, second = np.triu_indices(len(steps), 1)
     if not len(first):
         return 1.0, 1.0
@@ -147,7 +147,7 @@ def _lasting_kinds(found: refining.OverlapOverTime, steps: NDArray[np.int64]) ->
 
 
 def arc_correlation(lags: Floats) -> Floats:
-    """Return the autocorrelation at `lags` [periods] of a path on arcs between independent normals."""
+    """Return the autocorrelation, at `lags` [periods], of a process that moves on arcs between independent normals."""
     start = (np.arange(64)[:, None] + 0.5) / 64
     anchor = np.floor(start + lags)
     a, b = math.pi / 2 * start, math.pi / 2 * (start + lags - anchor)

@@ -117,7 +117,7 @@ class TorchRecording:
         self.close()
 
     def _account(self, start: float, before: float) -> None:
-        """Add the time since `start` to the recorder's own time, without what it has counted since `before` [s]."""
+        """Add the time since `start` to the recorder's own time, unless counted since its total was `before` [s]."""
         self.recorder.spent(time.perf_counter() - start - (self.recorder.own_seconds - before))
 
     def _fetched(self, name: str, gradient: Any) -> NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""Descriptions of traces, untrusted JSON that pydantic models validate."""
+"""Pydantic models of the JSON descriptions of traces, which are untrusted."""
 
 from __future__ import annotations
 

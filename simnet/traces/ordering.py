@@ -74,7 +74,7 @@ _UPDATES = 3000
 
 
 class EntryKinds(NamedTuple):
-    """Classes of entries of a layer, from those rarely among the largest to those often among the largest."""
+    """Classes of a layer's entries, in ascending order of how often they are among the largest."""
 
     # Shape (K,): Share of the entries; they sum to one.
     share: Floats
@@ -84,14 +84,14 @@ class EntryKinds(NamedTuple):
 
 
 def share_beyond(kinds: EntryKinds, values: Floats) -> Floats:
-    """Return the fraction of each kind's entries whose v exceeds each of `values`; shape (K, values)."""
+    """Return the fraction of each kind's entries whose relative magnitude v exceeds `values`; shape (K, values)."""
     from scipy.special import erfc
 
     return np.asarray(erfc(_magnitude_bounds(kinds.shift, kinds.log_scale, values) / math.sqrt(2)))
 
 
 def overall_share_beyond(kinds: EntryKinds, values: Floats) -> Floats:
-    """Return the fraction of all entries whose v exceeds each of `values`."""
+    """Return the fraction of all entries whose relative magnitude v exceeds `values`; shape (values,)."""
     return np.asarray(kinds.share @ share_beyond(kinds, values))
 
 
@@ -200,7 +200,7 @@ def _phase_points(clock: Floats) -> list[list[int]]:
 
 
 def _worker_correlation(counts: LargestCounts, most: float, unit: float) -> float:
-    """Return the largest correlation of x between workers, <= `most`, that fits the counts nearly best."""
+    """Return the largest correlation of x between workers, <= `most`, whose fit to the counts is near the best."""
     misses = {rho: _nearest_statistics(counts, rho, unit)[0] for rho in _SHARED if rho <= most or not rho}
     close = _AS_GOOD * min(misses.values())
     return max(one for one, miss in misses.items() if miss <= close)
@@ -256,7 +256,7 @@ def _nearest_statistics(
 
 
 def _non_negative(a: Floats, b: Floats) -> Floats:
-    """Return the x >= 0 that minimises |a x - b|."""
+    """Return the vector x >= 0 that minimises |a x - b|."""
     # Its module takes longer to load than most commands to answer, and few of them fit anything.
     from scipy.optimize import nnls
 

@@ -27,7 +27,7 @@ _NEEDED = np.array([NormalDist().inv_cdf((1 + (one + 0.5) / _ODDS) / 2) for one 
 
 
 class Ranked:
-    """Maps normals to magnitudes with given quantiles, ranked by kinds of entries."""
+    """Maps normal draws to magnitudes with given quantiles, ranked by kinds of entries."""
 
     def __init__(self, kinds: ordering.EntryKinds, quantiles: NDArray[np.float64]) -> None:
         from scipy.special import ndtri
@@ -68,12 +68,12 @@ class Ranked:
         out += behind
 
     def beyond(self, x: Values, logs: Values) -> NDArray[np.bool_]:
-        """Return a mask of entries that exceed twice their kind's median, or the shift where it is above the median."""
+        """Return a mask of entries above twice their kind's median, or above its shift if that exceeds the median."""
         bounds = np.where(self._shift > MEDIAN, self._shift, np.float32(2 * MEDIAN) - self._shift)
         return np.asarray(np.abs(x) > bounds[np.searchsorted(self._bounds, logs)])
 
     def sign(self, x: Values, logs: Values, common: Values, alike: Floats, against: float, life: Values | None) -> None:
-        """Set the signs of normals `x`, in place, so that workers agree as often as given.
+        """Set the signs of normals `x`, in place, so that workers' signs agree as often as `alike` states.
 
         `common`, shape (size,), are standard normals of all workers; `alike`, shape (len(BANDS) + 1,), mean products of
         two workers' signs in bands of kinds; `against` the mean product of the signs of entries that are `beyond` and

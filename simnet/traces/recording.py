@@ -1,4 +1,4 @@
-"""Records gradients during training; the trace is valid after every step, even if the run is killed.
+"""Records gradients during training, as a trace that is valid after every step, even if the run is killed.
 
 Each sampled step is a file, or one for each worker if workers are processes. It is in memory until it is complete; then
 the description is rewritten. Errors of the recording do not end the training: a step with a value that is not finite is

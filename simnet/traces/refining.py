@@ -67,7 +67,7 @@ class StepStatistics(NamedTuple):
 
 
 def step_statistics(gradients: Values, sizes: Sequence[int]) -> StepStatistics:
-    """Return the statistics of a recorded step of shape (P, n), whose layers have these sizes."""
+    """Return statistics of a recorded step, given gradients of shape (P, n) and the sizes of layers."""
     P, n = gradients.shape
     ends = np.cumsum(sizes)[:-1]
     signs = np.array([sign_products_in_bands(part) for part in np.split(gradients, ends, axis=1)])
@@ -131,7 +131,7 @@ def layer_order(points: Sequence[StepStatistics], layer: int, clock: Floats) -> 
 
 
 class OverlapOverTime(NamedTuple):
-    """Overlaps of a worker's selections at two steps: recorded, and predicted by the correlation of log s."""
+    """Overlaps of a worker's selections at two steps: recorded, and predicted by the correlation of log scales."""
 
     # Shape (R,): From 0 to 1.
     correlation: Floats

@@ -1,4 +1,4 @@
-"""Autoregressive normals over iterations: the common part of the workers' gradients.
+"""The part of gradients that workers share: normals that follow an autoregressive process over iterations.
 
 Every draw is from a stream named after the iteration, so any iteration can be computed without those before.
 """
@@ -39,7 +39,7 @@ class FadingNormals:
         self._at, self._rows = -1, np.zeros((0, 0), dtype=np.float32)
 
     def at(self, iteration: int) -> Values:
-        """Return the normals of an iteration, shape (n,), computed from the last call's where that is recent.
+        """Return the normals of an iteration, shape (n,); fast if the previous call was for a recent iteration.
 
         The row is valid until the next call.
         """

@@ -54,7 +54,7 @@ _LEAST_REST = 0.01
 def sign_agreement(
     counted: Floats, kinds: EntryKinds, magnitudes: Floats, shared: float, against: float, workers: int
 ) -> Floats:
-    """Return the mean product of two workers' signs in each band of kinds, fitted to counts by magnitude."""
+    """Return the mean product of two workers' signs in each band of kinds, fitted to sign counts by magnitude."""
     from scipy.optimize import lsq_linear
     from scipy.special import ndtri
 
@@ -153,7 +153,7 @@ def step_places(steps: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def shared_loadings(found: SignProducts, steps: NDArray[np.int64]) -> tuple[Floats, float, bool]:
-    """Return the factor loadings of what workers share, the step-to-step correlation of its rest, and its oscillation.
+    """Return factor loadings of signs that workers share, step-to-step correlation of the rest, and whether it turns.
 
     What only steps at one place share turns back within a few steps.
     """
@@ -192,7 +192,7 @@ def _normal_correlations(products: Floats) -> Floats:
 
 
 def _place_products(products: Floats, place: NDArray[np.int64]) -> Floats:
-    """Return mean products between groups of steps, (L, places, places), from those between steps."""
+    """Return mean sign products between groups of steps, (L, groups, groups), from those between steps."""
     shares = (place == np.arange(place[-1] + 1)[:, None]) / np.bincount(place)[:, None]
     found = shares @ products @ shares.T
     # Of a place and itself it is what is had at one step.
@@ -202,7 +202,7 @@ def _place_products(products: Floats, place: NDArray[np.int64]) -> Floats:
 
 
 def own_loadings(found: SignProducts, steps: NDArray[np.int64]) -> Floats | None:
-    """Return the factor loadings of what is a worker's own; None if no worker's own signs persist significantly.
+    """Return factor loadings of signs specific to a worker; None if such signs do not persist significantly.
 
     Layers without a result of their own get that of all layers together. If little lasts, as the mean gradient of a
     worker's shard, it is the same in all layers for the whole run.

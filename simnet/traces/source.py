@@ -61,7 +61,7 @@ class Score(NamedTuple):
 
 
 class Training(Protocol):
-    """A training run under one policy: yields gradients and receives updates."""
+    """A training run under one policy: it yields gradients and receives updates."""
 
     def gradients(self, iteration: int, crew: NDArray[np.intp], out: Values | None = None) -> Values:
         """Return the gradients of the workers `crew` in an iteration, float32 of shape (P', n).
@@ -71,7 +71,7 @@ class Training(Protocol):
         """
 
     def adding(self, iteration: int, crew: NDArray[np.intp]) -> Adds | None:
-        """Return a function that adds the gradients to rows without storing them; None if not supported."""
+        """Return a function that adds an iteration's gradients to given rows; None if the source cannot do that."""
 
     def apply(self, update: Values) -> None:
         """Apply the mean gradient of an exchange, float32 of shape (n,)."""
@@ -118,7 +118,7 @@ class WithoutLearning:
     """A training whose updates have no effect."""
 
     def apply(self, update: Values) -> None:
-        """Do nothing."""
+        """Ignore the update, since nothing is trained."""
 
     def score(self, iteration: int | None) -> Score | None:
         """Return None: there is no model."""
@@ -129,7 +129,7 @@ class WithoutLearning:
         return {}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Do nothing."""
+        """Ignore the state, since it is empty."""
 
 
 class FixedTraining(WithoutLearning):
@@ -156,7 +156,7 @@ class FixedTraining(WithoutLearning):
         return gradients if everybody else gradients[crew]
 
     def adding(self, iteration: int, crew: NDArray[np.intp]) -> Adds | None:
-        """Return a function that adds an iteration's gradients of all workers to rows, if the source can."""
+        """Return a function that adds all workers' gradients of an iteration to given rows; None if not supported."""
         source = self._adding
         return None if source is None or len(crew) < self._source.workers else partial(source.add, iteration)
 
@@ -197,7 +197,7 @@ class CachedSource:
 
 
 def cached_source(source: GradientSource, most: int = 8) -> GradientSource:
-    """Return a source that computes an iteration once for several runs; `source` itself if it is trainable."""
+    """Return a source that computes an iteration once for several runs; a trainable `source` is returned unchanged."""
     return source if isinstance(source, (Trainable, CachedSource)) else CachedSource(source, most)
 
 
@@ -221,7 +221,7 @@ def tensor_options(source: GradientSource, which: slice = slice(None)) -> dict[s
 
 
 def as_matrices(shapes: Iterable[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-    """Return shapes as matrices, the first axis by the product of the others; as vectors if the first is 1 or alone."""
+    """Return shapes as matrices, first axis by product of the others; vectors if the first axis is 1 or alone."""
     return tuple(
         (shape[0], math.prod(shape[1:])) if len(shape) > 1 and shape[0] > 1 else (math.prod(shape),) for shape in shapes
     )
@@ -254,7 +254,7 @@ def output_buffer(out: Values | None, workers: int, parameters: int) -> Values:
 
 
 class ShardedSource:
-    """A gradient source whose rows are drawn and stored by the shards, each with a copy of the source."""
+    """A gradient source whose rows are drawn and stored by shard processes, each with a copy of the source."""
 
     def __init__(self, source: GradientSource, shards: Shards) -> None:
         self._source, self._shards = source, shards
@@ -268,12 +268,12 @@ class ShardedSource:
         return self._source.gradients(iteration, out)
 
     def begin(self) -> ShardedTraining:
-        """Return a training whose gradients are drawn in the shards."""
+        """Return a training whose gradients are drawn in the shard processes."""
         return ShardedTraining(self._shards)
 
 
 class ShardedTraining(WithoutLearning):
-    """A training without learning, whose gradients are `Rows` in shards."""
+    """A training without learning, whose gradients are `Rows` in shard processes."""
 
     def __init__(self, shards: Shards) -> None:
         self._shards = shards
@@ -288,4 +288,4 @@ class ShardedTraining(WithoutLearning):
         return found if everybody else found[crew]
 
     def adding(self, iteration: int, crew: NDArray[np.intp]) -> None:
-        """Return None: gradients are drawn in the shards."""
+        """Return None, since shard processes draw the gradients and cannot add to existing rows."""

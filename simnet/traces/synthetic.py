@@ -159,7 +159,7 @@ class SyntheticSource:
                 rows[some] += made
 
     def _mix(self, layer: int, x: Values, common: Values, scales: Values, weights: Values, factors: Values) -> None:
-        """Turn normals `x` of a layer, (P, size), into gradients in place; in layers with quantiles, only mix x."""
+        """Turn a layer's normals `x`, (P, size), into gradients in place; with quantiles, only add the common part."""
         own, joint, linear, square = weights
         x *= own
         x += joint * common
@@ -172,7 +172,7 @@ class SyntheticSource:
             x *= factors
 
     def _orders(self, progress: float) -> list[_LayerOrder]:
-        """Return the ranking of each layer with quantiles; also spaces the normals of small layers evenly."""
+        """Return the ranking of each layer with quantiles; as a side effect, space normals of small layers evenly."""
         found = []
         for layer, place in zip(self._kin, self._places, strict=True):
             if layer.magnitudes is not None and layer.kinds is not None:
@@ -215,12 +215,12 @@ class SyntheticSource:
         return self._rows[name]
 
     def _clock(self, progress: float) -> float:
-        """Return the coordinate of a training progress on the axis of the knots: linear or logarithmic."""
+        """Return the position of a training progress on the axis of the knots, linear or logarithmic."""
         linear = self.like.between == "linear"
         return progress if linear else math.log1p(progress * (self.like.steps - 1))
 
     def _at(self, table: NDArray[np.float64], progress: float) -> NDArray[np.float64]:
-        """Return a table interpolated at a training progress; its last axis is the knots."""
+        """Return a table, whose last axis is the knots, interpolated at a training progress."""
         knots, at = self._knots, self._clock(progress)
         after = bisect_left(knots, at)
         if after == 0 or after == len(knots):
@@ -229,7 +229,7 @@ class SyntheticSource:
         return np.asarray((1 - weight) * table[..., after - 1] + weight * table[..., after])
 
     def _factors(self, iteration: int, progress: float) -> Values:
-        """Return a, the relative gradient size of each worker; shape (P, 1)."""
+        """Return the relative gradient size of each worker; shape (P, 1)."""
         random = stream(self._seed, "gradients", "worker", iteration)
         if self.like.worker_sizes is not None:
             sizes = self._at(np.array(self.like.worker_sizes).T, progress)
@@ -240,7 +240,7 @@ class SyntheticSource:
         return np.exp(spread * draws).astype(np.float32)
 
     def _common(self, iteration: int, progress: float) -> Values:
-        """Return c, the part of x that workers share, shape (n,): constant factors and the autoregressive rest."""
+        """Return the part of the normals that workers share, (n,): constant factors and an autoregressive rest."""
         then = self._remembered.at(iteration)
         loadings = self._at(self._lasting, progress)
         if not len(loadings):
@@ -252,7 +252,7 @@ class SyntheticSource:
         return mixed
 
     def _normals(self, name: str, loadings: Floats) -> list[np.random.Generator]:
-        """Return the streams of the constant normals, from their beginning."""
+        """Return the random streams of the constant normals, from their beginning."""
         return [stream(self._seed, "gradients", name, one) for one in range(len(loadings))]
 
     def _add_lasting(
@@ -267,7 +267,7 @@ class SyntheticSource:
             row += drawn
 
     def _put_logs(self, iteration: int) -> None:
-        """Compute log s over its deviation, at unit variance, in place; it moves on arcs between random rows."""
+        """Compute the log entry scales in place, at unit variance; they move on arcs between random rows."""
         clock = math.log1p(iteration) / self.like.period
         before = math.floor(clock)
         names: list[tuple[str | int, ...]] = [("fixed",), ("anchor", before), ("anchor", before + 1)]
@@ -284,7 +284,7 @@ class SyntheticSource:
             logs += second * after_row[part]
 
     def _scaled(self, logs: Values, spread_and_dead: Values) -> Values:
-        """Turn log s over its deviation into s, in place, in layers without quantiles."""
+        """Turn log entry scales at unit variance into scales, in place, in layers without quantiles."""
         if self._ordered.all():
             return logs
         life = self._row("life")

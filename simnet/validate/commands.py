@@ -36,7 +36,7 @@ def validate(
     check: bool = False,
     set: Overrides = (),
 ) -> Summary:
-    """Compare predictions with measurements, shipped or yours.
+    """Compare predictions with measurements, shipped or your own.
 
     Of times of collectives a part is left out and predicted from the rest, or all are held against a cluster file or a
     platform. Of a job, whose logs `simnet.cluster.hooks` wrote, the iterations are held against its scenario.
@@ -146,7 +146,7 @@ def _measurements(
 
 
 def _error_rows(one: Evaluation, splits: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a row per split: our errors, and those of the best other model."""
+    """Return a row per split: the errors of simnet's model and of the best other model."""
     from simnet.validate.evaluation import TITLES
 
     rows = []
@@ -266,7 +266,7 @@ def _write(path: Path, text: str) -> None:
 
 @verb
 def reproduce(*names: str, all: bool = False, check: bool = False) -> Summary:
-    """Reproduce published figures, next to ours.
+    """Reproduce published figures, and show them next to simnet's.
 
     Parameters
     ----------
@@ -376,7 +376,7 @@ def _outcomes(found: Mapping[str, Sequence[Row] | None]) -> tuple[list[Column], 
 
 
 def _changed(found: Mapping[str, Sequence[Row] | None]) -> list[str]:
-    """Return messages on values that are unexpectedly outside their tolerance, or differ from the frozen ones."""
+    """Return messages on values outside their tolerance that should pass (or the reverse), or unlike frozen values."""
     from simnet.validate.reproduction.table import changed
 
     outside = [f"{name}: {row.what}" for name, rows in found.items() for row in rows or () if row.fails]

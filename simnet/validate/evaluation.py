@@ -262,7 +262,7 @@ def compare_measurements(
 
 
 def _leave_sizes(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
-    """Predict each fourth of the sizes from the others, holding it out of all curves at once."""
+    """Predict every fourth size from the other sizes, held out of all curves at once."""
     found = []
     for fold in track_progress(range(FOLD_COUNT)):
         split = [(one, size_folds(one)[fold]) for one in curves if fold < len(size_folds(one))]
@@ -279,7 +279,7 @@ def _leave_halves(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
 def _at_sizes(
     name: Basis | Literal["halves"], split: Sequence[tuple[Curve, NDArray[np.bool_]]], learned: bool
 ) -> list[pd.DataFrame]:
-    """Predict the sizes that each curve's mask holds out, by a calibration of the remaining sizes."""
+    """Predict the sizes that each curve's mask holds out, by a cost model calibrated on the remaining sizes."""
     if not split:
         return []
     kept, held = [one.at(~mask) for one, mask in split], [one.at(mask) for one, mask in split]
@@ -320,7 +320,7 @@ def rank_place(ranks: int, measured: Sequence[int]) -> str:
 
 
 def _leave_collectives(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
-    """Predict the curves of each collective from those of others, where these allow it."""
+    """Predict the curves of each collective from those of other collectives, where possible."""
     found = []
     for collective in track_progress(sorted({one.setting.collective for one in curves})):
         kept = kept_without(curves, collective)
@@ -336,7 +336,7 @@ def _leave_collectives(curves: Sequence[Curve], learned: bool) -> list[pd.DataFr
 
 
 def kept_without(curves: Sequence[Curve], collective: str) -> list[Curve]:
-    """Return the curves that predict a held-out collective: those in `BASE` for `FROM_BASE`, else all others."""
+    """Return the curves that predict a held-out collective: for `FROM_BASE` those of `BASE`, else all other ones."""
     kept = [one for one in curves if one.setting.collective != collective]
     base = [one for one in kept if one.setting.collective in BASE]
     measured = any(one.setting.collective == "all_reduce" for one in base)

@@ -88,7 +88,7 @@ def held_by_links(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _setting_part(one: Case, changing: bool) -> str:
-    """Return the key in `TITLES` of the part that a setting belongs to: the hardest that applies."""
+    """Return the key in `TITLES` of a setting's category: the one hardest to predict that applies."""
     if changing:
         return "links_changing"
     if np.max(one.links.bandwidth) > FAST * (1 + 1e-9):
@@ -103,7 +103,7 @@ def _text_of(given: OfHosts) -> str:
 
 
 def _setting_intervals(found: pd.DataFrame, parts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return lower and upper ends of intervals [s], from errors of other settings in the same part.
+    """Return lower and upper ends of intervals [s], from errors of other settings in the same category.
 
     A setting is a collective with its algorithm and ranks on its links, with all sizes; where links change, that of one
     size. Software differs from run to run more than links do, so errors are compared relative to its share.

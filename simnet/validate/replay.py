@@ -45,7 +45,7 @@ _CONTENTS = 251
 
 
 class ReplayPart(NamedTuple):
-    """A message as one of its ranks sees it: peer, start and end in the buffer [byte], and number."""
+    """A message from one rank's view: peer, start and end in the buffer [byte], and message number."""
 
     peer: int
     first: int
@@ -118,7 +118,7 @@ def measure_replay(
     check: bool = True,
     one_clock: bool = False,
 ) -> list[Repetition]:
-    """Execute a schedule and return its timed repetitions; every rank of the job calls this with the same one.
+    """Execute a schedule and return its timed repetitions; every rank of the job calls this with the same schedule.
 
     All ranks pass a barrier before each repetition and start at a moment agreed on, by clocks compared beforehand: a
     barrier alone lets them go as far apart as its last message takes.
@@ -172,7 +172,7 @@ def _schedule_digest(schedule: Schedule) -> float:
 
 
 def _check_messages(own: Sequence[ReplayStep], communicator: Communicator, out: Any, into: Any) -> None:
-    """Send every message once with distinct content; RuntimeError if any arrives wrong."""
+    """Send every message once with distinct content; RuntimeError if content arrives altered."""
     wrong = 0
     for step in own:
         for part in step.sends:
@@ -242,7 +242,7 @@ def _wait_until(moment: float) -> None:
 
 
 def table(workload: Workload, done: Sequence[Repetition], tool: str, *, per_rank: bool = False) -> pd.DataFrame:
-    """Return repetitions as rows of a measurement table, one per repetition or per rank."""
+    """Return timed repetitions of a workload as a measurement table, a row per repetition or per rank."""
     rows: list[dict[str, object]] = []
     for index, one in enumerate(done):
         shared = workload.facts | {"ranks": workload.schedule.n_ranks, "tool": tool, "iteration": index}

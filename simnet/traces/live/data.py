@@ -40,7 +40,7 @@ _WORD = re.compile(r"[A-Za-z_]+|\d|\n|[^\sA-Za-z_\d]")
 
 @lru_cache(maxsize=2)
 def read_prose(vocabulary: int, context: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return word sequences, shape (N, context + 1), and the topic of each: its part of the library.
+    """Return word sequences, shape (N, context + 1), and the topic of each, (N,): a part of the standard library.
 
     A stretch begins with the word that the one before ends with. The words are the most frequent ones; all others are
     0.
@@ -108,7 +108,7 @@ def classification(
     noise: Annotated[float, Ge(0), Le(1e6)] = 2.5,
     seed: int = 0,
 ) -> Data:
-    """Return points of several classes, each of three Gaussian clouds, so no plane separates two classes.
+    """Return synthetic points of several classes, each of three Gaussian clouds, so no plane separates two classes.
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ def classification(
 
 
 def words(vocabulary: Annotated[int, Ge(2), Le(2**16)] = 4096, context: Annotated[int, Ge(1), Le(1024)] = 64) -> Data:
-    """Return stretches of the standard library's documentation as words, with the next word at each place.
+    """Return word sequences from the standard library's documentation, with the next word at each position.
 
     Shards may differ by the place in the library; a random tenth of the stretches is held out.
 
@@ -158,7 +158,7 @@ def words(vocabulary: Annotated[int, Ge(2), Le(2**16)] = 4096, context: Annotate
 def deal_shards(
     targets: NDArray[np.intp], workers: int, classes: int, dirichlet: float | None = None, seed: int = 0
 ) -> list[NDArray[np.intp]]:
-    """Return the indices of each worker's examples, at least one; `targets` are the classes, shape (N,).
+    """Return the indices of each worker's examples, at least one each; `targets` are their classes, shape (N,).
 
     With `dirichlet`, a concentration, each class is dealt out by shares from a symmetric Dirichlet distribution, as in
     [hsu]_ but class by class; small values give every worker few classes. Otherwise shards are of equal size and

@@ -1,4 +1,4 @@
-"""Live training: the batches of each worker, the update, and the score of the model.
+"""Live training as a gradient source: batches of each worker, weight updates, and evaluation of the model.
 
 The update is stochastic gradient descent with momentum as in PyTorch: v <- m v + u + d w, w <- w - r v, with the mean
 gradient u that an exchange yields, momentum m, weight decay d and learning rate r. All of it comes after the exchange.
@@ -185,7 +185,7 @@ class LiveTraining:
             ) from None
 
     def adding(self, iteration: int, crew: NDArray[np.intp]) -> None:
-        """Return None: backward passes cannot add to existing rows."""
+        """Return None, since a live model's backward passes cannot add gradients to existing rows."""
 
     def apply(self, update: Values) -> None:
         """Update the weights by a mean gradient, float32 of shape (n,)."""
@@ -238,7 +238,7 @@ def train(
     options: Mapping[str, Any] | None = None,
     device: Literal["cpu", "cuda"] = "cpu",
 ) -> LiveSource:
-    """Return a source that trains a model with the gradients that are applied.
+    """Return a gradient source that trains a model by the mean gradients of exchanges.
 
     Parameters
     ----------

@@ -73,7 +73,7 @@ def create_torch_model(model: str, data: Data, sizes: Sizes, device: str = "cpu"
 
 
 def parameter_count(model: str, context: int, classes: int, sizes: Sizes) -> int:
-    """Return the number of parameters of a model, for stretches of `context` symbols, without creating it."""
+    """Return the number of parameters of a model, for sequences of `context` symbols, without creating it."""
     if model == "conv":
         return 18_586
     width = sizes.width

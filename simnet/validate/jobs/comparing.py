@@ -52,7 +52,7 @@ class Comparison:
         return bool(measured[predicted.argmin()] <= (1 + MARGIN) * measured.min())
 
     def pairs(self) -> tuple[int, int]:
-        """Return the number of policy pairs that differ by more than `MARGIN`, and of those predicted in order."""
+        """Return the number of policy pairs that differ by more than `MARGIN`, and how many are predicted in order."""
         return pairs_in_order(*(self.totals[name].tolist() for name in ("measured", "predicted")))
 
     def sentences(self) -> list[str]:
@@ -99,7 +99,7 @@ class Comparison:
 
 
 def pairs_in_order(measured: Sequence[float], predicted: Sequence[float]) -> tuple[int, int]:
-    """Return the number of pairs whose measured times differ by more than `MARGIN`, and of those in order."""
+    """Return the number of pairs whose measured times differ by more than `MARGIN`, and how many predictions agree."""
     pairs = combinations(sorted(zip(measured, predicted, strict=True)), 2)
     judged = [ours < other for (fast, ours), (slow, other) in pairs if slow > (1 + MARGIN) * fast]
     return len(judged), sum(judged)

@@ -26,7 +26,7 @@ def read_shipped(name: str) -> pd.DataFrame:
 
 
 def settings_where(column: str) -> set[str]:
-    """Return the settings that a flag of ``settings.csv`` marks: ``seen``, ``telling`` or ``changes``."""
+    """Return the settings with a flag in ``settings.csv``: ``seen``, ``telling`` or ``changes``."""
     rows = read_shipped("settings")
     return set(rows.loc[rows[column], "setting"])
 
@@ -39,7 +39,7 @@ def shipped_jobs() -> pd.DataFrame:
 
 
 def typical(both: pd.DataFrame) -> pd.DataFrame:
-    """Return medians over iterations of jobs with one exchange, a row per setting and exchange (means if links change).
+    """Return median iterations of jobs with one exchange, a row per setting and exchange (means if links change).
 
     If links change, means are used, since the median iterations of two jobs may have met different links.
     """
@@ -114,7 +114,7 @@ def job_section() -> str:
 
 
 def _first_job() -> list[str]:
-    """Return the rows of the job that was measured before simnet had hooks."""
+    """Return Markdown table rows of the first measured job, which did not use simnet's hooks."""
     measured = read_shipped("first").groupby("scheme")["total_s"].median().to_dict()
     with as_file(_SHIPPED.joinpath("first.yaml")) as path:
         ours = predict_job(load(path)).medians()["total_s"]

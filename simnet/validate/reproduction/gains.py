@@ -50,13 +50,13 @@ def published(scheme: str, what: str) -> tuple[Interval, str]:
 
 
 def gain_row(scheme: str, what: str, ours: Interval, *, judged: bool = True) -> Row:
-    """Return the row that compares a published gain with our interval, judged or for orientation."""
+    """Return the row that compares a published gain with simnet's interval; without tolerance unless `judged`."""
     theirs, unit = published(scheme, what)
     return Row(what, theirs, ours, unit, 0.0 if judged else None)
 
 
 def bytes_row(scheme: str, what: str, ours: float) -> Row:
-    """Return the row that compares byte-reduction factors; the tolerance 0.5 is the rounding of the printed integer."""
+    """Return the row that compares byte-reduction factors; tolerance 0.5, as published factors are integers."""
     theirs, unit = published(scheme, what)
     return Row(what, theirs.low, ours, unit, 0.5, absolute=True)
 

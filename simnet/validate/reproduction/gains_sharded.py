@@ -47,7 +47,7 @@ def _gpu_nodes(nodes: int, each: int, inside: float, gigabits: float, latency: f
 
 
 def _node_star(hosts: int, gigabits: float, latency: float) -> Network:
-    """Return a star in which each host stands for the GPUs that share one replica."""
+    """Return a star network in which each host stands for the GPUs that share one model replica."""
     return Network(star(hosts, latency, gigabits * 1e9 / 8))
 
 
@@ -79,7 +79,7 @@ _QUANTISING, _V100_MEMORY = 16, 804e9
 
 @cache
 def zero_seconds(plus: bool, gigabits: float, computing: float, latency: float, slowdown: float | None) -> float:
-    """Return the step time of the 18-billion-parameter GPT with ZeRO-3, or with ZeRO++ if `plus` [s]."""
+    """Return the step time [s] of the 18-billion-parameter GPT with ZeRO-3, or with ZeRO++ if `plus`."""
     given = {**_PLUS, "zero_hpz_partition_size": _EACH} if plus else _ZERO_3
     carried = card_bytes(plus, _NODES, _EACH) / card_bytes(plus, *_ALL)
     network = _gpu_nodes(_NODES, _EACH, NODE_BANDWIDTH["V100"].high, gigabits * carried, latency)

@@ -69,13 +69,13 @@ def bandwidth_cells() -> Iterator[BandwidthCell]:
 
 
 def on_grid(printed: float) -> float:
-    """Return the bandwidth of the paper's grid nearest to a printed value [Gbit/s]."""
+    """Return the bandwidth [Gbit/s] on the paper's grid that is nearest to a published value."""
     grid = 8e-9 * np.array(GRID)
     return float(grid[np.abs(np.log(grid / printed)).argmin()])
 
 
 def bandwidth_on_grid(training: TrainingPlan, target: float) -> float:
-    """Return the minimum bandwidth of the paper's grid for a utilisation [byte/s]; infinite if none suffices."""
+    """Return the minimum bandwidth [byte/s] on the paper's grid that reaches a utilisation; infinite if none does."""
     return next((one for one in GRID if utilisation(training, one) >= target), math.inf)
 
 

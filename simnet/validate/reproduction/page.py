@@ -21,7 +21,7 @@ _FULL = 12
 
 
 def error(row: Row) -> str:
-    """Return the error of a row as text, in per cent or in the row's unit."""
+    """Return a row's error as text, in per cent or in the row's unit."""
     if math.isnan(row.error):
         return "-"
     if isinstance(row.ours, str):
@@ -112,7 +112,7 @@ def _wrap_text(text: str, indent: str = "") -> str:
 
 
 def row_cells(row: Row) -> tuple[str, ...]:
-    """Return the table cells of a row: value, published, ours, unit, error, tolerance, verdict."""
+    """Return the table cells of a row: name, published and simulated value, unit, error, tolerance, verdict."""
     said = "contradicts" if row.beyond or row.tolerance is None else "FAIL"
     passes = said if row.contradicts else "pass" if row.passes else "-"
     ours = value(row.ours)
@@ -141,13 +141,13 @@ def under_devices(columns: Sequence[DeviceColumn]) -> str:
 
 
 def stated(section: str) -> str:
-    """Return the Markdown section, ``runs`` or ``gains``, on what papers state of their settings."""
+    """Return a shipped Markdown section on the settings that papers state: ``runs`` or ``gains``."""
     table = read_published("stated.csv").query("page == @section").drop(columns="page")
     return _TEXT[section] + _lines(table.to_numpy().tolist())
 
 
 def gain_reasons(found: Mapping[str, Sequence[Row] | None]) -> str:
-    """Return the Markdown section on published gains one by one: setting, assumptions, our value and its reason."""
+    """Return the Markdown section on each published gain: setting, assumptions, simnet's value and its reason."""
     ours = {
         row.what: row_cells(row)[2] for name, rows in found.items() if name.startswith("gain-") for row in rows or ()
     }

@@ -1,4 +1,4 @@
-"""Rows of published and simulated values, reproductions of figures or tables, and what is not reproduced.
+"""Rows of published and simulated values, the reproductions they form, and results that are not reproduced.
 
 A reproduction runs code of this repository, and what it finds is held against the published value. The error is the
 part, or with `absolute` the amount, by which the published value exceeds what simnet has.
@@ -57,13 +57,13 @@ class Interval(NamedTuple):
         return cls(min(found), max(found), found[0])
 
     def outside(self, published: Interval) -> float:
-        """Return the relative distance of a published range above (positive) or below the interval; 0 inside."""
+        """Return the relative distance of a published range above (> 0) or below (< 0) the interval; 0 inside."""
         if published.high > self.high:
             return published.high / self.high - 1
         return min(published.low / self.low - 1, 0.0)
 
     def sign(self, published: Interval, none: float) -> str:
-        """Return whether our interval has the sign of a published gain: right, wrong, open; none without a gain."""
+        """Return whether the interval has the sign of a published gain: right, wrong or open; none without a gain."""
         if published.low <= none <= published.high:
             return "none"
         above = published.low > none
@@ -116,7 +116,7 @@ class Row(NamedTuple):
 
     @property
     def error(self) -> float:
-        """The excess of the published value over ours; for text 0 if equal, else 1, and nan if not judged.
+        """The excess of the published value over simnet's; for text 0 if equal, else 1, and nan without tolerance.
 
         For intervals it is the distance by which the published one lies outside ours; for one value of ours, the
         distance to a published range, negative if the range lies below.
@@ -189,7 +189,7 @@ def reproduces(
     needs: Callable[[], str] = lambda: "",
     **values: int,
 ) -> Callable[[Callable[[], list[Row]]], Reproduction]:
-    """Return a decorator that makes a reproduction of a function; its docstring has the title and the note."""
+    """Return a decorator that turns a function into a reproduction, with title and note from the docstring."""
     counts = {kind: values[kind] for kind in KINDS if kind in values}
     assert len(counts) == len(values), f"no such kind among {sorted(values)}"
 

@@ -1,4 +1,4 @@
-"""Collectives measured with MPI and gloo, predicted from the settings of their links.
+"""Predicts collectives measured with MPI and gloo from link settings.
 
 A table of measurements that has ``link_latency`` [s] and ``link_bandwidth`` [byte/s] says all that a prediction needs
 but one thing: what software adds to a message. That is taken from one idle link of the table for each library: the one
@@ -87,7 +87,7 @@ def schedule_of(
 
 
 def of_exchange(collective: str, algorithm: str, ranks: int, nbytes: Sizes) -> Workload:
-    """Return the workload of an exchange, with the columns of measurement tables."""
+    """Return the workload of a collective, with columns for measurement tables; ValueError if it is unknown."""
     schedule = schedule_of(collective, algorithm, ranks, nbytes)
     if schedule is None:
         raise ValueError(f"it is not known what {collective} by {algorithm!r} sends between {ranks} ranks")
@@ -160,7 +160,7 @@ PLAIN = Library(
 
 
 def bare(name: str) -> Stack:
-    """Return the stack of a library as a replay uses it: single messages, without pipelined collectives.
+    """Return a library's transport stack for replays: single messages, without pipelined collectives.
 
     The switch of `simnet.validate.shapednet.namespaces` does not merge segments, so every second one is acknowledged.
     """
@@ -186,7 +186,7 @@ LIBRARIES: Mapping[str, Library] = MappingProxyType(
 
 
 class Case(NamedTuple):
-    """One setting of a measurement table, or one iteration: exchange, sizes, links and measured seconds."""
+    """A measured setting, or one iteration of it: exchange, sizes [byte], links and measured time [s]."""
 
     tool: str
     profile: str
@@ -248,7 +248,7 @@ def predictable(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def repetitions(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return all measurements of the predictable settings, in the columns that `cases` takes."""
+    """Return all measurements of the predictable settings, with the columns that `cases` reads."""
     table = _keyed_rows(rows)
     return table[_known_rows(table)]
 
@@ -369,12 +369,12 @@ def _three_predictions(one: Case, stack: Stack) -> tuple[float, float, float]:
 
 
 def cases(table: pd.DataFrame) -> list[Case]:
-    """Return the rows of a table of settings as cases."""
+    """Return a table of settings as a list, one `Case` per row."""
     return [Case(*each) for each in zip(*(table[name].tolist() for name in (*_KEYS, "seconds")), strict=True)]
 
 
 def _known_rows(table: pd.DataFrame) -> list[bool]:
-    """Return for each row whether its schedule is known."""
+    """Return for each row of a table of settings whether its schedule is known."""
     found = cache(lambda *setting: schedule_of(*setting) is not None)
     return [
         found(one.collective, one.algorithm, one.ranks, one.sizes if isinstance(one.sizes, tuple) else 1.0)
@@ -385,7 +385,7 @@ def _known_rows(table: pd.DataFrame) -> list[bool]:
 def _across_changes(
     table: pd.DataFrame, stacks: Mapping[tuple[str, str], Mapping[tuple[str, str], Stack]]
 ) -> pd.DataFrame:
-    """Return the table with new predictions for iterations that a change of links interrupts."""
+    """Return the table with new predictions for iterations during which the links change."""
     ours = table["ours"].copy()
     for _, each in table.groupby(["run", "tool", "profile", "collective", "algorithm", "ranks", "sizes"], sort=False):
         part = each.sort_values("began")
@@ -405,7 +405,7 @@ def _across_changes(
 
 
 def _keyed_rows(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the measurements with known links and valid sizes, in the columns that identify a setting."""
+    """Return the measurements with known links and valid sizes, with columns that identify a setting."""
     ranks = rows["ranks"].astype("Float64").to_numpy(dtype=float, na_value=float("nan"))
     rows = rows[(ranks >= 2) & (ranks <= MAX_RANKS)]
     empty = pd.Series("", index=rows.index)

@@ -36,7 +36,7 @@ OfHosts: TypeAlias = float | tuple[float, ...]
 
 
 class Change(NamedTuple):
-    """Latency [s] and bandwidth [byte/s] of the links from a time `at` on [s], counted from the first setting."""
+    """Latency [s] and bandwidth [byte/s] of the links from time `at` [s] on, counted from the first setting."""
 
     # From when on [s].
     at: float

@@ -57,7 +57,7 @@ class ShapedTraffic(NamedTuple):
 
 
 def unavailable() -> str | None:
-    """Return the reason why this machine cannot run a shaped network; None if it can."""
+    """Return why this machine cannot run a shaped network; None if it can."""
     if not sys.platform.startswith("linux"):
         return "network namespaces are a matter of Linux"
     if os.geteuid() != 0:
@@ -93,7 +93,7 @@ class Star:
         self._switch = switch
 
     def set(self, latency: float, bandwidth: float, host: int | None = None, buffer: int = BUFFER) -> None:
-        """Set latency [s], bandwidth [byte/s] and buffer [byte] of one link or all links, also during traffic."""
+        """Set latency [s], bandwidth [byte/s] and buffer [byte] of one host's link or of all; traffic may continue."""
         check_shaped_link(latency, bandwidth)
         if not 1500 <= buffer <= BUFFER:
             raise ValueError(f"buffer must be 1500..{BUFFER} byte, got {buffer}")
@@ -102,7 +102,7 @@ class Star:
             raise ValueError(f"there is no host {host} ({answer})")
 
     def change(self, links: Change) -> None:
-        """Apply link settings to all hosts, also during traffic."""
+        """Apply link settings to all hosts; traffic may continue."""
         for host, (latency, bandwidth) in enumerate(links.of_hosts(len(self.addresses))):
             self.set(latency, bandwidth, host)
 
@@ -168,7 +168,7 @@ def shaped_star(hosts: int, latency: float, bandwidth: float) -> Iterator[Star]:
 
 @contextmanager
 def inside(namespace: str) -> Iterator[None]:
-    """Run a block of this thread, and threads started in it, in a network namespace."""
+    """Run a block in a network namespace, with threads that the block starts."""
     library = ctypes.CDLL(None, use_errno=True)
     with Path("/proc/thread-self/ns/net").open() as own, (_NAMESPACES / namespace).open() as other:
         if library.setns(other.fileno(), _NEW_NETWORK):

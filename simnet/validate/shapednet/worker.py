@@ -1,4 +1,4 @@
-"""A rank process on a shaped network: it replays the workloads of a job file, and rank 0 writes the times.
+"""A rank's process on a shaped network: it replays the workloads of a job file, and rank 0 writes the times.
 
 Run by `simnet.validate.shapednet.experiment`: ``python -m simnet.validate.shapednet.worker JOB.json [RANK]``; MPI tells
 the rank.
@@ -162,7 +162,7 @@ def _read_exactly(connection: socket.socket, count: int) -> bytes:
 
 
 def _advance(parts: deque[memoryview], pass_on: Callable[[memoryview], int]) -> None:
-    """Send or receive parts until the socket would block, removing completed parts."""
+    """Send or receive buffers by `pass_on` until the socket would block; remove completed ones from `parts`."""
     while parts:
         try:
             count = pass_on(parts[0])
