@@ -49,21 +49,25 @@ def channel_orders(network: Network, channels: object, ranks: int) -> list[tuple
 
 
 def linked_orders(network: Network, ranks: int) -> list[tuple[Ranks, float]]:
-    """Return the orders of ranks in the best rings over the direct links of a node, each with its share of the vector.
+    """Return the orders of ranks along the direct links of nodes, each with its share of the vector.
 
-    Empty where ranks are on several nodes, are too many or too few, or no rings go over direct links alone.
+    They are the best rings inside a node, or the best chains through whole nodes. Empty where there are none, nodes are
+    used in part, or too many or too few ranks are on one.
     """
     graph = network.graph
-    if not 2 < ranks <= min(MAX_DEVICES, int(graph.graph.get("gpus_per_node", 0))):
+    each = int(graph.graph.get("gpus_per_node", 0))
+    some = min(ranks, each)
+    if not 2 < some <= MAX_DEVICES or ranks % some:
         return []
     rates = np.array(
-        [[graph.edges[a, b]["bandwidth"] if graph.has_edge(a, b) else 0.0 for b in range(ranks)] for a in range(ranks)]
+        [[graph.edges[a, b]["bandwidth"] if graph.has_edge(a, b) else 0.0 for b in range(some)] for a in range(some)]
     )
     least = rates[rates > 0].min(initial=np.inf)
     links = tuple(tuple(row) for row in np.rint(rates / least).astype(int).tolist())
-    rings = pack_links(links, closed=True)
-    total = 2 * sum(count for _, count in rings)
-    return [(np.array(way[:-1])[::turn], count / total) for way, count in rings for turn in (1, -1)]
+    ways = pack_links(links, closed=ranks == some)
+    total = 2 * sum(count for _, count in ways)
+    starts = np.arange(0, ranks, each)[:, None]
+    return [((starts + np.array(way[:some])[::turn]).ravel(), count / total) for way, count in ways for turn in (1, -1)]
 
 
 def in_channels(whole: Schedule, orders: Sequence[tuple[Ranks, float]]) -> Schedule:

@@ -293,9 +293,10 @@ def _simulate_collective(
     options = {"channels": channels, **asked.options}
     channels = options.pop("channels")
     plain = asked._replace(options=options)
-    orders = channel_orders(network, channels, workers) if channels != 1 else []
-    if asked.library and asked.algorithm is None and "channels" not in asked.options:
-        orders = orders or linked_orders(network, workers)
+    chosen = asked.library and asked.algorithm is None and "channels" not in asked.options
+    orders = linked_orders(network, workers) if chosen else []
+    if not orders and channels != 1:
+        orders = channel_orders(network, channels, workers)
     for nbytes in track_progress(sizes):
         schedule = plain.schedule(workers, nbytes)
         timed = clock.time(in_channels(schedule, orders) if orders else schedule)
