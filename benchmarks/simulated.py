@@ -39,7 +39,9 @@ MOST_RANKS = 64
 
 def algorithm_of(setting: Setting) -> str:
     """Return the algorithm that a setting names, else the first that is known; empty without one."""
-    known = [one.algorithm for one in registry.every() if one.operation == setting.collective and one.calibrated]
+    known = [
+        one.algorithm for one in registry.all_collectives() if one.operation == setting.collective and one.calibrated
+    ]
     return next((name for name in (setting.algorithm.casefold(), "ring", *known) if name in known), "")
 
 

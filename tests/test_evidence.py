@@ -7,7 +7,7 @@ import pytest
 
 from commands import NO_PAGE, did, timed
 from simnet.cost_models.calibration import cost_model_of
-from simnet.cost_models.evidence.intervals import error_models, reach
+from simnet.cost_models.evidence.intervals import coverage_factors, error_models
 
 SCENARIO = """
 workers: 4
@@ -126,7 +126,7 @@ def test_a_collective_has_the_interval_that_other_sites_gave_such_predictions():
     """A platform by its specification, of which nothing was measured."""
     found = timed("all_reduce", "--network", "dgx-h100", "--workers", 16, "--size", "64MB")
     own = cost_model_of("dgx-h100").predict("all_reduce", 16, 64e6)
-    below, above = reach(own.kind, error_models()[own.kind])
+    below, above = coverage_factors(own.kind, error_models()[own.kind])
     assert found["low_s"] == pytest.approx(own.seconds * (own.low / own.seconds) ** below, rel=1e-9)
     assert found["high_s"] == pytest.approx(own.seconds * (own.high / own.seconds) ** above, rel=1e-9)
     assert (below, above) != (1, 1)

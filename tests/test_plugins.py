@@ -308,9 +308,9 @@ class TestRegistered:
         # A module of one name is imported once.
         module = re.sub(r"\W", "", f"names_{of}_{name}")
         install(module, text, f"[simnet.collectives]\nmine = {module}:{name}\n")
-        others = [one for one in registry.every() if one not in registry.built_in()]
+        others = [one for one in registry.all_collectives() if one not in registry.built_in()]
         assert [one.name for one in others] == ([] if taken else [name])
-        assert registry.named("allreduce_ring").function is collectives.allreduce_ring
+        assert registry.collective_by_name("allreduce_ring").function is collectives.allreduce_ring
         assert registry.collective_by_algorithm("all_reduce", "ring").function is collectives.allreduce_ring
 
     @pytest.mark.filterwarnings("ignore::simnet.base.plugins.PluginWarning")
@@ -319,13 +319,13 @@ class TestRegistered:
             "mine_unmarked", "def reduce(n_ranks, nbytes): ...\n", "[simnet.collectives]\nodd = mine_unmarked:reduce\n"
         )
         for ask in (
-            lambda: registry.named("allreduce_odd"),
+            lambda: registry.collective_by_name("allreduce_odd"),
             lambda: registry.collective_by_algorithm("all_reduce", "odd"),
         ):
             with pytest.raises(plugins.PluginError, match=r"'odd', .* it is not marked by `collective`"):
                 ask()
         with pytest.raises(ValueError, match="there is no collective 'allreduce_od': did you mean"):
-            registry.named("allreduce_od")
+            registry.collective_by_name("allreduce_od")
 
     def test_commands_of_others_stand_beside_those_of_simnet(self, install):
         text = "from simnet.report.summary import Summary\n\n\ndef hail(name: str = 'you'):\n"

@@ -32,7 +32,7 @@ from simnet.cost_models.costs.devices import IntervalEnd
 from simnet.cost_models.evidence.intervals import ERROR_COLUMNS
 from simnet.network import STACKS
 from simnet.validate.jobs import report
-from simnet.validate.shapednet.libraries import Case, bare, cases, library, repetitions
+from simnet.validate.shapednet.libraries import Case, bare_stack, cases, library, repetitions
 
 OUTSIDE = 0.1
 """Part of what was measured that may be outside."""
@@ -79,7 +79,7 @@ def _calls(name: str) -> Iterator[dict[str, float | str]]:
         if stack not in ("gloo", "mpich") or fastest > FASTEST:
             continue
         if setting not in ours:
-            ours[setting] = one.takes(STACKS[stack] if stack == one.tool else bare(stack))
+            ours[setting] = one.takes(STACKS[stack] if stack == one.tool else bare_stack(stack))
         messages = one.schedule(library(one.tool).piece).n_messages / one.ranks
         yield {
             "stack": stack,

@@ -23,9 +23,9 @@ from simnet.cost_models.evidence.intervals import (
     UNNAMED,
     ErrorModel,
     corrected,
+    coverage_factors,
     error_models,
     factor_in_job,
-    reach,
 )
 from simnet.policies import Candidate
 from simnet.scenario.named_choices import own_options
@@ -108,7 +108,7 @@ def of_sites(kind: str) -> pd.Series[float]:
     """Return the share inside of each site of the shipped errors of a kind, by the errors of the others."""
     known, found, normal = error_models()[kind], [], NormalDist()
     for place, own in enumerate(known.quantiles):
-        below, above = reach(kind, ErrorModel(known.shared, np.delete(known.quantiles, place, axis=0)))
+        below, above = coverage_factors(kind, ErrorModel(known.shared, np.delete(known.quantiles, place, axis=0)))
         low, high = np.interp([-below, above], own, SCORES).tolist()
         found.append(normal.cdf(high) - normal.cdf(low))
     return pd.Series(found)

@@ -32,7 +32,7 @@ from simnet.network import STACKS
 from simnet.network.stack import IDEAL, Stack
 from simnet.validate.evaluation import FROM_BASE
 from simnet.validate.jobs import report
-from simnet.validate.shapednet.libraries import Case, bare, cases, library, predictable
+from simnet.validate.shapednet.libraries import Case, bare_stack, cases, library, predictable
 
 SETS = (
     "shaped_openmpi",
@@ -142,7 +142,7 @@ def _links(name: str) -> Iterator[dict[str, object]]:
 
 def _stack(one: Case, name: str) -> Stack:
     """Return the name of the stack; Open MPI was measured with every message below its eager limit."""
-    found = STACKS[name] if name == one.tool else bare(name)
+    found = STACKS[name] if name == one.tool else bare_stack(name)
     return dataclasses.replace(found, eager_limit=math.inf) if name == "openmpi" else found
 
 

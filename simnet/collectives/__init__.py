@@ -14,7 +14,7 @@ An all-reduce of 5 floats between 3 ranks: the result, and the schedule of exact
 
 >>> import numpy as np
 >>> from simnet.collectives import registry
->>> program = registry.named("allreduce_ring").program(3)
+>>> program = registry.collective_by_name("allreduce_ring").program(3)
 >>> program.run([np.arange(5.0)] * 3)[0]
 array([ 0.,  3.,  6.,  9., 12.])
 >>> chunk_nbytes = np.diff(program.bounds(5)) * 8

@@ -115,7 +115,7 @@ class Collective:
 
         Examples
         --------
-        >>> [named(name).schedule_of_vector(4, 400.0).bytes_sent().max().item() for name in
+        >>> [collective_by_name(name).schedule_of_vector(4, 400.0).bytes_sent().max().item() for name in
         ...     ("reduce_scatter_ring", "allgather_ring", "allreduce_ring")]
         [300.0, 300.0, 600.0]
         """
@@ -220,7 +220,7 @@ def _marked_builder(function: object) -> Collective:
     return found
 
 
-def every(operation: Operation | None = None) -> list[Collective]:
+def all_collectives(operation: Operation | None = None) -> list[Collective]:
     """Return all collectives, or those of one operation: the built-in ones, then those of plug-ins.
 
     A warning tells which of other packages cannot be used.
@@ -229,7 +229,7 @@ def every(operation: Operation | None = None) -> list[Collective]:
     return [one for one in (*built_in(), *of_others) if operation in (None, one.operation)]
 
 
-def named(name: str) -> Collective:
+def collective_by_name(name: str) -> Collective:
     """Return the collective with this name; ValueError with the nearest names if there is none.
 
     Raises
@@ -239,12 +239,12 @@ def named(name: str) -> Collective:
 
     Examples
     --------
-    >>> named("allgather_bruck").nccl
+    >>> collective_by_name("allgather_bruck").nccl
     'PAT'
     """
     found = _first_wanted(lambda one: one.name == name)
     if found is None:
-        raise missing("collective", name, [one.name for one in every()])
+        raise unknown_collective("collective", name, [one.name for one in all_collectives()])
     return found
 
 
@@ -269,11 +269,11 @@ def collective_by_algorithm(operation: Operation, algorithm: str) -> Collective:
     """
     found = find_collective(operation, algorithm)
     if found is None:
-        raise missing(operation, algorithm, [one.algorithm for one in every(operation)])
+        raise unknown_collective(operation, algorithm, [one.algorithm for one in all_collectives(operation)])
     return found
 
 
-def missing(what: str, name: object, allowed: Iterable[str]) -> ValueError:
+def unknown_collective(what: str, name: object, allowed: Iterable[str]) -> ValueError:
     """Return the error for an unknown collective, or the error of the plug-in registered under its name.
 
     Parameters
@@ -296,16 +296,16 @@ def missing(what: str, name: object, allowed: Iterable[str]) -> ValueError:
     )
 
 
-def offered(operation: Operation, *, on_nodes: bool) -> list[Collective]:
+def usual_collectives(operation: Operation, *, on_nodes: bool) -> list[Collective]:
     """Return the collectives with a closed form that `simnet choose` compares by default; multi-GPU nodes add some.
 
     Examples
     --------
-    >>> [one.algorithm for one in offered("all_reduce", on_nodes=True)]
+    >>> [one.algorithm for one in usual_collectives("all_reduce", on_nodes=True)]
     ['ring', 'tree', 'hierarchical']
     """
     where: tuple[Offer, ...] = ("always", "on nodes") if on_nodes else ("always",)
-    found = [one for one in every(operation) if one.cost is not None and one.offered in where]
+    found = [one for one in all_collectives(operation) if one.cost is not None and one.offered in where]
     return sorted(found, key=lambda one: where.index(one.offered))
 
 

@@ -259,7 +259,7 @@ def _continues_phase(before: Round, one: Round) -> bool:
 
 
 def of_rings(schedule: Schedule) -> list[bool]:
-    """Return for each round whether it is a step of a ring, including single rounds of ring calls between two ranks."""
+    """Return for each round whether it is a step of a ring; in ring calls between two ranks, also a single round."""
     found = in_rings(schedule.rounds)
     for call in schedule.calls:
         if call.algorithm == "ring":

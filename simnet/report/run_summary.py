@@ -335,7 +335,7 @@ def _winner_of(
     ranges: Mapping[str, tuple[float, float]] | None = None,
     judged: Sequence[str] = (),
 ) -> Fields | None:
-    """Return the winner entry; policies `judged` to be tied with the first are so beside those of equal time."""
+    """Return the winner entry; tied are policies of equal time, and those `judged` to be tied with the first."""
     equal = fastest(seconds, ranges)
     order = [*equal, *sorted(seconds.keys() - set(equal), key=lambda name: (seconds[name], name))]
     tied = {*equal, *judged}

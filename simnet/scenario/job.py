@@ -244,7 +244,7 @@ def _numbers_of_workers(config: schema.Config) -> range:
 
 
 def trial_exchange(exchange: schema.Exchange | Candidate, workers: int) -> sparsifier_models.Exchange:
-    """Return an exchange of zeros, which says how many messages and which kernels there are."""
+    """Return an exchange of zeros, from which messages and kernels are counted."""
     options, ranks = without_network(exchange.scheme, exchange.options)
     entries = ranks * _TRIAL_ENTRIES
     model = sparsifier_models.create(exchange.scheme, workers, entries, layers=(entries,), **options)

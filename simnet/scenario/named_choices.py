@@ -102,7 +102,7 @@ def parameters_of(topology: str) -> Mapping[str, Parameter]:
 
 
 def read_network_text(text: str, folder: Path) -> dict[str, Any]:
-    """Return a network text as the field ``network``; file paths are made absolute from `folder`.
+    """Parse a network text into a value of the field ``network``; file paths become absolute, from `folder`.
 
     Raises
     ------

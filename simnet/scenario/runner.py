@@ -178,7 +178,7 @@ class Checkpoints:
 
 
 def checkpoints(loaded: Scenario, folder: Path, every: float = EVERY) -> Checkpoints:
-    """Return the checkpoint location of a scenario's policies, each with its own identity."""
+    """Return where a scenario's policies store checkpoints, with a hash of the inputs for each policy."""
     identities = {name: identity(loaded.only([name]), f"rows of policy {name}") for name in loaded.config.policies}
     return Checkpoints(folder, identities, every)
 

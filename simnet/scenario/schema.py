@@ -224,7 +224,7 @@ class Job(Part):
     @model_validator(mode="before")
     @classmethod
     def _size(cls, value: object) -> object:
-        """Let the size of a model stand in its place, as in ``model: 7B``."""
+        """Accept a number of parameters in place of a model, as in ``model: 7B``."""
         if isinstance(value, dict) and units.is_count(str(value.get("model"))) and value.get("parameters") is None:
             return {**value, "model": None, "parameters": value["model"]}
         return value

@@ -357,7 +357,7 @@ class Sparsifier(ABC):
         return made
 
     def _sums(self, fresh: Any, overwrite: bool) -> Any:
-        """Return the array for gradients plus residuals: one of theirs where it may be overwritten, else a new one."""
+        """Return an array for gradients plus residuals: one of theirs if it may be overwritten, else a new one."""
         alike = fresh is None or isinstance(self._residual, type(fresh))
         if overwrite and alike and self._residual is not None and not self._is_lent:
             self._residual.flags.writeable = True

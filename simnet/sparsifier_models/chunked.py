@@ -177,7 +177,7 @@ class Chunked(Sparsifier, fixed_volume=True, by_tensors=True, costs=(chunked_all
         return blocks.joined(mean), union
 
     def _factors(self, norms: Floats) -> Floats:
-        """Return the factor on each worker's values, given their norms, shape (P,)."""
+        """Return the factor that scales each worker's values, shape (P,), given the norms of the workers' values."""
         return np.ones_like(norms)
 
     def _parts_at_hand(self) -> Iterator[tuple[slice, Blocks, int]]:

@@ -218,7 +218,7 @@ class Oktopk(
         )
 
     def _return_rests(self, rests: Sequence[split_reduce.DroppedShare], corrected: Values, kept: Indices) -> None:
-        """Add what quantisation left of values that were sent to the residuals, but for entries that were applied."""
+        """Add quantisation errors of sent values to the residuals, except at entries that were applied."""
         if rests:
             applied = np.zeros(self.parameters, dtype=np.bool_)
             applied[kept] = True

@@ -48,13 +48,13 @@ class AlgorithmOf:
 
     def names(self) -> list[str]:
         """Return the names of the allowed algorithms, built-in ones first."""
-        return [one.algorithm for one in registry.every(self.operation) if not self._lacks(one)]
+        return [one.algorithm for one in registry.all_collectives(self.operation) if not self._lacks(one)]
 
     def check(self, option: str, name: object) -> None:
         """Raise ValueError with the reason if the algorithm that an option names is not allowed."""
         found = registry.find_collective(self.operation, name) if isinstance(name, str) else None
         if found is None:
-            raise registry.missing(option, name, self.names())
+            raise registry.unknown_collective(option, name, self.names())
         if lacks := self._lacks(found):
             raise ValueError(f"{option} {name!r} cannot be used by schemes: {found.name} {lacks}")
 

@@ -84,7 +84,7 @@ class Assumed(NamedTuple):
         """Return the assumptions as text lines."""
         return [
             *([] if self.overlap is None else [run_setup.describe_overlap(self.overlap)]),
-            *depends_told(self.depends),
+            *dependence_lines(self.depends),
         ]
 
 
@@ -267,15 +267,15 @@ def _default_effects(
     return found
 
 
-def depends_told(found: Sequence[Dependence]) -> list[str]:
-    """Return text lines on the defaults that would change the fastest exchange, and those that would not.
+def dependence_lines(found: Sequence[Dependence]) -> list[str]:
+    """Return text lines that name the defaults on which the fastest exchange depends, and those on which it does not.
 
     Examples
     --------
     >>> one = {"field": "network.stack", "value": "ideal", "other": "tcp", "first": "AG", "lead": 1.12}
     >>> one["undecided"] = False
     >>> same = {**one, "field": "job.barrier", "other": "false", "first": None, "lead": None}
-    >>> depends_told([one, same])
+    >>> dependence_lines([one, same])
     ['Depends on: network.stack=tcp (not ideal): AG first, 12 % ahead; not on job.barrier=false.']
     """
     if not found:
@@ -348,13 +348,13 @@ def with_codes(device: DeviceProfile, exchanges: Iterable[Candidate | Exchange],
     return run_setup.device_summary(device, (kernel for one in exchanges for kernel in _code_kernels(one, workers)))
 
 
-def costs_told(device: DeviceProfile, exchanges: Iterable[Candidate | Exchange], workers: int) -> list[str]:
+def code_cost_lines(device: DeviceProfile, exchanges: Iterable[Candidate | Exchange], workers: int) -> list[str]:
     """Return text on how the costs of encoding and decoding messages are known, as a list of at most one line."""
     codes = run_setup.describe_codes(with_codes(device, exchanges, workers))
     return [f"Costs of kernels on {device.name}{codes}."] if codes else []
 
 
-def computing_told(found: Iterable[str | None]) -> list[str]:
+def compute_time_lines(found: Iterable[str | None]) -> list[str]:
     """Return text lines on compute times and their sources, without repetitions."""
     return [f"Computing: {one}." for one in dict.fromkeys(found) if one]
 

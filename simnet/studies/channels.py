@@ -21,7 +21,7 @@ MAX_CHANNELS = 64
 
 
 def card_users(network: Network) -> list[int]:
-    """Return a GPU of the first node for each card that its GPUs send over; empty but for several nodes of NCCL."""
+    """Return a GPU of the first node for each network card in use; empty unless several multi-GPU nodes are there."""
     routes, each = network.routes, int(network.graph.graph.get("gpus_per_node", 0))
     if not each or each >= routes.n_hosts:
         return []
@@ -96,5 +96,5 @@ def cards_used(timed: Timed) -> str:
 
 
 def _cards_on(network: Network, route: Sequence[int]) -> list[int]:
-    """Return the links of a route that lead from a card to the fabric."""
+    """Return the links of a route that lead from a network card to the fabric."""
     return [link for link in route if network.routes.links[link][1] == "fabric"]

@@ -46,7 +46,7 @@ from simnet.report.summary import Summary, interval_text, percent, table_columns
 from simnet.report.wording import listed
 from simnet.scenario import Run, Scenario
 from simnet.studies import assumptions
-from simnet.studies.assumptions import computing_told, costs_told, sample_warnings
+from simnet.studies.assumptions import code_cost_lines, compute_time_lines, sample_warnings
 from simnet.studies.job_totals import (
     JobTotal,
     computing_factors,
@@ -271,8 +271,8 @@ def _job_notes(found: JobPrediction) -> list[str]:
         f"Intervals hold {100 * COVERAGE:.0f} % of single iterations, that of the whole job its time; their widths are "
         f"of DDP over gloo on two processors, and of collectives of {listed(measured_stacks())}{wider}.",
         found.evidence.sentence(),
-        *costs_told(job.device, exchanges.values(), job.source.workers),
-        *computing_told([found.scenario.computing]),
+        *code_cost_lines(job.device, exchanges.values(), job.source.workers),
+        *compute_time_lines([found.scenario.computing]),
         run_setup.describe_barrier(job.barrier),
         *([f"{run_setup.describe_strategy(own.name, own.steps)} {_OF_ROUNDS}"] if own else []),
     ]

@@ -192,7 +192,7 @@ def collectives_() -> Listing:
     from simnet.collectives import registry
 
     rows: list[tuple[str, ...]] = []
-    for one in registry.every():
+    for one in registry.all_collectives():
         options = [
             name if given.default in (None, Parameter.empty) else f"{name}={given.default:g}"
             for name, given in one.options.items()

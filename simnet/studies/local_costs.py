@@ -55,12 +55,12 @@ class LocalCost(NamedTuple):
 
     @property
     def framework(self) -> StageCost | None:
-        """The sum of all stages."""
+        """Total cost of the hook's stages; None if the hook is not counted."""
         return total_cost(self.stages) if self.stages else None
 
 
 def local_cost(job: Job, candidate: Candidate) -> LocalCost:
-    """Return the local cost of an exchange of a job: exchanges of zeros say its kernels, a dense warm-up left out."""
+    """Return the local cost of a job's exchange; its kernels are those of zeros exchanged after a dense warm-up."""
     fused = 0.0
     for model in _models(job, candidate):
         zeros = np.zeros((model.workers, model.parameters), dtype=np.float32)
@@ -70,7 +70,7 @@ def local_cost(job: Job, candidate: Candidate) -> LocalCost:
 
 
 def counted_cost(job: Job, candidate: Candidate) -> LocalCost:
-    """Return the cost of an exchange's hook by stage, as the job implements it or else a framework."""
+    """Return the cost of an exchange's hook by stage, in the job's implementation or else in a framework."""
     device = job.device if job.device.implementation else replace(job.device, implementation=FRAMEWORK)
     hook, job = scheme_hook(device, candidate.scheme), replace(job, device=device)
     if hook is None:

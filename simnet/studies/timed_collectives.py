@@ -58,12 +58,12 @@ class CollectiveAsked(NamedTuple):
 
     @property
     def share(self) -> str:
-        """Direction of a rank's P-th of the vector, as text before "each rank"; empty if ranks hold all of it."""
+        """Preposition before "each rank" if ranks hold 1 / P of the vector ("from", "to", "between"); else empty."""
         return {"all_gather": "from", "reduce_scatter": "to", "alltoall": "between"}.get(self.operation, "")
 
     def found(self) -> registry.Collective:
         """Return the collective to simulate, by default a ring or the first known one; InputError if none is."""
-        known = registry.every()
+        known = registry.all_collectives()
         own = [one for one in known if one.operation == self.operation]
         if not own:
             raise InputError(f"no schedule of {self.operation} is known, but by a calibrated cluster or a platform")
@@ -116,7 +116,7 @@ def collective_asked(text: str) -> CollectiveAsked | None:
     operation, _, algorithm = (part.strip() for part in name.partition(":"))
     if operation in OPERATIONS:
         return CollectiveAsked(operation, algorithm or None, options, library=True)
-    for one in registry.every():
+    for one in registry.all_collectives():
         if name in (one.name, one.algorithm) and (name == one.name or one.operation == "all_reduce"):
             return CollectiveAsked(one.operation, one.algorithm, options, library=False)
     return None
@@ -124,7 +124,7 @@ def collective_asked(text: str) -> CollectiveAsked | None:
 
 def collective_names() -> list[str]:
     """Return the names of operations and of all collectives."""
-    return [*OPERATIONS, *(one.name for one in registry.every())]
+    return [*OPERATIONS, *(one.name for one in registry.all_collectives())]
 
 
 SIZE = "64 MB"

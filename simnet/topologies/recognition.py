@@ -27,7 +27,7 @@ _SHAPES: dict[str, Callable[..., SiteShape]] = {
 }
 
 
-def described(name: object, numbers: object) -> SiteShape | None:
+def family_shape(name: object, numbers: object) -> SiteShape | None:
     """Return the shape of a topology family, given its name and parameters; None if they do not fit the family."""
     if not isinstance(name, str) or name not in _SHAPES or not isinstance(numbers, dict):
         return None
@@ -61,7 +61,7 @@ def links_of(cables: Iterable[Cable], weights: Mapping[Link, float], weight: flo
     return links
 
 
-def recognised(facts: Mapping[str, Any], weights: Mapping[Link, float]) -> SiteShape | None:
+def recognised_shape(facts: Mapping[str, Any], weights: Mapping[Link, float]) -> SiteShape | None:
     """Return the shape declared in a graph's attributes; None unless the links are those of the shape, with weight 1.
 
     Parameters
@@ -71,7 +71,7 @@ def recognised(facts: Mapping[str, Any], weights: Mapping[Link, float]) -> SiteS
     weights : mapping of (u, v) to float
         Every link of the graph, and its weight.
     """
-    shape = described(facts.get("name"), facts.get("shape"))
+    shape = family_shape(facts.get("name"), facts.get("shape"))
     if shape is None or shape.hosts_forward != bool(facts.get("hosts_forward", False)):
         return None
     return shape if links_of(shape.cables(), weights, 1.0) == len(weights) else None

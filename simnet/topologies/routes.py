@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from simnet.base.checks import check_int
 from simnet.topologies.fat_tree import FatTreeShape
 from simnet.topologies.graphs import Link, Node, checked_parts
-from simnet.topologies.recognition import recognised
+from simnet.topologies.recognition import recognised_shape
 from simnet.topologies.shapes import Places, every_answer
 from simnet.topologies.splitmix import mix, mix_all
 from simnet.topologies.star import StarShape
@@ -149,7 +149,7 @@ class Routes:
             (path[0], path[-1]): tuple([self.index[link] for link in pairwise(path)]) for path in paths
         }
         weights = dict(zip(self.links, self._weight, strict=True))
-        shape = recognised(graph.graph, weights) or recognised_sites(graph.graph, weights)
+        shape = recognised_shape(graph.graph, weights) or recognised_sites(graph.graph, weights)
         # Routes of its own are no longer those of the shape.
         self._shape = None if paths else shape
 

@@ -15,7 +15,7 @@ from simnet.base.errors import suggest_names
 from simnet.base.quantities import Bandwidth, Bandwidths, Latencies, Seconds
 from simnet.topologies.checks import affordable, checked
 from simnet.topologies.graphs import Link, Node, cable, check_graph, empty, label
-from simnet.topologies.recognition import described, links_of, recognised
+from simnet.topologies.recognition import family_shape, links_of, recognised_shape
 from simnet.topologies.shapes import OUTSIDE, Cable, Choose, SiteShape
 from simnet.topologies.wan import between_sites, site_names
 
@@ -167,7 +167,7 @@ def _site_cluster(name: str, graph: nx.DiGraph[Any]) -> tuple[nx.DiGraph[Any], S
         graph = graph.copy()
         graph.graph["hosts"] = hosts
     weights = {(u, v): float(link.get("weight", 1.0)) for u, v, link in graph.edges(data=True)}
-    return graph, recognised(graph.graph, weights)
+    return graph, recognised_shape(graph.graph, weights)
 
 
 def _border_nodes(
@@ -331,7 +331,7 @@ def recognised_sites(facts: Mapping[str, Any], weights: Mapping[Link, float]) ->
     sites = given.get("sites")
     if not isinstance(sites, list) or not all(isinstance(one, list | tuple) and len(one) == 3 for one in sites):
         return None
-    shapes = [shape for _, family, numbers in sites if (shape := described(family, numbers)) is not None]
+    shapes = [shape for _, family, numbers in sites if (shape := family_shape(family, numbers)) is not None]
     names = [name for name, *_ in sites if isinstance(name, str)]
     if not sites or len(shapes) != len(sites) or len(set(names)) != len(sites):
         return None

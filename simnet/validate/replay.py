@@ -276,7 +276,7 @@ def of_collective(name: str, ranks: int, nbytes: float) -> Workload:
     {'collective': 'all_gather', 'algorithm': 'bruck', 'nbytes': 1000, 'size_convention': 'per_rank'}
     """
     try:
-        found = registry.named(name)
+        found = registry.collective_by_name(name)
         if found.needs:
             raise ValueError(f"{name} needs more than ranks and a size: {', '.join(found.needs)}")
     except ValueError as error:

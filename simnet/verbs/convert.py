@@ -111,7 +111,7 @@ def _read_scenario(source: str, overrides: Overrides, fields: Fields) -> Scenari
     from simnet.traces import trace_names
 
     if source not in shipped() and not Path(source).exists():
-        known = [*shipped(), *(one.name for one in registry.every()), *trace_names()]
+        known = [*shipped(), *(one.name for one in registry.all_collectives()), *trace_names()]
         said = f"there is no {source!r}, nor a file of that name: {suggest_names(source, known)}"
         raise InputError(said, file="SOURCE")
     return load(source, set_texts(overrides), **fields)

@@ -303,7 +303,7 @@ def _library_algorithms(operation: str, n_ranks: int) -> list[registry.Collectiv
     """Return the algorithms of an operation that a library may choose for so many ranks."""
     return [
         one
-        for one in registry.every()
+        for one in registry.all_collectives()
         if one.operation == operation and (one.calibrated or one.nccl) and one.ranks.among(n_ranks) and not one.needs
     ]
 

@@ -56,7 +56,7 @@ _COUNTED_LIKE: Mapping[tuple[str, str], tuple[tuple[str, str], ...]] = {
 
 def known_algorithms() -> tuple[str, ...]:
     """Return the names of algorithms with step counts: NCCL's, then those counted from schedules."""
-    names = {one.algorithm for one in registry.every() if one.calibrated}
+    names = {one.algorithm for one in registry.all_collectives() if one.calibrated}
     return ("ring", "tree", *sorted(names - {"ring", "tree"}))
 
 
@@ -68,7 +68,7 @@ def _known_algorithms(collective: str) -> dict[str, registry.Collective]:
 # Fitting asks for each setting; looking through packages takes time.
 @cache
 def _registered_algorithms(collective: str, _allowed: bool) -> dict[str, registry.Collective]:
-    return {one.algorithm: one for one in registry.every() if one.calibrated and one.operation == collective}
+    return {one.algorithm: one for one in registry.all_collectives() if one.calibrated and one.operation == collective}
 
 
 def counted_algorithms(collective: str, algorithm: str) -> tuple[str, ...]:

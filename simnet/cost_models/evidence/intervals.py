@@ -237,7 +237,7 @@ def corrected(
     Intervals of `CROSS_VALIDATED` end where one error in twenty of the measured sites was below, and one above. All are
     wider by `factor_for_another`, as sites are few. `models` are the shipped ones by default.
     """
-    below, above = _shipped_reach(kind) if models is None else reach(kind, models[kind])
+    below, above = _shipped_factors(kind) if models is None else coverage_factors(kind, models[kind])
     seconds = np.asarray(seconds, dtype=float)
     with np.errstate(divide="ignore", invalid="ignore"):
         ends = seconds * (low / seconds) ** below, seconds * (high / seconds) ** above
@@ -255,11 +255,11 @@ def factor_for_another(sites: int) -> float:
 
 
 @cache
-def _shipped_reach(kind: str) -> tuple[float, float]:
-    return reach(kind, error_models()[kind])
+def _shipped_factors(kind: str) -> tuple[float, float]:
+    return coverage_factors(kind, error_models()[kind])
 
 
-def reach(kind: str, model: ErrorModel) -> tuple[float, float]:
+def coverage_factors(kind: str, model: ErrorModel) -> tuple[float, float]:
     """Return the factors on lower and upper half-widths that cover 90 % of errors, all sites weighted equally."""
     wider = factor_for_another(len(model.quantiles))
     if kind not in CROSS_VALIDATED:

@@ -17,7 +17,7 @@ from simnet.report.cost_summary import throughput
 from simnet.report.paired import START_COLUMNS
 from simnet.report.summary import Summary, percent, table_columns, three_digits
 from simnet.scenario.settings import link_key
-from simnet.studies.assumptions import FORMATS, assumed_text, computing_told, costs_told, sample_warnings
+from simnet.studies.assumptions import FORMATS, assumed_text, code_cost_lines, compute_time_lines, sample_warnings
 from simnet.studies.choosing.closed_forms import Flip
 from simnet.studies.choosing.forecast import Gain, JobForecast
 from simnet.studies.choosing.ranking import Ranking
@@ -242,8 +242,8 @@ def _notes(found: Ranking) -> list[str]:
     if not found.asked_off:
         said += _misjudged_text(found)
     said += [f"Warning: {one}" for one in sample_warnings(run.job, map(Fixed, among))]
-    said += costs_told(run.job.device, among, run.job.source.workers)
-    return [*said, *computing_told([found.loaded.computing]), *found.held.sentences()]
+    said += code_cost_lines(run.job.device, among, run.job.source.workers)
+    return [*said, *compute_time_lines([found.loaded.computing]), *found.held.sentences()]
 
 
 def _misjudged_text(found: Ranking) -> list[str]:

@@ -144,7 +144,7 @@ def by_closed_form(device: DeviceProfile) -> CostModel:
 
 
 def _kernel_calls(one: Candidate, point: OperatingPoint) -> list[DeviceOp]:
-    """Return the kernels that a worker runs for selection and merge in a usual exchange."""
+    """Return the kernels that a worker runs for selection and merge in one of the default exchanges."""
     kept, entries = point.kept, point.parameters
     if one.scheme == "topk":
         calls = [DeviceOp("gather", kept), DeviceOp("scatter", kept), DeviceOp("pack", kept)]

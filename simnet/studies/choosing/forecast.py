@@ -50,7 +50,7 @@ def usual_exchanges(per_node: int = 1) -> list[Candidate]:
 
 
 def _flat_exchanges(per_node: int) -> Iterator[Candidate]:
-    reduces, gathers = (registry.offered(one, on_nodes=per_node > 1) for one in ("all_reduce", "all_gather"))
+    reduces, gathers = (registry.usual_collectives(one, on_nodes=per_node > 1) for one in ("all_reduce", "all_gather"))
     for scheme in ("dense", "fp16"):
         for one in reduces:
             # Groups are the nodes.
@@ -127,7 +127,7 @@ class JobForecast:
         return total_time(*map(self.column, ("iteration_s", "stands_for", "expected_s")))[1]
 
     def column(self, name: str) -> Floats:
-        """Return a column of the sample."""
+        """Return a column of the simulated iterations, one value each."""
         return np.asarray(self.sample[name], dtype=np.float64)
 
     def mean(self, name: str) -> float:

@@ -17,7 +17,7 @@ from simnet.report import summary as summaries
 from simnet.report.drawing import Plot, draw_table
 from simnet.report.paired import START_COLUMNS
 from simnet.report.summary import interval_text
-from simnet.studies.assumptions import computing_told, logic_text
+from simnet.studies.assumptions import compute_time_lines, logic_text
 from simnet.studies.fastest_map import MapAxis, draw_fastest
 from simnet.studies.sweeping.grid import AxisColumn
 
@@ -317,7 +317,7 @@ def sweep_notes(table: pd.DataFrame) -> list[str]:
         cells = table.loc[table[START_COLUMNS[0]].notna(), "cell"].nunique()
         leaders = f"leaders of {cells} cell{'s' * (cells != 1)} take {' to '.join(START_COLUMNS)} of sweep.csv"
         apart = [f"If workers enter a little apart, {leaders}; where these overlap, they are tied."]
-    return [*apart, *computing_told(table["computing"])]
+    return [*apart, *compute_time_lines(table["computing"])]
 
 
 def _overlap(table: pd.DataFrame, planned: Plan) -> dict[str, Any]:

@@ -373,7 +373,7 @@ def _carries_gradient(exchange: Exchange, bucket: Bucket, scale: float) -> bool:
 
 
 def _one_after_another(sent: Sequence[BucketExchange], ready: Floats) -> BucketExchange:
-    """Return the exchanges of all buckets as one, whose hooks hold up the backward pass for as long as they take."""
+    """Return the exchanges of all buckets as one sequence, for hooks that block the backward pass."""
     kernels: list[DeviceOp] = []
     rounds = 0
     for one in sent:

@@ -1,4 +1,4 @@
-"""What a worker runs beside the messages of an exchange: kernels alone, or the counted operations of a hook."""
+"""Local operations of a worker in an exchange, besides messages: a scheme's kernels, or a hook's counted operations."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def scheme_hook(device: DeviceProfile, scheme: str) -> Hook | None:
 
 
 def local_operations(device: DeviceProfile, model: Sparsifier, exchange: Exchange) -> tuple[DeviceOp, ...]:
-    """Return the local operations of an exchange at a worker: those counted of its hook, or the scheme's kernels.
+    """Return a worker's local operations in an exchange: the counted operations of its hook, or the scheme's kernels.
 
     Kernels of a scheme have those of the communication hook beside them where the device profile has measured these.
     """
@@ -72,7 +72,7 @@ def hook_stages(device: DeviceProfile, hook: Hook, model: Sparsifier) -> list[St
 
 
 def hooked_tensors(model: Sparsifier) -> HookedTensors:
-    """Return the tensors of the whole model that a hook works on; as matrices those that PowerSGD compresses."""
+    """Return the tensors of the whole model for a hook; those that PowerSGD compresses are marked as matrices."""
     shapes = model.true_shapes or model.shapes or tuple((size,) for size in model.true_sizes)
     if not shapes:
         whole = model.true_parameters
@@ -83,7 +83,7 @@ def hooked_tensors(model: Sparsifier) -> HookedTensors:
 
 
 def hooked_shapes(shapes: Sequence[Sequence[int]], rank: int = 1) -> HookedTensors:
-    """Return tensors of one worker; PowerSGD compresses those whose factors are at most half as long."""
+    """Return tensors of these shapes for one worker; matrices are those whose factors are at most half as long."""
     matrices = as_matrices(shapes)
     compressed = [len(one) > 1 and 2 * rank * sum(one) < math.prod(one) for one in matrices]
     sizes, sides = np.array([(math.prod(one), one[0]) for one in matrices], dtype=np.float64).T

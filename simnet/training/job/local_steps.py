@@ -180,7 +180,7 @@ class StrategySet(ExchangeSet):
         return made.kernels
 
     def _inner(self, where: Iteration | None, number: int, *, last: bool) -> Sequence[Sync]:
-        """Run an inner step, and return the exchanges that begin after it; with all workers if `where` is None."""
+        """Run inner step `number`, by all workers if `where` is None, and return the exchanges that begin after it."""
         strategy = self.strategy
         for model in strategy.schemes:
             model.density = model.density if where is None else where.density

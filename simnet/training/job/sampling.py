@@ -40,7 +40,7 @@ class ProgressModel:
         return last - first
 
     def until(self, start: float, done: float) -> float:
-        """Return the time [s] at which `done` iterations after `start` are complete; call `between` that far before."""
+        """Return when `done` iterations after `start` are complete [s], if `between` has reached that time."""
         wanted = self._by(start) + done
         return float(np.interp(wanted, self._done, self._step * np.arange(len(self._done))))
 

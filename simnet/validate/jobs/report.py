@@ -38,7 +38,7 @@ def shipped_jobs() -> pd.DataFrame:
     return both[both["iteration"] >= SKIPPED]
 
 
-def typical(both: pd.DataFrame) -> pd.DataFrame:
+def median_iterations(both: pd.DataFrame) -> pd.DataFrame:
     """Return median iterations of jobs with one exchange, a row per setting and exchange (means if links change).
 
     If links change, means are used, since the median iterations of two jobs may have met different links.
@@ -55,7 +55,7 @@ def typical(both: pd.DataFrame) -> pd.DataFrame:
 
 def job_figures(both: pd.DataFrame) -> dict[str, Any]:
     """Return statistics of the shipped jobs: errors, order, interval coverage, and flexible policies."""
-    rows = typical(both)
+    rows = median_iterations(both)
     winners = judged = 0
     pairs = ordered = 0
     for _, own in rows.groupby("setting", sort=False):
@@ -90,7 +90,7 @@ def _spread_of(errors: pd.Series[float]) -> dict[str, float]:
 def job_section() -> str:
     """Return a section on jobs, in Markdown."""
     both = shipped_jobs()
-    found, rows = job_figures(both), typical(both)
+    found, rows = job_figures(both), median_iterations(both)
     about = tomllib.loads(_SHIPPED.joinpath("about.toml").read_text(encoding="utf-8"))
     head = (
         f"{about['title']}: {found['jobs']} jobs in {found['settings']} settings. {about['notes'].strip()} "

@@ -27,7 +27,7 @@ from simnet.cost_models.calibration.readers import read_tidy, write_tidy
 from simnet.interchange import write_messages
 from simnet.schedule import Round, Schedule
 from simnet.validate.replay import Workload
-from simnet.validate.shapednet.libraries import bare
+from simnet.validate.shapednet.libraries import bare_stack
 from simnet.validate.shapednet.links import Change, predict
 from simnet.validate.shapednet.namespaces import IDLE, Star, check_shaped_link, shaped_star
 from simnet.validate.shapednet.rank import PRIORITY
@@ -75,7 +75,7 @@ def message_overhead(hosts: int, backend: Backend = "tcp") -> float:
     with shaped_star(hosts, *IDLE) as net:
         rows = _run_workloads(net, backend, (work,), repetitions=100, warmup=10, limit=2 * _PATIENCE)
     wire, longer = (
-        float(predict(ring, [Change(0.0, *IDLE)], bare(backend).with_software(cost))[0]) for cost in (0.0, _PROBE)
+        float(predict(ring, [Change(0.0, *IDLE)], bare_stack(backend).with_software(cost))[0]) for cost in (0.0, _PROBE)
     )
     return max(0.0, float(rows["seconds"].min()) - wire) * _PROBE / (longer - wire)
 
@@ -144,7 +144,7 @@ def _refuse_links(number: int, setting: ShapedSetting, hosts: int) -> None:
 def _setting_predictions(index: int, setting: ShapedSetting, overhead: float, backend: Backend) -> pd.DataFrame:
     rows = []
     for number, work in enumerate(setting.work):
-        seconds = float(predict(work.schedule, setting.links[:1], bare(backend).with_software(overhead))[0])
+        seconds = float(predict(work.schedule, setting.links[:1], bare_stack(backend).with_software(overhead))[0])
         place = {"setting": index, "workload": number, "ranks": work.schedule.n_ranks}
         link = setting.links[0].columns(work.schedule.n_ranks)
         rows.append(work.facts | place | link | {"seconds": seconds, "tool": "prediction"})
@@ -170,7 +170,7 @@ def _measure_setting(
     at = np.searchsorted([one.at for one in setting.links], since, side="right") - 1
     links = pd.DataFrame([setting.links[index].columns(len(net.addresses)) for index in at], index=rows.index)
     rows = pd.concat([rows.drop(columns="began"), links], axis=1).assign(predicted=np.nan, began=since)
-    stack = bare(backend).with_software(overhead)
+    stack = bare_stack(backend).with_software(overhead)
     for number, work in enumerate(setting.work):
         own = (rows["workload"] == number).to_numpy()
         if len(setting.links) == 1:

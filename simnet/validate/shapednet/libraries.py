@@ -159,7 +159,7 @@ PLAIN = Library(
 """The transport of an unknown library: any kind of send completion, and schedules without pipelining."""
 
 
-def bare(name: str) -> Stack:
+def bare_stack(name: str) -> Stack:
     """Return a library's transport stack for replays: single messages, without pipelined collectives.
 
     The switch of `simnet.validate.shapednet.namespaces` does not merge segments, so every second one is acknowledged.
@@ -177,9 +177,9 @@ LIBRARIES: Mapping[str, Library] = MappingProxyType(
         ),
         "gloo": Library((STACKS["gloo"],)),
         "tcp": Library((STACKS["tcp"],)),
-        "replay-tcp": Library((bare("tcp"),)),
-        "replay-gloo": Library((bare("gloo"),)),
-        "replay-mpich": Library((bare("mpich"),)),
+        "replay-tcp": Library((bare_stack("tcp"),)),
+        "replay-gloo": Library((bare_stack("gloo"),)),
+        "replay-mpich": Library((bare_stack("mpich"),)),
     }
 )
 """Libraries by the prefix of the tool's name."""
