@@ -317,7 +317,7 @@ def test_bad_files_in_scenarios(tmp_path: Path, content: str, said: str) -> None
         ([*to("csv", "a", "allreduce_ring", "--workers", 10**5, "--size", "1 B")], "must be at most 16,384"),
         ([*to("csv", "a", "parameter_server:server=9", "--workers", 4, "--size", "1 B")], "parameter_server: "),
         (["time", *ON_STAR], "WHAT"),
-        (["time", "allreduce_rign"], "no such file, and no collective 'allreduce_rign'; did you mean 'allr"),
+        (["time", "allreduce_rign"], "no such file, and no collective 'allreduce_rign': did you mean 'allr"),
         (["time", "all_reduce:rign"], "there is no all_reduce 'rign': did you mean 'ring'?"),
         (["time", "allreduce_ring:gama=1"], "no option 'gama'; did you mean 'gamma'?"),
         (["time", "ring:gamma=x"], "gamma must be a number, got 'x'"),

@@ -372,9 +372,8 @@ def _read(
             raise InputError("is for a collective: a schedule has its own", file=option)
         return what
     if not os.path.exists(what) and "." not in str(what):  # noqa: PTH110 - a name that is too long is none, too
-        close = suggest_names(str(what), collective_names())
-        refused = plugins.refused_names("collectives")
-        raise InputError(f"there is no such file, and no collective {str(what)!r}; {close}{refused}")
+        error = registry.unknown_collective("such file, and no collective", str(what), collective_names())
+        raise error if isinstance(error, plugins.PluginError) else InputError(str(error))
     largest = int(load("base", overrides).config.memory) if any(one[:7] == "memory=" for one in overrides) else None
     ranks = None if workers is None else load("base", workers=workers).config.workers
     return read_schedule(str(what), nbytes=nbytes, strict=not loose, n_ranks=ranks, largest=largest, **options)[1]
