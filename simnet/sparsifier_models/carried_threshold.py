@@ -236,7 +236,7 @@ def sample_size(parameters: int) -> int:
 
 
 def scaling(alpha: float, examined: float, density: float) -> float:
-    """Return SAGE's factor on the threshold, alpha beta gamma.
+    """Return the factor alpha beta gamma by which SAGE scales its threshold.
 
     `alpha` is the sampled mean magnitude over the previous one, `examined` the fraction of entries above the old
     threshold times alpha, `density` the target.

@@ -129,7 +129,7 @@ def _all_pieces(part: BucketShare, mine: Tensor, exact: bool, messages: GroupMes
 
 
 class WorkerScheme(NamedTuple):
-    """One worker's side of a scheme: select, exchange, and options with the values that it follows."""
+    """One worker's side of a scheme: selection, exchange, and the supported values of options."""
 
     # What it does before its first message; returns the tensors that the rest needs.
     select: Callable[[BucketShare], Selected]

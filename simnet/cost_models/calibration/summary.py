@@ -156,7 +156,7 @@ def read_rows(source: str, facts: LogFacts | Mapping[str, Any]) -> tuple[pd.Data
 
 
 def _without_place(rows: pd.DataFrame) -> list[LogProblem]:
-    """Return a problem for each log with rows that no curve can use: unknown or one rank, or 0 bytes."""
+    """Return a problem for each log with rows that no curve can use: ranks unknown or 1, or 0 bytes."""
     unknown, one = rows["ranks"].isna(), _of_one_rank(rows)
     found = []
     for missing, why in (
