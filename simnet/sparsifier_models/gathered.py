@@ -135,7 +135,7 @@ class Gathered(Sparsifier, reads_gradients=False, codes=EVERY):
         yield DeviceOp("scatter", total)
 
     def _allgather(self, entries: NDArray[np.int64], nbytes: Floats) -> Schedule:
-        """Return the all-gather of `entries` and `nbytes` per worker, shape (P,); on the released wire there are two."""
+        """Return the all-gather of `entries` and `nbytes` per worker, shape (P,); the released wire has two."""
         gather, counts, wire = self.options.gather, entries.astype(np.float64), self.wire
         if not wire.released:
             return gather(nbytes).in_phase("entries")
