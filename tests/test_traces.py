@@ -103,7 +103,7 @@ class TestRecorded:
         np.testing.assert_array_equal(source.gradients(3), expected)
 
     def test_more_workers_than_recorded_are_refused_with_a_remedy(self, folder):
-        with pytest.raises(ValueError, match=r"'small' has 3 workers, 4 are asked for; a synthetic source"):
+        with pytest.raises(ValueError, match=r"'small' has 3 workers, 4 are asked for: take --workers 3"):
             recorded(folder, workers=4)
 
     def test_half_precision_is_read_as_single(self, folder):

@@ -96,7 +96,7 @@ class ReadArchive:
         for name in self._members:
             match = _MEMBER.fullmatch(name)
             if match is None:
-                wanted = "is not called STEP/LAYER.npy, as 000020/fc1.weight.npy"
+                wanted = "is not called STEP/LAYER.npy, as 000020/fc1.weight.npy; its first axis is the worker"
                 raise self._refusal(f"has no {DESCRIPTION}, and {name[:80]!r} {wanted}")
             found.setdefault(int(match[1]), []).append(match[2])
         if not found:

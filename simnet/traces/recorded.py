@@ -228,8 +228,8 @@ def _chosen_workers(workers: int | Sequence[int] | None, info: TraceInfo) -> lis
         raise ValueError("workers must be >= 1")
     if len(chosen) > info.workers:
         raise ValueError(
-            f"trace {info.name!r} has {info.workers} workers, {len(chosen)} are asked for; a synthetic source that is "
-            "fitted to the trace has any number"
+            f"trace {info.name!r} has {info.workers} workers, {len(chosen)} are asked for: take --workers "
+            f"{info.workers}; a synthetic source that is fitted to the trace has any number"
         )
     if len(set(chosen)) < len(chosen) or not all(0 <= worker < info.workers for worker in chosen):
         raise ValueError(f"workers must be distinct and within 0..{info.workers - 1}, got {chosen}")

@@ -106,7 +106,8 @@ def _described(made: Calibration) -> Summary:
     notes = made.notes()
     warnings = [one.removeprefix("warning: ") for one in notes if one.startswith("warning: ")]
     errors = made.errors()
-    known = f"{len(made.cost_model.model.known):,} curves from {made.rows:,} rows"
+    count = len(made.cost_model.model.known)
+    known = f"{count:,} curve{'s' * (count != 1)} from {made.rows:,} rows"
     best = next((one for one in errors if one["chosen"]), None)
     within = f"; sizes left out are predicted within {percent(best['median'])} in the median" if best else ""
     figures = made.figures()
@@ -116,7 +117,7 @@ def _described(made: Calibration) -> Summary:
         rows=errors,
         evidence="measured: models were chosen by what they were not fitted to" if best else "",
         depends_on="; ".join(warnings),
-        next="--out fabric.yaml, then simnet time all_reduce --network fabric.yaml",
+        next=f"--out fabric.yaml, then simnet {'choose' if made.links else 'time all_reduce'} --network fabric.yaml",
         details={"rows_read": figures.pop("rows"), **figures},
         notes=[one for one in notes if not one.startswith("warning: ")],
         writers={".yaml": lambda path: _write(path, made.yaml)},

@@ -59,7 +59,7 @@ def evidence_of(
     `latency` [s] and `bandwidth` [byte/s] are the least and the most that links have; `rounds` names the training
     strategy in whose rounds of several steps the workers take part, of which none was measured.
     """
-    here = [] if stack in (UNNAMED, *stacks()) else [stack]
+    here = [] if stack in (UNNAMED, *stacks()) else [f"a {stack} stack" if stack == "custom" else stack]
     for (low, high), (least, most), shown in (
         (latency, LATENCY, format_seconds),
         (bandwidth, BANDWIDTH, format_bandwidth),
