@@ -121,7 +121,7 @@ def test_an_installed_log_reader_calibrates(installed, tmp_path):
     lines = ["stopwatch", *(f"all_reduce 8 {2**power} {20 + 2**power / 1000}" for power in range(8, 24))]
     (tmp_path / "log.txt").write_text("\n".join([*lines, "all_reduce 8 1024"]))
     said = simnet(installed, "calibrate", tmp_path / "log.txt", "-o", tmp_path / "fabric.yaml", "--wide")
-    assert "1 curves from 16 rows" in said
+    assert "1 curve from 16 rows" in said
     assert "log.txt:18: has 3 words, and not 4" in " ".join(said.split())
     assert "all_reduce" in (tmp_path / "fabric.yaml").read_text()
 

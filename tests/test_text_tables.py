@@ -125,6 +125,23 @@ def test_benchmarks_are_calibrated(name, facts, seconds, shared, tmp_path):
     assert set(rows["collective"]) == {"all_reduce"}
 
 
+@pytest.mark.parametrize(
+    ("name", "cut", "next_", "assumed"),
+    [
+        ("ping", None, "simnet time all_reduce --latency '10.1 ms'", ""),
+        ("iperf3", None, "simnet time all_reduce --bandwidth '939 Mbit/s'", ""),
+        ("oneccl", None, "--out fabric.yaml, then simnet time all_reduce --network fabric.yaml", ""),
+        # Rows that are left out are said in the answer.
+        ("nccl_16", -120, "--out fabric.yaml, then simnet time all_reduce --network fabric.yaml", "1 remark on the logs, "),
+    ],
+)
+def test_calibrate_says_what_to_ask_and_what_was_left_out(name, cut, next_, assumed, tmp_path):
+    log = put(tmp_path, logs.printed(name)[:cut])
+    said = json.loads(did("calibrate", log, "--json").stdout)
+    assert said["next"] == next_
+    assert said["assumed"].startswith(assumed) and bool(said["assumed"]) == bool(assumed)
+
+
 def test_an_execution_trace_of_pytorch_is_called_by_its_name(shared, tmp_path):
     trace = shared / "cases" / "traces" / "pytorch_execution_trace.json"
     said = refused("calibrate", trace, "-o", tmp_path / "f.yaml")

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simnet.base.errors import InputError
+from simnet.base.units import format_bandwidth, format_seconds
 from simnet.report.summary import Summary, percent, table_columns
 from simnet.verbs.request import Words, refuse_given, verb, word_list
 
 if TYPE_CHECKING:
+    from simnet.cost_models.calibration.predictor import FittedCurve
     from simnet.cost_models.calibration.summary import Calibration
 
 
@@ -106,8 +108,9 @@ def _described(made: Calibration) -> Summary:
     notes = made.notes()
     warnings = [one.removeprefix("warning: ") for one in notes if one.startswith("warning: ")]
     errors = made.errors()
-    count = len(made.cost_model.model.known)
-    known = f"{count:,} curve{'s' * (count != 1)} from {made.rows:,} rows"
+    curves = made.cost_model.model.known
+    known = f"{len(curves):,} curve{'s' * (len(curves) != 1)} from {made.rows:,} row{'s' * (made.rows != 1)}"
+    remarks = f"{len(made.problems):,} remark{'s' * (len(made.problems) > 1)} on the logs, as"
     best = next((one for one in errors if one["chosen"]), None)
     within = f"; sizes left out are predicted within {percent(best['median'])} in the median" if best else ""
     figures = made.figures()
@@ -116,12 +119,30 @@ def _described(made: Calibration) -> Summary:
         columns=table_columns("calibrate"),
         rows=errors,
         evidence="measured: models were chosen by what they were not fitted to" if best else "",
+        assumed=f"{remarks} {made.problems[0]}" if made.problems else "",
         depends_on="; ".join(warnings),
-        next=f"--out fabric.yaml, then simnet {'choose' if made.links else 'time all_reduce'} --network fabric.yaml",
+        next=_next_question(curves, bool(made.links)),
         details={"rows_read": figures.pop("rows"), **figures},
         notes=[one for one in notes if not one.startswith("warning: ")],
         writers={".yaml": lambda path: _write(path, made.yaml)},
     )
+
+
+def _next_question(curves: Sequence[FittedCurve], has_links: bool) -> str:
+    """Return what to ask next: a measured collective, or any one over links of the measured latency and bandwidth."""
+    if has_links:
+        return "--out fabric.yaml, then simnet choose --network fabric.yaml"
+    found = {one.collective: one for one in curves}
+    collectives = [name for name in found if not name.startswith("p2p_")]
+    if collectives:
+        asked = "all_reduce" if "all_reduce" in found else collectives[0]
+        return f"--out fabric.yaml, then simnet time {asked} --network fabric.yaml"
+    links = ["simnet time all_reduce"]
+    if slow := found.get("p2p_latency"):
+        links.append(f"--latency '{format_seconds(slow.at(slow.smallest).item())}'")
+    if wide := found.get("p2p_bw"):
+        links.append(f"--bandwidth '{format_bandwidth(wide.largest / wide.at(wide.largest).item())}'")
+    return " ".join(links)
 
 
 def _specified(platform: str, coverage: float) -> Summary:
