@@ -109,7 +109,9 @@ ALL = {
     "rccl": RCCL_JSON,
     "rccl csv": RCCL_CSV,
     **{name: printed(name.replace(" ", "_")) for name in ("gloo", "gloo old", "param", "ucc", "deepspeed")},
-    **{name: printed(name.replace(" ", "_")) for name in ("deepspeed-log", "hccl", "mscclpp", "mscclpp bench")},
+    **{
+        name: printed(name.replace(" ", "_")) for name in ("deepspeed-log", "hccl", "mscclpp", "mscclpp bench", "nccom")
+    },
     "imb oneccl": printed("oneccl"),
     "iperf3": printed("iperf3"),
     "ping": printed("ping"),

@@ -159,6 +159,7 @@ class TestNcclJson:
         ("text", "message"),
         [
             ('{"results": [', r"a\.log:1: is not JSON, or was cut"),
+            ('{"results": [{"size": 8}]}', "is JSON of no tool that is read"),
             ('{"version": 3}', "results: must be a list, got nothing"),
             ('{"version": 4, "results": []}', "version: must be a whole number in 1..3, got 4"),
             ('{"version": "3", "results": []}', "version: must be a whole number in 1..3, got text"),
@@ -166,7 +167,7 @@ class TestNcclJson:
             ('{"a": ' + "[" * 100_000 + "]" * 100_000 + "}", "nested too deeply"),
             ("{} {}", "must be a JSON object, got 2 of them"),
         ],
-        ids=range(7),
+        ids=range(8),
     )
     def test_what_is_refused(self, tmp_path, text, message):
         with pytest.raises(InputError, match=message):

@@ -20,10 +20,14 @@ from simnet.cost_models.calibration.readers.lines import bare_lines
 
 _TITLE = re.compile(r"#[ \t]*Benchmarking:?[ \t]+(?:Multi-)?(\w{1,40})\b(?! +\w)")
 
-IMB_HEADER = re.compile(r"#?\s*(?:#?Benchmarking\s+#procs\s+)?(?:Group\s+)?(?:#bytes\s+)?#repetitions\s")
+IMB_HEADER = re.compile(
+    r"#?\s*(?:#?Benchmarking\s+#procs\s+)?(?:Group\s+)?(?:#bytes\s+)?(?:#elem_count\s+)?#repetitions\s"
+)
 """The header line of a table."""
 
-IMB_ANCHOR = re.compile(_TITLE.pattern + r"|(?:#?Benchmarking[ \t]+#procs[ \t]+)?(?:#bytes[ \t]+)?#repetitions[ \t]")
+IMB_ANCHOR = re.compile(
+    _TITLE.pattern + r"|(?:#?Benchmarking[ \t]+#procs[ \t]+)?(?:#bytes[ \t]+)?(?:#elem_count[ \t]+)?#repetitions[ \t]"
+)
 """The title of a table, or the line that names its columns."""
 
 _PROCESSES = re.compile(r"#processes\s*[=:]\s*(\d{1,8})")

@@ -31,6 +31,8 @@ def read_nccl_json(path: Path, out: tables.RowCollector) -> Iterator[tuple[Any, 
     """Read the JSON of nccl-tests."""
     data = load_nccl_json(path)
     version = data.get("version")
+    if version is None:
+        out.refuse("is JSON of no tool that is read; that of nccl-tests (-J) has version and results")
     if isinstance(version, bool) or not isinstance(version, int) or not 1 <= version <= NEWEST_VERSION:
         out.refuse(f"must be a whole number in 1..{NEWEST_VERSION}, got {_kind_of_value(version)}", name="version")
     results = data.get("results")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,6 +52,7 @@ _EXCERPT = re.compile(r"#.*\bnranks=(\d{1,8})\b(?:.*\bnnodes=(\d{1,8})\b)?")
 _NCCL_RANKS = re.compile(r"\bnranks (\d{1,8})\b")
 _CHOICE = re.compile(r"\bNCCL_(ALGO|PROTO)(?:=| set by environment to )([A-Za-z0-9_]{2,20})(?![\w,;:^])")
 _AVERAGE = re.compile(r"_perf\b.* (?:-a|--average)[ =]?([0-3])(?!\S)")
+_MESSAGE = re.compile(r"[A-Za-z][\w.-]{0,200}:\d{1,9}:\d{1,9}\s{1,9}(?:\[\d{1,4}\]\s+)?NCCL (?:INFO|WARN|TRACE)\b.*")
 _OLD_HEADER = re.compile(r"#\s*bytes\s+N\s+type\b")
 
 
@@ -116,7 +117,7 @@ def read_nccl_text(path: Path, out: tables.RowCollector) -> Iterator[tuple[Any, 
     """Read the output of nccl-tests or rccl-tests."""
     context, tool, ended = _TableContext(), "nccl-tests", True
     blocks: list[tuple[_TableContext, list[tuple[int, TableCells]]]] = []
-    for at, line in bare_lines(path, NCCL_ANCHOR):
+    for at, line in _whole_rows(bare_lines(path, NCCL_ANCHOR)):
         cells = parse_row(line, context.width)
         if isinstance(cells, TableCells):
             if ended:
@@ -137,6 +138,26 @@ def read_nccl_text(path: Path, out: tables.RowCollector) -> Iterator[tuple[Any, 
             for row in _side_rows(cells, name, above):
                 yield at, row | common, "in place" if row["in_place"] else "out of place"
     out.problems.sort(key=lambda one: one.line or 0)
+
+
+def _whole_rows(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """Yield lines, those parts of a row as one that messages of NCCL stand between."""
+    row: tuple[int, str] | None = None
+    for at, line in lines:
+        message = _MESSAGE.search(line)
+        part = line if message is None else line[: message.start()]
+        if message is not None:
+            yield at, message[0]
+        if row is not None and all(_NUMBER.fullmatch(word) for word in part.split()):
+            row = row[0], f"{row[1]} {part}"
+            continue
+        if row is not None:
+            yield row
+        row = (at, part) if message is not None and _HEAD.match(part) else None
+        if row is None and (message is None or part.strip()):
+            yield at, part
+    if row is not None:
+        yield row
 
 
 def _table_facts(
