@@ -93,6 +93,28 @@ def test_what_an_earlier_version_compiled_for_classes_that_have_other_names_is_c
     assert [found("Pair"), found("Couple")] == [["42", "1"]] * 2
 
 
+def test_a_version_that_another_process_wrote_over_is_compiled_again(tmp_path):
+    """Two processes that compile at once number their files alike."""
+    (tmp_path / "halves.py").write_text("def half(number):\n    return number / 2\n")
+    use = (
+        "import numpy, halves\n"
+        "from simnet.base import compiling\n"
+        "half = compiling.compiled_module(halves).half\n"
+        "print(half(numpy.{}(2.5)))\n"
+    )
+
+    def halved(dtype):
+        command = [sys.executable, "-c", use.format(dtype)]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+
+    assert [halved("float32"), halved("int64")] == ["1.25\n", "1.0\n"]
+    one, other = sorted((tmp_path / "__pycache__").glob("*.nbc"))
+    kept = one.read_bytes()
+    one.write_bytes(other.read_bytes())
+    other.write_bytes(kept)
+    assert [halved("float32"), halved("int64")] == ["1.25\n", "1.0\n"]
+
+
 def refused(*arguments):
     raise OSError(13, "Permission denied")
 

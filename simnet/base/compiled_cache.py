@@ -78,6 +78,9 @@ class DiskCache(FunctionCache):  # type: ignore[misc]
             found = None
             with suppress(OSError):
                 self.flush()
+        # Processes that compile at the same time may write different versions under one name.
+        if found is not None and tuple(found.signature.args) != tuple(getattr(signature, "args", signature)):
+            found = None
         if found is None:
             _report_once(_COMPILES)
         else:
