@@ -2,7 +2,7 @@
 
 import pytest
 
-from commands import refused, timed
+from commands import did, refused, timed
 from schedules import write_nodelink
 from simnet.base.errors import InputError
 from simnet.interchange.nccl import read_nccl_topology
@@ -209,6 +209,7 @@ def test_latencies_are_asked_for_where_a_file_has_none(tmp_path):
     read(tmp_path, *H100)
     ring = ("time", "allreduce_ring", "--size", "1MB", "--workers", 4, "--network")
     assert "give latency (--latency 1us)" in refused(*ring, tmp_path / "topo.xml")
+    assert "topo.xml --latency 1us" in " ".join(did("show", tmp_path / "topo.xml").stdout.split())
     assert "must be at most 2, the hosts" in refused(*ring, tmp_path / "topo.xml", "--latency", "1us")
     write_nodelink(star(5, 1e-3, 1e9), tmp_path / "star.json")
     assert "which says itself what its links are" in refused(*ring, tmp_path / "star.json", "--latency", "1us")

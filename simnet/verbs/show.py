@@ -61,6 +61,7 @@ def show(*names: str, density: Words = "0.001,0.01,0.1", out: str | None = None,
 def _described(name: str, density: Words) -> Summary | str:
     from simnet.cost_models.costs.model_config import MAX_BYTES
     from simnet.cost_models.costs.models import is_config, load_model
+    from simnet.interchange.kinds import kind_of
     from simnet.scenario import json_schema
     from simnet.scenario.named_choices import network_taken_for
     from simnet.studies.listing import LISTS, listing, scenario_text, scheme_notes
@@ -95,7 +96,9 @@ def _described(name: str, density: Words) -> Summary | str:
     if Path(name).suffix == ".csv" and Path(name).is_file():
         return _weather_answer(name)
     if Path(name).is_file():
-        return Summary(answer=f"{name}: {network_taken_for(name)}.", next=f"simnet time all_reduce --network {name}")
+        answer = f"{name}: {network_taken_for(name)}."
+        latency = " --latency 1us" if kind_of(name) == "nccl" else ""
+        return Summary(answer=answer, next=f"simnet time all_reduce --network {name}{latency}")
     known = [*shipped(), *trace_names(), *(row[0] for kind in LISTS for row in listing(kind)[1])]
     raise InputError(f"there is no {name!r}, nor a file of that name: {suggest_names(name, known)}", file="simnet show")
 
