@@ -218,7 +218,7 @@ def _carry_out(
         done = {label: kept[label] for label in batch.labels if label in kept}
         missing = [label for label in batch.labels if label not in kept]
         if done:
-            with terminal.sheltered():
+            with terminal.sheltered(), progress_stage(1.0):
                 written = write(done, missing)
         else:
             batch.mark_nothing()
@@ -312,7 +312,7 @@ def _run_cells(todo: CellProgress, pool: processes.Pool, on: str | None) -> Summ
         failure = error
     said = "interrupted" if isinstance(failure, KeyboardInterrupt) else "stopped by an error"
     if todo.results:
-        with terminal.sheltered():
+        with terminal.sheltered(), progress_stage(1.0):
             written = todo.write(said)
     else:
         todo.mark("")
