@@ -394,11 +394,8 @@ def test_messages_and_kernels_of_a_sample_are_those_of_the_whole_model(name, opt
     model, whole, _ = exchanged(name, 1.0, wire=wire, **options)
     sampled, found, source = exchanged(name, scale, wire=wire, **options)
     assert source.parameters < model.parameters / 2
-    # All blocks of a part keep equally many entries, each of which stands for the bytes of `scale`: off by half a one.
-    tensors = sampled.tensors
-    blocks = len(tensors) if name == "muloco" else sum(how.number for one in tensors for _, how in one.parts)
-    entries = max(1.0, blocks / 2) * scale
-    least = entries * model.contributed / model.k
+    # A sample keeps whole entries, each of which stands for the bytes of `scale`, and tensors have whole bytes.
+    least = scale * model.contributed / model.k + len(sampled.tensors)
     assert sampled.contributed == pytest.approx(model.contributed, rel=1e-12, abs=least)
     least *= whole.schedule.n_ranks
     np.testing.assert_allclose(found.schedule.bytes_sent(), whole.schedule.bytes_sent(), rtol=1e-12, atol=least)
@@ -406,7 +403,7 @@ def test_messages_and_kernels_of_a_sample_are_those_of_the_whole_model(name, opt
     assert len(found.kernels) == len(whole.kernels)
     for one, other in zip(found.kernels, whole.kernels, strict=True):
         assert one._replace(entries=0) == other._replace(entries=0)
-        assert one.entries == pytest.approx(other.entries, rel=1e-9, abs=entries)
+        assert one.entries == pytest.approx(other.entries, rel=1e-9, abs=scale)
 
 
 @pytest.mark.parametrize("name", ["demo", "sparseloco", "templar"])

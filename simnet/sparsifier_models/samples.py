@@ -15,14 +15,22 @@ TENTH = 0.1
 def apportion(shares: Sequence[float], room: Sequence[int], units: Iterable[int] = repeat(1)) -> list[int]:
     """Return whole numbers of units per part whose total matches the sum of the shares up to rounding.
 
-    Rounding errors carry over to the next parts. If all parts got nothing, the largest share gets one. Part i has
-    `room[i]` units of `units[i]` entries.
+    Rounding errors carry over to the next parts, and what these have no room for to the first that have. If all parts
+    got nothing, the largest share gets one. Part i has `room[i]` units of `units[i]` entries.
+
+    Examples
+    --------
+    >>> apportion([2.4, 2.4, 2.2], [9, 9, 1])
+    [3, 3, 1]
     """
-    due, found = 0.0, []
-    for share, most, unit in zip(shares, room, units, strict=False):
+    due, found, each = 0.0, [], [*zip(shares, room, units, strict=False)]
+    for share, most, unit in each:
         due += share
         found.append(min(max(round(due / unit), 0), most))
         due -= found[-1] * unit
+    for place, (_, most, unit) in enumerate(each):
+        more = min(max(round(due / unit), -found[place]), most - found[place])
+        found[place], due = found[place] + more, due - more * unit
     if not any(found) and any(shares):
         found[shares.index(max(shares))] = 1
     return found

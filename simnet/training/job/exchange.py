@@ -350,7 +350,7 @@ def time_exchanges(
         "deaths": {rank: where.failures[worker] for rank, worker in enumerate(numbers) if worker in where.failures},
         "origin": where.now,
         "computing": computing,
-        # Connections are silent while workers compute; a first iteration finds them new.
+        # Connections are silent while workers compute, unless these measure the links.
         "silence": 0.0 if where.probes else max(0.0, float(np.min(parts[0][1]))),
     }
     result = yield TimingRequest(network, parts, where.complete - where.behind, options)
