@@ -99,10 +99,7 @@ class StackRun(ReferenceRun):
             if not message.vanished:
                 self.network.hand_over(message)
 
-        if t > self.network.now:
-            self.network.at(t, hand_over)
-        else:
-            hand_over()
+        self.network.at(t, hand_over)
 
     def send(self, number):
         src, dst, index = self.ends(number)

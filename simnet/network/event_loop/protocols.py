@@ -10,7 +10,7 @@ import math
 
 from simnet.network.event_loop import codes
 from simnet.network.event_loop.accounting import account_time
-from simnet.network.event_loop.egress_queue import inject, send_shared
+from simnet.network.event_loop.egress_queue import send_shared
 from simnet.network.event_loop.event_queue import push_event
 from simnet.network.event_loop.messages import create_message, depart_message, keep_in_order
 from simnet.network.event_loop.records import RunRecord, State, TaskRecord  # fmt: skip
@@ -176,12 +176,9 @@ def send_control(s: State, g: int, m: int, i: int, what: int) -> None:
 
 
 def inject_at(s: State, f: int, time: float) -> None:
-    """Inject message f at `time` [s], when its rank has finished the software for it."""
+    """Inject message f at `time` [s], when its rank has finished the software for it, and for all earlier messages."""
     s.runs[s.flows[f].owner].pending += 1
-    if time > s.now:
-        push_event(s, time, codes.INJECT, f)
-    else:
-        inject(s, f)
+    push_event(s, time, codes.INJECT, f)
 
 
 def receive_control(s: State, f: int) -> bool:
