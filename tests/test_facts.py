@@ -110,7 +110,7 @@ class TestFolders:
         measured = read_logs(tmp_path)
         (problem,) = measured.problems
         assert (measured.kind, measured.rows.index.tolist()) == ("several", [0, 1, 2])
-        assert (problem.line, problem.message[:15]) == (5, "the row is not ")
+        assert (problem.line, problem.message[:15]) == (5, "the row has 2 v")
 
     def test_so_many_files_and_rows_are_read(self, tmp_path, monkeypatch):
         for name in ("a.log", "b.log"):

@@ -103,8 +103,8 @@ def test_more_of_osu(tmp_path):
     assert rows["run"].drop_duplicates().index.tolist() == [0, *range(2, 8)], "each table is a run of its own"
     assert total_bytes(rows).tolist()[2] == 8192, "scatterv: what a rank gets, times ranks"
     (left,) = measured.problems
-    assert (left.line, left.dropped) == (27, True)
-    assert "'Neighborhood Allgather' is no benchmark that is read" in left.message
+    assert (left.line, left.dropped) == (29, True)
+    assert "'neighborhood allgather latency' is no collective that is read" in left.message
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_a_table_of_nobody_is_said(tmp_path):
         put(tmp_path, logs.OSU + "# OSU MPI Latency Test v7.5\nosu_unheard_of 3\n8  3.5\n16  4.5\n")
     )
     (left,) = [one for one in measured.problems if one.dropped]
-    assert "a table begins, but nothing says of which benchmark" in left.message
+    assert "a table begins, but 'unheard' is no collective that is read" in left.message
 
 
 def test_perftest(tmp_path):

@@ -131,7 +131,7 @@ class TestPerftest:
             )  # fmt: skip
             assert known(row, "algbw", "seconds") == pytest.approx((65536e6, 1e-6), rel=1e-3)
             names = ("collective", "nbytes", "iterations", "ranks", "nodes", "statistic", "run", "tool")
-            assert known(row, *names) == ("p2p_bw", 65536, 5000, 2, 2, "rank0", "1", "perftest")
+            assert known(row, *names) == ("p2p_bw", 65536, 5000, 2, 2, "rank0", "2", "perftest")
 
     def test_what_was_done_is_told_by_the_title(self, tmp_path):
         times = (
@@ -159,7 +159,7 @@ class TestPerftest:
         )  # fmt: skip
         assert said == [
             (4, "8.1 is not 1 million messages of 1000 bytes a second"),
-            (5, "the row has 3 values, but there are 5 columns"),
-            (6, "the row has no time and no bandwidth"),
-            (7, "'Atomic_FAA' is no benchmark that is read"),
+            (5, "the row has 3 values under 5 columns: its size or its time is no number"),
+            (6, "the row has 5 values under 5 columns: its size or its time is no number"),
+            (9, "a table begins, but 'atomic_faa bw' is no collective that is read"),
         ]

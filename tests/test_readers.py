@@ -197,7 +197,7 @@ def test_intel_mpi_benchmarks(tmp_path):
     assert rows.loc[1, ["seconds", "seconds_min", "seconds_max"]].tolist() == [11.69e-6, 4.5e-6, 18.59e-6]
     assert rows.loc[0, "dtype"] == "float"
     messages = [str(one) for one in measured.problems]
-    assert "a.log:14: the row has 3 values, but there are 5 columns (left out)" in messages[0]
+    assert "a.log:14: the row has 3 values under 5 columns: its size or its time is no number (left out)" in messages[0]
     assert "a.log:23: throughput is 999 MB/s" in messages[1]
 
 

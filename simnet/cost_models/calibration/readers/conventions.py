@@ -49,9 +49,11 @@ _COUNTED_TWICE = ("gather", "gatherv", "scatter", "scatterv", "alltoall", "allto
 NON_BLOCKING = "non-blocking"
 """What the column ``variant`` says of calls that return before they are done, and are waited for."""
 
+SEVERAL_PAIRS = "several pairs"
+"""What the column ``variant`` says of messages of an unknown number of simultaneous pairs of ranks."""
+
+_VARIANTS = {"": "", "non-blocking": NON_BLOCKING, "persistent": "persistent", "i": NON_BLOCKING}
 _SPELLINGS = {word: name for name, row in _KNOWN.items() for word in (name.replace("_", ""), *row["spellings"].split())}
-OSU_PROGRAMS = {word: name for name, row in _KNOWN.items() for word in (name.replace("_", ""), *row["osu"].split())}
-"""Collectives by the names of the OSU programs that measure them."""
 
 NAME_PATTERN = re.compile(
     r"(?<![a-z])(all[-_ ]?reduce|all[-_ ]?gatherv?|reduce[-_ ]?scatter|broadcast|bcast|all[-_ ]?to[-_ ]?allv?"
@@ -64,6 +66,16 @@ def collective_name(name: str) -> str | None:
     """Return a collective's name as in nccl-tests; None for an unknown name."""
     word = re.sub(r"[^a-z0-9]", "", name[:80].casefold().removeprefix("mpi_").removesuffix("_perf"))
     return _SPELLINGS.get(word)
+
+
+def named_benchmark(text: str) -> tuple[str | None, str]:
+    """Return the collective that a benchmark of MPI or RDMA measures, None if unknown, and its variant, or its name."""
+    words = text.casefold().removesuffix("_pure").replace("post list ", "")
+    for word in (words, words.removesuffix(" latency")):
+        for prefix, variant in _VARIANTS.items():
+            if word.startswith(prefix) and (found := collective_name(word.removeprefix(prefix))):
+                return found, SEVERAL_PAIRS if word.startswith(("multi", "mbw")) else variant
+    return None, words
 
 
 @cache

@@ -21,12 +21,9 @@ from simnet.base.errors import InputError, suggest_names
 from simnet.base.progress import track_progress
 from simnet.cost_models.calibration.readers import (
     csv_tables,
-    imb,
     job_traces,
     nccl_records,
     nccl_text,
-    osu,
-    perftest,
     tidy,
 )
 from simnet.cost_models.calibration.readers.facts import LogFacts
@@ -101,18 +98,10 @@ LOG_FORMATS: Mapping[str, LogFormat] = {
         head=lambda head: _is_json(head) and b'"numCycle"' in head and b'"algBw"' in head,
         first=lambda line: _column_names(line) >= set(nccl_records.RCCL_KEYS),
     ),
-    "osu": LogFormat(
-        osu.read_osu,
-        anchor=osu.OSU_ANCHOR,
-        name=lambda name: osu.OSU_PROGRAM.search(name) is not None,
-    ),
-    "imb": LogFormat(
-        imb.read_imb,
-        anchor=imb.IMB_ANCHOR,
-        name=lambda name: re.search(r"(?<![a-z])imb(?![a-z])", name.casefold()) is not None,
-    ),
-    "perftest": LogFormat(perftest.read_perftest, anchor=perftest.PERFTEST_HEADER),
-    **{kind: LogFormat(read, anchor=TEXT_TABLES[kind].anchor) for kind, read in TEXT_READERS.items()},
+    **{
+        kind: LogFormat(read, anchor=one.headings, name=one.is_named)
+        for (kind, read), one in zip(TEXT_READERS.items(), TEXT_TABLES.values(), strict=True)
+    },
     "iperf3-json": LogFormat(read_iperf3_json, head=lambda head: _is_json(head) and b'"iperf 3' in head),
     "nccl": LogFormat(nccl_text.read_nccl_text, anchor=nccl_text.NCCL_ANCHOR),
     "wide": LogFormat(csv_tables.read_wide, first=lambda line: _column_names(line) >= set(csv_tables.WIDE_COLUMNS)),

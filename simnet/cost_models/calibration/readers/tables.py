@@ -267,13 +267,6 @@ def cell_values(cells: Mapping[str, str], kind: str) -> TableRow:
     return row
 
 
-def mpi_row(name: str, size: int, cells: Mapping[str, str], kind: str) -> TableRow:
-    """Return a table row of an MPI benchmark; its times are means over ranks."""
-    convention = conventions.mpi_convention(name)
-    row: TableRow = {"collective": name, "nbytes": size, "size_convention": convention, "in_place": False}
-    return row | {"statistic": "mean"} | cell_values(cells, kind)
-
-
 def find_inconsistency(
     row: Mapping[str, object], time: PrintedNumber | None, algbw: PrintedNumber | None, busbw: PrintedNumber | None
 ) -> str | None:

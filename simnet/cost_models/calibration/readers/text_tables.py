@@ -39,10 +39,16 @@ class TextTable(NamedTuple):
     """The line that names the columns, or rows with named groups, where these are no words in columns."""
 
     above: re.Pattern[str]
-    """What lines say of the rows below, in groups named as columns of the table."""
+    """What lines say of the rows below, in groups named as columns of the table, or as what a variant counts."""
+
+    title: re.Pattern[str] | None
+    """The line that begins another benchmark, of which nothing is known that was said before."""
 
     heads: Sequence[str]
     """Names of the columns, where the line of the anchor does not name them one by one."""
+
+    unnamed: Sequence[Sequence[str]]
+    """Names of the columns of tables without such a line, of which some have as many."""
 
     wanted: Sequence[str]
     """Patterns of rows that count; the first that fits any row, and all rows if none does."""
@@ -52,6 +58,18 @@ class TextTable(NamedTuple):
 
     sizes: str
     """Whose convention sizes follow: "nccl", "mpi", or "gathered", nccl's but per rank in an all-gather."""
+
+    names: re.Pattern[str]
+    """Names of files with tables that nothing else tells of."""
+
+    @property
+    def headings(self) -> re.Pattern[str]:
+        """What the heading of a table or a row begins with, by which the format is recognised."""
+        return self.anchor if self.title is None else re.compile(f"{self.title.pattern}|{self.anchor.pattern}", re.M)
+
+    def is_named(self, file: str) -> bool:
+        """Return whether the name of a file tells that it has such tables."""
+        return self.names.search(file) is not None
 
     def size_convention(self, name: str) -> str:
         """Return the convention for the size of a collective."""
@@ -64,10 +82,12 @@ def _text_table(row: Mapping[str, str]) -> TextTable:
     ranks = tables.parse_whole(row["ranks"])
     same: tables.TableRow = {"statistic": row["statistic"], "tool": row["format"].partition("-")[0]}
     same |= {"collective": row["collective"], "ranks": ranks, "nodes": ranks} if ranks else {}
+    same |= {"in_place": False} if row["title"] else {}
+    anchor, above, names = (re.compile(row[name] or r"(?!)", re.M) for name in ("anchor", "above", "names"))
     heads, wanted = (row[name].split(";") if row[name] else () for name in ("heads", "wanted"))
-    return TextTable(
-        row["what"], re.compile(row["anchor"]), re.compile(row["above"] or r"(?!)"), heads, wanted, same, row["sizes"]
-    )
+    unnamed = [one.split(";") for one in row["unnamed"].split("|")]
+    title = re.compile(row["title"], re.M) if row["title"] else None
+    return TextTable(row["what"], anchor, above, title, heads, unnamed, wanted, same, row["sizes"], names)
 
 
 TEXT_TABLES: Mapping[str, TextTable] = {
@@ -76,25 +96,38 @@ TEXT_TABLES: Mapping[str, TextTable] = {
 """The tables by the name of their format."""
 
 _CELL = re.compile(r"[^\s|]+(?: (?:[KMGT]?i?B|[mun]?s)(?![^\s|]))?")
-_FAILED = re.compile(r"\b(?:failed|FAIL)\b")
+_UNIT_HEAD = re.compile(r"#?[A-Za-z_][\w/]*(?: (?:peak|average))?(?:\[[^\]]*\])?|\d[\d.]*% percentile\[usec\]")
+_FAILED = re.compile(r"\b(?:failed|FAIL|Fail)\b")
+_TYPES = {"CHAR": "int8", "INT": "int32"}
+_RATE = "MsgRate[Mpps]"
+_REDUCING = ("all_reduce", "reduce", "reduce_scatter")
+_MESSAGES = {"p2p_latency": 1, "pingping": 1, "sendrecv": 2, "exchange": 4}
+"""Messages of the size that a process sends and receives in the time, as throughputs of Intel MPI benchmarks count."""
 
 
 def _read(kind: str, path: Path, out: tables.RowCollector) -> Iterator[tuple[int, tables.TableRow | str]]:
     """Yield the rows of a benchmark's tables."""
-    table = TEXT_TABLES[kind]
-    lines = list(bare_lines(path, table.anchor))
+    table, titled = TEXT_TABLES[kind], TEXT_TABLES[kind].title is not None
+    lines = list(bare_lines(path, table.headings))
     found = [line for _, line in lines if table.anchor.search(line)] if table.anchor.groups else []
     wanted = next((one for one in table.wanted if any(re.search(one, line) for line in found)), "")
-    stated, heads, run, reported = dict(table.same), table.heads[:0], 0, False
-    for at, line in lines:
-        stated |= launch_facts(line)
-        for said in table.above.finditer(line):
-            stated |= _stated_values(said.groupdict())
+    stated, heads, run, reported = dict(table.same), table.heads[:0], int(titled), False
+    launched: dict[str, int] = {}
+    for at, line in [(0, path.name)] * titled + lines:
+        launched = launch_facts(line) or launched
+        for said in (*(table.title.finditer(line) if table.title else ()), *table.above.finditer(line)):
+            values = _stated_values(said.groupdict(), titled)
+            if titled and "collective" in values:
+                reduces = {name: stated[name] for name in ("dtype", "reduction")} if "reduction" in stated else {}
+                stated, heads, run, reported = table.same | reduces, (), run + (at > 0), False
+            stated |= values
         if not table.anchor.groups and table.anchor.search(line):
-            heads, run, reported = table.heads or HEADS.split(line.strip(" \t#|")), run + 1, False
+            heads = table.heads or _column_names(line)
+            run, reported = run + (not titled), False
             continue
-        row, named = _table_row(kind, line, heads, stated), stated.get("variant") or None
+        named = stated.get("variant") or None
         name = stated.get("collective") or (None if named else _given_collective(path, out))
+        row = _table_row(kind, line, heads, stated, str(name or ""))
         if isinstance(row, str):
             yield at, row
         elif row and name is None:
@@ -103,8 +136,15 @@ def _read(kind: str, path: Path, out: tables.RowCollector) -> Iterator[tuple[int
                 yield at, f"a table begins, but {why if named is None else f'{named!r} is no collective that is read'}"
             reported = True
         elif row and re.search(wanted, line):
-            row |= {"size_convention": table.size_convention(str(name)), "run": str(run or 1)}
-            yield at, stated | row | {"collective": name}
+            if stated.get("reduction") and name not in _REDUCING:
+                row |= {"dtype": "", "reduction": ""}
+            row = stated | row | {"collective": name, "size_convention": table.size_convention(str(name))}
+            placed = launched if row.get("ranks") in (None, launched.get("ranks", row.get("ranks"))) else {}
+            yield at, placed | row | {"run": str(run or 1)}
+
+
+def _column_names(line: str) -> list[str]:
+    return _UNIT_HEAD.findall(line.replace("# ", "#")) if "[" in line else HEADS.split(line.strip(" \t#|"))
 
 
 def _given_collective(path: Path, out: tables.RowCollector) -> str | None:
@@ -112,37 +152,106 @@ def _given_collective(path: Path, out: tables.RowCollector) -> str | None:
     return conventions.named_collective(path.name) or (given if isinstance(given, str) else None)
 
 
-def _stated_values(groups: Mapping[str, str | None]) -> tables.TableRow:
-    """Return column values that a line above a table states; the full name of an unusual collective is its variant."""
-    row: tables.TableRow = {
-        name: tables.parse_whole(text, tables.largest_whole(name)) if tables.TABLE_COLUMNS[name] == "whole" else text
-        for name, text in groups.items()
-        if text
-    }
-    if (text := groups.get("collective")) is not None:
-        plain = conventions.collective_name(text)
-        row["collective"] = plain or conventions.named_collective(text)
-        row["variant"] = "" if plain else text.casefold()
+def _stated_values(groups: Mapping[str, str | None], titled: bool) -> tables.TableRow:
+    """Return column values that a line above a table states; what else it counts, or an unusual name, is a variant."""
+    row: tables.TableRow = {}
+    for column, text in groups.items():
+        form = tables.TABLE_COLUMNS.get(column)
+        if not text:
+            continue
+        if column == "collective" and titled:
+            row["collective"], row["variant"] = conventions.named_benchmark(text)
+        elif column == "collective":
+            plain = conventions.collective_name(text)
+            row["collective"] = plain or conventions.named_collective(text)
+            row["variant"] = "" if plain else text.casefold()
+        elif form == "text":
+            row[column] = _TYPES.get(text, text.lower() if text.isupper() else text)
+        elif (number := tables.parse_whole(text, tables.largest_whole(column if form else "ranks"))) is not None:
+            counted = f"{number} {column.replace('_', ' ')}" if number > 1 else ""
+            row |= {column: number} if form else {"variant": counted}
     return row
 
 
-def _table_row(kind: str, line: str, heads: Sequence[str], stated: tables.TableRow) -> tables.TableRow | str | None:
+def _row_cells(kind: str, line: str, heads: Sequence[str], name: str, variant: str) -> dict[str, str]:
+    """Return the cells of a row by column; none for a line that is no row."""
+    table, words = TEXT_TABLES[kind], _CELL.findall(line)
+    if table.anchor.groups:
+        found = table.anchor.search(line)
+        return {head: text or "" for head, text in found.groupdict().items()} if found else {}
+    cells = dict(zip(heads or _unnamed_columns(kind, words, name, variant), words, strict=False))
+    if table.title is None:
+        return cells if len(words) > 1 else {}
+    benchmark = cells.get("#Benchmarking")
+    starts = tables.parse_printed("".join(words[:1])) is not None
+    return cells if (starts if benchmark is None else conventions.named_benchmark(benchmark)[0] == name) else {}
+
+
+def _unnamed_columns(kind: str, words: Sequence[str], name: str, variant: str) -> Sequence[str]:
+    """Return the columns of a table without heading, by their number and what they are of; empty if none fit."""
+    columns, overlaps = tables.log_columns(kind), variant == conventions.NON_BLOCKING
+    for heads in TEXT_TABLES[kind].unnamed if "." in "".join(words) else ():
+        rates = any("MB/s" in head for head in heads)
+        if len(heads) == len(words) and rates == name.endswith("bw") and ("Overall(us)" in heads) == overlaps:
+            read = (columns[head].value if head in columns else tables.parse_printed for head in heads)
+            return heads if all(one(word) is not None for one, word in zip(read, words, strict=True)) else ()
+    return ()
+
+
+def _table_row(
+    kind: str, line: str, heads: Sequence[str], stated: tables.TableRow, name: str
+) -> tables.TableRow | str | None:
     """Return the values of a row, an error message if it lacks size or time, None for a line that is no row."""
-    words, anchor = _CELL.findall(line), TEXT_TABLES[kind].anchor
-    if anchor.groups:
-        found = anchor.search(line)
-        cells = {head: text or "" for head, text in found.groupdict().items()} if found else {}
-    else:
-        cells = dict(zip(heads, words, strict=False)) if len(words) > 1 else {}
+    table, columns, variant = TEXT_TABLES[kind], tables.log_columns(kind), str(stated.get("variant") or "")
+    cells = _row_cells(kind, line, heads, name, variant)
     row = tables.cell_values(cells, kind)
+    short = bool(table.title and heads) and len(cells) < len(heads) - (heads[-1] == _RATE)
+    if table.title and not any(head in columns and columns[head].name == "nbytes" for head in cells):
+        row["nbytes"] = 0
     size, rate = row.setdefault("nbytes", stated.get("nbytes")), row.get("algbw")
     if isinstance(size, int) and isinstance(rate, float) and rate > 0:
         row["seconds"] = size / rate
-    if size is not None and row.get("seconds") is not None:
-        return row | ({"wrong": 1.0} if _FAILED.search(line) else {})
-    if cells and not anchor.groups and tables.parse_whole(words[0]) is not None:
-        return f"the row has {len(words)} values under {len(heads)} columns: its size or its time is no number"
+    row.setdefault("seconds", row.get("seconds_p50"))
+    if isinstance(size, int) and row["seconds"] is not None and not short:
+        row |= {"wrong": 1.0} if _FAILED.search(line) else {}
+        return (name and _contradiction(cells, size, name)) or row | _of_pairs(row, name, stated)
+    if not table.anchor.groups and tables.parse_printed(next(iter(cells.values()), "")) is not None:
+        said = f"the row has {len(_CELL.findall(line))} values under {len(heads)} columns"
+        return f"{said}: its size or its time is no number"
     return None
+
+
+def _of_pairs(row: tables.TableRow, name: str, stated: tables.TableRow) -> tables.TableRow:
+    """Return ranks, and the time and rate of a pair, of messages that several pairs send at once; rates are of all."""
+    variant, rate, seconds = str(stated.get("variant") or ""), row.get("algbw"), row["seconds"]
+    if stated.get("ranks") or variant == conventions.SEVERAL_PAIRS or not name.endswith(("_latency", "bw")):
+        return {}
+    pairs = int(variant.removesuffix(" pairs")) if re.fullmatch(r"\d+ pairs", variant) else 1
+    if isinstance(rate, float) and isinstance(seconds, float):
+        return {"ranks": 2 * pairs, "seconds": seconds * pairs, "algbw": rate / pairs}
+    return {"ranks": 2 * pairs}
+
+
+def _contradiction(cells: Mapping[str, str], size: int, name: str) -> str | None:
+    """Return an error message if a rate contradicts the times or messages of a row; None if consistent."""
+    printed = {head: number for head, text in cells.items() if (number := tables.parse_printed(text)) is not None}
+    number, unit = printed.get(_RATE), next((head for head in printed if head.startswith("BW average")), "")
+    if number is not None and unit and size:
+        rate, byte = printed[unit], 8e-9 if "Gb" in unit else 2.0**-20
+        low, high = ((number.value + sign * number.half) * 1e6 * size * byte for sign in (-1, 1))
+        if not rate.may_be_within(low, high):
+            return f"{rate.value:g} is not {number.value:g} million messages of {size} bytes a second"
+    time = printed.get("t_max[usec]", printed.get("t[usec]"))
+    if "Mbytes/sec" not in printed or time is None or time.value <= 0 or name not in _MESSAGES:
+        return None
+    rate, sent = printed["Mbytes/sec"], float(_MESSAGES[name] * size)
+    if "Msg/sec" in printed:
+        sent *= max(round(min(printed["Msg/sec"].value * time.value / 1e6, tables.MAX_WHOLE)), 1)
+    low, high = (sent / (time.value + sign * time.half) * 1e6 for sign in (1, -1))
+    if any(rate.may_be_within(low / megabyte, high / megabyte) for megabyte in (1e6, 2**20)):
+        return None
+    found = f"{sent:g} bytes in {time.value / 1e6:.5g} s are {sent / time.value:.5g}"
+    return f"throughput is {rate.value:g} MB/s, but {found}"
 
 
 def _text_reader(kind: str, what: str) -> Callable[..., tables.Measurements]:
