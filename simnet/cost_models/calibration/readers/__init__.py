@@ -1,8 +1,9 @@
 """Measured times of collectives, read from the output of benchmarks.
 
 `nccl_text` and `nccl_records` (nccl-tests, rccl-tests), `text_tables` (OSU, Intel MPI benchmarks, perftest and others),
-`job_traces` (Kineto, Chakra, NCCL inspector), `tidy` (simnet's own CSV) and `csv_tables` read; `kinds` recognises formats, those of packages included,
-and reads folders, `facts` adds what files lack. All return the table of `tables`; `conventions` defines sizes.
+`job_traces` (Kineto, Chakra, NCCL inspector), `tidy` (simnet's own CSV) and `csv_tables` read; `kinds` recognises
+formats, those of packages included, and reads folders, `facts` adds what files lack. All return the table of `tables`;
+`conventions` defines sizes.
 Files are untrusted data: sizes are checked before parsing, secrets are not kept, errors name the file and the line.
 """
 

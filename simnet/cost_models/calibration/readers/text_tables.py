@@ -118,8 +118,9 @@ def _read(kind: str, path: Path, out: tables.RowCollector) -> Iterator[tuple[int
         for said in (*(table.title.finditer(line) if table.title else ()), *table.above.finditer(line)):
             values = _stated_values(said.groupdict(), titled)
             if titled and "collective" in values:
-                reduces = {name: stated[name] for name in ("dtype", "reduction")} if "reduction" in stated else {}
-                stated, heads, run, reported = table.same | reduces, (), run + (at > 0), False
+                lasting = ("dtype", "reduction") if "reduction" in stated else ()
+                stated = table.same | {name: stated.get(name, "") for name in lasting}
+                heads, run, reported = (), run + (at > 0), False
             stated |= values
         if not table.anchor.groups and table.anchor.search(line):
             heads = table.heads or _column_names(line)
