@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-from unittest.mock import Mock
 
 import networkx as nx
 import numpy as np
@@ -17,13 +16,15 @@ from simnet.base.errors import SimnetError, StalledError
 from simnet.network import (
     ConstantLoad,
     Network,
+    OnOffFlow,
     engine_selection,
     links,
     max_plus,
-    network,
     recurrence,
     weather_forecast,
 )
+from simnet.network.compute_stream import Computing
+from simnet.network.transport import Loss, Transport
 from simnet.network.weather import Weather, constant, markov, ornstein_uhlenbeck, product, steps
 from simnet.schedule import Round, Schedule
 
@@ -161,31 +162,69 @@ def test_what_ranks_did_takes_one_pass_and_is_what_a_second_one_says(job):
     graph, options, parts, more = job
     asked = {**more, "messages": False}
     splits = []
-    for few, most in ((network._FEW, 1), (0, 2)):
+    for few, most in ((max_plus._FEW, 1), (0, 2)):
         with pytest.MonkeyPatch.context() as patch:
-            passes = Mock(wraps=network.time_max_plus)
-            patch.setattr(network, "time_max_plus", passes)
-            patch.setattr(network, "_FEW", few)
+            went = passages(patch)
+            patch.setattr(max_plus, "_FEW", few)
             try:
                 timing = Network(graph, **options).time(parts, **asked)
             except StalledError:
                 return
             splits.append(timing.split)
-            assert passes.call_count <= most
+            assert len(went) <= most
     for one, other in zip(*splits, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
+CHANGING = {(0, "switch"): Weather(steps([0.0, 1e-3], [1e6, 9e5]))}
+LOSING = Loss({(0, "switch"): 0.01}, Transport())
+
+
+@pytest.mark.parametrize("stack", ["ideal", "tcp"])
+@pytest.mark.parametrize(
+    ("options", "entry", "alone"),
+    [
+        ({}, {}, True),
+        ({"on_outage": "reroute"}, {}, True),
+        ({"background": [ConstantLoad((0, "switch"), 1e5)]}, {}, True),
+        ({"weather": CHANGING}, {}, True),
+        ({"loss": LOSING}, {}, True),
+        ({"weather": CHANGING, "on_outage": "reroute"}, {}, False),
+        ({"weather": CHANGING, "loss": LOSING}, {}, False),
+        ({"background": [OnOffFlow(0, 1, constant(1.0))]}, {}, False),
+        ({"routing": "flow"}, {}, False),
+        ({"routing": "adaptive"}, {}, False),
+        ({}, {"deaths": {3: 100.0}}, False),
+        ({}, {"computing": Computing(np.ones((1, 4)), beside=2.0)}, True),
+    ],
+)
+def test_a_program_that_is_alone_has_the_times_of_the_event_loop_and_others_are_left_to_it(
+    stack, options, entry, alone
+):
+    def network(engine):
+        return Network(topologies.star(4, 1e-3, 1e6), engine=engine, stack=stack, **options)
+
+    schedule = collectives.allreduce_ring(4, 1e5)
+    assert network("auto")._is_alone(network("auto")._prepared([(schedule, 0.0)], 0.0, False, **entry)) == alone
+    fluid, auto = (network(engine).time(schedule, **entry) for engine in ("fluid", "auto"))
+    np.testing.assert_allclose(auto.left, fluid.left, rtol=1e-9)
+    if not alone:
+        with pytest.raises(SimnetError, match="engine vectorised"):
+            network("vectorised").time(schedule, **entry)
+    elif stack == "ideal":
+        np.testing.assert_array_equal(network("vectorised").time(schedule, **entry).left, auto.left)
+
+
 def passages(monkeypatch):
     """Count the attempts of the max-plus clock that succeed."""
-    real, went = max_plus.time_max_plus, []
+    real, went = max_plus.MaxPlus.completion_times, []
 
     def counted(*arguments, **options):
         result = real(*arguments, **options)
         went.append(result is not None)
         return result
 
-    monkeypatch.setattr("simnet.network.network.time_max_plus", counted)
+    monkeypatch.setattr(max_plus.MaxPlus, "completion_times", counted)
     return went
 
 

@@ -161,7 +161,7 @@ def test_deaths_that_make_no_sense_are_refused():
     ):
         with pytest.raises(ValueError, match=message):
             star(2).time(schedule, deaths=deaths)
-    with pytest.raises(SimnetError, match=r"max-plus clock .* cannot time ranks that fail"):
+    with pytest.raises(SimnetError, match=r"max-plus clock .* cannot time this: .* or ranks fail"):
         star(2, engine="vectorised").time(schedule, deaths={0: 1.0})
 
 

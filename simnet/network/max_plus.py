@@ -10,12 +10,12 @@ single round if all ranks enter it at once with nothing in flight.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import groupby
 from math import inf
 from types import ModuleType
-from typing import NamedTuple, TypeAlias
-from weakref import WeakKeyDictionary
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,12 +24,13 @@ from simnet.base.arrays import Floats, Ranks
 from simnet.base.jit_threshold import JitThreshold
 from simnet.network import recurrence
 from simnet.network.compiled_loop import compiled_copy, loop_is_loaded
+from simnet.network.jitter import Delays
 from simnet.network.links import Links
 from simnet.network.program import Program
 from simnet.network.recurrence import BEYOND, COMPLETED, IN_STEP, MET, NEVER, Progress, RoundTraffic, RouteState
-from simnet.network.timing import Split
+from simnet.network.timing import MessageDetail, Split, Timing, message_times, move_software, split_intervals
 from simnet.network.weather_forecast import WeatherForecast
-from simnet.schedule import Round
+from simnet.schedule import Round, Schedule
 
 # Compiled loops take a quarter of a second to load, and the interpreter needs about as long for so many messages.
 _MANY = 100_000
@@ -43,11 +44,11 @@ _SOON = 2
 _ROUNDS = 64
 # Messages of all patterns of some links that are kept from call to call, at most.
 _KEPT = 1 << 18
-_NONE, _NO_ONE = np.zeros(0), np.zeros(0, dtype=np.int64)
+# Messages of a schedule whose times are kept in any case: 16 bytes each.
+_FEW = 1 << 14
+_NONE = np.zeros(0)
 # Messages whose jitter is drawn together.
 _AT_ONCE = 1 << 16
-
-_Alone: TypeAlias = Callable[[Round], tuple[Floats, Floats, Floats]]
 
 
 class MaxPlusResult(NamedTuple):
@@ -64,73 +65,152 @@ class MaxPlusResult(NamedTuple):
     computing: list[tuple[Floats, Floats]]
 
 
-def time_max_plus(
-    program: Program,
-    links: Links,
-    overheads: tuple[float, float],
-    alone: _Alone,
-    keep: bool = False,
-) -> MaxPlusResult | None:
-    """Time schedules by the max-plus recurrence; None if it cannot solve the sharing of links, or a message waits long.
+class MaxPlus:
+    """The clock for rounds in which no two messages share a link at the same time.
 
-    - `program`: without failures.
-    - `links`: without packet loss if they change. Known weather is cached with them.
+    - `links`: links and routes.
     - `overheads`: seconds per message before it leaves and after its last byte arrived.
-    - `alone`: times one round that all ranks enter at 0 on constant links, with sharing: completion of ranks, and when
-      each message was sent and arrived.
-    - `keep`: whether to keep start and arrival of every message.
+    - `time_events`: times a program by the event loop, with its messages.
     """
-    n_messages, delays, layout = program.schedule.n_messages, program.delays, _RoundLayout(program.hosts, links)
-    done, n_links = np.array(program.start, dtype=np.float64), len(links.routes.links)
-    busy, pair, pair_end = np.full(n_links, -np.inf), np.full(n_links, -1), np.zeros(n_links)
-    port_free = np.zeros(n_links)
-    lasting = done, busy, pair, pair_end, port_free
-    read, steady, offset = delays.reader(), links.constant and not delays, 0
-    outlook = WeatherForecast(links, program.origin, float(done.min()), float(done.max()), n_messages)
-    times = np.zeros((2, n_messages if keep else 0))
-    computing: list[tuple[Floats, Floats]] = []
-    solved: dict[int, tuple[Floats, Floats, Floats]] = {}
-    for schedule, ready in program.parts:
-        np.maximum(done, ready, out=done)
-        for one, repeats in _in_a_row(schedule.rounds, _AT_ONCE if delays else n_messages):
-            laid = layout.of(one)
-            if laid is None:
-                return None
-            traffic = laid.traffic
-            m, first = len(one), offset
-            offset += m * repeats
-            begun = np.empty(repeats * done.size if keep else 0)
-            entered = np.empty(max(begun.size, done.size))
-            sent, arrived = times[:, first:offset]
-            progress = Progress(begun, entered, *lasting, sent, arrived, np.array([0, -1]))
-            extra = read(m * repeats)
-            outcome, when = _run_repeats(laid, progress, extra, overheads, outlook, (first, repeats), steady)
-            turn = int(progress.place[0])
-            if outcome == MET and when == when:
-                if id(one) not in solved:
-                    solved[id(one)] = alone(one)
-                finish, departures, arrivals = solved[id(one)]
-                # Otherwise messages of the next round would meet those of this one.
-                if (finish != finish[0]).any():
+
+    def __init__(self, links: Links, overheads: tuple[float, float], time_events: Callable[[Program], Timing]) -> None:
+        self._links, self._overheads, self._time_events = links, overheads, time_events
+        self._patterns: dict[tuple[bytes, bytes], _RoundPattern] = {}
+
+    def time(self, program: Program, messages: bool) -> Timing | None:
+        """Return the timing of a program; None if messages meet out of step, or one would wait for too long."""
+        # For few messages, keeping their times is cheaper than timing again when the split is requested.
+        keeps = messages or program.schedule.n_messages <= _FEW
+        went = self.completion_times(program, keeps)
+        if went is None:
+            return None
+
+        def account() -> Split:
+            kept = went if keeps else self.completion_times(program, keep=True)
+            assert kept is not None
+            return move_software(_split_times(program, kept), program)
+
+        kept: MessageDetail = None, None, None
+        if messages:
+            numbers = [number for number, one in enumerate(program.schedule.rounds) if np.any(one.compute)]
+            work = np.concatenate([np.zeros((2, 0)), *map(np.array, went.computing)], axis=1)
+            begun, ended = work.reshape(2, -1, went.finish.size)
+            unknown = np.full((4, 2, program.schedule.n_messages), np.nan)
+            kept = message_times(program, (went.start, went.arrive), numbers, (begun, ended), unknown)
+        return Timing(program.origin, program.start, went.finish, account, *kept, program.computed)
+
+    def completion_times(self, program: Program, keep: bool) -> MaxPlusResult | None:
+        """Return the times of a program, with those of messages and work if `keep`; None as for `time`."""
+        links, n_messages, delays = self._links, program.schedule.n_messages, program.delays
+        done, n_links = np.array(program.start, dtype=np.float64), len(links.routes.links)
+        busy, pair, pair_end = np.full(n_links, -np.inf), np.full(n_links, -1), np.zeros(n_links)
+        lasting = done, busy, pair, pair_end, np.zeros(n_links)
+        read, steady, offset = delays.reader(), links.constant and not delays, 0
+        outlook = WeatherForecast(links, program.origin, float(done.min()), float(done.max()), n_messages)
+        times = np.zeros((2, n_messages if keep else 0))
+        computing: list[tuple[Floats, Floats]] = []
+        known: dict[int, _PreparedRound | None] = {}
+        met: dict[int, tuple[Floats, Floats, Floats]] = {}
+        for schedule, ready in program.parts:
+            np.maximum(done, ready, out=done)
+            for one, repeats in _in_a_row(schedule.rounds, _AT_ONCE if delays else n_messages):
+                if id(one) not in known:
+                    if len(known) == _ROUNDS:
+                        known.clear()
+                    known[id(one)] = self._prepare(one, program.hosts)
+                laid = known[id(one)]
+                if laid is None:
                     return None
-                done[:] = when + finish
-                busy.fill(-np.inf)
-                if keep:
-                    np.add(departures, when, out=sent[turn * m : (turn + 1) * m])
-                    np.add(arrivals, when, out=arrived[turn * m : (turn + 1) * m])
-                outcome, turn = IN_STEP, turn + 1
-            if outcome == IN_STEP:
-                # What repeats with all ranks in step, and nothing under way between, takes as long every time.
-                lasts = np.arange(1, repeats - turn + 1) * (done[0] - when)
-                done += lasts[-1] if lasts.size else 0.0
-                for column in (sent, arrived, begun, entered) if keep else ():
-                    rows = column.reshape(repeats, column.size // repeats)
-                    np.add.outer(lasts, rows[turn - 1], out=rows[turn:])
-            elif outcome != COMPLETED:
+                m, first = len(one), offset
+                offset += m * repeats
+                begun = np.empty(repeats * done.size if keep else 0)
+                entered = np.empty(max(begun.size, done.size))
+                sent, arrived = times[:, first:offset]
+                progress = Progress(begun, entered, *lasting, sent, arrived, np.array([0, -1]))
+                outcome, when = _run_repeats(
+                    laid, progress, read(m * repeats), self._overheads, outlook, (first, repeats), steady
+                )
+                turn = int(progress.place[0])
+                if outcome == MET and when == when:
+                    if id(one) not in met:
+                        met[id(one)] = self._time_together(program, one)
+                    finish, departures, arrivals = met[id(one)]
+                    # Otherwise messages of the next round would meet those of this one.
+                    if (finish != finish[0]).any():
+                        return None
+                    done[:] = when + finish
+                    busy.fill(-np.inf)
+                    if keep:
+                        np.add(departures, when, out=sent[turn * m : (turn + 1) * m])
+                        np.add(arrivals, when, out=arrived[turn * m : (turn + 1) * m])
+                    outcome, turn = IN_STEP, turn + 1
+                if outcome == IN_STEP:
+                    _extrapolate(progress, turn, repeats, done[0] - when, keep)
+                elif outcome != COMPLETED:
+                    return None
+                if keep and laid.traffic.compute.size:
+                    computing.append((begun, entered))
+        return MaxPlusResult(done, times[0], times[1], computing)
+
+    def _time_together(self, program: Program, one: Round) -> tuple[Floats, Floats, Floats]:
+        """Return when ranks complete a round that all enter at 0, and when its messages are sent and arrive [s]."""
+        zero, calm = np.zeros(program.hosts.size), Delays(None, np.random.default_rng, 0)
+        parts = [(Schedule(zero.size, [one]), zero)]
+        timing = self._time_events(replace(program, parts=parts, start=zero, accounted=zero, delays=calm))
+        assert timing.messages is not None
+        return timing.left, timing.messages.sent, timing.messages.arrived
+
+    def _prepare(self, one: Round, hosts: Ranks) -> _PreparedRound | None:
+        """Return a round with its routes and traffic; None if a message can never arrive."""
+        links, m = self._links, len(one)
+        table, port, single, exclusive, latency, rate, own, down = self._pattern(hosts[one.src], hosts[one.dst])
+        if down.size:
+            if one.nbytes[down].any():
                 return None
-            if keep and traffic.compute.size:
-                computing.append((begun, entered))
-    return MaxPlusResult(done, times[0], times[1], computing)
+            rate, own = np.where(rate > 0, rate, 1.0), np.where(own > 0, own, 1.0)
+        seconds, leaving = one.nbytes / rate, one.nbytes / own
+        compute = np.zeros(hosts.size) + one.compute if np.any(one.compute) else np.zeros(0)
+        if links.constant and not one.nbytes.all():
+            table, port = np.where(one.nbytes[:, None] > 0, table, -1), np.where(one.nbytes > 0, port, -1)
+        traffic = RoundTraffic(one.src, one.dst, one.nbytes, compute, table, port, single, exclusive)
+        if links.constant:
+            # Latencies that never change are looked up once for all rounds of a pattern.
+            return _PreparedRound(one, traffic, RouteState(latency, _NONE, _NONE, seconds, leaving, _NONE, _NONE))
+        unknown = np.full(m, inf)
+        # Each look-up writes into arrays of their own.
+        state = np.stack([latency, unknown, unknown, seconds, leaving, unknown, unknown])
+        return _PreparedRound(one, traffic, RouteState(*state))
+
+    def _pattern(self, src: Ranks, dst: Ranks) -> _RoundPattern:
+        """Return the pattern of rounds between these hosts, from the cache of the network."""
+        links, patterns = self._links, self._patterns
+        pattern = src.tobytes(), dst.tobytes()
+        if pattern not in patterns:
+            if sum(one.own.size for one in patterns.values()) > _KEPT:
+                patterns.clear()
+            table = np.ascontiguousarray(links.routes.table(src, dst))
+            used, port = table[table >= 0], links.own_of(table)
+            exclusive = links.constant and len(src) >= _WIDE and _no_two(used)
+            single = exclusive or _no_two(port[port >= 0])
+            if links.constant:
+                latency, rate, own = _constant_routes(table, port, links)
+            else:
+                # Looked up when the message is there; within a host it takes no link, and no time.
+                latency = np.ones(len(src))
+                rate = own = np.where((table >= 0).any(axis=1), 1.0, np.inf)
+            down = np.flatnonzero(rate <= 0)
+            patterns[pattern] = _RoundPattern(table, port, single, exclusive, latency, rate, own, down)
+        return patterns[pattern]
+
+
+def _extrapolate(progress: Progress, turn: int, repeats: int, lasts: float, keep: bool) -> None:
+    """Complete a round in which all ranks are in step after `turn` turns, each of which `lasts` as long [s]."""
+    # What repeats with all ranks in step, and nothing under way between, takes as long every time.
+    later = np.arange(1, repeats - turn + 1) * lasts
+    progress.done[:] += later[-1] if later.size else 0.0
+    for column in (progress.sent, progress.arrived, progress.begun, progress.entered) if keep else ():
+        rows = column.reshape(repeats, column.size // repeats)
+        np.add.outer(later, rows[turn - 1], out=rows[turn:])
 
 
 def _run_repeats(
@@ -174,68 +254,6 @@ class _PreparedRound(NamedTuple):
     routes: RouteState
 
 
-class _RoundLayout:
-    """Computes routes and traffic of the rounds of a program; patterns of equal rounds are cached with the links.
-
-    - `hosts` (P,): host of each rank.
-    - `links`: links and routes.
-    """
-
-    def __init__(self, hosts: Ranks, links: Links) -> None:
-        self._hosts, self._links = hosts, links
-        self._patterns: dict[tuple[bytes, bytes], _RoundPattern] = _PATTERNS.setdefault(links, {})
-        if sum(one.own.size for one in self._patterns.values()) > _KEPT:
-            self._patterns.clear()
-        self._rounds: dict[int, _PreparedRound] = {}
-
-    def of(self, one: Round) -> _PreparedRound | None:
-        """Return the round with its routes and traffic; None if a message can never arrive."""
-        if (laid := self._rounds.get(id(one))) is None and (laid := self._prepare(one)) is not None:
-            if len(self._rounds) == _ROUNDS:
-                self._rounds.clear()
-            self._rounds[id(one)] = laid
-        return laid
-
-    def _prepare(self, one: Round) -> _PreparedRound | None:
-        links, m = self._links, len(one)
-        table, port, single, exclusive, latency, rate, own, down = self._pattern(one)
-        if down.size:
-            if one.nbytes[down].any():
-                return None
-            rate, own = np.where(rate > 0, rate, 1.0), np.where(own > 0, own, 1.0)
-        seconds, leaving = one.nbytes / rate, one.nbytes / own
-        compute = np.zeros(self._hosts.size) + one.compute if np.any(one.compute) else np.zeros(0)
-        if links.constant and not one.nbytes.all():
-            table, port = np.where(one.nbytes[:, None] > 0, table, -1), np.where(one.nbytes > 0, port, -1)
-        traffic = RoundTraffic(one.src, one.dst, one.nbytes, compute, table, port, single, exclusive)
-        if links.constant:
-            # Latencies that never change are looked up once for all rounds of a pattern.
-            return _PreparedRound(one, traffic, RouteState(latency, _NONE, _NONE, seconds, leaving, _NONE, _NONE))
-        unknown = np.full(m, inf)
-        # Each look-up writes into arrays of their own.
-        state = np.stack([latency, unknown, unknown, seconds, leaving, unknown, unknown])
-        return _PreparedRound(one, traffic, RouteState(*state))
-
-    def _pattern(self, one: Round) -> _RoundPattern:
-        links, patterns = self._links, self._patterns
-        ends = self._hosts[one.src], self._hosts[one.dst]
-        pattern = ends[0].tobytes(), ends[1].tobytes()
-        if pattern not in patterns:
-            table = np.ascontiguousarray(links.routes.table(*ends))
-            used, port = table[table >= 0], links.own_of(table)
-            exclusive = links.constant and len(one) >= _WIDE and _no_two(used)
-            single = exclusive or _no_two(port[port >= 0])
-            if links.constant:
-                latency, rate, own = _constant_routes(table, port, links)
-            else:
-                # Looked up when the message is there; within a host it takes no link, and no time.
-                latency = np.ones(len(one))
-                rate = own = np.where((table >= 0).any(axis=1), 1.0, np.inf)
-            down = np.flatnonzero(rate <= 0)
-            patterns[pattern] = _RoundPattern(table, port, single, exclusive, latency, rate, own, down)
-        return patterns[pattern]
-
-
 class _RoundPattern(NamedTuple):
     """Traffic and constant routes of rounds with equal senders and receivers: latency [s] and rates [byte/s].
 
@@ -250,9 +268,6 @@ class _RoundPattern(NamedTuple):
     rate: Floats
     own_rate: Floats
     down: Ranks
-
-
-_PATTERNS: WeakKeyDictionary[Links, dict[tuple[bytes, bytes], _RoundPattern]] = WeakKeyDictionary()
 
 
 def _constant_routes(table: NDArray[np.int64], port: Ranks, links: Links) -> tuple[Floats, Floats, Floats]:
@@ -283,6 +298,15 @@ def _in_a_row(rounds: Sequence[Round], most: int) -> Iterator[tuple[Round, int]]
             yield same[0], min(at_once, len(same) - first)
 
 
+def _split_times(program: Program, went: MaxPlusResult) -> Split:
+    """Return the seconds each rank communicates, computes and waits, from a result that has message times."""
+    P, accounted = program.hosts.size, program.accounted
+    src, dst = ([getattr(one, end) for one in program.schedule.rounds] for end in ("src", "dst"))
+    begins, ends = [begin for begin, _ in went.computing], [end for _, end in went.computing]
+    work = [np.arange(one.size) % P for one in begins], begins, ends
+    return split_intervals(work, ([*src, *dst], [went.start] * 2, [went.arrive] * 2), accounted, went.finish)
+
+
 @cache
 def _compiled_recurrence() -> ModuleType | None:
     """Return the compiled recurrence; None if numba is missing or disabled."""
@@ -308,52 +332,3 @@ def _loops_for(effort: int, ahead: int) -> ModuleType:
     if loops is None and _interpreted.is_enough_with(effort, ahead):
         loops = _compiled_recurrence()
     return loops or recurrence
-
-
-def split_max_plus(program: Program, went: MaxPlusResult) -> Split:
-    """Return the seconds each rank communicates, computes and waits, from a result that has message times."""
-    P, accounted = program.hosts.size, program.accounted
-    src, dst = ([getattr(one, end) for one in program.schedule.rounds] for end in ("src", "dst"))
-    begins, ends = [begin for begin, _ in went.computing], [end for _, end in went.computing]
-    work = [np.arange(one.size) % P for one in begins], begins, ends
-    return split_intervals(work, ([*src, *dst], [went.start] * 2, [went.arrive] * 2), accounted, went.finish)
-
-
-_Intervals: TypeAlias = tuple[Sequence[Ranks], Sequence[Floats], Sequence[Floats]]
-"""Ranks, starts and ends of intervals [s], each in pieces."""
-
-
-def split_intervals(work: _Intervals, messages: _Intervals, accounted: Floats, finish: Floats) -> Split:
-    """Return the seconds each rank communicates, computes and waits, from the intervals of its work and messages."""
-    computing = covered_seconds(*work, accounted, finish)
-    who, first, last = [*work[0], *messages[0]], [*work[1], *messages[1]], [*work[2], *messages[2]]
-    communicating = covered_seconds(who, first, last, accounted, finish) - computing
-    wait = np.maximum(np.maximum(finish - accounted, 0.0) - communicating - computing, 0.0)
-    return Split(communicating, computing, wait)
-
-
-def covered_seconds(
-    who: Sequence[Ranks], first: Sequence[Floats], last: Sequence[Floats], accounted: Floats, finish: Floats
-) -> Floats:
-    """Return the total time that each rank's intervals cover, overlaps counted once [s]; shape (P,).
-
-    - `who`, `first`, `last`: rank, start and end of each interval [s].
-    - `accounted`, `finish` (P,): bounds of the time that counts [s].
-    """
-    rank, n_ranks = np.concatenate([_NO_ONE, *who]), finish.size
-    begin = np.maximum(np.concatenate([_NONE, *first]), accounted[rank])
-    end = np.maximum(np.minimum(np.concatenate([_NONE, *last]), finish[rank]), begin)
-    order = np.lexsort((begin, rank))
-    rank, begin, end = rank[order], begin[order], end[order]
-    counts = np.bincount(rank, minlength=n_ranks)
-    bounds, covered_seconds = np.cumsum(counts) - counts, np.zeros(n_ranks)
-    # Ranks with as many intervals go together.
-    for count in np.unique(counts[counts > 0]).tolist():
-        ranks = np.flatnonzero(counts == count)
-        own = bounds[ranks, np.newaxis] + np.arange(count)
-        reached = np.maximum.accumulate(end[own], axis=1)
-        # An interval adds only time after the end of all earlier intervals.
-        fresh = np.maximum(begin[own[:, 1:]], reached[:, :-1])
-        added = np.maximum(reached[:, 1:] - fresh, 0.0)
-        covered_seconds[ranks] = (end[own[:, 0]] - begin[own[:, 0]]) + added.sum(axis=1)
-    return covered_seconds

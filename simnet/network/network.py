@@ -10,9 +10,9 @@ capacity makes transfers wait. A transport stack frames messages and decides whe
 from __future__ import annotations
 
 import copy
-import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack, get_args
 
@@ -27,16 +27,16 @@ from simnet.base.rng import stream as named_stream
 from simnet.network.engine_selection import EngineSelector
 from simnet.network.jitter import Delays, Jitter, draw_jitter
 from simnet.network.links import ConstantLoad, Links, OnOffFlow
-from simnet.network.max_plus import MaxPlusResult, split_max_plus, time_max_plus
+from simnet.network.max_plus import MaxPlus
 from simnet.network.program import Entry, Parts, Program, entry_times, failures_of, hosts_of, parts_of
 from simnet.network.sharing import Sharing, sharing_of
 from simnet.network.slow_start import HALVINGS, LEAST_TIMEOUT, slow_start_delays
 from simnet.network.stack import IDEAL, Stack, name_of, stack_of
-from simnet.network.symmetric_ranks import SymmetryCache, split_symmetric, time_symmetric
-from simnet.network.timing import Messages, Split, TimedRun, Timing, message_times, move_software
+from simnet.network.symmetric_ranks import SymmetricRanks
+from simnet.network.timing import Messages, TimedRun, Timing
 from simnet.network.transport import Incast, Loss, MeasuredIncast
 from simnet.network.weather import Weather
-from simnet.schedule import Round, Schedule
+from simnet.schedule import Schedule
 from simnet.topologies.graphs import Link
 
 if TYPE_CHECKING:
@@ -58,9 +58,6 @@ Software: TypeAlias = Callable[[Schedule, Ranks], Schedule]
 
 # A message of routing by flow draws one of so many numbers.
 _PICKS = 1 << 40
-
-# Messages of a schedule whose times are kept in any case: 16 bytes each.
-_FEW = 1 << 14
 
 
 class Network:
@@ -160,7 +157,11 @@ class Network:
         self.seed = seed
         self.engine, self.routing, self.on_outage = engine, routing, on_outage
         self._timing = self._engines()
-        self._memory = SymmetryCache({}, {}, {})
+        overheads = self.send_overhead, self.receive_overhead
+        self._max_plus = MaxPlus(self.links, overheads, partial(_time_events, self._timing))
+        self._symmetric_ranks = SymmetricRanks(
+            self.links, self.stack, partial(_small_timer, overheads, replace(self.stack, pieces=1))
+        )
         self._begin_on(env)
 
     def __repr__(self) -> str:
@@ -306,123 +307,34 @@ class Network:
         >>> network.time(Schedule(2, [Round([0], [1], [500])])).finish
         0.0015
         """
-
-        def prepared(cut: bool) -> Program:
-            return self._prepared(parts_of(schedule), start, cut, **entry)
-
+        parts = parts_of(schedule)
         # Rings stand for themselves where a few ranks stand for all.
-        program = prepared(cut=False)
-        if program.failures and self.engine == "vectorised":
-            raise SimnetError(
-                "the max-plus clock (engine vectorised) cannot time ranks that fail; engine auto or fluid can"
-            )
-        by_events = self.engine == "fluid" or program.failures or program.streams is not None
-        timing = None if by_events else self._without_sharing(program, messages)
-        if timing is not None:
-            return timing
+        program = self._prepared(parts, start, cut=False, **entry)
+        if self.engine != "fluid" and self._is_alone(program):
+            accelerator = self._max_plus if self.stack == IDEAL else self._symmetric_ranks
+            timing = accelerator.time(program, messages)
+            if timing is not None:
+                return timing
         if self.engine == "vectorised":
             raise SimnetError(
                 "the max-plus clock (engine vectorised) cannot time this: messages meet, or meet flows of others, or "
-                "wait for too long, or kernels queue"
+                "wait for too long, or ranks fail, or kernels queue"
                 f"{'' if self.stack == IDEAL else ', or ranks are out of step on this stack'}"
             )
-        return self._by_fluid(program if self.stack.pieces == 1 else prepared(cut=True), messages)
+        if self.stack.pieces > 1:
+            program = self._prepared(parts, start, cut=True, **entry)
+        return _time_events(self._timing, program, messages)
 
-    def _by_fluid(self, program: Program, messages: bool) -> Timing:
-        # Loaded where messages meet, and only there.
-        import simpy
+    def _is_alone(self, program: Program) -> bool:
+        """Return whether only a program's own messages and the weather decide its times.
 
-        from simnet.network.simpy_clock import Clock
-
-        env = simpy.Environment(initial_time=float(program.start.min()))
-        clock = Clock(env, self._timing, program.origin)
-        timing = env.run(until=clock.run(TimedRun(program, env.event(), messages)))
-        assert isinstance(timing, Timing)
-        return timing
-
-    def _without_sharing(self, program: Program, messages: bool) -> Timing | None:
-        """Return the timing of schedules whose messages share no link; None if they do, or that is not known."""
+        No rank fails or computes on a stream, no other flows are there, and each message has one route, without loss if
+        links change.
+        """
         links = self.links
-        changing = not links.constant
-        if links.flows or self.routing in ("flow", "adaptive"):
-            return None
-        if changing and (self.on_outage == "reroute" or not links.lossless):
-            return None
-        return self._through(program, messages) if self.stack == IDEAL else self._in_step(program, messages)
-
-    def _through(self, program: Program, messages: bool) -> Timing | None:
-        """Return the timing of schedules by the max-plus recurrence; None if messages share a link."""
-        links, overheads = self.links, (self.send_overhead, self.receive_overhead)
-
-        def passage(keep: bool) -> MaxPlusResult | None:
-            return time_max_plus(program, links, overheads, alone, keep)
-
-        def alone(one: Round) -> tuple[Floats, Floats, Floats]:
-            zero, calm = np.zeros(program.hosts.size), Delays(None, lambda: named_stream(0), 0)
-            parts = [(Schedule(zero.size, [one]), zero)]
-            single = dataclasses.replace(program, parts=parts, start=zero, accounted=zero, delays=calm)
-            timing = self._by_fluid(single, messages=True)
-            assert timing.messages is not None
-            return timing.left, timing.messages.sent, timing.messages.arrived
-
-        # For few messages, keeping their times is cheaper than timing again when the split is requested.
-        keeps = messages or program.schedule.n_messages <= _FEW
-        went = passage(keeps)
-        if went is None:
-            return None
-
-        def account() -> Split:
-            kept = went if keeps else passage(True)
-            assert kept is not None
-            return move_software(split_max_plus(program, kept), program)
-
-        kept, work, software = None, None, None
-        if messages:
-            numbers = [number for number, one in enumerate(program.schedule.rounds) if np.any(one.compute)]
-            begun, ended = (
-                np.concatenate([np.zeros(0), *(one[end] for one in went.computing)]).reshape(-1, went.finish.size)
-                for end in (0, 1)
-            )
-            unknown = np.full((4, 2, program.schedule.n_messages), np.nan)
-            times = went.start, went.arrive
-            kept, work, software = message_times(program, times, numbers, (begun, ended), unknown)
-        return Timing(program.origin, program.start, went.finish, account, kept, work, software, program.computed)
-
-    def _in_step(self, program: Program, messages: bool) -> Timing | None:
-        """Return the timing of schedules from a few representative ranks; None if ranks are not symmetric."""
-
-        def timed(graph: nx.DiGraph[Any]) -> Callable[[Schedule], Timing]:
-            few = Network(
-                graph,
-                send_overhead=self.send_overhead,
-                receive_overhead=self.receive_overhead,
-                stack=dataclasses.replace(self.stack, pieces=1),
-                engine="fluid",
-            )
-            return partial(few.time, messages=True)
-
-        went = time_symmetric(program, self.links, self.stack, timed, self._memory)
-        if went is None:
-            return None
-        n_ranks, kept, work, software = program.hosts.size, None, None, None
-        if messages:
-            parts = [(self.stack.cut(schedule), ready) for schedule, ready in program.parts]
-            own = program.software_of_rounds and partial(program.software_of_rounds, cut=True)
-            cut = dataclasses.replace(program, parts=parts, software_of_rounds=own)
-            times = np.repeat(went.times, n_ranks, axis=1)
-            begun, ended = times[2:4].reshape(2, -1, n_ranks)
-            numbers, each = np.arange(len(begun)), times[4:].reshape(4, 2, -1)
-            kept, work, software = message_times(cut, (times[0], times[1]), numbers, (begun, ended), each)
-        return Timing(
-            origin=program.origin,
-            entered=program.start,
-            left=np.full(n_ranks, went.finish),
-            account=lambda: move_software(split_symmetric(program, went), program),
-            messages=kept,
-            work=work,
-            software=software,
-            computed=program.computed,
-        )
+        is_steady = links.constant or (self.on_outage == "wait" and links.lossless)
+        has_one_route = self.routing in ("hash", "single")
+        return is_steady and has_one_route and not (links.flows or program.failures or program.streams)
 
     def _own_clock(self) -> Clock:
         if self._clock is None:
@@ -498,3 +410,24 @@ class Network:
                 idle = self.software(idle, hosts)
             found += [one.compute for one in (self.stack.cut(idle) if cut else idle).rounds]
         return found
+
+
+def _time_events(engines: EngineSelector, program: Program, messages: bool = True) -> Timing:
+    """Return the timing of a program by the event loop."""
+    # Loaded where messages meet, and only there.
+    import simpy
+
+    from simnet.network.simpy_clock import Clock
+
+    env = simpy.Environment(initial_time=float(program.start.min()))
+    clock = Clock(env, engines, program.origin)
+    timing = env.run(until=clock.run(TimedRun(program, env.event(), messages)))
+    assert isinstance(timing, Timing)
+    return timing
+
+
+def _small_timer(overheads: tuple[float, float], stack: Stack, graph: nx.DiGraph[Any]) -> Callable[[Schedule], Timing]:
+    """Return a function that times schedules on a graph by the event loop, with messages."""
+    send, receive = overheads
+    few = Network(graph, send_overhead=send, receive_overhead=receive, stack=stack, engine="fluid")
+    return partial(few.time, messages=True)

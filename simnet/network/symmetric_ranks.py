@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import groupby, islice, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -17,10 +19,9 @@ import numpy as np
 
 from simnet.base.arrays import Floats, Ranks
 from simnet.network.links import Links
-from simnet.network.max_plus import split_intervals
 from simnet.network.program import Program
 from simnet.network.stack import Stack, in_rings, of_rings
-from simnet.network.timing import Split, Timing
+from simnet.network.timing import MessageDetail, Split, Timing, message_times, move_software, split_intervals
 from simnet.schedule import Round, Schedule
 from simnet.topologies.deferred import add_link, deferred
 
@@ -78,85 +79,145 @@ class _SmallNetwork(NamedTuple):
     two_way: bool
 
 
-class SymmetryCache(NamedTuple):
-    """Cache of a network for programs with symmetric ranks.
+class SymmetricRanks:
+    """The clock for ranks that do the same at the same time: it simulates a few hosts in place of all.
 
-    - `routes`: common route properties by round pattern; None if there are none.
-    - `clocks`: timing function of each small network.
-    - `passed`: timing of loops of rounds on small networks from time 0; None if times do not repeat.
-    """
-
-    routes: dict[bytes, _RouteClass | None]
-    clocks: dict[_SmallNetwork, Callable[[Schedule], Timing]]
-    passed: dict[tuple[object, ...], SymmetricRun | None]
-
-
-def time_symmetric(
-    program: Program,
-    links: Links,
-    stack: Stack,
-    timed: Callable[[nx.DiGraph[Any]], Callable[[Schedule], Timing]],
-    memory: SymmetryCache,
-) -> SymmetricRun | None:
-    """Time a program whose ranks are symmetric, on a small stand-in network; None if symmetry is not established.
-
-    - `program`: with uncut rings and no failures.
-    - `links`: of its network.
+    - `links`: links and routes.
     - `stack`: transport stack.
-    - `timed`: returns, for the graph of a small network, a function that times schedules there, with cut rings and
+    - `timer`: returns, for the graph of a small network, a function that times schedules there, with cut rings and
       messages.
-    - `memory`: of this network; updated.
     """
-    gates, index, parts = program.gates(), 0, []
-    for rounds in (schedule.rounds for schedule, _ in program.parts if schedule.rounds):
-        parts.append((rounds, float(gates[index][0])))
-        index += len(rounds)
-    times = np.concatenate([program.start, *(ready - ready[0] for ready in gates.values())])
-    if not links.constant or not links.lossless or links.flows or program.delays or not parts:
-        return None
-    if (times[: program.start.size] != times[0]).any() or times[program.start.size :].any():
-        return None
-    # Ranks have to be done with one schedule before they enter the next.
-    if len(parts) > 1 and (stack.rounds > 1 or stack.by_turns):
-        return None
-    # Rounds are looked at by themselves from here on, without the calls that they are of.
-    if stack.pieces > 1 and any(of_rings(schedule) != in_rings(schedule.rounds) for schedule, _ in program.parts):
-        return None
-    loops_of = [[(same[0], len(same)) for same in _round_runs(rounds)] for rounds, _ in parts]
-    few = _small_network(
-        [one for loops in loops_of for one, _ in loops], program.hosts, links, memory, phases=stack.rounds > 1
-    )
-    if few is None:
-        return None
-    like, stand_in = few
-    # A word without latency comes as its rank enters: which of both is first decides what is sent first.
-    if like.latency == 0 and any(stack.sends_first(program.schedule)):
-        return None
-    if like not in memory.clocks:
-        _keep_cached(memory.clocks, like, timed(_symmetric_graph(*like)))
-    now, went = float(program.start[0]), []
-    for given, (_, ready) in zip(loops_of, parts, strict=True):
-        now = max(now, ready)
-        loops = [
-            (same[0][0], sum(count for _, count in same))
-            for _, group in groupby(((stand_in[id(one)], count) for one, count in given), key=lambda loop: id(loop[0]))
-            if (same := list(group))
-        ]
-        key = like, *((one.dst[0], one.nbytes[0], np.max(one.compute), one.phase, count) for one, count in loops)
-        if key not in memory.passed:
-            tried = (_time_loops(loops, turns, memory.clocks[like], stack) for turns in TURNS)
-            _keep_cached(memory.passed, key, next((one for one in tried if one is not None), None))
-        passed = memory.passed[key]
-        if passed is None:
+
+    def __init__(
+        self, links: Links, stack: Stack, timer: Callable[[nx.DiGraph[Any]], Callable[[Schedule], Timing]]
+    ) -> None:
+        self._links, self._stack, self._timer = links, stack, timer
+        # Common routes by round pattern, timing functions of small networks, and loops of rounds on these from time 0;
+        # None if routes differ, or times do not repeat.
+        self._routes: dict[bytes, _RouteClass | None] = {}
+        self._clocks: dict[_SmallNetwork, Callable[[Schedule], Timing]] = {}
+        self._passed: dict[tuple[object, ...], SymmetricRun | None] = {}
+
+    def time(self, program: Program, messages: bool) -> Timing | None:
+        """Return the timing of a program with uncut rings; None if symmetry is not established."""
+        went = self.completion_times(program) if self.starts_together(program) else None
+        if went is None:
             return None
-        went.append(SymmetricRun(now + passed.finish, now + passed.times))
-        now = went[-1].finish
-    if index in gates:
-        now = max(now, float(gates[index][0]))
-    return SymmetricRun(now, np.concatenate([one.times for one in went], axis=1))
+        kept: MessageDetail = None, None, None
+        n_ranks = program.hosts.size
+        if messages:
+            parts = [(self._stack.cut(schedule), ready) for schedule, ready in program.parts]
+            own = program.software_of_rounds and partial(program.software_of_rounds, cut=True)
+            cut = replace(program, parts=parts, software_of_rounds=own)
+            times = np.repeat(went.times, n_ranks, axis=1)
+            work, software = times[2:4].reshape(2, -1, n_ranks), times[4:].reshape(4, 2, -1)
+            kept = message_times(cut, (times[0], times[1]), np.arange(work.shape[1]), (work[0], work[1]), software)
+        return Timing(
+            program.origin,
+            program.start,
+            np.full(n_ranks, went.finish),
+            lambda: move_software(_split_times(program, went), program),
+            *kept,
+            program.computed,
+        )
+
+    def starts_together(self, program: Program) -> bool:
+        """Return whether all ranks enter each schedule at once, on constant links, with no earlier round open."""
+        links, stack, gates = self._links, self._stack, program.gates()
+        times = np.concatenate([program.start - program.start[0], *(ready - ready[0] for ready in gates.values())])
+        schedules = [schedule for schedule, _ in program.parts if schedule.rounds]
+        if not links.constant or not links.lossless or program.delays or not schedules or times.any():
+            return False
+        # Ranks have to be done with one schedule before they enter the next.
+        if len(schedules) > 1 and (stack.rounds > 1 or stack.by_turns):
+            return False
+        # Rounds are looked at by themselves from here on, without the calls that they are of.
+        return stack.pieces == 1 or all(of_rings(schedule) == in_rings(schedule.rounds) for schedule in schedules)
+
+    def completion_times(self, program: Program) -> SymmetricRun | None:
+        """Return the times that all ranks have; None if they differ from rank to rank."""
+        gates, index, parts = program.gates(), 0, []
+        for rounds in (schedule.rounds for schedule, _ in program.parts if schedule.rounds):
+            parts.append((rounds, float(gates[index][0])))
+            index += len(rounds)
+        loops_of = [[(same[0], len(same)) for same in _round_runs(rounds)] for rounds, _ in parts]
+        few = self._small_network([one for loops in loops_of for one, _ in loops], program.hosts)
+        if few is None:
+            return None
+        like, stand_in = few
+        # A word without latency comes as its rank enters: which of both is first decides what is sent first.
+        if like.latency == 0 and any(self._stack.sends_first(program.schedule)):
+            return None
+        if like not in self._clocks:
+            _keep_cached(self._clocks, like, self._timer(_symmetric_graph(*like)))
+        now, went = float(program.start[0]), []
+        for given, (_, ready) in zip(loops_of, parts, strict=True):
+            now = max(now, ready)
+            loops = [
+                (same[0][0], sum(count for _, count in same))
+                for _, group in groupby(
+                    ((stand_in[id(one)], count) for one, count in given), key=lambda loop: id(loop[0])
+                )
+                if (same := list(group))
+            ]
+            key = like, *((one.dst[0], one.nbytes[0], np.max(one.compute), one.phase, count) for one, count in loops)
+            if key not in self._passed:
+                tried = (_time_loops(loops, turns, self._clocks[like], self._stack) for turns in TURNS)
+                _keep_cached(self._passed, key, next((one for one in tried if one is not None), None))
+            passed = self._passed[key]
+            if passed is None:
+                return None
+            went.append(SymmetricRun(now + passed.finish, now + passed.times))
+            now = went[-1].finish
+        if index in gates:
+            now = max(now, float(gates[index][0]))
+        return SymmetricRun(now, np.concatenate([one.times for one in went], axis=1))
+
+    def _small_network(self, rounds: Sequence[Round], hosts: Ranks) -> tuple[_SmallNetwork, dict[int, Round]] | None:
+        """Return a stand-in network and a dict from round id to the round on it; None if routes of a round differ."""
+        # Rounds that differ only in phase are one unless several may be under way.
+        phases = self._stack.rounds > 1
+        patterns: dict[bytes, int] = {}
+        found: list[_RouteClass] = []
+        shifts: dict[int, int] = {}
+        for key, one in {id(one): one for one in rounds}.items():
+            if not _are_symmetric(one, hosts.size):
+                return None
+            pattern = one.src.tobytes() + one.dst.tobytes() + hosts.tobytes()
+            if pattern not in patterns:
+                if pattern not in self._routes:
+                    _keep_cached(self._routes, pattern, _routes_of(hosts[one.src], hosts[one.dst], one, self._links))
+                routes = self._routes[pattern]
+                if routes is None:
+                    return None
+                patterns[pattern] = len(patterns) + 1
+                found.append(routes)
+            shifts[key] = patterns[pattern]
+        first, *others = found
+        like = (
+            first.two_way
+            and one.two_way
+            and (one.capacities, one.latency) == (first.capacities, first.latency)
+            and (one.own == first.own).all()
+            and (one.last == first.last).all()
+            for one in others
+        )
+        between = [one.between for one in found]
+        if not all(like) or sum(map(len, between)) != len(frozenset().union(*between)):
+            return None
+        few = np.arange(len(found) + 1 if first.two_way else 3)
+        distinct: dict[tuple[object, ...], Round] = {}
+        stand_in = {}
+        for one in rounds:
+            compute, phase = float(np.max(one.compute)), one.phase if phases else ""
+            content = shifts[id(one)], float(one.nbytes[0]), compute, phase
+            if content not in distinct:
+                distinct[content] = Round(few, (few + content[0]) % few.size, content[1], compute, phase)
+            stand_in[id(one)] = distinct[content]
+        return _SmallNetwork(few.size, first.capacities, first.latency, first.two_way), stand_in
 
 
-def split_symmetric(program: Program, went: SymmetricRun) -> Split:
+def _split_times(program: Program, went: SymmetricRun) -> Split:
     """Return the seconds each rank communicates, computes and waits."""
     accounted, which = np.unique(program.accounted, return_inverse=True)
     finish = np.full(accounted.size, went.finish)
@@ -169,53 +230,6 @@ def split_symmetric(program: Program, went: SymmetricRun) -> Split:
     sent, arrived, begun, ended = went.times[:4]
     split = split_intervals(of_all(begun, ended), of_all(sent, arrived), accounted, finish)
     return Split(*(column[which] for column in split))
-
-
-def _small_network(
-    rounds: Sequence[Round], hosts: Ranks, links: Links, memory: SymmetryCache, phases: bool
-) -> tuple[_SmallNetwork, dict[int, Round]] | None:
-    """Return a stand-in network and a dict from round id to the round on it; None if routes of a round differ.
-
-    Rounds that differ only in phase become one unless `phases` matter.
-    """
-    patterns: dict[bytes, int] = {}
-    found: list[_RouteClass] = []
-    shifts: dict[int, int] = {}
-    for key, one in {id(one): one for one in rounds}.items():
-        if not _are_symmetric(one, hosts.size):
-            return None
-        pattern = one.src.tobytes() + one.dst.tobytes() + hosts.tobytes()
-        if pattern not in patterns:
-            if pattern not in memory.routes:
-                _keep_cached(memory.routes, pattern, _routes_of(hosts[one.src], hosts[one.dst], one, links))
-            routes = memory.routes[pattern]
-            if routes is None:
-                return None
-            patterns[pattern] = len(patterns) + 1
-            found.append(routes)
-        shifts[key] = patterns[pattern]
-    first, *others = found
-    like = (
-        first.two_way
-        and one.two_way
-        and (one.capacities, one.latency) == (first.capacities, first.latency)
-        and (one.own == first.own).all()
-        and (one.last == first.last).all()
-        for one in others
-    )
-    between = [one.between for one in found]
-    if not all(like) or sum(map(len, between)) != len(frozenset().union(*between)):
-        return None
-    few = np.arange(len(found) + 1 if first.two_way else 3)
-    distinct: dict[tuple[object, ...], Round] = {}
-    stand_in = {}
-    for one in rounds:
-        compute, phase = float(np.max(one.compute)), one.phase if phases else ""
-        content = shifts[id(one)], float(one.nbytes[0]), compute, phase
-        if content not in distinct:
-            distinct[content] = Round(few, (few + content[0]) % few.size, content[1], compute, phase)
-        stand_in[id(one)] = distinct[content]
-    return _SmallNetwork(few.size, first.capacities, first.latency, first.two_way), stand_in
 
 
 def _keep_cached(memory: dict[T, V], key: T, value: V) -> None:

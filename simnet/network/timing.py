@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -131,6 +131,10 @@ class HostWork:
         by = np.stack([messages.src, messages.dst, messages.src, messages.dst])
         own = BusyIntervals.of(by, messages.part, self.for_messages[:, 0], self.for_messages[:, 1])
         return self.before_rounds.and_of(own)
+
+
+MessageDetail: TypeAlias = tuple[Messages | None, BusyIntervals | None, HostWork | None]
+"""Messages, work and library software of a timing, if kept."""
 
 
 def message_times(
@@ -264,6 +268,46 @@ def move_software(split: Split, program: Program) -> Split:
     else:
         moved = np.maximum(split.compute - own, 0.0)
     return Split(split.communicate + moved, split.compute - moved, split.wait)
+
+
+Intervals: TypeAlias = tuple[Sequence[Ranks], Sequence[Floats], Sequence[Floats]]
+"""Ranks, starts and ends of intervals [s], each in pieces."""
+
+
+def split_intervals(work: Intervals, messages: Intervals, accounted: Floats, finish: Floats) -> Split:
+    """Return the seconds each rank communicates, computes and waits, from the intervals of its work and messages."""
+    computing = _covered_seconds(*work, accounted, finish)
+    who, first, last = [*work[0], *messages[0]], [*work[1], *messages[1]], [*work[2], *messages[2]]
+    communicating = _covered_seconds(who, first, last, accounted, finish) - computing
+    wait = np.maximum(np.maximum(finish - accounted, 0.0) - communicating - computing, 0.0)
+    return Split(communicating, computing, wait)
+
+
+def _covered_seconds(
+    who: Sequence[Ranks], first: Sequence[Floats], last: Sequence[Floats], accounted: Floats, finish: Floats
+) -> Floats:
+    """Return the total time that each rank's intervals cover, overlaps counted once [s]; shape (P,).
+
+    - `who`, `first`, `last`: rank, start and end of each interval [s].
+    - `accounted`, `finish` (P,): bounds of the time that counts [s].
+    """
+    rank, n_ranks = np.concatenate([np.zeros(0, dtype=np.int64), *who]), finish.size
+    begin = np.maximum(np.concatenate([np.zeros(0), *first]), accounted[rank])
+    end = np.maximum(np.minimum(np.concatenate([np.zeros(0), *last]), finish[rank]), begin)
+    order = np.lexsort((begin, rank))
+    rank, begin, end = rank[order], begin[order], end[order]
+    counts = np.bincount(rank, minlength=n_ranks)
+    bounds, total = np.cumsum(counts) - counts, np.zeros(n_ranks)
+    # Ranks with as many intervals go together.
+    for count in np.unique(counts[counts > 0]).tolist():
+        ranks = np.flatnonzero(counts == count)
+        own = bounds[ranks, np.newaxis] + np.arange(count)
+        reached = np.maximum.accumulate(end[own], axis=1)
+        # An interval adds only time after the end of all earlier intervals.
+        fresh = np.maximum(begin[own[:, 1:]], reached[:, :-1])
+        added = np.maximum(reached[:, 1:] - fresh, 0.0)
+        total[ranks] = (end[own[:, 0]] - begin[own[:, 0]]) + added.sum(axis=1)
+    return total
 
 
 class TimedRun:
