@@ -45,6 +45,8 @@ _INT32, _INT64, _BOOL, _STRING = 7, 9, 27, 29
 # Fields of AttributeProto that hold whole numbers as they are: int32, int64, uint32, uint64, bool.
 _WHOLE = (_INT32, _INT64, 11, 13, _BOOL)
 _LARGEST = 2**63
+# Bytes of fields of a fixed length, by wire type.
+_FIXED = {1: 8, 5: 4}
 _KINDS: dict[int, NodeKind] = {_SEND: "send", _RECV: "recv", _COLLECTIVE: "collective"}
 _OTHER = {"send": "dst", "recv": "src"}
 
@@ -259,24 +261,15 @@ def _packet_fields(packet: bytes, path: Path) -> Iterator[tuple[int, int | bytes
     """Yield number and value of each field of a protobuf message; a value is an integer or bytes."""
     at, end = 0, len(packet)
     while at < end:
-        key = packet[at]
-        at += 1
-        if key > 0x7F:
-            key, at = _varint_at(packet, at - 1, path)
+        key, at = _varint_at(packet, at, path)
         field, kind = key >> 3, key & 7
-        if kind in (0, 2):
-            # Most numbers are of one byte.
-            if at < end and packet[at] < 0x80:
-                value, at = packet[at], at + 1
-            else:
-                value, at = _varint_at(packet, at, path)
-            if kind == 0:
-                yield field, value
-                continue
-            length = value
-        elif kind in (1, 5):
-            length = 8 if kind == 1 else 4
-        else:
+        if kind == 0:
+            value, at = _varint_at(packet, at, path)
+            yield field, value
+            continue
+        if kind == 2:
+            length, at = _varint_at(packet, at, path)
+        elif (length := _FIXED.get(kind, -1)) < 0:
             raise InputError(f"is no Chakra trace: a field has the wire type {kind}", file=str(path))
         if length > end - at:
             raise InputError("is no Chakra trace: a field is longer than its message", file=str(path))
@@ -285,6 +278,9 @@ def _packet_fields(packet: bytes, path: Path) -> Iterator[tuple[int, int | bytes
 
 
 def _varint_at(data: bytes, at: int, path: Path) -> tuple[int, int]:
+    # Most numbers are of one byte.
+    if at < len(data) and data[at] < 0x80:
+        return data[at], at + 1
     value = 0
     for shift in range(0, 70, 7):
         if at == len(data):

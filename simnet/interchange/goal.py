@@ -106,115 +106,98 @@ def read_goal(
     True
     """
     per_second = 1e9 / check_positive(nanoseconds_per_calc, "nanoseconds_per_calc")
-    program = _GoalText(Path(path), largest).read()
-    program.eager_limit = eager_limit
+    program = _GoalText(str(path), 0, {}, eager_limit)
+    program.read(read_text(Path(path), largest))
     return rounds_of_program(program, strict, per_second)
 
 
-class _GoalText:
-    """Parser of one GOAL file."""
+class _GoalText(RankOperations):
+    """The operations of a GOAL file, read from its text."""
 
-    def __init__(self, path: Path, largest: int) -> None:
-        self._path, self._largest = path, largest
-        self._program = RankOperations(str(path), 0, {})
-        self._labels: dict[str, Operation] = {}
-        self._needs: list[tuple[int, str, str, str]] = []
-
-    def read(self) -> RankOperations:
-        """Parse the file and return its operations by rank."""
-        program, rank, opened = self._program, -1, 0
-        for line, rest in self._lines():
+    def read(self, text: str) -> None:
+        """Read all operations by rank."""
+        rank, opened = -1, 0
+        labels: dict[str, Operation] = {}
+        needs: list[tuple[int, re.Match[str]]] = []
+        for line, rest in self._lines(text):
             if match := _HEAD.match(rest):
-                self._take_ranks(line, int(match[1]))
+                if self.n_ranks:
+                    self.refuse(line, "num_ranks stands twice")
+                self.n_ranks = int(match[1])
+                if not 1 <= self.n_ranks <= MAX_RANKS:
+                    self.refuse(line, f"num_ranks must be in 1..{MAX_RANKS:,}, got {self.n_ranks}")
                 continue
             if match := _OPEN.match(rest):
-                if not program.n_ranks:
-                    program.refuse(line, "num_ranks must stand before the first rank")
+                if not self.n_ranks:
+                    self.refuse(line, "num_ranks must stand before the first rank")
                 if rank >= 0:
-                    program.refuse(line, f"rank {rank} of line {opened} is not closed by '}}'")
-                rank, opened = int(match[1]), line
-                self._check_rank(line, rank)
-                if rank in program.ranks:
-                    program.refuse(line, f"rank {rank} stands twice")
-                program.ranks[rank] = []
+                    self.refuse(line, f"rank {rank} of line {opened} is not closed by '}}'")
+                rank, opened = self._rank(line, match[1]), line
+                if rank in self.ranks:
+                    self.refuse(line, f"rank {rank} stands twice")
+                self.ranks[rank], labels, needs = [], {}, []
                 rest = rest[match.end() :].strip()
                 if not rest:
                     continue
             if rank < 0:
-                program.refuse(line, f"stands outside of a rank: {rest[:60]!r}; expected num_ranks or rank")
+                self.refuse(line, f"stands outside of a rank: {rest[:60]!r}; expected num_ranks or rank")
             if content := rest.removesuffix("}").strip():
-                self._take(rank, line, content)
+                if match := _NEEDS.match(content):
+                    needs.append((line, match))
+                else:
+                    self._add(self._operation(rank, line, content), labels)
             if rest.endswith("}"):
-                self._close_rank()
+                self._connect(labels, needs)
                 rank = -1
         if rank >= 0:
-            program.refuse(opened, f"rank {rank} is not closed by '}}'")
-        if not program.n_ranks:
-            program.refuse(1, "has no num_ranks; is it GOAL text?")
-        return program
+            self.refuse(opened, f"rank {rank} is not closed by '}}'")
+        if not self.n_ranks:
+            self.refuse(1, "has no num_ranks; is it GOAL text?")
 
-    def _lines(self) -> Iterator[tuple[int, str]]:
+    def _lines(self, text: str) -> Iterator[tuple[int, str]]:
         """Yield number and text of each line that is not empty once comments are removed."""
-        text = read_text(self._path, self._largest)
 
         def blank(comment: re.Match[str]) -> str:
             if comment[1] is not None:
                 line = text.count("\n", 0, comment.start()) + 1
-                self._program.refuse(line, "the comment that begins here is not closed by '*/'")
+                self.refuse(line, "the comment that begins here is not closed by '*/'")
             return " " + "\n" * comment.group().count("\n")
 
         for line, raw in enumerate((_COMMENT.sub(blank, text) if "/" in text else text).split("\n"), start=1):
             if rest := raw.strip():
                 yield line, rest
 
-    def _take_ranks(self, line: int, count: int) -> None:
-        if self._program.n_ranks:
-            self._program.refuse(line, "num_ranks stands twice")
-        if not 1 <= count <= MAX_RANKS:
-            self._program.refuse(line, f"num_ranks must be in 1..{MAX_RANKS:,}, got {count}")
-        self._program.n_ranks = count
+    def _rank(self, line: int, text: str) -> int:
+        if int(text) >= self.n_ranks:
+            self.refuse(line, f"there is no rank {int(text)}; ranks are 0..{self.n_ranks - 1}")
+        return int(text)
 
-    def _check_rank(self, line: int, rank: int) -> None:
-        if rank >= self._program.n_ranks:
-            self._program.refuse(line, f"there is no rank {rank}; ranks are 0..{self._program.n_ranks - 1}")
-
-    def _take(self, rank: int, line: int, text: str) -> None:
-        """Parse one statement of a rank: an operation, or a dependency between labels."""
-        if match := _NEEDS.match(text):
-            self._needs.append((line, match[1], match[2], match[3]))
-            return
-        one = self._operation(rank, line, text)
-        if one.label in self._labels:
-            first = self._labels[one.label].line
-            self._program.refuse(line, f"label {one.label!r} stands twice, first in line {first}")
-        if one.label:
-            self._labels[one.label] = one
-        self._program.ranks[rank].append(one)
+    def _add(self, one: Operation, labels: dict[str, Operation]) -> None:
+        if one.label and labels.setdefault(one.label, one) is not one:
+            first = labels[one.label].line
+            self.refuse(one.line, f"label {one.label!r} stands twice, first in line {first}")
+        self.ranks[one.rank].append(one)
 
     def _operation(self, rank: int, line: int, text: str) -> Operation:
-        refuse = self._program.refuse
         if match := _CALC.match(text):
             return Operation(rank, line, "calc", match[1] or "", int(match[2]), cpu=int(match[3] or 0))
         match = _MESSAGE.match(text)
         if match is None:
-            refuse(line, f"cannot be read: {text[:60]!r}; expected {_EXPECTED}")
+            self.refuse(line, f"cannot be read: {text[:60]!r}; expected {_EXPECTED}")
         label, send, sent, _, received, peer, tag = match.groups()
         verb = "send" if send else "recv"
         if "-1" in (peer, tag):
             what = "source" if peer == "-1" else "tag"
-            refuse(line, f"a {verb} must name its {what}: which message comes first would depend on the network")
-        self._check_rank(line, int(peer))
-        if int(peer) == rank:
-            refuse(line, f"rank {rank} cannot {verb} to or from itself")
+            self.refuse(line, f"a {verb} must name its {what}: which message comes first would depend on the network")
+        if self._rank(line, peer) == rank:
+            self.refuse(line, f"rank {rank} cannot {verb} to or from itself")
         return Operation(rank, line, verb, label or "", int(sent or received), int(peer), int(tag or 0))
 
-    def _close_rank(self) -> None:
-        """Resolve the labels in the dependencies of a rank at its closing brace."""
-        for line, waiting, kind, before in self._needs:
+    def _connect(self, labels: dict[str, Operation], needs: list[tuple[int, re.Match[str]]]) -> None:
+        """Add the dependencies of a rank, which are between its labels."""
+        for line, (waiting, kind, before) in ((line, match.groups()) for line, match in needs):
             for label in (waiting, before):
-                if label not in self._labels:
-                    close = suggest_names(label, self._labels).partition("Allowed:")[0]
-                    self._program.refuse(line, f"there is no label {label!r} in this rank; {close}".rstrip("; "))
-            one = self._labels[waiting]
-            (one.starts_after if kind else one.requires).append(self._labels[before])
-        self._labels, self._needs = {}, []
+                if label not in labels:
+                    close = suggest_names(label, labels).partition("Allowed:")[0]
+                    self.refuse(line, f"there is no label {label!r} in this rank; {close}".rstrip("; "))
+            (labels[waiting].starts_after if kind else labels[waiting].requires).append(labels[before])

@@ -56,11 +56,14 @@ _OPTIONS = {
 }
 _HEAD = 2**16
 _XML_PROLOGUE = re.compile(r"\s*(?:<\?.*?\?>|<!--.*?-->|<!DOCTYPE[^>\[]*>)", re.DOTALL)
-_GML = re.compile(r"(?:#[^\n]*\n|\s|\w+\s+(?:\"[^\"]*\"|[\d.+-]+)\s)*+graph\s*\[")
-_FABRIC = re.compile(r"(?:#[^\n]*\n|[ \t]*\n)*+version:")
 _OWN_TYPE = re.compile(r"\s*<!DOCTYPE[^>\[]*\[")
 _ROOT = re.compile(r"\s*<([A-Za-z_][A-Za-z0-9_.-]{0,40})")
-_GOAL = re.compile(r"(?:\s|//[^\n]*\n|(?>/\*.*?\*/))*+num_ranks\b", re.DOTALL)
+_BEGINNINGS = {
+    "nodelink": re.compile(r"\s*\{"),
+    "graphml": re.compile(r"(?:#[^\n]*\n|\s|\w+\s+(?:\"[^\"]*\"|[\d.+-]+)\s)*+graph\s*\["),
+    "goal": re.compile(r"(?:\s|//[^\n]*\n|(?>/\*.*?\*/))*+num_ranks\b", re.DOTALL),
+    "fabric": re.compile(r"(?:#[^\n]*\n|[ \t]*\n)*+version:"),
+}
 
 
 class NetworkRead(NamedTuple):
@@ -99,14 +102,8 @@ def kind_of(path: str | Path) -> str | None:
             raise InputError(message, file=str(path), line=head.count("\n", 0, at) + 1)
         root = _ROOT.match(head, at)
         return None if root is None else _ROOTS.get(root[1])
-    if head.lstrip().startswith("{"):
-        return "nodelink"
-    if _GML.match(head):
-        return "graphml"
-    if _GOAL.match(head):
-        return "goal"
-    if _FABRIC.match(head):
-        return "fabric"
+    if kind := next((kind for kind, beginning in _BEGINNINGS.items() if beginning.match(head)), None):
+        return kind
     first = {name.strip() for name in head.lstrip().partition("\n")[0].split(",")}
     return "csv" if len(first & set(NEEDED)) >= 2 else None
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import csv
 import io
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -62,23 +63,20 @@ def write_messages(messages: Schedule | Messages, path: str | Path) -> None:
         table = csv.writer(out, lineterminator="\n")
         table.writerow(("round", "phase", "src", "dst", "nbytes_B", *timed))
         for columns in _pieces_of(messages):
-            table.writerows(zip(*columns, strict=True))
+            index, phase, src, dst, sizes, *times = (one.tolist() for one in columns)
+            table.writerows(zip(index, map(guard_cell, phase), src, dst, map(_read_number, sizes), *times, strict=True))
 
 
-def _pieces_of(messages: Schedule | Messages) -> Iterator[list[Iterable[object]]]:
+def _pieces_of(messages: Schedule | Messages) -> Iterator[list[NDArray[Any]]]:
     """Yield the columns of the table in chunks of rows, to bound memory."""
     if isinstance(messages, Messages):
-        times = messages.start, messages.finish
+        named = messages.round, messages.phase, messages.src, messages.dst
+        columns = (*named, messages.nbytes, messages.start, messages.finish)
         for first in range(0, len(messages.src), _ROWS):
-            part = slice(first, first + _ROWS)
-            named = (messages.round, messages.phase, messages.src, messages.dst)
-            sizes = [_read_number(value) for value in messages.nbytes[part].tolist()]
-            index, phase, src, dst = (one[part].tolist() for one in named)
-            yield [index, map(guard_cell, phase), src, dst, sizes, *(one[part].tolist() for one in times)]
-        return
-    for index, one in enumerate(messages.rounds):
-        sizes = [_read_number(value) for value in one.nbytes.tolist()]
-        yield [[index] * len(one), [guard_cell(one.phase)] * len(one), one.src.tolist(), one.dst.tolist(), sizes]
+            yield [one[first : first + _ROWS] for one in columns]
+    else:
+        for index, one in enumerate(messages.rounds):
+            yield [np.full(len(one), index), np.full(len(one), one.phase), one.src, one.dst, one.nbytes]
 
 
 def read_messages(path: str | Path, n_ranks: int | None = None, *, largest: int = MAX_BYTES) -> Schedule:
@@ -98,54 +96,42 @@ def read_messages(path: str | Path, n_ranks: int | None = None, *, largest: int 
     ...     read_messages(Path(folder, "ring.csv")) == ring
     True
     """
-    reader = _MessageRows(str(path), MAX_RANKS if n_ranks is None else n_ranks)
-    when, src, dst, nbytes = reader.columns(read_text(Path(path), largest))
+    table = _MessageTable(str(path), MAX_RANKS if n_ranks is None else n_ranks)
+    when, src, dst, nbytes = table.columns(read_text(Path(path), largest))
     order = np.argsort(when, kind="stable")
     messages = RoundMessages(*(column[order] for column in (when, src, dst, nbytes)))
     last = max(int(src.max(initial=0)), int(dst.max(initial=0)))
     rounds = int(when.max(initial=-1)) + 1
-    return assemble_schedule(
-        str(path), last + 1 if n_ranks is None else n_ranks, rounds, messages, phases=reader.phases
-    )
+    return assemble_schedule(str(path), last + 1 if n_ranks is None else n_ranks, rounds, messages, phases=table.phases)
 
 
-class _MessageRows:
-    """Parser of a CSV table of messages that checks each row."""
+@dataclass
+class _MessageTable:
+    """A CSV table of messages, each row of which is checked."""
 
-    def __init__(self, name: str, n_ranks: int) -> None:
-        self.name, self.n_ranks = name, n_ranks
-        self.names: list[str] = []
-        self.phases: dict[int, str] = {}
+    name: str
+    n_ranks: int
+    phases: dict[int, str] = field(default_factory=dict)
 
     def columns(self, text: str) -> list[NDArray[Any]]:
         """Return the columns round, sender, receiver and bytes of all rows."""
-        columns: list[array[Any]] = [array("q"), array("q"), array("q"), array("d")]
+        columns: list[array[Any]] = [array(kind) for kind in "qqqd"]
         reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+        rows = filter(any, reader)
         try:
-            for row in reader:
-                if not any(row):
-                    continue
-                if not self.names:
-                    self._take_names(row, reader.line_num)
-                    continue
-                for column, value in zip(columns, self._values(row, reader.line_num), strict=True):
+            names = [name.strip() for name in next(rows, ())]
+            for name in NEEDED:
+                if name not in names:
+                    given = suggest_names(name, names).replace("Allowed:", "Given:") if names else "the file is empty"
+                    self._refuse(reader.line_num if names else 1, f"has no column {name!r}; {given}")
+            for row in rows:
+                for column, value in zip(columns, self._values(names, row, reader.line_num), strict=True):
                     column.append(value)
         except csv.Error as error:
-            raise InputError(f"is not CSV: {error}", file=self.name, line=reader.line_num) from None
-        if not self.names:
-            self._take_names([], 1)
+            self._refuse(reader.line_num, f"is not CSV: {error}")
         return [np.array(column) for column in columns]
 
-    def _take_names(self, row: Sequence[str], line: int) -> None:
-        names = [name.strip() for name in row]
-        for name in NEEDED:
-            if name not in names:
-                given = suggest_names(name, names).replace("Allowed:", "Given:") if names else "the file is empty"
-                self._refuse(line, f"has no column {name!r}; {given}")
-        self.names = names
-
-    def _values(self, row: Sequence[str], line: int) -> tuple[int, int, int, float]:
-        names = self.names
+    def _values(self, names: Sequence[str], row: Sequence[str], line: int) -> tuple[int, int, int, float]:
         if len(row) != len(names):
             self._refuse(line, f"has {len(row)} values, but there are {len(names)} columns")
         cells = dict(zip(reversed(names), reversed(row), strict=True))

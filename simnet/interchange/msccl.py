@@ -17,7 +17,7 @@ from collections import defaultdict, deque
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import NamedTuple
+from typing import TypeAlias
 
 from simnet.base.errors import suggest_names
 from simnet.base.quantities import Size, bounds_error, check_bounds
@@ -70,14 +70,14 @@ def read_msccl(path: str | Path, nbytes: float) -> Schedule:
     n_ranks = top.whole("ngpus", 1, MAX_GPUS)
     chunk = nbytes / top.whole("nchunksperloop", 1, _MOST)
     steps = _read_steps(top, n_ranks)
-    messages = _match_messages(steps)
-    level = _chain_lengths(steps, messages)
+    senders = _match_messages(steps)
+    level = _chain_lengths(steps, senders)
     rounds: dict[int, list[tuple[int, int, float]]] = defaultdict(list)
-    for one in messages:
-        size = one.send.count * chunk
+    for recv, send in senders.items():
+        size = send.count * chunk
         if wrong := bounds_error(size, Size):
-            one.send.at.refuse(f"its bytes {wrong}", "cnt")
-        rounds[level[one]].append((one.send.gpu, one.recv.gpu, size))
+            send.at.refuse(f"its bytes {wrong}", "cnt")
+        rounds[level[send,]].append((send.gpu, recv.gpu, size))
     phase = top.attributes.get("coll", "")[:_LONGEST_NAME]
     columns = (zip(*rounds[index], strict=True) for index in sorted(rounds))
     return Schedule(n_ranks, [Round(src, dst, sizes, phase=phase) for src, dst, sizes in columns])
@@ -85,7 +85,7 @@ def read_msccl(path: str | Path, nbytes: float) -> Schedule:
 
 @dataclass(eq=False)
 class _BlockStep:
-    """A step of a thread block, with the step `before` it and the step `other` of another block that it waits for."""
+    """A step of a thread block; `waits` has the step before it and the step of another block that it waits for."""
 
     at: Element
     gpu: int
@@ -95,15 +95,11 @@ class _BlockStep:
     count: int
     receives: bool
     sends: bool
-    before: _BlockStep | None
-    other: _BlockStep | None = None
+    waits: list[_BlockStep]
 
 
-class _StepPair(NamedTuple):
-    """The step that sends a message and the step that receives it."""
-
-    send: _BlockStep
-    recv: _BlockStep
+_Node: TypeAlias = _BlockStep | tuple[_BlockStep]
+"""The end of a step, or the message that it sends."""
 
 
 def _read_steps(top: Element, n_ranks: int) -> list[_BlockStep]:
@@ -127,7 +123,7 @@ def _read_steps(top: Element, n_ranks: int) -> list[_BlockStep]:
                 place = step.at.whole("deps", 0, _MOST)
                 if place >= len(blocks.get(other, ())):
                     step.at.refuse(f"waits for step {place} of thread block {other}, which GPU {rank} has not", "deps")
-                step.other = blocks[other][place]
+                step.waits.append(blocks[other][place])
     if len(gpus) != n_ranks:
         top.refuse(f"has {len(gpus)} GPUs, but ngpus is {n_ranks}")
     return steps
@@ -151,18 +147,17 @@ def _read_block(block: Element, rank: int, n_ranks: int) -> list[_BlockStep]:
         if (sends and to < 0) or (receives and source < 0):
             one.refuse(f"a step {kind!r} needs a peer, but its thread block has send={to} and recv={source}")
         count = one.whole("cnt", 1 if sends or receives else 0, _MOST, default=1)
-        before = steps[-1] if steps else None
-        steps.append(_BlockStep(one, rank, to, source, channel, count, receives, sends, before))
+        steps.append(_BlockStep(one, rank, to, source, channel, count, receives, sends, steps[-1:]))
     return steps
 
 
-def _match_messages(steps: list[_BlockStep]) -> list[_StepPair]:
-    """Return pairs of send and receive steps, matched in order on each connection."""
+def _match_messages(steps: list[_BlockStep]) -> dict[_BlockStep, _BlockStep]:
+    """Return the sending step of each receiving one, matched in order on each connection."""
     waiting: dict[tuple[int, int, int], deque[_BlockStep]] = defaultdict(deque)
     for step in steps:
         if step.receives:
             waiting[step.source, step.gpu, step.channel].append(step)
-    messages = []
+    senders = {}
     for step in steps:
         if step.sends:
             partners = waiting[step.gpu, step.to, step.channel]
@@ -173,34 +168,27 @@ def _match_messages(steps: list[_BlockStep]) -> list[_StepPair]:
             partner = partners.popleft()
             if partner.count != step.count:
                 partner.at.refuse(f"receives {partner.count} chunks, but line {step.at.line} sends {step.count}", "cnt")
-            messages.append(_StepPair(step, partner))
+            senders[partner] = step
     for partners in waiting.values():
         for step in partners:
             step.at.refuse(f"GPU {step.source} has no send for this receive of GPU {step.gpu}")
-    return messages
+    return senders
 
 
-def _chain_lengths(steps: list[_BlockStep], messages: list[_StepPair]) -> dict[_BlockStep | _StepPair, int]:
+def _chain_lengths(steps: list[_BlockStep], senders: dict[_BlockStep, _BlockStep]) -> dict[_Node, int]:
     """Return the longest chain of earlier messages before each message and before the end of each step."""
-    arrives = {one.recv: one for one in messages}
-    leaves = {one.send: one for one in messages}
-    waits: dict[_BlockStep | _StepPair, list[_BlockStep | _StepPair]] = {}
+    waits: dict[_Node, list[_Node]] = {}
     for step in steps:
-        ready: list[_BlockStep | _StepPair] = [one for one in (step.before, step.other) if one is not None]
-        if step in arrives:
-            ready.append(arrives[step])
-        waits[step] = [*ready]
-        if step in leaves:
-            waits[leaves[step]] = ready
-            waits[step].append(leaves[step])
-    level: dict[_BlockStep | _StepPair, int] = {}
+        ready: list[_Node] = [*step.waits, *([(senders[step],)] if step.receives else [])]
+        waits[step] = ready
+        if step.sends:
+            waits[(step,)], waits[step] = ready, [*ready, (step,)]
+    level: dict[_Node, int] = {}
     try:
         for node in TopologicalSorter(waits).static_order():
-            done = (level[one] + isinstance(one, _StepPair) for one in waits[node])
-            level[node] = max(done, default=0)
+            level[node] = max((level[one] + isinstance(one, tuple) for one in waits[node]), default=0)
     except CycleError as error:
-        circle = [one for one in error.args[1] if isinstance(one, _BlockStep)]
-        circle = circle or [error.args[1][0].send]
+        circle = [one for one in error.args[1] if isinstance(one, _BlockStep)] or [error.args[1][0][0]]
         circle[0].at.refuse(
             f"steps wait for each other in a circle, lines {sorted({one.at.line for one in circle})[:10]}"
         )

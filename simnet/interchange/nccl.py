@@ -10,7 +10,9 @@ NCCL 2.27, ``src/graph/topo.cc`` (kvDictPciGen, ncclTopoAddNvLinks, ncclTopoAddC
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,14 +33,11 @@ _PCI = {"2.5": 15, "5": 30, "8": 60, "16": 120, "32": 240, "64": 480}
 _PCI_DEFAULT = 60
 _LANES, _MAX_LANES = 16, 64
 # GB/s per NVLink and direction, from this compute capability on; 8.6 has links of its own.
-_NVLINK = ((100, 40.1), (90, 20.6), (80, 20.0), (70, 20.0), (60, 18.0))
-_NVLINK_DEFAULT = 20.0
-_NVLINK_86 = 12.0
+_NVLINK = ((100, 40.1), (90, 20.6), (87, 20.0), (86, 12.0), (70, 20.0), (60, 18.0), (0, 20.0))
 # GB/s per xGMI link and direction, by the architecture of the GPU; 910 is how older files call 90a.
-_XGMI = {"94": 48.0, "95": 48.0, "90a": 36.0, "910": 36.0}
-_XGMI_DEFAULT = 24.0
+_XGMI = {"94": 48.0, "95": 48.0, "90a": 36.0, "910": 36.0, "": 24.0}
 # GB/s between Intel processors, from this model of family 6 on.
-_INTEL = ((0xCF, 40.0), (0x8F, 22.0), (0x55, 10.0))
+_INTEL = ((0xCF, 40.0), (0x8F, 22.0), (0x55, 10.0), (0, 6.0))
 _SWITCH, _GPU, _CPU = "0x068000", ("0x03", "0x12"), "0x068001"
 # A card right at its processor costs nothing to reach.
 _LOCAL = 5000.0
@@ -91,7 +90,7 @@ def read_nccl_topology(
     top = read_xml(path, ["system"])
     if top.get("version") not in ("1", "2"):
         top.refuse(f"must be 1 (NCCL) or 2 (RCCL), got {top.get('version')[:20]!r}", "version")
-    if not _has_gpu(top):
+    if not any(one.tag == "gpu" for one in top.walk()):
         top.refuse("has no GPUs: a hint for NCCL (NCCL_TOPO_FILE); NCCL_TOPO_DUMP_FILE=x.xml writes what is read")
     node = _NodeSystem()
     for cpu in top.each("cpu"):
@@ -111,16 +110,13 @@ def read_nccl_topology(
         def name(place: str, n: int = n) -> Node:
             return n * gpus + order[place] if place in order else f"node:{n}/{place}"
 
-        for (u, v), (gigabytes, kind) in node.links.items():
-            for a, b in ((u, v), (v, u)):
-                graph.add_edge(
-                    name(a), name(b), latency=latency, bandwidth=gigabytes * 1e9, kind=kind, weight=_WEIGHTS[kind]
-                )
+        cables: list[tuple[Node, Node, float, float, str]]
+        cables = [(name(u), name(v), latency, *facts) for (u, v), facts in node.links.items()]
         for card, (gigabytes, own) in node.cards.items() if apart else ():
-            half = own if own else network_latency / 2
-            ends: tuple[Node, Node] = name(card), "fabric"
-            for x, y in (ends, ends[::-1]):
-                graph.add_edge(x, y, latency=half, bandwidth=gigabytes * 1e9, kind="nic", weight=_WEIGHTS["nic"])
+            cables.append((name(card), "fabric", own or network_latency / 2, gigabytes, "nic"))
+        for u, v, delay, gigabytes, kind in cables:
+            for a, b in ((u, v), (v, u)):
+                graph.add_edge(a, b, latency=delay, bandwidth=gigabytes * 1e9, kind=kind, weight=_WEIGHTS[kind])
     return graph
 
 
@@ -138,7 +134,6 @@ class _NodeSystem:
     cards: dict[str, tuple[float, float]] = field(default_factory=dict)
     cpus: list[tuple[str, float]] = field(default_factory=list)
     direct: list[tuple[str, str, float, Element]] = field(default_factory=list)
-    places: set[str] = field(default_factory=set)
     devices: set[str] = field(default_factory=set)
     parent: dict[str, str] = field(default_factory=dict)
 
@@ -153,11 +148,15 @@ class _NodeSystem:
         if len(self.cpus) == MAX_GPUS:
             one.refuse(f"has more than {MAX_GPUS:,} processors")
         self.cpus.append((place, _between_processors(one)))
+        self._devices_on(one, place)
+
+    def _devices_on(self, one: Element, place: str) -> None:
+        """Add the devices that a processor or a PCI bridge has."""
+        gpu = partial(self.gpu, parts=sum(1 for _ in one.each("gpu")))
+        readers: dict[str, Callable[[Element, str], None]] = {"pci": self.pci, "nic": self.nic, "gpu": gpu}
         for child in one.children:
-            if child.tag == "pci":
-                self.pci(child, place)
-            elif child.tag == "nic":
-                self.nic(child, place, _LOCAL)
+            if child.tag in _KNOWN[one.tag]:
+                readers[child.tag](child, place)
 
     def _place(self, kind: str, name: str) -> str:
         """Return the name of a device on the current host."""
@@ -165,25 +164,17 @@ class _NodeSystem:
 
     def pci(self, one: Element, parent: str) -> None:
         place = self._place("pci", one.get("busid").lower())
-        if place in self.places:
+        if place in self.parent:
             one.refuse(f"{place!r} stands twice", "busid")
-        self.places.add(place)
+        self.parent[place] = parent
         width = one.whole("link_width", -1, 65_535, default=0) if one.attributes.get("link_width") else 0
         speed = (one.attributes.get("link_speed", "").split() or [""])[0].removesuffix(".0")
         # A virtual machine does not know the link: 0 or 255 lanes of unknown speed.
         gigabytes = (width if 0 < width <= _MAX_LANES else _LANES) * _PCI.get(speed, _PCI_DEFAULT) / 80
         before = len(self.gpus) + len(self.cards)
-        parts = list(one.each("gpu"))
-        for child in one.children:
-            if child.tag == "gpu":
-                self.gpu(child, place, len(parts))
-            elif child.tag == "nic":
-                self.nic(child, place, _LOCAL)
-            elif child.tag == "pci":
-                self.pci(child, place)
+        self._devices_on(one, place)
         if len(self.gpus) + len(self.cards) > before:
             self.links[place, parent] = gigabytes, "pci"
-            self.parent[place] = parent
 
     def gpu(self, one: Element, place: str, parts: int) -> None:
         own = place
@@ -196,7 +187,11 @@ class _NodeSystem:
         if place in self.devices:
             return
         self.devices.add(place)
-        each = {"nvlink": _nvlink_rate(one.whole("sm", 0, 10_000)), "xgmi": _xgmi_rate(one.attributes.get("gcn", ""))}
+        capability, architecture = one.whole("sm", 0, 10_000), one.attributes.get("gcn", "").removeprefix("gfx")
+        each = {
+            "nvlink": next(gigabytes for least, gigabytes in _NVLINK if capability >= least),
+            "xgmi": next(gigabytes for begins, gigabytes in _XGMI.items() if architecture.startswith(begins)),
+        }
         for link in one.children:
             if link.tag == "c2c":
                 gigabytes = link.whole("count", 1, 1000) * link.whole("bw", 1, 10_000_000) / 1000
@@ -212,7 +207,7 @@ class _NodeSystem:
             link.refuse(f"leads to a device of class {kind[:20]!r}, neither GPU nor switch nor processor", "tclass")
         return self._place("pci", link.get("target").lower())
 
-    def nic(self, one: Element, parent: str, gigabytes: float) -> None:
+    def nic(self, one: Element, parent: str) -> None:
         for net in one.each("net"):
             place = self._place("net", f"{net.get('name')}:{net.attributes.get('port', '0')}")
             if "dev" not in net.attributes or net.whole("dev", -1, 1_000_000) < 0:
@@ -221,7 +216,7 @@ class _NodeSystem:
                 net.refuse(f"{place!r} stands twice", "name")
             speed = max(net.whole("speed", -1, 100_000_000, default=10_000), 0) or 10_000
             self.cards[place] = speed / 8000, _card_latency(net)
-            self.links[place, parent] = gigabytes, "pci"
+            self.links[place, parent] = _LOCAL, "pci"
 
     def finish(self) -> None:
         """Add the links between processors of a host, and the direct links of GPUs."""
@@ -250,10 +245,6 @@ class _NodeSystem:
         return place
 
 
-def _has_gpu(one: Element) -> bool:
-    return one.tag == "gpu" or any(map(_has_gpu, one.children))
-
-
 def _unknown(one: Element) -> set[str]:
     """Return warnings about XML elements inside an element that the reader ignores."""
     known = _KNOWN.get(one.tag, ())
@@ -262,29 +253,13 @@ def _unknown(one: Element) -> set[str]:
     return found.union(*(_unknown(child) for child in one.children if child.tag in known))
 
 
-def _xgmi_rate(architecture: str) -> float:
-    short = architecture.removeprefix("gfx")
-    return next((gigabytes for start, gigabytes in _XGMI.items() if short.startswith(start)), _XGMI_DEFAULT)
-
-
-def _nvlink_rate(capability: int) -> float:
-    if capability == 86:
-        return _NVLINK_86
-    return next((gigabytes for least, gigabytes in _NVLINK if capability >= least), _NVLINK_DEFAULT)
-
-
 def _between_processors(one: Element) -> float:
     """Return the bandwidth between two processors [GB/s], by architecture and model."""
     arch, vendor = one.attributes.get("arch", "x86_64"), one.attributes.get("vendor", "")
-    if arch == "ppc64":
-        return 32.0
-    if arch == "x86_64" and vendor == "AuthenticAMD":
-        return 16.0
-    if arch == "x86_64" and vendor == "GenuineIntel":
-        model = one.whole("modelid", 0, 1000, default=0)
-        known = one.whole("familyid", 0, 1000, default=6) == 6
-        return next((gigabytes for least, gigabytes in _INTEL if known and model >= least), 6.0)
-    return 6.0
+    if (arch, vendor) == ("x86_64", "GenuineIntel"):
+        model, family = one.whole("modelid", 0, 1000, default=0), one.whole("familyid", 0, 1000, default=6)
+        return next(gigabytes for least, gigabytes in _INTEL if model * (family == 6) >= least)
+    return 32.0 if arch == "ppc64" else 16.0 if (arch, vendor) == ("x86_64", "AuthenticAMD") else 6.0
 
 
 def _card_latency(net: Element) -> float:

@@ -274,16 +274,8 @@ class _Dependencies:
         received = {send: recv for recv, send in sends.items()}
         last: dict[tuple[int, int], Operation] = {}
         for op in sorted(self._placed, key=self._placed.__getitem__):
-            key = (
-                op.rank,
-                op.kind,
-                op.level,
-                op.cpu,
-                self._placed[op],
-                *map(id, op.requires),
-                0,
-                *map(id, op.starts_after),
-            )
+            needs = (*op.requires,), (*op.starts_after,)
+            key = (op.rank, op.kind, op.level, op.cpu, self._placed[op], *needs)
             if key not in self._known:
                 self._known[key] = self._compare(op)
             added, turns = self._known[key]

@@ -15,9 +15,10 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -36,18 +37,15 @@ MAX_HOSTS = 100_000
 """The most hosts of a platform that is read."""
 
 _NUMBER = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?)\s*([A-Za-z]*)")
-_TIMES = {"": "1", "w": "604800", "d": "86400", "h": "3600", "m": "60", "s": "1"} | {
-    "ms": "1e-3",
-    "us": "1e-6",
-    "ns": "1e-9",
-    "ps": "1e-12",
-}
 _PREFIXES = {"": Decimal(1)} | {
     name: Decimal(base) ** power
     for base, names in ((1000, ("k", "M", "G", "T", "P", "E", "Z", "Y")), (1024, ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei")))
     for power, name in enumerate(names, start=1)
 }
-_SECONDS = {unit: Decimal(factor) for unit, factor in _TIMES.items()}
+_TIMES = {"": 1, "w": 604800, "d": 86400, "h": 3600, "m": 60, "s": 1}
+_SECONDS = {unit: Decimal(factor) for unit, factor in _TIMES.items()} | {
+    f"{prefix}s": Decimal(1000) ** -power for power, prefix in enumerate("munp", start=1)
+}
 _RATES = {"": Decimal(1)} | {
     f"{prefix}{unit}": factor * scale
     for prefix, factor in _PREFIXES.items()
@@ -106,19 +104,8 @@ def read_platform(path: str | Path) -> SimGridPlatform:
 
 def profile_names(path: str | Path) -> list[str]:
     """Return the file names of a platform's link profiles, relative to its folder, without reading the profiles."""
-
-    def links(top: Element) -> Iterator[Element]:
-        for one in top.children:
-            if one.tag == "link":
-                yield one
-            elif one.tag in ("zone", "AS"):
-                yield from links(one)
-
-    names = (
-        _neighbour_file(link, attribute)
-        for link in links(read_xml(path, ["platform"]))
-        for attribute in ("bandwidth_file", "latency_file")
-    )
+    links = (one for one in read_xml(path, ["platform"]).walk() if one.tag == "link")
+    names = (_neighbour_file(one, attribute) for one in links for attribute in ("bandwidth_file", "latency_file"))
     return list(dict.fromkeys(name for name in names if name))
 
 
@@ -164,14 +151,13 @@ class _PlatformReader:
 
     def zone(self, top: Element, routing: str) -> None:
         """Add the elements of a zone, or of the platform's top level."""
+        known: dict[str, Callable[[Element], object]]
         known = {"host": self.host, "router": self.router, "link": self.link, "cluster": self.cluster}
         routes = ("route", "zoneRoute", "ASroute")
         self.forward |= routing in ("Floyd", "Dijkstra", "DijkstraCache")
         for one in top.children:
             if one.tag in ("zone", "AS"):
-                inner = one.get("routing")
-                if inner not in _ROUTINGS:
-                    one.refuse(f"{inner[:40]!r} is not read; {suggest_names(inner, _ROUTINGS)}", "routing")
+                inner = one.choice("routing", _ROUTINGS)
                 self._new(one, one.get("id"), self.zones)
                 self.zone(one, inner)
             elif one.tag in known:
@@ -195,45 +181,36 @@ class _PlatformReader:
             one.refuse(f"there is no {name[:60]!r}; {close}".rstrip("; "), attribute)
         return name
 
-    def _add_host(self, one: Element, name: str) -> int:
+    def host(self, one: Element, name: str = "") -> int:
+        name, number = name or one.get("id"), len(self.hosts)
         self._new(one, name, self.points)
-        if len(self.hosts) == MAX_HOSTS:
+        if number == MAX_HOSTS:
             one.refuse(f"has more than {MAX_HOSTS:,} hosts")
-        self.points[name] = len(self.hosts)
+        self.points[name] = number
         self.hosts.append(name)
-        return len(self.hosts) - 1
+        return number
 
-    def host(self, one: Element) -> None:
-        self._add_host(one, one.get("id"))
-
-    def router(self, one: Element) -> None:
-        self._new(one, one.get("id"), self.points)
-        self.points[one.get("id")] = one.get("id")
+    def router(self, one: Element, name: str = "") -> None:
+        name = name or one.get("id")
+        self._new(one, name, self.points)
+        self.points[name] = name
 
     def link(self, one: Element) -> None:
         name = one.get("id")
         self._new(one, name, self.links)
-        policy = one.attributes.get("sharing_policy", "SPLITDUPLEX")
-        if policy not in _POLICIES:
-            one.refuse(f"{policy[:40]!r} is not read; {suggest_names(policy, _POLICIES)}", "sharing_policy")
+        policy = one.choice("sharing_policy", _POLICIES, "SPLITDUPLEX")
         if "state_file" in one.attributes or one.attributes.get("state", "ON") != "ON":
             one.refuse("links that fail end their transfers in SimGrid, which weather cannot express")
-        rate, delay = (
-            _read_rate(one, "bandwidth"),
-            _read_seconds(one, "latency") if "latency" in one.attributes else 0.0,
-        )
-        bandwidth, latency = self.profile(one, "bandwidth_file", rate), self.profile(one, "latency_file", delay)
-        changes = bandwidth is not None or latency is not None
-        self.links[name] = _SimLink(rate, delay, policy, Weather(bandwidth, latency) if changes else None)
+        rate = _read_rate(one, "bandwidth")
+        delay = _read_seconds(one, "latency") if "latency" in one.attributes else 0.0
+        weather = Weather(self.profile(one, "bandwidth_file", rate), self.profile(one, "latency_file", delay))
+        self.links[name] = _SimLink(rate, delay, policy, None if weather == Weather() else weather)
 
     def profile(self, one: Element, attribute: str, nominal: float) -> Signal | None:
-        name = _neighbour_file(one, attribute)
-        if not name:
-            return None
-        if (name, nominal) not in self.profiles:
+        if (name := _neighbour_file(one, attribute)) and (name, nominal) not in self.profiles:
             quantity = Seconds if attribute == "latency_file" else Rate
             self.profiles[name, nominal] = read_link_profile(self.folder / name, nominal, quantity)
-        return self.profiles[name, nominal]
+        return self.profiles.get((name, nominal))
 
     def cluster(self, one: Element) -> None:
         """Add a flat cluster: hosts in a star around a router, behind a backbone link if declared."""
@@ -245,24 +222,22 @@ class _PlatformReader:
         self._new(one, name, self.zones)
         bandwidth, latency = _read_rate(one, "bw"), _read_seconds(one, "lat")
         router = one.attributes.get("router_id") or f"{prefix}{name}_router{suffix}"
-        self._new(one, router, self.points)
-        self.points[router] = router
+        self.router(one, router)
         numbers = list(_host_numbers(one))
         enter: Node = router
         leave: Node = router
         if "bb_bw" in one.attributes or "bb_lat" in one.attributes:
             backbone, rate = f"{name}_backbone", _read_rate(one, "bb_bw")
-            shared = one.attributes.get("bb_sharing_policy", "SHARED")
-            if shared == "FATPIPE" and rate >= bandwidth:
+            if one.attributes.get("bb_sharing_policy") == "FATPIPE" and rate >= bandwidth:
                 # Wider than any host's link for every flow by itself, it only adds latency.
                 rate *= len(numbers)
-            elif shared != "SHARED":
-                one.refuse(f"{shared[:40]!r} is not read; Allowed: SHARED", "bb_sharing_policy")
+            else:
+                one.choice("bb_sharing_policy", ("SHARED",), "SHARED")
             enter, leave = f"{backbone}:in", f"{backbone}:out"
             self.edges.append((enter, leave, backbone, rate, _read_seconds(one, "bb_lat")))
             self.free += [(leave, router), (router, enter)]
         for number in numbers:
-            host = self._add_host(one, f"{prefix}{number}{suffix}")
+            host = self.host(one, f"{prefix}{number}{suffix}")
             link = f"{name}_link_{number}"
             self.edges.append((host, enter, f"{link}_UP", bandwidth, latency))
             self.edges.append((leave, host, f"{link}_DOWN", bandwidth, latency))
@@ -402,14 +377,6 @@ def _host_numbers(one: Element) -> Iterator[int]:
         yield from range(first, last + 1)
 
 
-def _read_seconds(one: Element, attribute: str) -> float:
-    return _read_quantity(one, attribute, _SECONDS, Seconds)
-
-
-def _read_rate(one: Element, attribute: str) -> float:
-    return _read_quantity(one, attribute, _RATES, Bandwidth)
-
-
 def _read_quantity(one: Element, attribute: str, units: Mapping[str, Decimal], quantity: Any) -> float:
     """Return an attribute with a unit in SI units, as the nearest float; without a unit, in the base unit."""
     text = one.get(attribute).strip()
@@ -423,3 +390,7 @@ def _read_quantity(one: Element, attribute: str, units: Mapping[str, Decimal], q
     if wrong := bounds_error(value, quantity, text[:40]):
         one.refuse(wrong, attribute)
     return value
+
+
+_read_seconds = partial(_read_quantity, units=_SECONDS, quantity=Seconds)
+_read_rate = partial(_read_quantity, units=_RATES, quantity=Bandwidth)

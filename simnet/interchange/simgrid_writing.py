@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from html import escape
+from itertools import permutations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -116,11 +117,8 @@ def _routes_written(
         return
     if routing != "Full":
         raise ValueError(f"routing: {suggest_names(str(routing), ('Full', 'Dijkstra'))}")
-    for src in range(hosts):
-        for dst in range(hosts):
-            if src != dst:
-                links = [routes.links[link] for link in routes.route(src, dst)]
-                yield src, dst, links
+    for src, dst in permutations(range(hosts), 2):
+        yield src, dst, [routes.links[link] for link in routes.route(src, dst)]
 
 
 def _write_profiles(
@@ -135,12 +133,10 @@ def _write_profiles(
     folder.mkdir(exist_ok=True)
     for number, link in enumerate(links):
         for what in ("bandwidth", "latency"):
-            signal = getattr(weather.get(link), what, None)
-            if signal is not None:
+            if (signal := getattr(weather.get(link), what, None)) is not None:
                 name = f"link{number}_{what}.profile"
-                times, values = signal.window(0.0, duration)
-                lines = (f"{time!r} {value!r}\n" for time, value in zip(times.tolist(), values.tolist(), strict=True))
-                (folder / name).write_text("".join(lines), encoding="ascii")
-                path = escape(f"{folder.name}/{name}")
-                attributes[link] = attributes.get(link, "") + f' {what}_file="{path}"'
+                changes = zip(*(one.tolist() for one in signal.window(0.0, duration)), strict=True)
+                text = "".join(f"{time!r} {value!r}\n" for time, value in changes)
+                (folder / name).write_text(text, encoding="ascii")
+                attributes[link] = attributes.get(link, "") + f' {what}_file="{escape(f"{folder.name}/{name}")}"'
     return attributes

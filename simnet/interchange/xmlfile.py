@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -53,9 +53,22 @@ class Element:
             self.refuse(f"must be a whole number in {low}..{high}, got {text[:40]!r}", attribute)
         return int(text)
 
+    def choice(self, attribute: str, allowed: Sequence[str], default: str | None = None) -> str:
+        """Return an attribute that is one of `allowed`; `default` if missing; InputError if it is another."""
+        text = self.get(attribute) if default is None else self.attributes.get(attribute, default)
+        if text not in allowed:
+            self.refuse(f"{text[:40]!r} is not read; {suggest_names(text, allowed)}", attribute)
+        return text
+
     def each(self, tag: str) -> Iterator[Element]:
         """Yield the children whose tag is `tag`."""
         return (child for child in self.children if child.tag == tag)
+
+    def walk(self) -> Iterator[Element]:
+        """Yield the element and all below it, in the order of the file."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
 
 
 def _without_comments(text: str) -> str:
