@@ -42,15 +42,16 @@ class _UnitKind(NamedTuple):
     example: str
 
 
-_TIME = _UnitKind("a time", ("ns", "us", "ms", "s", "min", "h", "d"), "10 ms")
+_SCALES = (("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1), ("min", 60), ("h", 3600), ("d", 86400))
+_TIME = _UnitKind("a time", tuple(name for name, _ in _SCALES), "10 ms")
 _SIZE = _UnitKind("a size", tuple(f"{prefix}{unit}" for unit in ("B", "bit") for prefix in ("", *_LARGE)), "64 MiB")
 _RATE = _UnitKind(
     "a bandwidth", (*(f"{unit}/s" for unit in _SIZE.units), *(f"{prefix}bps" for prefix in "kMGT")), "25 Gbit/s"
 )
 
-# Symbols and name of each unit, its value and kind, and the prefixes that people use with it.
+# SI factor and dimension of each single unit: by symbol or name, with the prefixes that people use with it, or plural.
 _UNITS = {
-    name: (Decimal(value), kind, prefixes)
+    f"{prefix}{name}{plural}": (Decimal(value) * _FACTORS.get(symbol, 1), kind)
     for names, value, kind, prefixes in (
         (("s", "sec", "second"), "1", _TIME, _SMALL),
         (("min", "minute"), "60", _TIME, {}),
@@ -62,6 +63,9 @@ _UNITS = {
         (("bps",), "0.125", _RATE, _LARGE),
     )
     for name in names
+    for symbol, word in {"": "", **prefixes}.items()
+    for prefix in (symbol, word)
+    for plural in ("", *("s" if len(name) > 2 else ()))
 }
 
 
@@ -165,9 +169,7 @@ def format_seconds(value: float) -> str:
     >>> format_seconds(0.0123), format_seconds(0.9999), format_seconds(5400), format_seconds(0)
     ('12.3 ms', '1 s', '1.5 h', '0 s')
     """
-    return _format_scaled(
-        value, (("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1), ("min", 60), ("h", 3600), ("d", 86400))
-    )
+    return _format_scaled(value, _SCALES)
 
 
 WIDEST = 100.0
@@ -220,7 +222,7 @@ def format_bytes(value: float) -> str:
     >>> format_bytes(102_228_128), format_bytes(12), format_bytes(999_999)
     ('102 MB', '12 B', '1 MB')
     """
-    return _format_scaled(value, tuple((f"{prefix}B", 1000.0**power) for power, prefix in enumerate(("", *"kMGT"))))
+    return _format_scaled(value, _decimal_scales("B"))
 
 
 def format_bandwidth(value: float) -> str:
@@ -231,9 +233,11 @@ def format_bandwidth(value: float) -> str:
     >>> format_bandwidth(3.125e9), format_bandwidth(1.56e6)
     ('25 Gbit/s', '12.5 Mbit/s')
     """
-    return _format_scaled(
-        8 * value, tuple((f"{prefix}bit/s", 1000.0**power) for power, prefix in enumerate(("", *"kMGT")))
-    )
+    return _format_scaled(8 * value, _decimal_scales("bit/s"))
+
+
+def _decimal_scales(unit: str) -> tuple[tuple[str, float], ...]:
+    return tuple((f"{prefix}{unit}", 1000.0**power) for power, prefix in enumerate(("", *"kMGT")))
 
 
 def _parse_quantity(text: Quantity, kind: _UnitKind) -> float:
@@ -273,22 +277,12 @@ def _unit_factor(unit: str, shown: str, kind: _UnitKind) -> Decimal:
 def _resolve_unit(unit: str) -> tuple[Decimal, _UnitKind | None] | None:
     """Return SI factor and dimension (None: other quotient) of a unit such as Gbit/s; None for an unknown unit."""
     above, slash, below = unit.partition("/")
-    first, second = _known_unit(above.strip()), _known_unit(below.strip())
+    first, second = _UNITS.get(above.strip()), _UNITS.get(below.strip())
     if first is None or not slash:
         return first
     if second is None:
         return None
     return first[0] / second[0], _RATE if (first[1], second[1]) == (_SIZE, _TIME) else None
-
-
-def _known_unit(name: str) -> tuple[Decimal, _UnitKind] | None:
-    """Return SI factor and dimension of a single unit, with prefix or plural; None for an unknown unit."""
-    for base, (value, kind, prefixes) in _UNITS.items():
-        for symbol, prefix in {"": "", **prefixes}.items():
-            written = (f"{symbol}{base}", f"{prefix}{base}")
-            if name in written or (len(base) > 2 and name.removesuffix("s") in written):
-                return value * _FACTORS.get(symbol, Decimal(1)), kind
-    return None
 
 
 def _format_scaled(value: float, units: tuple[tuple[str, float], ...]) -> str:

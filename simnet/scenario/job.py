@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from simnet import sparsifier_models, traces
+from simnet import sparsifier_models
 from simnet.base.errors import suggest_names
 from simnet.base.units import format_bytes
 from simnet.cost_models.costs import models
@@ -413,24 +413,13 @@ def _gradient_source(config: schema.Config, folder: Path) -> GradientSource:
     given = config.job
     if given.shardings:
         return NoGradients(config.workers, 1 if given.traced else model_of(given).parameters)
-    if given.gradients.train is not None:
-        return _live_source(given.gradients.train, config)
-    if given.gradients.recorded is not None:
-        trace = given.gradients.recorded
-        return traces.recorded(
-            folder / trace.trace if is_file(trace.trace) else trace.trace,
-            workers=config.workers,
-            iterations=trace.training,
-            scale=given.scale,
-            seed=config.seed,
-        )
-    assert given.gradients.synthetic is not None
-    like = given.gradients.synthetic.like
-    return traces.synthetic(
-        given.model if given.model is not None else given.parameters or 0,
-        config.workers,
-        like=folder / like if is_file(like) else like,
-        iterations=given.gradients.synthetic.training,
-        scale=given.scale,
-        seed=config.seed,
-    )
+    kind, part = given.gradients.choice
+    if kind == "train":
+        return _live_source(part, config)
+    files = {
+        name: folder / one if is_file(one) else one for name, one in part.arguments().items() if name in part.files
+    }
+    if kind == "synthetic":
+        files["layers"] = given.model if given.model is not None else given.parameters or 0
+    source: GradientSource = part.build(**files, workers=config.workers, scale=given.scale, seed=config.seed)
+    return source

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Literal, NoReturn
 
 from pydantic import AfterValidator, ConfigDict, Field, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
@@ -12,7 +12,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from simnet import traces
 from simnet.base.quantities import Duration, PositiveShare, Seconds, Share
 from simnet.scenario.fields import File
-from simnet.scenario.parts import Named, NameOr, OneOf, Part, configures, exactly_one, kinds
+from simnet.scenario.parts import Named, NameOr, OneOf, Part, WithOptions, configures, exactly_one, kinds
 from simnet.traces import live
 from simnet.training.job import job as training_job
 from simnet.training.parallel.units import UNIT_NAME, ListedUnit, unit_name
@@ -127,11 +127,10 @@ class ModelUnit(Part):
 
     def _check(self) -> None:
         if (self.seconds is None) == (self.flops is None):
-            found = "neither" if self.seconds is None else "both"
-            raise ValueError(f"needs either seconds or flops, got {found}")
+            raise ValueError(f"needs either seconds or flops, got {'neither' if self.flops is None else 'both'}")
 
 
-class Sharding(Named):
+class Sharding(WithOptions):
     """How a model is sharded over workers, with the options of `--sharding`.
 
     way: ddp, fsdp2, hsdp, zero1, zero2 or zero3
@@ -143,10 +142,7 @@ class Sharding(Named):
     backward: share of the backward pass; default: that of the model
     """
 
-    model_config = ConfigDict(
-        extra="allow", json_schema_extra={"oneOf": [{"required": ["as"]}, {"required": ["trace"]}]}
-    )
-    __pydantic_extra__: dict[str, Any]
+    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["as"]}, {"required": ["trace"]}]})
 
     named = "as"
     way: str | None = Field(default=None, alias="as")
@@ -155,11 +151,6 @@ class Sharding(Named):
     algorithms: dict[str, str] = Field(default={})
     slowdown: float | None = Field(default=None, ge=1, le=100)
     backward: Share | None = None
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Options of the sharding beyond the fields of this class."""
-        return self.__pydantic_extra__
 
     @property
     def listed(self) -> list[ListedUnit]:
@@ -190,13 +181,11 @@ class Sharding(Named):
         units = self.units or []
         if (found := sum(one.times for one in units)) > MOST_UNITS:
             _refuse_units(f"must be at most {MOST_UNITS:,} with those that follow by times, got {found:,}")
-        names = [one.name for one in units]
+        firsts: dict[str, int] = {}
         for place, one in enumerate(units):
-            if one.name in names[:place]:
-                first = names.index(one.name)
-                _refuse_units(
-                    f"is that of units[{first}], too, got {one.name!r}; times says how many follow", place, "name"
-                )
+            if (first := firsts.setdefault(one.name, place)) != place:
+                said = f"is that of units[{first}], too, got {one.name!r}; times says how many follow"
+                _refuse_units(said, place, "name")
             if (one.seconds is None) != (units[0].seconds is None):
                 wanted = "flops" if units[0].seconds is None else "seconds"
                 _refuse_units(f"needs {wanted}, as units[0] has: seconds of all units, or flops of all", place)

@@ -142,6 +142,18 @@ class Named(Part):
         return handler.resolve_ref_schema(handler(schema)) | {"type": ["object", "string"], "pattern": cls.text_pattern}
 
 
+class WithOptions(Named):
+    """A part that takes, beside its own fields, the options of what it names."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Any]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """All given fields that are not of the class itself."""
+        return self.__pydantic_extra__
+
+
 class Kinds(Part):
     """A mapping whose keys are kinds; other packages may register more. One kind may be text, as of `Named`."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -146,16 +146,13 @@ def _check_choices(config: schema.Config, found: Findings) -> None:
 
 def _check_colocated(config: schema.Config, found: Findings) -> None:
     """Report features that are incompatible with co-located jobs."""
-    for label in config.other_jobs or ():
-        if label == MAIN:
-            found.add(("other_jobs", label), f"{MAIN} is what results call the scenario's own job; take another name")
     others = config.other_jobs or {}
-    jobs = {("other_jobs", label, "job"): one.job for label, one in others.items()}
-    for place, job in ({("job",): config.job} | jobs if others else {}).items():
+    if MAIN in others:
+        found.add(("other_jobs", MAIN), f"{MAIN} is what results call the scenario's own job; take another name")
+    barrier = "must be true beside other_jobs, whose messages are timed iteration by iteration"
+    for label, job in {"": config.job, **{label: one.job for label, one in others.items()}}.items():
         if not job.barrier:
-            found.add(
-                (*place, "barrier"), "must be true beside other_jobs, whose messages are timed iteration by iteration"
-            )
+            found.add((*(("other_jobs", label) if label else ()), "job", "barrier"), barrier)
     for name, policy in config.policies.items():
         if policy.oracle is not None and len(policy.oracle.among or config.exchanges) > 1:
             found.add(
@@ -202,22 +199,31 @@ def _resolve_exchange(label: str, given: schema.Exchange, folder: Path, found: F
         return given
     make = sparsifier_models.scheme(scheme).option_type
     good: dict[str, Any] = {}
-    for name, value in given.options.items():
-        if name not in allowed:
-            found.add(
-                ("exchanges", label, name),
-                f"there is no such option of {given.scheme}; {suggest_names(name, ['scheme', *allowed])}",
-            )
-            continue
+    _refuse_options(given.options, given.scheme, ["scheme"], allowed, ("exchanges", label), found)
+    for name in (name for name in given.options if name in allowed):
         with found.at("exchanges", label, name):
-            make(**{name: value})
-            good[name] = value
+            make(**{name: given.options[name]})
+            good[name] = given.options[name]
     with found.at("exchanges", label):
-        plain = {name: getattr(make(**good), name) for name in allowed}
-        written = {name: list(one) if isinstance(one, tuple) else one for name, one in plain.items()}
-        known: dict[str, Any] = {name: one for name, one in written.items() if one is not None and one != []}
-        given = schema.Exchange(scheme=scheme, **known)
+        made = make(**good)
+        given = schema.Exchange(scheme=scheme, **_written_values({name: getattr(made, name) for name in allowed}))
     return given  # noqa: RET504  # unchanged, if that went wrong
+
+
+def _refuse_options(
+    options: Iterable[str], of: str, fields: Iterable[str], known: Iterable[str], loc: Loc, found: Findings
+) -> None:
+    """Report options that a scheme, strategy or sharding does not have."""
+    for name in options:
+        if name not in known:
+            told = suggest_names(name, [*fields, *known])
+            found.add((*loc, name), f"there is no such option of {of}; {told}")
+
+
+def _written_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return option values as a scenario has them, without those that are None or empty."""
+    plain = {name: list(one) if isinstance(one, tuple) else one for name, one in values.items()}
+    return {name: one for name, one in plain.items() if one is not None and one != []}
 
 
 def _resolve_job(
@@ -248,10 +254,14 @@ def _resolve_job(
         found.add(("job", "on_death"), "must be {continue: {after: ...}}: workers leave without notice, and come back")
     density = given.density
     if isinstance(density, list):
-        density = [
-            _resolve_ramp(ramp, ("job", "density", position), position == len(density) - 1, given.epoch, found)
-            for position, ramp in enumerate(density)
-        ]
+        density = [*density]
+        for place, ramp in enumerate(density):
+            at: Loc = ("job", "density", place, "iterations")
+            if ramp.iterations is not None:
+                iterations = _resolve_iterations(ramp.iterations, at, given.epoch, found)
+                density[place] = ramp.model_copy(update={"iterations": iterations})
+            elif place < len(density) - 1:
+                found.add(at, "is missing; only the last stretch never ends")
     compute, overlap = given.compute, given.overlap
     told = next((one.seconds for one in given.shardings.values()), None)
     if told is not None:
@@ -309,14 +319,10 @@ def _resolve_sharding(given: schema.Job, folder: Path, found: Findings) -> Shard
         assert one.way is not None
         with found.at(*loc, "as"):
             known = sharding_options(one.way, pipeline=one.options.get("pipeline", 1) != 1)
-            for name in one.options:
-                if name not in known:
-                    told = suggest_names(name, [*field_names(Sharding), *known])
-                    found.add((*loc, name), f"there is no such option of {one.way}; {told}")
-            plain = {name: list(value) if isinstance(value, tuple) else value for name, value in known.items()}
+            _refuse_options(one.options, one.way, field_names(Sharding), known, loc, found)
+            defaults = _written_values(known) | {"slowdown": slowdown}
             # Each iteration is itself unless another is given.
-            defaults = {name: value for name, value in plain.items() if value is not None and name != "iteration"}
-            defaults["slowdown"] = slowdown
+            defaults.pop("iteration", None)
             # An unknown model is told of where it stands.
             with suppress(ValueError):
                 defaults["backward"] = model_of(given).backward_fraction
@@ -332,10 +338,8 @@ def _resolve_strategy(given: schema.Strategy, folder: Path, found: Findings) -> 
     if not known:
         return given
     allowed = [name for name in known if name not in ("averaging", "draw")]
-    for option in found.attempt(("job", "strategy"), lambda: given.options) or ():
-        if option not in allowed:
-            told = suggest_names(option, ["name", "bucket", "bits", *allowed])
-            found.add(("job", "strategy", option), f"there is no such option of {given.name}; {told}")
+    options = found.attempt(("job", "strategy"), lambda: given.options) or ()
+    _refuse_options(options, given.name, ["name", "bucket", "bits"], allowed, ("job", "strategy"), found)
     defaults: dict[str, Any] = {}
     for option in allowed:
         default = known[option].default
@@ -346,15 +350,6 @@ def _resolve_strategy(given: schema.Strategy, folder: Path, found: Findings) -> 
             defaults[option] = default
     written = given.model_dump(exclude_none=True, by_alias=True)
     return schema.Strategy.model_validate({**defaults, **written, "name": name})
-
-
-def _resolve_ramp(given: schema.Ramp, loc: Loc, last: bool, epoch: int | None, found: Findings) -> schema.Ramp:
-    if given.iterations is None:
-        if not last:
-            found.add((*loc, "iterations"), "is missing; only the last stretch never ends")
-        return given
-    iterations = _resolve_iterations(given.iterations, (*loc, "iterations"), epoch, found)
-    return given.model_copy(update={"iterations": iterations})
 
 
 def _resolve_iterations(given: int | str, loc: Loc, epoch: int | None, found: Findings) -> int:

@@ -9,27 +9,17 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import ConfigDict, Discriminator, Field, SerializeAsAny, Tag, model_validator
+from pydantic import Discriminator, Field, SerializeAsAny, Tag, model_validator
 
 from simnet import policies, strategies, traces
 from simnet.base import units
 from simnet.base.quantities import Count, Density, Host, Parameters, PositiveSize, Seconds, Slowdown
 from simnet.cost_models.costs.devices import DEFAULT_DEVICE, GLOO_DEVICE
 from simnet.policies import moo
+from simnet.scenario import job_parts, parts
 from simnet.scenario.fields import File, FileName, Label
-from simnet.scenario.job_parts import (
-    MEANINGLESS,
-    Absence,
-    Churning,
-    Deadline,
-    Death,
-    Gradients,
-    OnDeath,
-    Sharding,
-    one_or_several,
-)
 from simnet.scenario.network_parts import Network
-from simnet.scenario.parts import Named, NameOr, OneOf, Part, Target, ValueOrList, configures, kinds, part_of
+from simnet.scenario.parts import Named, NameOr, OneOf, Part, Target, ValueOrList, configures, kinds
 from simnet.training.advise import adviser as advise
 from simnet.training.job import job as training_job
 
@@ -96,7 +86,7 @@ class Optimiser(OneOf):
     """The optimiser, which updates the parameters."""
 
 
-class Strategy(Named):
+class Strategy(parts.WithOptions):
     """Training strategy: how workers train between exchanges. `simnet list strategies` shows them and their options.
 
     inner: of each worker; default: that of the strategy
@@ -104,9 +94,6 @@ class Strategy(Named):
     bucket: up to how many bytes tensors go together, as 1 B for one by one; default: all
     bits: of a value on the link, of exchanges without value_bytes; default: those of the scheme
     """
-
-    model_config = ConfigDict(extra="allow")
-    __pydantic_extra__: dict[str, Any]
 
     named = "name"
     name: str
@@ -119,7 +106,7 @@ class Strategy(Named):
     def options(self) -> dict[str, Any]:
         """Strategy options without those of its averaging."""
         given = {name: getattr(self, name) for name in ("inner", "outer")}
-        return self.__pydantic_extra__ | {name: one.choice[1].build() for name, one in given.items() if one is not None}
+        return super().options | {name: one.choice[1].build() for name, one in given.items() if one is not None}
 
 
 class Prices(Part):
@@ -187,7 +174,7 @@ class Job(Part):
 
     model: File | None = None
     parameters: Parameters | None = None
-    gradients: Gradients = Gradients.model_validate({"synthetic": {}})
+    gradients: job_parts.Gradients = job_parts.Gradients.model_validate({"synthetic": {}})
     scale: Any
     iterations: Any
     epoch: Count | None = None
@@ -206,8 +193,8 @@ class Job(Part):
     strategy: Strategy | None = None
     sharding: (
         Annotated[
-            Annotated[Sharding, Tag("<one>")] | Annotated[dict[Label, Sharding], Tag("<several>")],
-            Discriminator(one_or_several),
+            Annotated[job_parts.Sharding, Tag("<one>")] | Annotated[dict[Label, job_parts.Sharding], Tag("<several>")],
+            Discriminator(job_parts.one_or_several),
         ]
         | None
     ) = None
@@ -215,11 +202,11 @@ class Job(Part):
     device_memory: DeviceMemory | None = None
     prices: Prices | None = None
     workers_per_device: Annotated[int, Field(ge=1, le=10_000)] = 1
-    deaths: Annotated[list[Death], Field(min_length=1)] | None = None
-    absences: Annotated[list[Absence], Field(min_length=1)] | None = None
-    churn: Churning | None = None
-    deadline: Deadline | None = None
-    on_death: NameOr[Literal["stop"], OnDeath] | None = None
+    deaths: Annotated[list[job_parts.Death], Field(min_length=1)] | None = None
+    absences: Annotated[list[job_parts.Absence], Field(min_length=1)] | None = None
+    churn: job_parts.Churning | None = None
+    deadline: job_parts.Deadline | None = None
+    on_death: NameOr[Literal["stop"], job_parts.OnDeath] | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -230,10 +217,10 @@ class Job(Part):
         return value
 
     @property
-    def shardings(self) -> dict[str, Sharding]:
+    def shardings(self) -> dict[str, job_parts.Sharding]:
         """Shardings by policy label; a single sharding is labelled by its kind."""
         given = self.sharding
-        return {given.way or "trace": given} if isinstance(given, Sharding) else given or {}
+        return {given.way or "trace": given} if isinstance(given, job_parts.Sharding) else given or {}
 
     @property
     def traced(self) -> bool:
@@ -242,7 +229,7 @@ class Job(Part):
 
     def sharding_at(self, label: str) -> tuple[str, ...]:
         """Return the location of a sharding in the scenario."""
-        return ("job", "sharding") if isinstance(self.sharding, Sharding) else ("job", "sharding", label)
+        return ("job", "sharding") if isinstance(self.sharding, job_parts.Sharding) else ("job", "sharding", label)
 
     def _check(self) -> None:
         if self.sharding is not None:
@@ -255,7 +242,7 @@ class Job(Part):
     def _check_sharding(self) -> None:
         fields, traced = type(self).model_fields, self.traced
         meaningless = {
-            **MEANINGLESS,
+            **job_parts.MEANINGLESS,
             **(dict.fromkeys(("model", "parameters"), "a trace says what is called") if traced else {}),
         }
         for name, why in meaningless.items():
@@ -305,19 +292,11 @@ class Job(Part):
             raise ValueError(f"needs either model or parameters, got {' and '.join(given) or 'neither'}")
 
 
-class Exchange(Named):
+class Exchange(parts.WithOptions):
     """A sparsifier and its options; `simnet list schemes` shows them."""
-
-    model_config = ConfigDict(extra="allow")
-    __pydantic_extra__: dict[str, Any]
 
     named = "scheme"
     scheme: str
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Scheme options: all given fields but the scheme."""
-        return self.__pydantic_extra__
 
 
 class Among(Part):
@@ -366,7 +345,7 @@ class Policy(OneOf):
     @classmethod
     def derived(cls, target: Target, name: str | None = None) -> type[Part]:
         """Return the part of a policy class, whose candidates are exchanges of the scenario."""
-        return part_of(target, name, omit=("candidates", "seed"), base=Among)
+        return parts.part_of(target, name, omit=("candidates", "seed"), base=Among)
 
     fixed: Label | None = None
     flexible: Flexible | None = None

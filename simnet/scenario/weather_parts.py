@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Generic, TypeVar
 
-from pydantic import Field, SerializeAsAny, Tag
+from pydantic import Field, SerializeAsAny
 
 from simnet.base.quantities import Duration, Factor, PositiveShare, Rate, Seconds
 from simnet.network import weather
+from simnet.scenario import parts
 from simnet.scenario.fields import File
-from simnet.scenario.parts import STREAM, Kinds, Part, configures, either, exactly_one, field_names, given_fields, kinds
+from simnet.scenario.parts import STREAM, Kinds, Part, configures, exactly_one, field_names, given_fields, kinds
 
 Q = TypeVar("Q", bound=float)
 
@@ -176,13 +177,7 @@ class Fault(Part):
     """
 
     links: str
-    down: (
-        Annotated[
-            Annotated[Outage, Tag("<mapping>")] | Annotated[list[Outage], Field(min_length=1), Tag("<list>")],
-            either(mapping="<mapping>", list="<list>"),
-        ]
-        | None
-    ) = None
+    down: parts.ValueOrList[Outage, Annotated[list[Outage], Field(min_length=1)]] | None = None
     slow: PositiveShare | None = None
     at: Seconds | None = None
     lasts: Seconds | None = None
