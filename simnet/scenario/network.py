@@ -67,32 +67,16 @@ def build_network(config: schema.Config, folder: Path, found: Findings) -> Stage
     moved = _moved_links(config, read, folder, found)
     _add_faults(config, graph, moved, found)
     background = _background_traffic(config, graph, found)
-    jitter = None
-    if given.jitter is not None:
-        kind, part = given.jitter.choice
-        jitter = found.attempt(("network", "jitter", kind), part.build)
+    kind, part = ("", None) if given.jitter is None else given.jitter.choice
+    jitter = None if part is None else found.attempt(("network", "jitter", kind), part.build)
     loss, incast = _link_loss(config, graph, found), _link_incast(config, graph, found)
     if len(found) > before:
         return None
     starts = {start for one in moved.values() for each in one for start in each.starts}
     weathers = _link_weather(moved, graph, starts | {0})
-    networks = [
-        (
-            start,
-            Network(
-                graph,
-                of_links,
-                **given.overhead.arguments(),
-                **{**given.arguments(), **sent},
-                jitter=jitter,
-                background=background,
-                seed=config.seed,
-                loss=loss,
-                incast=incast,
-            ),
-        )
-        for start, of_links in weathers.items()
-    ]
+    options = {**given.overhead.arguments(), **given.arguments(), **sent, "jitter": jitter, "background": background}
+    options |= {"seed": config.seed, "loss": loss, "incast": incast}
+    networks = [(start, Network(graph, of_links, **options)) for start, of_links in weathers.items()]
     return Stages(networks, placement, list(weathers.values()))
 
 
@@ -235,14 +219,14 @@ def _profile_weather(given: weather_parts.Profile, epoch: int, loc: Loc) -> Iter
         assert pair.latency is not None
         yield from _given_pair(Weather(pair.bandwidth, pair.latency * 0.5), loc)
         return
+
+    def at(quantity: str, share: float, name: _Name, start: int) -> Signal:
+        return weather.constant(share * getattr(weather.profile_state(given.name, start // epoch), quantity))
+
     weather.profile_state(given.name, 0)  # refuses the name
     starts = tuple(one.first_epoch * epoch for one in weather.PROFILES[given.name].states)
     for quantity, share in (("bandwidth", 1.0), ("latency", 0.5)):
-
-        def at(name: _Name, start: int, quantity: str = quantity, share: float = share) -> Signal:
-            return weather.constant(share * getattr(weather.profile_state(given.name, start // epoch), quantity))
-
-        yield _LinkVariation(quantity, loc, True, at, starts)
+        yield _LinkVariation(quantity, loc, True, partial(at, quantity, share), starts)
 
 
 def _link_weather(
@@ -251,31 +235,27 @@ def _link_weather(
     """Return the weather of each link by first iteration; links with equal variations share signals."""
     known: dict[tuple[object, ...], Signal] = {}
 
-    def once(key: tuple[object, ...], make: Callable[[], Signal]) -> Signal:
+    def once(key: tuple[object, ...], make: Callable[..., Signal], *given: Any) -> Signal:
         if key not in known:
-            known[key] = make()
+            known[key] = make(*given)
         return known[key]
 
-    def made(one: _LinkVariation, start: int) -> Signal:
-        since = max((earlier for earlier in one.starts if earlier <= start), default=start)
-        return once((id(one.make), one.name, since), lambda: one.make(one.name, start))
-
-    def signal(here: Sequence[_LinkVariation], nominal: float, start: int) -> Signal | None:
-        signals = [made(one, start) for one in here]
+    def signal(link: Link, quantity: str, start: int) -> Signal | None:
+        here = [one for one in moved[link] if one.quantity == quantity]
+        since = [max((earlier for earlier in one.starts if earlier <= start), default=start) for one in here]
+        keys = [(id(one.make), one.name, begun) for one, begun in zip(here, since, strict=True)]
+        signals = [once(key, one.make, one.name, start) for key, one in zip(keys, here, strict=True)]
         if here and not any(one.absolute for one in here):
-            signals.append(once((nominal,), lambda: weather.constant(nominal)))
+            nominal = graph.edges[link][quantity]
+            signals.append(once((nominal,), weather.constant, nominal))
         if len(signals) < 2:
             return signals[0] if signals else None
-        return once(tuple(map(id, signals)), lambda: weather.product(*signals))
+        return once(tuple(map(id, signals)), weather.product, *signals)
 
-    def of_link(link: Link, start: int) -> Weather:
-        bandwidth, latency = (
-            signal([one for one in moved[link] if one.quantity == quantity], graph.edges[link][quantity], start)
-            for quantity in ("bandwidth", "latency")
-        )
-        return Weather(bandwidth, latency)
-
-    return {start: {link: of_link(link, start) for link in moved} for start in sorted(starts)}
+    return {
+        start: {link: Weather(signal(link, "bandwidth", start), signal(link, "latency", start)) for link in moved}
+        for start in sorted(starts)
+    }
 
 
 def _background_traffic(
@@ -321,11 +301,10 @@ def _link_loss(config: schema.Config, graph: nx.DiGraph[Any], found: Findings) -
             for link in topologies.select_links(graph, entry.links):
                 before = probability.get(link, 0.0)
                 probability[link] = before + (1 - before) * entry.probability
-    transport = Transport()
-    if given.transport is not None:
-        law, part = given.transport.choice
-        transport = Transport(law, **part.arguments())  # type: ignore[arg-type]
-    return Loss(probability, transport)
+    if given.transport is None:
+        return Loss(probability, Transport())
+    law, part = given.transport.choice
+    return Loss(probability, Transport(law, **part.arguments()))  # type: ignore[arg-type]
 
 
 def _link_incast(config: schema.Config, graph: nx.DiGraph[Any], found: Findings) -> Incast | MeasuredIncast | None:
@@ -334,13 +313,14 @@ def _link_incast(config: schema.Config, graph: nx.DiGraph[Any], found: Findings)
     if given is None:
         return None
     kind, part = given.choice
-    links: list[Link] | None = None
-    if part.links is not None:
-        with found.at("network", "incast", kind, "links"):
-            links = [link for link in topologies.select_links(graph, part.links) if isinstance(link[0], str)]
-            if not links:
-                raise ValueError(f"{part.links!r} names no link from a switch, where alone many senders can meet")
-    built: Incast | MeasuredIncast | None = found.attempt(("network", "incast", kind), partial(part.build, links=links))
+    loc: Loc = ("network", "incast", kind)
+    links = None if part.links is None else found.attempt((*loc, "links"), topologies.select_links, graph, part.links)
+    if links is not None:
+        links = [link for link in links if isinstance(link[0], str)]
+        if not links:
+            said = f"{part.links!r} names no link from a switch, where alone many senders can meet"
+            found.add((*loc, "links"), said)
+    built: Incast | MeasuredIncast | None = found.attempt(loc, partial(part.build, links=links))
     return built
 
 
@@ -364,18 +344,17 @@ def placements(config: schema.Config, stages: Stages, found: Findings) -> dict[s
     others = config.other_jobs or {}
     hosts = stages.networks[0][1].routes.n_hosts
     taken = {*stages.placement, *(host for one in others.values() for host in one.placement or ())}
+    free = [host for host in range(hosts) if host not in taken]
     placed: dict[str, list[int]] = {}
     for job, one in others.items():
-        if one.placement is None:
-            free = [host for host in range(hosts) if host not in taken]
-            if len(free) < one.workers:
-                found.add(
-                    ("other_jobs", job, "workers"),
-                    f"needs {one.workers} free hosts, but of {hosts} only {len(free)} are left; list some under "
-                    "placement that other jobs use, or take a larger topology",
-                )
-            placed[job] = free[: one.workers]
-            taken.update(placed[job])
+        if one.placement is not None:
+            placed[job] = _listed_hosts(one.placement, one.workers, hosts, ("other_jobs", job, "placement"), found)
             continue
-        placed[job] = _listed_hosts(one.placement, one.workers, hosts, ("other_jobs", job, "placement"), found)
+        if len(free) < one.workers:
+            found.add(
+                ("other_jobs", job, "workers"),
+                f"needs {one.workers} free hosts, but of {hosts} only {len(free)} are left; list some under "
+                "placement that other jobs use, or take a larger topology",
+            )
+        placed[job], free = free[: one.workers], free[one.workers :]
     return placed

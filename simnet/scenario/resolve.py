@@ -18,16 +18,7 @@ from simnet.cost_models.costs import models
 from simnet.cost_models.costs.devices import DeviceProfile
 from simnet.policies import Candidate, Fixed, Flexible, Monitor, OneStepOracle, Policy, closed_form
 from simnet.policies.moo import DensitySearch, Moo
-from simnet.scenario import job_parts, network_parts, schema
-from simnet.scenario.computing import (
-    build_device,
-    default_device,
-    default_implementation,
-    model_computing,
-    model_of,
-    sending_stack,
-    slowdown_of,
-)
+from simnet.scenario import computing, job_parts, schema
 from simnet.scenario.job_parts import Sharding
 from simnet.scenario.loader import Findings
 from simnet.scenario.named_choices import own_options
@@ -55,8 +46,8 @@ def resolve(config: schema.Config, stem: str, folder: Path, found: Findings) -> 
     others, topology, chip = None, config.network.topology, ""
     with found.at("network", "topology"):
         topology, chip = _resolve_topology(topology, config.workers, folder), platform_chip(topology, folder)
-    stack = sending_stack(config.network, folder)
-    usual = {"device": default_device(stack, chip), "implementation": default_implementation(stack)}
+    stack = computing.sending_stack(config.network, folder)
+    usual = {"device": computing.default_device(stack, chip), "implementation": computing.default_implementation(stack)}
     if config.other_jobs:
         _check_colocated(config, found)
         others = {
@@ -73,10 +64,12 @@ def resolve(config: schema.Config, stem: str, folder: Path, found: Findings) -> 
     for index, entry in enumerate(config.network.weather):
         if entry.profile is not None and entry.profile.epoch is None and config.job.epoch is None:
             found.add(("network", "weather", index, "profile", "epoch"), "is missing, and there is no job.epoch")
-    network = config.network.model_copy(update={"topology": topology, "stack": _resolve_stack(config.network)})
+    # The file of a topology may name its stack.
+    usual_stack = None if topology.choice[0] in ("file", "platform") else "ideal"
+    network = config.network.model_copy(update={"topology": topology, "stack": config.network.stack or usual_stack})
     return config.model_copy(
         update={
-            "name": config.name or _file_name(stem),
+            "name": config.name or re.sub(r"[^A-Za-z0-9._+-]", "_", stem).lstrip(".")[:40] or "scenario",
             "network": network,
             "job": _resolve_job(config.job, config.workers, usual, folder, found),
             "exchanges": exchanges,
@@ -91,13 +84,6 @@ def candidate(label: str, exchange: schema.Exchange) -> Candidate:
     return Candidate(label, exchange.scheme, dict(exchange.options))
 
 
-def candidates_by_label(config: schema.Config) -> dict[str, Candidate]:
-    """Return all policy candidates by label: exchanges, or shardings."""
-    if config.job.shardings:
-        return {label: Candidate(label, one.way or "trace") for label, one in config.job.shardings.items()}
-    return {label: candidate(label, one) for label, one in config.exchanges.items()}
-
-
 def labels_of(policy: schema.Policy) -> list[str]:
     """Return the labels of a resolved policy's candidates."""
     kind, part = policy.choice
@@ -107,7 +93,8 @@ def labels_of(policy: schema.Policy) -> list[str]:
 def build_policy(config: schema.Config, given: schema.Policy) -> Policy:
     """Return the policy object of a policy in a resolved scenario."""
     kind, part = given.choice
-    known = candidates_by_label(config)
+    known = {label: Candidate(label, one.way or "trace") for label, one in config.job.shardings.items()}
+    known |= {label: candidate(label, one) for label, one in config.exchanges.items()}
     among = [known[label] for label in labels_of(given)]
     if kind == "fixed":
         return Fixed(among[0])
@@ -168,10 +155,6 @@ def _check_colocated(config: schema.Config, found: Findings) -> None:
             )
 
 
-def _file_name(stem: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._+-]", "_", stem).lstrip(".")[:40] or "scenario"
-
-
 def _resolve_topology(given: Topology, workers: int, folder: Path) -> Topology:
     kind, part = given.choice
     more: dict[str, int] = {}
@@ -185,11 +168,6 @@ def _resolve_topology(given: Topology, workers: int, folder: Path) -> Topology:
     elif getattr(part, "hosts", workers) is None:
         more = {"hosts": workers}
     return given.model_copy(update={kind: part.model_copy(update=more)})
-
-
-def _resolve_stack(given: network_parts.Network) -> str | network_parts.Stack | None:
-    """Return the transport stack; None if the topology file may name it."""
-    return "ideal" if given.stack is None and given.topology.choice[0] not in ("file", "platform") else given.stack
 
 
 def _resolve_exchange(label: str, given: schema.Exchange, folder: Path, found: Findings) -> schema.Exchange:
@@ -236,22 +214,7 @@ def _resolve_job(
         with found.at("job", "model"):
             profile = models.load_model(path or given.model)
             given = given.model_copy(update={"model": path or profile.name})
-    dead = [one.worker for one in given.deaths or ()]
-    named: list[tuple[Loc, str | int]] = [(("compute", "slow", one), one) for one in given.compute.slow]
-    named += [(("deaths", place, "worker"), one) for place, one in enumerate(dead)]
-    named += [(("absences", place, "worker"), one.worker) for place, one in enumerate(given.absences or ())]
-    for loc, worker in named:
-        if not (str(worker).isascii() and str(worker).isdigit() and int(worker) < workers):
-            found.add(("job", *loc), f"there is no worker {worker!r}; allowed: 0 to {workers - 1}")
-    for place, one in enumerate(dead):
-        if one in dead[:place]:
-            found.add(("job", "deaths", place, "worker"), f"worker {one} dies twice")
-    stops = bool(given.deaths) or any(not one.notice for one in given.absences or ())
-    stops = stops or (given.churn is not None and not given.churn.notice)
-    if given.on_death is not None and not stops:
-        found.add(("job", "on_death"), "says what the others do when a worker dies, and job.deaths names none")
-    if stops and not given.deaths and not isinstance(given.on_death, job_parts.OnDeath):
-        found.add(("job", "on_death"), "must be {continue: {after: ...}}: workers leave without notice, and come back")
+    _check_workers(given, workers, found)
     density = given.density
     if isinstance(density, list):
         density = [*density]
@@ -267,10 +230,12 @@ def _resolve_job(
     if told is not None:
         compute = compute.model_copy(update={"mean": told})
     unknown = given.traced or (given.model is not None and profile is None)
-    if compute.mean is None and not unknown and (built := build_device(given, folder, found)) is not None:
+    if compute.mean is None and not unknown and (built := computing.build_device(given, folder, found)) is not None:
         with found.at("job", "compute", "mean"):
             compute = compute.model_copy(update={"mean": _mean_compute(given, built)})
-    if overlap is None and _has_layers(given):
+    every_iteration = given.strategy is None and given.sharding is None
+    if overlap is None and every_iteration and (given.model is not None or given.gradients.synthetic is None):
+        # Gradients of several layers are ready one after the other.
         sizes = {name: f"{getattr(DDP_OVERLAP, name)!r} B" for name in ("first", "bucket")}
         overlap = schema.Overlap.model_validate({**sizes, "exchanges": DDP_OVERLAP.exchanges})
     if isinstance(overlap, schema.Overlap) and overlap.backward is None:
@@ -292,25 +257,37 @@ def _resolve_job(
 def _mean_compute(given: schema.Job, device: DeviceProfile) -> float | None:
     """Return the compute seconds of a job's model; None if only the model's size is known."""
     try:
-        known = model_computing(given, device)
+        known = computing.model_computing(given, device)
     except ValueError as error:
         raise ValueError(f"is missing: {error}; give it, or --compute, as '120 ms'") from None
     return None if known is None else known.seconds
 
 
-def _has_layers(given: schema.Job) -> bool:
-    """Return whether a job exchanges gradients of several layers, ready one after the other."""
-    if given.strategy is not None or given.sharding is not None:
-        return False
-    drawn = given.gradients.synthetic
-    return given.model is not None or drawn is None
+def _check_workers(given: schema.Job, workers: int, found: Findings) -> None:
+    """Report workers that are not there, and what the others do about those that stop."""
+    dead = [one.worker for one in given.deaths or ()]
+    named: list[tuple[Loc, str | int]] = [(("compute", "slow", one), one) for one in given.compute.slow]
+    named += [(("deaths", place, "worker"), one) for place, one in enumerate(dead)]
+    named += [(("absences", place, "worker"), one.worker) for place, one in enumerate(given.absences or ())]
+    for loc, worker in named:
+        if not (str(worker).isascii() and str(worker).isdigit() and int(worker) < workers):
+            found.add(("job", *loc), f"there is no worker {worker!r}; allowed: 0 to {workers - 1}")
+    for place, one in enumerate(dead):
+        if one in dead[:place]:
+            found.add(("job", "deaths", place, "worker"), f"worker {one} dies twice")
+    leaving = [*(given.absences or ()), *([] if given.churn is None else [given.churn])]
+    stops = bool(given.deaths) or not all(one.notice for one in leaving)
+    if given.on_death is not None and not stops:
+        found.add(("job", "on_death"), "says what the others do when a worker dies, and job.deaths names none")
+    if stops and not given.deaths and not isinstance(given.on_death, job_parts.OnDeath):
+        found.add(("job", "on_death"), "must be {continue: {after: ...}}: workers leave without notice, and come back")
 
 
 def _resolve_sharding(given: schema.Job, folder: Path, found: Findings) -> Sharding | dict[str, Sharding] | None:
     """Return the shardings with all option defaults filled in."""
     spelled_out = {}
-    device = build_device(given, folder, found) if given.shardings else None
-    slowdown = slowdown_of(device)
+    device = computing.build_device(given, folder, found) if given.shardings else None
+    slowdown = computing.slowdown_of(device)
     for label, one in given.shardings.items():
         spelled_out[label], loc = one, given.sharding_at(label)
         if one.trace is not None:
@@ -325,7 +302,7 @@ def _resolve_sharding(given: schema.Job, folder: Path, found: Findings) -> Shard
             defaults.pop("iteration", None)
             # An unknown model is told of where it stands.
             with suppress(ValueError):
-                defaults["backward"] = model_of(given).backward_fraction
+                defaults["backward"] = computing.model_of(given).backward_fraction
             written = one.model_dump(exclude_none=True, by_alias=True)
             spelled_out[label] = Sharding.model_validate({**defaults, **written})
     return next(iter(spelled_out.values())) if isinstance(given.sharding, Sharding) else spelled_out or None
@@ -373,7 +350,10 @@ def _resolve_policies(
         every = {label: schema.Policy(fixed=label) for label in exchanges}
         if config.other_jobs or config.job.strategy is not None or not every:
             return every
-        return every | {_free_name("oracle", every): schema.Policy(oracle=schema.Oracle(among=list(exchanges)))}
+        name = "oracle"
+        while name in every:
+            name += " policy"
+        return every | {name: schema.Policy(oracle=schema.Oracle(among=list(exchanges)))}
     resolved = {}
     for name, policy in config.policies.items():
         kind, part = policy.choice
@@ -433,7 +413,3 @@ def _check_label(label: str, loc: Loc, exchanges: dict[str, schema.Exchange], fo
     if label not in exchanges:
         found.add(loc, f"there is no exchange {label!r}; {suggest_names(label, exchanges)}")
     return label in exchanges
-
-
-def _free_name(name: str, taken: dict[str, Any]) -> str:
-    return name if name not in taken else _free_name(f"{name} policy", taken)
