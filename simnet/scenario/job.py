@@ -70,21 +70,19 @@ def build_job(
     if source is None or stages is None or device is None or mean is None or (given.shardings and steps is None):
         return None
     straggle, overlap, share = given.compute.straggle, given.overlap, given.workers_per_device
-    compute = given.compute.build(
-        mean=mean,
-        slow={int(worker): factor for worker, factor in given.compute.slow.items()},
-        **({} if straggle is None else straggle.arguments()),
-    )
+    stragglers = {} if straggle is None else straggle.arguments()
+    slow = {int(worker): factor for worker, factor in given.compute.slow.items()}
     built_overlap = None
     if isinstance(overlap, schema.Overlap):
         built_overlap = found.attempt(("job", "overlap"), _build_overlap, overlap, source, found)
-    local_steps = _local_steps(config, source, found)
+    trained = given.gradients.train
+    trained_by: Optimizer | None = None if trained is None else "momentum" if trained.momentum else "sgd"
     job = Job(
         source=source,
         iterations=int(given.iterations),
         stages=stages.networks,
         density=_build_ramps(given.density),
-        compute=replace(compute, mean=share * compute.mean),
+        compute=given.compute.build(mean=share * mean, slow=slow, **stragglers),
         device=device if share == 1 else _in_turns(device, share),
         placement=stages.placement,
         overlap=built_overlap,
@@ -93,11 +91,11 @@ def build_job(
         seed=config.seed,
         failures={death.worker: death.at for death in given.deaths or ()},
         patience=given.on_death.go_on.after if isinstance(given.on_death, job_parts.OnDeath) else None,
-        strategy=local_steps,
+        strategy=_local_steps(config, source, found),
         steps=steps,
         absences=[one.build() for one in given.absences or ()],
         churn=None if given.churn is None else given.churn.build(),
-        optimizer=_optimizer_of(given),
+        optimizer=given.optimizer or trained_by,
         device_memory=_device_memory(given, device, found),
     )
     if given.deadline is not None:
@@ -129,14 +127,6 @@ def _build_overlap(given: schema.Overlap, source: GradientSource, found: Finding
             found.add(("job", "overlap", "dense", place), f"there is no layer {name!r}: {suggest_names(name, layers)}")
     built: Overlap = given.build()
     return built
-
-
-def _optimizer_of(given: schema.Job) -> Optimizer | None:
-    """Return the optimiser of the parameters; None if unknown."""
-    train = given.gradients.train
-    if given.optimizer is not None or train is None:
-        return given.optimizer
-    return "momentum" if train.momentum else "sgd"
 
 
 def _device_memory(given: schema.Job, device: DeviceProfile, found: Findings) -> float | None:
@@ -267,13 +257,15 @@ def _gradient_rows(config: schema.Config, policy: schema.Policy) -> float:
         # Of several exchanges each has a residual, and where they are tried a state from before it.
         tried = 1 if policy.fixed is not None or policy.flexible is not None else len(labels) + 1
         return float(P * (_COPIES + tried * _TRAINED + len(labels) - 1) + _ROWS)
-    if len(labels) == 1 and policy.moo is None and job.deaths is None and _is_unbucketed(config, labels[0]):
-        given = config.exchanges[labels[0]]
+    if len(labels) == 1 and policy.moo is None and job.deaths is None:
+        given, overlap = config.exchanges[labels[0]], job.overlap
         model = None
         # What a scheme refuses is said where exchanges are tried.
         with suppress(ValueError):
             model = sparsifier_models.create(given.scheme, P, _TRIAL_ENTRIES, layers=(_TRIAL_ENTRIES,), **given.options)
-        if model is not None and not model.traits.reads_gradients:
+        overlaps = model is not None and model.traits.overlaps
+        in_buckets = isinstance(overlap, schema.Overlap) and (overlap.exchanges != "able" or overlaps)
+        if model is not None and not model.traits.reads_gradients and not in_buckets:
             drawn = job.gradients.synthetic
             # No file is read for this, and of those that come with simnet only that of digits has neither.
             more = drawn is not None and drawn.like != "digits"
@@ -287,18 +279,6 @@ def _gradient_rows(config: schema.Config, policy: schema.Policy) -> float:
     # of before.
     copies = _COPIES + len(labels) + (policy.moo is not None) + (job.deaths is not None)
     return float(P * copies + _ROWS)
-
-
-def _is_unbucketed(config: schema.Config, label: str) -> bool:
-    """Return whether an exchange sends the whole gradient at once, rather than in buckets."""
-    overlap = config.job.overlap
-    if not isinstance(overlap, schema.Overlap):
-        return True
-    with suppress(ValueError):
-        return (
-            overlap.exchanges == "able" and not sparsifier_models.scheme(config.exchanges[label].scheme).traits.overlaps
-        )
-    return False
 
 
 def fixed_memory(config: schema.Config) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Literal, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 from pydantic import AfterValidator, ConfigDict, Field, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
@@ -12,10 +12,22 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from simnet import traces
 from simnet.base.quantities import Duration, PositiveShare, Seconds, Share
 from simnet.scenario.fields import File
-from simnet.scenario.parts import Named, NameOr, OneOf, Part, WithOptions, configures, exactly_one, kinds
+from simnet.scenario.parts import Named, NameOr, OneOf, Part, configures, exactly_one, kinds
 from simnet.traces import live
 from simnet.training.job import job as training_job
 from simnet.training.parallel.units import UNIT_NAME, ListedUnit, unit_name
+
+
+class WithOptions(Named):
+    """A part that also takes the options of the scheme, strategy or sharding that it names."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Any]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """All given fields that are not of the class itself."""
+        return self.__pydantic_extra__
 
 
 @configures(traces.synthetic, only=("like", "iterations"), iterations="training")

@@ -103,8 +103,7 @@ class Part(BaseModel):
     @property
     def is_absolute(self) -> bool:
         """Whether the target returns an absolute bandwidth or latency, rather than a factor."""
-        hints = parameter_hints(self.function, ["return"])
-        return Absolute in get_args(hints.get("return"))
+        return Absolute in get_args(parameter_hints(self.function, ["return"]).get("return"))
 
     def takes(self, parameter: str) -> bool:
         """Return whether the first target has a parameter."""
@@ -119,8 +118,7 @@ class Part(BaseModel):
 
     def build(self, target: Target | None = None, **more: Any) -> Any:
         """Call a target, by default the first, with the part's fields and further arguments."""
-        target = target or self.function
-        return target(**{**self.arguments(target), **more})
+        return (target or self.function)(**{**self.arguments(target), **more})
 
 
 class Named(Part):
@@ -140,18 +138,6 @@ class Named(Part):
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         return handler.resolve_ref_schema(handler(schema)) | {"type": ["object", "string"], "pattern": cls.text_pattern}
-
-
-class WithOptions(Named):
-    """A part that takes, beside its own fields, the options of what it names."""
-
-    model_config = ConfigDict(extra="allow")
-    __pydantic_extra__: dict[str, Any]
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """All given fields that are not of the class itself."""
-        return self.__pydantic_extra__
 
 
 class Kinds(Part):
@@ -192,7 +178,7 @@ class Kinds(Part):
             found = plugins.usable_plugins(cls.registry, cls._of_others)
         else:
             found = {one: part for one in given if (part := cls._of_others(one)) is not None}
-        extended: type[Self] = _extended_part(cls, tuple(found.items())) if found else cls
+        extended: type[Self] = _with_kinds(cls, tuple(found.items()), f"{cls.__name__}_registered") if found else cls
         return extended
 
     @classmethod
@@ -224,9 +210,9 @@ class Kinds(Part):
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         extended = cls.with_registered()
         found = schema if extended is cls else extended.__pydantic_core_schema__
-        text = {"pattern": "" if cls.otherwise else f"^({'|'.join(cls.names())})(:|$)"}
-        title = {"title": cls.__name__, "type": ["object", "string"]}
-        return handler.resolve_ref_schema(handler(found)) | title | text
+        pattern = "" if cls.otherwise else f"^({'|'.join(cls.names())})(:|$)"
+        text = {"title": cls.__name__, "type": ["object", "string"], "pattern": pattern}
+        return handler.resolve_ref_schema(handler(found)) | text
 
 
 class OneOf(Kinds):
@@ -303,7 +289,9 @@ def configures(
                 default = said.default
                 annotation = annotation if default is not None else _union_type([annotation, None])
             elif name in required:
-                annotation, default = _without_none(annotation), ...
+                is_union = get_origin(annotation) in (Union, UnionType)
+                choices = get_args(annotation) if is_union else (annotation,)
+                annotation, default = _union_type([one for one in choices if one is not NoneType]), ...
             elif name in open_:
                 annotation, default = _union_type([annotation, None]), None
                 text = f"{text or ''} Default: {open_[name]}.".strip()
@@ -347,10 +335,9 @@ def kinds(**given: Any) -> Callable[[type[P]], type[P]]:
 
     def derived(part: type[P]) -> type[P]:
         assert issubclass(part, Kinds)
-        fields: dict[str, Any] = {
-            kind: ((part.derived(one, kind) if _is_target(one) else one) | None, None) for kind, one in given.items()
-        }
-        return create_model(part.__name__, __base__=part, __module__=part.__module__, __doc__=part.__doc__, **fields)
+        found = tuple((kind, part.derived(one, kind) if _is_target(one) else one) for kind, one in given.items())
+        model: type[P] = _with_kinds(part, found, part.__name__)
+        return model
 
     return derived
 
@@ -446,10 +433,8 @@ def _field_default(target: Target, parameter: inspect.Parameter) -> Any:
 
 def _with_unit(name: str, annotation: Any) -> Any:
     """Return a parameter's annotation; a bare number named latency or bandwidth gets its unit."""
-    quantity = {"latency": Seconds, "bandwidth": Bandwidth}.get(name.rpartition("_")[2])
-    if quantity is not None and annotation in (Any, float):
-        return quantity
-    return annotation
+    bare = annotation in (Any, float)
+    return {"latency": Seconds, "bandwidth": Bandwidth}.get(name.rpartition("_")[2], annotation) if bare else annotation
 
 
 def _as_argument(value: Any) -> Any:
@@ -463,12 +448,6 @@ def _parse_value(name: str, value: Any) -> Any:
     """Return a plug-in parameter's value, parsed with a unit if its name is latency or bandwidth."""
     notations = (one for one in get_args(_with_unit(name, Any)) if isinstance(one, Notation))
     return next((one.read(value) for one in notations), value)
-
-
-def _without_none(annotation: Any) -> Any:
-    if get_origin(annotation) not in (Union, UnionType):
-        return annotation
-    return _union_type([one for one in get_args(annotation) if one is not NoneType])
 
 
 def _union_type(choices: Sequence[Any]) -> Any:
@@ -506,7 +485,6 @@ def _written_union(choices: Sequence[Any]) -> Any:
 
 
 @cache
-def _extended_part(part: type[Kinds], registered: tuple[tuple[str, type[Part]], ...]) -> Any:
-    fields: dict[str, Any] = {name: (one | None, None) for name, one in registered}
-    name = f"{part.__name__}_registered"
+def _with_kinds(part: type[Kinds], further: tuple[tuple[str, Any], ...], name: str) -> Any:
+    fields: dict[str, Any] = {kind: (one | None, None) for kind, one in further}
     return create_model(name, __base__=part, __module__=part.__module__, __doc__=part.__doc__, **fields)

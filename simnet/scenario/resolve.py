@@ -159,10 +159,7 @@ def _resolve_topology(given: Topology, workers: int, folder: Path) -> Topology:
     kind, part = given.choice
     more: dict[str, int] = {}
     if isinstance(part, PlatformNodes) and part.nodes is None:
-        # Calibration takes long to import.
-        from simnet.cost_models.calibration.platform import load_platform
-
-        more = {"nodes": load_platform(part.source(folder)).nodes(workers)}
+        more = {"nodes": part.load(folder).nodes(workers)}
     elif kind == "multi_gpu_nodes" and part.nodes is None:
         more = {"nodes": -(-workers // part.gpus_per_node)}
     elif getattr(part, "hosts", workers) is None:

@@ -401,29 +401,22 @@ def _checked(document: Document) -> Scenario:
 def json_schema() -> dict[str, Any]:
     """Return the JSON schema of scenario files."""
     found = schema.Config.model_json_schema(by_alias=True)
-    schemes = []
-    for name, scheme in sparsifier_models.usable().items():
-        options = TypeAdapter(scheme.option_type).json_schema()
-        own = {option: options["properties"][option] for option in own_options(name)}
-        schemes.append(
-            {
-                "type": "object",
-                "properties": {"scheme": {"const": name}, **own},
-                "required": ["scheme"],
-                "additionalProperties": False,
-            }
-        )
-    in_file = {
-        "type": "string",
-        "pattern": r"\.py:\w+$",
-        "description": "a class in a file, as ./my_scheme.py:Rotating",
-    }
-    levels = TypeAdapter(TwoLevelOptions).json_schema()["properties"]
-    on_levels = {"type": "string", "pattern": f"^{PREFIX}", "description": "a scheme on two levels, with its options"}
-    own = {option: levels[option] for option in OWN}
-    schemes.append({"type": "object", "properties": {"scheme": in_file}, "required": ["scheme"]})
-    schemes.append({"type": "string", "description": "a scheme with options, as artopk:collective=tree"})
-    schemes.append({"type": "object", "properties": {"scheme": on_levels, **own}, "required": ["scheme"]})
+
+    def scheme(which: dict[str, str], options: type, names: Sequence[str]) -> dict[str, Any]:
+        known = TypeAdapter(options).json_schema()["properties"] if names else {}
+        fields = {"scheme": which, **{option: known[option] for option in names}}
+        return {"type": "object", "properties": fields, "required": ["scheme"]}
+
+    usable = sparsifier_models.usable().items()
+    schemes = [scheme({"const": name}, one.option_type, own_options(name)) for name, one in usable]
+    schemes = [{**one, "additionalProperties": False} for one in schemes]
+    in_file = {"pattern": r"\.py:\w+$", "description": "a class in a file, as ./my_scheme.py:Rotating"}
+    on_levels = {"pattern": f"^{PREFIX}", "description": "a scheme on two levels, with its options"}
+    schemes += [
+        scheme({"type": "string", **in_file}, dict, ()),
+        {"type": "string", "description": "a scheme with options, as artopk:collective=tree"},
+        scheme({"type": "string", **on_levels}, TwoLevelOptions, OWN),
+    ]
     found["$defs"]["Exchange"] = {"description": schema.Exchange.__doc__, "anyOf": schemes}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found, "title": "simnet scenario"}
 

@@ -86,7 +86,7 @@ class Optimiser(OneOf):
     """The optimiser, which updates the parameters."""
 
 
-class Strategy(parts.WithOptions):
+class Strategy(job_parts.WithOptions):
     """Training strategy: how workers train between exchanges. `simnet list strategies` shows them and their options.
 
     inner: of each worker; default: that of the strategy
@@ -292,7 +292,7 @@ class Job(Part):
             raise ValueError(f"needs either model or parameters, got {' and '.join(given) or 'neither'}")
 
 
-class Exchange(parts.WithOptions):
+class Exchange(job_parts.WithOptions):
     """A sparsifier and its options; `simnet list schemes` shows them."""
 
     named = "scheme"

@@ -88,13 +88,17 @@ def platform(path: str | Path, nodes: Count | None = None) -> nx.DiGraph[Any]:
     nodes : int, optional
         How many, >= 1; as many as the workers need when left out.
     """
-    # Calibration takes long to import.
-    from simnet.cost_models.calibration.platform import load_platform
-
-    read = load_platform(path)
+    read = _load_platform(path)
     if read.outer is None and (nodes or 1) > 1:
         raise ValueError(f"nodes must be 1: nothing joins the nodes of {path}, got {nodes}")
     return _platform_graph(read, nodes or 1, read.inner_rate())
+
+
+def _load_platform(path: str | Path) -> Platform:
+    # Calibration takes long to import.
+    from simnet.cost_models.calibration.platform import load_platform
+
+    return load_platform(path)
 
 
 def _platform_graph(read: Platform, nodes: int, inner_rate: float) -> nx.DiGraph[Any]:
@@ -123,6 +127,10 @@ class PlatformNodes(Named):
         """Return the platform's name, or the path of its file."""
         return folder / self.path if is_file(self.path) else self.path
 
+    def load(self, folder: Path) -> Platform:
+        """Return the platform; InputError if its file is wrong."""
+        return _load_platform(self.source(folder))
+
 
 @kinds(
     **_FAMILIES,
@@ -148,15 +156,13 @@ def build_topology(given: Topology, folder: Path) -> NetworkRead:
         return NetworkRead(*part.build(path=folder / part.arguments()["path"]))
     if isinstance(part, PlatformNodes):
         return NetworkRead(part.build(path=part.source(folder)), {})
-    if not isinstance(part, WanOfClusters):
-        return NetworkRead(_with_hosts(part), {})
     sites = {}
-    for name, site in part.sites.items():
+    for name, site in part.sites.items() if isinstance(part, WanOfClusters) else ():
         try:
             sites[name] = _with_hosts(site.choice[1])
         except ValueError as error:
             raise ValueError(f"site {name}: {error}") from None
-    return NetworkRead(part.build(sites=sites), {})
+    return NetworkRead(part.build(sites=sites) if sites else _with_hosts(part), {})
 
 
 def sending(
@@ -171,10 +177,9 @@ def sending(
     # Calibration takes long to import.
     if isinstance(part, PlatformNodes):
         from simnet.cost_models.calibration.cost_model import specified_cost_model
-        from simnet.cost_models.calibration.platform import load_platform
         from simnet.cost_models.calibration.software import CalibratedSoftware
 
-        described = load_platform(part.source(folder))
+        described = part.load(folder)
         if stack is not None:
             # In a mesh a message has the links of two devices.
             pair = described.inside(2)[0].ring
@@ -197,12 +202,7 @@ def sending(
 def platform_chip(given: Topology, folder: Path) -> str:
     """Return the chip of a platform's devices; "" of other topologies, or if it is not known."""
     part = given.choice[1]
-    if not isinstance(part, PlatformNodes):
-        return ""
-    # Calibration takes long to import.
-    from simnet.cost_models.calibration.platform import load_platform
-
-    return load_platform(part.source(folder)).chip
+    return part.load(folder).chip if isinstance(part, PlatformNodes) else ""
 
 
 def cluster_file(given: Topology) -> str | None:
