@@ -1,6 +1,7 @@
 """Choosing by closed forms: against the network, and against published tables."""
 
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -9,8 +10,17 @@ from looping import each
 from simnet import sparsifier_models, topologies
 from simnet.cost_models.costs.devices import load_device
 from simnet.network import Network
+from simnet.policies import Candidate
+from simnet.studies.choosing.answering import to_best_text
 from simnet.studies.choosing.closed_forms import OperatingPoint, by_closed_form, fastest_by_form
-from simnet.studies.choosing.forecast import usual_exchanges
+from simnet.studies.choosing.forecast import (
+    Gain,
+    JobForecast,
+    WholeJob,
+    exchange_kind,
+    leading_iterations,
+    usual_exchanges,
+)
 from simnet.validate.published import table_vi
 
 IDEAL = load_device("ideal")
@@ -60,3 +70,59 @@ def test_table_vi_36_of_36():
         point = OperatingPoint(8, parameters, density, 1e-3, rate * 1.25e8)
         assert among[int(fastest_by_form(among, point, by_closed_form(IDEAL))[0])].label == published
     assert len(cells) == 36
+
+
+def forecast(label, seconds, stands_for, scheme="topk", **columns):
+    one = Candidate(label, scheme)
+    sample = columns | {"iteration_s": np.array(seconds), "stands_for": np.array(stands_for)}
+    return JobForecast(one, exchange_kind(one), sample, int(np.sum(stands_for)), 0.0)
+
+
+@each("seed", range(20))
+def test_figures_of_a_sample_are_those_of_the_iterations_that_it_stands_for(seed):
+    random = np.random.default_rng(seed)
+    stands_for, seconds = random.integers(1, 9, 30), random.integers(1, 40, 30)
+    choices, selecting = random.choice(["a", "b", "c"], 30), random.random(30)
+    row = forecast("sample", seconds, stands_for, choice=choices.tolist(), select_s=selecting)
+    every = np.repeat(seconds, stands_for)
+    assert row.seconds == every.sum()
+    assert row.spread() == tuple(np.quantile(every, (0.05, 0.95), method="inverted_cdf"))
+    assert row.mean("select_s") == pytest.approx(np.repeat(selecting, stands_for).mean())
+    times = Counter(np.repeat(choices, stands_for).tolist()).most_common()
+    assert list(row.shares().values()) == pytest.approx([count / len(every) for _, count in times])
+
+
+@each("seed", range(20))
+def test_an_exchange_leads_in_the_seconds_in_which_it_is_the_fastest(seed):
+    random = np.random.default_rng(seed)
+    blocks = [(random.integers(1, 6, count), random.integers(1, 5, count)) for count in (1, 7, 12)]
+    per_second = [np.repeat(1 / seconds, seconds * stands_for) for seconds, stands_for in blocks]
+    speeds = np.array([one[: min(map(len, per_second))] for one in per_second])
+    found = leading_iterations([forecast(str(number), *block) for number, block in enumerate(blocks)])
+    expected = [speeds.max(axis=0)[speeds.argmax(axis=0) == number].sum() for number in range(3)]
+    assert list(found.values()) == pytest.approx(expected)
+
+
+def test_gains_are_over_the_fastest_exchange_of_the_other_kind():
+    times = (("topk", 2.0), ("dense", 3.0), ("artopk", 4.0), ("fp16", 5.0))
+    rows = tuple(forecast(scheme, [seconds], [10], scheme) for scheme, seconds in times)
+    assert WholeJob(rows).gain_over_dense() == 1.5
+    assert math.isnan(WholeJob(rows[::2]).gain_over_dense())
+    assert math.isnan(WholeJob(rows[1::2]).gain_over_dense())
+    assert Gain(rows[0], rows[2]).saved == 0.5
+    assert Gain(rows[2], rows[0]).saved == -1
+
+
+@each("per_node", [1, 2, 4])
+def test_exchanges_over_two_levels_are_usual_where_workers_share_nodes(per_node):
+    two = [one for one in usual_exchanges(per_node) if one.label.startswith("two-level")]
+    expected = [per_node] * len(usual_exchanges()) if per_node > 1 else []
+    assert [one.options["ranks_per_node"] for one in two] == expected
+
+
+@each(
+    "over, place, tied, text",
+    [(0.0, 0, False, "best"), (0.004, 1, True, "tied"), (0.13, 1, False, "+13 %"), (1.54, 2, False, "2.54x")],
+)
+def test_a_row_says_how_far_it_is_behind(over, place, tied, text):
+    assert to_best_text(over, place, tied=tied) == text
