@@ -84,7 +84,7 @@ def sent_first(stack, schedule):
     """Return for each round, once cut, whether ranks send before they say that they are ready: in all-gathers."""
     gathers = set()
     for call in schedule.calls:
-        if call.operation == "all_gather" and stack.gathers_send_first:
+        if (call.operation, call.algorithm) == ("all_gather", "ring") and stack.gathers_send_first:
             gathers |= set(range(call.first, call.first + call.rounds))
     found = []
     for index in range(len(schedule.rounds)):

@@ -30,7 +30,7 @@ from simnet.network.links import ConstantLoad, Links, OnOffFlow
 from simnet.network.max_plus import MaxPlus
 from simnet.network.program import Entry, Parts, Program, entry_times, failures_of, hosts_of, parts_of
 from simnet.network.sharing import Sharing, sharing_of
-from simnet.network.slow_start import HALVINGS, LEAST_TIMEOUT, slow_start_delays
+from simnet.network.slow_start import LEAST_TIMEOUT, slow_start_delays
 from simnet.network.stack import IDEAL, Stack, name_of, stack_of
 from simnet.network.symmetric_ranks import SymmetricRanks
 from simnet.network.timing import Messages, TimedRun, Timing
@@ -359,6 +359,7 @@ class Network:
             software = np.zeros(n_ranks)
             for (with_it, _), (without, _) in zip(parts, bare, strict=True):
                 software += with_it.compute() - without.compute()
+        parts = [(self.stack.arranged(schedule), ready) for schedule, ready in parts]
         if cut:
             parts = [(self.stack.cut(schedule), ready) for schedule, ready in parts]
         by_flow = self.routing == "flow"
@@ -390,7 +391,7 @@ class Network:
     def _slow_start(self, schedules: Sequence[Schedule], hosts: Ranks, silence: float, moment: float) -> Floats:
         """Return the extra latency of each message after silence [s]; empty if windows do not shrink."""
         window, payload = self.stack.initial_window, 1.0
-        if not window or silence < HALVINGS * LEAST_TIMEOUT:
+        if not window or silence <= LEAST_TIMEOUT:
             return np.zeros(0)
         if self.stack.segment:
             payload = self.stack.segment / (self.stack.segment + self.stack.beside)
@@ -399,7 +400,8 @@ class Network:
             latency, bandwidth = self.path(src, dst, moment)
             return latency, payload * bandwidth
 
-        return slow_start_delays([one for each in schedules for one in each.rounds], hosts, path, window, silence)
+        rounds = [one for each in schedules for one in each.rounds]
+        return slow_start_delays(rounds, hosts, path, window, silence, self.stack.ahead(rounds))
 
     def _software_of(self, parts: Parts, hosts: Ranks, *, cut: bool) -> list[float | Floats]:
         """Return the seconds of collective-library software before each round, of each rank or one for all."""
@@ -408,6 +410,7 @@ class Network:
             idle = schedule.without_work()
             if self.software is not None:
                 idle = self.software(idle, hosts)
+            idle = self.stack.arranged(idle)
             found += [one.compute for one in (self.stack.cut(idle) if cut else idle).rounds]
         return found
 

@@ -2,16 +2,20 @@
 
 Linux halves the window of a silent connection in each retransmission time-out, down to the initial window [1]_, [2]_.
 Then it doubles it in each round trip. A sender whose window w is shorter than what the path holds waits in each round
-trip for RTT - w / rate.
+trip for RTT - w / rate. Before the silence a window is twice as long as what the connection had in flight at once: it
+doubles while it is less [3]_. It is no longer than what the path and its buffer hold, as a longer one loses packets.
 
 References
 ----------
 .. [1] M. Allman, V. Paxson, E. Blanton, "TCP Congestion Control", RFC 5681, sections 3.1 and 4.1.
 .. [2] ``tcp_cwnd_restart`` in ``net/ipv4/tcp_output.c`` of Linux; ``tcp_slow_start_after_idle`` is on by default.
+.. [3] ``tcp_is_cwnd_limited`` in ``include/net/tcp.h`` of Linux; G. Fairhurst, A. Sathiaseelan, R. Secchi, "Updating
+   TCP to Support Rate-Limited Traffic", RFC 7661.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -22,8 +26,20 @@ from simnet.schedule import Round
 LEAST_TIMEOUT = 0.2
 """What a retransmission time-out has beside a round trip, at least [s]."""
 
-HALVINGS = 10
-"""Time-outs of silence after which a window is taken to be the initial one."""
+BUFFER = 2.0
+"""Buffer of a path, relative to the bytes that the path itself holds."""
+
+
+def window_after_silence(window: float, silence: float, round_trip: float, initial_window: float) -> float:
+    """Return the window [byte] of a connection after `silence` [s], from its window before.
+
+    Examples
+    --------
+    >>> [window_after_silence(1e6, silence, 0.04, 14480) for silence in (0.2, 0.5, 1.0, 10.0)]
+    [1000000.0, 250000.0, 62500.0, 14480]
+    """
+    halvings = min(60, math.ceil(silence / (LEAST_TIMEOUT + round_trip)) - 1)
+    return max(min(window, initial_window), window / 2.0**halvings) if halvings > 0 else window
 
 
 def slow_start_delays(
@@ -32,6 +48,7 @@ def slow_start_delays(
     path: Callable[[int, int], tuple[float, float]],
     initial_window: float,
     silence: float,
+    ahead: Sequence[int] = (),
 ) -> Floats:
     """Return the extra latency by slow start of each message of all rounds [s], shape (messages,).
 
@@ -46,8 +63,9 @@ def slow_start_delays(
     initial_window : float
         Bytes that a connection sends at first.
     silence : float
-        How long all connections were silent [s]. Connections silent for less than `HALVINGS` time-outs keep their
-        window: how large that was is not known.
+        How long all connections were silent [s].
+    ahead : sequence of int
+        How many earlier rounds may be in progress when a rank enters each round; none by default.
 
     Examples
     --------
@@ -57,25 +75,60 @@ def slow_start_delays(
     >>> slow_start_delays(rounds, np.arange(2), lambda src, dst: (0.04, 11.8e6), 14480, silence=10.0).round(3)
     array([0.403, 0.   ])
     """
-    windows: dict[tuple[int, int], float] = {}
-    known: dict[tuple[int, int], tuple[float, float]] = {}
-    found = []
-    for one in rounds:
-        ends = zip(hosts[one.src].tolist(), hosts[one.dst].tolist(), strict=True)
-        pairs = zip(one.src.tolist(), one.dst.tolist(), ends, one.nbytes.tolist(), strict=True)
-        for src, dst, (host, other), nbytes in pairs:
-            if (host, other) not in known:
-                (there, rate), (back, _) = path(host, other), path(other, host)
-                known[host, other] = there + back, rate
-            round_trip, rate = known[host, other]
-            delay = 0.0
-            if host != other and silence >= HALVINGS * (LEAST_TIMEOUT + round_trip):
-                window, left = windows.get((src, dst), initial_window), nbytes
-                while left > window and window < round_trip * rate:
-                    delay += round_trip - window / rate
-                    left -= window
-                    window *= 2
-                # What is acknowledged widens the window, too.
-                windows[src, dst] = window + max(0.0, min(left, window))
-            found.append(delay)
-    return np.array(found, dtype=np.float64)
+    carried: dict[tuple[int, int], list[tuple[int, int, float]]] = {}
+    count = 0
+    for number, one in enumerate(rounds):
+        for src, dst, nbytes in zip(one.src.tolist(), one.dst.tolist(), one.nbytes.tolist(), strict=True):
+            carried.setdefault((src, dst), []).append((count, number, nbytes))
+            count += 1
+    found = np.zeros(count)
+    for (src, dst), messages in carried.items():
+        host, other = int(hosts[src]), int(hosts[dst])
+        if host == other:
+            continue
+        (there, rate), (back, _) = path(host, other), path(other, host)
+        waits = _Waits(there + back, rate)
+        bursts = _bursts(messages, ahead)
+        used = min(2 * max(sum(nbytes for _, nbytes in one) for one in bursts), (1 + BUFFER) * waits.holds)
+        waits.window = window_after_silence(max(used, initial_window), silence, waits.round_trip, initial_window)
+        for burst in bursts:
+            for index, delay in zip((index for index, _ in burst), waits.send([n for _, n in burst]), strict=True):
+                found[index] = delay
+    return found
+
+
+class _Waits:
+    """The window of a connection while it grows."""
+
+    def __init__(self, round_trip: float, rate: float) -> None:
+        self.round_trip, self.rate, self.holds = round_trip, rate, round_trip * rate
+        self.window = 0.0
+
+    def send(self, burst: Sequence[float]) -> list[float]:
+        """Return how long messages that are sent at once wait for the window [s], each from the start of all."""
+        room, waited, found = self.window, 0.0, []
+        for nbytes in burst:
+            left = nbytes
+            while left > room and self.window < self.holds:
+                waited += self.round_trip - self.window / self.rate
+                left -= room
+                self.window *= 2
+                room = self.window
+            room = max(0.0, room - left)
+            found.append(waited)
+        # What is acknowledged widens the window, too.
+        self.window += self.window - room
+        return found
+
+
+def _bursts(messages: Sequence[tuple[int, int, float]], ahead: Sequence[int]) -> list[list[tuple[int, float]]]:
+    """Return the messages of a connection (index, bytes) in groups that are in flight at once."""
+    found: list[list[tuple[int, float]]] = []
+    last = -2
+    for index, number, nbytes in messages:
+        if ahead and number == last + 1 and len(found[-1]) <= ahead[number]:
+            found[-1].append((index, nbytes))
+        else:
+            found.append([(index, nbytes)])
+        last = number
+    return found

@@ -44,10 +44,12 @@ from numpy.typing import ArrayLike
 from simnet.base.arrays import Floats
 from simnet.base.checks import check_choice, check_int, make_dataclass
 from simnet.base.quantities import Count, Seconds, Size, check_bounds, parameter_hints
+from simnet.network.gloo import arrange_calls
 from simnet.schedule import Round, Schedule
 
 SendCompletion: TypeAlias = Literal["left", "taken", "acknowledged", "ready", "request"]
 OwnLink: TypeAlias = Literal["shared", "queue"]
+Programs: TypeAlias = Literal["textbook", "gloo"]
 PerByte: TypeAlias = Annotated[Seconds, Le(1)]
 
 SEGMENT = 1448
@@ -89,12 +91,14 @@ class Stack:
     posts_ahead : bool
         Whether a rank that only sends in a round enters it before its earlier sends of that phase complete.
     gathers_send_first : bool
-        Whether a rank in an all-gather sends before it announces its receives; else the other way round.
+        Whether a rank in a ring all-gather sends before it announces its receives; else the other way round.
     by_turns : bool
         Whether control messages of every other round take twice their software: with gloo's threads the order of
         control message and data is random, here they alternate.
     pieces : int
         Messages, of a round each, into which a ring step is cut.
+    collectives : {"textbook", "gloo"}
+        Whose program calls of a collective follow; see `simnet.network.gloo`.
     initial_window : float
         Bytes that a connection sends at first after long silence (`simnet.network.slow_start`); 0 if windows stay.
     measured : str
@@ -129,12 +133,14 @@ class Stack:
     posts_ahead: bool = False
     gathers_send_first: bool = False
     by_turns: bool = False
+    collectives: Programs = "textbook"
     initial_window: Size = 0.0
     measured: str = "not measured"
 
     def __post_init__(self) -> None:
         check_choice(self.send_completion, "send_completion", get_args(SendCompletion))
         check_choice(self.own_link, "own_link", get_args(OwnLink))
+        check_choice(self.collectives, "collectives", get_args(Programs))
         for name, quantity in _NUMBERS.items():
             value = getattr(self, name)
             if value != math.inf or name not in ("eager_limit", "buffer"):
@@ -210,6 +216,10 @@ class Stack:
         total: Floats = wire + np.minimum(np.maximum(up[one.src], down[one.dst]), wire)
         return total
 
+    def arranged(self, schedule: Schedule) -> Schedule:
+        """Return a schedule whose calls of collectives send as the library does."""
+        return arrange_calls(schedule, self.pieces) if self.collectives == "gloo" else schedule
+
     def cut(self, schedule: Schedule) -> Schedule:
         """Return a schedule whose ring steps are cut into `pieces` rounds each; compute time stays before the first."""
         if self.pieces == 1:
@@ -236,7 +246,7 @@ class Stack:
         """Return for each round whether ranks send before they announce their receives."""
         found = [False] * len(schedule.rounds)
         for call in schedule.calls if self.gathers_send_first else ():
-            if call.operation == "all_gather":
+            if (call.operation, call.algorithm) == ("all_gather", "ring"):
                 found[call.first : call.first + call.rounds] = [True] * call.rounds
         return found
 
@@ -322,6 +332,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             posts_ahead=True,
             gathers_send_first=True,
             by_turns=True,
+            collectives="gloo",
             measured=_ON + "shaped_gloo",
         ).with_software(125e-6, 0.33e-9),
         "openmpi": dataclasses.replace(

@@ -76,7 +76,7 @@ def schedule_of(
     if collective == "ar_topk":
         values = schedule_of("all_reduce", algorithm, ranks, nbytes, longest)
         return None if values is None else collectives.broadcast_binomial(ranks, nbytes).concat(values)
-    if (collective, algorithm) == ("all_reduce", "ring"):
+    if (collective, algorithm) == ("all_reduce", "ring") and longest < math.inf:
         gathered = _in_pieces(collectives.allgather_ring(ranks, nbytes / ranks), longest)
         return collectives.reduce_scatter_ring(ranks, nbytes).concat(gathered)
     found = registry.find_collective("all_gather" if collective == "all_gatherv" else collective, algorithm)
@@ -165,7 +165,13 @@ def bare_stack(name: str) -> Stack:
     The switch of `simnet.validate.shapednet.namespaces` does not merge segments, so every second one is acknowledged.
     """
     return dataclasses.replace(
-        STACKS[name], acknowledged=2 * SEGMENT, rounds=1, pieces=1, posts_ahead=False, gathers_send_first=False
+        STACKS[name],
+        acknowledged=2 * SEGMENT,
+        rounds=1,
+        pieces=1,
+        posts_ahead=False,
+        gathers_send_first=False,
+        collectives="textbook",
     )
 
 
