@@ -122,15 +122,14 @@ def _unbox_record(_: _StateType, given: Any, c: Any) -> Any:
     return NativeValue(value)
 
 
-def _number_view(view: str, place: int, kind: type) -> property:
+def _number_view(place: int, kind: type) -> property:
+    view = "reals" if kind is float else "whole"
+
     def get(self: Any) -> Any:
         value = getattr(self, view)[place]
         return value != 0 if kind is bool else value
 
-    def put(self: Any, value: Any) -> None:
-        getattr(self, view)[place] = value
-
-    return property(get, put)
+    return property(get, lambda self, value: getattr(self, view).__setitem__(place, value))
 
 
 def _table_view(name: str, place: int, dtype: np.dtype[Any]) -> property:
@@ -173,7 +172,7 @@ def compiled_state(kind: type[State], modules: Sequence[ModuleType]) -> type[Sta
     for place, (name, hint) in enumerate(hints.items()):
         dtype = _entry_dtype(hint)
         if dtype is None:
-            members[name] = _number_view("reals" if hint is float else "whole", place, hint)
+            members[name] = _number_view(place, hint)
         else:
             members[name] = _table_view(name, place, dtype)
             # An array of records gives its rows the names of the fields, as objects have them.

@@ -51,7 +51,13 @@ class Worker(NamedTuple):
         """Return a phrase on how the process ended, with a remedy if it may have run out of memory."""
         self.process.join()
         self.connection.close()
-        return _describe_end(self.process.exitcode, remedy)
+        exitcode = self.process.exitcode
+        if exitcode is not None and exitcode < 0:
+            with suppress(ValueError):
+                name = signal.Signals(-exitcode).name
+                reason = f"; it may have run out of memory: {remedy}" if name == "SIGKILL" else ""
+                return f"was ended by {name}{reason}"
+        return f"ended without a result (exit code {exitcode})"
 
 
 class Pool:
@@ -86,8 +92,10 @@ class Pool:
         for number, task in enumerate(tasks if not self.jobs else ()):
             yield number, run_task(work, task, partial(progress, number))
         waiting = list(range(len(tasks)))[::-1] if self.jobs else []
-        lost = []
-        while waiting or self._busy:
+        lost: list[int] = []
+        while waiting or self._busy or lost:
+            if not waiting and not self._busy:
+                waiting, lost, at_once, retry = lost[::-1], [], 1, False
             while waiting and len(self._busy) < min(at_once or self.jobs, self.jobs):
                 worker = self._idle.pop() if self._idle else start_worker(work.__module__)
                 number = waiting.pop()
@@ -114,9 +122,6 @@ class Pool:
                     yield number, found
                 else:
                     progress(number, *found)
-        for number in lost:
-            for _, outcome in self.each(work, [tasks[number]], partial(_progress_of, number, progress)):
-                yield number, outcome
 
 
 def run_task(work: Callable[..., Any], task: tuple[Any, ...], report: Report = lambda done: None) -> TaskOutcome:
@@ -128,10 +133,6 @@ def run_task(work: Callable[..., Any], task: tuple[Any, ...], report: Report = l
         return TaskOutcome("refused", str(error))
     except Exception:
         return TaskOutcome("failed", traceback.format_exc())
-
-
-def _progress_of(number: int, progress: Progress, _: int, done: Any) -> None:
-    progress(number, done)
 
 
 def _start_context(module: str) -> BaseContext:
@@ -210,16 +211,6 @@ def _end_with_parent() -> None:
     if parent is not None:
         wait([parent.sentinel])
         os._exit(1)
-
-
-def _describe_end(exitcode: int | None, remedy: str) -> str:
-    """Return a phrase on how a process ended without a result, from its exit code."""
-    if exitcode is not None and exitcode < 0:
-        with suppress(ValueError):
-            name = signal.Signals(-exitcode).name
-            reason = f"; it may have run out of memory: {remedy}" if name == "SIGKILL" else ""
-            return f"was ended by {name}{reason}"
-    return f"ended without a result (exit code {exitcode})"
 
 
 @contextmanager

@@ -104,11 +104,7 @@ class WorkerLink:
 
 def _read_fraction(value: object) -> object:
     """Return a percentage such as ``10 %`` as a fraction, 0.1; numbers unchanged."""
-    if not isinstance(value, str):
-        return value
-    if "%" in value:
-        return units.fraction(value)
-    raise ValueError(f"must be a number or a percentage such as '10 %', got {value!r}")
+    return units.fraction(value, percent=True) if isinstance(value, str) else value
 
 
 def _fraction_kept(value: object) -> object:

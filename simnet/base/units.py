@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 import reprlib
+from contextlib import suppress
 from decimal import Context, Decimal
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
@@ -116,21 +117,19 @@ def bandwidth(text: Quantity) -> float:
     return _parse_quantity(text, _RATE)
 
 
-def fraction(text: str) -> float:
-    """Return a number or percentage as a number; ValueError if it is neither.
+def fraction(text: str, percent: bool = False) -> float:
+    """Return a number or percentage as a number; ValueError if it is neither, or `percent` and no percentage.
 
     Examples
     --------
     >>> fraction("7 %"), fraction("0.07")
     (0.07, 0.07)
     """
-    number, percent, rest = text.partition("%")
-    try:
-        if not rest.strip():
+    number, sign, rest = text.partition("%")
+    with suppress(ValueError):
+        if not rest.strip() and (sign or not percent):
             # Division, unlike multiplication by 0.01, gives the float nearest to the decimal number meant.
-            return float(number) / 100 if percent else float(number)
-    except ValueError:
-        pass
+            return float(number) / 100 if sign else float(number)
     raise ValueError(f"must be a number or a percentage such as '10 %', got {text!r}")
 
 

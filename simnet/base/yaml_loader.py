@@ -198,10 +198,9 @@ class _NodeReader:
             message = " ".join(str(part) for part in (error.context, error.problem) if part)
             raise InputError(f"is not YAML: {message}", file=self._file, line=mark.line + 1 if mark else None) from None
         except ReaderError as error:
-            line = text.count("\n", 0, error.position) + 1
-            raise InputError(
-                f"is not YAML: the character {chr(error.character)!r} is not allowed", file=self._file, line=line
-            ) from None
+            line, character = text.count("\n", 0, error.position) + 1, chr(error.character)
+            message = f"is not YAML: the character {character!r} is not allowed"
+            raise InputError(message, file=self._file, line=line) from None
         except Exception as error:  # the parser has further ways of giving up on what is not YAML
             message = str(error).splitlines()[0] if str(error) else repr(error)
             beyond = _BEYOND_UNICODE.search(text)
@@ -229,13 +228,13 @@ class _NodeReader:
             self._refuse(node, f"has aliases for more than {MAX_REPEATED:,} values")
         if len(loc) > MAX_DEPTH:
             raise self._too_deep(node.start_mark.line + 1)
-        if isinstance(node, MappingNode) and node.tag == f"{_TAG}map":
-            return self._mapping(node, loc)
-        if isinstance(node, SequenceNode) and node.tag == f"{_TAG}seq":
-            return [self._value(item, (*loc, position)) for position, item in enumerate(node.value)]
         if isinstance(node, ScalarNode):
             return self._scalar(node)
-        return self._refuse_tag(node)
+        if isinstance(node, MappingNode) and node.tag == f"{_TAG}map":
+            return self._mapping(node, loc)
+        if not (isinstance(node, SequenceNode) and node.tag == f"{_TAG}seq"):
+            self._refuse_tag(node)
+        return [self._value(item, (*loc, position)) for position, item in enumerate(node.value)]
 
     def _mapping(self, node: MappingNode, loc: Loc) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -267,17 +266,20 @@ class _NodeReader:
         if tag == f"{_TAG}bool" and text.lower() in _TRUTH:
             return _TRUTH[text.lower()]
         if tag in (f"{_TAG}int", f"{_TAG}float"):
-            return self._number(node, _read_int if tag == f"{_TAG}int" else _read_float)
+            return self._number(node, tag == f"{_TAG}int")
         if tag == f"{_TAG}merge":
             self._refuse(node, "'<<' is not supported; repeat the fields, or alias the whole value")
         return self._refuse_tag(node)
 
-    def _number(self, node: ScalarNode, number: Any) -> float:
+    def _number(self, node: ScalarNode, is_int: bool) -> float:
+        """Return the number of a YAML 1.2 scalar: a decimal, 0x or 0o integer, or a float."""
         text = str(node.value)
         if len(text) > MAX_DIGITS:
             self._refuse(node, f"is not a number of at most {MAX_DIGITS} characters: {shorten_value(text)}")
+        plain = text.replace("_", "").lower()
+        base = {"0x": 16, "0o": 8}.get(plain.lstrip("+-")[:2], 10)
         try:
-            found: float = number(text)
+            found = int(plain, base) if is_int else float(plain.replace(".inf", "inf").replace(".nan", "nan"))
             float(found)
         except (ValueError, OverflowError):
             self._refuse(node, f"is not a number: {shorten_value(text)}")
@@ -288,14 +290,3 @@ class _NodeReader:
 
     def _refuse(self, node: Node, message: str) -> NoReturn:
         raise InputError(message, file=self._file, line=node.start_mark.line + 1)
-
-
-def _read_int(text: str) -> int:
-    """Return the integer of a YAML 1.2 scalar: decimal, 0x or 0o."""
-    digits = text.replace("_", "").lower()
-    base = {"0x": 16, "0o": 8}.get(digits.lstrip("+-")[:2], 10)
-    return int(digits, base)
-
-
-def _read_float(text: str) -> float:
-    return float(text.replace("_", "").lower().replace(".inf", "inf").replace(".nan", "nan"))
