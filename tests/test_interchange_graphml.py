@@ -7,8 +7,8 @@ import pytest
 
 from commands import refused, timed
 from simnet.base.errors import InputError
-from simnet.interchange.graphml import read_graphml
 from simnet.interchange.kinds import kind_of
+from simnet.interchange.networkx_graphs import read_graphml
 
 
 def data(**values):

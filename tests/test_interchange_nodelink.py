@@ -7,7 +7,7 @@ import pytest
 
 from schedules import write_nodelink
 from simnet.base.errors import InputError
-from simnet.interchange.nodelink import read_nodelink
+from simnet.interchange.networkx_graphs import read_nodelink
 from simnet.topologies import fat_tree, multi_gpu_nodes, ring, star, tree, wan
 from simnet.topologies.graphs import check_graph
 

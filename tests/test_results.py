@@ -24,9 +24,8 @@ from hypothesis import strategies as st
 import needs
 from commands import contents
 from simnet.base.arrays import significant
-from simnet.base.atomic_replace import replace_files
 from simnet.base.errors import InputError
-from simnet.base.writing import atomic_write
+from simnet.base.writing import atomic_write, replace_files
 from simnet.report import results
 from simnet.report.answers import run_answer
 from simnet.report.run_summary import RunFacts

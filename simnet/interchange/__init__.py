@@ -1,9 +1,10 @@
 """Files of other tools: schedules and topologies read from them and written for them.
 
 Each format is one module: `goal` (LogGOPSim), `chakra` (execution traces of ASTRA-sim), `msccl` (algorithms of MSCCL),
-`messages_csv` (a table of messages), `simgrid` (platforms and profiles), `nccl` (topology dumps), `nodelink` (node-link
-JSON of networkx), `calibrated_network` (the network of a calibration). `kinds` recognises the format by the content.
-Files come from strangers: sizes are checked before parsing, and a refusal names the file, the place and the reason.
+`messages_csv` (a table of messages), `simgrid` (platforms and profiles), `nccl` (topology dumps), `networkx_graphs`
+(node-link JSON, GraphML and GML), `calibrated_network` (the network of a calibration). `kinds` recognises the format by
+the content. Files come from strangers: sizes are checked before parsing, and a refusal names the file, the place and
+the reason.
 """
 
 from simnet.interchange.calibrated_network import read_fabric_network
@@ -11,7 +12,7 @@ from simnet.interchange.chakra import write_chakra
 from simnet.interchange.goal import read_goal, write_goal
 from simnet.interchange.kinds import NetworkRead, kind_of, read_network, read_schedule
 from simnet.interchange.messages_csv import read_messages, write_messages
-from simnet.interchange.nodelink import read_nodelink
+from simnet.interchange.networkx_graphs import read_nodelink
 from simnet.interchange.simgrid import read_platform
 from simnet.interchange.simgrid_profiles import read_link_profile
 from simnet.interchange.simgrid_writing import write_platform

@@ -209,12 +209,9 @@ def _node_of(packet: bytes, path: Path) -> TraceNode:
         raise InputError("is no Chakra trace: a node has a number or a duration of 64 bits", file=str(path))
     kind, which = _KINDS.get(code, "other"), facts.get(("comm_type", int), -1)
     is_known = kind == "collective" and 0 <= which < len(COLLECTIVE_TYPES)
-    nbytes, peer, tag = (
-        facts.get((key, int), default)
-        for key, default in (("comm_size", -1), (f"comm_{_OTHER.get(kind)}", -1), ("comm_tag", 0))
-    )
+    nbytes, peer = (facts.get((f"comm_{key}", int), -1) for key in ("size", _OTHER.get(kind)))
     group, said = facts.get(("pg_name", str), ""), COLLECTIVE_TYPES[which] if is_known else ""
-    return TraceNode(number, name, kind, micros, needs, said, nbytes, peer, tag, group)
+    return TraceNode(number, name, kind, micros, needs, said, nbytes, peer, facts.get(("comm_tag", int), 0), group)
 
 
 def _operation_of(node: TraceNode, rank: int, path: Path) -> Operation:

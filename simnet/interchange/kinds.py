@@ -14,11 +14,10 @@ from simnet.base.reading import open_reading
 from simnet.interchange.calibrated_network import read_fabric_network
 from simnet.interchange.chakra import read_chakra
 from simnet.interchange.goal import read_goal
-from simnet.interchange.graphml import read_graphml
 from simnet.interchange.messages_csv import NEEDED, read_messages
 from simnet.interchange.msccl import read_msccl
 from simnet.interchange.nccl import read_nccl_topology
-from simnet.interchange.nodelink import read_nodelink
+from simnet.interchange.networkx_graphs import read_graphml, read_nodelink
 from simnet.interchange.simgrid import profile_names, read_platform
 from simnet.network.weather import Weather
 from simnet.schedule import Schedule
@@ -141,8 +140,7 @@ def read_schedule(
     if found == "goal":
         return found, read_goal(path, strict=strict, eager_limit=eager_limit, **limit)
     if found == "chakra":
-        prefix = trace_prefix(path)
-        return found, read_chakra(prefix, strict=strict, eager_limit=eager_limit, notes=notes, **limit)
+        return found, read_chakra(trace_prefix(path), strict=strict, eager_limit=eager_limit, notes=notes, **limit)
     if found == "csv":
         return found, read_messages(path, n_ranks, **limit)
     if nbytes is None:
@@ -195,10 +193,8 @@ def read_network(
         if latency is None:
             said = "give latency (--latency 1us), that of each link inside a node"
             raise ValueError(f"an NCCL topology has no latencies: {said}")
-        graph = read_nccl_topology(
-            path, 1 if nodes is None else nodes, latency=latency, network_latency=network_latency or 0
-        )
-        return NetworkRead(graph, {}, found)
+        count, far = 1 if nodes is None else nodes, network_latency or 0
+        return NetworkRead(read_nccl_topology(path, count, latency=latency, network_latency=far), {}, found)
     if found == "graphml":
         return NetworkRead(read_graphml(path, latency, bandwidth), {}, found)
     if found == "simgrid":

@@ -215,7 +215,10 @@ class _NodeSystem:
             if place in self.cards:
                 net.refuse(f"{place!r} stands twice", "name")
             speed = max(net.whole("speed", -1, 100_000_000, default=10_000), 0) or 10_000
-            self.cards[place] = speed / 8000, _card_latency(net)
+            latency = read_number(net.attributes.get("latency", "0")) / 1e6
+            if wrong := bounds_error(latency, Seconds, net.attributes.get("latency", "")[:40]):
+                net.refuse(wrong, "latency")
+            self.cards[place] = speed / 8000, latency
             self.links[place, parent] = _LOCAL, "pci"
 
     def finish(self) -> None:
@@ -260,12 +263,3 @@ def _between_processors(one: Element) -> float:
         model, family = one.whole("modelid", 0, 1000, default=0), one.whole("familyid", 0, 1000, default=6)
         return next(gigabytes for least, gigabytes in _INTEL if model * (family == 6) >= least)
     return 32.0 if arch == "ppc64" else 16.0 if (arch, vendor) == ("x86_64", "AuthenticAMD") else 6.0
-
-
-def _card_latency(net: Element) -> float:
-    """Return the latency of a network card [s]; 0 if the file has none."""
-    text = net.attributes.get("latency", "0")
-    value = read_number(text)
-    if wrong := bounds_error(value / 1e6, Seconds, text[:40]):
-        net.refuse(wrong, "latency")
-    return value / 1e6

@@ -220,11 +220,8 @@ def _orders(file: RankOperations, sends: dict[Operation, Operation]) -> Iterator
             yield _Order(send, (op.rank, op.level, op.kind), 0, _LEVEL)
             # An eager message may arrive while its rank still sends what the receive waits for.
             eager = op is recv and not op.rendezvous
-            for level, kind, apart in (
-                (op.level, "send", 0),
-                (op.level - 1, "send", not eager),
-                (op.level - 1, "recv", 1),
-            ):
+            below = op.level - 1
+            for level, kind, apart in ((op.level, "send", 0), (below, "send", not eager), (below, "recv", 1)):
                 if (op.rank, level, kind) in levels:
                     yield _Order((op.rank, level, kind), send, int(apart), _LEVEL)
 

@@ -249,7 +249,7 @@ class _PlatformReader:
                 self._known(one, end, self.zones)
             ends = ("gw_src", "gw_dst")
         src, dst = (self.points[self._known(one, end, self.points)] for end in ends)
-        lanes = []
+        lanes: list[_Lane] = []
         for step in one.children:
             if step.tag != "link_ctn":
                 step.refuse("is not read inside of a route; Allowed: link_ctn")
@@ -262,11 +262,8 @@ class _PlatformReader:
             return
         if not lanes:
             one.refuse("has no links")
-        for name, _ in lanes:
-            if self.links[name].policy == "FATPIPE":
-                one.refuse(
-                    f"goes over {name!r}, a FATPIPE link, which its flows do not share; here all links are shared"
-                )
+        if pipe := next((name for name, _ in lanes if self.links[name].policy == "FATPIPE"), ""):
+            one.refuse(f"goes over {pipe!r}, a FATPIPE link, which its flows do not share; here all links are shared")
         if one.tag != "route" and not (isinstance(src, str) and isinstance(dst, str)):
             self.forward = True
         self.connections.append(_PlatformRoute(src, dst, tuple(lanes), one, fixed))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 from inspect import Parameter, signature
 from pathlib import Path
@@ -156,7 +157,8 @@ def _recognised(text: str, folder: Path) -> tuple[str, str, dict[str, Any]]:
         return "topology", name, options
     refuse_bare_option(name, parameters_of(name.partition(":")[0]))
     file = (folder / name).absolute()
-    if file.is_file():
+    # Not Path.is_file, which raises OSError for a name that is too long.
+    if os.path.isfile(file):  # noqa: PTH113
         kind = kind_of(file)
         if kind is None and is_platform(file):
             return "platform", str(file), options

@@ -20,7 +20,7 @@ from simnet.network.transport import Incast, Loss, MeasuredIncast, Transport
 from simnet.network.weather import Signal, Weather
 from simnet.scenario import network_parts, schema, weather_parts
 from simnet.scenario.loader import Findings
-from simnet.scenario.parts import Part
+from simnet.scenario.parts import Part, given_fields
 from simnet.scenario.topology_parts import build_topology, sending
 from simnet.topologies.graphs import Link, label
 
@@ -152,16 +152,16 @@ def _add_faults(
         loc: Loc = ("network", "faults", index)
         with found.at(*loc, "links"):
             links = topologies.select_links(graph, entry.links)
-            fault = _LinkVariation("bandwidth", loc, False, _build_fault(entry))
+            spans = entry.down if isinstance(entry.down, list) else [entry.down or entry]
+            during = [(one.at or 0.0, math.inf if one.lasts is None else one.lasts) for one in spans]
+            signal = _spans_signal(during, entry.slow or 0.0, 1.0)
+            fault = _LinkVariation("bandwidth", loc, False, partial(_always, signal))
             for link in links:
                 moved.setdefault(link, []).append(fault)
 
 
-def _build_fault(given: weather_parts.Fault) -> Callable[[_Name, int], Signal]:
-    spans = given.down if isinstance(given.down, list) else [given.down or given]
-    during = [(one.at or 0.0, math.inf if one.lasts is None else one.lasts) for one in spans]
-    signal = _spans_signal(during, given.slow or 0.0, 1.0)
-    return lambda name, start: signal
+def _always(signal: Signal, name: _Name, start: int) -> Signal:
+    return signal
 
 
 def _spans_signal(spans: Sequence[tuple[float, float]], within: float, outside: float) -> Signal:
@@ -174,8 +174,9 @@ def _link_variations(
 ) -> Iterator[_LinkVariation]:
     """Yield the link variations of a weather entry."""
     for quantity, given in (("bandwidth", entry.bandwidth), ("latency", entry.latency)):
-        for kind, part in given.kinds() if given is not None else ():
+        for kind in () if given is None else given_fields(given):
             with found.at(*loc, quantity, kind):
+                part = getattr(given, kind)
                 make = _signal_maker(part, config.seed, folder)
                 if not isinstance(trial := make(("trial",), 0), Signal):
                     raise plugins.return_error(part.function, trial, "a simnet.network.weather.Signal")
@@ -197,19 +198,17 @@ def _link_variations(
 def _signal_maker(part: Any, seed: int, folder: Path) -> Callable[[_Name, int], Signal]:
     """Return a factory of signals, by link name and first iteration, for one kind of weather."""
     if not isinstance(part, Part):
-        always = weather.constant(part)
-        return lambda name, start: always
+        return partial(_always, weather.constant(part))
     files = {name: folder / file for name, file in part.arguments().items() if name in part.files}
     if not part.takes("seed"):
-        signal = part.build(**files)
-        return lambda name, start: signal
+        return partial(_always, part.build(**files))
     return lambda name, start: part.build(seed=seed, name=name, **files)
 
 
 def _given_pair(pair: Weather, loc: Loc) -> Iterator[_LinkVariation]:
     for quantity, signal in (("bandwidth", pair.bandwidth), ("latency", pair.latency)):
         if signal is not None:
-            yield _LinkVariation(quantity, loc, True, lambda name, start, signal=signal: signal)  # type: ignore[misc]
+            yield _LinkVariation(quantity, loc, True, partial(_always, signal))
 
 
 def _profile_weather(given: weather_parts.Profile, epoch: int, loc: Loc) -> Iterator[_LinkVariation]:

@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 from simnet.base import plugins
 from simnet.base.errors import InputError, SimnetError
-from simnet.base.processes import Pool
+from simnet.base.processes import Pool, TaskOutcome
 from simnet.interchange.chakra import trace_paths
 from simnet.interchange.kinds import trace_prefix
 from simnet.report.results import LOCK, versions
@@ -224,10 +224,15 @@ def run_policies(
     parts = [(key, names) for key, task in tasks.items() for names in task.run.in_step(shares[key], processes=at_once)]
     parts.sort(key=lambda part: -sum(map(tasks[part[0]].run.effort, part[1])))
     given = [(tasks[key].source, names, tasks[key].checkpoints) for key, names in parts]
-    for number, name, outcome in run_apart(
-        given, at_once, lambda number, name, done: progress(parts[number][0], name, done)
-    ):
-        yield parts[number][0], name, outcome
+
+    def told(number: int, done: Mapping[str, int]) -> None:
+        for name, iterations in done.items():
+            progress(parts[number][0], name, iterations)
+
+    with Pool(at_once) as pool:
+        for number, found in pool.each(_read_and_run, given, told):
+            key, names = parts[number]
+            yield from ((key, name, one) for name, one in _outcomes(names, found).items())
 
 
 def run_here(
@@ -256,33 +261,15 @@ def results_of(run: Run) -> dict[str, PolicyResult]:
     return {name: found[name] for name in run.policies}
 
 
-def run_apart(
-    parts: Sequence[tuple[Source, Sequence[str], Checkpoints | None]],
-    jobs: int,
-    progress: Callable[[int, str, int], None],
-) -> Iterator[tuple[int, str, Outcome]]:
-    """Run policies in several processes; yield part number, name and outcome of each."""
-
-    def told(number: int, done: Mapping[str, int]) -> None:
-        for name, iterations in done.items():
-            progress(number, name, iterations)
-
-    with Pool(jobs) as pool:
-        for number, outcome in pool.each(_read_and_run, parts, told):
-            names = parts[number][1]
-            if outcome.kind == "failed":
-                raise RuntimeError(f"{_names_text(names)} failed in its process:\n{outcome.content}")
-            if outcome.kind == "done":
-                for name, one in outcome.content.items():
-                    yield number, name, one
-                continue
-            lost = f"{_names_text(names)}: " if outcome.kind == "lost" else ""
-            for name in names:
-                yield number, name, SimnetError(f"{lost}{outcome.content}")
-
-
-def _names_text(names: Sequence[str]) -> str:
-    return f"polic{'y' if len(names) == 1 else 'ies'} {', '.join(map(repr, names))}"
+def _outcomes(names: Sequence[str], found: TaskOutcome) -> dict[str, Outcome]:
+    """Return the outcomes of policies that ran in one process."""
+    if found.kind == "done":
+        outcomes: dict[str, Outcome] = found.content
+        return outcomes
+    text = f"polic{'y' if len(names) == 1 else 'ies'} {', '.join(map(repr, names))}"
+    if found.kind == "failed":
+        raise RuntimeError(f"{text} failed in its process:\n{found.content}")
+    return dict.fromkeys(names, SimnetError(f"{text}: {found.content}" if found.kind == "lost" else found.content))
 
 
 def _read_and_run(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Generic, TypeVar
+from collections.abc import Sequence
+from typing import Annotated, Generic, TypeVar
 
 from pydantic import Field, SerializeAsAny
 
@@ -102,11 +102,6 @@ class Signal(Kinds, Generic[Q]):
     def _check(self) -> None:
         if not given_fields(self):
             raise ValueError(f"needs at least one of {', '.join(field_names(type(self)))}")
-
-    def kinds(self) -> Iterator[tuple[str, Any]]:
-        """Yield each given kind of signal and its parameters."""
-        for kind in given_fields(self):
-            yield kind, getattr(self, kind)
 
 
 @kinds(noise=Noise, diurnal=weather.diurnal, outages=Outages, mahimahi=Mahimahi)

@@ -16,10 +16,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import TypeAdapter, ValidationError
 
-from simnet.base.atomic_replace import finish_replacement, refuse_incomplete_replacement, replace_files
+from simnet.base import writing
 from simnet.base.errors import InputError, SimnetError
 from simnet.base.reading import read_bytes, read_text
-from simnet.base.writing import INCOMPLETE, write_files
 from simnet.report import html
 from simnet.report.columns import Fields
 from simnet.report.results import LOCK, PAGE, RUN, draw_run, picture_files, prepare_folder
@@ -73,7 +72,7 @@ class RunFolder:
         """Read the summary and the scenario of a run's output folder."""
         if not folder.is_dir():
             raise InputError("there is no such folder", file=str(folder))
-        refuse_incomplete_replacement(folder, (RUN, PAGE))
+        writing.refuse_incomplete_replacement(folder, (RUN, PAGE))
         content, lock = read_bytes(folder / SUMMARY, _LARGEST), read_text(folder / LOCK, MAX_BYTES)
         with refuse_other_content(folder):
             summary = TypeAdapter(Fields).validate_json(content)
@@ -110,7 +109,7 @@ class RunFolder:
 def redraw(folder: Path, out: Path | None = None) -> Path:
     """Redraw figures and page of a run, byte-identical for the same version of simnet; return the page's path."""
     place = folder if out is None else out
-    finish_replacement(place, PAGE)
+    writing.finish_replacement(place, PAGE)
     run = RunFolder.read(folder)
     loaded = run.scenario()
     built = loaded.build()
@@ -125,7 +124,7 @@ def compare_runs(folders: Sequence[Path], out: Path) -> tuple[RunSummary, Path]:
 
     Lower bounds are left out, as each belongs to its own run. Runs with other seeds or weather differ by these, too.
     """
-    finish_replacement(out, PAGE)
+    writing.finish_replacement(out, PAGE)
     found = dict(zip(_folder_labels(folders), map(RunFolder.read, folders), strict=True))
     frames = dict(_run_policies(found))
     lengths = {label: len(with_exploration(frame)) for label, frame in frames.items()}
@@ -144,11 +143,11 @@ def compare_runs(folders: Sequence[Path], out: Path) -> tuple[RunSummary, Path]:
 def _write_page(folder: Path, files: Mapping[str, bytes]) -> Path:
     """Write page and figures, and return the page's path."""
     place = prepare_folder(folder)
-    with replace_files(place, PAGE) as stage:
+    with writing.replace_files(place, PAGE) as stage:
         # A page makes no run complete of which some is missing.
-        if (place / INCOMPLETE).is_file():
-            write_files(stage, {INCOMPLETE: (place / INCOMPLETE).read_bytes()})
-        write_files(stage, files)
+        if (place / writing.INCOMPLETE).is_file():
+            writing.write_files(stage, {writing.INCOMPLETE: (place / writing.INCOMPLETE).read_bytes()})
+        writing.write_files(stage, files)
     return place / PAGE.last
 
 

@@ -18,9 +18,9 @@ import numpy as np
 
 from simnet.base import writing
 from simnet.base.arrays import significant
-from simnet.base.atomic_replace import finish_replacement, replace_files
 from simnet.base.errors import SimnetError
 from simnet.base.rng import stream
+from simnet.base.writing import finish_replacement, replace_files
 from simnet.interchange import kind_of
 from simnet.network import MAX_MIN
 from simnet.policies import Fixed, density_at

@@ -19,11 +19,10 @@ import numpy as np
 import pandas as pd
 
 from simnet.base.arrays import significant
-from simnet.base.atomic_replace import FileSet, replace_files
 from simnet.base.errors import SimnetError
 from simnet.base.processes import Report
 from simnet.base.spreadsheets import guard_table
-from simnet.base.writing import mark_incomplete, write_files
+from simnet.base.writing import FileSet, mark_incomplete, replace_files, write_files
 from simnet.cost_models.evidence.conditions import NEVER_COMPARED, Evidence
 from simnet.policies import Policy
 from simnet.report import cost_summary, learning, wording

@@ -1,22 +1,38 @@
-"""Reads topologies from node-link JSON, which networkx and graph drawing tools exchange."""
+"""Reads topologies from files of networkx: node-link JSON, GraphML and GML, such as the Topology Zoo's.
+
+References
+----------
+S. Knight et al., "The Internet Topology Zoo", IEEE JSAC 29(9), 2011.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from simnet.base.errors import InputError, shorten_text, suggest_names
 from simnet.base.reading import read_text
-from simnet.topologies.graphs import Node, check_graph, label
+from simnet.interchange.xmlfile import read_xml
+from simnet.topologies.checks import affordable
+from simnet.topologies.graphs import Node, check_graph, empty, label
 from simnet.topologies.routes import Routes
 
 if TYPE_CHECKING:
     import networkx as nx
 
-MAX_BYTES = 256 * 2**20
-"""The largest file that is read."""
+MAX_JSON_BYTES = 256 * 2**20
+"""The largest file of node-link JSON that is read."""
+
+MAX_GRAPHML_BYTES = 16 * 2**20
+"""The largest GraphML or GML file that is read."""
+
+# m, and m/s of light in fibre.
+_EARTH, _FIBRE = 6_371e3, 2.04e8
+_NO_NUMBER = (KeyError, TypeError, ValueError, OverflowError)
 
 
 def read_nodelink(path: str | Path) -> nx.DiGraph[Node]:
@@ -41,10 +57,7 @@ def read_nodelink(path: str | Path) -> nx.DiGraph[Node]:
     """
     import networkx as nx
 
-    file = str(path)
-
-    def refuse(message: str, field: str | None = None) -> NoReturn:
-        raise InputError(message, file=file, field=field)
+    refuse = partial(_refuse, str(path))
 
     def entries(value: object, name: str) -> Mapping[str, Any]:
         if not isinstance(value, dict):
@@ -56,7 +69,7 @@ def read_nodelink(path: str | Path) -> nx.DiGraph[Node]:
             refuse(f"must be a host (a whole number) or a switch (a string), got {_value_text(value)}", name)
         return value
 
-    data = entries(_read_json(read_text(Path(path), MAX_BYTES), file), "")
+    data = entries(_read_json(read_text(Path(path), MAX_JSON_BYTES), str(path)), "")
     if data.get("multigraph"):
         refuse("must be false; join parallel links by adding their bandwidths", "multigraph")
     links = "links" if "links" in data and "edges" not in data else "edges"
@@ -81,10 +94,7 @@ def read_nodelink(path: str | Path) -> nx.DiGraph[Node]:
             if graph.has_edge(*way):
                 refuse(f"the link {label(way[0])} -> {label(way[1])} stands twice", f"{links}[{number}]")
             graph.add_edges_from([(*way, facts)])
-    try:
-        hosts = check_graph(graph)
-    except ValueError as error:
-        raise InputError(str(error), file=file) from None
+    hosts = _check_hosts(graph, str(path))
     graph.graph.setdefault("hosts", hosts)
     gap = None if "hosts_forward" in graph.graph else Routes(graph).gap()
     if gap is not None and len(graph) == hosts:
@@ -93,6 +103,57 @@ def read_nodelink(path: str | Path) -> nx.DiGraph[Node]:
         rule = "hosts pass on nothing unless the graph has hosts_forward"
         refuse(f"there is no route from host {gap[0]} to host {gap[1]}: {rule}")
     return graph
+
+
+def read_graphml(path: str | Path, latency: float | None = None, bandwidth: float | None = None) -> nx.DiGraph[Node]:
+    """Read a topology from GraphML or GML, as networkx reads them.
+
+    Nodes become hosts 0 .. P-1 in their order in the file, and pass on messages. A link has its ``bandwidth`` [byte/s]
+    or ``LinkSpeedRaw`` [bit/s], else `bandwidth`; it has `latency` [s], else its ``latency`` or the time of light in
+    fibre between the ``Latitude`` and ``Longitude`` of its ends. Parallel links become one with the sum of their
+    bandwidths. Raises InputError if the file is not of this form, or a link has no latency or no bandwidth.
+    """
+    import networkx as nx
+
+    refuse, text = partial(_refuse, str(path)), read_text(Path(path), MAX_GRAPHML_BYTES)
+    if text.lstrip().startswith("<"):
+        read_xml(path, ["graphml"])
+    try:
+        read = nx.parse_graphml(text) if text.lstrip().startswith("<") else nx.parse_gml(text, label="id")
+    except (nx.NetworkXError, ValueError, KeyError, TypeError, AttributeError) as error:
+        refuse(f"is not a graph that networkx reads: {str(error)[:200]}")
+    affordable(2 * read.number_of_edges(), "such a graph")
+    order = {node: host for host, node in enumerate(read.nodes)}
+    graph = empty("graphml", len(order), hosts_forward=True)
+    for u, v, facts in read.edges(data=True):
+        name = f"the link {u} - {v}"
+        own = _number(facts, "bandwidth") or (_number(facts, "LinkSpeedRaw") or 0.0) / 8 or bandwidth
+        takes = latency if latency is not None else _number(facts, "latency")
+        takes = _light_seconds(read.nodes[u], read.nodes[v]) if takes is None else takes
+        if own is None:
+            refuse(f"{name} has no LinkSpeedRaw: give bandwidth (--bandwidth 10Gbit/s), that of links without one")
+        if takes is None:
+            refuse(f"{name} has no latency, and its ends no coordinates: give latency (--latency 5ms)")
+        ends = (order[u], order[v])
+        for a, b in {ends} if read.is_directed() else {ends, ends[::-1]}:
+            known = graph.edges[a, b] if graph.has_edge(a, b) else {"latency": takes, "bandwidth": 0.0}
+            both = {"latency": min(takes, known["latency"]), "bandwidth": own + known["bandwidth"]}
+            if a != b:
+                graph.add_edge(a, b, **both, kind="wan")
+    _check_hosts(graph, str(path))
+    return graph
+
+
+def _refuse(file: str, message: str, field: str | None = None) -> NoReturn:
+    raise InputError(message, file=file, field=field)
+
+
+def _check_hosts(graph: nx.DiGraph[Any], file: str) -> int:
+    """Return the number of hosts; InputError if the graph is no topology."""
+    try:
+        return check_graph(graph)
+    except ValueError as error:
+        raise InputError(str(error), file=file) from None
 
 
 def _read_json(text: str, file: str) -> object:
@@ -111,3 +172,25 @@ def _read_json(text: str, file: str) -> object:
 
 def _value_text(value: object) -> str:
     return shorten_text(json.dumps(value), 40)
+
+
+def _number(facts: Mapping[str, Any], name: str) -> float | None:
+    """Return the value of a numeric attribute, finite and >= 0; None if it is missing or no number."""
+    try:
+        value = float(facts[name])
+    except _NO_NUMBER:
+        return None
+    return value if 0 <= value < math.inf else None
+
+
+def _light_seconds(u: Mapping[str, Any], v: Mapping[str, Any]) -> float | None:
+    """Return the time of light in fibre along the great circle between two nodes [s]; None without coordinates."""
+    try:
+        places = [math.radians(float(one[name])) for one in (u, v) for name in ("Latitude", "Longitude")]
+    except _NO_NUMBER:
+        return None
+    if not all(map(math.isfinite, places)):
+        return None
+    north, east, other, far = places
+    half = math.sin((north - other) / 2) ** 2 + math.cos(north) * math.cos(other) * math.sin((east - far) / 2) ** 2
+    return 2 * _EARTH / _FIBRE * math.asin(math.sqrt(min(max(half, 0.0), 1.0)))
