@@ -14,7 +14,7 @@ from gradients import gradients_of, jobs
 from simnet.base.rng import stream
 from simnet.sparsifier_models import create
 from simnet.sparsifier_models.carried_threshold import scaling
-from simnet.sparsifier_models.exdyna import PartitionedOptions, allocate, block_layout
+from simnet.sparsifier_models.exdyna import allocate, block_layout, threshold_factor
 from simnet.sparsifier_models.union_reduced import assign_k
 from simnet.validate.reproduction.exdyna import LAYERS, STARTS, STEMS
 
@@ -106,10 +106,10 @@ def test_twelve_iterations_are_those_of_the_released_code(name, shared):
 
 @pytest.mark.parametrize("name", EXCLUSIVE)
 def test_thresholds_follow_from_the_counts_of_the_golden_runs(name):
-    rows, options = rows_of(name), PartitionedOptions()
+    rows = rows_of(name)
     assert rows[0]["threshold"] == 1 / (2 * math.sqrt(400))
     for before, after in itertools.pairwise(rows):
-        factor = options.threshold_factor(before["params_transmitted"], before["k_user"])
+        factor = threshold_factor(before["params_transmitted"], before["k_user"])
         assert before["threshold"] * factor == after["threshold"]
 
 
@@ -391,8 +391,8 @@ def test_blocks_move_by_hand():
 
 
 def test_the_threshold_factors_are_those_of_the_band():
-    factor = PartitionedOptions().threshold_factor
-    assert [factor(selected, 1000) for selected in (0, 909, 910, 1100, 1101)] == [0.995, 0.995, 1.00125, 1.00125, 1.005]
+    found = [threshold_factor(selected, 1000) for selected in (0, 909, 910, 1100, 1101)]
+    assert found == [0.995, 0.995, 1.00125, 1.00125, 1.005]
 
 
 def test_the_exact_start_of_micro_is_each_workers_own_kth_magnitude():

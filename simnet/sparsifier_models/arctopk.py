@@ -169,7 +169,8 @@ class ARCTopk(Tracking, is_restartable=False, by_tensors=True, reads_gradients=F
             else:
                 update = self._track(corrected.copy())
         else:
-            self._lack(corrected)
+            if self.traits.tracks:
+                corrected -= self.tracked
             rows = zip(self.matrices, self._kept_rows, strict=True)
             indices = np.concatenate([self._rows(which, *one, corrected) for which, one in enumerate(rows)])
             sent, union = np.zeros(self.workers), indices.size
@@ -213,7 +214,8 @@ class ARCTopk(Tracking, is_restartable=False, by_tensors=True, reads_gradients=F
         """Yield kernels and messages: sketch and select per tensor, then pack and all-reduce k entries."""
         value, scale, n = float(self.options.value_bytes or 4), self.options.scale, self.parameters
         if dense:
-            yield self._reduced("dense", value * self._entries_of_model())
+            entries = sum(one.rows * one.columns for one in self.wholes) if self.true_shapes else scale * n
+            yield self._reduced("dense", value * entries)
             return
         yield from [DeviceOp("sum", n)] * self.traits.tracks
         for one in self.wholes:
@@ -227,12 +229,6 @@ class ARCTopk(Tracking, is_restartable=False, by_tensors=True, reads_gradients=F
         yield self._reduced("rows", value * scale * k)
         yield DeviceOp("scatter", k, launches=2)
         yield from [DeviceOp("sum", n)] * self.traits.tracks
-
-    def _entries_of_model(self) -> float:
-        """Return the number of entries of all full model tensors."""
-        if self.true_shapes:
-            return sum(one.rows * one.columns for one in self.wholes)
-        return self.options.scale * self.parameters
 
     def _reduced(self, phase: str, nbytes: float) -> Schedule:
         return all_reduced(self.workers, nbytes, self.options.collective, phase)

@@ -6,7 +6,6 @@ worker's.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator
 from functools import partial
@@ -148,12 +147,13 @@ class ARTopk(
         before = self.gains[self.gains[:, 0] == self.density]
         self.gains = np.vstack([before, [self.density, measured]])[-GAIN_WINDOW - 1 :]
         gains = self.gains[:, 1]
-        changes = [_gain_change(*pair) for pair in itertools.pairwise(gains.tolist())]
+        # Relative; a rise from 0 is a change by 1.
+        changes = np.divide(np.abs(np.diff(gains)), gains[:-1], out=np.sign(gains[1:]), where=gains[:-1] != 0)
         exchange.stats |= {
             "staleness": staleness.astype(np.float64),
-            "gain_change": changes[-1] if changes else 0.0,
+            "gain_change": float(changes[-1]) if changes.size else 0.0,
             "smoothed_gain": float(windowed_mean(gains, GAIN_WINDOW, GAIN_DECAY)),
-            "smoothed_gain_change": float(windowed_mean(np.array(changes), GAIN_WINDOW, GAIN_DECAY)),
+            "smoothed_gain_change": float(windowed_mean(changes, GAIN_WINDOW, GAIN_DECAY)),
         }
         return exchange
 
@@ -176,26 +176,18 @@ class ARTopk(
 
     def _choose(self, corrected: Values, gradients: Values) -> tuple[int, Indices, dict[str, Any]]:
         """Return the broadcasting worker's rank, its top-k indices, and statistics about the choice."""
-        criterion: dict[str, Any] = {}
-        if self.options.selection == "star":
-            broadcaster = self.turn
-        else:
-            compared = self._smoothed_norms(gradients) if self._released else self._variances(corrected)
-            broadcaster = _first_largest(compared)
-            criterion = {"criterion": compared}
-        indices, values = apply_to_row(partial(largest, k=self.k), corrected, broadcaster)
-        threshold = float(np.abs(values).min())
-        return broadcaster, indices, {"broadcaster": float(broadcaster), "threshold": threshold, **criterion}
-
-    def _variances(self, corrected: Values) -> NDArray[np.float64]:
-        return np.array([squared_norm(values) for _, values in map_rows(partial(largest, k=self.k), corrected)])
-
-    def _smoothed_norms(self, gradients: Values) -> NDArray[np.float64]:
-        self.window = self._norms_with(gradients)
-        return windowed_mean(self.window, WINDOW, DECAY)
-
-    def _norms_with(self, gradients: Values) -> NDArray[np.float64]:
-        return np.vstack([self.window, np.sqrt(squared_norms(gradients))])[-WINDOW:]
+        select, broadcaster, stats = partial(largest, k=self.k), self.turn, dict[str, Any]()
+        if self.options.selection == "var":
+            if self._released:
+                self.window = np.vstack([self.window, np.sqrt(squared_norms(gradients))])[-WINDOW:]
+                compared = windowed_mean(self.window, WINDOW, DECAY)
+            else:
+                compared = np.array([squared_norm(values) for _, values in map_rows(select, corrected)])
+            with np.errstate(over="ignore"):  # in single precision; of equal values the first
+                broadcaster = int(np.argmax(compared.astype(np.float32)))
+            stats["criterion"] = compared
+        indices, values = apply_to_row(select, corrected, broadcaster)
+        return broadcaster, indices, stats | {"broadcaster": float(broadcaster), "threshold": np.abs(values).min()}
 
     def _steps(self, broadcaster: int, selected: NDArray[np.int64], indices: float) -> Iterator[Step]:
         """Yield kernels and messages: select, vote (VAR), broadcast the indices, all-reduce the values."""
@@ -212,25 +204,10 @@ class ARTopk(
             )
         if wire.released:
             yield broadcast(wire.count_bytes)
-        yield from wire.encoding_kernels(k, self.parameters, ascending=False, values=False)
-        yield broadcast(indices)
-        yield from wire.decoding_kernels(k, self.parameters, 1, values=False)
+        yield from wire.coded(broadcast(indices), k, k, self.parameters, ascending=False, values=False)
         if self.options.monitored:
             yield from [broadcast(wire.scalar_bytes)] * 2
         yield from reduce_values(self.workers, k, wire, self.options.collective)
-
-
-def _first_largest(compared: NDArray[np.float64]) -> int:
-    """Return the index of the largest value after rounding to float32; of equal values the first."""
-    with np.errstate(over="ignore"):
-        return int(np.argmax(compared.astype(np.float32)))
-
-
-def _gain_change(before: float, after: float) -> float:
-    """Return the relative change from one gain to the next; 1 for a rise from 0."""
-    if before == 0:
-        return float(after > 0)
-    return abs(after - before) / before
 
 
 class CLTkOptions(Options):
@@ -284,26 +261,15 @@ class CLTk(
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
         root = self.iteration % self.workers
         indices, own = apply_to_row(partial(largest, k=self.k), corrected, root)
-        threshold = float(np.abs(own).min())
         update, sent = take_mean(corrected, indices, read=reader(self.options.values))
         k, wire = indices.size, self.wire
         nbytes = float(wire.indices(indices, (0, self.parameters))[0])
-        pairs = k * wire.entry_bytes if wire.encoding is None else nbytes + k * wire.value_bytes
-        broadcast = collectives.broadcast_binomial(self.workers, nbytes, root)
-        return self._make_exchange(
-            update,
-            [
-                DeviceOp("topk", self.parameters),
-                *wire.encoding_kernels(k, self.parameters, ascending=False, values=False),
-                broadcast.in_phase("indices"),
-                *wire.decoding_kernels(k, self.parameters, 1, values=False),
-                *reduce_values(self.workers, k, wire, self.options.allreduce, "values"),
-            ],
-            sent,
-            union=k,
-            stats={
-                "broadcaster": float(root),
-                "threshold": threshold,
-                "bits": 8 * pairs if self.workers > 1 else 0.0,
-            },
-        )
+        broadcast = collectives.broadcast_binomial(self.workers, nbytes, root).in_phase("indices")
+        steps = [
+            DeviceOp("topk", self.parameters),
+            *wire.coded(broadcast, k, k, self.parameters, ascending=False, values=False),
+            *reduce_values(self.workers, k, wire, self.options.allreduce, "values"),
+        ]
+        bits = 8 * (nbytes + k * wire.value_bytes) if self.workers > 1 else 0.0
+        stats = {"broadcaster": float(root), "threshold": np.abs(own).min(), "bits": bits}
+        return self._make_exchange(update, steps, sent, union=k, stats=stats)

@@ -491,10 +491,8 @@ class Sparsifier(ABC):
         what = f"{row[index]:g}" if not np.isfinite(rows[worker][index]) else "too large with its residual"
         if rows is summed and np.isinf(row[index]) and self._residual is not None:
             what = "infinite, or too large with its residual,"
-        ends = np.cumsum([size for _, size in self.layers])
-        layer = ""
-        if self.layers:
-            at = int(np.searchsorted(ends, index, side="right"))
-            name, size = self.layers[at]
-            layer = f" (entry {index - int(ends[at]) + size} of {name})"
+        layer, end = "", 0
+        for name, size in self.layers:
+            begin, end = end, end + size
+            layer = f" (entry {index - begin} of {name})" if begin <= index < end else layer
         return f"worker {worker} is {what} at index {index}{layer}; it must be finite"

@@ -93,14 +93,9 @@ class CarriedThreshold(UnionReduced, searches_threshold=True, state=("threshold_
         """Whether this exchange sets a first threshold: at the start, or, if estimated, at a new density."""
         return not self.threshold.size or (self._estimates and self.threshold_density != self.density)
 
-    @property
-    def _formula_threshold(self) -> float:
-        """Threshold 1 / (2 sqrt(k)) for the k of the whole model: Sahu et al., arXiv 2108.00951."""
-        return 1.0 / (2.0 * math.sqrt(self.k_of_model))
-
     def _first_threshold(self) -> Floats:
-        """Return each worker's first threshold without an estimate: the option, or 1 / (2 sqrt(k))."""
-        return bounded(np.full(self.workers, self._given_threshold or self._formula_threshold))
+        """Return each worker's first threshold without an estimate: the option, or 1 / (2 sqrt(k)) (Sahu et al.)."""
+        return bounded(np.full(self.workers, self._given_threshold or 1.0 / (2.0 * math.sqrt(self.k_of_model))))
 
     def _estimated(self, corrected: Values) -> Floats:
         """Return each worker's threshold estimated from its gradient; for zeros the previous or first one."""
@@ -211,20 +206,14 @@ class HardThreshold(CarriedThreshold, separable=True, costs=(hardthreshold, thre
     def _allgather(self, entries: NDArray[np.int64], nbytes: Floats) -> Schedule:
         if self.options.form == "fused":
             return super()._allgather(entries, nbytes)
-        wire, gather = self.wire, self.options.gather
-
-        def equal(each: float, phase: str) -> Schedule:
-            return gather(np.full(self.workers, each)).in_phase(phase)
-
-        if not wire.released:
-            return gather(nbytes).in_phase("entries")
+        if not (wire := self.wire).released:
+            return self.options.gather(nbytes).in_phase("entries")
         L, k_max = max(1, len(self.layers)), int(entries.max())
-        return equal(wire.count_bytes, "counts").concat(
-            equal(L * wire.count_bytes, "starts"),
-            equal(L * wire.count_bytes, "ends"),
-            equal(k_max * wire.value_bytes, "values"),
-            equal(k_max * wire.index_bytes, "indices"),
-        )
+        phases = {"counts": 1, "starts": L, "ends": L}
+        sizes = {name: number * wire.count_bytes for name, number in phases.items()}
+        sizes |= {"values": k_max * wire.value_bytes, "indices": k_max * wire.index_bytes}
+        gathers = (self.options.gather_equal(self.workers, size, name) for name, size in sizes.items())
+        return Schedule(self.workers).concat(*gathers)
 
 
 MARGIN = 0.05
@@ -246,8 +235,8 @@ def scaling(alpha: float, examined: float, density: float) -> float:
     return alpha * beta * gamma
 
 
-class SAGEOptions(CarriedThresholdOptions):
-    """Options of `SAGE`.
+class FirstThresholdOptions(CarriedThresholdOptions):
+    """Options of schemes that take the threshold of their first iteration.
 
     Parameters
     ----------
@@ -283,7 +272,7 @@ class SAGE(CarriedThreshold, separable=True, history=("mean",), costs=(hardthres
 
     name = "sage"
     paper = "Yoon et al., Journal of Supercomputing 2023, doi 10.1007/s11227-023-05120-7"
-    options: SAGEOptions
+    options: FirstThresholdOptions
 
     def _set_up(self) -> None:
         super()._set_up()

@@ -265,15 +265,10 @@ class Chunked(Sparsifier, fixed_volume=True, by_tensors=True, costs=(chunked_all
     def _messages(self) -> Schedule:
         """Return one all-gather of all entries; on the wire ``released`` one per message part and tensor."""
         if not self.wire.released:
-            return self._gathered("entries", self.contributed)
+            return self.options.gather_equal(self.workers, self.contributed, "entries")
         names, sizes = zip(*self._parts(), strict=True)
-        by_tensor = zip(*sizes, strict=True)
-        return Schedule(self.workers).concat(
-            *(self._gathered(*one) for nbytes in by_tensor for one in zip(names, nbytes, strict=True))
-        )
-
-    def _gathered(self, phase: str, nbytes: float) -> Schedule:
-        return self.options.gather(np.full(self.workers, nbytes)).in_phase(phase)
+        each = (one for nbytes in zip(*sizes, strict=True) for one in zip(nbytes, names, strict=True))
+        return Schedule(self.workers).concat(*(self.options.gather_equal(self.workers, *one) for one in each))
 
     def _steps(self) -> Iterator[Step]:
         """Yield kernels and messages: transform, select, quantise, all-gather, average, transform back."""
@@ -459,4 +454,4 @@ class SparseLoCo(Chunked):
         return 0.0 if self._clips else super()._table_bytes()
 
     def _messages(self) -> Schedule:
-        return self._gathered("file", self.contributed) if self._clips else super()._messages()
+        return self.options.gather_equal(self.workers, self.contributed, "file") if self._clips else super()._messages()

@@ -67,18 +67,18 @@ class Blocks(NamedTuple):
 
     def coefficients(self, blocks: Values) -> Floats:
         """Return the orthonormal cosine transform (DCT-II) of blocks, shape (some, size), along each axis."""
-        # Loaded where it is needed, as it takes longer to load than all schemes.
-        from scipy.fft import dctn
-
-        found: Floats = dctn(blocks.astype(np.float64).reshape(-1, *self.tile), axes=(1, 2), norm="ortho")
-        return found.reshape(-1, self.size)
+        return self._transformed(blocks, "dctn")
 
     def entries(self, coefficients: Values | Floats) -> Floats:
         """Return the blocks with these DCT coefficients, the inverse of `coefficients`."""
-        from scipy.fft import idctn
+        return self._transformed(coefficients, "idctn")
 
-        found: Floats = idctn(coefficients.astype(np.float64).reshape(-1, *self.tile), axes=(1, 2), norm="ortho")
-        return found.reshape(-1, self.size)
+    def _transformed(self, values: Values | Floats, name: str) -> Floats:
+        # Loaded where it is needed, as it takes longer to load than all schemes.
+        from scipy import fft
+
+        tiles = values.astype(np.float64).reshape(-1, *self.tile)
+        return np.asarray(getattr(fft, name)(tiles, axes=(1, 2), norm="ortho").reshape(-1, self.size))
 
 
 def tiles(shape: Sequence[int], most: int) -> Blocks:

@@ -1,8 +1,7 @@
 """Compiled one-pass loops over the bit patterns of a gradient.
 
 The bits of a float32 without its sign, read as an integer, are ordered as magnitudes are: zeros of either sign first,
-then the numbers, infinity, and NaN last. The loops compare magnitudes as such integers. Additions of squares are in
-numpy's order, so that no result depends on the processor.
+then the numbers, infinity, and NaN last. The loops compare magnitudes as such integers.
 
 `simnet.sparsifier_models.selection` calls these for long arrays. They take the bits of the gradient, an ndarray of
 uint32 of shape (n,), bounds `low` and `high` that are magnitudes as integers, and last the arrays that they fill.
@@ -12,14 +11,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-from numba import float32, float64, int64, njit, types, uint32, uint64
+from numba import int64, types, uint32, uint64
 
 from simnet.base.compiling import compile_function
 
 MAGNITUDE = uint32(0x7FFFFFFF)
-BLOCK, LEAF, LANES = 8192, 128, 8
-"""Numpy's pairwise summation: entries per block, entries per leaf, and running sums per leaf."""
 
 
 def _array_type(of: Any, *, readonly: bool = False) -> Any:
@@ -87,31 +83,3 @@ def select(bits: Any, low: int, high: int, ties: int, indices: Any) -> int:
             indices[found] = i
             found += 1
     return found
-
-
-@njit(forceinline=True)  # type: ignore[untyped-decorator]
-def _pairwise_sum(sums: Any) -> Any:
-    """Return the pairwise sum of 2^m numbers; the array is overwritten."""
-    left = sums.size
-    while left > 1:
-        left //= 2
-        for i in range(left):
-            sums[i] = sums[2 * i] + sums[2 * i + 1]
-    return sums[0]
-
-
-@compile_function(float64(_array_type(float32, readonly=True)))
-def sum_of_squares(values: Any) -> float:
-    """Return the sum of squares of all complete blocks of `BLOCK` entries, in double precision."""
-    total = 0.0
-    leaves, lanes = np.empty(BLOCK // LEAF), np.empty(LANES)
-    for first in range(0, values.size - BLOCK + 1, BLOCK):
-        for leaf in range(leaves.size):
-            lanes[:] = 0.0
-            for start in range(first + leaf * LEAF, first + (leaf + 1) * LEAF, LANES):
-                for lane in range(LANES):
-                    entry = float64(values[start + lane])
-                    lanes[lane] += entry * entry
-            leaves[leaf] = _pairwise_sum(lanes)
-        total += _pairwise_sum(leaves)
-    return total

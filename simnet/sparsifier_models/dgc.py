@@ -6,7 +6,7 @@ The top-k of one entry in a hundred estimates the threshold of all; counting wha
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -167,11 +167,11 @@ class DGC(Thresholded, moments=("velocity",), costs=(threshold_allgather,)):
             self.velocity = gradients
         return super()._communicate(corrected, gradients)
 
-    def _taken(self, corrected: Values) -> Iterator[GatheredPart]:
-        for worker, sent in enumerate(super()._taken(corrected)):
-            if self.options.momentum and self.options.masking:
-                self.velocity[worker, sent.indices] = 0
-            yield sent
+    def _take(self, row: Values, worker: int) -> GatheredPart:
+        sent = super()._take(row, worker)
+        if self.options.momentum and self.options.masking:
+            self.velocity[worker, sent.indices] = 0
+        return sent
 
     def _find(self, values: Values, worker: int) -> ThresholdSelection:
         k, variant = self.k, VARIANTS[self.options.variant]

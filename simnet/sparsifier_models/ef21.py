@@ -158,17 +158,9 @@ class EF21(
             selected[worker], sent[worker] = one.indices.size, squared_norm(one.values)
             nbytes[worker] = one.nbytes + (_FLAG if itself is not None else 0.0)
         entries = selected.astype(np.int64)
-        stats: dict[str, float | Floats] = {"distance": np.sqrt(distance)}
-        if self._chooses:
-            stats["plain"] = float(plain.sum())
-        return self._make_exchange(
-            self._track(tracked),
-            self._steps(entries, nbytes),
-            sent,
-            selected=entries,
-            union=int(np.count_nonzero(touched)),
-            stats=stats,
-        )
+        stats = {"distance": np.sqrt(distance)} | ({"plain": float(plain.sum())} if self._chooses else {})
+        steps, union = self._steps(entries, nbytes), int(np.count_nonzero(touched))
+        return self._make_exchange(self._track(tracked), steps, sent, selected=entries, union=union, stats=stats)
 
     def _densely(self, corrected: Values) -> Exchange:
         """Exchange the initial trackers densely, by an all-reduce."""

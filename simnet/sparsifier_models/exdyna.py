@@ -19,8 +19,7 @@ from simnet.base.quantities import Count
 from simnet.cost_models.costs import exdyna
 from simnet.cost_models.costs.devices import DeviceOp
 from simnet.sparsifier_models.base import Exchange
-from simnet.sparsifier_models.carried_threshold import CarriedThreshold, CarriedThresholdOptions, bounded
-from simnet.sparsifier_models.options import Positive
+from simnet.sparsifier_models.carried_threshold import CarriedThreshold, FirstThresholdOptions, bounded
 from simnet.sparsifier_models.selection import Indices, Values, above
 
 
@@ -29,47 +28,19 @@ def start_factor(ratio: float, exchange: int) -> float:
 
     While residuals fill, the magnitude that k entries reach grows by at most 1 / t in exchange t. The threshold may
     follow by that, which soon is less than the published step. `ratio` is the selected entries over k.
+    From the published start a threshold takes 200 ln f iterations to get where it belongs, a factor f away.
     """
     return math.exp(float(np.clip(math.log(ratio) / 8, -1 / exchange, 1 / exchange)))
 
 
-class PartitionedOptions(CarriedThresholdOptions):
-    """Options of schemes whose workers search partitions by a threshold that is scaled online.
+# Of the reference implementation, below, in and above a band of the entries selected over k. In the band the threshold
+# still rises, so that the density settles near the lower end.
+_BAND, _FACTORS = (0.909, 1.1), (0.995, 1.00125, 1.005)
 
-    Parameters
-    ----------
-    start : {"estimated", "published", "exact"}
-        As of `CarriedThresholdOptions`; after an estimate the threshold also follows residuals that fill, by
-        `start_factor`. From the published start it takes 200 ln f iterations to get where it belongs, if gradients are
-        a factor f off.
-    initial_threshold : float
-        Threshold of the first iteration, > 0.
-    raise_above, lower_below : float
-        Ratios of the entries selected in the iteration before to k: above the first the threshold is raised, at or
-        below the second it is lowered; between them lies the band. ``raise_above`` >= ``lower_below`` > 0.
-    raise_factor, band_factor, lower_factor : float
-        What the threshold is multiplied with above, in, and below the band; > 0. The one for the band exceeds 1 in the
-        reference implementation, so that the density settles near the lower end of the band.
-    """
 
-    initial_threshold: Positive | None = None
-    raise_above: Positive = 1.1
-    lower_below: Positive = 0.909
-    raise_factor: Positive = 1.005
-    band_factor: Positive = 1.00125
-    lower_factor: Positive = 0.995
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.raise_above < self.lower_below:
-            raise ValueError(f"raise_above must be >= lower_below {self.lower_below}, got {self.raise_above}")
-
-    def threshold_factor(self, selected: int, k: int) -> float:
-        """Return the factor on the threshold after `selected` entries were selected instead of `k`."""
-        x = selected / k
-        if x > self.raise_above:
-            return self.raise_factor
-        return self.band_factor if x > self.lower_below else self.lower_factor
+def threshold_factor(selected: int, k: int) -> float:
+    """Return the factor on the threshold after `selected` entries were selected instead of `k`."""
+    return _FACTORS[int(np.searchsorted(_BAND, selected / k))]
 
 
 class Partitioned(CarriedThreshold, disjoint=True, state=("inefficiency", "since_start"), history=("counts",)):
@@ -85,7 +56,7 @@ class Partitioned(CarriedThreshold, disjoint=True, state=("inefficiency", "since
     =====================  ============================================================================
     """
 
-    options: PartitionedOptions
+    options: FirstThresholdOptions
 
     def _set_up(self) -> None:
         super()._set_up()
@@ -111,7 +82,7 @@ class Partitioned(CarriedThreshold, disjoint=True, state=("inefficiency", "since
         else:
             selected = int(self.counts.sum())
             self.since_start += 1
-            factor = self.options.threshold_factor(selected, self.k)
+            factor = threshold_factor(selected, self.k)
             if self._estimates and self.options.start == "estimated":
                 factor *= start_factor(selected / self.k, self.since_start)
             self.threshold = bounded(self.threshold * factor)
@@ -182,8 +153,6 @@ def allocate(
     *,
     moved: int,
     minimum: float,
-    give_above: float = 1.05,
-    take_below: float = 0.95238,
 ) -> NDArray[np.int64]:
     """Return the blocks per partition after neighbours, from left to right, moved at most one block per pair.
 
@@ -197,9 +166,6 @@ def allocate(
         Entries that are taken to move with a block.
     minimum : float
         Blocks that a partition keeps at least.
-    give_above, take_below : float
-        Ratios of a count to the average: a block moves if one of the pair exceeds the first and the other is below the
-        second.
 
     Returns
     -------
@@ -211,6 +177,8 @@ def allocate(
     CCGrid 2024, and the reference implementation.
     """
     blocks, k = part.tolist(), counts.tolist()
+    # Of the reference implementation: a block moves if one of a pair exceeds, and the other is below, so many averages.
+    give_above, take_below = 1.05, 0.95238
     average = sum(k) // len(k)
     # Fewer entries than workers, which is possible only if some partitions are empty.
     if not average:
@@ -231,25 +199,16 @@ def allocate(
     return np.array(blocks, dtype=np.int64)
 
 
-class ExDynaOptions(PartitionedOptions):
+class ExDynaOptions(FirstThresholdOptions):
     """Options of `ExDyna`.
 
     Parameters
     ----------
     blocks : int
         Blocks that the gradient is cut into, >= 1; see `block_layout`.
-    give_above, take_below : float
-        As of `allocate`; ``give_above`` >= ``take_below`` > 0.
     """
 
     blocks: Count = 1024
-    give_above: Positive = 1.05
-    take_below: Positive = 0.95238
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.give_above < self.take_below:
-            raise ValueError(f"give_above must be >= take_below {self.take_below}, got {self.give_above}")
 
 
 class ExDyna(Partitioned, separable=True, state=("blk_part",), costs=(exdyna,)):
@@ -310,8 +269,6 @@ class ExDyna(Partitioned, separable=True, state=("blk_part",), costs=(exdyna,)):
                 self.counts,
                 moved=int(self.sz_blk * (K_prev / self.parameters)),
                 minimum=self.min_blk,
-                give_above=self.options.give_above,
-                take_below=self.options.take_below,
             )
         edges = np.concatenate([[0], np.cumsum(self.blk_part)]) * self.sz_blk
         edges[-1] = self.parameters

@@ -7,7 +7,7 @@ union of the selections grows with P (gradient build-up).
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -42,6 +42,10 @@ class GatheredOptions(Options):
         """Return the all-gather messages of contributions of `nbytes` bytes, shape (P,)."""
         return registry.collective_by_algorithm("all_gather", self.allgather).schedule_of_sizes(nbytes)
 
+    def gather_equal(self, workers: int, nbytes: float, phase: str) -> Schedule:
+        """Return the all-gather of `nbytes` bytes of each worker, named `phase`."""
+        return self.gather(np.full(workers, nbytes)).in_phase(phase)
+
 
 class GatheredPart(NamedTuple):
     """Message of one worker: indices, decoded values, smallest magnitude sent, bytes."""
@@ -54,6 +58,9 @@ class GatheredPart(NamedTuple):
     threshold: float
     # Bytes of both on the wire.
     nbytes: float
+    # The thresholds tried, and the kernels of the search, of a scheme that searches for its threshold.
+    tries: int = 1
+    kernels: Sequence[DeviceOp] = ()
 
 
 class Gathered(Sparsifier, reads_gradients=False, codes=EVERY):
@@ -86,7 +93,8 @@ class Gathered(Sparsifier, reads_gradients=False, codes=EVERY):
         touched = np.zeros(self.parameters, dtype=np.bool_)
         selected = np.zeros(self.workers, dtype=np.int64)
         sent, threshold, nbytes = np.zeros(self.workers), np.zeros(self.workers), np.zeros(self.workers)
-        each = self._taken(corrected)
+        each = self._each(self._take, corrected)
+        self._searches: list[tuple[int, Sequence[DeviceOp]]] = []
         for worker in range(self.workers):
             one = next(each)
             total[one.indices] += one.values
@@ -94,6 +102,7 @@ class Gathered(Sparsifier, reads_gradients=False, codes=EVERY):
             selected[worker] = one.indices.size
             sent[worker] = squared_norm(one.values)
             threshold[worker], nbytes[worker] = one.threshold, one.nbytes
+            self._searches.append((one.tries, one.kernels))
             # The next one takes its memory.
             del one
         return self._make_exchange(
@@ -105,10 +114,6 @@ class Gathered(Sparsifier, reads_gradients=False, codes=EVERY):
             union=int(np.count_nonzero(touched)),
             stats={"threshold": threshold},
         )
-
-    def _taken(self, corrected: Values) -> Iterator[GatheredPart]:
-        """Yield each worker's message after removing the entries from its row."""
-        return self._each(self._take, corrected)
 
     def _take(self, row: Values, worker: int) -> GatheredPart:
         return self._send(row, self._select(row, worker))

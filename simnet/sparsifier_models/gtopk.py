@@ -144,11 +144,7 @@ class GTopk(
         for w, indices in enumerate(own):
             sent[w] = squared_norm(corrected[w, indices[applied[w]]])
             corrected[w, indices[included[indices]]] = 0
-        if self.traits.conserves:
-            for r, _, cut in cuts:
-                kept = cut.within(included)
-                corrected[r, kept.indices] += kept.values
-        for r, rest in rests:
+        for r, rest in [*((r, cut) for r, _, cut in cuts if self.traits.conserves), *rests]:
             kept = rest.within(included)
             corrected[r, kept.indices] += kept.values
         return self._make_exchange(

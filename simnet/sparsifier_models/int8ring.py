@@ -86,18 +86,18 @@ class Int8Ring(
             """Return pairs of worker and chunk: each worker with the chunks owned by the worker `distance` ahead."""
             return [(worker, chunk) for worker in range(P) for chunk in chunks[(worker + distance) % P]]
 
+        def coded(sends: list[tuple[int, slice]], divisor: int = 1) -> list[tuple[int, slice, Values]]:
+            """Return worker, chunk and decoded values of what is sent, divided first."""
+            values = _receive_chunks([corrected[one] / np.float32(divisor) for one in sends])
+            return [(*place, one) for place, one in zip(sends, values, strict=True)]
+
         for hop in range(P - 1):
-            sends = places(-1 - hop)
-            for (worker, chunk), values in zip(sends, _receive_chunks([corrected[one] for one in sends]), strict=True):
+            for worker, chunk, values in coded(places(-1 - hop)):
                 corrected[(worker + 1) % P, chunk] += values
-        owned = places(0)
-        for place, values in zip(
-            owned, _receive_chunks([corrected[one] / np.float32(P) for one in owned]), strict=True
-        ):
-            corrected[place] = values
+        for worker, chunk, values in coded(places(0), P):
+            corrected[worker, chunk] = values
         for hop in range(P - 1):
-            sends = places(-hop)
-            for (worker, chunk), values in zip(sends, _receive_chunks([corrected[one] for one in sends]), strict=True):
+            for worker, chunk, values in coded(places(-hop)):
                 corrected[(worker + 1) % P, chunk] = values
         update: Values = corrected.mean(axis=0, dtype=np.float64).astype(np.float32)
         stats: Stats = {"spread": np.array([float(np.abs(row - update).max()) for row in corrected])}
@@ -119,15 +119,9 @@ class Int8Ring(
 
     def _hop(self, phase: str, distance: int) -> Schedule:
         """Return the messages of a hop: each worker sends tables and codes of the chunks owned `distance` ahead."""
-        P, chunks, value = self.workers, self._chunks(), self.options.value_bytes or 1.0
-        sizes = [
-            nbytes
-            for worker in range(P)
-            for chunk in chunks[(worker + distance) % P]
-            for nbytes in (
-                self.wire.scalar_bytes * _BINS,
-                value * self.options.scale * (chunk.stop - chunk.start),
-            )
-        ]
+        P, value = self.workers, self.options.value_bytes or 1.0
+        lengths = np.array([[one.stop - one.start for one in own] for own in self._chunks()])
+        codes = value * self.options.scale * np.roll(lengths, -distance, axis=0)
+        sizes = np.stack([np.full(codes.shape, self.wire.scalar_bytes * _BINS), codes], axis=2).ravel()
         src = np.repeat(np.arange(P), 2 * _IN_FLIGHT)
         return Schedule(P, [Round(src, (src + 1) % P, sizes, phase=phase)])

@@ -217,17 +217,13 @@ class MuLoCo(Sparsifier, fixed_volume=True, by_tensors=True, rounds_down=True, c
     def _messages(self) -> Schedule:
         P = self.workers
         if self.wire.released:
-            gathers = (
-                self.options.gather(np.full(P, nbytes)).in_phase(phase)
-                for one in self.wholes
-                for phase, nbytes in zip(("values", "metadata"), self._bytes(one), strict=True)
-            )
-            return Schedule(P).concat(*gathers)
+            both = (zip(self._bytes(one), ("values", "metadata"), strict=True) for one in self.wholes)
+            return Schedule(P).concat(*(self.options.gather_equal(P, *one) for pair in both for one in pair))
         if self._selects:
-            return self.options.gather(np.full(P, self.contributed)).in_phase("entries")
+            return self.options.gather_equal(P, self.contributed, "entries")
         share = self.contributed / P
         shares = collectives.alltoall_pairwise(P, share).in_phase("shares")
-        return shares.concat(self.options.gather(np.full(P, share)).in_phase("sums"))
+        return shares.concat(self.options.gather_equal(P, share, "sums"))
 
     def _steps(self) -> Iterator[Step]:
         """Yield kernels and messages: compress, exchange and average; shares are quantised again after averaging."""

@@ -182,13 +182,13 @@ class Oktopk(
         sums = reduced[kept]
         unsorted = kept[np.argsort(-np.abs(sums), kind="stable")] if self._bug and exact else None
         sent = self._take(corrected, local, kept, unsorted)
-        update = reduced
-        update.fill(0)
+        update = np.zeros_like(reduced)
         update[kept] = sums / np.float32(self.workers)
-        self._return_rests(rests, corrected, kept)
+        for one in rests:
+            one.into(corrected, kept)
         nnz = entries.sum(axis=1)
         self.drift(local, nnz, threshold, kept.size, exact)
-        away = entries.sum(axis=1) - np.diag(entries) + pieces - np.diag(moved)
+        away = nnz - np.diag(entries) + pieces - np.diag(moved)
         gathers = int(pieces.sum()) if exact else 0
         cuts = self.cuts if (balanced == pieces).all() else None
         encoded = (split, self._encoded_pieces(gathered, moved), self._encoded_pieces(gathered, balanced, cuts))
@@ -216,14 +216,6 @@ class Oktopk(
                 "words_bound": 6 * max(int(nnz.max()), kept.size) * (P - 1) / P,
             },
         )
-
-    def _return_rests(self, rests: Sequence[split_reduce.DroppedShare], corrected: Values, kept: Indices) -> None:
-        """Add quantisation errors of sent values to the residuals, except at entries that were applied."""
-        if rests:
-            applied = np.zeros(self.parameters, dtype=np.bool_)
-            applied[kept] = True
-            for one in rests:
-                one.into(corrected, applied)
 
     def _dense(self, corrected: Values, counter: float) -> Exchange:
         """Carry out a warm-up iteration: an all-reduce of the whole gradient, which leaves no residual."""
@@ -357,13 +349,11 @@ class Oktopk(
         src, dst = np.nonzero(moved - np.diag(np.diag(moved)))
         if src.size:
             nbytes = None if moved_bytes is None else moved_bytes[src, dst]
-            yield from wire.encoding_kernels(moved.sum(axis=1), n, ascending=True)
-            yield Schedule(P, [split_reduce.entry_messages(src, dst, moved[src, dst], wire, "balance", nbytes)])
-            yield from wire.decoding_kernels(moved.sum(axis=0), n / P, 1)
+            balance = split_reduce.entry_messages(src, dst, moved[src, dst], wire, "balance", nbytes)
+            yield from wire.coded(Schedule(P, [balance]), moved.sum(axis=1), moved.sum(axis=0), n, of=n / P)
         sizes = moved.sum(axis=0)
-        yield from wire.encoding_kernels(sizes, n / P, ascending=True)
-        yield self._pieces(np.full(P, sizes.max()) if self.options.hooked else sizes, piece_bytes)
-        yield from wire.decoding_kernels(float(sizes.sum()), n / P, P)
+        messages = self._pieces(np.full(P, sizes.max()) if self.options.hooked else sizes, piece_bytes)
+        yield from wire.coded(messages, sizes, float(sizes.sum()), n / P, P)
         if wire.released:
             yield DeviceOp("copy_in", 2.0 * float(moved.sum()))
         yield from (DeviceOp("topk", float(gathered)), DeviceOp("scatter", float(kept), launches=2))

@@ -136,12 +136,6 @@ class OmniReduce(Sparsifier, sends_all=True, reads_gradients=False, costs=(omnir
             },
         )
 
-    @property
-    def message_bytes(self) -> float:
-        """Number of bytes of a block and the offset of the next one, times `scale`."""
-        value = float(self.options.value_bytes or 4)
-        return self.options.scale * (value * self.options.block + _OFFSET)
-
     def _messages(self, found: Turns) -> Schedule:
         """Return the messages: in each turn, blocks to the aggregators, then their sums to all workers."""
         P = self.workers
@@ -160,4 +154,6 @@ class OmniReduce(Sparsifier, sends_all=True, reads_gradients=False, costs=(omnir
         """Return the round in which rank i sends `blocks[i, j]` blocks to rank j."""
         np.fill_diagonal(blocks, 0)
         src, dst = np.nonzero(blocks)
-        return Round(src, dst, self.message_bytes * blocks[src, dst], phase=phase)
+        # Each block with the offset of the next one.
+        each = self.options.scale * (float(self.options.value_bytes or 4) * self.options.block + _OFFSET)
+        return Round(src, dst, each * blocks[src, dst], phase=phase)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from simnet import collectives
+from simnet.base.arrays import Floats
 from simnet.base.quantities import Count
 from simnet.cost_models.costs import onebit_allreduce, ring_allreduce
 from simnet.cost_models.costs.devices import DeviceOp
@@ -143,14 +144,10 @@ class OneBit(
         nbytes = float(self.options.value_bytes or 4) * self.parameters * self.options.scale
         return all_reduced(self.workers, nbytes, self.options.collective, "dense")
 
-    def _warm(self) -> Iterator[Step]:
-        """Yield the messages of a dense step."""
-        yield self._dense()
-
-    def _first(self) -> Iterator[Step]:
-        """Yield kernels and messages of the released code's first step: a dense and a compressed all-reduce."""
-        yield self._dense()
-        yield from self._compressed()
+    def _first(self, sent: Floats) -> Exchange:
+        """Return the released code's first step, without update: a dense and a compressed all-reduce."""
+        update = np.zeros(self.parameters, dtype=np.float32)
+        return self._make_exchange(update, [self._dense(), *self._compressed()], sent, key="first")
 
     def _compressed(self) -> Iterator[Step]:
         """Yield kernels and messages of a compressed all-reduce: signs and scales to servers and back."""
@@ -158,14 +155,13 @@ class OneBit(
         if P == 1:
             return
         N = padded(self.k_of_model, P)
-        scalars = self.options.gather(np.full(P, self.wire.scalar_bytes))
         yield from (DeviceOp(one, entries) for one in ("norm", "cast", "sum"))
         yield collectives.alltoall_pairwise(P, N / 8 / P).in_phase("signs")
-        yield scalars.in_phase("scales")
+        yield self.options.gather_equal(P, self.wire.scalar_bytes, "scales")
         yield DeviceOp("sum", entries / P, launches=P)
         yield from (DeviceOp(one, entries / P) for one in ("norm", "cast", "sum"))
-        yield self.options.gather(np.full(P, N / 8 / P)).in_phase("server signs")
-        yield scalars.in_phase("server scales")
+        yield self.options.gather_equal(P, N / 8 / P, "server signs")
+        yield self.options.gather_equal(P, self.wire.scalar_bytes, "server scales")
         yield DeviceOp("cast", entries)
 
     # State
@@ -220,12 +216,12 @@ class OneBitAdam(OneBit, is_restartable=False, costs=(onebit_allreduce, ring_all
         sent, step = squared_norms(corrected), self.step
         self.step += 1
         if self.options.compat == "released" and step == 0:
-            return self._make_exchange(np.zeros(self.parameters, np.float32), self._first(), sent, key="first")
+            return self._first(sent)
         if step < self.options.freeze_step:
             mean = self._mean(corrected)
             self.m = self._averaged(mean, self.m)
             self._squared(mean)
-            return self._make_exchange(self.m[0] / self.denominator, self._warm(), sent, key="dense")
+            return self._make_exchange(self.m[0] / self.denominator, [self._dense()], sent, key="dense")
         denominator, common = self.denominator, self.m[0]
         m = self._reduce(lambda worker: self._averaged(corrected[worker], common))
         if self.options.masked:
@@ -318,13 +314,9 @@ class ZeroOneAdam(
         given = squared_norms(corrected)
         self.step += 1
         if self.options.compat == "released" and self.step == 1:
-            exchange = self._make_exchange(
-                np.zeros(self.parameters, dtype=np.float32), self._first(), given, key="first"
-            )
-        elif self.frozen:
-            exchange = self._local(corrected, given)
+            exchange = self._first(given)
         else:
-            exchange = self._common(corrected, given)
+            exchange = self._local(corrected, given) if self.frozen else self._common(corrected, given)
         exchange.stats |= {one: float(getattr(self, one)) for one in _INTERVALS}
         return exchange
 
@@ -343,9 +335,8 @@ class ZeroOneAdam(
             self.m = np.repeat(self.m, self.workers, axis=0)
             self.u = np.zeros_like(self.m)
             self.worker_error, self.server_error = np.zeros_like(self.worker_error), np.zeros_like(self.server_error)
-        if dense:
-            return self._make_exchange(update, self._warm(), given, key="dense")
-        return self._make_exchange(update, self._compressed(), given, key="compressed")
+        steps = [self._dense()] if dense else self._compressed()
+        return self._make_exchange(update, steps, given, key="dense" if dense else "compressed")
 
     def _local(self, corrected: Values, given: Any) -> Exchange:
         """Take a local step at each worker; at the current interval, synchronise the workers."""

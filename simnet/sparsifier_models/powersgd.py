@@ -171,16 +171,13 @@ class PowerSGD(Dense, by_tensors=True, keeps_residual=True, state=("queries",), 
             raise ValueError(f"shapes add up to {sum(sizes)} parameters, but there are {self.parameters}")
         if self.layers and sizes != [size for _, size in self.layers]:
             raise ValueError("shapes and layers differ in size")
+        sides = [(shape[0], math.prod(shape[1:])) for shape in shapes] or map(near_square, sizes)
+        self._sizes = [(size, *both) for size, both in zip(sizes, sides, strict=True)]
         matrices, start = [], 0
-        self._sizes: list[tuple[int, int, int]] = []
-        for index, size in enumerate(sizes):
-            shape = shapes[index] if shapes else ()
-            rows, columns = (shape[0], size // shape[0]) if shape else near_square(size)
-            self._sizes.append((size, rows, columns))
+        for size, rows, columns in self._sizes:
             rank = min(self.options.rank, rows, columns)
-            place = slice(start, start + size)
+            place, start = slice(start, start + size), start + size
             matrices.append(Matrix(place, rows, columns, rank if rank * (rows + columns) < size else 0))
-            start += size
         self._matrices = [one for one in matrices if one.rank]
         self._vectors = [one.place for one in matrices if not one.rank]
         self.queries = np.zeros(sum(one.rank * one.columns for one in self._matrices), dtype=np.float32)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -118,12 +118,8 @@ class QGZ(TwoHop, by_tensors=True, costs=(two_hop_reduce,)):
     def _begin(self) -> None:
         """Prepare the state that an exchange modifies; nothing for qgZ itself."""
 
-    def _first(self, rank: int, number: int, groups: NDArray[np.float16]) -> GroupCodes:
-        """Return the codes that a rank sends of a tensor in the first hop, given its groups in sending order."""
-        return two_hop.nearest(groups, BITS)
-
-    def _second(self, rank: int, number: int, groups: NDArray[np.float16]) -> GroupCodes:
-        """Return the codes that a rank sends of its node's sums in the second hop."""
+    def _code(self, hop: int, rank: int, number: int, groups: NDArray[np.float16]) -> GroupCodes:
+        """Return the codes that a rank sends in hop 1 or 2, given its groups of a tensor in sending order."""
         return two_hop.nearest(groups, BITS)
 
     def _reduce(self, number: int, rows: Values, sent: Any) -> NDArray[np.float16]:
@@ -134,13 +130,13 @@ class QGZ(TwoHop, by_tensors=True, costs=(two_hop_reduce,)):
             vector = np.zeros(tensor.entries, dtype=np.float16)
             vector[: rows.shape[1]] = two_hop.halves(rows[rank])
             groups = nodes.swizzled(vector.reshape(nodes.ranks, -1)).reshape(tensor.groups, -1)
-            got = self._first(rank, number, groups).values()
+            got = self._code(1, rank, number, groups).values()
             sent[rank] += squared_norm(got.ravel())
             return two_hop.halves(got).reshape(nodes.ranks, -1)
 
         def second(rank: int, part: NDArray[np.float16]) -> NDArray[np.float16]:
             groups = part.reshape(tensor.groups // nodes.each, -1)
-            return two_hop.halves(self._second(rank, number, groups).values()).reshape(part.shape)
+            return two_hop.halves(self._code(2, rank, number, groups).values()).reshape(part.shape)
 
         total = two_hop.sum_in_two_hops(nodes, first, second).ravel()
         divisor = nodes.nodes if self.options.compat == "released" else nodes.ranks
@@ -176,7 +172,7 @@ class QGZ(TwoHop, by_tensors=True, costs=(two_hop_reduce,)):
             yield from self._reduced(others) if others else ()
         if self.options.shards == "float16":
             entries = sum(-(-one.entries // self.workers) for one in self._whole)
-            yield self._gathered(self._half * entries, "shards")
+            yield self.options.gather_equal(self.workers, self._half * entries, "shards")
 
     def _two_hops(self, tensors: Sequence[GroupedWhole]) -> Iterator[Step]:
         """Yield kernels and messages of both hops for quantised tensors that are sent together."""
@@ -260,8 +256,8 @@ class LoCo(QGZ, state=("counter", "begun", *_MEMORIES), costs=(two_hop_reduce,))
         super()._set_up()
         kept = [one if one.groups else one._replace(entries=0) for one in self.tensors]
         # Where the memories of each tensor end: those of the first hop, and their groups.
-        self._ends: list[int] = list(accumulate([0, *(one.entries for one in kept)]))
-        self._group_ends: list[int] = list(accumulate([0, *(one.groups for one in kept)]))
+        self._ends: list[int] = list(itertools.accumulate([0, *(one.entries for one in kept)]))
+        self._group_ends: list[int] = list(itertools.accumulate([0, *(one.groups for one in kept)]))
         each = self.nodes.each
         self.first = np.zeros((self.workers, self._ends[-1]), dtype=np.int8)
         self.first_scales = np.ones((self.workers, self._group_ends[-1]), dtype=np.float32)
@@ -290,24 +286,13 @@ class LoCo(QGZ, state=("counter", "begun", *_MEMORIES), costs=(two_hop_reduce,))
         for which in [[one] for one in tensors if self.tensors[one].groups] if released else [tensors]:
             if (released and not self.begun) or self.counter >= self.options.reset_T + released:
                 self.counter = 0
-                for number in which:
-                    self._clear(number)
+                for number, hop in itertools.product(which, (1, 2)):
+                    for empty, (name, place) in enumerate(self._places(hop, number)):
+                        getattr(self, name)[:, place] = empty
             self.counter += 1
         self.begun = True
 
-    def _clear(self, number: int) -> None:
-        for hop in (1, 2):
-            codes, scales = self._places(hop, number)
-            getattr(self, codes[0])[:, codes[1]] = 0
-            getattr(self, scales[0])[:, scales[1]] = 1
-
-    def _first(self, rank: int, number: int, groups: NDArray[np.float16]) -> GroupCodes:
-        return self._remembering(1, rank, number, groups)
-
-    def _second(self, rank: int, number: int, groups: NDArray[np.float16]) -> GroupCodes:
-        return self._remembering(2, rank, number, groups)
-
-    def _remembering(self, hop: int, rank: int, number: int, groups: NDArray[np.float16]) -> GroupCodes:
+    def _code(self, hop: int, rank: int, number: int, groups: NDArray[np.float16]) -> GroupCodes:
         """Return the codes of groups plus error memory, and store the averaged quantisation error."""
         if not self.options.error_feedback:
             return two_hop.nearest(groups, BITS)
@@ -333,9 +318,6 @@ class LoCo(QGZ, state=("counter", "begun", *_MEMORIES), costs=(two_hop_reduce,))
         if not self.options.error_feedback:
             return {}
         quantised = [one for one in self._whole if one.groups]
-        entries, scales = (
-            sum(one.entries for one in quantised),
-            two_hop.SCALE_BYTES * sum(one.groups for one in quantised),
-        )
-        first = {"first": entries, "first_scales": scales}
+        scales = two_hop.SCALE_BYTES * sum(one.groups for one in quantised)
+        first = {"first": sum(one.entries for one in quantised), "first_scales": scales}
         return first | {f"second{name[5:]}": nbytes / self.nodes.each for name, nbytes in first.items()}

@@ -156,11 +156,10 @@ class SDP4Bit(TwoHop, state=("memory",), costs=(two_hop_reduce,)):
         """Return the update as decoded from weight differences; the memory keeps the quantisation error."""
         wanted = self.memory + mean
         update, m = np.empty_like(wanted), self.partition
-        for rank in range(self.workers):
+        # The shards of the last ranks may be empty.
+        for rank in range(-(-self.parameters // m)):
             shard = slice(rank * m, min((rank + 1) * m, self.parameters))
             size = shard.stop - shard.start
-            if size <= 0:
-                continue
             uniforms = self._uniforms("weights", rank, (1, m))[0, :size]
             coded = weight_difference(wanted[shard], np.zeros(size, np.float32), self.options.weight_group, uniforms)
             update[shard] = _decode_rows(coded, 1, size)[0]
@@ -186,11 +185,11 @@ class SDP4Bit(TwoHop, state=("memory",), costs=(two_hop_reduce,)):
         if options.shards == "differences":
             codes, scales = Hop.of(m, WEIGHT_BITS, -(-m // options.weight_group))
             yield from (DeviceOp("sum", n / P), DeviceOp("cast", n / P))
-            yield self._gathered(codes, "weight codes")
-            yield self._gathered(scales, "weight scales")
+            yield self.options.gather_equal(self.workers, codes, "weight codes")
+            yield self.options.gather_equal(self.workers, scales, "weight scales")
             yield DeviceOp("sum", n)
         elif options.shards == "float16":
-            yield self._gathered((options.value_bytes or 2.0) * m, "shards")
+            yield self.options.gather_equal(self.workers, (options.value_bytes or 2.0) * m, "shards")
 
     def held_bytes(self) -> dict[str, float]:
         """Return the bytes of each array that a worker stores, by name: the weight error of its shard."""

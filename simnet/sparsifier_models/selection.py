@@ -92,7 +92,11 @@ def above(values: Values, threshold: float, *, strict: bool = True) -> Indices:
     They are compared in float32, as on a device.
     """
     if loops := _loops_for(values):
-        return _select_entries(loops, _magnitude_bits(values), _least_magnitude(threshold, strict))
+        indices = np.empty(count_above(values, threshold, strict=strict), dtype=np.int64)
+        if indices.size:
+            least = _least_magnitude(threshold, strict)
+            loops.select(_magnitude_bits(values), least, _INFINITY, values.size, indices)
+        return indices
     return np.flatnonzero(_exceeds_threshold(values, threshold, strict))
 
 
@@ -106,11 +110,8 @@ def count_above(values: Values, threshold: float, *, strict: bool = True) -> int
 
 def squared_norm(values: Values | NDArray[np.float64]) -> float:
     """Return the sum of squares in double precision; not finite if an entry is not finite."""
-    total, start = 0.0, 0
-    if loops := _loops_for(values):
-        total = loops.sum_of_squares(np.require(values, requirements=["C", "A"]))
-        start = values.size - values.size % _BLOCK
-    for first in range(start, values.size, _BLOCK):
+    total = 0.0
+    for first in range(0, values.size, _BLOCK):
         block = values[first : first + _BLOCK].astype(np.float64)
         total += float(np.multiply(block, block, out=block).sum())
     return total
@@ -120,8 +121,6 @@ def squared_norms(rows: Values | Rows) -> NDArray[np.float64]:
     """Return the sum of squares of each row in double precision; shape (P,)."""
     if isinstance(rows, Rows):
         return np.fromiter(rows.each(squared_norm), dtype=np.float64)
-    if _loops_for(rows[0]):
-        return np.array([squared_norm(row) for row in rows], dtype=np.float64)
     total = np.zeros(len(rows))
     for first in range(0, rows.shape[1], _BLOCK):
         # As an array of its own, whose rows numpy adds up as it does one alone.
@@ -239,33 +238,14 @@ def _least_magnitude(threshold: float, strict: bool) -> int:
     return (int(limit.view(np.uint32)) & _LARGEST) + strict if limit >= 0 else 0
 
 
-def _sample_bits(loops: ModuleType, bits: Bits) -> Bits:
-    taken = np.empty(max(1, bits.size // _SAMPLED), dtype=np.uint32)
-    loops.sample(bits, bits.size // taken.size, taken)
-    return taken
-
-
-def _select_entries(loops: ModuleType, bits: Bits, least: int) -> Indices:
-    """Return the ascending indices of magnitudes whose bit pattern is at least `least`."""
-    if least > _INFINITY:
-        return np.zeros(0, dtype=np.int64)
-    indices = np.empty(loops.count_between(bits, least, _INFINITY), dtype=np.int64)
-    loops.select(bits, least, _INFINITY, bits.size, indices)
-    return indices
-
-
-def _sample_margin(expected: float) -> float:
-    """Return the margin of error of a count in a sample, given the expected count."""
-    return 4 * math.sqrt(expected) + 8
-
-
 def _kth_largest(loops: ModuleType, bits: Bits, k: int) -> tuple[int, int]:
     """Return the k-th largest magnitude's bits and the number of larger ones, in one pass after a sample, mostly."""
-    n = bits.size
-    sample = _sample_bits(loops, bits)
-    m = sample.size
+    n, m = bits.size, max(1, bits.size // _SAMPLED)
+    sample = np.empty(m, dtype=np.uint32)
+    loops.sample(bits, n // m, sample)
     expected = m * (k / n)
-    spread = _sample_margin(expected * (1 - k / n))
+    # The margin of error of a count in the sample.
+    spread = 4 * math.sqrt(expected * (1 - k / n)) + 8
     first, last = math.floor(expected - spread), math.ceil(expected + spread)
     sample.partition(np.array([m - rank for rank in (first, last) if 0 < rank <= m], dtype=np.int64))
     low = int(sample[m - last]) if last <= m else 0

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats
 from simnet.base.quantities import Count
@@ -212,40 +211,32 @@ class SparDL(
         `k_b` entries of a block are passed on, ``h[b]`` go between teams, ``u[b]`` is its union, `union` the entries
         selected.
         """
-        P, d, T, c = self.workers, self._d, self._T, self._block_length()
+        P, d, T, c, coded = self.workers, self._d, self._T, self._block_length(), self.wire.coded
         ranks = np.arange(P).reshape(d, T)
         for g, m in srs.srs_rounds(T):
             to = np.roll(ranks, -g, axis=1)
             for bag in [m] if self.options.exchanges == "log" else [1] * m:
                 yield from (DeviceOp("topk_segments", c, segments=bag), DeviceOp("gather", k_b, launches=bag))
                 messages = self._messages(ranks, to, np.full((P, bag), k_b), "spar-reduce-scatter")
-                yield from self._encoded(messages, bag * k_b, bag * k_b, bag)
+                yield from coded(messages, bag * k_b, bag * k_b, c, bag)
                 yield DeviceOp("scatter", k_b, launches=bag)
         yield from (DeviceOp("topk", c), DeviceOp("gather", np.tile(h, d)))
         if self._recursive:
             for distance in (1 << i for i in reversed(range(d.bit_length() - 1))):
                 to = ranks[np.arange(d) ^ distance]
                 messages = self._messages(ranks, to, np.full((P, 1), k_b), "spar-all-gather")
-                yield from self._encoded(messages, k_b, k_b, 1)
+                yield from coded(messages, k_b, k_b, c)
                 yield from (DeviceOp("scatter", k_b, launches=2), DeviceOp("topk", 2 * k_b))
         elif d > 1:
-            yield from self._encoded(
-                self._bruck(ranks.T, np.tile(h[:, None], d), "spar-all-gather"), h.max(), d * h.max(), d
-            )
+            messages = self._bruck(ranks.T, np.tile(h[:, None], d), "spar-all-gather")
+            yield from coded(messages, h.max(), d * h.max(), c, d)
             yield DeviceOp("scatter", np.tile(h, d), launches=d)
             yield DeviceOp("topk", np.tile(np.where(u > k_b, u, 0), d))
         kept = np.minimum(u, k_b)
         messages = self._bruck(ranks, np.tile(kept, (d, 1)), "all-gather")
-        yield from self._encoded(messages, np.tile(kept, d), float(kept.sum()), T)
+        yield from coded(messages, np.tile(kept, d), float(kept.sum()), c, T)
         # The update, and the residual at the entries of the update.
         yield DeviceOp("scatter", union, launches=2)
-
-    def _encoded(self, messages: Schedule, sent: ArrayLike, received: ArrayLike, blocks: int) -> Iterator[Step]:
-        """Yield messages, preceded by encoding kernels and followed by decoding kernels."""
-        c = self._block_length()
-        yield from self.wire.encoding_kernels(sent, c, ascending=True)
-        yield messages
-        yield from self.wire.decoding_kernels(received, c, blocks)
 
     def _bruck(self, groups: Indices, entries: Indices, phase: str) -> Schedule:
         """Return concurrent Bruck all-gathers, one per row of `groups`."""
@@ -259,16 +250,11 @@ class SparDL(
     def _messages(self, src: Indices, dst: Indices, entries: Indices, phase: str) -> Schedule:
         """Return the round in which each worker sends blocks of `entries` entries, shape (P, blocks)."""
         wire = self.wire
-        if not wire.released:
-            nbytes = entries.sum(axis=1) * wire.entry_bytes
-            if wire.encoding is not None:
-                nbytes = wire.expected(entries, self._block_length()).sum(axis=1)
-            one = Round(src.ravel(), dst.ravel(), nbytes, phase=phase)
-            return Schedule(self.workers, [one])
-        parts = [entries * wire.index_bytes, entries * wire.value_bytes]
-        if phase != "spar-all-gather":
-            parts.append(np.full(entries.shape, wire.count_bytes))
-        nbytes = np.stack(parts, axis=2).reshape(self.workers, -1)
-        messages = nbytes.shape[1]
-        one = Round(np.repeat(src, messages), np.repeat(dst, messages), nbytes.ravel(), phase=phase)
-        return Schedule(self.workers, [one])
+        nbytes = wire.expected(entries, self._block_length()).sum(axis=1, keepdims=True)
+        if wire.released:
+            parts = [entries * wire.index_bytes, entries * wire.value_bytes]
+            if phase != "spar-all-gather":
+                parts.append(np.full(entries.shape, wire.count_bytes))
+            nbytes = np.stack(parts, axis=2).reshape(self.workers, -1)
+        src, dst = (np.repeat(one, nbytes.shape[1]) for one in (src, dst))
+        return Schedule(self.workers, [Round(src, dst, nbytes.ravel(), phase=phase)])

@@ -194,9 +194,9 @@ class DroppedShare(NamedTuple):
     # Shape (k,).
     values: Values
 
-    def into(self, rows: Values, where: NDArray[np.bool_]) -> None:
-        """Add the error to the worker's row, only at entries where the mask is true."""
-        inside = where[self.indices]
+    def into(self, rows: Values, among: Indices | None = None) -> None:
+        """Add the error to the worker's row; if `among` is given, only at those entries."""
+        inside = slice(None) if among is None else np.isin(self.indices, among)
         rows[self.worker, self.indices[inside]] += self.values[inside]
 
 
@@ -216,11 +216,8 @@ class SplitReduce(Sparsifier, reads_gradients=False, rounds_down=True, released_
     def _split(self, entries: Indices, encoded: Floats | None, *, empty: bool = True) -> list[Step]:
         """Return the messages of the split, with encoding and decoding kernels around them."""
         wire, n, P = self.wire, self.parameters, self.workers
-        return [
-            *wire.encoding_kernels(entries.sum(axis=1), n, ascending=True),
-            split_schedule(entries, self.options.bucket, wire, encoded, empty=empty),
-            *wire.decoding_kernels(entries.sum(axis=0), n / P, P),
-        ]
+        messages = split_schedule(entries, self.options.bucket, wire, encoded, empty=empty)
+        return [*wire.coded(messages, entries.sum(axis=1), entries.sum(axis=0), n, P, of=n / P)]
 
     def _encoded_split(self, chosen: Sequence[Places], cuts: Indices) -> Floats | None:
         """Return the encoded bytes that each worker sends to each other, shape (P, P); None if unencoded."""
@@ -278,5 +275,4 @@ class SplitReduce(Sparsifier, reads_gradients=False, rounds_down=True, released_
 
     def _sizes(self) -> Schedule:
         """Return the all-gather of one count per worker."""
-        sizes = np.full(self.workers, self.wire.count_bytes)
-        return self.options.gather(sizes).in_phase("sizes")
+        return self.options.gather_equal(self.workers, self.wire.count_bytes, "sizes")

@@ -62,26 +62,19 @@ def kernels_beside(
     """Return the kernels of all parts, `behind` rounds later; equal kernels are merged into one."""
     kinds = [[(one.method, one.launches, one.before, one.segments) for one in kernels] for kernels, _ in parts]
     alike = all(one == kinds[0] for one in kinds)
-    found = []
-    for number, kernel in enumerate(parts[0][0]) if alike else ():
-        found.append((kernel, [(kernels[number], owners) for kernels, owners in parts]))
-    for kernels, owners in () if alike else parts:
-        found += [(kernel, [(kernel, owners)]) for kernel in kernels]
-    merged = []
-    for kernel, own in found:
-        merged.append(_merged(kernel, own, workers)._replace(before=kernel.before + behind))
-    return merged
+    joint = [[(kernel, owners)] for kernels, owners in parts for kernel in kernels]
+    if alike:
+        joint = [[(kernels[number], owners) for kernels, owners in parts] for number in range(len(kinds[0]))]
+    return [one._replace(before=one.before + behind) for one in (_merged(own, workers) for own in joint)]
 
 
-def _merged(kernel: DeviceOp, own: Sequence[tuple[DeviceOp, NDArray[np.int64]]], workers: int) -> DeviceOp:
+def _merged(own: Sequence[tuple[DeviceOp, NDArray[np.int64]]], workers: int) -> DeviceOp:
     """Return one kernel for a kernel common to all parts, with each worker's entries."""
-    entries = np.zeros(workers)
+    kernel, entries = own[0][0], np.zeros(workers)
     for one, owners in own:
         entries[owners] = one.entries
-    instead = [
-        _merged(one, [(other.instead[number], owners) for other, owners in own], workers)
-        for number, one in enumerate(kernel.instead)
-    ]
+    passes = range(len(kernel.instead))
+    instead = (_merged([(one.instead[number], owners) for one, owners in own], workers) for number in passes)
     return kernel._replace(entries=entries, instead=tuple(instead))
 
 

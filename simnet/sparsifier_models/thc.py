@@ -245,7 +245,7 @@ class THC(
         if self.options.servers == "all":
             yield collectives.alltoall_pairwise(P, up / P).in_phase("codes")
             yield DeviceOp("sum", n / P, launches=P)
-            yield self.options.gather(np.full(P, down / P)).in_phase("sums")
+            yield self.options.gather_equal(P, down / P, "sums")
         elif P > 1:
             others, server = np.arange(1, P), np.zeros(P - 1, dtype=np.int64)
             yield Schedule(P, [Round(others, server, up, phase="codes")])

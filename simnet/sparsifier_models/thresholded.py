@@ -86,25 +86,17 @@ class Thresholded(Gathered, searches_threshold=True):
     def _select(self, values: Values, worker: int) -> Indices:
         return self._find(values, worker).indices
 
-    def _taken(self, corrected: Values) -> Iterator[GatheredPart]:
-        for found, sent in self._each(self._take_found, corrected):
-            # The indices of all workers together could take more memory than the gradients.
-            self._runs.append(found)
-            yield sent
-
-    def _take_found(self, row: Values, worker: int) -> tuple[ThresholdSelection, GatheredPart]:
+    def _take(self, row: Values, worker: int) -> GatheredPart:
         found = self._find(row, worker)
         sent = self._send(row, found.indices)
-        return found._replace(indices=np.zeros(0, dtype=np.int64)), sent
+        return sent._replace(threshold=found.threshold, tries=found.tries, kernels=found.kernels)
 
     def _selection_kernels(self) -> tuple[DeviceOp, ...]:
-        return side_by_side([one.kernels for one in self._runs])
+        return side_by_side([kernels for _, kernels in self._searches])
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
-        self._runs: list[ThresholdSelection] = []
         exchange = super()._communicate(corrected, gradients)
-        exchange.stats["threshold"] = np.array([one.threshold for one in self._runs], dtype=np.float64)
-        exchange.stats["tries"] = np.array([one.tries for one in self._runs], dtype=np.float64)
+        exchange.stats["tries"] = np.array([tries for tries, _ in self._searches], dtype=np.float64)
         return exchange
 
 

@@ -104,21 +104,17 @@ class LayerwiseTopk(Gathered, fixed_volume=True, separable=True, costs=(topk_all
     @property
     def k_of_model(self) -> int:
         """Number of entries that a worker selects in all layers of the whole model."""
-        return sum(self._kept_of_model())
+        return sum(self._entries(size) for size in self.true_sizes)
 
     @property
     def k(self) -> int:
         """Number of entries that a worker selects in all layers of this gradient."""
         return sum(self._kept)
 
-    def _kept_of_model(self) -> list[int]:
-        """Return the number of entries to select in each layer of the whole model."""
-        return [self._entries(size) for size in self.true_sizes]
-
     @property
     def _kept(self) -> list[int]:
         """Number of entries to select in each layer of this gradient."""
-        shares = [kept / self.options.scale for kept in self._kept_of_model()]
+        shares = [self._entries(size) / self.options.scale for size in self.true_sizes]
         return apportion(shares, [size for _, size in self.layers])
 
     def _select(self, values: Values, worker: int) -> Indices:

@@ -117,7 +117,7 @@ class TopkDSA(SplitReduce, costs=(topkdsa, topkdsa_bounds, sparcml_bounds)):
         for row, indices in zip(corrected, chosen, strict=True):
             row[indices] = 0
         for one in rests:
-            one.into(corrected, np.ones(n, dtype=np.bool_))
+            one.into(corrected)
 
         nnz = int(np.count_nonzero(total))
         total /= np.float32(P)
@@ -143,29 +143,23 @@ class TopkDSA(SplitReduce, costs=(topkdsa, topkdsa_bounds, sparcml_bounds)):
         if self.options.algorithm == "split_allgather" and self.options.compat == "released":
             total[np.abs(total) <= NEGLIGIBLE] = 0
         pieces = split_reduce.by_region(np.flatnonzero(total), cuts)
-        gathered = self.options.gather(lengths * self.dense_bytes).in_phase("dense")
-        split: list[Step]
-        encodes: list[DeviceOp] = []
-        decodes: list[DeviceOp] = []
-        match self.options.algorithm:
-            case "split_allgather":
-                split, dense = [direct_split(entries, lengths, form)], False
-                gathered = join_streams(pieces, form)
-            case "dense_allgather":
-                split, dense = [direct_split(entries, lengths, form)], True
-            case _:
-                split = self._split(entries, self._encoded_split(chosen, cuts))
-                dense = self._turns_dense(int(pieces.sum()))
-                if not dense:
-                    indices = np.flatnonzero(total)
-                    rests += self._read_pieces(total, indices, pieces, np.arange(P))
-                    gathered = self._pieces(pieces, self._encoded_pieces(indices, pieces, cuts))
-                    encodes = wire.encoding_kernels(pieces, n / P, ascending=True)
-                    decodes = wire.decoding_kernels(float(pieces.sum()), n / P, P)
-                if wire.released:
-                    split.insert(0, alltoall_pairwise(P, wire.count_bytes).in_phase("split sizes"))
-                    gathered = self._sizes().concat(gathered)
-        return total, (*split_reduce.around_split(n, entries, *split), *encodes, gathered, *decodes), dense, rests
+        split: list[Step] = [direct_split(entries, lengths, form)]
+        gathered: list[Step] = [self.options.gather(lengths * self.dense_bytes).in_phase("dense")]
+        dense = self.options.algorithm == "dense_allgather"
+        if self.options.algorithm == "split_allgather":
+            gathered = [join_streams(pieces, form)]
+        elif not dense:
+            split = self._split(entries, self._encoded_split(chosen, cuts))
+            dense = self._turns_dense(int(pieces.sum()))
+            if not dense:
+                indices = np.flatnonzero(total)
+                rests += self._read_pieces(total, indices, pieces, np.arange(P))
+                messages = self._pieces(pieces, self._encoded_pieces(indices, pieces, cuts))
+                gathered = [*wire.coded(messages, pieces, float(pieces.sum()), n / P, P)]
+            if wire.released:
+                split.insert(0, alltoall_pairwise(P, wire.count_bytes).in_phase("split sizes"))
+                gathered.insert(0, self._sizes())
+        return total, (*split_reduce.around_split(n, entries, *split), *gathered), dense, rests
 
     def _turns_dense(self, nnz: int) -> bool:
         """Return whether regions are gathered dense for a sum with `nnz` nonzero entries."""

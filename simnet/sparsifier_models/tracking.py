@@ -97,11 +97,6 @@ class Tracking(Sparsifier, memory_factor=(1.9, 8.0), state=("begun", *_STATES)):
         self.begun, self.tracked = True, tracked
         return np.asarray(np.add.reduce(tracked, axis=0) / np.float32(self.workers))
 
-    def _lack(self, rows: Values) -> None:
-        """Subtract the trackers from the rows, in place, if gradients are tracked."""
-        if self.traits.tracks:
-            rows -= self.tracked
-
     def held_bytes(self) -> dict[str, float]:
         """Return the bytes of each array that a worker stores, by name, with the mean tracker if there is one."""
         found = super().held_bytes()

@@ -159,10 +159,6 @@ class TwoHop(
         yield self._all_to_all(hop, "codes", sent.codes)
         yield self._all_to_all(hop, "scales", sent.scales)
 
-    def _gathered(self, nbytes: float, phase: str) -> Schedule:
-        """Return the all-gather messages of `nbytes` bytes from each worker."""
-        return self.options.gather(np.full(self.workers, nbytes)).in_phase(phase)
-
 
 SCALE_BYTES = 4
 """Number of bytes of the scale of a group."""

@@ -12,7 +12,6 @@ of ranks are several levels: the scheme between nodes is then itself on two leve
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -146,11 +145,11 @@ class TwoLevel(Sparsifier, codes=EVERY):
             raise ValueError(f"node_order must have each of {self.workers // math.prod(sizes)} nodes, got {len(order)}")
         # In the order of the scheme; of several levels the innermost scheme has it.
         self._order = np.array(order if order and len(sizes) == 1 else range(N), dtype=np.int64)
-        self._owners = self._order * L + np.arange(L)[:, np.newaxis]
         ends = (np.arange(L + 1) * self.parameters // L).tolist()
-        self._shards = [slice(first, last) for first, last in itertools.pairwise(ends)]
-        self._models = [self._made(number, sizes[1:]) for number in range(L)]
-        there = [one.traits for one in self._there()]
+        shards = [one for one in enumerate(map(slice, ends[:-1], ends[1:])) if one[1].start < one[1].stop]
+        self._shards = [(self._order * L + number, shard) for number, shard in shards]
+        self._models = [self._made(*one, sizes[1:]) for one in shards]
+        there = [one.traits for one in self._models]
         self._set_traits(
             fixed_volume=all(one.fixed_volume for one in there),
             period=max(one.period for one in there),
@@ -158,20 +157,20 @@ class TwoLevel(Sparsifier, codes=EVERY):
             **{name: getattr(there[0], name) for name in ("keeps_residual", "conserves", *_OF_ENTRIES)},
         )
         nbytes = self.parameters * self.options.scale * (self.options.value_bytes or 4)
-        scatter = registry.collective_by_algorithm("reduce_scatter", self.options.inner_reduce_scatter).schedule(
-            L, nbytes
-        )
-        gather = registry.collective_by_algorithm("all_gather", self.options.inner_all_gather).schedule(L, nbytes / L)
+        scatter = registry.collective_by_algorithm("reduce_scatter", self.options.inner_reduce_scatter)
+        gather = registry.collective_by_algorithm("all_gather", self.options.inner_all_gather)
         inside = list(np.arange(self.workers).reshape(N, L))
-        self._scatter = merge_schedules([scatter] * N, inside, self.workers).in_phase("reduce-scatter inside")
-        self._gather = merge_schedules([gather] * N, inside, self.workers).in_phase("all-gather inside")
+        self._scatter, self._gather = (
+            merge_schedules([one] * N, inside, self.workers).in_phase(phase)
+            for one, phase in (
+                (scatter.schedule(L, nbytes), "reduce-scatter inside"),
+                (gather.schedule(L, nbytes / L), "all-gather inside"),
+            )
+        )
         self._joined: dict[tuple[int, ...], tuple[list[Schedule], Schedule]] = {}
 
-    def _made(self, shard: int, levels: Sequence[int]) -> Sparsifier | None:
-        """Return the scheme between nodes for a shard; None if the shard is empty."""
-        first, last = self._shards[shard].start, self._shards[shard].stop
-        if first == last:
-            return None
+    def _made(self, number: int, shard: slice, levels: Sequence[int]) -> Sparsifier:
+        """Return the scheme between nodes for a shard."""
         scheme, more = self.scheme, {}
         if self.ranks > 1 and self.nodes == 1:
             scheme = Dense
@@ -182,8 +181,8 @@ class TwoLevel(Sparsifier, codes=EVERY):
         if scheme is Dense is not self.scheme:
             names &= {"error_feedback", "value_bytes", "scale"}
         given = {name: getattr(self.options, name) for name in names}
-        given |= {"seed": self.options.seed + shard, "layers": self._layers_within(first, last)}
-        return scheme(self.nodes, last - first, self.density, **given, **more)
+        given |= {"seed": self.options.seed + number, "layers": self._layers_within(shard.start, shard.stop)}
+        return scheme(self.nodes, shard.stop - shard.start, self.density, **given, **more)
 
     def _layers_within(self, first: int, last: int) -> list[tuple[str, int]]:
         """Return name and size of each layer's part within entries first .. last - 1."""
@@ -195,11 +194,10 @@ class TwoLevel(Sparsifier, codes=EVERY):
         return found
 
     def _there(self) -> list[Sparsifier]:
-        """Return the schemes of nonempty shards, set to the current density and iteration."""
-        found = [one for one in self._models if one is not None]
-        for one in found:
+        """Return the schemes of shards, set to the current density and iteration."""
+        for one in self._models:
             one.density, one.iteration = self.density, self.iteration
-        return found
+        return self._models
 
     def __copy__(self) -> Self:
         """Return a shallow copy whose shard schemes are copies, too."""
@@ -243,21 +241,17 @@ class TwoLevel(Sparsifier, codes=EVERY):
         It is settable: the residuals of a part on a node go to its owner.
         """
         kept = np.zeros((self.workers, self.parameters), dtype=np.float32)
-        for model, owners, shard in zip(self._models, self._owners, self._shards, strict=True):
-            if model is not None:
-                kept[owners, shard] = model.residual * np.float32(self.ranks)
+        for model, place in zip(self._models, self._shards, strict=True):
+            kept[place] = model.residual * np.float32(self.ranks)
         kept.flags.writeable = False
         return kept
 
     @residual.setter
     def residual(self, value: Values) -> None:
         given = self._checked_residual(value)
-        for model, shard in zip(self._models, self._shards, strict=True):
-            if model is not None:
-                kept = (
-                    np.zeros((self.nodes, model.parameters), np.float32) if given is None else self._mean(given, shard)
-                )
-                model.residual = kept
+        for model, (_, shard) in zip(self._models, self._shards, strict=True):
+            nothing = np.zeros((self.nodes, model.parameters), np.float32)
+            model.residual = nothing if given is None else self._mean(given, shard)
 
     def _mean(self, rows: Values, shard: slice) -> Values:
         """Return each node's mean over a shard, shape (N, entries), in the scheme's node order."""
@@ -272,12 +266,10 @@ class TwoLevel(Sparsifier, codes=EVERY):
         for worker, norm in enumerate(squared_norms(fresh)):
             if not math.isfinite(norm):
                 raise ValueError(f"gradient of {self._place(fresh, worker)}")
-        self._there()
-        models = [copy(one) for one in self._models]
-        parts: list[Exchange | None] = []
-        for number, (model, shard) in enumerate(zip(models, self._shards, strict=True)):
+        models, parts = [copy(one) for one in self._there()], list[Exchange]()
+        for number, (model, (_, shard)) in enumerate(zip(models, self._shards, strict=True)):
             try:
-                parts.append(None if model is None else model.exchange(self._mean(fresh, shard), overwrite=True))
+                parts.append(model.exchange(self._mean(fresh, shard), overwrite=True))
             except ValueError as error:
                 raise ValueError(f"between nodes, of part {number}: {error}") from None
         exchange = self._together(parts)
@@ -288,39 +280,35 @@ class TwoLevel(Sparsifier, codes=EVERY):
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
         raise NotImplementedError("parts are exchanged by their schemes")
 
-    def _together(self, parts: Sequence[Exchange | None]) -> Exchange:
+    def _together(self, parts: Sequence[Exchange]) -> Exchange:
         """Return one exchange that combines the exchanges of all shards."""
-        there = [(one, owners) for one, owners in zip(parts, self._owners, strict=True) if one is not None]
+        all_owners = [owners for owners, _ in self._shards]
         update = np.zeros(self.parameters, dtype=np.float32)
         selected, sent = np.zeros(self.workers, dtype=np.int64), np.zeros(self.workers)
         replicas = None
-        if any(one.replicas is not None for one, _ in there):
+        if any(one.replicas is not None for one in parts):
             replicas = np.zeros((self.workers, self.parameters), dtype=np.float32)
-        for part, owners, shard in zip(parts, self._owners, self._shards, strict=True):
-            if part is None:
-                continue
+        for part, (owners, shard) in zip(parts, self._shards, strict=True):
             update[shard] = part.update
             selected[owners], sent[owners] = part.selected, part.sent * self.ranks**2
             if replicas is not None:
                 own = np.broadcast_to(part.update, (self.nodes, part.update.size))
                 by_node = replicas.reshape(self.nodes, self.ranks, self.parameters)
                 by_node[self._order, :, shard] = (own if part.replicas is None else part.replicas)[:, np.newaxis]
-        recurs = all(one.recurs for one, _ in there)
-        kernels = kernels_beside(
-            [(one.kernels, owners) for one, owners in there], self.workers, len(self._scatter.rounds)
-        )
+        recurs = all(one.recurs for one in parts)
+        kernels = [(one.kernels, owners) for one, owners in zip(parts, all_owners, strict=True)]
         exchange = Exchange(
             update=update,
-            schedule=self._schedule([one.schedule for one, _ in there], [owners for _, owners in there], recurs=recurs),
+            schedule=self._schedule([one.schedule for one in parts], all_owners, recurs=recurs),
             selected=selected,
-            kernels=tuple(kernels),
-            union=sum(one.union for one, _ in there),
+            kernels=tuple(kernels_beside(kernels, self.workers, len(self._scatter.rounds))),
+            union=sum(one.union for one in parts),
             sent=sent,
             period=self.traits.period,
             recurs=recurs,
             replicas=replicas,
         )
-        exchange.stats = self._merged([(one.stats, owners) for one, owners in there])
+        exchange.stats = self._merged([(one.stats, owners) for one, owners in zip(parts, all_owners, strict=True)])
         given, kept = (np.square(np.asarray(exchange.stats[one])) for one in ("given_norm", "residual_norm"))
         exchange.stats |= self._statistics(exchange, given, kept)
         return exchange
@@ -363,7 +351,6 @@ class TwoLevel(Sparsifier, codes=EVERY):
         parts = {
             f"shard{number}.{name}": value
             for number, model in enumerate(self._models)
-            if model is not None
             for name, value in model.save().items()
         }
         return {**super().save(), **parts}
@@ -374,15 +361,13 @@ class TwoLevel(Sparsifier, codes=EVERY):
         parts: list[State] = [{} for _ in self._models]
         for name, value in state.items() if isinstance(state, Mapping) else ():
             found = _OF_SHARD.fullmatch(name)
-            number = int(found[1]) if found else self.ranks
-            if found and number < self.ranks and self._models[number] is not None:
-                parts[number][found[2]] = value
+            if found and int(found[1]) < len(parts):
+                parts[int(found[1])][found[2]] = value
             else:
                 own[name] = value
         models = [copy(one) for one in self._models]
         for model, part in zip(models, parts, strict=True):
-            if model is not None:
-                model.restore(part)
+            model.restore(part)
         super().restore(own if isinstance(state, Mapping) else state)
         self._models = models
 

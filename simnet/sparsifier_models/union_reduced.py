@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -90,35 +91,24 @@ class UnionReduced(Gathered, rounds_down=True, codes=GATHERED_AND_REDUCED):
         """Return the exchange that averages the values at the `union` and clears them in all rows."""
         U = np.flatnonzero(union)
         update, sent = take_mean(corrected, U, read=reader(self.options.values))
-        wire, k_max = self.wire, int(counts.max())
+        wire = self.wire
         unique = () if self.traits.disjoint else (DeviceOp("topk_layer", float(counts.sum())),)
-        return self._make_exchange(
-            update,
-            [
-                *self._selection_kernels(),
-                *wire.encoding_kernels(counts, self.parameters, ascending=self.ascending, values=False),
-                self._allgather(counts, nbytes),
-                *wire.decoding_kernels(float(counts.sum()), self.parameters, self.workers, values=False),
-                *unique,
-                *reduce_values(self.workers, U.size, wire, self.options.allreduce, "values"),
-            ],
-            sent,
-            selected=counts,
-            union=U.size,
-            stats={
-                "threshold": smallest,
-                "k_max": float(k_max),
-                "bits": 8 * (float(nbytes.max()) + U.size * wire.value_bytes) if self.workers > 1 else 0.0,
-            },
-        )
+        places = self._allgather(counts, nbytes), counts, float(counts.sum()), self.parameters, self.workers
+        steps = [
+            *self._selection_kernels(),
+            *wire.coded(*places, ascending=self.ascending, values=False),
+            *unique,
+            *reduce_values(self.workers, U.size, wire, self.options.allreduce, "values"),
+        ]
+        bits = 8 * (float(nbytes.max()) + U.size * wire.value_bytes) if self.workers > 1 else 0.0
+        stats = {"threshold": smallest, "k_max": float(counts.max()), "bits": bits}
+        return self._make_exchange(update, steps, sent, selected=counts, union=U.size, stats=stats)
 
     def _allgather(self, entries: NDArray[np.int64], nbytes: Floats) -> Schedule:
         """Return the all-gather of each worker's indices, padded to the largest contribution."""
-        gather, wire = self.options.gather, self.wire
-        indices = gather(np.full(self.workers, nbytes.max())).in_phase("indices")
-        if not self.announces:
-            return indices
-        return gather(np.full(self.workers, wire.count_bytes)).in_phase("counts").concat(indices)
+        gather = partial(self.options.gather_equal, self.workers)
+        indices = gather(nbytes.max(), "indices")
+        return gather(self.wire.count_bytes, "counts").concat(indices) if self.announces else indices
 
 
 class UnionTopk(UnionReduced, separable=True, costs=(uniontopk,)):

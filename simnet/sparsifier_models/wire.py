@@ -13,6 +13,7 @@ from simnet.base.arrays import Floats
 from simnet.cost_models.costs import encodings
 from simnet.cost_models.costs.devices import DeviceOp
 from simnet.cost_models.costs.encodings import ValueCode
+from simnet.schedule import Schedule
 from simnet.sparsifier_models.codes import Encoding, Places, difference_bytes
 from simnet.sparsifier_models.options import Options
 from simnet.sparsifier_models.selection import Indices
@@ -179,6 +180,17 @@ class Wire:
             passes = *sums, DeviceOp("cast", all_of_them)
             found.append(DeviceOp(f"decode_{code}", all_of_them / messages, launches=messages, instead=passes))
         return found + (self.reading_kernels(all_of_them, messages) if values else [])
+
+    def coded(
+        self, messages: Schedule, sent: ArrayLike, received: ArrayLike, n: float, count: int = 1,
+        *, ascending: bool = True, values: bool = True, of: float | None = None,
+    ) -> list[DeviceOp | Schedule]:  # fmt: skip
+        """Return `messages` between the kernels that encode the entries sent and decode those received.
+
+        Entries sent are out of `n`; those received, in `count` messages, out of `of`, by default `n` too.
+        """
+        encode = self.encoding_kernels(sent, n, ascending=ascending, values=values)
+        return [*encode, messages, *self.decoding_kernels(received, of or n, count, values=values)]
 
     def value_kernels(self, entries: ArrayLike) -> list[DeviceOp]:
         """Return the kernels that encode a worker's values; none for float32."""

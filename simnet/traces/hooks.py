@@ -5,9 +5,8 @@ PyTorch is imported when a recording begins.
 
 from __future__ import annotations
 
-import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from os import PathLike
 from typing import Any
 
@@ -51,18 +50,10 @@ class TorchRecording:
         the batch goes into the description.
         """
         if self.recorder.wanted:
-            start, before = time.perf_counter(), self.recorder.own_seconds
-            found = {
-                name: self._fetched(name, parameter.grad)
-                for name, parameter in self._parameters.items()
-                if parameter.grad is not None
-            }
-            if self._accumulates:
-                fresh = {name: values - self._before.get(name, 0) for name, values in found.items()}
-                found, self._before = fresh, found
-            self.recorder.take(found, self._passes, chosen=True)
-            self._loss = self._loss if loss is None else (self._loss or 0.0) + _loss_number(loss) / self._microbatches
-            self._account(start, before)
+            self._take((name, one.grad) for name, one in self._parameters.items() if one.grad is not None)
+            if loss is not None:
+                number = float(loss.detach() if hasattr(loss, "detach") else loss)
+                self._loss = (self._loss or 0.0) + number / self._microbatches
         self._passes += 1
         if self._passes == self._microbatches:
             self._passes, self._before = 0, {}
@@ -72,13 +63,8 @@ class TorchRecording:
     def bucket(self, bucket: Any) -> bool:
         """Record a gradient bucket of DDP; the last bucket ends the step. Returns True always."""
         if self.recorder.wanted:
-            start, before = time.perf_counter(), self.recorder.own_seconds
-            found = {
-                self._names[id(parameter)]: self._fetched(self._names[id(parameter)], gradient)
-                for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True)
-            }
-            self.recorder.take(found, chosen=True)
-            self._account(start, before)
+            names = (self._names[id(parameter)] for parameter in bucket.parameters())
+            self._take(zip(names, bucket.gradients(), strict=True))
         if bucket.is_last():
             self.recorder.end_step()
         return True
@@ -116,9 +102,14 @@ class TorchRecording:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _account(self, start: float, before: float) -> None:
-        """Add the time since `start` to the recorder's own time, unless counted since its total was `before` [s]."""
-        self.recorder.spent(time.perf_counter() - start - (self.recorder.own_seconds - before))
+    def _take(self, gradients: Iterable[tuple[str, Any]]) -> None:
+        """Record gradients of a pass, those before it in the step taken off where they accumulate."""
+        with self.recorder.timed():
+            found = {name: self._fetched(name, gradient) for name, gradient in gradients}
+            if self._accumulates:
+                fresh = {name: values - self._before.get(name, 0) for name, values in found.items()}
+                found, self._before = fresh, found
+            self.recorder.take(found, self._passes, chosen=True)
 
     def _fetched(self, name: str, gradient: Any) -> NDArray[np.float32]:
         """Return the recorded entries of a gradient as float32 on the CPU."""
@@ -134,10 +125,6 @@ class TorchRecording:
             flat = flat.index_select(0, self._entries[key])
         found: NDArray[np.float32] = flat.float().cpu().numpy()
         return found.copy() if self._accumulates else found
-
-
-def _loss_number(loss: Any) -> float:
-    return float(loss.detach() if hasattr(loss, "detach") else loss)
 
 
 def record(

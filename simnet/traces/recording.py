@@ -142,20 +142,14 @@ class Recorder:
         self._taken: dict[str, NDArray[Any]] = {}
         self._bad = ""
         self._disk: ThreadPoolExecutor | None = None
-        self._own = 0.0
         self._make_folder()
-        self._spend(self._began)
+        self.own_seconds = time.perf_counter() - self._began
 
     @property
     def wanted(self) -> bool:
         """Whether the gradients of the current step are recorded."""
         enough = self.samples is not None and len(self._points) >= self.samples
         return not (self.stopped or enough) and self.step % self.every < self.consecutive
-
-    @property
-    def own_seconds(self) -> float:
-        """Time that the training run has spent waiting for the recorder [s]."""
-        return self._own
 
     @property
     def run_seconds(self) -> float:
@@ -165,7 +159,7 @@ class Recorder:
     @property
     def overhead(self) -> float:
         """Recorder time over the time of the rest of the run."""
-        return self._own / max(self.run_seconds - self._own, 1e-9)
+        return self.own_seconds / max(self.run_seconds - self.own_seconds, 1e-9)
 
     def take(self, gradients: Mapping[str, NDArray[Any]], worker: int = 0, *, chosen: bool = False) -> None:
         """Record gradients of layers of one worker, if the current step is recorded; may be called repeatedly.
@@ -175,7 +169,10 @@ class Recorder:
         """
         if not self.wanted:
             return
-        start = time.perf_counter()
+        with self.timed():
+            self._take(gradients, worker, chosen)
+
+    def _take(self, gradients: Mapping[str, NDArray[Any]], worker: int, chosen: bool) -> None:
         row = check_int(worker, "worker", 0, (self.workers if self.worker is None else 1) - 1)
         for name, values in gradients.items():
             check_choice(name, "layer", self.shapes)
@@ -190,7 +187,6 @@ class Recorder:
             if ((stored.view(f"<u{stored.itemsize}") & exponent) == exponent).any():
                 self._bad = self._bad or f"a gradient of layer {name!r}"
             self._layer(name)[row] = stored.reshape(self._parts[name])
-        self._spend(start)
 
     def end_step(self, loss: float | None = None) -> None:
         """End the current step with its mean loss over workers; a recorded step is then in the trace."""
@@ -198,27 +194,29 @@ class Recorder:
             self.step += 1
             # A worker that left the step out never brings its file.
             if self._pending and max(self._pending) >= self.step - _PATIENCE:
-                self._describe()
+                with self.timed():
+                    self._describe()
             return
-        start = time.perf_counter()
-        if self._bad:
-            self.skipped += 1
-            if self.skipped == 1:
-                message = f"{self._bad} is not finite in {self.dtype} at step {self.step}; such steps are not recorded"
-                warnings.warn(message, stacklevel=2)
-        else:
-            with self._tolerant():
-                path = step_file(self.folder, self.step, self.worker)
-                write_tensors(path, {one: self._layer(one) for one in self.shapes}, self.dtype, sync=False)
-                self._to_disk(path)
-                known = float(loss) if loss is not None and np.isfinite(loss) else None
-                self._points.append(RecordedPoint(step=self.step, loss=known))
-                if self.worker is not None:
-                    self._pending.add(self.step)
-        self._taken, self._bad = {}, ""
-        self.step += 1
-        self._spend(start)
-        self._describe()
+        with self.timed():
+            if self._bad:
+                self.skipped += 1
+                if self.skipped == 1:
+                    why = f"{self._bad} is not finite in {self.dtype} at step {self.step}"
+                    warnings.warn(f"{why}; such steps are not recorded", stacklevel=2)
+            else:
+                self._write_step(float(loss) if loss is not None and np.isfinite(loss) else None)
+            self._taken, self._bad = {}, ""
+            self.step += 1
+            self._describe()
+
+    def _write_step(self, loss: float | None) -> None:
+        with self._tolerant():
+            path = step_file(self.folder, self.step, self.worker)
+            write_tensors(path, {one: self._layer(one) for one in self.shapes}, self.dtype, sync=False)
+            self._to_disk(path)
+            self._points.append(RecordedPoint(step=self.step, loss=loss))
+            if self.worker is not None:
+                self._pending.add(self.step)
 
     def close(self) -> None:
         """Finish the recording; a step without `end_step` is left out."""
@@ -235,21 +233,21 @@ class Recorder:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def spent(self, seconds: float) -> None:
-        """Add time [s] spent for the recording outside the recorder."""
-        self._own += seconds
-
-    def _spend(self, start: float) -> None:
-        self._own += time.perf_counter() - start
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Add the time of a block to `own_seconds`, for which the training run waits; blocks nest."""
+        start, before = time.perf_counter(), self.own_seconds
+        yield
+        self.own_seconds = before + time.perf_counter() - start
 
     def _make_folder(self) -> None:
         with explain_write_errors(self.folder, advice=""):
             self.folder.mkdir(parents=True, exist_ok=True)
-            if not self.worker and any(
-                path.name == DESCRIPTION or path.suffix == ".safetensors" for path in self.folder.iterdir()
-            ):
+            if self.worker:
+                return
+            if any(path.name == DESCRIPTION or path.suffix == ".safetensors" for path in self.folder.iterdir()):
                 raise InputError("holds a trace already; take another folder", file=str(self.folder))
-            if not self.worker and any(part is not None for part in self.entries.values()):
+            if any(part is not None for part in self.entries.values()):
                 from safetensors.numpy import save
 
                 every = {
@@ -279,50 +277,36 @@ class Recorder:
         """Write the description file with the steps for which all workers have written their files."""
         if self.worker or not self._points:
             return
-        start = time.perf_counter()
-        self._pending = {
-            step
-            for step in self._pending
-            if not all(step_file(self.folder, step, one).exists() for one in range(self.workers))
-        }
-        points = [point for point in self._points if point.step not in self._pending]
-        if points:
-            with self._tolerant():
-                info = self._info(points)
-                text = info.model_dump_json(indent=1, exclude_none=True) + "\n"
-                write_text(self.folder / DESCRIPTION, text, sync=False)
-                self._to_disk(self.folder / DESCRIPTION)
-        self._spend(start)
+        files = {step: [step_file(self.folder, step, one) for one in range(self.workers)] for step in self._pending}
+        self._pending = {step for step, paths in files.items() if not all(path.exists() for path in paths)}
+        points = tuple(point for point in self._points if point.step not in self._pending)
+        if not points:
+            return
+        layers = (
+            RecordedLayer(name=name, shape=self._parts[name], of=None if self.entries[name] is None else shape)
+            for name, shape in self.shapes.items()
+        )
+        same = ("every", "consecutive", "fraction", "seed", "skipped", "own_seconds", "run_seconds")
+        info = TraceInfo(
+            version=1,
+            **self._said,
+            date=time.strftime("%Y-%m-%d"),
+            workers=self.workers,
+            steps=max(self.step, points[-1].step + 1),
+            layers=tuple(layers),
+            points=points,
+            per_worker=self.worker is not None,
+            recording=Recording(**{name: getattr(self, name) for name in same}),
+        )
+        with self._tolerant():
+            write_text(self.folder / DESCRIPTION, info.model_dump_json(indent=1, exclude_none=True) + "\n", sync=False)
+            self._to_disk(self.folder / DESCRIPTION)
 
     def _to_disk(self, path: Path) -> None:
         """Flush a file to disk in a background thread."""
         if self._disk is None:
             self._disk = ThreadPoolExecutor(1, "simnet-recorder")
         self._disk.submit(sync_to_disk, path)
-
-    def _info(self, points: Sequence[RecordedPoint]) -> TraceInfo:
-        return TraceInfo(
-            version=1,
-            **self._said,
-            date=time.strftime("%Y-%m-%d"),
-            workers=self.workers,
-            steps=max(self.step, points[-1].step + 1),
-            layers=tuple(
-                RecordedLayer(name=name, shape=self._parts[name], of=None if self.entries[name] is None else shape)
-                for name, shape in self.shapes.items()
-            ),
-            points=tuple(points),
-            per_worker=self.worker is not None,
-            recording=Recording(
-                every=self.every,
-                consecutive=self.consecutive,
-                fraction=self.fraction,
-                seed=self.seed,
-                skipped=self.skipped,
-                own_seconds=self._own,
-                run_seconds=self.run_seconds,
-            ),
-        )
 
 
 def _recorded_entries(name: str, size: int, fraction: float, seed: int) -> NDArray[np.int64] | None:

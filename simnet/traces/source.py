@@ -33,24 +33,10 @@ class GradientSource(Protocol):
     def gradients(self, iteration: int, out: Values | None = None) -> Values:
         """Return an iteration's gradients, contiguous float32 of shape (P, n), in `out` if given.
 
-        The gradients do not depend on earlier calls.
+        The gradients do not depend on earlier calls. A source that can add them to existing rows, with little extra
+        memory, has a method ``add(iteration, rows)``; one that knows the shapes of the model's tensors, as matrices or
+        vectors, has them as `true_shapes`.
         """
-
-
-@runtime_checkable
-class Shaped(Protocol):
-    """A gradient source that knows the shapes of the model's tensors."""
-
-    true_shapes: tuple[tuple[int, ...], ...]
-    """Shape of each tensor at full size, as a matrix or vector."""
-
-
-@runtime_checkable
-class Adding(Protocol):
-    """A gradient source that can add gradients to existing rows, with little extra memory."""
-
-    def add(self, iteration: int, rows: Values) -> None:
-        """Add the gradients of an iteration to `rows`, float32 of shape (P, n) and contiguous."""
 
 
 class Score(NamedTuple):
@@ -60,8 +46,8 @@ class Score(NamedTuple):
     accuracy: float
 
 
-class Training(Protocol):
-    """A training run under one policy: it yields gradients and receives updates."""
+class Training:
+    """A training run under one policy: it yields gradients and receives updates; here without effect."""
 
     def gradients(self, iteration: int, crew: NDArray[np.intp], out: Values | None = None) -> Values:
         """Return the gradients of the workers `crew` in an iteration, float32 of shape (P', n).
@@ -69,9 +55,11 @@ class Training(Protocol):
         The array, `out` if given, belongs to the caller unless it is read-only. Gradients depend on the updates at
         most; calls have no side effects.
         """
+        raise NotImplementedError
 
     def adding(self, iteration: int, crew: NDArray[np.intp]) -> Adds | None:
         """Return a function that adds an iteration's gradients to given rows; None if the source cannot do that."""
+        return None
 
     def apply(self, update: Values) -> None:
         """Apply the mean gradient of an exchange, float32 of shape (n,)."""
@@ -81,9 +69,11 @@ class Training(Protocol):
 
         NaN if no measurement is due, or `iteration` is None.
         """
+        return None
 
     def save(self) -> dict[str, NDArray[Any]]:
         """Return the state that updates changed, by name; later updates do not alter the arrays."""
+        return {}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Resume from a state that `save` returned; ValueError, without effect, if it does not fit."""
@@ -114,31 +104,12 @@ class Evaluable(Protocol):
         """Return loss and accuracy of the model with parameters of shape (n,)."""
 
 
-class WithoutLearning:
-    """A training whose updates have no effect."""
-
-    def apply(self, update: Values) -> None:
-        """Ignore the update, since nothing is trained."""
-
-    def score(self, iteration: int | None) -> Score | None:
-        """Return None: there is no model."""
-        return None
-
-    def save(self) -> dict[str, NDArray[Any]]:
-        """Return an empty state."""
-        return {}
-
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Ignore the state, since it is empty."""
-
-
-class FixedTraining(WithoutLearning):
+class FixedTraining(Training):
     """A training without learning, with the gradients of a source."""
 
     def __init__(self, source: GradientSource) -> None:
         self._source = source
-        # Asked once, as to ask a protocol takes longer than most answers.
-        self._adding = source if isinstance(source, Adding) else None
+        self._add = getattr(source, "add", None)
 
     def gradients(self, iteration: int, crew: NDArray[np.intp], out: Values | None = None) -> Values:
         """Return some workers' gradients in an iteration; in `out`, shape (P, n), if `crew` is all workers."""
@@ -157,11 +128,25 @@ class FixedTraining(WithoutLearning):
 
     def adding(self, iteration: int, crew: NDArray[np.intp]) -> Adds | None:
         """Return a function that adds all workers' gradients of an iteration to given rows; None if not supported."""
-        source = self._adding
-        return None if source is None or len(crew) < self._source.workers else partial(source.add, iteration)
+        return partial(self._add, iteration) if self._add is not None and len(crew) == self._source.workers else None
 
 
-class CachedSource:
+class _DerivedSource:
+    """A gradient source with the sizes and names of another one."""
+
+    def __init__(self, source: GradientSource) -> None:
+        self._source = source
+        self.workers, self.parameters = source.workers, source.parameters
+        self.true_parameters, self.scale, self.layers = source.true_parameters, source.scale, source.layers
+        if hasattr(source, "true_shapes"):
+            self.true_shapes = source.true_shapes
+
+    def gradients(self, iteration: int, out: Values | None = None) -> Values:
+        """Return an iteration's gradients, float32 of shape (P, n), in `out` if given."""
+        return self._source.gradients(iteration, out)
+
+
+class CachedSource(_DerivedSource):
     """A gradient source with a cache, for runs of a job that need the same iterations at about the same time.
 
     It caches the last iterations, at most `most`, within 64 MiB but at least one. The cached arrays are read-only. It
@@ -171,11 +156,7 @@ class CachedSource:
     BYTES = 64 * 2**20
 
     def __init__(self, source: GradientSource, most: int = 8) -> None:
-        self._source = source
-        self.workers, self.parameters = source.workers, source.parameters
-        self.true_parameters, self.scale, self.layers = source.true_parameters, source.scale, source.layers
-        if isinstance(source, Shaped):
-            self.true_shapes = source.true_shapes
+        super().__init__(source)
         self._kept: dict[int, Values] = {}
         self._room = min(most, max(1, self.BYTES // (4 * self.workers * self.parameters)))
 
@@ -212,7 +193,7 @@ def tensor_options(source: GradientSource, which: slice = slice(None)) -> dict[s
     `which` are the layers that the scheme exchanges.
     """
     layers = source.layers[which]
-    if not isinstance(source, Shaped):
+    if not hasattr(source, "true_shapes"):
         return {"layers": layers}
     shapes = source.true_shapes[which]
     if source.scale != 1:
@@ -253,26 +234,19 @@ def output_buffer(out: Values | None, workers: int, parameters: int) -> Values:
     return out
 
 
-class ShardedSource:
+class ShardedSource(_DerivedSource):
     """A gradient source whose rows are drawn and stored by shard processes, each with a copy of the source."""
 
     def __init__(self, source: GradientSource, shards: Shards) -> None:
-        self._source, self._shards = source, shards
-        self.workers, self.parameters = source.workers, source.parameters
-        self.true_parameters, self.scale, self.layers = source.true_parameters, source.scale, source.layers
-        if isinstance(source, Shaped):
-            self.true_shapes = source.true_shapes
-
-    def gradients(self, iteration: int, out: Values | None = None) -> Values:
-        """Return an iteration's gradients, float32 of shape (P, n), drawn in this process."""
-        return self._source.gradients(iteration, out)
+        super().__init__(source)
+        self._shards = shards
 
     def begin(self) -> ShardedTraining:
         """Return a training whose gradients are drawn in the shard processes."""
         return ShardedTraining(self._shards)
 
 
-class ShardedTraining(WithoutLearning):
+class ShardedTraining(Training):
     """A training without learning, whose gradients are `Rows` in shard processes."""
 
     def __init__(self, shards: Shards) -> None:
@@ -286,6 +260,3 @@ class ShardedTraining(WithoutLearning):
             return out
         found = self._shards.gradients(iteration)
         return found if everybody else found[crew]
-
-    def adding(self, iteration: int, crew: NDArray[np.intp]) -> None:
-        """Return None, since shard processes draw the gradients and cannot add to existing rows."""

@@ -25,7 +25,7 @@ from simnet.traces.live import torched
 from simnet.traces.live.data import DATA, Data, deal_shards
 from simnet.traces.live.perceptron import Model, Perceptron
 from simnet.traces.live.torched import Sizes
-from simnet.traces.source import Score, Values, as_matrices, output_buffer
+from simnet.traces.source import Score, Training, Values, as_matrices, output_buffer
 
 MODELS = ("logistic", "mlp", *torched.MODELS)
 """Names of the trainable models."""
@@ -162,7 +162,7 @@ class LiveSource:
         return order
 
 
-class LiveTraining:
+class LiveTraining(Training):
     """A training run of a model: its current weights, and the momentum of the optimizer.
 
     `weights` and `velocity` are w and v of the update, float32 of shape (n,); `applied` counts the updates.
@@ -183,9 +183,6 @@ class LiveTraining:
                 f"the training diverged: after {self.applied} updates a worker's loss or gradient is no finite number; "
                 f"try a smaller learning rate than {self.source.rate.rate:g}"
             ) from None
-
-    def adding(self, iteration: int, crew: NDArray[np.intp]) -> None:
-        """Return None, since a live model's backward passes cannot add gradients to existing rows."""
 
     def apply(self, update: Values) -> None:
         """Update the weights by a mean gradient, float32 of shape (n,)."""

@@ -19,7 +19,7 @@ from simnet.policies import Candidate
 from simnet.schedule import Schedule
 from simnet.sparsifier_models import Exchange
 from simnet.sparsifier_models.base import Stats
-from simnet.traces.source import Training, Values, WithoutLearning, begin_training
+from simnet.traces.source import Training, Values, begin_training
 from simnet.training.job.checkpoint import State
 from simnet.training.job.job import Bucket, Job, create_sparsifier, gradient_buckets, job_overlap
 from simnet.training.job.local_costs import local_operations, scheme_hook
@@ -152,7 +152,7 @@ def keep_fastest(
 class ExchangeSet:
     """Base class that runs and times a job's exchanges: by sparsifiers, a training strategy or sharded steps."""
 
-    training: Training | WithoutLearning
+    training: Training
 
     def step(self, where: Iteration, shortlist: Sequence[Candidate]) -> ExchangeProcess:
         """Run and time an iteration's exchange with each candidate of the shortlist, and return the fastest."""

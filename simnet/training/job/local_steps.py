@@ -21,7 +21,7 @@ from simnet.policies import Candidate, density_at
 from simnet.schedule import Schedule
 from simnet.sparsifier_models import Exchange
 from simnet.strategies import Averaging, Replicas, Strategy, Sync, averages_by_scheme, create, strategy
-from simnet.traces.source import Evaluable, GradientSource, Score, Values, WithoutLearning, tensor_options
+from simnet.traces.source import Evaluable, GradientSource, Score, Training, Values, tensor_options
 from simnet.training.job.checkpoint import State
 from simnet.training.job.exchange import (
     BucketExchange,
@@ -100,9 +100,7 @@ class StrategySet(ExchangeSet):
         self._before: State | None = None
         # Where an exchange that is interrupted is made again from.
         self._round: State | None = None
-        self.training = (
-            _ScoredTraining(job.source, self.strategy) if isinstance(job.source, Evaluable) else WithoutLearning()
-        )
+        self.training = _ScoredTraining(job.source, self.strategy) if isinstance(job.source, Evaluable) else Training()
 
     def step(self, where: Iteration, shortlist: Sequence[Candidate]) -> ExchangeProcess:
         """Run an iteration's inner steps and time the exchanges that end in it; return the fastest candidate."""
@@ -236,7 +234,7 @@ def check_switching(name: str, options: Mapping[str, Any], exchanges: int) -> No
         raise ValueError(f"{name}: a policy keeps to one exchange, as {why}")
 
 
-class _ScoredTraining(WithoutLearning):
+class _ScoredTraining(Training):
     """Training whose score is that of the strategy's global parameters."""
 
     def __init__(self, source: Evaluable, strategy: Strategy) -> None:
@@ -281,7 +279,7 @@ class StepSet(ExchangeSet):
         (self._candidate,) = candidates
         self._job, self._steps = job, job.steps[self._candidate.label]
         self._placed: list[tuple[PlacedStep, Exchange]] = []
-        self.training = WithoutLearning()
+        self.training = Training()
 
     def step(self, where: Iteration, shortlist: Sequence[Candidate]) -> ExchangeProcess:
         """Time the sharded step of an iteration; raise StalledError if a collective never completes."""
