@@ -6,7 +6,7 @@ import zipfile
 from collections.abc import Callable, Sequence
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.lib import format as npy
@@ -20,29 +20,20 @@ from simnet.cost_models.costs.layers import Layer
 from simnet.traces.archive import in_memory
 from simnet.traces.files import encode_stored, write_tensors, write_text
 from simnet.traces.metadata import DESCRIPTION, RecordedLayer, RecordedPoint, TraceInfo
-from simnet.traces.recorded import step_file
+from simnet.traces.recorded import RecordedSource, step_file
 from simnet.traces.source import Values
 from simnet.traces.synthetic import SyntheticSource
 
 
-class ConvertedSteps(Protocol):
-    """A trace to be written: its description, and a method that returns the gradients of a recorded step."""
+class ConvertedSteps(NamedTuple):
+    """A trace to be written: its description, and a function that returns the gradients of a point, shape (P, n)."""
 
-    @property
-    def info(self) -> TraceInfo:
-        """Description of the trace."""
-
-    def recorded(self, point: int, /) -> Values:
-        """Return the gradients of the recorded step at index `point`; float32 of shape (P, n)."""
-
-
-class _Steps(NamedTuple):
     info: TraceInfo
     recorded: Callable[[int], Values]
 
 
 def trace_part(
-    whole: ConvertedSteps,
+    whole: RecordedSource,
     *,
     steps: Sequence[int] | None = None,
     workers: Sequence[int] | None = None,
@@ -64,31 +55,32 @@ def trace_part(
             raise InputError(f"there are workers 0 to {info.workers - 1}, got {worker}", file="--workers")
     points = [at[step] for step in sorted(set(steps))] if steps is not None else list(at.values())
     rows = slice(None) if workers is None else list(dict.fromkeys(workers))
-    columns: Any = slice(None)
-    chosen, layers, begin = [], [], 0
+    layers, columns, begin = [], [], 0
     for layer in info.layers:
         size = prod(layer.shape)
-        part: Any = range(size)
         if entries is not None and size > entries:
-            part = np.sort(stream(seed, "traces", "entries", layer.name).choice(size, entries, replace=False))
+            columns.append(np.sort(stream(seed, "traces", "entries", layer.name).choice(size, entries, replace=False)))
             layer = RecordedLayer(name=layer.name, shape=(entries,), of=layer.of or layer.shape)
-        chosen.append((begin, part))
+        else:
+            columns.append(np.arange(size))
+        columns[-1] += begin
         layers.append(layer)
         begin += size
-    if tuple(layers) != info.layers:
-        columns = np.concatenate([begin + np.asarray(part) for begin, part in chosen])
+    among: Any = slice(None) if entries is None else np.concatenate(columns)
     described = {
         "workers": info.workers if workers is None else len(set(workers)),
         "points": tuple(info.points[place] for place in points),
         "layers": tuple(layers),
     }
-    return _Steps(info.model_copy(update=described), lambda point: whole.recorded(points[point])[rows][:, columns])
+    part = info.model_copy(update=described)
+    return ConvertedSteps(part, lambda point: whole.recorded(points[point])[rows][:, among])
 
 
 def generated(
     source: SyntheticSource, shapes: Sequence[Layer], name: str, iterations: int, steps: Sequence[int], seed: int
 ) -> ConvertedSteps:
     """Return some iterations of a synthetic source as a trace; one step must fit memory, see `in_memory`."""
+    sized = zip(shapes, source.layers, strict=True)
     info = TraceInfo(
         version=1,
         name=name,
@@ -98,15 +90,13 @@ def generated(
         workers=source.workers,
         steps=iterations,
         layers=tuple(
-            RecordedLayer(name=layer.name, shape=layer.shape)
-            if size == layer.size
-            else RecordedLayer(name=layer.name, shape=(size,), of=layer.shape)
-            for layer, (_, size) in zip(shapes, source.layers, strict=True)
+            RecordedLayer(name=layer.name, shape=shape, of=None if shape == layer.shape else layer.shape)
+            for layer, shape in ((one, one.shape if size == one.size else (size,)) for one, (_, size) in sized)
         ),
         points=tuple(RecordedPoint(step=step) for step in steps),
     )
     in_memory(info)
-    return _Steps(info, lambda point: source.gradients(steps[point]))
+    return ConvertedSteps(info, lambda point: source.gradients(steps[point]))
 
 
 def write_folder(steps: ConvertedSteps, folder: Path, dtype: str, per_worker: bool = False) -> None:
@@ -114,14 +104,11 @@ def write_folder(steps: ConvertedSteps, folder: Path, dtype: str, per_worker: bo
     info = steps.info.model_copy(update={"per_worker": per_worker})
     with explain_write_errors(folder, advice=""):
         for place, point in track_progress(list(enumerate(info.points))):
-            gradients = steps.recorded(place)
-            groups = [(worker, gradients[worker : worker + 1]) for worker in range(info.workers)]
-            for worker, rows in groups if per_worker else [(None, gradients)]:
-                tensors = {
-                    layer.name: _stored_values(values, dtype, layer.name, point.step).reshape(-1, *layer.shape)
-                    for layer, values in _by_layer(info, rows)
-                }
-                write_tensors(step_file(folder, point.step, worker), tensors, dtype)
+            tensors = _stored_tensors(steps, place, dtype)
+            groups = [(worker, slice(worker, worker + 1)) for worker in range(info.workers)]
+            for worker, rows in groups if per_worker else [(None, slice(None))]:
+                own = {name: one[rows] for name, one in tensors.items()}
+                write_tensors(step_file(folder, point.step, worker), own, dtype)
         write_text(folder / DESCRIPTION, info.model_dump_json(indent=1, exclude_none=True) + "\n")
 
 
@@ -133,25 +120,22 @@ def write_npz(steps: ConvertedSteps, path: Path, dtype: str) -> None:
     with explain_write_errors(path, advice=""), zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
         archive.writestr(zipfile.ZipInfo(DESCRIPTION), info.model_dump_json(indent=1, exclude_none=True) + "\n")
         for place, point in track_progress(list(enumerate(info.points))):
-            for layer, values in _by_layer(info, steps.recorded(place)):
-                stored = _stored_values(values, dtype, layer.name, point.step).reshape(info.workers, *layer.shape)
-                member = zipfile.ZipInfo(f"{point.step:06d}/{layer.name}.npy")
+            for name, stored in _stored_tensors(steps, place, dtype).items():
+                member = zipfile.ZipInfo(f"{point.step:06d}/{name}.npy")
                 with archive.open(member, "w", force_zip64=True) as file:
                     npy.write_array(file, stored, allow_pickle=False)
 
 
-def _by_layer(info: TraceInfo, gradients: Values) -> list[tuple[RecordedLayer, Values]]:
+def _stored_tensors(steps: ConvertedSteps, place: int, dtype: str) -> dict[str, NDArray[Any]]:
+    """Return the gradients of each layer at a point as stored, shape (P, *shape)."""
+    info, found = steps.info, {}
     ends = np.cumsum([prod(layer.shape) for layer in info.layers])
-    return list(zip(info.layers, np.split(gradients, ends[:-1], axis=1), strict=True))
-
-
-def _stored_values(values: Values, dtype: str, layer: str, step: int) -> NDArray[Any]:
-    stored = encode_stored(values, dtype)
-    if dtype != "fp32":
+    for layer, values in zip(info.layers, np.split(steps.recorded(place), ends[:-1], axis=1), strict=True):
         largest = float(np.abs(values).max(initial=0.0))
-        if largest > (65504.0 if dtype == "fp16" else 3.3895e38):
-            better = "bf16 or fp32" if dtype == "fp16" else "fp32"
+        if dtype != "fp32" and largest > (65504.0 if dtype == "fp16" else 3.3895e38):
+            step, better = info.points[place].step, "bf16 or fp32" if dtype == "fp16" else "fp32"
             raise InputError(
-                f"layer {layer!r} has {largest:.3g} at step {step}, too large; take {better}", file="--dtype"
+                f"layer {layer.name!r} has {largest:.3g} at step {step}, too large; take {better}", file="--dtype"
             )
-    return stored
+        found[layer.name] = encode_stored(values, dtype).reshape(info.workers, *layer.shape)
+    return found
