@@ -24,10 +24,10 @@ from simnet.training.parallel.passes import (
     tensor_parallel,
 )
 from simnet.training.parallel.pipeline import pipeline
-from simnet.training.parallel.placing import time_step
 from simnet.training.parallel.pytorch import ddp, fsdp2
 from simnet.training.parallel.units import wrap_units
 from simnet.training.parallel.zero import zero
+from step_times import time_step
 
 ALPHA, RATE = 5e-6, 10e9
 FORWARD, BACKWARD = 4e-3, 8e-3

@@ -17,11 +17,11 @@ from simnet.topologies import star
 from simnet.training.parallel.graph import CollectiveCall, ComputePart, StepGraph, StepTiming
 from simnet.training.parallel.passes import ModelParallelism, expert_parallel, split_tensors, tensor_parallel
 from simnet.training.parallel.pipeline import pass_order, pipeline
-from simnet.training.parallel.placing import time_step
 from simnet.training.parallel.plan import SHARDINGS, model_steps, plan_step, sharding_options
 from simnet.training.parallel.pytorch import ddp, fsdp2
 from simnet.training.parallel.units import wrap_units
 from simnet.training.parallel.zero import zero
+from step_times import time_step
 
 BLOCKS = 4
 LAYERS = (

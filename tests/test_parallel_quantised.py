@@ -17,12 +17,12 @@ from simnet.network import Network
 from simnet.sparsifier_models import create
 from simnet.topologies import star
 from simnet.training.parallel.graph import StepGraph
-from simnet.training.parallel.placing import time_step
 from simnet.training.parallel.plan import plan_step
 from simnet.training.parallel.pytorch import fsdp2
 from simnet.training.parallel.quantised import ACROSS, NODE, SDP4Bit, ZeroPlusPlus
 from simnet.training.parallel.units import wrap_units
 from simnet.training.parallel.zero import Stage3Limits, zero
+from step_times import time_step
 
 MATRICES = [Layer(f"h.{number}.w", (256, 64 * (number + 1))) for number in range(3)]
 MIXED = [Layer("h.0.w", (64, 96)), Layer("h.0.b", (96,)), Layer("h.1.w", (10, 7)), Layer("h.1.v", (32, 24))]

@@ -10,10 +10,11 @@ from simnet.network import Network
 from simnet.topologies import multi_gpu_nodes, star
 from simnet.training.job.spans import intersect_intervals, merge_intervals
 from simnet.training.parallel.graph import CollectiveCall, GraphBuilder, HeldMemory, StepGraph, StepTiming
-from simnet.training.parallel.placing import PlacedStep, time_step
+from simnet.training.parallel.placing import PlacedStep
 from simnet.training.parallel.pytorch import ddp, fsdp2
 from simnet.training.parallel.units import wrap_units
 from simnet.training.parallel.zero import zero
+from step_times import time_step
 
 LAYERS = [
     Layer("embedding.weight", (1000, 64)),

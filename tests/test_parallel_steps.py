@@ -13,9 +13,10 @@ from simnet.network.jitter import lognormal
 from simnet.network.weather import Weather, steps
 from simnet.topologies import multi_gpu_nodes, star
 from simnet.training.parallel.graph import StepGraph, seconds_of
-from simnet.training.parallel.placing import EventRun, PlacedStep, time_step
+from simnet.training.parallel.placing import EventRun, PlacedStep
 from simnet.training.parallel.pytorch import fsdp2
 from simnet.training.parallel.units import wrap_units
+from step_times import time_step
 
 LAYERS = [
     Layer("embedding.weight", (1000, 64)),

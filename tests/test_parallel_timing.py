@@ -14,10 +14,10 @@ from simnet.cost_models.costs.layers import Layer
 from simnet.network import Network
 from simnet.topologies import multi_gpu_nodes, star
 from simnet.training.parallel.graph import CollectiveCall, ComputePart, StepGraph, StepTiming
-from simnet.training.parallel.placing import time_step
 from simnet.training.parallel.pytorch import ddp, fsdp2
 from simnet.training.parallel.units import wrap_units
 from simnet.training.parallel.zero import Stage3Limits, zero
+from step_times import time_step
 
 ALPHA, RATE = 5e-6, 10e9
 FORWARD, BACKWARD = 4e-3, 8e-3

@@ -19,11 +19,12 @@ from simnet.topologies import star
 from simnet.training.parallel.graph import CollectiveCall, StepGraph, StepTiming
 from simnet.training.parallel.passes import ModelParallelism, tensor_parallel
 from simnet.training.parallel.pipeline import pipeline
-from simnet.training.parallel.placing import PlacedStep, time_step
+from simnet.training.parallel.placing import PlacedStep
 from simnet.training.parallel.pytorch import ddp, fsdp2
 from simnet.training.parallel.traced import TracedStep, read_traced_step
 from simnet.training.parallel.units import wrap_units
 from simnet.training.parallel.zero import zero
+from step_times import time_step
 
 LAYERS = [
     Layer("embedding.weight", (100, 64)),

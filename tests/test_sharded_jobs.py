@@ -21,10 +21,11 @@ from simnet.training.job.checkpoint import Checkpoint
 from simnet.training.job.record import PolicyResult
 from simnet.training.job.running import run_policy
 from simnet.training.parallel.graph import describe_slowdown
-from simnet.training.parallel.placing import PlacedStep, time_step
+from simnet.training.parallel.placing import PlacedStep
 from simnet.training.parallel.plan import plan_step
 from simnet.training.parallel.pytorch import fsdp2
 from simnet.training.parallel.units import wrap_units
+from step_times import time_step
 from test_parallel_traced import as_traces
 
 STEPS = 5

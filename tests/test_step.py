@@ -15,9 +15,9 @@ from simnet.cost_models.costs.layers import Layer
 from simnet.cost_models.costs.models import load_model
 from simnet.network import Network
 from simnet.topologies import star
-from simnet.training.parallel.placing import time_step
 from simnet.training.parallel.pytorch import fsdp2
 from simnet.training.parallel.units import wrap_units
+from step_times import time_step
 from test_parallel_traced import as_traces
 
 LINKS = ("--latency", "10 us", "--bandwidth", "100 Gbit/s")

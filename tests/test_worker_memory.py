@@ -26,9 +26,9 @@ from simnet.training.job.memory import (
     scheme_memory,
     with_shared_gradients,
 )
-from simnet.training.parallel.placing import time_step
 from simnet.training.parallel.pytorch import fsdp2
 from simnet.training.parallel.units import wrap_units
+from step_times import time_step
 
 WORKERS, DENSITY = 8, 0.1
 SCALE = 10.0

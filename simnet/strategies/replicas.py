@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,8 +77,6 @@ def fragment_of(replicas: Replicas, layers: Sequence[int]) -> Fragment:
 def fragments_of(replicas: Replicas, fragments: int | Sequence[Sequence[str]]) -> list[Fragment]:
     """Return a model's fragments: so many runs of tensors of about equal size, or one per list of tensor names."""
     names = [name for name, _ in replicas.tensors]
-    if not isinstance(fragments, int) and not _names_in_lists(fragments):
-        raise ValueError(f"fragments must be a whole number, or lists of names of layers, got {fragments!r:.200}")
     if isinstance(fragments, int):
         count = check_int(fragments, "fragments", 1, len(names))
         ends = np.cumsum([size for _, size in replicas.tensors])
@@ -90,28 +88,16 @@ def fragments_of(replicas: Replicas, fragments: int | Sequence[Sequence[str]]) -
             cuts.append(min(places, key=lambda place: abs(float(ends[place - 1]) - ideal)))
         cuts.append(len(names))
         return [fragment_of(replicas, range(first, last)) for first, last in itertools.pairwise(cuts)]
+    lists: list[Any] = list(fragments) if isinstance(fragments, list | tuple) else [fragments]
+    if not all(isinstance(own, list | tuple) and own and {type(one) for one in own} == {str} for own in lists):
+        raise ValueError(f"fragments must be a whole number, or lists of names of layers, got {fragments!r:.200}")
     numbers = {name: number for number, name in enumerate(names)}
-    found: list[Fragment] = []
-    seen: set[str] = set()
-    for own in fragments:
-        if isinstance(own, str) or not own:
-            raise ValueError(f"a fragment must be a list of names of layers, got {own!r}")
-        for name in own:
-            if name not in numbers:
-                raise ValueError(f"there is no layer {name!r}: {suggest_names(name, names)}")
-            if name in seen:
-                raise ValueError(f"the layer {name!r} must be in one fragment, and is named twice")
-            seen.add(name)
-        found.append(fragment_of(replicas, [numbers[name] for name in own]))
-    if missing := [name for name in names if name not in seen]:
+    named = [name for own in lists for name in own]
+    for name in named:
+        if name not in numbers:
+            raise ValueError(f"there is no layer {name!r}: {suggest_names(name, names)}")
+        if named.count(name) > 1:
+            raise ValueError(f"the layer {name!r} must be in one fragment, and is named twice")
+    if missing := [name for name in names if name not in named]:
         raise ValueError(f"every layer must be in a fragment; in none: {', '.join(missing)}")
-    return found
-
-
-def _names_in_lists(given: object) -> bool:
-    """Return whether an object is a sequence of sequences of strings."""
-    lists = [given] if isinstance(given, str) or not isinstance(given, Sequence) else list(given)
-    return all(
-        isinstance(one, Sequence) and not isinstance(one, str) and all(isinstance(name, str) for name in one)
-        for one in lists
-    )
+    return [fragment_of(replicas, [numbers[name] for name in own]) for own in lists]

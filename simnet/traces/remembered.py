@@ -19,11 +19,6 @@ PIECE = 1 << 16
 """Entries computed at a time, few enough for the CPU cache."""
 
 
-def draw_normals(draws: np.random.Generator, out: Values) -> None:
-    """Fill a contiguous array of float32 with the next standard normals."""
-    draws.standard_normal(dtype=np.float32, out=out)
-
-
 def skip_normals(draws: np.random.Generator, count: int) -> None:
     """Advance a stream by `count` float32 standard normals."""
     for first in range(0, count, PIECE):
@@ -51,7 +46,7 @@ class FadingNormals:
             at = restart - (math.ceil(math.log(_FORGOTTEN, self._kept)) if self._kept > 0 else 0)
             rows = rows if len(rows) else np.empty((1 + self._turns, self._entries), dtype=np.float32)
             for fresh, normals in zip(rows, self._news(at), strict=True):
-                draw_normals(normals, fresh)
+                normals.standard_normal(dtype=np.float32, out=fresh)
         while at < iteration:
             at += 1
             self._advance(rows, self._news(at))
@@ -79,6 +74,6 @@ class FadingNormals:
                 other[:] = new
             for row, normals in zip(part, news, strict=True):
                 new = room[: row.size]
-                draw_normals(normals, new)
+                normals.standard_normal(dtype=np.float32, out=new)
                 new *= fresh
                 row += new

@@ -49,8 +49,9 @@ from simnet.base.rng import stream
 from simnet.cost_models.costs.layers import Layer
 from simnet.cost_models.costs.models import ModelProfile, load_model
 from simnet.traces import ordering
+from simnet.traces.exponential import exponentiate
 from simnet.traces.ranked import Ranked, spread_evenly
-from simnet.traces.remembered import PIECE, FadingNormals, draw_normals, skip_normals
+from simnet.traces.remembered import PIECE, FadingNormals, skip_normals
 from simnet.traces.source import Values, as_matrices, output_buffer, shrink_sizes, training_progress
 from simnet.traces.synthetic_parameters import (
     TABLES,
@@ -146,7 +147,7 @@ class SyntheticSource:
             made = np.empty_like(rows[some]) if adds else rows[some]
             for row, skip in zip(made, skips[some], strict=True):
                 skip_normals(noise, skip)
-                draw_normals(noise, row)
+                noise.standard_normal(dtype=np.float32, out=row)
             for layer, part in self._pieces:
                 self._mix(layer, made[:, part], common[part], scales[part], weights[:4, layer], factors[some])
             for row, skip in zip(made, skips[some], strict=True):
@@ -210,7 +211,7 @@ class SyntheticSource:
                 self._rows[name] = draws.random(self.parameters, dtype=np.float32)
             else:
                 self._rows[name] = np.empty(self.parameters, dtype=np.float32)
-                draw_normals(draws, self._rows[name])
+                draws.standard_normal(dtype=np.float32, out=self._rows[name])
         return self._rows[name]
 
     def _clock(self, progress: float) -> float:
@@ -260,7 +261,7 @@ class SyntheticSource:
         """Add the next constant normals to a row, times loadings (K, layers) and scales (layers,)."""
         drawn = np.empty_like(row) if normals else row
         for one, shares in zip(normals, loadings * scales, strict=True):
-            draw_normals(one, drawn)
+            one.standard_normal(dtype=np.float32, out=drawn)
             for place, share in zip(self._places, shares.tolist(), strict=True):
                 drawn[place] *= np.float32(share)
             row += drawn
@@ -292,7 +293,7 @@ class SyntheticSource:
                 deviation, dead = spread_and_dead[:, layer]
                 piece = logs[part]
                 piece *= deviation
-                np.exp(piece, out=piece, dtype=np.float64, casting="unsafe")
+                exponentiate(piece, out=piece)
                 piece *= life[part] >= dead
         return logs
 

@@ -122,7 +122,7 @@ class LiveSource:
         if not (finite and all(np.isfinite(row).all() for row in out)):
             raise DivergedError(
                 f"the training diverged: with the batches of iteration {iteration} a worker's loss or gradient is no "
-                "finite number; try a smaller learning rate"
+                f"finite number; try a smaller learning rate than {self.rate.rate:g}"
             )
         return out
 
@@ -176,13 +176,7 @@ class LiveTraining(Training):
 
     def gradients(self, iteration: int, crew: NDArray[np.intp] | None = None, out: Values | None = None) -> Values:
         """Return some workers' gradients at the current weights; parameters as of `LiveSource.gradients_at`."""
-        try:
-            return self.source.gradients_at(self.weights[np.newaxis], iteration, crew, out)
-        except DivergedError:
-            raise DivergedError(
-                f"the training diverged: after {self.applied} updates a worker's loss or gradient is no finite number; "
-                f"try a smaller learning rate than {self.source.rate.rate:g}"
-            ) from None
+        return self.source.gradients_at(self.weights[np.newaxis], iteration, crew, out)
 
     def apply(self, update: Values) -> None:
         """Update the weights by a mean gradient, float32 of shape (n,)."""

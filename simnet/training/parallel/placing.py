@@ -20,7 +20,7 @@ from simnet.base.checks import check_choice
 from simnet.collectives import registry
 from simnet.network import Network
 from simnet.schedule import Schedule
-from simnet.training.parallel.graph import CollectiveCall, StepGraph, StepTiming, seconds_of
+from simnet.training.parallel.graph import CollectiveCall, StepGraph, StepTiming
 
 if TYPE_CHECKING:
     import simpy
@@ -111,20 +111,6 @@ class PlacedStep:
 def _schedule_pairs(schedule: Schedule) -> set[tuple[int, int]]:
     rounds = {id(one): one for one in schedule.rounds}.values()
     return {pair for one in rounds for pair in zip(one.src.tolist(), one.dst.tolist(), strict=True)}
-
-
-def time_step(
-    graph: StepGraph,
-    network: Network,
-    *,
-    forward: ArrayLike,
-    backward: ArrayLike,
-    start: float = 0.0,
-    iteration: int = 0,
-    **options: Any,
-) -> StepTiming:
-    """Place a step graph on a network, and return begin and end of every node."""
-    return PlacedStep(graph, network, **options).time(seconds_of(graph, forward, backward), start, iteration)
 
 
 def schedules_of(algorithms: Mapping[str, str]) -> Callable[[CollectiveCall], Schedule]:
