@@ -242,7 +242,7 @@ def test_where_overlap_decides_the_first_place_flags_say_so():
     assert re.search(r"job.overlap=none \(not as in DDP\): spardl first, \d+ % ahead", said)
     assumed = "8 workers, bandwidth 10 Gbit/s, density 1 %, resnet50 in 28 ms on V100 (fp32), kernels alone "
     assert f"Assumed {assumed}(spardl-released takes " in said
-    assert ", stack ideal, accuracy ignored, logic on 1 entry in 1,000." in said
+    assert ", stack ideal, accuracy ignored, 1 entry in 1,000 simulated." in said
 
 
 def test_what_flips_a_job_is_so_on_both_sides():

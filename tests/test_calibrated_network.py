@@ -119,7 +119,7 @@ class TestFabricAsTopology:
     @pytest.mark.parametrize(
         ("before", "after", "message"),
         [
-            ("network", "netwrk", "network: is not there: simnet calibrate --network"),
+            ("network", "netwrk", "network: is missing: add --network"),
             ("network:\n", "network:x\n", "is no"),
             ("star: {", "tree: {", "there is no 'tree' in a fabric file"),
             ("hosts: 4, ", "", "must have hosts, latency, bandwidth"),

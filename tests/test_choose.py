@@ -71,7 +71,7 @@ def test_the_answer_comes_first_and_fits_a_terminal():
     for word in (
         "Evidence    extrapolated: here 10 Gbit/s",
         "Assumed     8 workers, 1 ms, 10 Gbit/s, density 1 %, resnet50 in 28 ms on V100\n"
-        "            (fp32), stack ideal, accuracy ignored, logic on 1 entry in 1,000.\n",
+        "            (fp32), stack ideal, accuracy ignored, 1 entry in 1,000 simulated.\n",
     ):
         assert word in shown
     for row in found["rows"]:

@@ -109,7 +109,7 @@ def test_seven_billion_parameters_are_estimated_by_tokens(scenario):
     assert found["seconds_s"] == pytest.approx(6 * 7e9 * 2048 * 6 / (share * 989.4e12))
     assert found["low_s"] < 1.15456 < found["high_s"]  # MPT 7B as published
     fields = [part for one in sized for part in ("--set", one)]
-    assert "job.tokens and job.batch beside job.parameters" in refused("run", scenario, *fields, "--out", "again")
+    assert "job.parameters with job.tokens and job.batch" in refused("run", scenario, *fields, "--out", "again")
 
 
 def test_what_is_not_known_is_asked_for(scenario, tmp_path):
@@ -127,7 +127,7 @@ def test_what_is_not_known_is_asked_for(scenario, tmp_path):
     assert "--compute, as '120 ms'" in asked
     rate = refused(*POINT[:-1], "--model", "1000", "--set", "job.batch=2")
     assert "job.compute: is missing" in rate
-    assert "so does --compute" in rate
+    assert "give --compute" in rate
     own.write_text(own.read_text().replace("source: me, memory", "source: me, chip: H100, memory", 1))
     assert "H100 PCIe, H100 SXM, H200" in refused("run", scenario, "--set", f"job.device={own}")
 

@@ -341,7 +341,7 @@ class TestConvert:
              "points": [{"step": 0}]}
         )  # fmt: skip
         assert "GiB of memory" in refused(lambda m: m.update({"trace.json": huge.encode()}))
-        assert "is not called STEP/LAYER.npy" in refused(lambda m: (m.clear(), m.update({"a.npy": b""})))
+        assert "is not named STEP/LAYER" in refused(lambda m: (m.clear(), m.update({"a.npy": b""})))
         (tmp_path / "bad.npz").write_bytes(b"PK\x03\x04nonsense")
         with pytest.raises(InputError, match="is no npz archive"):
             ReadArchive(tmp_path / "bad.npz")

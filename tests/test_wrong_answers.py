@@ -63,7 +63,7 @@ def test_a_platform_computes_on_its_own_device_and_the_batch_of_its_times_is_sai
 @pytest.mark.parametrize("verb", ["choose", "step", "run"])
 def test_the_share_of_the_entries_that_logic_runs_on_is_said(tmp_path, monkeypatch, verb):
     monkeypatch.chdir(tmp_path)
-    assert "logic on 1 entry in 1,000" in assumed(verb, *SHORT)[1]
+    assert "1 entry in 1,000 simulated" in assumed(verb, *SHORT)[1]
     whole = ("--model", "100k", "--compute", "1ms", "--set", "job.scale=1")
     assert "logic" not in assumed(verb, *SHORT, *whole)[1]
 
@@ -100,7 +100,7 @@ def test_a_scheme_in_a_file_is_named_with_its_class_and_stands_beside_its_parent
     code = "from simnet.sparsifier_models.topk import Topk\n\n\nclass Mine(Topk):\n    pass\n"
     (tmp_path / "mine.py").write_text(code)
     for name in ("./mine.py", "mine.py"):
-        assert "a file is named with a class in it, as mine.py:Mine" in refused("choose", "--schemes", name)
+        assert "name a class in the file, such as mine.py:Mine" in refused("choose", "--schemes", name)
     assert "--schemes mine.py:CLASS" in refused("choose", "mine.py")
     found = did("choose", *SHORT[:2], "--schemes", "mine.py:Mine,topk,dense").stdout
     assert found.startswith("Mine or topk: 36.3 ms ")

@@ -158,7 +158,8 @@ def named_class(
         raise ValueError(f"the {what} {name!r} is now {renamed[plain]}")
     if found is None:
         allowed = suggest_names(name, [*own, *plugin_names(kind)])
-        raise ValueError(f"there is no {what} {name!r}: {allowed}{refused_names(kind)}")
+        here = f"is it ./{name}.py:CLASS? " if Path(f"{name}.py").is_file() else ""
+        raise ValueError(f"there is no {what} {name!r}: {here}{allowed}{refused_names(kind)}")
     return found
 
 
@@ -167,7 +168,7 @@ _IGNORED = str.maketrans("", "", "-_ ")
 
 def _complete_class(found: Any, base: Any, name: str) -> Any:
     if not (isinstance(found, type) and issubclass(found, base)):
-        raise PluginError(f"{name}is no {base.__name__} class")
+        raise PluginError(f"{name}must be a class that derives from {base.__module__}.{base.__name__}")
     missing = [
         *(one for one in ("name", "paper") if not hasattr(found, one)),
         *sorted(getattr(found, "__abstractmethods__", ())),
@@ -274,7 +275,7 @@ def load_from_file(name: str) -> Any:
         text = read_text(Path(name), MAX_BYTES) if name.endswith(".py") else ""
         own = [f"{Path(name).name}:{one}" for one in re.findall(r"^class (\w+)", text, re.MULTILINE)]
         said = " or ".join(own) or "./my_scheme.py:Rotating"
-        raise PluginError(f"a file is named with a class in it, as {said}; got {name!r}")
+        raise PluginError(f"name a class in the file, such as {said}; got {name!r}")
     if not plugins_allowed():
         raise PluginError(f"{name!r} is a file, {_WHY}")
     module = _module_from_text(path, read_text(Path(path), MAX_BYTES).encode())

@@ -43,7 +43,7 @@ def through_server(n_ranks: int, server: int = 0) -> ChunkProgram:
 
 @collective("all_reduce", "parameter_server", program=through_server, cost=server_cost, offered="never")
 def parameter_server(n_ranks: int, nbytes: float, *, server: int = 0, gamma: float = 0.0) -> Schedule:
-    """All-reduce by a server that is one of the ranks: round 1 everyone to the server, round 2 back.
+    """All-reduce by a server that is one of the ranks: all send to the server, which sends the sum back.
 
     Parameters
     ----------

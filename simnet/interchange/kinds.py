@@ -219,13 +219,14 @@ def _settle_format(path: str | Path, kind: str | None, allowed: Sequence[K], wha
         raise ValueError(f"there is no format {kind!r} of {what}; {suggest_names(kind, allowed)}")
     listed = ", ".join(FORMATS[name] for name in allowed)
     if found is not None:
-        raise InputError(f"is {FORMATS[found]}, not {what}; read are {listed}", file=str(path))
+        raise InputError(f"is {FORMATS[found]}, not {what}; allowed are {listed}", file=str(path))
     if Path(path).is_dir() and "chakra" not in allowed:
-        raise InputError(f"is a folder, not {what}; read are {listed}", file=str(path))
+        raise InputError(f"is a folder, not {what}; allowed are {listed}", file=str(path))
     if Path(path).is_dir():
         raise InputError("is a folder without Chakra traces PREFIX.RANK.et", file=str(path))
     one = " (of one rank? name the folder with the traces of all)" if str(path).endswith(".et") else ""
-    raise InputError(f"is not recognised as {what}{one}; read are {listed}", file=str(path))
+    logs = "; simnet calibrate makes a fabric file of logs" if "fabric" in allowed else ""
+    raise InputError(f"is not recognised as {what}{one}; allowed are {listed}{logs}", file=str(path))
 
 
 def _is_folder(path: Path) -> bool:

@@ -262,7 +262,7 @@ def _outcome(summary: RunSummary) -> str:
     if tied:
         more = wording.lead_text(seconds[winners[1]] / seconds[first]) if seconds[first] else "<1 %"
         same = seconds[winners[1]] <= (1 + TIE) * seconds[first]
-        return f"{tied}. {first}: {took}" + (", as all of them." if same else f", {winners[1]} {_more(more)}.")
+        return f"{tied}. {first}: {took}" + (f", {winners[1]} the same." if same else f", {winners[1]} {_more(more)}.")
     if later and seconds[first]:
         took += f", {wording.lead_text(seconds[later[0]] / seconds[first])} faster than {later[0]}"
         took += f" ({interval_text(seconds[later[0]])})"
@@ -387,8 +387,8 @@ def _depends_on(summary: RunSummary) -> str:
     said = []
     if (changed := switching(summary)) is not None:
         first, count = summary["policies"][changed]["switches"][0], summary["policies"][changed]["switch_count"]
-        often = "" if count == 1 else f", the first of {count} changes"
-        said.append(f"{_cause(first)}{format_seconds(first['at_s'])}, when {changed} takes {first['to']}{often}")
+        often = "" if count == 1 else f" (the first of {count} changes)"
+        said.append(f"{changed} changes to {first['to']} at {format_seconds(first['at_s'])}{_cause(first)}{often}")
     said += [
         f"{one['field']}={one['other']}: then {one['first']}, {wording.lead_text(one['lead'])} ahead"
         for one in summary.get("depends_on", ())
@@ -410,7 +410,7 @@ def _cause(switch: Fields) -> str:
         if before is not None and now is not None and before != now
     ]
     size, name, before, now, write = max(found, key=lambda one: one[0], default=(0.0, "", 0.0, 0.0, str))
-    return "" if size < _NOTABLE else f"the {'fall' if now < before else 'rise'} of {name} to {write(now)} at "
+    return "" if size < _NOTABLE else f", when {name} {'falls' if now < before else 'rises'} to {write(now)}"
 
 
 def _exploration(summary: RunSummary) -> Iterator[str]:

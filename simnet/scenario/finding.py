@@ -26,6 +26,7 @@ def shipped() -> dict[str, Path]:
 _OTHERS = {
     ".npz": "is an archive of gradients and no scenario; --gradients {0} takes it",
     "trace": "is a trace and no scenario; --gradients {0} takes it",
+    ".log": "is a log and no scenario; simnet calibrate {0} -o fabric.yaml reads it",
     ".py": "is code and no scenario; --schemes {0}:CLASS takes a scheme in it",
 }
 
@@ -41,6 +42,8 @@ def find(path: str | Path) -> Path:
             there = "there is no such file, and no scenario of that name comes with simnet; "
             model = f"as a model it is --model {path}. " if str(path) in model_names() else ""
             raise InputError(f"{there}{model}{suggest_names(str(path), known)}", file=str(path))
+        if not file.exists() and file.stem in known:
+            raise InputError(f"there is no such file; the scenario {file.stem!r} comes with simnet", file=str(path))
         kind = "trace" if (file / "trace.json").is_file() else file.suffix.partition(":")[0]
         if kind in _OTHERS:
             raise InputError(_OTHERS[kind].format(str(path).partition(":")[0]), file=str(path))

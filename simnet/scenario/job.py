@@ -63,7 +63,7 @@ def build_job(
     # Of what traces say, computing is so many times as long.
     mean = 1.0 if given.traced else given.compute.mean
     if mean is None:
-        why = "job.model, or job.tokens and job.batch beside job.parameters, say it, and so does --compute"
+        why = "give --compute '50 ms', or job.model, or job.parameters with job.tokens and job.batch"
         if any(one.units for one in given.shardings.values()):
             why = "units in flops need job.compute.mean, e.g. '18 ms'"
         found.add(("job", "compute", "mean"), f"is missing; {why}")

@@ -167,6 +167,8 @@ def _recognised(text: str, folder: Path) -> tuple[str, str, dict[str, Any]]:
         return "platform", name, options
     if name in shipped():
         return "scenario", str(find(name)), options
+    if file.is_dir():
+        raise InputError(f"is a folder; simnet calibrate {name} -o fabric.yaml makes a network of logs", file=name)
     close = suggest_names(name, [*topologies.names(), *platform_names(), *shipped()]).partition("Allowed: ")[0]
     listed = f"{close}Allowed: {', '.join(topologies.names())}, platforms and scenarios of `simnet list`"
     raise InputError(f"there is no such file, and no topology, platform or scenario {name!r}; {listed}")

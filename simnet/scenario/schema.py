@@ -144,7 +144,7 @@ class Job(Part):
 
     model: a model profile, or the config.json of one: layers, and time of an iteration; or its parameters, as 7B
     parameters: of a model that has no profile
-    scale: run the logic on a sample, one entry in this many; bytes and times count as for all
+    scale: run the scheme on a sample, one entry in this many; bytes and times count as for all
     epoch: iterations of an epoch, to count in epochs
     batch: samples of a worker in an iteration; default: that of the time that is known
     tokens: tokens of a sample, where passes are estimated by operations; default: the model's
@@ -311,7 +311,7 @@ class Among(Part):
 @configures(policies.Monitor, omit=("seed",), every="probe_every")
 @configures(policies.Flexible, only=("decide_every", "probe_bytes", "probe_times"))
 class Flexible(Among):
-    """The arg-min of the closed-form costs at the latency and bandwidth last probed."""
+    """The exchange with the smallest closed-form cost at the latency and bandwidth last probed."""
 
 
 @configures(

@@ -64,7 +64,7 @@ class Whole(NamedTuple):
 
 
 class ARCTopk(Tracking, is_restartable=False, by_tensors=True, reads_gradients=False, costs=(arctopk,)):
-    """ARC-Top-K: every tensor keeps the same rows at all workers, so that no indices travel.
+    """ARC-Top-K: all workers select the same rows of a tensor by shared sketches, so they need not send indices.
 
     All workers multiply a matrix A by the same random V of r columns, an all-reduce makes the mean of these sketches
     S = A V, and the rows of S with the largest sum of squares are those to send. One all-reduce carries the rows of all

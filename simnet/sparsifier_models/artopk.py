@@ -79,7 +79,7 @@ class ARTopk(
     codes=GATHERED_AND_REDUCED,
     costs=(artopk_ring, artopk_tree, var_overhead),
 ):
-    """AR-Topk, Algorithm 1, with STAR or VAR selection of the broadcasting worker.
+    """AR-Topk: one worker broadcasts the indices of its top-k entries, and all workers all-reduce their values there.
 
     With ``compat="released"`` worker 0 is the first to broadcast in STAR, where only the broadcasting worker selects;
     VAR compares norms of the raw gradients, smoothed over 25 steps, until when worker 0 broadcasts.

@@ -43,7 +43,7 @@ class Dense(
     keeps_residual=False,
     costs=tuple(one.cost for one in registry.built_in() if one.operation == "all_reduce" and one.cost is not None),
 ):
-    """Dense all-reduce of all entries at any density, with the residual left by another scheme.
+    """Dense all-reduce of all entries at any density; it also sends the residual that another scheme has left.
 
     References
     ----------

@@ -92,7 +92,7 @@ class DGCOptions(GatheredOptions):
 
 
 class DGC(Thresholded, moments=("velocity",), costs=(threshold_allgather,)):
-    """Deep gradient compression (DGC), on the whole gradient.
+    """Deep gradient compression (DGC): entries above a sampled threshold, with momentum correction; over all-gather.
 
     With momentum correction a worker accumulates velocities u = m u + g in place of gradients g, and selects from
     v = v + u; the residual is v. Statistics then are those of velocities, which are conserved. Gradients are not:

@@ -54,7 +54,7 @@ class EF21(
     costs=(ef21, ring_allreduce),
     reads_gradients=False,
 ):
-    """EF21, EF21+, and EF21 with momentum, over all-gather.
+    """EF21: workers send the compressed difference between gradient and a tracker of it; over all-gather.
 
     Every worker has a tracker g_i, and all have the mean g of these, which is the update: it is dense. A worker sends
     c_i = C(gradient - g_i), and g_i takes it in. The first exchange is dense: g_i begins as the gradient.

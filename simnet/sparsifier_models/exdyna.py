@@ -212,7 +212,7 @@ class ExDynaOptions(FirstThresholdOptions):
 
 
 class ExDyna(Partitioned, separable=True, state=("blk_part",), costs=(exdyna,)):
-    """ExDyna: block-based partitions, dynamic partition allocation, cyclic rotation, online threshold scaling.
+    """ExDyna: each worker selects by a threshold in its own partition of the gradient; partitions rotate and adapt.
 
     Statistics beside those of `Partitioned`: ``blk_part`` and ``blk_pos``, (P,), blocks in each partition and before
     it.
@@ -276,7 +276,7 @@ class ExDyna(Partitioned, separable=True, state=("blk_part",), costs=(exdyna,)):
 
 
 class MiCRO(Partitioned, separable=True, costs=(exdyna,)):
-    """MiCRO: as ExDyna, but each of the P partitions keeps its n / P entries.
+    """MiCRO: each worker selects by a threshold in one of P equal partitions, which rotate among workers.
 
     References
     ----------

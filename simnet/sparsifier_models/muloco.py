@@ -64,7 +64,7 @@ class WholeTensor(NamedTuple):
 
 
 class MuLoCo(Sparsifier, fixed_volume=True, by_tensors=True, rounds_down=True, costs=(muloco, chunked_allgather)):
-    """MuLoCo, an exchange of the change over H inner steps of Muon: old parameters less new ones.
+    """MuLoCo: workers send quantised or sparse pseudo-gradients of H inner steps; the inner optimiser is Muon.
 
     The update is the mean before the outer step, of SGD with momentum. Quantisers send every entry, whatever the
     density.

@@ -74,7 +74,7 @@ class Oktopk(
     state=("local_threshold", "global_threshold", "known_for", "cuts"),
     costs=(oktopk, oktopk_split_and_reduce, oktopk_balance_and_allgatherv),
 ):
-    """Ok-Topk, Algorithms 1 and 2.
+    """Ok-Topk: a sparse all-reduce of about k entries, by a balanced reduce-scatter and an all-gather.
 
     Selections are strict, so that an exact threshold, the k-th magnitude, selects k - 1 entries. Between recomputations
     thresholds move by a few per cent a step: the number of entries is a variable, and may be several k. A change of

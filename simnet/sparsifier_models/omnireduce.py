@@ -70,7 +70,7 @@ class OmniReduceOptions(Options):
 
 
 class OmniReduce(Sparsifier, sends_all=True, reads_gradients=False, costs=(omnireduce,)):
-    """OmniReduce, a sum of the nonzero blocks of gradients at any density.
+    """OmniReduce: workers send only blocks of the gradient that are not all zero to aggregators, which add them.
 
     A worker sends its blocks that are not zero, and the first one of each slot in any case. The aggregator of a slot
     adds what comes, sends the sum to all, and says in it which block is next: the first that any worker has.

@@ -60,7 +60,7 @@ class GroupedWhole(NamedTuple):
 
 
 class QGZ(TwoHop, by_tensors=True, costs=(two_hop_reduce,)):
-    """qgZ: codes of four bits to the ranks of the node, and of their sums to the other nodes.
+    """qgZ: gradients of four bits are exchanged inside each node, then their sums of four bits between nodes.
 
     Tensors are the ``layers``, in half precision. A rank quantises a tensor in G groups and sends each other rank of
     its node the partitions that this one shares out. That rank adds up what it got, in half precision, quantises the
@@ -218,7 +218,7 @@ class LoCoOptions(TwoHopOptions):
 
 
 class LoCo(QGZ, state=("counter", "begun", *_MEMORIES), costs=(two_hop_reduce,)):
-    """LoCo of four bits. What is quantised, and how, is that of `QGZ`.
+    """LoCo: gradients of four bits in two hops, as in `QGZ`, with an error memory at each worker.
 
     A rank adds its memory e to what it sends, h = g + e, and keeps e <- beta e + (1 - beta) (h - what h became). The
     second hop has a memory of its own. Memories are codes of eight bits, in the groups of what is sent, and in its

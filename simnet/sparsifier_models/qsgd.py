@@ -105,7 +105,7 @@ class QSGDOptions(GatheredOptions):
 
 
 class QSGD(Sparsifier, sends_all=True, reads_gradients=False, costs=(qsgd,)):
-    """QSGD with buckets, over all-gather. The density does not matter.
+    """QSGD: entries quantised at random to a few levels per bucket, over all-gather. The density does not matter.
 
     What a worker sends is right on average; its variance is at most min(d / s^2, sqrt(d) / s) times the squared norm of
     the bucket of d entries (Lemma 3.1). The paper has no error feedback: that is ``error_feedback=False``. With it, the

@@ -62,7 +62,7 @@ class SparDL(
     codes=SUMS_OF_SUMS,
     costs=(spardl, spardl_bsag, spardl_rsag),
 ):
-    """SparDL: Spar-Reduce-Scatter, Spar-All-Gather, global residual collection.
+    """SparDL: a sparse reduce-scatter and all-gather that keep k entries, and residuals of all dropped entries.
 
     The gradient is cut into T = P/d blocks of c = ceil(n / T) entries, the last ones padded with zeros. Of each block
     k_b = floor(c rho) entries are kept, one at least: k = T k_b. ``selected`` is what a worker keeps of the block that

@@ -147,7 +147,7 @@ class GaussianKOptions(GatheredOptions):
 
 
 class GaussianK(Thresholded, separable=True, rounds_down=True, released_widths=(4, 4), costs=(gaussiank,)):
-    """Gaussian-k: threshold mean + z sigma on the magnitudes, z = -Phi^-1(c / 2), corrected towards k; over all-gather.
+    """Gaussian-k: a threshold from a normal distribution fitted to the entries, corrected towards k; over all-gather.
 
     Mean and deviation are in double precision. A count from each worker is gathered first; on the wire ``released``
     int32 indices and float32 values follow one after the other. No threshold can be reached by factors where the
@@ -220,7 +220,7 @@ class RedSyncOptions(GatheredOptions):
 
 
 class RedSync(Thresholded, separable=True, rounds_down=True, released_widths=(4, 4), costs=(threshold_allgather,)):
-    """RedSync: bisection of the threshold until it keeps more than k and less than 2k entries, or trimmed top-k.
+    """RedSync: a threshold by bisection that keeps between k and 2k entries, or a trimmed top-k; over all-gather.
 
     The threshold is mean + q (max - mean) of the magnitudes. Bisection of q in [0, 1] ends when k < nnz < 2k, or with
     the last threshold tried when the interval is no longer than ``interval``. Only below k/2 is the threshold lowered:

@@ -27,7 +27,7 @@ from simnet.sparsifier_models.wire import ADDED_UP, Codes
 
 
 class Topk(Gathered, fixed_volume=True, separable=True, overlaps=True, costs=(topk_allgather,)):
-    """Top-k of the fused gradient, over all-gather (AG; elsewhere TopkA).
+    """Top-k: workers all-gather their k largest entries of the whole gradient (AG; elsewhere TopkA).
 
     References
     ----------
@@ -136,7 +136,7 @@ class LayerwiseTopk(Gathered, fixed_volume=True, separable=True, costs=(topk_all
 
 
 class TopkA(Topk, separable=True, rounds_down=True, released_widths=(4, 4), costs=(topka,)):
-    """TopkA: exact top-k of the fused gradient with k = max(1, floor(c n)), over all-gather.
+    """TopkA: exact top-k of the whole gradient with k = max(1, floor(c n)), over all-gather.
 
     What `simnet.sparsifier_models.topk.Topk` does, in the reference implementation of Ok-Topk: on the wire ``released``
     float32 values and uint32 indices are gathered one after the other, and nothing else travels.
@@ -185,7 +185,7 @@ def bracket(magnitude: Values, k: int) -> tuple[float, float]:
 
 
 class MSTopk(Gathered, fixed_volume=True, separable=True, costs=(topk_allgather,)):
-    """MSTopk: threshold by 25 rounds of bisection on the fused gradient, over all-gather.
+    """MSTopk: about k largest entries, by a threshold from 25 rounds of bisection; over all-gather.
 
     All entries above the upper threshold are sent; the rest up to k is a contiguous run, at a random offset, of those
     in the band between both thresholds. With ``compat="released"`` the offset may be one too large, as in the released

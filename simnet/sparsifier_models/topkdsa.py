@@ -42,7 +42,7 @@ class TopkDSAOptions(SplitOptions):
 
 
 class TopkDSA(SplitReduce, costs=(topkdsa, topkdsa_bounds, sparcml_bounds)):
-    """TopkDSA, elsewhere TopkSA: top-k over a dynamic sparse all-reduce.
+    """TopkDSA (elsewhere TopkSA): top-k entries over a sparse all-reduce that turns dense when that is shorter.
 
     The algorithm ``split`` gathers sparse regions as long as the sum has fewer than n / 3 entries other than zero, and
     dense ones from there on: by the rules of bert nnz >= n // 3, by the others 2 nnz >= 2 n // 3. Those of SparCML send

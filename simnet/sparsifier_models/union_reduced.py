@@ -112,7 +112,7 @@ class UnionReduced(Gathered, rounds_down=True, codes=GATHERED_AND_REDUCED):
 
 
 class UnionTopk(UnionReduced, separable=True, costs=(uniontopk,)):
-    """Local top-k of the fused gradient: indices by all-gather, values by an all-reduce at their union.
+    """Local top-k of the whole gradient: indices by all-gather, values by an all-reduce at their union.
 
     The union has from k to P k entries (gradient build-up). All workers send k indices, so that neither counts nor
     padding travel.

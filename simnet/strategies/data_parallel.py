@@ -56,7 +56,7 @@ class GradientAccumulation(DataParallel):
 
 
 class DeMo(DataParallel):
-    """Every step applies the sign of the update that a scheme forms of gradients and residuals.
+    """Every step applies the sign of the update that a scheme makes from gradients and residuals.
 
     The scheme has the momentum as its residual. With `scaled` gradients are multiplied by `lr` before the scheme gets
     them, as released (bloc97/DeMo).

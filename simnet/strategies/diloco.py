@@ -102,7 +102,7 @@ class DiLoCo(PeriodicStrategy):
 
 
 class SparseLoCo(DiLoCo):
-    """DiLoCo with compressed pseudo-gradients and a plain outer step; eta acts twice.
+    """DiLoCo with compressed pseudo-gradients and a plain outer step; eta is applied twice.
 
     The outer learning rate eta is `lr`; with ``scaled=False`` it acts once.
     CCLoco has ``inner=AdamW(8e-4)``. Templar, as Covenant-72B was trained, has ``inner=AdamW(1.17e-4, 0.9, 0.95,
@@ -132,7 +132,7 @@ class SparseLoCo(DiLoCo):
 
 
 class MuLoCo(DiLoCo):
-    """DiLoCo with a compressed exchange, residuals, and Nesterov's momentum; eta acts twice.
+    """DiLoCo with compressed pseudo-gradients, residuals and Nesterov momentum; eta is applied twice.
 
     Its inner optimiser is Muon, which `simnet.strategies.optimisers` does not have: another one has to be named.
 
@@ -227,7 +227,7 @@ class EagerDiLoCo(DelayedDiLoCo):
 
 
 class StreamingDiLoCo(Strategy):
-    """DiLoCo whose F fragments take turns, one every H / F inner steps, and have tau inner steps to arrive.
+    """DiLoCo that exchanges one of F fragments every H / F inner steps and applies it tau inner steps later.
 
     `fragments` is F, or the names of the layers of each in the order of their turns; each has a momentum of its own.
     `period` is H, a multiple of F. The outer step is made `delay` = tau < H / F inner steps after pseudo-gradients are

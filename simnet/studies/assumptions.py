@@ -170,7 +170,7 @@ def _slowdown_assumed(job: Job) -> str:
 def logic_text(loaded: Scenario) -> str:
     """Return text on the share of the gradient's entries on which the logic of schemes runs; "" if on all."""
     scale = loaded.config.job.scale
-    return f"logic on 1 entry in {scale:,.10g}" if scale > 1 else ""
+    return f"1 entry in {scale:,.10g} simulated" if scale > 1 else ""
 
 
 def _computing_assumed(loaded: Scenario, base_model: bool, written: bool) -> str:
@@ -180,7 +180,8 @@ def _computing_assumed(loaded: Scenario, base_model: bool, written: bool) -> str
     default, computes = unsaid
     name = "" if device is None else device.chip or device.name
     if known is None or job.traced or not computes:
-        return name if default and not job.shardings else ""
+        idle = "no computing (--compute)" if job.compute.mean == 0 else ""
+        return ", ".join(filter(None, [idle, name if default and not job.shardings else ""]))
     batch = [] if not known.batch or job.batch else [f"batch {known.batch:,.10g}"]
     how = [*([known.precision] if job.precision is None else []), *batch]
     said = f"{job.model} in " * base_model + f"{format_seconds(known.seconds)} on {name}"

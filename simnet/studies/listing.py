@@ -156,9 +156,12 @@ def weather() -> Listing:
     rows = [
         ("constant", "One value in place of the link's own.", "a quantity"),
         ("factor", "A factor on the link's own value.", "a number"),
-        *((kind, _first_line(part), ", ".join(part.names())) for kind, part in parts.items()),
         *(
-            (f"profile {name}", f"{one.epochs} epochs of latency and bandwidth.", one.source)
+            (kind, _first_line(part if part.__doc__ else part.__base__), ", ".join(part.names()))
+            for kind, part in parts.items()
+        ),
+        *(
+            (f"profile {name}", f"{one.epochs} epochs of latency and bandwidth, from the AR-Topk paper.", one.source)
             for name, one in PROFILES.items()
         ),
     ]
@@ -270,19 +273,19 @@ class Lists(NamedTuple):
 
 
 LISTS: Mapping[str, Lists] = {
-    "schemes": Lists("schemes of exchange, with their options and closed forms", schemes),
-    "collectives": Lists("collectives, whose names they have, where closed forms are exact", collectives_),
-    "networks": Lists("topologies, and platforms known by their specification", networks),
+    "schemes": Lists("gradient exchanges, with options and closed forms", schemes),
+    "collectives": Lists("collectives, and where their closed forms are exact", collectives_),
+    "networks": Lists("topologies, and platforms by their specification", networks),
     "scenarios": Lists("scenarios to run, and to start from", scenarios),
-    "models": Lists("networks whose layers and compute time are known", models_),
-    "devices": Lists("devices on which selecting has known costs", devices_),
+    "models": Lists("models to train, with known layers and compute times", models_),
+    "devices": Lists("GPUs and CPUs with known compression costs", devices_),
     "strategies": Lists("training strategies, from local SGD to DiLoCo", strategies_),
     "policies": Lists("policies, which choose the exchange of an iteration", list_policies),
-    "weather": Lists("what moves latency and bandwidth", weather),
+    "weather": Lists("ways in which links change over time", weather),
     "traces": Lists("recorded gradients", traces_),
     "measured": Lists("measurements of real clusters", measured_),
-    "stacks": Lists("transport stacks", stacks_),
-    "readers": Lists("formats of logs", readers),
+    "stacks": Lists("models of communication libraries", stacks_),
+    "readers": Lists("log formats that calibrate reads", readers),
 }
 """All lists by name."""
 

@@ -96,8 +96,8 @@ class ReadArchive:
         for name in self._members:
             match = _MEMBER.fullmatch(name)
             if match is None:
-                wanted = "is not called STEP/LAYER.npy, as 000020/fc1.weight.npy; its first axis is the worker"
-                raise self._refusal(f"has no {DESCRIPTION}, and {name[:80]!r} {wanted}")
+                wanted = "is not named STEP/LAYER, such as 000020/fc1.weight, with the worker as its first axis"
+                raise self._refusal(f"the array {name.removesuffix('.npy')[:80]!r} {wanted}")
             found.setdefault(int(match[1]), []).append(match[2])
         if not found:
             raise self._refusal("holds no arrays")

@@ -36,27 +36,29 @@ def validate(
     check: bool = False,
     set: Overrides = (),
 ) -> Summary:
-    """Compare predictions with measurements, shipped or your own.
+    """Compare predictions with measurements.
 
-    Of times of collectives a part is left out and predicted from the rest, or all are held against a cluster file or a
-    platform. Of a job, whose logs `simnet.cluster.hooks` wrote, the iterations are held against its scenario.
+    Times of collectives are left out in parts and predicted from the rest, or all are compared with a fabric file or a
+    platform. Iterations of a job, logged by `simnet.cluster.hooks`, are compared with its scenario.
 
     Parameters
     ----------
     sources
-        Shipped measurements, logs, logs of a job, jobs, or local.
+        Logs, logs of a job, jobs, local, or names.
 
-        Without any, all shipped measurements; jobs are the shipped ones, local is what compressing costs on a worker.
+        Names are those of `simnet list measured`, by default all; jobs are training jobs, local is compression.
     against
-        Cluster file, platform, scenario of a job, or learned.
+        A fabric file, platform, scenario, or learned.
 
-        With job.yaml:skip=5 the first five iterations do not count; learned are models of scikit-learn.
+        With job.yaml:skip=5 the first five iterations do not count; learned means models of scikit-learn.
     split
-        sizes, ranks, collectives, links; default: each in turn.
+        Leave out sizes, ranks, collectives or links.
+
+        By default each in turn.
     fact
-        What logs do not say: ranks=16, '*_n{ranks}.log'.
+        Facts missing in the logs: ranks=16, '*_n{ranks}.log'.
     check
-        End with 1 if a figure is worse than recorded.
+        Exit with code 1 if a figure is worse than recorded.
 
     Raises
     ------
@@ -266,18 +268,18 @@ def _write(path: Path, text: str) -> None:
 
 @verb
 def reproduce(*names: str, all: bool = False, check: bool = False) -> Summary:
-    """Reproduce published figures, and show them next to simnet's.
+    """Compare published figures with simnet's.
 
     Parameters
     ----------
     names
-        What to reproduce; default: all that is quick.
+        Names of reproductions; default: all fast ones.
 
-        With devices: headline ratios under each device profile, which takes minutes.
+        The name devices compares headline ratios under each device profile; it takes minutes.
     all
-        The slow ones too, in a few minutes.
+        Include slow reproductions; takes a few minutes.
     check
-        End with 1 if a value is outside its tolerance, or changed.
+        Exit with code 1 if a value is outside its tolerance, or changed.
 
     Raises
     ------

@@ -66,17 +66,17 @@ _ORDER = ("Ask", "Calibrate", "Check", "Files")
 _PANELS = ("Answer", "Workload", "Network", "Output")
 
 _REQUEST: Mapping[str, tuple[str, str]] = {
-    "set": ("KEY=VALUE", "A field of the scenario; repeatable."),
-    "grid": ("KEY=VALUES", "A field with values A,B,C or LO:HI:N[:log]; repeatable, each an axis."),
+    "set": ("KEY=VALUE", "Set a field of the scenario; repeatable."),
+    "grid": ("KEY=VALUES", "Vary a field over A,B,C or LO:HI:N[:log]; repeatable, each is an axis."),
 }
 _COMMON: Mapping[str, tuple[Any, str, tuple[str, ...]]] = {
-    "out": (str | None, "Write the answer, as the ending says: .json, .csv, .txt, .html, .svg, .png.", ("--out", "-o")),
-    "force": (bool, "Replace what is there already.", ("--force",)),
+    "out": (str | None, "Write the answer as .json, .csv, .txt, .html, .svg or .png.", ("--out", "-o")),
+    "force": (bool, "Overwrite existing files.", ("--force",)),
     "save_scenario": (str | None, "Write the request as a scenario.", ("--save-scenario",)),
     "json": (bool, "Print the answer as JSON.", ("--json",)),
     "wide": (bool, "Print all columns, rows and notes.", ("--wide",)),
-    "quiet": (bool, "No progress, no word on files.", ("--quiet", "-q")),
-    "verbose": (bool, "Say versions, time and memory, and where an error comes from.", ("--verbose", "-v")),
+    "quiet": (bool, "Print only the answer.", ("--quiet", "-q")),
+    "verbose": (bool, "Print versions, time and memory, and tracebacks of errors.", ("--verbose", "-v")),
 }
 
 
@@ -345,7 +345,7 @@ def _overview() -> str:
         members = [(name, one) for name, one in verbs.items() if one.panel == panel]
         for place, (name, one) in enumerate(members):
             lines.append(f"{'' if place else panel:10} {name:10} {_cut(one.summary, WIDTH - 22)}")
-    lines.append("simnet VERB -h for a screen, --help for all. --no-plugins: no code of others.")
+    lines.append("simnet VERB -h: short help; --help: all. --no-plugins: no third-party code.")
     return "\n".join([*lines, "Example: simnet run quickstart"])
 
 

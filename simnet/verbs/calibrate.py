@@ -27,25 +27,26 @@ def calibrate(
     density: Words = (),
     seed: int | None = None,
 ) -> Summary:
-    """Fit a cluster file to logs or a specification, job.compute to logs of workers, or gradients to a trace.
+    """Fit a cost model to logs or a specification, job.compute to logs of workers, or gradients to a trace.
 
-    What the logs are tells their content: times of collectives become the cost model of a cluster; a platform, or
-    ``--network`` alone, one from its specification; a folder with the ``rank_0.csv`` of `simnet.cluster.hooks` becomes
-    ``job.compute`` of a scenario; a trace of gradients the parameters of synthetic ones (``--out FILE.json``).
-    ``--out FILE.yaml`` writes the others.
+    The content of the input decides what is fitted. Times of collectives, or a platform, give the cost model of a
+    cluster. A folder with the ``rank_0.csv`` of `simnet.cluster.hooks` gives ``job.compute`` of a scenario. A gradient
+    trace gives parameters of synthetic gradients. ``--out FILE.yaml`` writes the result (of a trace ``FILE.json``).
 
     Parameters
     ----------
     logs
-        Logs, folders, shipped ones, a platform, or a trace.
-    where
-        Rows with this, as variant=efa, or place=in.
+        Logs, folders, a platform, or a gradient trace.
 
-        Of a trace, scale=100 looks at a hundredth of the entries.
+        Names of `simnet list measured` are read as well.
+    where
+        Use only these rows, such as variant=efa or place=in.
+
+        For a trace, scale=100 uses a hundredth of the entries.
     fact
-        What logs do not say: ranks=16, '*_n{ranks}.log'.
+        Facts missing in the logs: ranks=16, '*_n{ranks}.log'.
     coverage
-        What intervals shall hold, 0.5 to 0.99.
+        Probability of intervals, 0.5 to 0.99.
 
     Raises
     ------
@@ -118,7 +119,7 @@ def _described(made: Calibration) -> Summary:
         answer=f"{known}{within}.",
         columns=table_columns("calibrate"),
         rows=errors,
-        evidence="measured: models were chosen by what they were not fitted to" if best else "",
+        evidence="measured: curve models were chosen by their errors on held-out sizes" if best else "",
         assumed=f"{remarks} {made.problems[0]}" if made.problems else "",
         depends_on="; ".join(warnings),
         next=_next_question(curves, bool(made.links)),
@@ -131,12 +132,12 @@ def _described(made: Calibration) -> Summary:
 def _next_question(curves: Sequence[FittedCurve], has_links: bool) -> str:
     """Return what to ask next: a measured collective, or any one over links of the measured latency and bandwidth."""
     if has_links:
-        return "--out fabric.yaml, then simnet choose --network fabric.yaml"
+        return "simnet choose --network fabric.yaml, after --out fabric.yaml"
     found = {one.collective: one for one in curves}
     collectives = [name for name in found if not name.startswith("p2p_")]
     if collectives:
         asked = "all_reduce" if "all_reduce" in found else collectives[0]
-        return f"--out fabric.yaml, then simnet time {asked} --network fabric.yaml"
+        return f"simnet time {asked} --network fabric.yaml, after --out fabric.yaml"
     links = ["simnet time all_reduce"]
     if slow := found.get("p2p_latency"):
         links.append(f"--latency '{format_seconds(slow.at(slow.smallest).item())}'")

@@ -23,22 +23,22 @@ def choose(
     set: Overrides = (),
     **fields: Unpack[Fields],
 ) -> Summary:
-    """Rank exchanges and policies by the time of a job: the fastest, how sure, what flips it.
+    """Rank exchanges and policies by the time of a job: the fastest, how sure, what changes it.
 
     Parameters
     ----------
     scenario
-        A shipped scenario or a file; what is not said is as in base.
+        A YAML file or the name of a scenario.
     exact
-        Simulate all iterations, and try other defaults.
+        Simulate all iterations; also try other defaults.
     link_uncertainty
-        A factor, or 10%: how far off latency and bandwidth may be where closed forms hold; default: 2.
+        Assumed error of links: a factor or 10%; default: 2.
     policies
-        Policies of the scenario, A,B; default: all.
+        Rank only these policies of the scenario, A,B.
     grid
-        Fields with values, each an axis: what is first in each cell; two axes make a map.
+        Fields with values, each an axis: the fastest in each cell; two axes make a map.
     jobs
-        Processes that simulate cells; default: one per core.
+        Number of processes; default: one per core.
 
     Raises
     ------

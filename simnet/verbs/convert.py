@@ -45,17 +45,17 @@ def convert(
     Parameters
     ----------
     source
-        A trace, a scenario, or a collective, as all_reduce:ring.
+        A trace, scenario, or collective (all_reduce:ring).
     target
-        The file, or the folder of a trace or of Chakra.
+        File to write; for a trace or Chakra a folder.
     to
-        goal, chakra, csv, simgrid or trace; default: as the ending says.
+        Format: goal, chakra, csv, simgrid or trace.
     part
-        Which part, as steps=0:200,workers=0:4 or exchange=AG,iteration=3.
+        Part of it: steps=0:200 or exchange=AG,iteration=3.
     dtype
-        Of a trace: fp32, fp16 or bf16; default: as it is.
+        Type of a trace: fp32, fp16 or bf16.
     size
-        Of a collective: bytes of the whole vector, as 64MiB.
+        Size of the whole vector of a collective, such as 64MiB.
 
     Raises
     ------

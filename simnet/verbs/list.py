@@ -15,7 +15,7 @@ def list_(kind: str | None = None) -> Summary:
     Parameters
     ----------
     kind
-        What to list, as schemes; default: the kinds that there are.
+        Kind to list, such as schemes; default: all kinds.
 
     Raises
     ------
@@ -29,7 +29,7 @@ def list_(kind: str | None = None) -> Summary:
     """
     if kind is None:
         rows = [{"kind": one, "what_is_listed": what.lists} for one, what in LISTS.items()]
-        return Summary(answer=f"{len(rows)} kinds of things have names.", columns=table_columns("list"), rows=rows,
+        return Summary(answer=f"simnet lists {len(rows)} kinds of items.", columns=table_columns("list"), rows=rows,
                        next="simnet list KIND; simnet show NAME describes one")  # fmt: skip
     if kind not in LISTS:
         raise InputError(f"there is no list {kind!r}: {suggest_names(kind, LISTS)}", file="KIND")

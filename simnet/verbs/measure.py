@@ -36,28 +36,28 @@ def measure(
 ) -> Summary | None:
     """Time this cluster's collectives and kernels.
 
-    Every rank of a job runs it, under torchrun, srun or mpirun; or ``--processes`` starts ranks here. Rank 0 writes the
-    tidy table ``--out FILE.csv`` for `simnet calibrate`, and with ``device`` a device profile beside it, ``FILE.yaml``.
-    ``--what device`` alone measures the kernels of this machine only.
+    Run it on every rank, under torchrun, srun or mpirun, or start ranks on this machine with ``--processes``. Rank 0
+    writes ``--out FILE.csv`` for `simnet calibrate`; with ``device`` it also writes a device profile, ``FILE.yaml``.
+    ``--what device`` alone measures only the kernels of this machine.
 
     Parameters
     ----------
     what
-        links, collectives or their names, device.
+        Any of links, collectives (or names), device.
 
         Options: links:of=nodes, device:library=torch,largest=100000,density=0.1,name=mine.
     sizes
-        LO:HI:FACTOR of the vector; default: 1KiB:64MiB:2.
+        LO:HI:FACTOR; default: 1KiB:64MiB:2.
     groups
-        Ranks, as 4,8; with --launch nodes x ranks, as 1x8,2x8.
+        Numbers of ranks, 4,8; with --launch 1x8,2x8.
     backend
-        gloo, nccl or mpi; default: gloo.
+        Library: gloo, nccl or mpi; default: gloo.
     processes
-        Start so many ranks here.
+        Number of ranks to start on this machine.
     launch
-        Run nccl-tests or OSU by this, as 'mpirun -n {ranks}'.
+        Command for nccl-tests or OSU: 'mpirun -n {ranks}'.
     budget
-        Of all; default: 2 min, of a kernel of a device 250 ms.
+        Total time: 2 min; per kernel of a device: 250 ms.
 
     Returns
     -------

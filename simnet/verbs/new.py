@@ -49,9 +49,9 @@ def new(kind: str, name: str, *, out: str | None = None, force: bool = False) ->
     name
         Its name: small letters, digits and _.
     out
-        The folder where the files shall lie; default: here.
+        Folder for the files; default: the current folder.
     force
-        Replace what is there already.
+        Overwrite existing files.
 
     Raises
     ------

@@ -67,30 +67,31 @@ def run(
     force: bool = False,
     **fields: Unpack[Fields],
 ) -> Summary:
-    """Simulate a job under its policies; tables and a report.
+    """Simulate a job under its policies and write a report.
 
     Parameters
     ----------
     scenario
-        A YAML file, or a scenario that comes with simnet; from Python also what `simnet.load` returned.
+        A YAML file or the name of a scenario.
+        `simnet list scenarios` has the names; in Python it may be a loaded scenario.
     policies
-        Only these of its policies.
+        Run only these policies of the scenario.
     seeds
-        How many: the scenario's, and those that follow it.
+        Number of seeds, from the scenario's seed on.
     grid
-        Fields with values A,B,C or LO:HI:N[:log], each an axis; `a=..; b=..` move together.
+        Fields with values A,B,C or LO:HI:N[:log]; each is an axis, and `a=..; b=..` change together.
     on
-        processes:N, dask:tcp://.. or slurm:..
-        Spreads the workers of a run, or the cells of a grid.
+        Use processes:N, dask:tcp://.. or slurm:..
+        Distributes the workers of a run, or the cells of a grid.
     jobs
-        Runs at a time; never alters results.
-        On the line one per processor, from Python one.
+        Number of parallel processes.
+        It does not change results. The default is one per CPU core; in Python one.
     set
         Fields of the scenario with other values, as ``{"job.iterations": 20}``.
     out
-        Folder for the results, from which a killed run goes on; from Python there is none unless it is said.
+        Folder for the results, in which a killed run resumes; in Python nothing is written by default.
     force
-        Replace results of another request, and run again what is there.
+        Overwrite results of another request, and repeat finished runs.
     **fields
         Marked fields of the scenario.
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from inspect import getdoc
 from pathlib import Path
 from typing import Any
 
-from simnet.base.errors import InputError, suggest_names
+from simnet.base.errors import InputError, did_you_mean
+from simnet.base.plugins import names_file
 from simnet.base.reading import read_text
 from simnet.report.summary import Summary, table_columns
 from simnet.scenario.finding import shipped
@@ -20,13 +22,15 @@ def show(*names: str, density: Words = "0.001,0.01,0.1", out: str | None = None,
     Parameters
     ----------
     names
-        What to describe; of runs several on one page; a scheme with a model, device or implementation: what it costs.
+        Names, files, or run folders.
+
+        Several runs share a page. A scheme with a model, device or implementation shows its cost.
     density
-        Of a trace: at which densities.
+        Densities at which to describe a trace.
     out
-        Of runs: folder for the page; of others a file, as .json or .svg.
+        Folder for the page of runs; otherwise a file, such as .json or .svg.
     force
-        Replace what is there already.
+        Overwrite existing files.
 
     Raises
     ------
@@ -64,6 +68,7 @@ def _described(name: str, density: Words) -> Summary | str:
     from simnet.interchange.kinds import kind_of
     from simnet.scenario import json_schema
     from simnet.scenario.named_choices import network_taken_for
+    from simnet.sparsifier_models import scheme
     from simnet.studies.listing import LISTS, listing, scenario_text, scheme_notes
     from simnet.studies.trace_files import is_trace
     from simnet.traces import trace_names
@@ -74,6 +79,11 @@ def _described(name: str, density: Words) -> Summary | str:
         return scenario_text(name)
     if is_trace(name):
         return _trace_answer(name, density)
+    if names_file(name):
+        found = scheme(name)
+        rows = [{"field": "what it is", "value": getdoc(found) or ""}, {"field": "after", "value": found.paper}]
+        following = f"simnet run --schemes topk,{name}"
+        return Summary(answer=f"{name}: a scheme.", columns=table_columns("show"), rows=rows, next=following)
     rows, kinds = [], []
     for kind in LISTS:
         headings, listed = listing(kind)
@@ -100,14 +110,15 @@ def _described(name: str, density: Words) -> Summary | str:
         latency = " --latency 1us" if kind_of(name) == "nccl" else ""
         return Summary(answer=answer, next=f"simnet time all_reduce --network {name}{latency}")
     known = [*shipped(), *trace_names(), *(row[0] for kind in LISTS for row in listing(kind)[1])]
-    raise InputError(f"there is no {name!r}, nor a file of that name: {suggest_names(name, known)}", file="simnet show")
+    close = did_you_mean(name, known)
+    raise InputError(f"there is no {name!r}, nor a file of that name; {close}See simnet list", file="simnet show")
 
 
 def _singular(kind: str) -> str:
     return {
         "policies": "policy",
         "strategies": "strategy",
-        "weather": "weather",
+        "weather": "kind of weather",
         "measured": "set of measurements",
     }.get(kind, kind.removesuffix("s"))
 

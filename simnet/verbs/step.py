@@ -24,21 +24,21 @@ def step(
 ) -> Summary:
     """Time one step: exposed communication, utilisation, memory.
 
-    A sharded model has its parts. A training strategy has the bandwidth or period that utilisations need. A job that
-    exchanges gradients has the parts of an iteration under each policy, with intervals.
+    For a sharded model the answer has the parts of the step. For a training strategy it has the bandwidth or period
+    that a utilisation needs. For other jobs it has the parts of an iteration under each policy, with intervals.
 
     Parameters
     ----------
     scenario : str, Path or Scenario
-        A scenario, or a folder with traces of a step.
+        A scenario, or a folder with Chakra traces.
     goal : sequence of str, optional
-        Utilisations: the bandwidth or period for 90%, say.
+        Print what utilisations such as 90% need.
     calls : bool
         List every collective of a sharded step.
     link_uncertainty : float or str, optional
-        A factor, or 10%: how far off computing and links may be where a closed form holds; default: 10%.
+        Assumed error of computing and links; default: 10%.
     policies : sequence of str, optional
-        Only these policies of the scenario.
+        Time only these policies of the scenario.
 
     Raises
     ------

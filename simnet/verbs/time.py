@@ -26,20 +26,21 @@ def time(
 ) -> Summary:
     """Time one collective, or a schedule from a file, on a network.
 
-    A calibrated cluster or platform answers by its cost model for names of nccl-tests; all else is simulated.
+    On a calibrated cluster or platform the cost model gives the time of collectives with names of nccl-tests, such as
+    all_reduce. All other collectives and files are simulated.
 
     Parameters
     ----------
     what
-        A collective, as all_reduce:tree, or a file.
+        A collective, such as all_reduce:tree, or a file.
 
-        Files hold GOAL, Chakra traces, an MSCCL algorithm or a table of messages; their content tells.
+        Files may be GOAL, Chakra traces, an MSCCL algorithm or a table of messages.
     size
-        Of the whole vector: 64MB, 1,64MB or 1kB:1GB:7:log.
+        Vector size: 64MB, or 1,64MB, or 1kB:1GB:7:log.
     start
-        When all ranks enter, as weather changes.
+        Simulated time at which all ranks start.
     loose
-        Let rounds that cannot express a file be upper bounds.
+        Accept any graph; its time is then an upper bound.
 
     Raises
     ------

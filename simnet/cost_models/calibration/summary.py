@@ -115,7 +115,7 @@ class Calibration:
                 lines.append(f"network: {family}, {shown_parameters}")
             if self.links.undetermined:
                 named = ", ".join(self.links.undetermined)
-                lines.append(f"warning: these data do not determine {named}; typical values stand in the network")
+                lines.append(f"warning: the measurements do not determine {named}; the network takes typical values")
             no_library = "not known, so that simulations take ideal; --stack names that of the library"
             eager = ", its eager limit raised above every message" if self.cost_model.eager else ""
             lines.append(f"stack: {self.cost_model.stack or no_library}{eager}")

@@ -42,7 +42,7 @@ class Evidence(NamedTuple):
         return f"Intervals: {self.level}; {self.because}."
 
 
-NEVER_COMPARED = Evidence("assumed", "no prediction of this kind was held against a measurement")
+NEVER_COMPARED = Evidence("assumed", "no prediction of this kind was compared with a measurement")
 """Evidence of predictions that were never compared with measurements."""
 
 
