@@ -10,31 +10,21 @@ from simnet.network.event_loop.streams import advance_stream
 
 
 def account_time(s: State, g: int) -> None:
-    """Add the time since rank g's last event to its communicate, compute or wait total, by its state."""
+    """Add the time since rank g's last event to its communicate, compute or wait total, by its state.
+
+    With a compute stream, time in kernels counts as compute, and time before the end of the stream's work does not.
+    """
     rank = s.ranks[g]
-    elapsed = s.now - rank.since
-    if elapsed <= 0 or rank.state in (codes.OUTSIDE, codes.FAILED):
+    if s.now <= rank.since or rank.state in (codes.OUTSIDE, codes.FAILED):
         return
+    begun, busy = rank.since, 0.0
     if rank.stream >= 0:
-        account_beside(s, g)
-        return
+        stream = s.streams[rank.stream]
+        advance_stream(s, rank.stream, s.now, math.inf, -1)
+        begun = max(begun, stream.computed)
+        busy, stream.booked = stream.busy - stream.booked, stream.busy
     rank.since = s.now
-    if rank.state == codes.COMPUTING:
-        rank.compute += elapsed
-    elif rank.in_flight:
-        rank.communicate += elapsed
-    else:
-        rank.wait += elapsed
-
-
-def account_beside(s: State, g: int) -> None:
-    """Add the time since the last event of rank g, which has a compute stream; time in kernels counts as compute."""
-    rank = s.ranks[g]
-    stream = s.streams[rank.stream]
-    advance_stream(s, rank.stream, s.now, math.inf, -1)
-    elapsed = s.now - max(rank.since, stream.computed)
-    busy, stream.booked = stream.busy - stream.booked, stream.busy
-    rank.since = s.now
+    elapsed = s.now - begun
     if elapsed <= 0:
         return
     busy = elapsed if rank.state == codes.COMPUTING else min(busy, elapsed)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-# Kinds of events, for the rank, flow, link or background traffic of a row.
-ENTER, WORK, WORKED, LEAVE, SEND_COMPLETE, INJECT, JOIN, DELIVER, LEFT, DEQUEUE, CHANGE, TOGGLE, FAIL = range(13)
+# Kinds of events. A rank resumes or fails. A message is injected at its host, has passed its latency, arrives, or has
+# left its host. An egress queue sends its next message; a link changes; background traffic may start or stop.
+RESUME, FAIL, INJECT, JOIN, DELIVER, LEFT, DEQUEUE, CHANGE, TOGGLE = range(9)
 WITHDRAWN = -1
 
 # What `advance` returns: nothing is due; there are notices; nothing can move; more room for messages in flight or early

@@ -6,7 +6,7 @@ from simnet.network.event_loop import codes
 from simnet.network.event_loop.egress_queue import dequeue, inject
 from simnet.network.event_loop.event_queue import next_event_time, pop_event
 from simnet.network.event_loop.messages import start_message, stop_all_background, toggle_background
-from simnet.network.event_loop.ranks import deliver_message, end_flow, own_link_event, rank_event
+from simnet.network.event_loop.ranks import deliver_message, end_flow, fail_rank, own_link_event, resume_rank
 from simnet.network.event_loop.records import State  # fmt: skip
 from simnet.network.event_loop.sharing import mark_dirty, settle_rates
 from simnet.network.event_loop.timelines import update_link
@@ -69,12 +69,14 @@ def advance(s: State, now: float, until: float) -> int:
                     inject(s, row)
                 elif kind == codes.DEQUEUE:
                     dequeue(s, row)
-                elif kind == codes.TOGGLE:
+                elif kind == codes.RESUME:
+                    resume_rank(s, row)
+                elif kind == codes.FAIL:
+                    fail_rank(s, row)
+                else:
                     s.n_quiet -= 1
                     if s.background_on:
                         toggle_background(s, row)
-                else:
-                    rank_event(s, row, kind)
             else:
                 end_flow(s, s.ends[0].flow)
             continue

@@ -31,7 +31,7 @@ from simnet.network.event_loop.streams import advance_stream, post_kernels, queu
 def start_run(s: State, e: int) -> None:
     """Schedule the entry of every rank of run e."""
     for g in range(s.runs[e].ranks, s.runs[e].ranks + s.runs[e].n_ranks):
-        schedule_rank(s, s.ranks[g].start, codes.ENTER, g)
+        resume_at(s, s.ranks[g].start, g)
 
 
 def forget_run(s: State, e: int) -> None:
@@ -52,36 +52,34 @@ def forget_run(s: State, e: int) -> None:
     withdraw_events(s, e)
 
 
-def schedule_rank(s: State, time: float, kind: int, g: int) -> None:
-    """Schedule an event of the given kind for rank g at `time` [s]."""
+def resume_at(s: State, time: float, g: int) -> None:
+    """Schedule when rank g resumes [s]; its state says what it waits for."""
     s.runs[s.ranks[g].run].pending += 1
-    push_event(s, time, kind, g)
+    push_event(s, time, codes.RESUME, g)
 
 
-def rank_event(s: State, g: int, kind: int) -> None:
-    """Process a due event of rank g."""
-    e = s.ranks[g].run
-    if kind != codes.FAIL:
-        s.runs[e].pending -= 1
-    if kind == codes.FAIL:
-        fail_rank(s, g)
-    elif kind == codes.ENTER:
+def resume_rank(s: State, g: int) -> None:
+    """Let rank g continue after what it waited for: its start, its gate, its work, or the software of its messages."""
+    rank = s.ranks[g]
+    run = s.runs[rank.run]
+    run.pending -= 1
+    if rank.state == codes.OUTSIDE:
         next_round(s, g)
-    elif kind == codes.SEND_COMPLETE:
-        s.ranks[g].leaves = False
+    elif rank.state == codes.IN_ROUND:
+        rank.leaves = False
         if is_round_done(s, g):
             next_round(s, g)
-    elif kind == codes.WORK:
-        if s.ranks[g].stream >= 0:
+    elif rank.round_index == run.n_rounds:
+        finish_rank(s, g)
+    elif rank.state == codes.GATED:
+        if rank.stream >= 0:
             begin_part(s, g)
         start_compute(s, g)
-    elif kind == codes.LEAVE:
-        finish_rank(s, g)
     else:
         account_time(s, g)
         if enter_round(s, g):
             next_round(s, g)
-    check_stalled(s, e)
+    check_stalled(s, rank.run)
 
 
 def next_round(s: State, g: int) -> None:
@@ -103,7 +101,7 @@ def next_round(s: State, g: int) -> None:
             # A rank with a stream waits only for its own work.
             rank.state = codes.GATED if rank.stream < 0 else codes.COMPUTING
             if gate > s.now:
-                schedule_rank(s, gate, codes.LEAVE, g)
+                resume_at(s, gate, g)
             else:
                 finish_rank(s, g)
             return
@@ -119,15 +117,15 @@ def next_round(s: State, g: int) -> None:
         rank.missing, rank.unsent = task.receives - take_early(s, g, rank.round_index), 0
         if gate > s.now:
             rank.state = codes.GATED
-            schedule_rank(s, gate, codes.WORK, g)
+            resume_at(s, gate, g)
             return
         if has_work(s, g, task):
             start_compute(s, g)
             return
         if s.n_free < s.most_sends:
             # There has to be room for what it sends; see `codes.GROW`.
-            rank.state = codes.GATED
-            schedule_rank(s, s.now, codes.WORKED, g)
+            rank.state = codes.COMPUTING
+            resume_at(s, s.now, g)
             return
         if not enter_round(s, g):
             return
@@ -202,7 +200,7 @@ def start_compute(s: State, g: int) -> None:
                 s.worked[one.worked + rank.number] = s.streams[rank.stream].began
                 s.worked[one.worked + s.runs[rank.run].n_ranks + rank.number] = end
         end += task_of(s, g).software
-    schedule_rank(s, end, codes.WORKED, g)
+    resume_at(s, end, g)
 
 
 def enter_round(s: State, g: int) -> bool:
@@ -222,7 +220,7 @@ def is_round_done(s: State, g: int) -> bool:
         return False
     if rank.send_complete > s.now:
         rank.leaves = True
-        schedule_rank(s, rank.send_complete, codes.SEND_COMPLETE, g)
+        resume_at(s, rank.send_complete, g)
         return False
     return True
 
@@ -386,6 +384,7 @@ def fail_rank(s: State, g: int) -> None:
         else:
             free_flow(s, f)
     withdraw_events(s, e)
+    check_stalled(s, e)
 
 
 def stop_message(s: State, f: int) -> None:
@@ -397,7 +396,7 @@ def stop_message(s: State, f: int) -> None:
 
 def withdraw_events(s: State, e: int) -> None:
     """Remove events of vanished messages, and of ranks of run e that have failed or finished."""
-    over, of_links = s.runs[e].running <= 0, (codes.CHANGE, codes.TOGGLE, codes.DEQUEUE)
+    over = s.runs[e].running <= 0
     for place in range(s.n_events):
         event = s.event_queue[place]
         kind, row = event.kind, event.row
@@ -417,7 +416,11 @@ def withdraw_events(s: State, e: int) -> None:
                 s.links[s.routes[flow.route].own].port_flow = -1
                 while row >= 0:
                     row = finish_departure(s, row)
-        elif kind not in of_links and s.ranks[row].run == e and (over or s.ranks[row].state == codes.FAILED):
+        elif (
+            kind in (codes.RESUME, codes.FAIL)
+            and s.ranks[row].run == e
+            and (over or s.ranks[row].state == codes.FAILED)
+        ):
             event.kind = codes.WITHDRAWN
     drop_withdrawn(s)
 

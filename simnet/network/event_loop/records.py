@@ -22,7 +22,10 @@ Row: TypeAlias = Annotated[int, np.int32]
 
 @dataclass(slots=True)
 class Event:
-    """An entry of the event queue: time, insertion order, kind, and the row it is for."""
+    """An entry of the event queue: time, insertion order, kind, and the row it is for.
+
+    As a notice for the caller of `advance`, only a kind of notice, and the run or the transfer's token.
+    """
 
     time: float = 0.0
     order: int = 0
@@ -389,14 +392,6 @@ class EarlyArrival:
 
 
 @dataclass(slots=True)
-class Notice:
-    """A notice for the caller of `advance`: its kind, and the run or the transfer's token."""
-
-    kind: int = 0
-    row: int = 0
-
-
-@dataclass(slots=True)
 class State:
     """The complete state of the event loop: times, options, list lengths, lists, and tables.
 
@@ -465,7 +460,7 @@ class State:
     touched: list[int] = field(default_factory=list)
     members: list[int] = field(default_factory=list)
     shares: list[Share] = field(default_factory=list)
-    notices: list[Notice] = field(default_factory=list)
+    notices: list[Event] = field(default_factory=list)
     # The network.
     flows: list[FlowRecord] = field(default_factory=list)
     memberships: list[LinkMembership] = field(default_factory=list)
