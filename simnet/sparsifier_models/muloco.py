@@ -201,16 +201,13 @@ class MuLoCo(Sparsifier, fixed_volume=True, by_tensors=True, rounds_down=True, c
         if released:
             # Whole codes of one byte stand in as many equal parts.
             bits = 1 << (bits - 1).bit_length()
-        rows = whole.rows if self.options.compressor.startswith("row_wise") else 1.0
-        match self.options.compressor:
-            case "statistical" | "row_wise_statistical":
-                # The one mean of a tensor is one of the two numbers.
-                each = 1 + bins
-                header -= released and self.options.compressor == "statistical"
-            case "linear" | "row_wise_linear":
-                # A released code has the largest value beside the smallest and the width, and a flag for tensors.
-                each = 3 if released else 2
-                header += released and self.options.compressor == "linear"
+        by_rows, is_linear = (one in self.options.compressor for one in ("row_wise", "linear"))
+        rows = whole.rows if by_rows else 1.0
+        # A released linear code has the largest value beside the smallest and the width, and a flag for tensors; one
+        # of the two numbers is the one mean of a tensor.
+        each = (3 if released else 2) if is_linear else 1 + bins
+        if released and not by_rows:
+            header += 1 if is_linear else -1
         value = 8 * self.options.value_bytes if self.options.value_bytes is not None else bits
         return packed_bytes(entries, value), number * (header + rows * each)
 

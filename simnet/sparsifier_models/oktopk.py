@@ -301,16 +301,11 @@ class Oktopk(
 
         Nothing is balanced if thresholds are exact.
         """
-        return split_reduce.balancing(pieces) if not exact and self._is_to_balance(pieces) else np.diag(pieces)
-
-    def _is_to_balance(self, pieces: Indices) -> bool:
-        match self.options.balance:
-            case "default":
-                return not self.wire.released or self.options.rules == "bert"
-            case "trigger":
-                return split_reduce.unevenness(pieces) > self.options.trigger
-            case mode:
-                return mode == "always"
+        how = self.options.balance
+        balances = how == "always" or (how == "default" and (not self.wire.released or self.options.rules == "bert"))
+        if how == "trigger":
+            balances = split_reduce.unevenness(pieces) > self.options.trigger
+        return split_reduce.balancing(pieces) if balances and not exact else np.diag(pieces)
 
     def _steps(
         self,
