@@ -329,6 +329,12 @@ def test_defaults_keep_the_share_that_is_published(name, expected):
     assert model.k / model.parameters == expected
 
 
+@each("parameters, expected", [(20, 1), (48, 2), (64, 2), (4096, 128)])
+def test_sparseloco_keeps_the_nearest_number_to_its_share_of_a_small_tensor(parameters, expected):
+    shape = [64, 64] if parameters == 4096 else [parameters]
+    assert create("sparseloco", 2, parameters, layers=[("w", shape)]).k == expected
+
+
 def test_without_topk_the_density_says_how_many_of_each_block():
     model = create("demo", 2, N, 0.1, layers=LAYERS, chunk=16, topk=None)
     assert model.k == 6 * 26 + 8 * 12 + 5 * 2

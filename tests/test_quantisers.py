@@ -82,6 +82,14 @@ def test_sums_in_half_precision_are_those_of_float16_and_never_overflow():
     assert 0.97 * LARGEST < bf16.update[0] <= LARGEST
 
 
+def test_bf16_rounds_to_the_nearest_and_ties_to_even():
+    upper = np.arange(0x3F00, 0x4100, dtype=np.uint32)
+    for below, up in ((0x7FFF, 0), (0x8000, upper & 1), (0x8001, 1)):
+        gradients = (upper << 16 | np.uint32(below)).view(np.float32)[np.newaxis]
+        update = create("fp16", 1, upper.size, format="bf16", error_feedback=False).exchange(gradients).update
+        np.testing.assert_array_equal(update.view(np.uint32) >> 16, upper + up)
+
+
 @pytest.mark.parametrize("s", [1, 3, 7, 127])
 def test_levels_are_right_on_average_exactly(s):
     # Ratios are multiples of 1 / m and draws mid-points of m intervals, so that the mean over draws is the integral.

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gradients import KINDS as COMMON_KINDS
 from gradients import f32, gradients_of, jobs
+from looping import each
 from simnet.cost_models.costs.devices import load_device
 from simnet.sparsifier_models import SCHEMES, create
 from simnet.sparsifier_models.artopk import WINDOW, windowed_mean
@@ -460,6 +461,12 @@ def test_densities_outside_0_to_1_are_refused(density):
     with pytest.raises(ValueError, match="density must be > 0 and <= 1"):
         model.density = density
     assert model.density == 0.5
+
+
+@each("field, sizes", [("workers", (0, 10)), ("workers", (True, 10)), ("parameters", (2, 0)), ("parameters", (2, 1.5))])
+def test_sizes_that_are_no_whole_numbers_from_1_on_are_refused(field, sizes):
+    with pytest.raises(ValueError, match=f"{field} must be a whole number >= 1, got "):
+        create("topk", *sizes, 0.5)
 
 
 def test_a_foreign_state_is_refused():
