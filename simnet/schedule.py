@@ -339,7 +339,7 @@ class Schedule:
 
         def moved(one: Round) -> Round:
             work = one.compute
-            if np.any(work) and (isinstance(work, np.ndarray) or n_ranks > self.n_ranks):
+            if isinstance(work, np.ndarray) or (work and n_ranks > self.n_ranks):
                 work = np.zeros(n_ranks)
                 work[places] = one.compute
             return Round(places[one.src], places[one.dst], one.nbytes, work, one.phase)

@@ -366,8 +366,8 @@ class TestGamma:
     @pytest.mark.parametrize("name", EVERY)
     def test_work_is_the_bytes_reduced(self, name, P):
         program = EVERY[name](P)
-        schedule = program.schedule(np.arange(program.n_chunks), gamma=0.25)
-        plain = program.schedule(np.arange(program.n_chunks))
+        sizes = np.arange(program.n_chunks) + 1.0
+        schedule, plain = program.schedule(sizes, gamma=0.25), program.schedule(sizes)
         assert as_messages(schedule) == as_messages(plain)
 
         reducing = [step for step in program.steps for _ in range(step.times)]
@@ -435,6 +435,7 @@ class TestRefusals:
             lambda: collectives.broadcast_binomial(4, 1, root=4),
             lambda: collectives.reduce_binomial(4, 1, root=-1),
             lambda: collectives.parameter_server(4, 1, server=4),
+            lambda: collectives.parameter_server(4, 1, server=-1),
             lambda: collectives.allreduce_tree(4, 1, arity=0),
             lambda: collectives.allreduce_tree(4, 1, segments=0),
             lambda: collectives.hierarchical(4, 1, group_size=0),

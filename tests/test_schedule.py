@@ -24,9 +24,8 @@ def schedules(draw, max_ranks=6):
         )
         src = [s for s, _, _ in pairs]
         dst = [(s + step) % n_ranks for s, step, _ in pairs]
-        compute = draw(
-            st.one_of(st.just(0.0), st.floats(0, 1), st.lists(st.floats(0, 1), min_size=n_ranks, max_size=n_ranks))
-        )
+        seconds = st.just(0.0) | st.floats(0, 1)
+        compute = draw(seconds | st.lists(seconds, min_size=n_ranks, max_size=n_ranks))
         rounds.append(Round(src, dst, [b for _, _, b in pairs], compute, draw(st.sampled_from(["", "reduce"]))))
     picks = draw(st.lists(st.integers(0, len(rounds) - 1), max_size=6)) if rounds else []
     return Schedule(n_ranks, [rounds[i] for i in picks])
