@@ -274,7 +274,7 @@ BOMB = '<!DOCTYPE p [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><platform version="
         ('<platform version="4.1"><zone id="z" routing="Full"><host id="a"/>'
          '<link id="l" bandwidth="1Bps" bandwidth_file="../../etc/passwd"/></zone></platform>',
          "must lie beside the platform or below"),
-        ("<html></html>", "is not recognised as a network; read are a SimGrid platform"),
+        ("<html></html>", "is not recognised as a network; allowed are a SimGrid platform"),
         ("num_ranks 2\n", "is GOAL text, not a network"),
         ('{"nodes": [}', "bad.xml:1: is not JSON"),
         ("", "is not recognised as a network"),
