@@ -16,7 +16,6 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from simnet.base.checks import check_positive
 from simnet.base.errors import suggest_names
 from simnet.base.reading import read_text
 from simnet.base.writing import explain_write_errors
@@ -78,7 +77,6 @@ def read_goal(
     path: str | Path,
     *,
     strict: bool = True,
-    nanoseconds_per_calc: float = 1.0,
     largest: int = MAX_BYTES,
     eager_limit: float = math.inf,
 ) -> Schedule:
@@ -89,7 +87,7 @@ def read_goal(
     all waiting. With ``strict=False`` a rank may wait for all messages of its round before, so the timing on an
     otherwise idle network is an upper bound. Sends and receives match by ranks and tag, in their order. A send of more
     than `eager_limit` bytes waits for its receive, others only until they have left. ``cpu`` and ``nic`` of messages
-    are ignored. ``calc`` is in nanoseconds unless said otherwise.
+    are ignored. ``calc`` is in nanoseconds.
 
     Raises InputError if the file is no such text of `largest` bytes and `MAX_RANKS` ranks, a label, rank or partner is
     unknown, sizes differ, ranks wait for each other in a circle, a receive leaves its source or tag open, or, with
@@ -105,10 +103,9 @@ def read_goal(
     ...     read_goal(Path(folder, "ring.goal")) == ring
     True
     """
-    per_second = 1e9 / check_positive(nanoseconds_per_calc, "nanoseconds_per_calc")
     program = _GoalText(str(path), 0, {}, eager_limit)
     program.read(read_text(Path(path), largest))
-    return rounds_of_program(program, strict, per_second)
+    return rounds_of_program(program, strict, 1e9)
 
 
 class _GoalText(RankOperations):

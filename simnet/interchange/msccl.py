@@ -13,7 +13,7 @@ msccl-tools.
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import defaultdict
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -21,6 +21,7 @@ from typing import TypeAlias
 
 from simnet.base.errors import suggest_names
 from simnet.base.quantities import Size, bounds_error, check_bounds
+from simnet.interchange.operations import match_in_order
 from simnet.interchange.xmlfile import Element, read_xml
 from simnet.schedule import Round, Schedule
 
@@ -153,25 +154,16 @@ def _read_block(block: Element, rank: int, n_ranks: int) -> list[_BlockStep]:
 
 def _match_messages(steps: list[_BlockStep]) -> dict[_BlockStep, _BlockStep]:
     """Return the sending step of each receiving one, matched in order on each connection."""
-    waiting: dict[tuple[int, int, int], deque[_BlockStep]] = defaultdict(deque)
-    for step in steps:
-        if step.receives:
-            waiting[step.source, step.gpu, step.channel].append(step)
-    senders = {}
-    for step in steps:
-        if step.sends:
-            partners = waiting[step.gpu, step.to, step.channel]
-            if not partners:
-                step.at.refuse(
-                    f"GPU {step.to} has no receive for this send of GPU {step.gpu} on channel {step.channel}"
-                )
-            partner = partners.popleft()
-            if partner.count != step.count:
-                partner.at.refuse(f"receives {partner.count} chunks, but line {step.at.line} sends {step.count}", "cnt")
-            senders[partner] = step
-    for partners in waiting.values():
-        for step in partners:
-            step.at.refuse(f"GPU {step.source} has no send for this receive of GPU {step.gpu}")
+    sends = (((step.gpu, step.to, step.channel), step) for step in steps if step.sends)
+    receives = (((step.source, step.gpu, step.channel), step) for step in steps if step.receives)
+    senders, unreceived, unsent = match_in_order(sends, receives)
+    for step in unreceived:
+        step.at.refuse(f"GPU {step.to} has no receive for this send of GPU {step.gpu} on channel {step.channel}")
+    for step in unsent:
+        step.at.refuse(f"GPU {step.source} has no send for this receive of GPU {step.gpu}")
+    for recv, send in senders.items():
+        if recv.count != send.count:
+            recv.at.refuse(f"receives {recv.count} chunks, but line {send.at.line} sends {send.count}", "cnt")
     return senders
 
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import networkx as nx
 import numpy as np
@@ -86,7 +86,7 @@ class RankOperations:
 
 # The round of each operation.
 Placed = dict[Operation, int]
-Pairs = list[tuple[Operation, Operation]]
+T = TypeVar("T")
 
 # Reasons for the order of rounds. Where ranks would wait in a circle, the last ones are given up first: dependencies,
 # messages that arrive no earlier than they are received, and operations of a rank at one level in one round.
@@ -113,37 +113,46 @@ def rounds_of_program(file: RankOperations, strict: bool, per_second: float) -> 
         for op in ops:
             if op.is_message and (op.peer == op.rank or not 0 <= op.peer < file.n_ranks):
                 file.refuse_at(op, f"there is no other rank {op.peer}; traces are of ranks 0..{file.n_ranks - 1}")
-    messages = match_messages(file)
+    sends = match_messages(file)
     for ops in file.ranks.values():
         set_levels(file, ops)
-    sends = {recv: send for send, recv in messages}
     placed, posted = place_operations(file, sends)
     if strict:
         _Dependencies(file, placed, posted).check(file, sends)
-    return build_schedule(file, messages, placed, per_second)
+    return build_schedule(file, sends.values(), placed, per_second)
 
 
-def match_messages(file: RankOperations) -> Pairs:
-    """Return pairs of a send and its receive, in the order of the sends; InputError if one has no partner."""
-    waiting: dict[tuple[int, int, int], deque[Operation]] = defaultdict(deque)
+def match_messages(file: RankOperations) -> dict[Operation, Operation]:
+    """Return the send of each receive, in the order of the sends; InputError if one has no partner."""
     ops = [op for one in file.ranks.values() for op in one]
-    for op in ops:
-        if op.kind == "recv":
-            waiting[op.peer, op.rank, op.tag].append(op)
-    pairs = []
-    for op in ops:
-        if op.kind == "send":
-            partners = waiting[op.rank, op.peer, op.tag]
-            if not partners:
-                file.refuse_at(op, f"rank {op.peer} has no recv for this send of rank {op.rank} with tag {op.tag}")
-            partner = partners.popleft()
-            if partner.size != op.size:
-                file.refuse_at(partner, f"receives {partner.size} bytes, but {op.place} {op.line} sends {op.size}")
-            pairs.append((op, partner))
-    for partners in waiting.values():
-        for op in partners:
-            file.refuse_at(op, f"rank {op.peer} has no send for this recv of rank {op.rank} with tag {op.tag}")
+    sends = (((op.rank, op.peer, op.tag), op) for op in ops if op.kind == "send")
+    receives = (((op.peer, op.rank, op.tag), op) for op in ops if op.kind == "recv")
+    pairs, unreceived, unsent = match_in_order(sends, receives)
+    for op in unreceived:
+        file.refuse_at(op, f"rank {op.peer} has no recv for this send of rank {op.rank} with tag {op.tag}")
+    for op in unsent:
+        file.refuse_at(op, f"rank {op.peer} has no send for this recv of rank {op.rank} with tag {op.tag}")
+    for recv, send in pairs.items():
+        if recv.size != send.size:
+            file.refuse_at(recv, f"receives {recv.size} bytes, but {send.place} {send.line} sends {send.size}")
     return pairs
+
+
+def match_in_order(
+    sends: Iterable[tuple[object, T]], receives: Iterable[tuple[object, T]]
+) -> tuple[dict[T, T], list[T], list[T]]:
+    """Return the sender of each receiver, both in order on each connection; then senders and receivers without one."""
+    waiting: dict[object, deque[T]] = defaultdict(deque)
+    for connection, one in receives:
+        waiting[connection].append(one)
+    pairs: dict[T, T] = {}
+    unreceived = []
+    for connection, one in sends:
+        if waiting[connection]:
+            pairs[waiting[connection].popleft()] = one
+        else:
+            unreceived.append(one)
+    return pairs, unreceived, [one for left in waiting.values() for one in left]
 
 
 def set_levels(file: RankOperations, ops: list[Operation]) -> None:
@@ -330,13 +339,13 @@ class _Dependencies:
         return found
 
 
-def build_schedule(file: RankOperations, messages: Pairs, placed: Placed, per_second: float) -> Schedule:
+def build_schedule(file: RankOperations, sends: Collection[Operation], placed: Placed, per_second: float) -> Schedule:
     """Return the schedule of operations placed in rounds; `per_second` converts units of work to seconds."""
-    for send, _ in messages:
+    for send in sends:
         if wrong := bounds_error(send.size, Size):
             file.refuse_at(send, f"the bytes of a message {wrong}")
-    sends = sorted((send for send, _ in messages), key=lambda send: placed[send])
-    columns = np.array([(placed[one], one.rank, one.peer, one.size) for one in sends], dtype=np.int64).reshape(-1, 4)
+    rows = [(placed[one], one.rank, one.peer, one.size) for one in sorted(sends, key=placed.__getitem__)]
+    columns = np.array(rows, dtype=np.int64).reshape(-1, 4)
     work: dict[tuple[int, int], int] = defaultdict(int)
     for op, index in placed.items():
         if op.kind == "calc" and op.size:

@@ -10,9 +10,9 @@ from pydantic import AfterValidator, ConfigDict, Field, SerializeAsAny, WithJson
 
 from simnet.base.quantities import SHARE, Duration, Host
 from simnet.network import STACKS, ConstantLoad, OnOffFlow, jitter, network, sharing, stack, transport
-from simnet.scenario.parts import Named, NameOr, OneOf, Part, Target, ValueOrList, configures, given_fields, kinds
+from simnet.scenario.parts import Named, NameOr, OneOf, Part, Target, ValueOrList, configures, kinds
 from simnet.scenario.topology_parts import Topology
-from simnet.scenario.weather_parts import Fault, Span, Weather
+from simnet.scenario.weather_parts import Fault, RandomOrListed, Weather
 
 
 @configures(ConstantLoad, only=("rate",))
@@ -22,16 +22,11 @@ class Load(Part):
     links: str
 
 
-class OnOff(Part):
+class OnOff(RandomOrListed):
     """On and off times of a flow: random (`busy` and `idle` are mean times) or listed."""
 
     busy: Duration | None = None
     idle: Duration | None = None
-    spans: list[Span] | None = None
-
-    def _check(self) -> None:
-        if given_fields(self) not in (["busy", "idle"], ["spans"]):
-            raise ValueError("takes either busy and idle, or spans")
 
 
 @configures(OnOffFlow, omit=("on",), optional={"limit": "none"})

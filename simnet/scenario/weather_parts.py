@@ -68,20 +68,25 @@ class Span(Part):
     lasts: Seconds
 
 
-@configures(weather.outages, omit=STREAM, mean_up="up", mean_down="down")
-class Outages(Part):
-    """Outages of a link: random (`up` and `down` are mean times) or listed."""
+class RandomOrListed(Part):
+    """Stretches of time, drawn by two mean times or listed as spans."""
 
     spans: list[Span] | None = None
+
+    def _check(self) -> None:
+        means = [name for name in field_names(type(self)) if name != "spans"]
+        if given_fields(self) not in (means, ["spans"]):
+            raise ValueError(f"takes either {' and '.join(means)}, or spans")
+
+
+@configures(weather.outages, omit=STREAM, mean_up="up", mean_down="down")
+class Outages(RandomOrListed):
+    """Outages of a link: random (`up` and `down` are mean times) or listed."""
 
     @property
     def at(self) -> list[tuple[float, float]] | None:
         """Begin and duration of each listed outage [s]; None for random outages."""
         return None if self.spans is None else [(span.at, span.lasts) for span in self.spans]
-
-    def _check(self) -> None:
-        if given_fields(self) not in (["up", "down"], ["spans"]):
-            raise ValueError("takes either up and down, or spans")
 
 
 @configures(weather.mahimahi, path="file", packet_bytes="packet")
