@@ -12,7 +12,6 @@ Distributed Applications and Platforms", J. Parallel Distrib. Comput. 74(10), 20
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -382,8 +381,6 @@ def _read_quantity(one: Element, attribute: str, units: Mapping[str, Decimal], q
         unit = match[2] if match else ""
         one.refuse(f"{text[:40]!r} is not read; {suggest_names(unit, [known for known in units if known])}", attribute)
     value = float(Decimal(match[1]) * units[match[2]])
-    if not 0 <= value < math.inf:
-        one.refuse(f"must be finite and >= 0, got {text[:40]!r}", attribute)
     if wrong := bounds_error(value, quantity, text[:40]):
         one.refuse(wrong, attribute)
     return value

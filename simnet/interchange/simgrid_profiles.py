@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -36,52 +35,45 @@ def read_link_profile(path: str | Path, nominal: float, quantity: Any = Rate) ->
     >>> [signal.at(t) for t in (0, 4, 8, 23, 24, 28)]
     [500.0, 1000.0, 2000.0, 2000.0, 1000.0, 2000.0]
     """
-    dates: list[float] = []
-    values: list[float] = []
-    loop: tuple[str, float, int] | None = None
+    points: dict[float, float] = {}
+    last, loop = 0.0, None
+
+    def refuse(line: int | None, message: str) -> NoReturn:
+        raise InputError(message, file=str(path), line=line)
+
     for line, raw in enumerate(read_text(Path(path), MAX_PROFILE_BYTES).split("\n"), start=1):
         words = raw.split()
         if not words or words[0][0] in "#%":
             continue
-
-        def refuse(message: str, line: int = line) -> InputError:
-            return InputError(message, file=str(path), line=line)
-
         if words[0] == "STOCHASTIC" or any(word.isalpha() for word in words[1:]):
-            raise refuse("is stochastic; only profiles with fixed dates and values are read")
+            refuse(line, "is stochastic; only profiles with fixed dates and values are read")
         if len(words) != 2:
-            raise refuse(f"must be a date and a value, PERIODICITY p or LOOPAFTER d, got {raw.strip()[:40]!r}")
+            refuse(line, f"must be a date and a value, PERIODICITY p or LOOPAFTER d, got {raw.strip()[:40]!r}")
         repeats = words[0] in ("PERIODICITY", "LOOPAFTER")
         numbers = [read_number(word) for word in words[repeats:]]
-        for word, number in zip(words[repeats:], numbers, strict=True):
-            if not 0 <= number < math.inf:
-                raise refuse(f"must be a finite number >= 0, got {word[:40]!r}")
         for word, number, kind in zip(words[repeats:], numbers, (Seconds, quantity), strict=False):
             if wrong := bounds_error(number, kind, word[:40]):
-                raise refuse(wrong)
+                refuse(line, wrong)
         if repeats:
             if loop is not None:
-                raise refuse(f"repeats twice; {loop[0]} stands in line {loop[2]}")
+                refuse(line, f"repeats twice; {loop[0]} stands in line {loop[2]}")
             loop = words[0], numbers[0], line
-        elif dates and numbers[0] < dates[-1]:
-            raise refuse(f"must not be earlier than the date before ({dates[-1]:g}), got {words[0][:40]}")
-        elif dates and numbers[0] == dates[-1]:
-            values[-1] = numbers[1]
-        else:
-            dates.append(numbers[0])
-            values.append(numbers[1])
-    if not dates:
-        raise InputError("has no dates", file=str(path))
-    times, levels = np.array(dates), np.array(values)
-    before = ([], []) if dates[0] == 0 else ([0.0], [nominal])
+            continue
+        if numbers[0] < last:
+            refuse(line, f"must not be earlier than the date before ({last:g}), got {words[0][:40]}")
+        last, points[numbers[0]] = numbers
+    if not points:
+        refuse(None, "has no dates")
+    times, levels = np.array([*points]), np.array([*points.values()])
+    before = ([], []) if times[0] == 0 else ([0.0], [nominal])
     start = np.append(before[0], times), np.append(before[1], levels)
     if loop is None:
         return Signal(*start)
     word, seconds, line = loop
-    period = seconds if word == "PERIODICITY" else dates[-1] + seconds
-    if period < dates[-1] or period == 0:
-        raise InputError(f"repeats after {period:g} s, before its last date {dates[-1]:g}", file=str(path), line=line)
-    if dates[0] + period == dates[-1]:
+    period = seconds if word == "PERIODICITY" else last + seconds
+    if period < last or period == 0:
+        refuse(line, f"repeats after {period:g} s, before its last date {last:g}")
+    if times[0] + period == last:
         # The pattern begins again in the very moment of its last date, which therefore never lasts.
         times, levels, start = times[:-1], levels[:-1], (start[0][:-1], start[1][:-1])
 
