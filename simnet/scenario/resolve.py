@@ -16,7 +16,7 @@ from simnet.base.quantities import MAX_ITERATIONS
 from simnet.base.yaml_loader import Loc
 from simnet.cost_models.costs import models
 from simnet.cost_models.costs.devices import DeviceProfile
-from simnet.policies import Candidate, Fixed, Flexible, Monitor, OneStepOracle, Policy, closed_form
+from simnet.policies import Candidate, Fixed, Flexible, Monitor, Policy, closed_form
 from simnet.policies.moo import DensitySearch, Moo
 from simnet.scenario import computing, job_parts, schema
 from simnet.scenario.job_parts import Sharding
@@ -24,7 +24,6 @@ from simnet.scenario.loader import Findings
 from simnet.scenario.named_choices import own_options
 from simnet.scenario.parts import field_names
 from simnet.scenario.topology_parts import PlatformNodes, Topology, platform_chip
-from simnet.training.advise.adviser import Advised
 from simnet.training.job.exchange import check_feedback
 from simnet.training.job.job import DDP_OVERLAP, Overlap
 from simnet.training.job.record import MAIN
@@ -98,21 +97,15 @@ def build_policy(config: schema.Config, given: schema.Policy) -> Policy:
     among = [known[label] for label in labels_of(given)]
     if kind == "fixed":
         return Fixed(among[0])
-    if kind == "oracle":
-        return OneStepOracle(among)
-    if kind == "advise":
-        advised: Policy = part.build(Advised, candidates=among)
-        return advised
-    if kind not in ("flexible", "moo"):
-        policy: Policy = part.build(candidates=among, **({"seed": config.seed} if part.takes("seed") else {}))
-        if lacks := [one for one in ("candidates", "reset", "shortlist") if not hasattr(policy, one)]:
-            raise plugins.return_error(part.function, policy, f"a policy: it lacks {', '.join(lacks)}")
-        return policy
-    monitor = part.build(Monitor, seed=config.seed)
     if kind == "moo":
-        return Moo(among, monitor, part.build(DensitySearch))
-    flexible: Policy = part.build(Flexible, candidates=among, monitor=monitor)
-    return flexible
+        return Moo(among, part.build(Monitor, seed=config.seed), part.build(DensitySearch))
+    if kind == "flexible":
+        policy: Policy = part.build(Flexible, candidates=among, monitor=part.build(Monitor, seed=config.seed))
+    else:
+        policy = part.build(candidates=among, **({"seed": config.seed} if part.takes("seed") else {}))
+    if lacks := [one for one in ("candidates", "reset", "shortlist") if not hasattr(policy, one)]:
+        raise plugins.return_error(part.function, policy, f"a policy: it lacks {', '.join(lacks)}")
+    return policy
 
 
 def _check_choices(config: schema.Config, found: Findings) -> None:

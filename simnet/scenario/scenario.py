@@ -320,9 +320,8 @@ class Scenario:
             return {_by_content(self.folder / given.path): self.folder / given.path}
         if not isinstance(given, topology_parts.TopologyFile):
             return {}
-        arguments = given.arguments()
-        path = self.folder / arguments["path"]
-        profiles = companion_files(path, arguments.get("kind"))
+        path = self.folder / given.path
+        profiles = companion_files(path, given.arguments().get("kind"))
         if not profiles:
             return {_by_content(path): path}
         files = {path.name: path} | {name: path.parent / name for name in profiles}

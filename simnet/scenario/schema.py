@@ -333,6 +333,7 @@ class Advise(Among):
     """The exchange chosen by an adviser, which learns costs from iteration times during the job."""
 
 
+@configures(policies.OneStepOracle, omit=("candidates",))
 class Oracle(Among):
     """The one-step oracle: the exchange that is fastest on the true weather, against which regret is measured."""
 

@@ -153,7 +153,7 @@ def build_topology(given: Topology, folder: Path) -> NetworkRead:
     """Return the network that a topology describes. ValueError or InputError: invalid options or file."""
     part = given.choice[1]
     if isinstance(part, TopologyFile):
-        return NetworkRead(*part.build(path=folder / part.arguments()["path"]))
+        return NetworkRead(*part.build(path=folder / part.path))
     if isinstance(part, PlatformNodes):
         return NetworkRead(part.build(path=part.source(folder)), {})
     sites = {}
@@ -173,7 +173,7 @@ def sending(
     A calibrated cluster, or a platform, brings its software, unless another stack is given. InputError: its file is
     wrong.
     """
-    part, file = given.choice[1], cluster_file(given)
+    part = given.choice[1]
     # Calibration takes long to import.
     if isinstance(part, PlatformNodes):
         from simnet.cost_models.calibration.cost_model import specified_cost_model
@@ -184,18 +184,18 @@ def sending(
             # In a mesh a message has the links of two devices.
             pair = described.inside(2)[0].ring
             return _platform_graph(described, getattr(part, "nodes", None) or 1, pair), {"stack": stack}
-        model, file = specified_cost_model(described), part.path
+        model = specified_cost_model(described)
         model.network = {"multi_gpu_nodes": {"gpus_per_node": described.devices_per_node}}
-    elif stack is not None or read.kind != "fabric" or file is None:
+    elif stack is not None or read.kind != "fabric":
         return read.graph, {} if stack is None else {"stack": stack}
     else:
         from simnet.cost_models.calibration.cost_model_file import has_curves, load_cost_model
         from simnet.cost_models.calibration.software import CalibratedSoftware
 
-        if not has_curves(folder / file):
+        if not has_curves(folder / part.path):
             return read.graph, {}
-        model = load_cost_model(folder / file)
-    software = CalibratedSoftware(model, read.graph, Path(file).name)
+        model = load_cost_model(folder / part.path)
+    software = CalibratedSoftware(model, read.graph, Path(part.path).name)
     return software.graph, {"stack": software.stack, "software": software}
 
 
@@ -208,7 +208,7 @@ def platform_chip(given: Topology, folder: Path) -> str:
 def cluster_file(given: Topology) -> str | None:
     """Return a topology's file name; None if the topology has no file."""
     part = given.choice[1]
-    return str(part.arguments()["path"]) if isinstance(part, TopologyFile) else None
+    return str(part.path) if isinstance(part, TopologyFile) else None
 
 
 def calibrated_stack(given: Topology, folder: Path) -> str | None:
