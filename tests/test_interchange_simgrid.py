@@ -140,7 +140,7 @@ def test_routes_are_those_written_though_others_are_shorter(tmp_path):
 def test_full_routes_keep_every_path_and_the_timing(tmp_path, name):
     graph = GRAPHS.get(name)
     graph = ring(6, 1e-3, 1e9) if graph is None else graph
-    write_platform(graph, tmp_path / "p.xml", seed=3)
+    write_platform(graph, tmp_path / "p.xml", routes=Routes(graph, seed=3))
     body = (tmp_path / "p.xml").read_text()
     P = graph.graph["hosts"]
     assert body.count("<route ") == P * (P - 1)

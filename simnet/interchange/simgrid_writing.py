@@ -28,7 +28,6 @@ def write_platform(
     *,
     duration: float | None = None,
     routing: Literal["Full", "Dijkstra"] = "Full",
-    seed: int = 0,
     routes: Routes | None = None,
     largest: int = MAX_BYTES,
 ) -> None:
@@ -36,7 +35,7 @@ def write_platform(
 
     Every directed link becomes a ``SHARED`` link. Hosts are named ``host:0``, ``host:1``, ... Of weather so many
     seconds are written; then its last value holds. Routing ``"Full"`` writes the route of every pair of hosts, by
-    default those of `simnet.topologies.Routes` with this seed, so SimGrid takes the same paths; ``"Dijkstra"`` writes
+    default those of `simnet.topologies.Routes`, so SimGrid takes the same paths; ``"Dijkstra"`` writes
     the links only, and SimGrid resolves ties its own way. SimGrid's default network model corrects latencies and
     bandwidths for TCP by constant factors; with ``--cfg=network/model:CM02 --cfg=network/TCP-gamma:0
     --cfg=network/crosstraffic:0`` it takes them as written.
@@ -77,7 +76,7 @@ def write_platform(
                     f'latency="{float(data["latency"])!r}s" sharing_policy="SHARED"{profiles.get((u, v), "")}/>\n'
                 )
             written = 0
-            for src, dst, links in _routes_written(graph, hosts, routing, routes or Routes(graph, seed=seed)):
+            for src, dst, links in _routes_written(graph, hosts, routing, routes or Routes(graph)):
                 over = "".join(f"<link_ctn id={_link_name(names, u, v)}/>" for u, v in links)
                 route = f'    <route src={names[src]} dst={names[dst]} symmetrical="NO">{over}</route>\n'
                 written += len(route.encode())

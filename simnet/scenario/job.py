@@ -108,15 +108,17 @@ def build_job(
 def _try_job(job: Job, config: schema.Config, found: Findings) -> None:
     """Report exchanges that do not fit the job's buckets, densities or elastic workers."""
     among = [candidate(label, exchange) for label, exchange in config.exchanges.items()]
+    searches = [one.moo for one in config.policies.values() if one.moo is not None]
     if job.strategy is not None and job.elastic:
         with found.at("job", "strategy"):
             StrategySet(job, among[:1])
     for one in among:
+        searched = [density for moo in searches if one.label in (moo.among or ()) for density in moo.densities]
         before = len(found)
         with found.at("job", "implementation"):
             check_stack(scheme_hook(job.device, one.scheme), name_of(job.network(0).stack))
         with found.at("exchanges", one.label) if len(found) == before else suppress(ValueError):
-            _try_sizes(one, job, _candidate_densities(config, one.label))
+            _try_sizes(one, job, searched)
 
 
 def _build_overlap(given: schema.Overlap, source: GradientSource, found: Findings) -> Overlap:
@@ -187,12 +189,6 @@ def build_colocated(
         if job is not None:
             colocated[label] = ColocatedJob(job, candidate(label, given.exchange), given.start)
     return colocated, messages
-
-
-def _candidate_densities(config: schema.Config, label: str) -> list[float]:
-    """Return the densities among which policies may choose for an exchange."""
-    searches = [one.moo for one in config.policies.values() if one.moo is not None]
-    return [density for one in searches if label in (one.among or ()) for density in one.densities]
 
 
 def _try_sizes(exchange: Candidate, job: Job, searched: Sequence[float] = ()) -> None:

@@ -106,15 +106,13 @@ class Run:
             begun: list[str] = []
             # In the order of the scenario, in which results come.
             for name in (one for one in self.policies if one in names):
-                if begun and self._bytes([*begun, name]) > self.limit / processes - self.fixed:
+                together = [self.policies[one] for one in (*begun, name)]
+                if begun and in_step_memory(self.job, together) > self.limit / processes - self.fixed:
                     found.append(begun)
                     begun = []
                 begun.append(name)
             found.append(begun)
         return found
-
-    def _bytes(self, policies: Sequence[str]) -> float:
-        return in_step_memory(self.job, [self.policies[name] for name in policies])
 
     def links(self, src: int, dst: int) -> tuple[str, ...]:
         """Return the link names on the route between two workers."""
