@@ -122,7 +122,8 @@ class Engine(LinkTables):
             self.look_ahead(rewind=rewind)
         if s.watching:
             # It is to be in the event queue when links change, whether they are in use or not.
-            self.loop.update_links(s, self.n_links, now)
+            for link in range(self.n_links):
+                self.loop.update_link(s, link, now)
             self.reroute()
 
     # Runs and transfers.

@@ -9,6 +9,7 @@ single round if all ranks enter it at once with nothing in flight.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
@@ -113,7 +114,7 @@ class MaxPlus:
         met: dict[int, tuple[Floats, Floats, Floats]] = {}
         for schedule, ready in program.parts:
             np.maximum(done, ready, out=done)
-            for one, repeats in _in_a_row(schedule.rounds, _AT_ONCE if delays else n_messages):
+            for one, repeats in round_runs(schedule.rounds, _AT_ONCE if delays else n_messages):
                 if id(one) not in known:
                     if len(known) == _ROUNDS:
                         known.clear()
@@ -289,7 +290,7 @@ def _no_two(numbers: Ranks) -> bool:
     return int(np.bincount(numbers).max(initial=0)) < 2
 
 
-def _in_a_row(rounds: Sequence[Round], most: int) -> Iterator[tuple[Round, int]]:
+def round_runs(rounds: Sequence[Round], most: int = sys.maxsize) -> Iterator[tuple[Round, int]]:
     """Yield each round with its number of consecutive occurrences, split into runs of about `most` messages."""
     for _, group in groupby(rounds, key=id):
         same = list(group)

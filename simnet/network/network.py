@@ -369,24 +369,21 @@ class Network:
         picks = np.zeros(0, dtype=np.int64)
         if by_flow:
             picks = named_stream(self.seed, "routes", *stream).integers(_PICKS, size=n_messages)
-        entered = entry_times(parts, start, entry.get("accounted_from"), entry.get("origin"))
-        streams, computed = None, None
-        if (computing := entry.get("computing")) is not None:
-            entered, streams, computed = entered.beside(computing, [one for one, _ in bare], of_rounds)
-        return Program(
-            entered.origin,
-            entered.parts,
+        origin, gated, entered, accounted = entry_times(parts, start, entry.get("accounted_from"), entry.get("origin"))
+        program = Program(
+            origin,
+            gated,
             hosts,
-            entered.start,
-            np.maximum(entered.start, entered.accounted),
+            entered,
+            np.maximum(entered, accounted),
             delays,
             picks,
             failures_of(entry.get("deaths") or {}, n_ranks),
             software,
             None if software is None else of_rounds,
-            streams,
-            computed,
         )
+        computing = entry.get("computing")
+        return program if computing is None else program.beside(computing, [one for one, _ in bare], of_rounds)
 
     def _slow_start(self, schedules: Sequence[Schedule], hosts: Ranks, silence: float, moment: float) -> Floats:
         """Return the extra latency of each message after silence [s]; empty if windows do not shrink."""

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias, TypedDict
+from typing import Any, TypeAlias, TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -109,6 +109,22 @@ class Program:
             accounted=np.maximum(self.accounted + later, start),
         )
 
+    def beside(
+        self, computing: Computing, bare: Sequence[Schedule], of_rounds: Callable[[], Sequence[float | Floats]]
+    ) -> Program:
+        """Return the program during a backward pass: with compute streams, or gates if these can be known in advance.
+
+        `bare` are the schedules without the software of a library, which `of_rounds` returns.
+        """
+        ready, select = check_slices(self.start, [ready for _, ready in self.parts], computing)
+        if runs_in_turn(bare, computing):
+            opens, computed = queue_in_turn(self.start, ready, select)
+            parts = [(schedule, gate) for (schedule, _), gate in zip(self.parts, opens, strict=True)]
+            return replace(self, parts=parts, accounted=np.maximum(self.accounted, opens[-1]), computed=computed)
+        slices = np.diff(ready, axis=0, prepend=self.start[np.newaxis])
+        factors = np.broadcast_to(np.asarray(computing.beside, dtype=np.float64), len(self.parts))
+        return replace(self, streams=Streams(slices, select, factors, computing.side_stream, tuple(of_rounds())))
+
     def columns(self) -> dict[str, Any]:
         """Return the columns of all messages, with ``part``, the index of the schedule they belong to."""
         counts = [schedule.n_messages for schedule, _ in self.parts]
@@ -145,45 +161,20 @@ class Program:
         return gates
 
 
-class EntryTimes(NamedTuple):
-    """Times at which ranks enter: the `origin` [s], and relative to it the times of a `Program`."""
-
-    origin: float
-    parts: list[tuple[Schedule, Floats]]
-    start: Floats
-    accounted: Floats
-
-    def beside(
-        self, computing: Computing, bare: Sequence[Schedule], of_rounds: Callable[[], Sequence[float | Floats]]
-    ) -> tuple[EntryTimes, Streams | None, Computed | None]:
-        """Return entry times during a backward pass, with its compute streams, or with its times if known in advance.
-
-        `bare` are the schedules without the software of a library, which `of_rounds` returns.
-        """
-        ready, select = check_slices(self.start, [ready for _, ready in self.parts], computing)
-        if runs_in_turn(bare, computing):
-            opens, computed = queue_in_turn(self.start, ready, select)
-            gated = [(schedule, gate) for (schedule, _), gate in zip(self.parts, opens, strict=True)]
-            return self._replace(parts=gated, accounted=np.maximum(self.accounted, opens[-1])), None, computed
-        slices = np.diff(ready, axis=0, prepend=self.start[np.newaxis])
-        factors = np.broadcast_to(np.asarray(computing.beside, dtype=np.float64), len(self.parts))
-        return self, Streams(slices, select, factors, computing.side_stream, tuple(of_rounds())), None
-
-
 def entry_times(
     parts: Parts, start: float | ArrayLike, accounted_from: float | ArrayLike | None, origin: float | None
-) -> EntryTimes:
-    """Return the entry times of ranks relative to `origin` [s], by default the first entry."""
+) -> tuple[float, list[tuple[Schedule, Floats]], Floats, Floats]:
+    """Return the origin [s], by default the first entry; then `parts`, `start` and `accounted` of a program from it."""
     n_ranks = parts[0][0].n_ranks
     begin = moments_of(start, n_ranks, "start")
     accounted = begin if accounted_from is None else moments_of(accounted_from, n_ranks, "accounted_from")
     gated = [(schedule, moments_of(ready, n_ranks, "ready")) for schedule, ready in parts]
     if origin is None:
         origin = float(begin.min())
-        return EntryTimes(origin, [(one, ready - origin) for one, ready in gated], begin - origin, accounted - origin)
+        return origin, [(one, ready - origin) for one, ready in gated], begin - origin, accounted - origin
     if not 0 <= origin < math.inf:
         raise ValueError(f"origin must be finite and >= 0, got {origin!r}")
-    return EntryTimes(origin, gated, begin, accounted)
+    return origin, gated, begin, accounted
 
 
 def hosts_of(placement: ArrayLike | None, n_ranks: int, n_hosts: int) -> Ranks:

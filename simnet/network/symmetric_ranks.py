@@ -19,6 +19,7 @@ import numpy as np
 
 from simnet.base.arrays import Floats, Ranks
 from simnet.network.links import Links
+from simnet.network.max_plus import round_runs
 from simnet.network.program import Program
 from simnet.network.stack import Stack, in_rings, of_rings
 from simnet.network.timing import MessageDetail, Split, Timing, message_times, move_software, split_intervals
@@ -140,7 +141,7 @@ class SymmetricRanks:
         for rounds in (schedule.rounds for schedule, _ in program.parts if schedule.rounds):
             parts.append((rounds, float(gates[index][0])))
             index += len(rounds)
-        loops_of = [[(same[0], len(same)) for same in _round_runs(rounds)] for rounds, _ in parts]
+        loops_of = [list(round_runs(rounds)) for rounds, _ in parts]
         few = self._small_network([one for loops in loops_of for one, _ in loops], program.hosts)
         if few is None:
             return None
@@ -335,11 +336,6 @@ def _round_times(timing: Timing, schedule: Schedule) -> Floats | None:
         return None
     times[2, computes], times[3, computes] = np.sort(timing.work.begun[own]), np.sort(timing.work.ended[own])
     return times
-
-
-def _round_runs(rounds: Sequence[Round]) -> list[list[Round]]:
-    """Group consecutive occurrences of the same round object."""
-    return [list(group) for _, group in groupby(rounds, key=id)]
 
 
 def _repeat_shift(times: Floats, lag: int) -> float:

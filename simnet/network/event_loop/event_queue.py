@@ -107,22 +107,22 @@ def set_flow_end(s: State, f: int, time: float) -> None:
     size = s.n_ends
     while here > 0:
         above = heap[(here - 1) >> 2]
-        if above.time <= time:
+        if above.key <= time:
             break
-        heap[here].time, heap[here].flow = above.time, above.flow
-        flows[above.flow].place = here
+        heap[here].key, heap[here].row = above.key, above.row
+        flows[above.row].place = here
         here = (here - 1) >> 2
     while True:
         below, least = here, time
         for other in range(4 * here + 1, min(4 * here + 5, size)):
-            if heap[other].time < least:
-                below, least = other, heap[other].time
+            if heap[other].key < least:
+                below, least = other, heap[other].key
         if below == here:
             break
-        heap[here].time, heap[here].flow = least, heap[below].flow
-        flows[heap[here].flow].place = here
+        heap[here].key, heap[here].row = least, heap[below].row
+        flows[heap[here].row].place = here
         here = below
-    heap[here].time, heap[here].flow = time, f
+    heap[here].key, heap[here].row = time, f
     flows[f].place = here
 
 
@@ -135,13 +135,13 @@ def clear_flow_end(s: State, f: int) -> None:
     s.n_ends -= 1
     if here < s.n_ends:
         last = s.ends[s.n_ends]
-        s.flows[last.flow].place = here
-        set_flow_end(s, last.flow, last.time)
+        s.flows[last.row].place = here
+        set_flow_end(s, last.row, last.key)
 
 
 def next_event_time(s: State) -> float:
     """Return the time of the next event or flow end; infinity if there is none."""
     due = s.event_queue[0].time if s.n_events else math.inf
     if s.n_ends:
-        due = min(due, s.ends[0].time)
+        due = min(due, s.ends[0].key)
     return due

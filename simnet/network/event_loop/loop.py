@@ -78,7 +78,7 @@ def advance(s: State, now: float, until: float) -> int:
                     if s.background_on:
                         toggle_background(s, row)
             else:
-                end_flow(s, s.ends[0].flow)
+                end_flow(s, s.ends[0].row)
             continue
         if s.background_on and not s.n_moving:
             stop_all_background(s)

@@ -113,20 +113,16 @@ def occupy_rank(s: State, g: int, seconds: float, m: int, i: int, what: int) -> 
     return rank.send_complete
 
 
-def software_before(s: State, m: int) -> float:
-    """Return the sender's software time of message m [s]; 0 if a ready message triggers the send."""
-    if s.send_completion == codes.READY and needs_control(s, m):
-        return 0.0
-    return s.before + s.before_byte * s.messages[m].payload
+def software_of(s: State, m: int) -> tuple[float, float]:
+    """Return the software time of message m at its sender and at its receiver [s].
 
-
-def software_after(s: State, m: int) -> float:
-    """Return the receiver's software time of message m [s], with the sender's if a ready message triggers the send."""
+    If a ready message triggers the send, all of it is at the receiver.
+    """
     payload = s.messages[m].payload
-    after = s.after + s.after_byte * payload
+    before, after = s.before + s.before_byte * payload, s.after + s.after_byte * payload
     if s.send_completion == codes.READY and needs_control(s, m):
-        after += s.before + s.before_byte * payload
-    return after
+        return 0.0, after + before
+    return before, after
 
 
 def send_message(s: State, g: int, m: int, i: int) -> None:
@@ -158,7 +154,7 @@ def send_message(s: State, g: int, m: int, i: int) -> None:
             flow.holds = True
             rank.missing += 1
             rank.unsent += 1
-    inject_at(s, f, occupy_rank(s, g, software_before(s, m), m, i, codes.SENDING))
+    inject_at(s, f, occupy_rank(s, g, software_of(s, m)[0], m, i, codes.SENDING))
 
 
 def send_control(s: State, g: int, m: int, i: int, what: int) -> None:

@@ -19,7 +19,7 @@ from simnet.network.event_loop.protocols import (
     post_round,
     receive_control,
     send_control,
-    software_after,
+    software_of,
     take_early,
 )
 from simnet.network.event_loop.receive_queue import finish_arrival, leave_receive_queue
@@ -320,7 +320,7 @@ def receive_message(s: State, f: int) -> None:
         s.ranks[g].in_flight -= 1
     sender, software = s.ranks[message.src], 0.0
     if s.send_completion != codes.LEFT_HOST:
-        software = software_after(s, flow.message)
+        software = software_of(s, flow.message)[1]
         if not needs_control(s, flow.message):
             s.connections[message.connection].taken -= message.payload
         elif s.send_completion == codes.ACKNOWLEDGED:

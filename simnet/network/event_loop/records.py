@@ -83,11 +83,11 @@ class FlowRecord:
 
 
 @dataclass(slots=True)
-class FlowEnd:
-    """An entry of the heap of flow ends: a time and its flow."""
+class HeapEntry:
+    """An entry of a heap: a key, and the row that has it."""
 
-    time: float = 0.0
-    flow: int = -1
+    key: float = 0.0
+    row: int = -1
 
 
 @dataclass(slots=True)
@@ -153,14 +153,6 @@ class LinkAllocation:
     top: float = 0.0
     counted: int = 0
     held: bool = False
-
-
-@dataclass(slots=True)
-class Share:
-    """An entry of the heap of `solve_rates`: a level, and its link l or -1 - f for the rate limit of flow f."""
-
-    level: float = 0.0
-    of: int = 0
 
 
 @dataclass(slots=True)
@@ -451,15 +443,16 @@ class State:
     n_chosen: int = 0
     n_touched: int = 0
     n_notices: int = 0
-    # Two heaps: what is due, and flows by their end. Flows to solve, links that changed; `settle`'s flows and links.
+    # Heaps of what is due, and of flows by their end [s]. Flows to solve, links that changed; flows and links of
+    # `settle_rates`, and its heap of links l, or -1 - f for the rate limit of flow f, by level.
     event_queue: list[Event] = field(default_factory=list)
-    ends: list[FlowEnd] = field(default_factory=list)
+    ends: list[HeapEntry] = field(default_factory=list)
     new: list[int] = field(default_factory=list)
     dirty: list[int] = field(default_factory=list)
     chosen: list[int] = field(default_factory=list)
     touched: list[int] = field(default_factory=list)
     members: list[int] = field(default_factory=list)
-    shares: list[Share] = field(default_factory=list)
+    shares: list[HeapEntry] = field(default_factory=list)
     notices: list[Event] = field(default_factory=list)
     # The network.
     flows: list[FlowRecord] = field(default_factory=list)

@@ -292,7 +292,7 @@ def solve_rates(s: State) -> None:
         f = s.chosen[at]
         if flows[f].limit < math.inf:
             # A limit is a link of the flow's own.
-            shares[size].level, shares[size].of = flows[f].limit / flows[f].weight, -1 - f
+            shares[size].key, shares[size].row = flows[f].limit / flows[f].weight, -1 - f
             size += 1
     for at in range(s.n_touched):
         l = s.touched[at]
@@ -307,7 +307,7 @@ def solve_rates(s: State) -> None:
         allocation.rest, allocation.level = allocation.open, math.inf
         allocation.unsolved, allocation.members = 0, members
         members += allocation.chosen
-        shares[size].level, shares[size].of = max(allocation.open, 0.0) / allocation.weight, l
+        shares[size].key, shares[size].row = max(allocation.open, 0.0) / allocation.weight, l
         size += 1
     route_links, listed = s.route_links, s.members
     for at in range(s.n_chosen):
@@ -319,10 +319,10 @@ def solve_rates(s: State) -> None:
             listed[allocation.members + allocation.unsolved] = f
             allocation.unsolved += 1
     for place in range((size - 2) // 4, -1, -1):
-        sink_share(s, place, size, shares[place].level, shares[place].of)
+        sink_share(s, place, size, shares[place].key, shares[place].row)
     left = s.n_chosen
     while left > 0:
-        level, l = shares[0].level, shares[0].of
+        level, l = shares[0].key, shares[0].row
         if l < 0:
             if flows[-1 - l].new_bottleneck == codes.UNSOLVED:
                 fix_rate(s, -1 - l, flows[-1 - l].limit, codes.ITSELF)
@@ -340,7 +340,7 @@ def solve_rates(s: State) -> None:
                     fix_rate(s, f, current * flows[f].weight, l)
                     left -= 1
         size -= 1
-        sink_share(s, 0, size, shares[size].level, shares[size].of)
+        sink_share(s, 0, size, shares[size].key, shares[size].row)
 
 
 def unsolved_weight(s: State, l: int) -> float:
@@ -372,10 +372,10 @@ def sink_share(s: State, place: int, size: int, level: float, of: int) -> None:
     while True:
         below, least = place, level
         for other in range(4 * place + 1, min(4 * place + 5, size)):
-            if shares[other].level < least:
-                below, least = other, shares[other].level
+            if shares[other].key < least:
+                below, least = other, shares[other].key
         if below == place:
             break
-        shares[place].level, shares[place].of = least, shares[below].of
+        shares[place].key, shares[place].row = least, shares[below].row
         place = below
-    shares[place].level, shares[place].of = level, of
+    shares[place].key, shares[place].row = level, of

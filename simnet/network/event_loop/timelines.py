@@ -51,12 +51,6 @@ def update_link(s: State, l: int, now: float) -> None:
         push_event(s, link.until, CHANGE, l)
 
 
-def update_links(s: State, n_links: int, now: float) -> None:
-    """Update the capacities of links 0 to `n_links` - 1 to their values at `now`."""
-    for l in range(n_links):
-        update_link(s, l, now)
-
-
 def latency_of(s: State, r: int, t: float) -> float:
     """Return the latency of route r at time t, in seconds."""
     route = s.routes[r]
