@@ -43,7 +43,7 @@ def main() -> None:
 
         loaded = again([])
         built = loaded.build()
-        told = {one["field"]: one["first"] for one in assumptions.assumed(again, loaded, built).depends}
+        told = {one["field"]: one["first"] for one in assumptions.default_effects(again, loaded, built)}
         asked.update(list(told))
         decides.update(field for field, first in told.items() if first is not None)
         words = " ".join((name, *(one.replace("network.topology.star.", "").replace("job.", "") for one in fields)))

@@ -137,7 +137,7 @@ def lost(name: str, given: Mapping[str, Any] | None, every: bool, effort: float,
     seconds = time.process_time() - begun
     job = replace(run.job, failures={}, patience=None)
     near = {row.label for row in found.rows if row.seconds <= _NEAR * found.best.seconds or whole}
-    policies = {one.label: Fixed(one) for one, _ in among if one.label in near}
+    policies = {one.label: Fixed(one) for one in among if one.label in near}
     totals = {
         label: float(outcome.iterations["iteration_s"].sum())
         for label, outcome in run_in_step(job, policies, colocated=run.colocated)

@@ -101,7 +101,7 @@ def test_the_truly_fastest_is_among_those_tied_with_the_first_as_often_as_is_sai
 
 def test_equal_policies_are_tied_and_a_sure_difference_is_none():
     found = paired.contest({"b": [3.0, 9.0], "a": [3.0, 9.0], "c": [3.5, 9.5]})
-    assert (found.policy, found.tied_with, found.runner_up) == ("a", ["b"], "c")
+    assert (found.policy, found.tied_with, found.order) == ("a", ["b"], ["a", "b", "c"])
     assert found.differences["c"] == (0.5, 0.5, 0.5)
     # A seed with which two are equal is a win of neither.
     assert found.fastest_in == {"b": 0, "a": 0, "c": 0}

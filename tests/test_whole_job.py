@@ -109,7 +109,7 @@ def test_the_time_of_an_iteration_is_found_from_others_and_gives_the_pace_of_a_j
 @pytest.mark.parametrize("label", ["AG", "ART-ring"])
 def test_recordings_take_as_long_as_the_job_itself(label):
     run = load("quickstart", ["job.iterations=30"]).build()
-    (one,) = [one for one, _ in candidates_of(load("quickstart")) if one.label == label]
+    (one,) = [one for one in candidates_of(load("quickstart")) if one.label == label]
     whole = run_policy(run.job, label, Fixed(one)).iterations["iteration_s"]
     again = run_policy(run.job, label, Fixed(one), sparsifiers=RecordedExchanges(run.job, 30)).iterations["iteration_s"]
     assert again.to_numpy() == pytest.approx(whole.to_numpy(), rel=0.01)
@@ -118,7 +118,7 @@ def test_recordings_take_as_long_as_the_job_itself(label):
 def test_recordings_of_a_scheme_that_follows_gradients_are_its_exchanges():
     run = load("quickstart", ["job.iterations=12", "exchanges.DGC={scheme: dgc}"]).build()
     (one,) = [
-        one for one, _ in candidates_of(load("quickstart", ["exchanges.DGC={scheme: dgc}"])) if one.label == "DGC"
+        one for one in candidates_of(load("quickstart", ["exchanges.DGC={scheme: dgc}"])) if one.label == "DGC"
     ]
     whole = run_policy(run.job, "DGC", Fixed(one)).iterations
     recordings = RecordedExchanges(run.job, 12)
@@ -131,7 +131,7 @@ def test_recordings_of_a_scheme_that_follows_gradients_are_its_exchanges():
 def test_recordings_make_the_exchanges_of_a_window_and_then_take_those_of_its_second_half_in_turn(window):
     settings = ["job.iterations=14", "exchanges.G={scheme: gaussiank}"]
     run = load("quickstart", settings).build()
-    (one,) = [one for one, _ in candidates_of(load("quickstart", settings)) if one.label == "G"]
+    (one,) = [one for one in candidates_of(load("quickstart", settings)) if one.label == "G"]
     recordings = RecordedExchanges(run.job, window)
     sent = run_policy(run.job, "G", Fixed(one), sparsifiers=recordings).iterations["bytes_sent_B"].tolist()
     assert recordings.made(one) == window
@@ -151,7 +151,7 @@ def wan():
 
 def test_simulated_in_full_the_rows_are_those_of_the_run(wan):
     run, among, found = wan
-    one, _ = among[1]
+    one = among[1]
     row = next(row for row in found.rows if row.label == one.label)
     taken = run_policy(run.job, one.label, Fixed(one)).iterations
     assert row.complete
@@ -199,7 +199,7 @@ def test_the_same_question_has_the_same_answer(wan):
 def test_exchanges_that_cannot_do_the_job_are_named_with_why():
     run = load("quickstart", ["job.iterations=3"]).build()
     among = candidates_of(load("quickstart"))
-    wrong = replace(among[0][0], label="teams", scheme="spardl", options={"teams": 3})
-    found = decide_job(run, [*among[:2], (wrong, "sparse")], policies=False)
+    wrong = replace(among[0], label="teams", scheme="spardl", options={"teams": 3})
+    found = decide_job(run, [*among[:2], wrong], policies=False)
     assert "teams" in found.refused
     assert "teams" not in [row.label for row in found.rows]

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds
+from simnet.cost_models.evidence.conditions import Evidence
 from simnet.report import cost_summary, learning, run_setup, seeds, wording
 from simnet.report.columns import Fields
 from simnet.report.paired import TIE, start_ranges
@@ -62,7 +63,7 @@ def run_answer(summary: RunSummary, results: Mapping[str, PolicyResult] | None =
         answer=sentence(summary),
         columns=_filled(rows, _columns(summary)),
         rows=rows,
-        evidence=" ".join([*(f"Warning: {one}" for one in summary.get("warnings", ())), evidence(summary)]).strip(),
+        evidence=evidence(summary),
         assumed=summary.get("assumed", ""),
         depends_on=_depends_on(summary),
         next=NEXT if len(rows) > 1 else "",
@@ -86,7 +87,7 @@ def seeds_answer(summary: Fields, plots: Callable[[], Sequence[Plot]] | None = N
         answer=seeds.sentence_over_seeds(summary),
         columns=_filled(rows, columns),
         rows=rows,
-        evidence=" ".join([*(f"Warning: {one}" for one in run.get("warnings", ())), evidence(run)]).strip(),
+        evidence=evidence(run),
         assumed=run.get("assumed", ""),
         depends_on=run_setup.mixed_overlap(run.get("overlap")),
         details=summary,
@@ -157,12 +158,9 @@ def compares_exchanges(summary: RunSummary) -> bool:
 
 
 def evidence(summary: Mapping[str, Any]) -> str:
-    """Return a sentence on the evidence for the times of a run, conditions beyond the measured ones first."""
-    if "evidence" not in summary:
-        return ""
-    *before, here = summary["because"].rpartition("; here ")
-    because = f"here {here}; {before[0]}" if before[0] else here
-    return f"{summary['evidence']}: {because}." if because else f"{summary['evidence']} under such conditions."
+    """Return a sentence on the evidence for the times of a run, with its warnings."""
+    known = [Evidence(summary["evidence"], summary["because"]).line()] if "evidence" in summary else []
+    return " ".join([*(f"Warning: {one}" for one in summary.get("warnings", ())), *known])
 
 
 def ran_on(summary: Mapping[str, Any]) -> list[str]:

@@ -108,16 +108,6 @@ class Contest(NamedTuple):
     differences: dict[str, Estimate]
     fastest_in: dict[str, int]
 
-    @property
-    def runner_up(self) -> str | None:
-        """The fastest policy that is not tied with the first; None if all are tied."""
-        return next((name for name in self.order[1:] if name not in self.tied_with), None)
-
-
-def exactly(value: float) -> Estimate:
-    """Return an estimate with an interval of zero width."""
-    return Estimate(value, value, value)
-
 
 def estimate(values: ArrayLike, comparisons: int = 1) -> Estimate:
     """Return the mean over seeds and its Student t interval, which is infinite for a single value.
@@ -134,7 +124,7 @@ def estimate(values: ArrayLike, comparisons: int = 1) -> Estimate:
     if given.size == 1:
         return Estimate(mean, -math.inf, math.inf)
     if (given == given[0]).all():
-        return exactly(float(given[0]))
+        return Estimate(*3 * [float(given[0])])
     quantile = student_quantile(given.size - 1, 1 - (1 - LEVEL) / (2 * comparisons))
     half = quantile * math.sqrt(math.fsum((given - mean) ** 2) / (given.size - 1) / given.size)
     return Estimate(mean, mean - half, mean + half)
@@ -146,8 +136,8 @@ def contest(values: Mapping[str, ArrayLike], offsets: Mapping[str, ArrayLike] | 
     Examples
     --------
     >>> found = contest({"a": [2.0, 3.0, 5.0], "b": [2.5, 3.5, 5.5], "c": [1.0, 3.0, 7.0]})
-    >>> found.policy, found.tied_with, found.runner_up, found.differences["b"]
-    ('a', ['c'], 'b', Estimate(mean=0.5, low=0.5, high=0.5))
+    >>> found.policy, found.tied_with, found.order, found.differences["b"]
+    ('a', ['c'], ['a', 'c', 'b'], Estimate(mean=0.5, low=0.5, high=0.5))
     """
     given = {name: np.asarray(one, dtype=np.float64) for name, one in values.items()}
     means = {name: estimate(one).mean for name, one in given.items()}

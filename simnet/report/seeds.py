@@ -26,10 +26,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from simnet.base.arrays import significant
+from simnet.base.arrays import Floats, significant
 from simnet.base.spreadsheets import guard_table
 from simnet.base.writing import write_files
-from simnet.report import learning, paired, paired_table, wording
+from simnet.report import learning, paired, wording
 from simnet.report.columns import Fields
 from simnet.report.results import LOCK, parquet, picture_files
 from simnet.report.run_summary import PHASES, RunSummary, plain, winner_among
@@ -53,6 +53,60 @@ _RUN = (
     *("starts_not_sampled", "evidence", "because", "stack", "barrier", "device", "computing", "compute_time"),
     *("assumed", "overlap", "warnings", "calibration", "sharing"),
 )
+
+
+_NOTHING = paired.Estimate(math.nan, math.nan, math.nan)
+_COMPARED = (
+    *("s", "low_s", "high_s", "more_s", "more_low_s", "more_high_s"),
+    *("rank", "tied", "least_with", "compared"),
+)
+
+
+def comparison(rows: pd.DataFrame, by: Sequence[str], column: str, *, bound: str | None = None) -> pd.DataFrame:
+    """Return a row per group and policy: mean over seeds, difference from the fastest, rank and ties.
+
+    The comparison uses the seeds with the largest number of values in the group, and the settled policies that have a
+    value with all of these seeds.
+
+    For a column ``iteration_s`` there are ``iteration_s`` (mean) with ``_low`` and ``_high``, ``iteration_more_s``
+    (mean difference from the first) with the same, ``iteration_rank`` (from 1; missing for policies not compared),
+    ``iteration_tied`` (the first policy and those tied with it), and the numbers of seeds ``iteration_least_with`` and
+    ``iteration_compared``.
+
+    Examples
+    --------
+    >>> rows = pd.DataFrame({"seed": [1, 1, 2, 2, 3, 3], "policy": ["a", "b"] * 3,
+    ...     "iteration_s": [2.0, 2.5, 3.0, 3.5, 5.0, 5.5]})
+    >>> found = comparison(rows, [], "iteration_s").set_index("policy")
+    >>> found[["iteration_more_s", "iteration_tied"]].to_numpy().tolist()
+    [[0.0, True], [0.5, False]]
+    """
+    stem = column.removesuffix("_s")
+    found: list[dict[str, Any]] = []
+    for key, group in rows.groupby(list(by), sort=False) if by else [((), rows)]:
+        names = list(dict.fromkeys(group["policy"]))
+        values = group.pivot(index="seed", columns="policy", values=column)[names].astype(np.float64)
+        counts = values.notna().sum(axis=1)
+        compared = values[counts == counts.max()]
+        aside = {bound, *(group.loc[group["unsettled"] != "", "policy"] if "unsettled" in group else ())}
+        rivals = {name: one.to_numpy() for name, one in compared.items() if one.notna().all() and name not in aside}
+        starts: dict[str, Floats] = {}
+        if paired.START_COLUMNS[0] in group:
+            each = group.set_index(["policy", "seed"])
+            off = each[list(paired.START_COLUMNS)].sub(each[column], axis=0).astype(np.float64).fillna(0.0)
+            starts = {name: off.loc[name].loc[compared.index].to_numpy().T for name in rivals}
+        won = paired.contest(rivals, starts) if rivals else None
+        for name in names:
+            there, cells = values[name].dropna(), (*_NOTHING, None, False, None, 0)
+            if won is not None and name in rivals:
+                there, more = compared[name], won.differences.get(name, paired.Estimate(0.0, 0.0, 0.0))
+                tied = name in (won.policy, *won.tied_with)
+                cells = (*more, won.order.index(name) + 1, tied, won.fastest_in[name], len(compared))
+            cells = (*(paired.estimate(there) if len(there) else _NOTHING), *cells)
+            own = {f"{stem}_{end}": value for end, value in zip(_COMPARED, cells, strict=True)}
+            found.append(dict(zip(by, key, strict=True)) | {"policy": name} | own)
+    table = pd.DataFrame(found)
+    return table.astype({f"{stem}_{name}": "Int64" for name in ("rank", "least_with")})
 
 
 def by_seed(summaries: Mapping[int, RunSummary]) -> pd.DataFrame:
@@ -84,39 +138,32 @@ def by_seed(summaries: Mapping[int, RunSummary]) -> pd.DataFrame:
 
 def policies_over_seeds(table: pd.DataFrame, bound: str | None = None) -> pd.DataFrame:
     """Return a row per policy: times compared over seeds, and means over seeds of other columns."""
-    found = paired_table.comparison(table, [], "simulated_s", bound=bound)
+    found = comparison(table, [], "simulated_s", bound=bound)
     if "time_to_target_s" in table:
-        found = found.merge(times_to_target(table, [], bound=bound), on="policy")
-    found["unsettled_with"] = [int((one != "").sum()) for one in _seed_column(table, "unsettled", found)]
-    found["unsettled"] = [next((why for why in one if why), "") for one in _seed_column(table, "unsettled", found)]
-    others = [name for name in table.columns if name not in ("seed", "policy", "choice", *found.columns)]
-    for name in others:
-        estimates = [
-            paired.estimate(one.dropna()) if one.notna().any() else None for one in _seed_column(table, name, found)
-        ]
-        found[name] = [math.nan if one is None else one.mean for one in estimates]
+        found = found.merge(times_to_target(table, bound), on="policy")
+    each = [table[table["policy"] == name] for name in found["policy"]]
+    found["unsettled_with"] = [int((one["unsettled"] != "").sum()) for one in each]
+    found["unsettled"] = [next(filter(None, one["unsettled"]), "") for one in each]
+    for name in [one for one in table if one not in ("seed", "policy", "choice", *found)]:
+        values = [one[name].dropna() for one in each]
+        estimates = [paired.estimate(one) if len(one) else _NOTHING for one in values]
+        found[name] = [one.mean for one in estimates]
         if name in ("regret_s", "accuracy"):
             stem, end = name.removesuffix("_s"), "_s" if name.endswith("_s") else ""
-            found[f"{stem}_low{end}"] = [math.nan if one is None else one.low for one in estimates]
-            found[f"{stem}_high{end}"] = [math.nan if one is None else one.high for one in estimates]
+            found[f"{stem}_low{end}"] = [one.low for one in estimates]
+            found[f"{stem}_high{end}"] = [one.high for one in estimates]
     return found
 
 
-def times_to_target(
-    table: pd.DataFrame, by: Sequence[str], *, policy: str = "policy", bound: str | None = None
-) -> pd.DataFrame:
+def times_to_target(table: pd.DataFrame, bound: str | None = None) -> pd.DataFrame:
     """Return the comparison of times to target, for policies that reach it with every seed, and seed counts."""
-    groups = table.groupby([*by, policy])["time_to_target_s"]
+    groups = table.groupby("policy")["time_to_target_s"]
     # The mean of those seeds that reached it would be too short.
     times = table.drop(columns=list(paired.START_COLUMNS), errors="ignore").assign(
         time_to_target_s=table["time_to_target_s"].where(groups.transform("count") == groups.transform("size"))
     )
-    found = paired_table.comparison(times, by, "time_to_target_s", policy=policy, bound=bound)
-    return found.merge(groups.count().rename("reached_with").reset_index(), on=[*by, policy])
-
-
-def _seed_column(table: pd.DataFrame, column: str, found: pd.DataFrame) -> list[pd.Series]:
-    return [table.loc[table["policy"] == name, column] for name in found["policy"]]
+    found = comparison(times, [], "time_to_target_s", bound=bound)
+    return found.merge(groups.count().rename("reached_with").reset_index(), on="policy")
 
 
 def summarize_seeds(

@@ -131,7 +131,7 @@ class Summary:
     details: Mapping[str, Any] = field(default_factory=dict)
     plots: Mapping[str, Callable[[], Plot]] = field(default_factory=dict)
     notes: Sequence[str] = ()
-    writers: Mapping[str, Callable[[Path], None]] = field(default_factory=dict)
+    writers: Mapping[str, Callable[[Path], object]] = field(default_factory=dict)
     """Functions that write files of further formats, or replace a format of the table, by suffix."""
     exit_code: int = 0
     """The exit code of the command: 1 if a requested check failed."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple, TypedDict
+from typing import Any
 
 from simnet.base.errors import SimnetError
 from simnet.base.units import format_bandwidth, format_seconds
@@ -28,6 +28,7 @@ from simnet.sparsifier_models import Sparsifier
 from simnet.sparsifier_models.samples import density_warning
 from simnet.sparsifier_models.two_level import without_network
 from simnet.studies.choosing.forecast import WholeJob, error_between
+from simnet.studies.choosing.whole_job import decide_job
 from simnet.studies.local_costs import local_costs_text
 from simnet.training.job.exchange import collective_slowdown
 from simnet.training.job.job import Job, create_sparsifier, job_buckets, job_overlap
@@ -58,36 +59,6 @@ MOST_BUCKETS = 512
 """Maximum buckets over all workers of a job that is sampled."""
 
 
-class Dependence(TypedDict):
-    """A default of a scenario, and whether an alternative value would change the fastest exchange.
-
-    `value` is the default of `field`, `other` the alternative. With `other` the exchange `first` is fastest, by the
-    factor `lead` over the one that is fastest by default; both are None without a change, or if a sample leaves the
-    order open, which `undecided` says.
-    """
-
-    field: str
-    value: str
-    other: str
-    first: str | None
-    lead: float | None
-    undecided: bool
-
-
-class Assumed(NamedTuple):
-    """The assumptions behind an answer: the overlap of its exchanges, and the effects of defaults."""
-
-    overlap: Fields | None
-    depends: Sequence[Dependence]
-
-    def sentences(self) -> list[str]:
-        """Return the assumptions as text lines."""
-        return [
-            *([] if self.overlap is None else [run_setup.describe_overlap(self.overlap)]),
-            *dependence_lines(self.depends),
-        ]
-
-
 def overlap_of(built: Run, among: Iterable[Candidate]) -> Fields | None:
     """Return which exchanges overlap the backward pass, as ``during`` and ``after``, and whether that is a default.
 
@@ -109,25 +80,36 @@ def overlap_of_policies(loaded: Scenario, built: Run) -> Fields | None:
     return overlap_of(built, fixed or _exchange_labels(loaded))
 
 
-def assumed(
+def default_effects(
     load: Callable[[Sequence[str]], Scenario],
     loaded: Scenario,
     built: Run,
     among: Sequence[Candidate] | None = None,
     found: WholeJob | None = None,
-) -> Assumed:
-    """Return which exchanges overlap computing, and which defaults change the fastest exchange if set otherwise."""
+) -> list[Fields]:
+    """Return the defaults of a scenario, and whether the alternative to each would change the fastest exchange.
+
+    With the value `other` of `field` the exchange `first` is fastest, by the factor `lead` over the one that is fastest
+    by default; both are None without a change, or if a sample leaves the order open, which `undecided` says.
+    """
     among = _exchange_labels(loaded) if among is None else among
-    found = ranked_by_sample(loaded, built, among) if found is None or is_large(built) else found
-    overlap = overlap_of(built, among)
-    if found is None:
-        return Assumed(overlap, [])
-    near = {row.label for place, row in enumerate(found.rows) if place < 2 or row.seconds <= NEAR * found.best.seconds}
-    defaults = _deciding_defaults(loaded)
+    here = ranked_by_sample(built, among) if found is None or is_large(built) else found
+    if here is None:
+        return []
+    near = {row.label for place, row in enumerate(here.rows) if place < 2 or row.seconds <= NEAR * here.best.seconds}
+    defaults, overlap = _deciding_defaults(loaded), overlap_of(built, among)
     if overlap is not None and overlap["default"] and overlap["during"]:
         defaults["job.overlap"] = "as in DDP", "none"
-    rivals = [one for one in among if one.label in near]
-    return Assumed(overlap, _default_effects(load, defaults, rivals, _first_place(found)))
+    effects: list[Fields] = []
+    for field, (value, other) in defaults.items():
+        try:
+            changed = load([f"{field}={other}"]).build()
+            then = ranked_by_sample(changed, [one for one in among if one.label in near])
+        except SimnetError:
+            continue
+        if then is not None:
+            effects.append({"field": field, "value": value, "other": other, **_first_place_change(here, then)})
+    return effects
 
 
 def assumed_text(
@@ -192,38 +174,24 @@ def _exchange_labels(loaded: Scenario) -> list[Candidate]:
     return [candidate(label, one) for label, one in loaded.config.exchanges.items()]
 
 
-class _FirstPlace(NamedTuple):
-    """The fastest exchange and those tied with it, by label; `undecided` if the sample leaves the order open."""
-
-    first: Sequence[str]
-    undecided: bool
-
-
-class _PlaceChange(NamedTuple):
-    """The fastest exchange under another assumption and its lead; `undecided` if a sample leaves it open."""
-
-    first: str | None = None
-    lead: float | None = None
-    undecided: bool = False
+def _first_place_change(here: WholeJob, then: WholeJob) -> Fields:
+    """Return the exchange that becomes the fastest under another assumption, and its lead."""
+    first = {here.best.label, *here.tied_with}
+    rows = [row for row in then.rows if {row.label, *then.alike.get(row.label, ())} & first]
+    stays = first & {then.best.label, *then.tied_with}
+    # Who has no row there has not settled.
+    if not rows or (stays and (_leaves_open(here) or _leaves_open(then))):
+        return {"first": None, "lead": None, "undecided": True}
+    lead = rows[0].seconds / then.best.seconds
+    known = (then.best.label, lead) if lead > 1 + TIE else (None, None)
+    return {**dict(zip(("first", "lead"), known, strict=True)), "undecided": False}
 
 
-def _first_place(found: WholeJob) -> _FirstPlace:
-    """Return the fastest exchange in a sampled ranking."""
+def _leaves_open(found: WholeJob) -> bool:
+    """Return whether a sampled ranking leaves the order of the first open."""
     # What is within `TIE` in a sample may be further apart in the job, as far as the sample leaves open.
     margin = TIE * found.best.seconds
-    undecided = any(found.tied(row) and 2 * error_between(row, found.best) > margin for row in found.rows)
-    return _FirstPlace([found.best.label, *found.tied_with], undecided)
-
-
-def _place_change(here: _FirstPlace, then: WholeJob) -> _PlaceChange:
-    """Return the new fastest exchange under another assumption; empty if it is the same."""
-    there, first = _first_place(then), {*here.first}
-    rows = [row for row in then.rows if {row.label, *then.alike.get(row.label, ())} & first]
-    # Who has no row there has not settled.
-    if not rows or ((here.undecided or there.undecided) and first & {*there.first}):
-        return _PlaceChange(undecided=True)
-    lead = rows[0].seconds / then.best.seconds
-    return _PlaceChange(then.best.label, lead) if lead > 1 + TIE else _PlaceChange()
+    return any(found.tied(row) and 2 * error_between(row, found.best) > margin for row in found.rows)
 
 
 def is_large(built: Run) -> bool:
@@ -233,42 +201,18 @@ def is_large(built: Run) -> bool:
     return source.workers > MOST_WORKERS or source.workers * source.parameters > MOST_ENTRIES or parts > MOST_BUCKETS
 
 
-def ranked_by_sample(loaded: Scenario, built: Run, among: Sequence[Candidate]) -> WholeJob | None:
+def ranked_by_sample(built: Run, among: Sequence[Candidate]) -> WholeJob | None:
     """Return the exchanges of a run ranked by a sample of iterations; None if sampling takes too long."""
-    from simnet.studies.choosing.whole_job import candidates_of, decide_job
-
     if len(among) < 2 or is_large(built) or built.colocated:
         return None
     try:
-        found = decide_job(built, candidates_of(loaded, named=among), effort=EFFORT, policies=False)
+        found = decide_job(built, among, effort=EFFORT, policies=False)
     except SimnetError:
         return None
     return None if found.refused else found
 
 
-def _default_effects(
-    load: Callable[[Sequence[str]], Scenario],
-    defaults: Mapping[str, tuple[str, str]],
-    among: Sequence[Candidate],
-    here: _FirstPlace,
-) -> list[Dependence]:
-    """Return the effect of each default on the fastest exchange; `defaults` have a value and an alternative."""
-    found: list[Dependence] = []
-    for field, (value, other) in defaults.items():
-        try:
-            changed = load([f"{field}={other}"])
-            then = ranked_by_sample(changed, changed.build(), among)
-        except SimnetError:
-            continue
-        if then is not None:
-            label, lead, undecided = _place_change(here, then)
-            found.append(
-                {"field": field, "value": value, "other": other, "first": label, "lead": lead, "undecided": undecided}
-            )
-    return found
-
-
-def dependence_lines(found: Sequence[Dependence]) -> list[str]:
+def dependence_lines(found: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return text lines that name the defaults on which the fastest exchange depends, and those on which it does not.
 
     Examples

@@ -28,44 +28,19 @@ from simnet.base import units
 from simnet.base.errors import InputError
 from simnet.base.units import finite
 from simnet.cost_models.costs.devices import IntervalEnd
+from simnet.cost_models.evidence import intervals
 from simnet.cost_models.evidence.chances import Chances
 from simnet.cost_models.evidence.conditions import Evidence
-from simnet.cost_models.evidence.intervals import (
-    NAMED,
-    PartOfIteration,
-    error_models,
-    factor_for_another,
-    factor_in_job,
-    measured_stacks,
-    off_of_calls,
-)
+from simnet.cost_models.evidence.intervals import PartOfIteration, factor_in_job, measured_stacks
 from simnet.network.stack import name_of
 from simnet.report import run_setup
 from simnet.report.paired import fastest
 from simnet.report.summary import Summary, interval_text, percent, table_columns
 from simnet.report.wording import listed
 from simnet.scenario import Run, Scenario
-from simnet.studies import assumptions
-from simnet.studies.assumptions import code_cost_lines, compute_time_lines, sample_warnings
-from simnet.studies.job_totals import (
-    JobTotal,
-    computing_factors,
-    evidence_of_job,
-    judged,
-    messages_of,
-    tied_jobs,
-    total_of,
-)
+from simnet.studies import assumptions, job_totals, utilisation
+from simnet.studies.job_totals import JobTotal, evidence_of_job, messages_of, total_of
 from simnet.studies.options import refuse_sharding
-from simnet.studies.utilisation import (
-    OFF,
-    LinkedTraining,
-    goal_rows,
-    goal_sentence,
-    link_rates,
-    read_training,
-    utilisation_summary,
-)
 from simnet.training.job.job import Job
 from simnet.training.job.record import TRAIN, PolicyResult
 from simnet.training.job.running import run_policy
@@ -118,27 +93,21 @@ class JobPrediction:
         return {policy: one.unsettled for policy, one in self.steady.items() if one.unsettled}
 
     @property
-    def ranked(self) -> list[str]:
-        """Policies with a steady part, in scenario order."""
-        return [str(one) for one in self.iterations["policy"].unique() if one not in self.unsettled]
+    def ranked(self) -> list[JobTotal]:
+        """Total times of the policies with a steady part, in scenario order."""
+        return [total for policy, total in self.totals.items() if policy not in self.unsettled]
 
     @property
-    def fastest(self) -> list[str]:
+    def tied(self) -> list[str]:
         """The policy with the shortest job and those tied with it, among policies with a steady part."""
-        return fastest({policy: self.totals[policy].seconds for policy in self.ranked}) if self.ranked else []
-
-    @property
-    def tied_with(self) -> list[str]:
-        """Policies tied with the fastest, see `simnet.studies.job_totals.tied_jobs`; empty without one that settled."""
-        if not self.ranked:
-            return []
-        totals = [self.totals[policy] for policy in self.ranked]
-        return tied_jobs(totals, self.likely, computing_factors(self.scenario), self.fastest)
+        equal = fastest({one.name: one.seconds for one in self.ranked})
+        computes = job_totals.computing_factors(self.scenario)
+        return [*equal[:1], *(job_totals.tied_jobs(self.ranked, self.likely, computes, equal) if equal else ())]
 
     @cached_property
     def likely(self) -> Chances:
         """Probability that each policy of `ranked` minimises the job's duration, with intervals."""
-        return judged([self.totals[policy] for policy in self.ranked], computing_factors(self.scenario))
+        return job_totals.judged(self.ranked, job_totals.computing_factors(self.scenario))
 
 
 COLUMNS = table_columns("step job")
@@ -157,10 +126,10 @@ def exchange_summary(
     if own is not None or goals:
         run = scenario.build()
         for policy in run.policies.values():
-            found = read_training(run.job, policy.candidates)
-            linked, why = (linked or found, why) if isinstance(found, LinkedTraining) else (linked, found)
+            found = utilisation.read_training(run.job, policy.candidates)
+            linked, why = (linked or found, why) if isinstance(found, utilisation.LinkedTraining) else (linked, found)
         if linked is not None and own is not None and len(run.policies) == 1:
-            return utilisation_summary(scenario, run.job, linked, goals, off or OFF)
+            return utilisation.utilisation_summary(scenario, run.job, linked, goals, off or utilisation.OFF)
         if linked is None and goals:
             raise InputError(f"is for dense exchanges over links that do not change, not for {why}", file="--goal")
     if off is not None and (linked is None or not goals):
@@ -169,8 +138,8 @@ def exchange_summary(
     answer = job_summary(predict_job(scenario, policies))
     if linked is None or not goals:
         return answer
-    rows = goal_rows(linked, goals, off or OFF, periodic=own is not None)
-    said = "\n".join([answer.answer, *(f"With a dense exchange {goal_sentence(one)}" for one in rows)])
+    rows = utilisation.goal_rows(linked, goals, off or utilisation.OFF, periodic=own is not None)
+    said = "\n".join([answer.answer, *(f"With a dense exchange {utilisation.goal_sentence(one)}" for one in rows)])
     return replace(answer, answer=said, details={**answer.details, "goals": rows})
 
 
@@ -182,10 +151,11 @@ def job_summary(found: JobPrediction) -> Summary:
     trained = {"strategy": {"name": job.strategy.name, "steps": job.strategy.steps}} if job.strategy else {}
     details = {**head, "device": job.device.name, "barrier": job.barrier, **trained, "coverage": COVERAGE}
     details |= {"steady_from": common_start(found.steady.values())}
-    details |= {"fastest": next(iter(found.fastest), None), "tied_with": found.tied_with, **found.evidence.figures()}
+    tied = found.tied
+    details |= {"fastest": next(iter(tied), None), "tied_with": tied[1:], **found.evidence.figures()}
     unsure = [one.heading for one in COLUMNS if one.heading in ("fastest", "regret") and not several]
     policies = [found.run.policies[name] for name in found.totals]
-    warnings = *found.scenario.warnings, *sample_warnings(job, policies)
+    warnings = *found.scenario.warnings, *assumptions.sample_warnings(job, policies)
     overlap = assumptions.overlap_of_policies(found.scenario, found.run)
     return Summary(
         answer=_job_answer(found, rows),
@@ -216,7 +186,7 @@ def _policy_rows(found: JobPrediction) -> list[dict[str, Any]]:
             if not units.determined(*(parts[end] for end in ends)):
                 rows[policy] |= {**dict.fromkeys(ends), f"{part}_interval": units.NOT_DETERMINED}
         rows[policy] |= {"utilisation": total.compute / total.seconds, "unsettled": found.unsettled.get(policy)}
-    for place, policy in enumerate(found.ranked):
+    for place, policy in enumerate(one.name for one in found.ranked):
         low, high = float(likely.low[place]), float(likely.high[place])
         chance, regret = float(likely.fastest[place]), finite(float(likely.regret[place]))
         rows[policy] |= units.interval_figures(low, high, "_s")
@@ -252,7 +222,7 @@ def _job_answer(found: JobPrediction, rows: Sequence[Mapping[str, Any]]) -> str:
     said = f"{iteration}, {percent(best['utilisation'])} utilisation; {job}.{aside}"
     if len(rows) == 1:
         return f"{best['policy']}: {said}"
-    first = {best["policy"], *found.tied_with}
+    first = {best["policy"], *found.tied[1:]}
     chances = {row["policy"]: percent(row["chance_to_be_fastest"]) for row in rows if row["policy"] in first}
     if len(chances) == 1:
         return f"{best['policy']} is fastest of {len(rows)} tried ({chances[best['policy']]} sure): {said}"
@@ -270,9 +240,8 @@ def _job_notes(found: JobPrediction) -> list[str]:
         "iteration; exposed has what messages and merge take after the backward pass.",
         f"Intervals hold {100 * COVERAGE:.0f} % of single iterations, that of the whole job its time; their widths are "
         f"of DDP over gloo on two processors, and of collectives of {listed(measured_stacks())}{wider}.",
-        found.evidence.sentence(),
-        *code_cost_lines(job.device, exchanges.values(), job.source.workers),
-        *compute_time_lines([found.scenario.computing]),
+        *assumptions.code_cost_lines(job.device, exchanges.values(), job.source.workers),
+        *assumptions.compute_time_lines([found.scenario.computing]),
         run_setup.describe_barrier(job.barrier),
         *([f"{run_setup.describe_strategy(own.name, own.steps)} {_OF_ROUNDS}"] if own else []),
     ]
@@ -302,7 +271,7 @@ def predict_job(scenario: Scenario, policies: Sequence[str] | None = None) -> Jo
         varies, wider = _computes_within(scenario, spread_of(run.job)), 1.0
         if run.job.strategy is not None and run.job.strategy.steps > 1:
             # No such round was measured: what calls were off by is all that is known, and that of few sets.
-            wider = factor_for_another(len(error_models()[NAMED].quantiles))
+            wider = intervals.factor_for_another(len(intervals.error_models()[intervals.NAMED].quantiles))
         own = _with_intervals(parts, varies, name_of(run.job.network(0).stack), share, wider)
         changes = parts[["latency_s", "bandwidth_Bps"]].nunique().max() > 1
         found.append((_with_other_times(own) if changes else own).assign(policy=policy))
@@ -355,7 +324,7 @@ def _least_on_links(job: Job, workers: pd.DataFrame) -> pd.Series[float] | float
     links = job.network(0).links
     if len(job.stages) > 1 or not links.constant:
         return 0.0
-    rates = workers["worker"].map(dict(enumerate(link_rates(job))))
+    rates = workers["worker"].map(dict(enumerate(utilisation.link_rates(job))))
     return (workers["bytes_sent_B"] / rates).groupby(workers["iteration"]).mean()
 
 
@@ -381,7 +350,7 @@ def _with_intervals(
             off[name] = parts[f"{name}_s"] * np.maximum(sign * (known - 1), sign * (factor_in_job(end, name) - 1))
         own = sum(off.values())
         calls = wider * np.maximum(
-            off_of_calls(end, stack, share, parts["messages"].to_numpy(), on_links),
+            intervals.off_of_calls(end, stack, share, parts["messages"].to_numpy(), on_links),
             sign * (factor_in_job(end, "messages") - 1) * parts["messages_s"],
         )
         if end == "low":

@@ -16,7 +16,7 @@ import numpy as np
 
 from simnet import sparsifier_models
 from simnet.base.arrays import Columns, Floats, significant
-from simnet.base.units import finite
+from simnet.base.units import determined, finite
 from simnet.cost_models.evidence.chances import Chances, ErrorPart, chances, in_job
 from simnet.cost_models.evidence.conditions import NEVER_COMPARED, Evidence, evidence_of
 from simnet.cost_models.evidence.intervals import GIVEN, factor_in_job, interval, kind_of_stack
@@ -96,6 +96,12 @@ def judged(totals: Sequence[JobTotal], computes: tuple[float, float] = (1.0, 1.0
     # Nobody loses more than the slowest that there is.
     worst = max(seconds) / min(seconds) - 1 if min(seconds, default=0.0) > 0 else 0.0
     return found._replace(regret=np.minimum(found.regret, worst))
+
+
+def interval_ends(likely: Chances, place: int, parts: float = 1.0) -> tuple[float | None, float | None]:
+    """Return the ends of the interval of a job's time, or of one of its equal parts [s]; None if not determined."""
+    low, high = float(likely.low[place]) / parts, float(likely.high[place]) / parts
+    return (low, high) if determined(low, high) else (None, None)
 
 
 def tied_jobs(

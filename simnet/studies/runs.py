@@ -33,7 +33,7 @@ from simnet.scenario import Run, Scenario
 from simnet.scenario.resolve import candidate
 from simnet.scenario.runner import request
 from simnet.scenario.topology_parts import cluster_file
-from simnet.studies.assumptions import assumed, assumed_text, overlap_of_policies, sample_warnings, with_codes
+from simnet.studies import assumptions
 from simnet.studies.job_totals import judgement, ranges_of, rivals
 from simnet.training.job.checkpoint import EVERY, Checkpoint
 from simnet.training.job.job import Job, create_sparsifier, gradient_buckets, job_buckets
@@ -250,8 +250,8 @@ def _run_facts(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]
         "device": _relevant_device(loaded, built.job),
         "computing": loaded.computing,
         "compute_time": None if loaded.compute_time is None else loaded.compute_time.figures(),
-        "assumed": f"{assumed_text(loaded, built, written=True)}.",
-        "overlap": overlap_of_policies(loaded, built),
+        "assumed": f"{assumptions.assumed_text(loaded, built, written=True)}.",
+        "overlap": assumptions.overlap_of_policies(loaded, built),
         "barrier": built.job.barrier,
         "strategy": None if own is None else {"name": own.name, "steps": own.steps, **deadline},
         "prices": loaded.prices,
@@ -261,7 +261,7 @@ def _run_facts(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]
             for label, stages in one.local_stages.items()
         },
         "memory": said,
-        "warnings": [*loaded.warnings, *sample_warnings(built.job, built.policies.values())] or None,
+        "warnings": [*loaded.warnings, *assumptions.sample_warnings(built.job, built.policies.values())] or None,
         "depends_on": None if source is None else _dependences(loaded, built, source),
         **evidence.figures(),
     }
@@ -286,8 +286,8 @@ def _dependences(loaded: Scenario, built: Run, source: Source) -> list[Fields] |
     """Return the defaults that affect the fastest exchange; None under a strategy or switching policies."""
     if not keeps_to_one(built) or len(built.policies) < 2 or built.job.strategy is not None:
         return None
-    found = assumed(lambda fields: replace(source, overrides=[*source.overrides, *fields]).load(), loaded, built)
-    return [{**one} for one in found.depends] or None
+    again = lambda fields: replace(source, overrides=[*source.overrides, *fields]).load()  # noqa: E731
+    return assumptions.default_effects(again, loaded, built) or None
 
 
 def keeps_to_one(built: Run) -> bool:
@@ -323,7 +323,7 @@ def _relevant_device(loaded: Scenario, job: Job) -> Fields | None:
     given = loaded.config.job
     if given.shardings and given.device_memory != "device" and job.device.beside_collectives is None:
         return None
-    return with_codes(job.device, loaded.config.exchanges.values(), job.source.workers)
+    return assumptions.with_codes(job.device, loaded.config.exchanges.values(), job.source.workers)
 
 
 def worker_memory(built: Run, policies: Iterable[str]) -> tuple[Fields, dict[str, Fields]]:

@@ -6,7 +6,6 @@ from typing import Unpack
 
 from simnet.report.summary import Summary
 from simnet.scenario.marked_fields import Fields, overrides_of
-from simnet.studies.choosing.asking import choice
 from simnet.verbs.request import Overrides, ScenarioSource, Words, scenario_path, set_texts, verb, word_list
 from simnet.verbs.run import Grid, grid_texts
 
@@ -50,7 +49,11 @@ def choose(
     >>> choose(workers=8, model="resnet50", latency="1 ms", bandwidth="10 Gbit/s").best
     'AG-Topk'
     """
-    own = set_texts(set)
+    from simnet.studies.choosing.asking import answer
+    from simnet.studies.choosing.ranking import ChooseRequest
+    from simnet.studies.options import factor_off
+
+    own, off = set_texts(set), None if link_uncertainty is None else factor_off(link_uncertainty, "--link-uncertainty")
     with scenario_path(scenario) as path:
         own += overrides_of(path, fields, own)
-        return choice(path, own, word_list(policies) or (), grid_texts(grid), exact, link_uncertainty, jobs)
+        return answer(ChooseRequest(path, own, exact, word_list(policies) or (), off), grid_texts(grid), jobs)

@@ -32,14 +32,10 @@ class Evidence(NamedTuple):
         return {"evidence": self.level, "because": self.because}
 
     def line(self) -> str:
-        """Return the evidence level and its reason as a line of text."""
-        return f"{self.level}: {self.because or 'links and numbers of workers that were measured enclose these'}."
-
-    def sentence(self) -> str:
-        """Return a sentence on the intervals' evidence."""
-        if not self.because:
-            return "Intervals: measured, on links and with numbers of workers that enclose these."
-        return f"Intervals: {self.level}; {self.because}."
+        """Return the evidence level and its reason, conditions beyond the measured ones first, as a line of text."""
+        known, _, here = self.because.rpartition("; here ")
+        because = f"here {here}; {known}" if known else here
+        return f"{self.level}: {because or 'links and numbers of workers that were measured enclose these'}."
 
 
 NEVER_COMPARED = Evidence("assumed", "no prediction of this kind was compared with a measurement")

@@ -7,20 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from simnet.base import units
 from simnet.base.errors import InputError
-from simnet.base.units import determined, finite, format_bandwidth, format_seconds
-from simnet.cost_models.evidence.conditions import Evidence
+from simnet.base.units import finite, format_bandwidth, format_seconds
 from simnet.policies import Fixed, density_at
 from simnet.report import run_setup, wording
 from simnet.report.cost_summary import throughput
 from simnet.report.paired import START_COLUMNS
-from simnet.report.summary import Summary, percent, table_columns, three_digits
+from simnet.report.summary import Summary, interval_text, percent, table_columns
 from simnet.scenario.settings import link_key
-from simnet.studies.assumptions import FORMATS, assumed_text, code_cost_lines, compute_time_lines, sample_warnings
+from simnet.studies import assumptions
 from simnet.studies.choosing.closed_forms import Flip
 from simnet.studies.choosing.forecast import Gain, JobForecast
 from simnet.studies.choosing.ranking import Ranking
+from simnet.studies.job_totals import interval_ends
 
 COLUMNS = table_columns("choose")
 """Columns of the table."""
@@ -35,20 +34,20 @@ _NAMED = 2
 
 def ranking_summary(found: Ranking) -> Summary:
     """Return a ranking as a summary."""
-    overlap, effects = found.assumed.overlap, found.assumed.depends if found.exact else ()
-    mixed, asked = run_setup.mixed_overlap(overlap), _misjudged_text(found) if found.asked_off else ()
+    mixed, asked = run_setup.mixed_overlap(found.overlap), _misjudged_text(found) if found.asked_off else ()
     return Summary(
         answer=_answer(found),
         columns=COLUMNS,
         rows=list(_rows(found)),
-        evidence=" ".join([*(f"Warning: {one}" for one in found.loaded.warnings), evidence_text(found.evidence)]),
-        assumed=f"{assumed_text(found.loaded, found.run)}.",
+        evidence=" ".join([*(f"Warning: {one}" for one in found.loaded.warnings), found.evidence.line()]),
+        assumed=f"{assumptions.assumed_text(found.loaded, found.run)}.",
         depends_on=" ".join(filter(None, [mixed, *asked, _depends_text(found)])),
         next=_next_text(found),
         details=_details(found),
         notes=[
             *_notes(found),
-            *found.assumed._replace(overlap=None if mixed else overlap, depends=effects).sentences(),
+            *([] if mixed or found.overlap is None else [run_setup.describe_overlap(found.overlap)]),
+            *assumptions.dependence_lines(found.defaults or ()),
         ],
     )
 
@@ -58,7 +57,8 @@ def _answer(found: Ranking) -> str:
     best, chance = found.best, dict(zip((row.label for row in found.rows), found.likely.fastest.tolist(), strict=True))
     tied = [row.label for row in found.rows if row.label in found.tied][:_NAMED]
     alike = [*found.found.alike.get(best.label, ())]
-    time = f"{_milliseconds(found, best)} an iteration"
+    each = best.seconds / best.iterations, *interval_ends(found.likely, 0, best.iterations)
+    time = f"{interval_text(*each)} an iteration"
     if len(found.rows) == 1:
         if alike:
             return f"{' or '.join([best.label, *alike])}: tied, {time}."
@@ -90,36 +90,21 @@ def _against_dense(found: Ranking) -> str:
     return f"; compression does not pay: {sparse.label} takes {wording.lead_text(1 / ratio)} longer"
 
 
-def _milliseconds(found: Ranking, row: JobForecast) -> str:
-    """Return text with the iteration time of a row and its interval."""
-    place = found.rows.index(row)
-    each, low, high = (one / row.iterations for one in (row.seconds, *_ends(found, place)))
-    if not determined(low, high):
-        return format_seconds(each)
-    name = format_seconds(each).rpartition(" ")[2]
-    value, least, most = (three_digits(one / units.seconds(f"1 {name}")) for one in (each, low, high))
-    return f"{value} {name} ({least}-{most})"
-
-
-def _ends(found: Ranking, place: int) -> tuple[float, float]:
-    return float(found.likely.low[place]), float(found.likely.high[place])
-
-
 def _rows(found: Ranking) -> Iterator[dict[str, Any]]:
     """Yield table rows, the fastest first, rows without a steady part last."""
+    first = [found.best.label, *found.tied]
     for place, row in enumerate(found.rows):
-        low, high = _ends(found, place)
-        known = determined(low, high)
-        regret = float(found.likely.regret[place])
+        low, high = interval_ends(found.likely, place)
+        least, most = interval_ends(found.likely, place, row.iterations)
         yield {
             **_row(found, row),
-            "low_s": low if known else None,
-            "high_s": high if known else None,
-            "iteration_low_s": low / row.iterations if known else None,
-            "iteration_high_s": high / row.iterations if known else None,
-            "to_best": to_best_text(found.over(row), place, tied=row.label in found.tied),
+            "low_s": low,
+            "high_s": high,
+            "iteration_low_s": least,
+            "iteration_high_s": most,
+            "to_best": wording.to_best(row.label, first, row.seconds, found.best.seconds),
             "chance_to_be_fastest": float(found.likely.fastest[place]),
-            "regret_of_job": finite(min(regret, found.over(found.rows[-1]))),
+            "regret_of_job": finite(min(float(found.likely.regret[place]), found.over(found.rows[-1]))),
         }
     for row in found.found.aside:
         yield {**_row(found, row), "to_best": "not settled", "unsettled": row.unsettled}
@@ -155,21 +140,6 @@ def _row(found: Ranking, row: JobForecast) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def to_best_text(over: float, place: int, *, tied: bool = False) -> str:
-    """Return text on how far a row is behind the fastest: `over` is the extra time as a fraction."""
-    if tied or not place:
-        return "tied" if place else "best"
-    return wording.lead_text(1 + over) if over >= 1 else percent(over, "+")
-
-
-def evidence_text(evidence: Evidence) -> str:
-    """Return text on the evidence level of predicted times, and the measured conditions behind it."""
-    if not evidence.because:
-        return f"{evidence.level}: measured conditions enclose these."
-    known, _, here = evidence.because.partition("; here ")
-    return f"{evidence.level}: here {here}; {known}." if here else f"{evidence.level}: {known}."
-
-
 def _depends_text(found: Ranking) -> str:
     """Return text on the link, density and worker values at which the fastest exchange changes."""
     if not found.flips:
@@ -194,7 +164,7 @@ def _side_text(word: str, flips: Sequence[Flip]) -> str:
         if one.quantity == "workers":
             shown = f"{one.value + (1 if word == 'below' else -1):.0f} workers"
         else:
-            shown = FORMATS[one.quantity](one.value)
+            shown = assumptions.FORMATS[one.quantity](one.value)
         values.append(shown if one.quantity != "density" else f"a density of {shown}")
     return f"{word} {' or '.join(values)}" if values else ""
 
@@ -241,9 +211,9 @@ def _notes(found: Ranking) -> list[str]:
         )
     if not found.asked_off:
         said += _misjudged_text(found)
-    said += [f"Warning: {one}" for one in sample_warnings(run.job, map(Fixed, among))]
-    said += code_cost_lines(run.job.device, among, run.job.source.workers)
-    return [*said, *compute_time_lines([found.loaded.computing]), *found.held.sentences()]
+    said += [f"Warning: {one}" for one in assumptions.sample_warnings(run.job, map(Fixed, among))]
+    said += assumptions.code_cost_lines(run.job.device, among, run.job.source.workers)
+    return [*said, *assumptions.compute_time_lines([found.loaded.computing]), *found.held.sentences()]
 
 
 def _misjudged_text(found: Ranking) -> list[str]:
@@ -263,7 +233,7 @@ def _misjudged_text(found: Ranking) -> list[str]:
 
 def _details(found: Ranking) -> dict[str, Any]:
     """Return the JSON fields of a ranking other than its rows; names end in units."""
-    job, decision, assumed, off = found.run.job, found.found, found.assumed, found.misjudged
+    job, decision, off = found.run.job, found.found, found.misjudged
     compute_time = found.loaded.compute_time
     return {
         "question": {
@@ -289,8 +259,8 @@ def _details(found: Ranking) -> dict[str, Any]:
         "flexible": {one.policy.label: _gain(one) for one in decision.flexible},
         **({"starts_not_sampled": dict(decision.starts.not_sampled)} if decision.starts.not_sampled else {}),
         "refused": dict(decision.refused),
-        "overlap": assumed.overlap,
-        "defaults": list(assumed.depends) if found.exact else None,
+        "overlap": found.overlap,
+        "defaults": found.defaults,
         "flips": None if found.flips is None else [
             {"quantity": one.quantity, "value": one.value, "direction": "up" if one.up else "down",
              "exchange": one.label}

@@ -4,58 +4,32 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from simnet.base.errors import InputError
 from simnet.report.summary import Summary
-from simnet.studies.options import factor_off
-
-if TYPE_CHECKING:
-    from simnet.scenario import Scenario
-
-# Of links that are off.
-_WEIGHED = (
-    "is for a ranking of exchanges by the time of an iteration, not for a grid, shardings or a target of training"
-)
+from simnet.studies.choosing import grids, side_by_side
+from simnet.studies.choosing.answering import ranking_summary
+from simnet.studies.choosing.ranking import ChooseRequest, rank
 
 
-def choice(
-    source: str | Path,
-    overrides: Sequence[str],
-    policies: Sequence[str] = (),
-    axes: Sequence[str] = (),
-    exact: bool = False,
-    link_uncertainty: float | str | None = None,
-    jobs: int | None = None,
-) -> Summary:
-    """Return the answer to a `simnet choose` request: a ranking, a comparison of jobs, or a grid."""
-    from simnet.studies.choosing import answering, grids, ranking, side_by_side
-
-    def again(more: Sequence[str]) -> Scenario:
-        return ranking.load_job(source, [*overrides, *more])
-
-    off = None if link_uncertainty is None else factor_off(link_uncertainty, "--link-uncertainty")
-    choices_ = [one for one in axes if _is_choice(one)]
-    if others := [one for one in axes if not _is_choice(one)]:
-        if off is not None:
-            raise InputError(_WEIGHED, file="--link-uncertainty")
-        return grids.grid_summary(
-            grids.CellRequest(source, (*overrides,), exact, (*policies,)), [*others, *choices_], jobs
-        )
-    variants = [list(one) for one in itertools.product(*map(grids.axis_fields, choices_))]
-    job = again(variants[0]).config.job
-    if off is not None and (job.shardings or (job.gradients.train and job.gradients.train.target is not None)):
-        raise InputError(_WEIGHED, file="--link-uncertainty")
+def answer(asked: ChooseRequest, axes: Sequence[str] = (), jobs: int | None = None) -> Summary:
+    """Return the answer to a `simnet choose` request: a ranking, a comparison of jobs, or a grid over `axes`."""
+    choices = [one for one in axes if _is_choice(one)]
+    variants = [list(one) for one in itertools.product(*map(grids.axis_fields, choices))]
+    grid = len(choices) < len(axes)
+    job = None if grid else asked.load(variants[0]).config.job
+    trains = job is not None and job.gradients.train is not None and job.gradients.train.target is not None
+    if asked.link_uncertainty is not None and (job is None or job.shardings or trains):
+        said = "a ranking of exchanges by the time of an iteration, not for a grid, shardings or a target of training"
+        raise InputError(f"is for {said}", file="--link-uncertainty")
+    if job is None:
+        return grids.grid_summary(asked, [*(one for one in axes if one not in choices), *choices], jobs)
     if job.shardings:
-        return side_by_side.sharding_ways(again)
-    if job.gradients.train is not None and job.gradients.train.target is not None:
+        return side_by_side.sharding_ways(asked)
+    if trains:
         every = [[side_by_side.EVERY_STEP]] if job.strategy is not None else []
-        return side_by_side.time_to_target(again, [*every, *variants])
-    how: dict[str, Any] = {"exact": exact, "link_uncertainty": off, "policies": policies}
-    if job.strategy is not None:
-        return side_by_side.rarer_exchanges(again, variants, **how)
-    return answering.ranking_summary(ranking.rank(again, **how))
+        return side_by_side.time_to_target(asked, [*every, *variants])
+    return side_by_side.rarer_exchanges(asked, variants) if job.strategy is not None else ranking_summary(rank(asked))
 
 
 def _is_choice(axis: str) -> bool:

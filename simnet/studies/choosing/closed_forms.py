@@ -194,13 +194,12 @@ def fastest_by_form(among: Sequence[Candidate], point: OperatingPoint, model: Co
 AWAY = 1.03
 """Factor on both sides of a flip at which simulations must confirm it."""
 
-FIELDS = {
-    "latency": "network.topology.star.latency={!r} s",
-    "bandwidth": "network.topology.star.bandwidth={!r} B/s",
-    "density": "job.density={!r}",
-    "workers": "workers={:.0f}",
-}
-"""Override template of each quantity."""
+
+def override_of(quantity: str, value: float) -> str:
+    """Return the scenario override that gives one of `QUANTITIES` a value in SI units."""
+    unit = {"latency": " s", "bandwidth": " B/s"}.get(quantity, "")
+    return f"{quantity}={value:.0f}" if quantity == "workers" else f"{quantity}={float(value)!r}{unit}"
+
 
 # Values looked at on each side, over how many decades, and how often a step of 4 % is halved.
 _STEPS, _DECADES, _HALVINGS = 240, 4.0, 12
@@ -258,7 +257,7 @@ def first_place_flips(
 
 def _is_confirmed(load: Callable[[Sequence[str]], Scenario], flip: Flip, found: WholeJob, workers: int) -> bool:
     """Return whether simulations confirm a flip: the fastest exchange before it, and the other one after it."""
-    rivals = [(row.candidate, row.kind) for row in found.rows if row.label in (found.best.label, flip.label)]
+    rivals = [row.candidate for row in found.rows if row.label in (found.best.label, flip.label)]
     step = AWAY if flip.up else 1 / AWAY
     sides = {found.best.label: flip.value / step, flip.label: flip.value * step}
     if flip.quantity == "workers":
@@ -266,7 +265,7 @@ def _is_confirmed(load: Callable[[Sequence[str]], Scenario], flip: Flip, found: 
         sides = {flip.label: flip.value} | ({} if before == workers else {found.best.label: before})
     for first, value in sides.items():
         try:
-            run = load([FIELDS[flip.quantity].format(value)]).build()
+            run = load([override_of(flip.quantity, value)]).build()
             if is_large(run) or decide_job(run, rivals, policies=False).best.label != first:
                 return False
         except SimnetError:

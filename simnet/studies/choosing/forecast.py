@@ -95,7 +95,6 @@ class JobForecast:
     """
 
     candidate: Candidate
-    kind: Kind
     sample: Mapping[str, NDArray[Any]]
     iterations: int
     sent: float
@@ -105,6 +104,11 @@ class JobForecast:
     def label(self) -> str:
         """Label in tables and figures."""
         return self.candidate.label
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of the exchange; sparse for policies."""
+        return exchange_kind(self.candidate)
 
     @property
     def simulated(self) -> int:

@@ -7,9 +7,8 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,95 +17,63 @@ from simnet.base.arrays import Floats
 from simnet.base.errors import InputError, SimnetError
 from simnet.base.processes import Pool
 from simnet.base.progress import track_progress
-from simnet.base.units import determined, format_bandwidth, format_seconds
+from simnet.base.units import format_bandwidth, format_seconds
 from simnet.policies import Candidate
 from simnet.policies.moo import Moo
 from simnet.report.paired import TIE
 from simnet.report.run_setup import mixed_overlap
-from simnet.report.summary import WIDTH, Column, Summary, Unit, percent, table_columns
+from simnet.report.summary import WIDTH, Column, Row, Summary, Unit, percent, table_columns
 from simnet.report.wording import lead_text, listed
 from simnet.studies.assumptions import assumed_text
-from simnet.studies.choosing import whole_job
-from simnet.studies.choosing.answering import evidence_text
-from simnet.studies.choosing.closed_forms import AGREE, QUANTITIES, ClosedForms, closed_forms
-from simnet.studies.choosing.forecast import exchange_kind
-from simnet.studies.choosing.policy import make, table_of_map
-from simnet.studies.choosing.ranking import Ranking, load_job, rank
+from simnet.studies.choosing import policy, whole_job
+from simnet.studies.choosing.closed_forms import AGREE, QUANTITIES, ClosedForms, closed_forms, override_of
+from simnet.studies.choosing.ranking import ChooseRequest, Ranking, rank
 from simnet.studies.fastest_map import MapAxis, draw_fastest
+from simnet.studies.job_totals import interval_ends
 from simnet.studies.sweeping import grid
 
-_SHOWN: Mapping[str, tuple[str, Unit, Callable[[float], str]]] = {
+_AXES: Mapping[str, tuple[str, Unit, Callable[[float], str]]] = {
     "latency": ("latency_s", "time", format_seconds),
     "bandwidth": ("bandwidth_Bps", "rate", format_bandwidth),
     "density": ("density", "percent", "{:.3g}".format),
     "workers": ("workers", "number", "{:.0f}".format),
 }
-
-
-class Axis(NamedTuple):
-    """An axis of a map: its quantity and its values in SI units, ascending."""
-
-    name: str
-    values: Floats
-
-    @property
-    def key(self) -> str:
-        """Column name."""
-        return _SHOWN[self.name][0]
-
-    @property
-    def unit(self) -> Unit:
-        """Unit of the column."""
-        return _SHOWN[self.name][1]
-
-    @property
-    def drawn(self) -> MapAxis:
-        """The axis as drawn in the figure."""
-        return MapAxis(self.name, [_SHOWN[self.name][2](one) for one in self.values.tolist()])
+"""Column, unit, and notation of a value in a figure, of each quantity that a map may vary."""
 
 
 @dataclass(frozen=True, eq=False)
 class Map:
-    """Fastest exchange over two quantities, from iteration times of shape (exchanges, y values, x values)."""
+    """Fastest exchange over two quantities, from iteration times of shape (exchanges, y values, x values).
+
+    `values` has the ascending values of both in SI units by quantity, x first.
+    """
 
     among: Sequence[Candidate]
-    x: Axis
-    y: Axis
+    values: Mapping[str, Floats]
     seconds: Floats
 
-    @property
-    def which(self) -> NDArray[np.intp]:
-        """Index of the fastest exchange in each cell, shape (y, x); ties go to the first."""
-        return np.asarray(self.seconds.argmin(axis=0))
-
-    @property
-    def tied(self) -> NDArray[np.bool_]:
-        """Mask of exchanges tied for fastest, within `simnet.report.paired.TIE`; shape (exchanges, y, x)."""
-        close = self.seconds <= (1 + TIE) * self.seconds.min(axis=0)
-        return np.asarray(close & (close.sum(axis=0) > 1))
-
-    @property
+    @cached_property
     def names(self) -> NDArray[np.object_]:
-        """Label of the fastest exchange in each cell, or of all tied ones; shape (len(y), len(x))."""
-        labels, tied = np.array([one.label for one in self.among], dtype=object), self.tied
-        found: NDArray[np.object_] = labels[self.which]
-        for place in zip(*np.nonzero(tied.any(axis=0)), strict=True):
-            found[place] = f"{listed(labels[tied[:, *place]].tolist())}, tied"
+        """Label of the fastest exchange in each cell, or of all within `simnet.report.paired.TIE`; shape (y, x)."""
+        labels = np.array([one.label for one in self.among], dtype=object)
+        found: NDArray[np.object_] = labels[self.seconds.argmin(axis=0)]
+        close = self.seconds <= (1 + TIE) * self.seconds.min(axis=0)
+        for place in zip(*np.nonzero(close.sum(axis=0) > 1), strict=True):
+            found[place] = f"{listed(labels[close[:, *place]].tolist())}, tied"
         return found
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row per cell: both quantities, the fastest exchange, its time, and the margin of the next."""
-        order = np.sort(self.seconds, axis=0)
-        names = self.names
+        order, (x, y) = np.sort(self.seconds, axis=0), self.values
         return [
             {
-                self.x.key: self.x.values[column].item(),
-                self.y.key: self.y.values[row].item(),
-                "exchange": str(names[row, column]),
+                _AXES[x][0]: self.values[x][column].item(),
+                _AXES[y][0]: self.values[y][row].item(),
+                "exchange": str(self.names[row, column]),
                 "iteration_s": float(order[0, row, column]),
                 "margin": float(order[1, row, column] / order[0, row, column] - 1) if len(order) > 1 else None,
             }
-            for row, column in np.ndindex(names.shape)
+            for row, column in np.ndindex(self.names.shape)
         ]
 
     def shares(self) -> dict[str, float]:
@@ -141,41 +108,28 @@ class MapSummary(Summary):
         return Summary(columns=columns, rows=rows, **fields).text(width, wide=wide)
 
 
-@dataclass(frozen=True)
-class CellRequest:
-    """Request shared by all cells: scenario, overrides, whether to simulate every iteration, and policies."""
-
-    source: str | Path
-    overrides: tuple[str, ...]
-    exact: bool = False
-    policies: tuple[str, ...] = ()
-
-    def load(self, cell: Sequence[str], more: Sequence[str]) -> Any:
-        """Return the scenario of a cell with further overrides."""
-        return load_job(self.source, [*self.overrides, *cell, *more])
-
-
-def grid_summary(asked: CellRequest, axes: Sequence[str], jobs: int | None = None) -> Summary:
+def grid_summary(asked: ChooseRequest, axes: Sequence[str], jobs: int | None = None) -> Summary:
     """Return a summary of the fastest exchange in each cell of a grid; axes are ``--grid`` texts."""
     groups = [grid.moving_together(text) for text in axes]
     flat = [one for group in groups for one in group]
     names = [one.name.rpartition(".")[2] for one in flat]
     together = [list(zip(*(one.values for one in group), strict=True)) for group in groups]
-    count = math.prod(map(len, together))
-    if len(groups) == 3 and sorted(names) == ["bandwidth", "density", "latency"]:
-        densities = flat[names.index("density")]
-        axes_ = {one.name: one.values for one in flat if one is not densities}
-        return _map_summary(asked, axes_, jobs, _numbers("density", densities.values).tolist())
-    two = len(groups) == len(names) == 2 and set(names) <= {*QUANTITIES}
-    if two and (count > SIMULATED or set(names) == {"latency", "bandwidth"}):
-        return _map_summary(asked, {one.name: one.values for one in flat}, jobs)
+    count, alone = math.prod(map(len, together)), len(groups) == len(names)
+    links = {"latency", "bandwidth"}
+    three = alone and sorted(names) == ["bandwidth", "density", "latency"]
+    two = alone and len(names) == 2 and {*names} <= {*QUANTITIES} and (count > SIMULATED or {*names} == links)
+    if three or two:
+        numbers = {name: _numbers(name, one.values) for name, one in zip(names, flat, strict=True)}
+        densities = numbers.pop("density").tolist() if three else ()
+        return _map_summary(asked, {name: np.unique(one) for name, one in numbers.items()}, jobs, densities)
     if count > SIMULATED:
         raise InputError(f"has {count:,} cells, more than the {SIMULATED} that are simulated", file="--grid")
     values = [tuple(itertools.chain(*each)) for each in itertools.product(*together)]
     cells = [tuple(f"{axis.name}={one}" for axis, one in zip(flat, each, strict=True)) for each in values]
-    grid.refuse_wrong_values(cells, lambda number: asked.load(cells[number], ()))
-    rows = _simulated(asked, cells, jobs)
-    return _table_summary(asked, dict(zip(names, zip(*values, strict=True), strict=True)), rows)
+    grid.refuse_wrong_values(cells, lambda number: asked.load(cells[number]))
+    return _table_summary(
+        asked, dict(zip(names, zip(*values, strict=True), strict=True)), _simulated(asked, cells, jobs)
+    )
 
 
 def axis_fields(text: str) -> list[str]:
@@ -184,7 +138,7 @@ def axis_fields(text: str) -> list[str]:
     return [f"{one.name}={value}" for value in one.values]
 
 
-def _simulated(asked: CellRequest, cells: Sequence[Cell], jobs: int | None) -> list[dict[str, Any]]:
+def _simulated(asked: ChooseRequest, cells: Sequence[Cell], jobs: int | None) -> list[dict[str, Any]]:
     """Return the row of each cell."""
     rows: list[dict[str, Any]] = [{}] * len(cells)
     with Pool(jobs if jobs is not None and jobs > 1 else 0) as pool:
@@ -198,30 +152,29 @@ def _simulated(asked: CellRequest, cells: Sequence[Cell], jobs: int | None) -> l
     return rows
 
 
-def cell_row(asked: CellRequest, cell: Cell, report: Callable[[float], None] = lambda done: None) -> dict[str, Any]:
+def cell_row(asked: ChooseRequest, cell: Cell, report: Callable[[float], None] = lambda done: None) -> dict[str, Any]:
     """Return the table row of a cell: fastest exchange, its time and probability, and the runner-up."""
-    found = rank(partial(asked.load, cell), exact=asked.exact, policies=asked.policies, flips=False)
-    best, chance = found.best, float(found.likely.fastest[0])
-    low, high = (float(one[0]) / best.iterations for one in (found.likely.low, found.likely.high))
-    known = determined(low, high)
+    found = rank(asked, cell, flips=False)
+    low, high = interval_ends(found.likely, 0, found.best.iterations)
     second = found.rows[1] if len(found.rows) > 1 else None
+    over = None if second is None else found.over(second)
     return {
-        "exchange": best.label,
-        "mean_iteration_s": best.seconds / best.iterations,
-        "iteration_low_s": low if known else None,
-        "iteration_high_s": high if known else None,
-        "chance_to_be_fastest": chance,
+        "exchange": found.best.label,
+        "mean_iteration_s": found.best.seconds / found.best.iterations,
+        "iteration_low_s": low,
+        "iteration_high_s": high,
+        "chance_to_be_fastest": float(found.likely.fastest[0]),
         "runner_up": None if second is None else second.label,
-        "margin": None if second is None else found.over(second),
-        "lead": "tied" if found.tied_with else None if second is None else lead_text(1 + found.over(second)),
+        "margin": over,
+        "lead": "tied" if found.tied_with else None if over is None else lead_text(1 + over),
         "tied_with": found.tied_with,
         "times_s": {row.label: row.seconds / row.iterations for row in found.rows},
-        "evidence": evidence_text(found.evidence),
-        "depends_on": mixed_overlap(found.assumed.overlap),
+        "evidence": found.evidence.line(),
+        "depends_on": mixed_overlap(found.overlap),
     }
 
 
-def _table_summary(asked: CellRequest, values: Mapping[str, Sequence[str]], rows: Sequence[dict[str, Any]]) -> Summary:
+def _table_summary(asked: ChooseRequest, values: Mapping[str, Sequence[str]], rows: Sequence[Row]) -> Summary:
     """Return the cells of a grid as a summary."""
     columns, shown = [], [dict[str, Any]() for _ in rows]
     for name, texts in values.items():
@@ -236,94 +189,89 @@ def _table_summary(asked: CellRequest, values: Mapping[str, Sequence[str]], rows
         row |= {name: one for name, one in found.items() if name not in ("evidence", "depends_on")}
     columns += table_columns("choose grid")
     refused = [f"{key}: {row['refused']}" for key, row in zip(map(str, shown), rows, strict=True) if "refused" in row]
-    loaded = asked.load((), ())
     return Summary(
-        answer=_where_text([one for one in shown if "exchange" in one], columns[0]),
+        answer=_where_text([one["exchange"] for one in shown if "exchange" in one]),
         columns=columns,
         rows=shown,
         evidence=next((one["evidence"] for one in rows if "evidence" in one), ""),
-        assumed=assumed_text(loaded, varied=values),
+        assumed=assumed_text(asked.load(), varied=values),
         depends_on=next((one["depends_on"] for one in rows if one.get("depends_on")), ""),
         notes=refused,
         next="choose without --grid says what each takes in one cell",
     )
 
 
-def _where_text(rows: Sequence[Mapping[str, Any]], column: Column) -> str:
+def _where_text(first: Sequence[str]) -> str:
     """Return text on the number of cells in which each exchange is fastest."""
-    first = list(dict.fromkeys(one["exchange"] for one in rows))
-    if len(first) == 1:
-        return f"{first[0]} is first in all {len(rows)} cells."
-    parts = [f"{label} in {sum(one['exchange'] == label for one in rows)}" for label in first]
-    return f"It depends: {listed(parts)} of {len(rows)} cells."
+    if len({*first}) == 1:
+        return f"{first[0]} is first in all {len(first)} cells."
+    parts = [f"{label} in {first.count(label)}" for label in dict.fromkeys(first)]
+    return f"It depends: {listed(parts)} of {len(first)} cells."
 
 
 def _map_summary(
-    asked: CellRequest, axes: Mapping[str, Sequence[str]], jobs: int | None, densities: Sequence[float] = ()
+    asked: ChooseRequest, values: Mapping[str, Floats], jobs: int | None, densities: Sequence[float] = ()
 ) -> Summary:
     """Return a map over two quantities by closed forms, or by simulating fewer cells if these disagree.
 
     With several `densities` the policy table also chooses among these.
     """
-    found = rank(partial(asked.load, ()), exact=False, policies=asked.policies)
+    found = rank(replace(asked, exact=False))
     forms = closed_forms(found.loaded, found.run, found.found)
-    names = [name.rpartition(".")[2] for name in axes]
-    values = {name: np.unique(_numbers(name, texts)) for name, texts in zip(names, axes.values(), strict=True)}
-    x, y = names
-    of_links = {x, y} == {"latency", "bandwidth"}
     if (count := math.prod(map(len, values.values()))) > MOST_CELLS:
         raise InputError(f"has {count:,} cells, at most {MOST_CELLS:,}", file="--grid")
-    made, checked = (None, None) if forms is None else _checked_map(asked, forms, values)
-    simulated = made is None
-    if made is None:
+    made, lost, off = None, 0.0, 0.0
+    if forms is not None:
+        made = map_of(forms, values)
+        lost, off = _form_errors(asked, made)
+    simulated = made is None or lost > AGREE
+    if made is None or simulated:
         made = _simulated_map(asked, found, {name: _thinned(one) for name, one in values.items()}, jobs)
-    if checked is None:
-        note = f"No closed forms say what this job takes: {made.which.size} of {count:,} cells are simulated."
+    few = f"{made.names.size} of {count:,} cells are simulated"
+    if forms is None:
+        note = f"No closed forms say what this job takes: {few}."
     elif simulated:
-        note = f"Closed forms would cost {percent(checked.lost)}: {made.which.size} of {count:,} cells are simulated."
+        note = f"Closed forms would cost {percent(lost)}: {few}."
     else:
         note = (
-            f"By closed forms; at {LOOKED_AT} cells that were simulated these cost {percent(checked.lost)} at most, "
-            f"and times are {percent(checked.off)} off."
+            f"By closed forms; at {LOOKED_AT} cells that were simulated these cost {percent(lost)} at most, "
+            f"and times are {percent(off)} off."
         )
-    shares = made.shares()
-    answer = f"{next(iter(shares))} is first in {percent(next(iter(shares.values())))} of the map"
-    others = [f"{label} in {percent(share)}" for label, share in itertools.islice(shares.items(), 1, 4)]
-    title = f"Fastest exchange: {found.loaded.name}"
+    (label, share), *others = made.shares().items()
+    rest = listed([f"{one} in {percent(part)}" for one, part in others[:3]])
+    across, down = [
+        MapAxis(name, [_AXES[name][2](value) for value in own.tolist()]) for name, own in made.values.items()
+    ]
+    of_links = {*values} == {"latency", "bandwidth"}
     table = partial(_table_text, None if simulated else forms, made, found, densities)
-
-    def write_table(path: Path) -> None:
-        path.write_text(table(), encoding="utf-8")
-
     return MapSummary(
-        answer=f"{answer}{', ' if others else ''}{listed(others)}. {note}",
+        answer=f"{label} is first in {percent(share)} of the map{', ' * bool(rest)}{rest}. {note}",
         columns=[
-            Column(made.x.key, x, made.x.unit), Column(made.y.key, y, made.y.unit),
+            *(Column(_AXES[name][0], name, _AXES[name][1]) for name in values),
             Column("exchange", "fastest", "text"), Column("iteration_s", "iteration"),
             Column("margin", "before the next", "percent"),
         ],
         rows=made.rows(),
-        evidence=evidence_text(found.evidence),
-        assumed=assumed_text(found.loaded, found.run, names),
-        depends_on=mixed_overlap(found.assumed.overlap),
-        details={"shares": shares, "simulated": simulated, "cells": int(made.which.size)},
-        plots={"map": partial(draw_fastest, title, made.x.drawn, made.y.drawn, made.names)},
+        evidence=found.evidence.line(),
+        assumed=assumed_text(found.loaded, found.run, values),
+        depends_on=mixed_overlap(found.overlap),
+        details={"shares": made.shares(), "simulated": simulated, "cells": int(made.names.size)},
+        plots={"map": partial(draw_fastest, f"Fastest exchange: {found.loaded.name}", across, down, made.names)},
         next=f"--out map.html, .png, .svg or .csv{'; --out policy.json for run time' * of_links}",
-        writers={".json": write_table} if of_links else {},
+        writers={".json": lambda path: path.write_text(table(), encoding="utf-8")} if of_links else {},
     )  # fmt: skip
 
 
 def _table_text(forms: ClosedForms | None, made: Map, found: Ranking, densities: Sequence[float]) -> str:
     """Return the JSON policy table of a map, with the objective weights of a `moo` policy in the scenario."""
-    centres = {one.name: one.values for one in (made.x, made.y)}
     loaded, job = found.loaded, found.run.job
     if forms is None:
         if densities:
             raise InputError("is only for jobs whose times follow from closed forms", file="--grid density")
-        return table_of_map(made, loaded, job).text()
+        return policy.table_of_map(made, loaded, job).text()
     weights = next((one.search.weights for one in found.run.policies.values() if isinstance(one, Moo)), None)
-    links = centres["latency"], centres["bandwidth"]
-    return make(forms, loaded, job, *links, densities=densities, weights=weights).text()
+    links = made.values["latency"], made.values["bandwidth"]
+    return policy.make(forms, loaded, job, *links, densities=densities, weights=weights).text()
 
 
 def _numbers(name: str, texts: Sequence[str]) -> Floats:
@@ -339,47 +287,42 @@ def _thinned(values: Floats) -> Floats:
     return np.asarray(values[places])
 
 
-def _fields(name: str, value: float) -> str:
-    unit = {"latency": " s", "bandwidth": " B/s"}.get(name, "")
-    return f"{name}={value:.0f}" if name == "workers" else f"{name}={float(value)!r}{unit}"
-
-
-class Check(NamedTuple):
-    """Error of closed forms at checked cells: extra time of their choice, and error of its time, as fractions."""
-
-    lost: float
-    off: float
-
-
-def _checked_map(asked: CellRequest, forms: ClosedForms, values: Mapping[str, Floats]) -> tuple[Map | None, Check]:
-    """Return the map by closed forms, and their largest errors at simulated cells; None in place of a wrong map."""
+def map_of(forms: ClosedForms, values: Mapping[str, Floats]) -> Map:
+    """Return the map by closed forms over two quantities."""
     (x, along), (y, down) = values.items()
     where, shape = forms.point.at(x, along[np.newaxis, :]).at(y, down[:, np.newaxis]), (len(down), len(along))
-    seconds = np.stack([np.broadcast_to(forms.model(one, where).seconds, shape) for one in forms.among])
-    made, lost, off = Map(forms.among, Axis(x, along), Axis(y, down), seconds), 0.0, 0.0
-    cells = np.unique(np.linspace(0, made.which.size - 1, LOOKED_AT).round().astype(int))
+    seconds = [np.broadcast_to(forms.model(one, where).seconds, shape) for one in forms.among]
+    return Map(forms.among, values, np.stack(seconds))
+
+
+def _form_errors(asked: ChooseRequest, made: Map) -> tuple[float, float]:
+    """Return the largest errors of closed forms at simulated cells, as fractions, until one is above `AGREE`.
+
+    They are the extra time of their choice, and the error of its time.
+    """
+    (x, along), (y, down) = made.values.items()
+    lost = off = 0.0
+    cells = np.unique(np.linspace(0, made.names.size - 1, LOOKED_AT).round().astype(int))
     for place in track_progress(cells.tolist(), 0.5):
-        row, column = np.unravel_index(place, made.which.shape)
-        at = {x: along[column], y: down[row]}
-        first, *others = np.argsort(made.seconds[:, row, column])[:_RIVALS]
-        run = asked.load([_fields(name, float(value)) for name, value in at.items()], ()).build()
-        rivals = [(made.among[one], exchange_kind(made.among[one])) for one in (first, *others)]
-        found = whole_job.decide_job(run, rivals, policies=False)
+        row, column = np.unravel_index(place, made.names.shape)
+        rivals = np.argsort(made.seconds[:, row, column])[:_RIVALS]
+        run = asked.load([override_of(x, float(along[column])), override_of(y, float(down[row]))]).build()
+        found = whole_job.decide_job(run, [made.among[one] for one in rivals], policies=False)
         took = {one.label: one.seconds / one.iterations for one in found.rows}
         took |= {label: took[one] for one, alike in found.alike.items() for label in alike}
-        own = took.get(made.among[first].label, math.inf)
+        own = took.get(made.among[rivals[0]].label, math.inf)
         lost = max(lost, own / min(took.values()) - 1)
-        off = max(off, abs(float(made.seconds[first, row, column]) / own - 1))
+        off = max(off, abs(float(made.seconds[rivals[0], row, column]) / own - 1))
         if lost > AGREE:
             break
-    return made if lost <= AGREE else None, Check(lost, off)
+    return lost, off
 
 
-def _simulated_map(asked: CellRequest, found: Ranking, values: Mapping[str, Floats], jobs: int | None) -> Map:
+def _simulated_map(asked: ChooseRequest, found: Ranking, values: Mapping[str, Floats], jobs: int | None) -> Map:
     """Return a map with every cell simulated."""
     (x, along), (y, down) = values.items()
-    cells = [(_fields(y, float(b)), _fields(x, float(a))) for b in down for a in along]
+    cells = [(override_of(y, b), override_of(x, a)) for b in down for a in along]
     rows = _simulated(replace(asked, exact=False), cells, jobs)
     among = [row.candidate for row in found.found.rows]
     seconds = np.array([[one.get("times_s", {}).get(each.label, math.inf) for one in rows] for each in among])
-    return Map(among, Axis(x, along), Axis(y, down), seconds.reshape(len(among), len(down), len(along)))
+    return Map(among, values, seconds.reshape(len(among), len(down), len(along)))

@@ -40,13 +40,13 @@ _WHERE = ("allgather", "collective")
 
 def table_of_map(made: Map, loaded: Scenario, job: Job) -> PolicyTable:
     """Return the policy table of a simulated map over latency and bandwidth."""
-    seconds = made.seconds if made.y.name == "latency" else made.seconds.swapaxes(1, 2)
+    seconds = made.seconds if [*made.values][1] == "latency" else made.seconds.swapaxes(1, 2)
     levelled = [one.scheme.startswith(PREFIX) for one in made.among]
     # Who reads the table at run time has no two levels.
     which = np.where(np.array(levelled)[:, np.newaxis, np.newaxis], np.inf, seconds).argmin(axis=0)
-    centres, density = {one.name: one.values for one in (made.x, made.y)}, job.density[-1].end
+    density = job.density[-1].end
     made_for = _made_for(loaded, job, "simulated", (density,))
-    return _table(made_for, made.among, which, np.full(which.shape, density), centres["latency"], centres["bandwidth"])
+    return _table(made_for, made.among, which, np.full(which.shape, density), **made.values)
 
 
 def make(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -14,11 +14,12 @@ from simnet.cost_models.evidence.chances import Chances
 from simnet.cost_models.evidence.conditions import NEVER_COMPARED, Evidence
 from simnet.policies import Candidate, Fixed
 from simnet.report import cost_summary
+from simnet.report.columns import Fields
 from simnet.scenario import Run, Scenario, load
 from simnet.studies import assumptions
 from simnet.studies.choosing import whole_job
 from simnet.studies.choosing.closed_forms import Flip, Misjudged, first_place_flips
-from simnet.studies.choosing.forecast import JobForecast, Kind, WholeJob, error_between, follows_gradients
+from simnet.studies.choosing.forecast import JobForecast, WholeJob, error_between, follows_gradients
 from simnet.studies.job_totals import (
     JobTotal,
     computing_factors,
@@ -52,10 +53,10 @@ class Held(NamedTuple):
         limit = self.limit
         return {label: cost_summary.memory_refusal(one, limit) for label, one in self.each.items() if one.peak > limit}
 
-    def left(self, among: Sequence[tuple[Candidate, Kind]]) -> tuple[tuple[Candidate, Kind], ...]:
+    def left(self, among: Sequence[Candidate]) -> list[Candidate]:
         """Return the candidates within the memory limit; InputError if none is left."""
         refused = self.ruled_out
-        found = tuple(one for one in among if one[0].label not in refused)
+        found = [one for one in among if one.label not in refused]
         if among and not found:
             raise InputError(f"no exchange is left; {'; '.join(f'{one} {why}' for one, why in refused.items())}")
         return found
@@ -107,8 +108,33 @@ _ENTRIES, _SELECTED, _MOST_ENTRIES = 25_557, 10, 2**18
 # From so many parameters on, whose buckets are hundreds, one iteration is simulated where links do not change.
 _LARGE = 10**9
 
-Load = Callable[[Sequence[str]], Scenario]
-"""Function that loads the scenario with further overrides."""
+
+@dataclass(frozen=True)
+class ChooseRequest:
+    """A request: a scenario with overrides and policies, and how to rank its exchanges.
+
+    With `exact` all iterations are simulated and alternative defaults tried; else a sample is. Link estimates may be
+    off by the factor `link_uncertainty`, `OFF` if None.
+    """
+
+    source: str | Path
+    overrides: Sequence[str]
+    exact: bool = False
+    policies: Sequence[str] = ()
+    link_uncertainty: float | None = None
+
+    def load(self, more: Sequence[str] = ()) -> Scenario:
+        """Load the scenario with further overrides.
+
+        It does without computing and overlap if nothing but the size of its model is known. With a batch, samples per
+        second are wanted, which require a compute time.
+        """
+        overrides = [*self.overrides, *more]
+        loaded = load(self.source, overrides)
+        job = loaded.config.job
+        if job.compute.mean is None and job.batch is None and job.parameters is not None and not job.shardings:
+            return load(self.source, [*overrides, "job.compute.mean=0 s", "job.overlap=none"])
+        return loaded
 
 
 @dataclass(frozen=True)
@@ -116,8 +142,9 @@ class Ranking:
     """Ranking of a job's exchanges and policies that reached a steady state, the fastest first.
 
     `tied` are the labels tied with the fastest. `flips` are the values at which the fastest exchange changes,
-    `misjudged` the cost of wrong link estimates; both are None without closed forms. `exact`: all iterations were
-    simulated; `asked_off`: a `link_uncertainty` was given.
+    `misjudged` the cost of wrong link estimates; both are None without closed forms. `defaults` is what
+    `simnet.studies.assumptions.default_effects` says where all iterations were simulated, else None; `asked_off`: a
+    `link_uncertainty` was given.
     """
 
     loaded: Scenario
@@ -130,8 +157,8 @@ class Ranking:
     evidence: Evidence
     flips: tuple[Flip, ...] | None
     misjudged: Misjudged | None
-    assumed: assumptions.Assumed
-    exact: bool = False
+    overlap: Fields | None
+    defaults: Sequence[Fields] | None
     asked_off: bool = False
 
     @property
@@ -153,18 +180,6 @@ class Ranking:
     def dense(self) -> JobForecast | None:
         """The fastest dense exchange; None without one."""
         return next((row for row in self.rows if row.kind != "sparse"), None)
-
-
-def load_job(source: str | Path, overrides: Sequence[str]) -> Scenario:
-    """Load a scenario, without computing and overlap if nothing but the size of its model is known.
-
-    With a batch, samples per second are wanted, which require a compute time.
-    """
-    loaded = load(source, overrides)
-    job = loaded.config.job
-    if job.compute.mean is None and job.batch is None and job.parameters is not None and not job.shardings:
-        return load(source, [*overrides, "job.compute.mean=0 s", "job.overlap=none"])
-    return loaded
 
 
 def sampled_fields(loaded: Scenario) -> list[str]:
@@ -192,53 +207,44 @@ def sampled_fields(loaded: Scenario) -> list[str]:
     return fields
 
 
-def ranked_candidates(loaded: Scenario, run: Run) -> list[tuple[Candidate, Kind]]:
-    """Return the candidate exchanges of a ranking with their kinds.
+def ranked_candidates(loaded: Scenario, run: Run) -> list[Candidate]:
+    """Return the candidate exchanges of a ranking.
 
     Fixed policies written in the scenario name the candidates; otherwise the usual exchanges are added to the
     scenario's.
     """
     written = loaded.document.found(("policies",)) is not None
-    fixed = all(isinstance(one, Fixed) for one in run.policies.values())
-    named = [one.candidates[0] for one in run.policies.values()] if written and fixed else ()
+    if written and run.policies and all(isinstance(one, Fixed) for one in run.policies.values()):
+        return [one.candidates[0] for one in run.policies.values()]
     nodes = job_node_sizes(run.job) if loaded.config.network.topology.choice[0] in _OF_NODES else ()
-    return whole_job.candidates_of(loaded, per_node=next(iter(nodes), 1), named=named)
+    return whole_job.candidates_of(loaded, per_node=next(iter(nodes), 1))
 
 
-def rank(
-    load_with: Load,
-    *,
-    exact: bool = False,
-    link_uncertainty: float | None = None,
-    policies: Sequence[str] = (),
-    flips: bool = True,
-) -> Ranking:
-    """Rank the exchanges and policies of a scenario by the time of its job.
+def rank(asked: ChooseRequest, fields: Sequence[str] = (), *, flips: bool = True) -> Ranking:
+    """Rank the exchanges and policies of a scenario, with further overrides, by the time of its job.
 
-    With `exact` all iterations are simulated and alternative defaults tried; else a sample is. Link estimates may be
-    off by the factor `link_uncertainty`, 2 by default.
+    With `flips` the values of links, density and workers are looked for at which another exchange becomes the fastest.
     """
-    sampled = [] if exact else sampled_fields(load_with([]))
+    fields = [*fields, *([] if asked.exact else sampled_fields(asked.load(fields)))]
 
-    def again(fields: Sequence[str]) -> Scenario:
-        return load_with([*sampled, *fields])
+    def again(more: Sequence[str]) -> Scenario:
+        return asked.load([*fields, *more])
 
     loaded = again([])
-    loaded = loaded.only(list(policies)) if policies else loaded
+    loaded = loaded.only(list(asked.policies)) if asked.policies else loaded
     run = loaded.build()
     among = ranked_candidates(loaded, run)
-    held = held_on_job(run.job, [one for one, _ in among])
+    held = held_on_job(run.job, among)
     left = held.left(among)
-    effort = math.inf if exact else whole_job.EFFORT if len(left) <= _USUAL else whole_job.EFFORT_OF_ALL
+    effort = math.inf if asked.exact else whole_job.EFFORT if len(left) <= _USUAL else whole_job.EFFORT_OF_ALL
     found = whole_job.decide_job(run, left, effort=effort)
-    fitting = [one for one, _ in left]
-    found = replace(found, starts=job_start_ranges(run, {row.label: row.sample for row in found.rows}, fitting))
+    found = replace(found, starts=job_start_ranges(run, {row.label: row.sample for row in found.rows}, left))
     own = [one.policy for one in found.flexible] if not found.usual else []
     rows = tuple(sorted([*found.rows, *own], key=lambda row: row.seconds))
-    totals, computes = row_totals(rows, run.job, fitting), computing_factors(loaded)
+    totals, computes = row_totals(rows, run.job, left), computing_factors(loaded)
     likely = judged(totals, computes)
     equal = found.tied_with if rows[0] is found.best else ()
-    near = first_place_flips(again, loaded, run, found, link_uncertainty or OFF) if flips else (None, None)
+    near = first_place_flips(again, loaded, run, found, asked.link_uncertainty or OFF) if flips else (None, None)
     return Ranking(
         loaded,
         run,
@@ -249,13 +255,9 @@ def rank(
         held._replace(unsettled={row.label: row.unsettled for row in found.aside}),
         NEVER_COMPARED if run.colocated else evidence_of_job(run.job, [row.sample for row in found.rows]),
         *near,
-        (
-            assumptions.assumed(again, loaded, run, fitting, found)
-            if exact
-            else assumptions.Assumed(assumptions.overlap_of(run, fitting), [])
-        ),
-        exact,
-        link_uncertainty is not None,
+        assumptions.overlap_of(run, left),
+        assumptions.default_effects(again, loaded, run, left, found) if asked.exact else None,
+        asked.link_uncertainty is not None,
     )
 
 

@@ -9,16 +9,24 @@ from typing import TYPE_CHECKING, Any
 
 from simnet.base.errors import InputError
 from simnet.base.progress import track_progress
-from simnet.base.units import determined, format_seconds
+from simnet.base.units import format_seconds
 from simnet.policies import Candidate, Fixed
 from simnet.report.learning import learning_summaries
 from simnet.report.summary import Summary, percent, table_columns
-from simnet.report.wording import lead_text, listed
+from simnet.report.wording import lead_text, listed, to_best
 from simnet.scenario import Run, Scenario
 from simnet.studies.assumptions import assumed_text
-from simnet.studies.choosing.answering import COLUMNS, evidence_text, ranking_summary, to_best_text
-from simnet.studies.choosing.ranking import Load, held_on_job, rank
-from simnet.studies.job_totals import JobTotal, computing_factors, evidence_of_job, judged, messages_of, total_of
+from simnet.studies.choosing.answering import COLUMNS, ranking_summary
+from simnet.studies.choosing.ranking import ChooseRequest, held_on_job, rank
+from simnet.studies.job_totals import (
+    JobTotal,
+    computing_factors,
+    evidence_of_job,
+    interval_ends,
+    judged,
+    messages_of,
+    total_of,
+)
 from simnet.training.job.local_steps import start_strategy
 from simnet.training.job.running import run_policy
 
@@ -37,8 +45,7 @@ _UNSHARDED = (
 EVERY_STEP = "job.strategy=null"
 """Override for a job that exchanges in every step."""
 
-NOT_RANKED = "not ranked"
-"""Text in place of a rank if the loss of accuracy is unknown."""
+_ENDS = ("low", "high")
 
 
 def strategy_label(loaded: Scenario) -> str:
@@ -52,12 +59,12 @@ def strategy_label(loaded: Scenario) -> str:
     return f"{given.get('name')}{':' if options else ''}{options}"
 
 
-def rarer_exchanges(load: Load, variants: Sequence[Sequence[str]], **how: Any) -> Summary:
+def rarer_exchanges(asked: ChooseRequest, variants: Sequence[Sequence[str]]) -> Summary:
     """Return a ranking of per-step exchanges, with rows of strategies that exchange less often.
 
     Strategies have no rank, as their loss of accuracy is unknown without training.
     """
-    found = rank(lambda more: load([EVERY_STEP, *more]), **how)
+    found = rank(asked, [EVERY_STEP])
     ranked = ranking_summary(found)
     every = found.best.seconds / found.best.iterations
     rows: list[dict[str, Any]] = []
@@ -65,7 +72,7 @@ def rarer_exchanges(load: Load, variants: Sequence[Sequence[str]], **how: Any) -
     notes: list[str] = []
     rounds: list[str] = []
     for variant in track_progress(variants):
-        loaded = load([*variant, *([] if load(variant).config.network.weather else ["job.iterations=1"])])
+        loaded = asked.load([*variant, *([] if asked.load(variant).config.network.weather else ["job.iterations=1"])])
         run = loaded.build()
         among = _averaging(run, notes)
         held = held_on_job(run.job, among)
@@ -74,24 +81,21 @@ def rarer_exchanges(load: Load, variants: Sequence[Sequence[str]], **how: Any) -
             _rarer_row(loaded, run, one, every) | held.of(one.label) for one in among if one.label not in held.ruled_out
         ]
         own.sort(key=lambda row: row["mean_iteration_s"])
-        if run.job.strategy is not None and run.job.strategy.steps > 1 and run.job.strategy.name not in rounds:
+        if run.job.strategy is not None and run.job.strategy.steps > 1:
             rounds.append(run.job.strategy.name)
         rows += own
         said += [(row["mean_iteration_s"], row["exchange"]) for row in own[:1]]
     if not said:
         raise InputError(f"leaves nothing to choose from: {'; '.join(notes)}", field="job.strategy")
     took, label = min(said)
-    lead = f"{lead_text(every / took)} less" if every > took else "no less"
-    change = f"{percent(1 - took / every)} less" if every > took else "no less"
-    rarer = (
-        f"{label}: {format_seconds(took)} a step, {change if every < 2 * took else lead}; accuracy ignored: not ranked."
-    )
-    of_rounds = f"extrapolated for rounds of {listed(rounds)}, never measured; in every step " if rounds else ""
+    less = "no" if every <= took else lead_text(every / took) if every >= 2 * took else percent(1 - took / every)
+    rarer = f"{label}: {format_seconds(took)} a step, {less} less; accuracy ignored: not ranked."
+    names = listed([*dict.fromkeys(rounds)])
     return replace(
         ranked,
         answer=f"In every step {ranked.answer.split(';')[0].split(', fastest')[0].rstrip('.')}. {rarer}",
         rows=[*ranked.rows, *rows],
-        evidence=of_rounds + ranked.evidence,
+        evidence=f"extrapolated for rounds of {names}, never measured; in every step " * bool(rounds) + ranked.evidence,
         depends_on=ranked.depends_on or "how much accuracy rarer exchanges cost, which is not known without training.",
         next="--gradients train with job.gradients.train.target ranks by the time to an accuracy",
         notes=[*ranked.notes, *notes],
@@ -119,9 +123,7 @@ def _rarer_row(loaded: Scenario, run: Run, one: Candidate, every: float) -> dict
     assert strategy is not None
     frame, total = _simulated(run, one.label, one)
     steps = len(frame) * strategy.steps
-    likely = judged([total], computing_factors(loaded))
-    low, high = float(likely.low[0]) / steps, float(likely.high[0]) / steps
-    known = determined(low, high)
+    low, high = interval_ends(judged([total], computing_factors(loaded)), 0, steps)
     step, compute, select = (math.fsum(frame[f"{name}_s"]) / steps for name in ("iteration", "compute", "select"))
     return {
         "exchange": f"{strategy_label(loaded)}, {one.label}",
@@ -133,10 +135,10 @@ def _rarer_row(loaded: Scenario, run: Run, one: Candidate, every: float) -> dict
         "mean_compute_s": compute,
         "mean_select_s": select,
         "mean_communicate_and_wait_s": max(step - compute - select, 0.0),
-        "iteration_low_s": low if known else None,
-        "iteration_high_s": high if known else None,
+        "iteration_low_s": low,
+        "iteration_high_s": high,
         "over_the_fastest": step / every - 1,
-        "to_best": NOT_RANKED,
+        "to_best": "not ranked",
         "mean_bytes_sent_per_worker_B": math.fsum(frame["bytes_sent_B"]) / run.job.source.workers / steps,
         "iterations_simulated": len(frame),
     }
@@ -147,17 +149,17 @@ def _simulated(run: Run, label: str, one: Candidate) -> tuple[pd.DataFrame, JobT
     return frame, total_of(label, frame, run.job, messages_of(run, [one]), [one])
 
 
-def time_to_target(load: Load, variants: Sequence[Sequence[str]]) -> Summary:
+def time_to_target(asked: ChooseRequest, variants: Sequence[Sequence[str]]) -> Summary:
     """Return jobs that train a model, ranked by simulated time to the scenario's target accuracy."""
     frames: dict[str, pd.DataFrame] = {}
     totals: dict[str, JobTotal] = {}
     notes: list[str] = []
     for variant in variants:
-        loaded = load(variant)
+        loaded = asked.load(variant)
         run = loaded.build()
         rarer = run.job.strategy is not None
-        among = list(run.candidates.values())
-        for one in track_progress(_averaging(run, notes) if rarer else among, 1 / len(variants)):
+        among = _averaging(run, notes) if rarer else list(run.candidates.values())
+        for one in track_progress(among, 1 / len(variants)):
             label = f"{strategy_label(loaded)}, {one.label}" if rarer else one.label
             frames[label], totals[label] = _simulated(run, label, one)
     train = loaded.config.job.gradients.train
@@ -167,18 +169,24 @@ def time_to_target(load: Load, variants: Sequence[Sequence[str]]) -> Summary:
     times = {label: one["time_to_target_s"] for label, one in learnt.items() if one["time_to_target_s"] is not None}
     order = sorted(times, key=lambda label: times[label])
     target = f"an accuracy of {percent(train.target or 0.0)}"
-    if not order:
-        answer = f"Nothing reaches {target} in {load(variants[0]).build().job.iterations:,} iterations."
-    else:
+    answer = f"Nothing reaches {target} in {asked.load(variants[0]).build().job.iterations:,} iterations."
+    if order:
         second = f", {lead_text(times[order[1]] / times[order[0]])} before {order[1]}" if len(order) > 1 else ""
         answer = f"{order[0]} reaches {target} first: {format_seconds(times[order[0]])}{second}. One seed."
-    nowhere = [label for label in frames if label not in times]
-    unreached = [{"exchange": one, "to_best": "not reached", "accuracy": learnt[one]["accuracy"]} for one in nowhere]
+    likely, rows = judged([totals[label] for label in order], computing_factors(loaded)) if order else None, []
+    for place, label in enumerate([*order, *(one for one in frames if one not in times)]):
+        row = {"exchange": label, "to_best": "not reached", "accuracy": learnt[label]["accuracy"]}
+        if likely is not None and label in times:
+            took, whole = times[label], totals[label].seconds
+            ends = {f"{end}_s": float(getattr(likely, end)[place]) * (took / whole if whole else 1.0) for end in _ENDS}
+            row |= {"time_to_target_s": took, **ends, "to_best": to_best(label, order[:1], took, times[order[0]])}
+            row |= {"iterations_to_target": learnt[label]["iterations_to_target"]}
+        rows.append(row)
     return Summary(
         answer=answer,
         columns=table_columns("choose target"),
-        rows=[*_target_rows(loaded, {label: totals[label] for label in order}, learnt), *unreached],
-        evidence=evidence_text(evidence_of_job(run.job, frames.values())),
+        rows=rows,
+        evidence=evidence_of_job(run.job, frames.values()).line(),
         assumed=assumed_text(loaded),
         next="simnet run --seeds 5   tells whether other seeds agree",
         details={"decision": order[0] if order else None, "target_accuracy": train.target},
@@ -186,33 +194,12 @@ def time_to_target(load: Load, variants: Sequence[Sequence[str]]) -> Summary:
     )
 
 
-def _target_rows(
-    loaded: Scenario, totals: Mapping[str, JobTotal], learnt: Mapping[str, Mapping[str, Any]]
-) -> list[dict[str, Any]]:
-    """Return the rows of jobs that reach the target accuracy, the first to reach it first."""
-    likely, rows = judged([*totals.values()], computing_factors(loaded)) if totals else None, list[dict[str, Any]]()
-    for place, (label, total) in enumerate(totals.items()):
-        assert likely is not None
-        took = learnt[label]["time_to_target_s"]
-        share = took / total.seconds if total.seconds else 1.0
-        rows.append({
-            "exchange": label,
-            "time_to_target_s": took,
-            "low_s": float(likely.low[place]) * share,
-            "high_s": float(likely.high[place]) * share,
-            "to_best": to_best_text(took / rows[0]["time_to_target_s"] - 1 if rows else 0.0, place),
-            "iterations_to_target": learnt[label]["iterations_to_target"],
-            "accuracy": learnt[label]["accuracy"],
-        })  # fmt: skip
-    return rows
-
-
-def sharding_ways(load: Load) -> Summary:
+def sharding_ways(asked: ChooseRequest) -> Summary:
     """Return the shardings of a job and its unsharded exchanges, ranked by step time.
 
     Unsharded exchanges are left out with tensor or pipeline parallelism, as a step then has other samples.
     """
-    loaded = load(["job.iterations=1"])
+    loaded = asked.load(["job.iterations=1"])
     run = loaded.build()
     rows: list[dict[str, Any]] = []
     for name, policy in track_progress(list(run.policies.items()), 0.5):
@@ -230,12 +217,12 @@ def sharding_ways(load: Load) -> Summary:
         one.trace is None and not one.units and not _is_parallel(one.options)
         for one in loaded.config.job.shardings.values()
     )
-    beside = ranking_summary(rank(lambda more: load([*_UNSHARDED, *more]), flips=False)) if plain else None
+    beside = ranking_summary(rank(replace(asked, exact=False, policies=()), _UNSHARDED, flips=False)) if plain else None
     rows += [dict(one) for one in beside.rows] if beside else []
     rows.sort(key=lambda row: row["mean_iteration_s"])
     best = rows[0]["mean_iteration_s"]
-    for place, row in enumerate(rows):
-        row["to_best"] = to_best_text(row["mean_iteration_s"] / best - 1, place)
+    for row in rows:
+        row["to_best"] = to_best(row["exchange"], [rows[0]["exchange"]], row["mean_iteration_s"], best)
     lead = f", {lead_text(rows[1]['mean_iteration_s'] / best)} before {rows[1]['exchange']}" if len(rows) > 1 else ""
     whole = f"no step of {listed(list(run.policies))} was measured"
     return Summary(

@@ -41,10 +41,8 @@ from simnet.studies.choosing.forecast import (
     PAIRED,
     Gain,
     JobForecast,
-    Kind,
     WholeJob,
     error_between,
-    exchange_kind,
     leading_iterations,
     same_exchange,
     usual_exchanges,
@@ -75,29 +73,20 @@ _UNSETTLED = 0.5
 _AMONG, _SLOWER = 4, 2.0
 
 
-def candidates_of(
-    loaded: Scenario, *, per_node: int = 1, named: Sequence[Candidate] = ()
-) -> list[tuple[Candidate, Kind]]:
-    """Return the candidate exchanges of a job with their kinds: `named`, or the scenario's and the usual ones."""
-    if named:
-        return [(one, exchange_kind(one)) for one in named]
+def candidates_of(loaded: Scenario, *, per_node: int = 1) -> list[Candidate]:
+    """Return the candidate exchanges of a job: the scenario's and the usual ones."""
     own = [candidate(label, exchange) for label, exchange in loaded.config.exchanges.items()]
     found: dict[tuple[str, str], Candidate] = {}
-    labels: set[str] = set()
     for one in (*own, *usual_exchanges(per_node)):
-        key = same_exchange(one)
-        if key not in found:
-            found[key] = one if one.label not in labels else replace(one, label=f"{one.label} (usual)")
-            labels.add(found[key].label)
-    return [(one, exchange_kind(one)) for one in found.values()]
+        taken = any(one.label == other.label for other in found.values())
+        found.setdefault(same_exchange(one), replace(one, label=f"{one.label} (usual)") if taken else one)
+    return list(found.values())
 
 
-def decide_job(
-    run: Run, among: Sequence[tuple[Candidate, Kind]], *, effort: float = EFFORT, policies: bool = True
-) -> WholeJob:
+def decide_job(run: Run, among: Sequence[Candidate], *, effort: float = EFFORT, policies: bool = True) -> WholeJob:
     """Rank exchanges by the duration of a job, within a budget of simulation `effort` [s]."""
     job = replace(run.job, failures={}, patience=None)
-    among = [(fit_to_network(one, job), kind) for one, kind in among]
+    among = [fit_to_network(one, job) for one in among]
     trial = _JobTrial(job, run.colocated, effort)
     rows, refused, alike = _race_exchanges(trial, among, effort * (1 - _KEPT if policies else 1))
     if not rows:
@@ -195,7 +184,6 @@ class _JobTrial:
     def run(
         self,
         named: Candidate,
-        kind: Kind,
         policy: Policy,
         samples: int,
         cost: float,
@@ -253,7 +241,7 @@ class _JobTrial:
             unsettled = steady_part(columns).unsettled
         elif recordings is not None and isinstance(policy, Fixed):
             unsettled = recordings.unsettled(named)
-        return JobForecast(named, kind, sample, self.job.iterations, sent / workers, unsettled)
+        return JobForecast(named, sample, self.job.iterations, sent / workers, unsettled)
 
 
 def _sampled_window(samples: int, iterations: int) -> int:
@@ -262,49 +250,48 @@ def _sampled_window(samples: int, iterations: int) -> int:
 
 
 def _race_exchanges(
-    trial: _JobTrial, among: Sequence[tuple[Candidate, Kind]], effort: float
+    trial: _JobTrial, among: Sequence[Candidate], effort: float
 ) -> tuple[list[JobForecast], dict[str, str], dict[str, list[str]]]:
     """Return a row per exchange, the reasons of failed exchanges, and labels with identical rows."""
     iterations = trial.job.iterations
     kept = trial.left - effort if math.isfinite(effort) else 0.0
     rows: dict[str, JobForecast] = {}
     refused: dict[str, str] = {}
-    kinds = {one.label: (one, kind) for one, kind in among}
+    known = {one.label: one for one in among}
 
     def run(labels: Sequence[str], samples: int, share: float) -> None:
         fastest = min((row.seconds for row in rows.values()), default=math.inf)
         for label in track_progress(labels, share):
-            one, kind = kinds[label]
-            found = min((row.seconds for row in rows.values()), default=math.inf)
+            one, found = known[label], min((row.seconds for row in rows.values()), default=math.inf)
             try:
-                rows[label] = trial.run(one, kind, Fixed(one), samples, trial.cost(one, samples), fastest, found)
+                rows[label] = trial.run(one, Fixed(one), samples, trial.cost(one, samples), fastest, found)
             except (SimnetError, ValueError) as error:
                 rows.pop(label, None)
                 refused[label] = str(error).split("\n")[0]
 
     def cost(labels: Sequence[str], samples: int) -> float:
-        return sum(trial.cost(kinds[label][0], samples) for label in labels)
+        return sum(trial.cost(known[label], samples) for label in labels)
 
-    for label, (one, _) in list(kinds.items()):
+    for one in among:
         try:
             trial.cost(one, 1)
         except ValueError as error:
-            refused[label] = str(error)
-            del kinds[label]
-    if cost(list(kinds), iterations) <= effort:
-        run(list(kinds), iterations, 1.0)
+            refused[one.label] = str(error)
+            del known[one.label]
+    if cost(list(known), iterations) <= effort:
+        run(list(known), iterations, 1.0)
         alike = _drop_alike(rows)
         return list(rows.values()), refused, alike
-    run(_promising_labels(trial.job, [one for one, _ in kinds.values()]), _LOOK, 0.2)
+    run(_promising_labels(trial.job, list(known.values())), _LOOK, 0.2)
     alike = _drop_alike(rows)
     shortest = min((row.seconds for row in rows.values()), default=0.0)
     run([label for label, row in rows.items() if row.seconds <= _FAR * shortest], _FIRST, 0.2)
     samples = _SECOND
     while rows:
         # What has not settled by now is no rival of the others.
-        known = [row for row in rows.values() if row.simulated < _SECOND or not row.unsettled] or [*rows.values()]
-        best = min(known, key=lambda row: row.seconds)
-        behind = sorted((row for row in known if _may_win(trial, row, best)), key=lambda row: row.seconds)
+        settled = [row for row in rows.values() if row.simulated < _SECOND or not row.unsettled] or [*rows.values()]
+        best = min(settled, key=lambda row: row.seconds)
+        behind = sorted((row for row in settled if _may_win(trial, row, best)), key=lambda row: row.seconds)
         open_ = [row.label for row in behind if not row.complete]
         if not open_ or len(behind) == 1:
             break
@@ -386,18 +373,18 @@ def _with_policies(trial: _JobTrial, found: WholeJob, given: Mapping[str, Policy
         samples = max(int(samples / 1.25), _SECOND)
     best = found.best
 
-    def run(named: Candidate, kind: Kind, policy: Policy) -> JobForecast:
-        return trial.run(named, kind, policy, samples, 0.0, best.seconds)
+    def run(named: Candidate, policy: Policy) -> JobForecast:
+        return trial.run(named, policy, samples, 0.0, best.seconds)
 
-    fixed = best if best.complete and samples == iterations else run(best.candidate, best.kind, Fixed(best.candidate))
+    fixed = best if best.complete and samples == iterations else run(best.candidate, Fixed(best.candidate))
     per_stretch = None
     if len(among) > 1:
-        per_stretch = Gain(run(Candidate("best of each iteration", ""), "sparse", OneStepOracle(among)), fixed)
+        per_stretch = Gain(run(Candidate("best of each iteration", ""), OneStepOracle(among)), fixed)
     flexible = []
     for name, policy in track_progress(list(policies.items())):
         # Decisions that are taken every so many iterations are not those of a sample.
         if getattr(policy, "decide_every", 0) == 1 or samples == iterations:
-            flexible.append(Gain(run(Candidate(name, ""), "sparse", policy), fixed))
+            flexible.append(Gain(run(Candidate(name, ""), policy), fixed))
     return replace(found, per_stretch=per_stretch, flexible=tuple(flexible), usual=usual)
 
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from simnet.base.units import format_bandwidth, format_bytes, format_seconds
-from simnet.report import paired_table, run_setup, wording
+from simnet.report import run_setup, seeds, wording
 from simnet.report import summary as summaries
 from simnet.report.drawing import Plot, draw_table
 from simnet.report.paired import START_COLUMNS
@@ -23,9 +22,6 @@ from simnet.studies.sweeping.grid import AxisColumn
 
 if TYPE_CHECKING:
     from simnet.studies.sweeping.work import Plan
-
-
-_FORMATS: dict[str, Callable[[float], str]] = {"Bps": format_bandwidth, "s": format_seconds, "B": format_bytes}
 
 
 class Measure(NamedTuple):
@@ -69,7 +65,8 @@ class _Cell(NamedTuple):
 def grid_answer(table: pd.DataFrame, planned: Plan) -> GridAnswer:
     """Return the answer of a sweep from its table of cells and policies."""
     columns, bound = planned.columns, planned.base.bound
-    by = [one for one in columns if not _is_repetition(one, columns)]
+    # Means are taken over seeds.
+    by = [one for one in columns if not one.is_seed or len(columns) == 1 or len(set(one.values)) == 1]
     measure = TARGET if table["time_to_target_s"].notna().any() else ITERATION
     cells = _cells_of(table, columns, [one.name for one in by], measure, bound)
     left = table[table["status"].isin(["refused", "failed"])]
@@ -110,7 +107,7 @@ def _times(cells: Sequence[_Cell], by: Sequence[AxisColumn], bound: str | None) 
     order = sorted(names, key=lambda name: (name == bound, sum(means[name]) / max(len(means[name]), 1)))
     shown = {name: f"({name})" if name == bound else name for name in order}
     columns = [
-        *(summaries.Column(one.name, *_heading(one)) for one in by),
+        *(summaries.Column(one.name, _heading(one), None if one.numeric else "text") for one in by),
         *(summaries.Column(f"{name}_s", shown[name], "time", place) for place, name in enumerate(order)),
     ]
     rows = [
@@ -123,7 +120,7 @@ def _times(cells: Sequence[_Cell], by: Sequence[AxisColumn], bound: str | None) 
 
 def _figures(table: pd.DataFrame, planned: Plan, by: Sequence[AxisColumn]) -> dict[str, Callable[[], Plot]]:
     """Return the figures by name: times over one numeric parameter, or the fastest policy over two."""
-    moving = [one for one in by if not is_seed(one) and len(set(one.values)) > 1]
+    moving = [one for one in by if not one.is_seed and len(set(one.values)) > 1]
     found: dict[str, Callable[[], Plot]] = {}
     if 1 <= len(moving) <= 2 and all(one.numeric for one in moving):
         for measure in (ITERATION, TARGET):
@@ -146,8 +143,7 @@ def _draw(cells: Sequence[_Cell], moving: Sequence[AxisColumn], planned: Plan, m
             place = tuple(each.index(value) for each, value in zip(values, one.values, strict=True))
             names[place] = f"{wording.listed(one.first)}{tied}"
     down, across = (
-        MapAxis(plain_name(one.name), [value_text(one.name, value) for value in each])
-        for one, each in zip(moving, values, strict=True)
+        MapAxis(one.heading, [one.text(value) for value in each]) for one, each in zip(moving, values, strict=True)
     )
     return draw_fastest(f"Fastest by {title}", across, down, names)
 
@@ -156,42 +152,19 @@ def compared_policies(
     table: pd.DataFrame, columns: Sequence[AxisColumn], seconds: str, bound: str | None = None
 ) -> pd.DataFrame | None:
     """Return a paired comparison of policies over seeds, by parameter values; None without seeds."""
-    seeds = [one.name for one in columns if is_seed(one) and len(set(one.values)) > 1]
+    own = [one.name for one in columns if one.is_seed and len(set(one.values)) > 1]
     named = table[table["policy"] != ""]
-    if len(seeds) != 1 or named.empty:
+    if len(own) != 1 or named.empty:
         return None
-    by = [one.name for one in columns if one.name not in seeds]
+    by = [one.name for one in columns if one.name not in own]
     times = named[seconds].where(named["status"] == "done").astype("float64")
-    rows = named.assign(**{"seed": named[seeds[0]], seconds: times})
+    rows = named.assign(**{"seed": named[own[0]], seconds: times})
     # Cells that are given twice are one.
-    return paired_table.comparison(rows.drop_duplicates([*by, "seed", "policy"]), by, seconds, bound=bound)
+    return seeds.comparison(rows.drop_duplicates([*by, "seed", "policy"]), by, seconds, bound=bound)
 
 
-def is_seed(column: AxisColumn) -> bool:
-    """Return whether a parameter is the seed."""
-    return column.name.rpartition(".")[2] == "seed"
-
-
-def plain_name(name: str) -> str:
-    """Return a parameter name without its unit suffix."""
-    before, _, ending = name.rpartition("_")
-    return before if ending in _FORMATS and before else name
-
-
-def value_text(name: str, value: float) -> str:
-    """Return a parameter value as text with its unit."""
-    write = _FORMATS.get(name.rpartition("_")[2])
-    return f"{value:.3g}" if write is None and value < 1000 else f"{value:g}" if write is None else write(value)
-
-
-def _is_repetition(column: AxisColumn, columns: Sequence[AxisColumn]) -> bool:
-    """Return whether a parameter is a seed, over which means are taken."""
-    return is_seed(column) and len(columns) > 1 and len(set(column.values)) > 1
-
-
-def _heading(column: AxisColumn) -> tuple[str, summaries.Unit | None]:
-    heading = plain_name(column.name).rpartition(".")[2].replace("_", " ")
-    return heading, None if column.numeric else "text"
+def _heading(column: AxisColumn) -> str:
+    return column.heading.rpartition(".")[2].replace("_", " ")
 
 
 def _cells_of(
@@ -214,16 +187,12 @@ def _cells_of(
         if over_seeds is not None:
             here = over_seeds[(over_seeds[by] == pd.Series(values, index=by)).all(axis=1)]
             first = here.loc[here["iteration_tied"].astype(bool)].sort_values("iteration_rank")["policy"].tolist()
-        elif len(first) > 1 and not _is_tie(group):
+        elif len(first) > 1 and group["cell"].nunique() > 1:
             # Seeds disagree: who was first most often.
             first = group.loc[group["first"], "policy"].mode().tolist()
         first = sorted((name for name in first if name in seconds), key=lambda name: seconds[name])
         found.append(_Cell(values, seconds, first, bound))
     return found
-
-
-def _is_tie(group: pd.DataFrame) -> bool:
-    return bool(group["cell"].nunique() == 1)
 
 
 def _where_who_wins(cells: Sequence[_Cell], by: Sequence[AxisColumn], bound: str | None, measure: Measure) -> str:
@@ -236,7 +205,8 @@ def _where_who_wins(cells: Sequence[_Cell], by: Sequence[AxisColumn], bound: str
     if len(rivals) == 1:
         (name,) = rivals
         ends = [end(done, key=lambda one: one.seconds[name]) for end in (min, max)]
-        told = [f"{interval_text(one.seconds[name])} at {_values_text(one.values, by)}" for one in ends]
+        at = [", ".join(map(_value_text, one.values, by)) for one in ends]
+        told = [f"{interval_text(one.seconds[name])} at {where}" for one, where in zip(ends, at, strict=True)]
         return f"{name}: {' to '.join(dict.fromkeys(told))}{each}."
     won = [one for one in done if one.first]
     if not won:
@@ -273,25 +243,15 @@ def _lead(cells: Sequence[_Cell]) -> str:
     later = [one.next for one in cells if one.next is not None]
     if not later:
         return ""
-    texts = [
-        wording.to_best(later[0][0], (), ratio, 1.0) for _, ratio in (min(later, key=_ratio), max(later, key=_ratio))
-    ]
+    ratios = [ratio for _, ratio in later]
+    texts = [wording.to_best("", (), ratio, 1.0) for ratio in (min(ratios), max(ratios))]
     names = dict.fromkeys(name for name, _ in later)
     return f" ({next(iter(names)) if len(names) == 1 else 'the next'} {' to '.join(dict.fromkeys(texts))})"
 
 
-def _ratio(later: tuple[str, float]) -> float:
-    return later[1]
-
-
-def _values_text(values: Sequence[Any], by: Sequence[AxisColumn]) -> str:
-    return ", ".join(_value_text(value, one) for value, one in zip(values, by, strict=True))
-
-
 def _value_text(value: Any, column: AxisColumn) -> str:
-    text = str(value) if isinstance(value, str) else value_text(column.name, value)
-    unit = column.name.rpartition("_")[2]
-    return text if column.numeric and unit in ("Bps", "s", "B") else f"{_heading(column)[0]} {text}"
+    has_unit = column.numeric and column.heading != column.name
+    return column.text(value) if has_unit else f"{_heading(column)} {column.text(value)}"
 
 
 def _range_text(values: Sequence[Any], column: AxisColumn) -> str:

@@ -24,7 +24,6 @@ from simnet.base.processes import Report
 from simnet.base.spreadsheets import guard_table
 from simnet.base.writing import FileSet, mark_incomplete, replace_files, write_files
 from simnet.cost_models.evidence.conditions import NEVER_COMPARED, Evidence
-from simnet.policies import Policy
 from simnet.report import cost_summary, learning, wording
 from simnet.report.columns import Fields
 from simnet.report.paired import START_COLUMNS, start_ranges
@@ -48,7 +47,7 @@ from simnet.studies.sweeping.answer import GridAnswer, compared_policies, grid_a
 from simnet.studies.sweeping.grid import AxisColumn, GridAxis, GridCell
 from simnet.traces.source import CachedSource
 from simnet.traces.synthetic import SyntheticSource
-from simnet.training.job.job import Job, job_overlap
+from simnet.training.job.job import job_overlap
 from simnet.training.job.record import PolicyResult
 
 if TYPE_CHECKING:
@@ -96,41 +95,45 @@ def check_cell(source: Source, folder: str, wanted: int, report: Report = lambda
 def run_cell(source: Source, expected: str, report: Report = lambda done: None) -> bytes:
     """Run a cell, and return the bytes of its results file."""
     with _TURN:
-        return _run_cell(source.load(), expected, report)
+        loaded = source.load()
+        if identity(loaded, FORMAT) != expected:
+            raise SimnetError(
+                "is not the same on the worker: the versions of simnet, numpy, SimPy or registered schemes differ, or "
+                "files that the scenario names"
+            )
+        built = _with_shared_gradients(loaded.build())
+        results: dict[str, PolicyResult] = {}
+        failed: dict[str, str] = {}
+        done = dict.fromkeys(built.policies, 0)
+
+        def of_policy(name: str, count: int) -> None:
+            done[name] = count
+            report(sum(done.values()) / (len(done) * built.job.iterations))
+
+        for name, outcome in run_here(built, of_policy):
+            if isinstance(outcome, SimnetError):
+                failed[name] = str(outcome).splitlines()[0]
+            else:
+                results[name] = outcome
+        results = {name: results[name] for name in built.policies if name in results}
+        trained = loaded.config.job.gradients.train
+        known = judgement(loaded, built, rivals(built, results))
+        target = None if trained is None else trained.target
+        rows = cell_rows(built, results, failed, target, loaded.prices, loaded.computing, known)
+        content = {
+            "format": FORMAT,
+            "identity": expected,
+            "rows": rows,
+            "scenario": loaded.lock(),
+            "versions": versions(),
+        }
+        written = {"content": content, "sha256": _content_hash(content)}
+        return json.dumps(written, indent=1, sort_keys=True, allow_nan=False).encode() + b"\n"
 
 
-def _run_cell(loaded: Scenario, expected: str, report: Report) -> bytes:
-    if identity(loaded, FORMAT) != expected:
-        raise SimnetError(
-            "is not the same on the worker: the versions of simnet, numpy, SimPy or registered schemes differ, or "
-            "files that the scenario names"
-        )
-    built = _with_shared_gradients(loaded.build())
-    results: dict[str, PolicyResult] = {}
-    failed: dict[str, str] = {}
-    done = dict.fromkeys(built.policies, 0)
-
-    def of_policy(name: str, count: int) -> None:
-        done[name] = count
-        report(sum(done.values()) / (len(done) * built.job.iterations))
-
-    for name, outcome in run_here(built, of_policy):
-        if isinstance(outcome, SimnetError):
-            failed[name] = str(outcome).splitlines()[0]
-        else:
-            results[name] = outcome
-    results = {name: results[name] for name in built.policies if name in results}
-    trained = loaded.config.job.gradients.train
-    target = None if trained is None else trained.target
-    known = judgement(loaded, built, rivals(built, results))
-    return _encode_cell(
-        expected, loaded, cell_rows(built, results, failed, target, loaded.prices, loaded.computing, known)
-    )
-
-
-def _overlap_columns(job: Job, policy: Policy) -> bool:
-    exchanges_gradients = job.strategy is None and job.steps is None
-    return exchanges_gradients and job_overlap(job, policy.candidates) is not None
+def _empty_row(**known: Any) -> dict[str, Any]:
+    """Return a table row with the keys `COLUMNS`, of which only `known` have values."""
+    return {**dict.fromkeys(COLUMNS), "policy": "", "wins": False, "tied": False, "message": "", **known}
 
 
 def _with_shared_gradients(built: Run) -> Run:
@@ -155,65 +158,44 @@ def cell_rows(
     known: tuple[Mapping[str, Fields], Evidence] = ({}, NEVER_COMPARED),
 ) -> list[dict[str, Any]]:
     """Return a table row per policy with the keys `COLUMNS`; missing values are None."""
-    judgements, evidence = known
-    summary: RunSummary | None = None
+    (judgements, evidence), job = known, built.job
+    summary: RunSummary = {}
     if results:
-        summary = summarize(
-            {name: result.iterations for name, result in results.items()},
-            RunFacts(
-                bound=built.bound,
-                stops={name: result.interruptions for name, result in results.items()},
-                target=target,
-                # In every cell the same one, be it that it failed.
-                reference=next(iter(built.policies)),
-                workers=built.job.source.workers,
-                # Data parallelism has inner steps as well, one an iteration.
-                setup={
-                    "strategy": {"steps": 1 if built.job.strategy is None else built.job.strategy.steps},
-                    "prices": prices,
-                },
-                starts=ranges_of(built, results),
-                judgements=judgements,
-            ),
+        facts = RunFacts(
+            bound=built.bound,
+            stops={name: result.interruptions for name, result in results.items()},
+            target=target,
+            # In every cell the same one, be it that it failed.
+            reference=next(iter(built.policies)),
+            workers=job.source.workers,
+            # Data parallelism has inner steps as well, one an iteration.
+            setup={"strategy": {"steps": 1 if job.strategy is None else job.strategy.steps}, "prices": prices},
+            starts=ranges_of(built, results),
+            judgements=judgements,
         )
-    learnt = {} if summary is None else learning_columns(summary)
-    not_sampled = [] if summary is None else wording.entering_apart({}, [], summary.get("starts_not_sampled"))
+        summary = summarize({name: result.iterations for name, result in results.items()}, facts)
+    not_sampled = wording.entering_apart({}, [], summary.get("starts_not_sampled"))
+    gradients = job.strategy is None and job.steps is None
     found = []
-    for name in built.policies:
-        row: dict[str, Any] = dict.fromkeys(COLUMNS)
-        row |= {
-            "policy": name,
-            "device": built.job.device.name,
-            "barrier": built.job.barrier,
-            "overlapped": _overlap_columns(built.job, built.policies[name]),
-            "computing": computing,
-            "warning": " ".join([*sample_warnings(built.job, [built.policies[name]]), *not_sampled]),
-            "status": "failed",
-            "wins": False,
-            "tied": False,
-            "message": failed.get(name, ""),
-        }
-        if summary is not None and name in results:
-            row |= _cell_row(summary, name, results[name].iterations) | learnt.get(name, {})
+    for name, policy in built.policies.items():
+        row = _empty_row(
+            policy=name,
+            device=job.device.name,
+            barrier=job.barrier,
+            overlapped=gradients and job_overlap(job, policy.candidates) is not None,
+            computing=computing,
+            warning=" ".join([*sample_warnings(job, [policy]), *not_sampled]),
+            status="failed",
+            message=failed.get(name, ""),
+        )
+        if name in results:
+            row |= _cell_row(summary, name, results[name].iterations) | learning_columns(summary).get(name, {})
             row["evidence"] = evidence.level
-            if name in judgements:
-                ends = {f"simulated_prediction_{end}_s": judgements[name][f"{end}_s"] for end in ("low", "high")}
-                row |= ends | {"chance_to_be_fastest": judgements[name]["chance_to_be_fastest"]}
+        if name in judgements:
+            ends = {f"simulated_prediction_{end}_s": judgements[name][f"{end}_s"] for end in ("low", "high")}
+            row |= ends | {"chance_to_be_fastest": judgements[name]["chance_to_be_fastest"]}
         found.append(row)
     return found
-
-
-def _encode_cell(name: str, loaded: Scenario, found: list[dict[str, Any]]) -> bytes:
-    """Return the bytes of a cell's results file: identity, scenario and rows."""
-    content = {
-        "format": FORMAT,
-        "identity": name,
-        "rows": found,
-        "scenario": loaded.lock(),
-        "versions": versions(),
-    }
-    written = {"content": content, "sha256": _content_hash(content)}
-    return json.dumps(written, indent=1, sort_keys=True, allow_nan=False).encode() + b"\n"
 
 
 def decoded(data: bytes, name: str) -> list[dict[str, Any]] | None:
@@ -288,9 +270,7 @@ def request_of(loaded: Scenario, axes: Sequence[GridAxis]) -> Request:
 
 def without_result(status: str, message: str) -> list[dict[str, Any]]:
     """Return the rows of a cell without results."""
-    return [
-        {**dict.fromkeys(COLUMNS), "policy": "", "status": status, "wins": False, "tied": False, "message": message}
-    ]
+    return [_empty_row(status=status, message=message)]
 
 
 def rows_of(

@@ -9,9 +9,9 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from simnet.base import units
 from simnet.base.errors import InputError
@@ -35,6 +35,9 @@ _RANGE = re.compile(
 _MARKED = ("network", "schemes", "strategy", "sharding", "gradients")
 _KINDS = (("s", units.seconds), ("B", units.size), ("Bps", units.bandwidth))
 _SI = {"s": "s", "B": "B", "Bps": "B/s"}
+_FORMATS: Mapping[str, Callable[[float], str]] = {
+    "Bps": units.format_bandwidth, "s": units.format_seconds, "B": units.format_bytes,
+}  # fmt: skip
 _DIGITS = 12
 _MOST_CHECKED = 100
 
@@ -67,6 +70,24 @@ class AxisColumn(NamedTuple):
     def numeric(self) -> bool:
         """Whether the values are numbers."""
         return not isinstance(self.values[0], str)
+
+    @property
+    def is_seed(self) -> bool:
+        """Whether the parameter is the seed."""
+        return self.name.rpartition(".")[2] == "seed"
+
+    @property
+    def heading(self) -> str:
+        """The name without its unit."""
+        before, _, unit = self.name.rpartition("_")
+        return before if unit in _FORMATS and before else self.name
+
+    def text(self, value: Any) -> str:
+        """Return a value as text with its unit."""
+        write = _FORMATS.get(self.name.rpartition("_")[2])
+        if isinstance(value, str) or write is not None:
+            return value if isinstance(value, str) or write is None else write(value)
+        return f"{value:.3g}" if value < 1000 else f"{value:g}"
 
 
 def moving_together(text: str) -> list[GridAxis]:
