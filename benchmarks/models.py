@@ -26,6 +26,7 @@ import numpy as np
 from simnet.cost_models.costs.models import load_model
 from simnet.network import Network
 from simnet.scenario import load
+from simnet.scenario.finding import Source
 from simnet.scenario.runner import run_here
 from simnet.sparsifier_models import Sparsifier, create
 from simnet.sparsifier_models.selection import kth_magnitude
@@ -214,7 +215,7 @@ def sweep() -> Iterator[Row]:
     """Check and run cells of quickstart, of 10 iterations."""
     made = counted(SyntheticSource, "_make")
     axes = [f"bandwidth=1:20:{CELLS // 10}:log Gbit/s", "density=0.001:0.1:10:log"]
-    planned = work.plan("quickstart", axes, ["job.iterations=10"])
+    planned = work.plan(Source("quickstart", ["job.iterations=10"]), axes)
     start = time.process_time()
     for task in planned.tasks:
         cell.run_cell(task, cell.check_cell(task, "nowhere", 1).identity)

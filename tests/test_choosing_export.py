@@ -92,7 +92,7 @@ def test_a_table_reads_back_as_it_was_and_is_made_alike_twice(tmp_path):
     assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
     table = load_policy(tmp_path / "a.json")
     assert table.text() == (tmp_path / "a.json").read_text()
-    assert table.latency.tolist() == list(edges_around(np.geomspace(1e-4, 1e-2, 5)))
+    assert list(table.edges.latency_s) == list(edges_around(np.geomspace(1e-4, 1e-2, 5)))
     assert "a.json" in refused("choose", *LINKS, *fields, "--out", tmp_path / "a.json")
 
 

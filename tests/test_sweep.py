@@ -215,20 +215,20 @@ def test_other_parameters_go_by_the_topology_of_the_cell(tiny):
     topologies = (
         "network.topology={star: {latency: 1 ms, bandwidth: 1 Gbit/s}},{ring: {latency: 1 ms, bandwidth: 1 B/s}}"
     )
-    found = work.plan(str(tiny), ["bandwidth=1,2Gbit/s", topologies]).cells
+    found = work.plan(Source(tiny), ["bandwidth=1,2Gbit/s", topologies]).cells
     last = [one.overrides[-1] for one in found]
     assert [one.rpartition(".")[0] for one in last] == ["network.topology.star", "network.topology.ring"] * 2
     assert [one.values[0] for one in found] == ["1 Gbit/s", "1 Gbit/s", "2Gbit/s", "2Gbit/s"]
 
 
 def test_the_grid_has_every_combination_and_together_only_pairs(tiny):
-    found = work.plan(str(tiny), ["workers=2,3", "seed=0:2:3"])
+    found = work.plan(Source(tiny), ["workers=2,3", "seed=0:2:3"])
     assert [one.values for one in found.cells] == [(w, s) for w in "23" for s in "012"]
     assert [one.name for one in found.columns] == ["workers", "seed"]
-    paired = work.plan(str(tiny), ["workers=2,3; density=1,2%", "seed=0,1"])
+    paired = work.plan(Source(tiny), ["workers=2,3; density=1,2%", "seed=0,1"])
     assert [one.values for one in paired.cells] == [(*pair, s) for pair in (("2", "1 %"), ("3", "2%")) for s in "01"]
     with pytest.raises(InputError, match="workers has 2, seed has 3"):
-        work.plan(str(tiny), ["workers=2,3; seed=0:2:3"])
+        work.plan(Source(tiny), ["workers=2,3; seed=0:2:3"])
 
 
 def test_what_is_too_large_or_given_twice_is_refused(tiny):
@@ -472,7 +472,7 @@ def test_a_bug_in_a_cell_costs_no_other_and_is_not_kept(here, tiny, tmp_path, mo
 
 
 def test_a_process_that_ends_costs_no_cell(tiny):
-    planned = work.plan(str(tiny), ["seed=1,2,3"], policies=["AG"])
+    planned = work.plan(Source(tiny, policies=["AG"]), ["seed=1,2,3"])
     tasks = [(one, cell.identity(one.load(), cell.FORMAT)) for one in planned.tasks]
     with processes.Pool(1) as workers:
         outcomes = workers.each(cell.run_cell, tasks, lambda number, share: None, retry=True)

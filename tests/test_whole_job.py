@@ -117,9 +117,7 @@ def test_recordings_take_as_long_as_the_job_itself(label):
 
 def test_recordings_of_a_scheme_that_follows_gradients_are_its_exchanges():
     run = load("quickstart", ["job.iterations=12", "exchanges.DGC={scheme: dgc}"]).build()
-    (one,) = [
-        one for one in candidates_of(load("quickstart", ["exchanges.DGC={scheme: dgc}"])) if one.label == "DGC"
-    ]
+    (one,) = [one for one in candidates_of(load("quickstart", ["exchanges.DGC={scheme: dgc}"])) if one.label == "DGC"]
     whole = run_policy(run.job, "DGC", Fixed(one)).iterations
     recordings = RecordedExchanges(run.job, 12)
     assert recordings.follows_gradients(one)

@@ -31,7 +31,6 @@ BOUND_COLOUR = "#111111"
 PHASE_COLOURS = {"compute": "#4D5A66", "select": "#E69F00", "communicate": "#56A3D9", "wait": "#D8DCE0"}
 SECONDS = (("s", 1.0), ("ms", 1e-3), ("\u00b5s", 1e-6))
 HOURS = (("h", 3600.0), ("min", 60.0), *SECONDS)
-BYTES = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("byte", 1.0))
 BITS = (("Tbit/s", 1.25e11), ("Gbit/s", 1.25e8), ("Mbit/s", 1.25e5), ("kbit/s", 125.0), ("bit/s", 0.125))
 
 # Values further apart than this are drawn on a logarithmic axis.

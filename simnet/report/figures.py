@@ -7,8 +7,7 @@ thinned before they are drawn: a line is the mean over a stretch of iterations, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -19,25 +18,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
 from simnet.base.reading import read_shipped_rows
 from simnet.base.units import format_seconds
-from simnet.report.drawing import (
-    BITS,
-    BOUND_COLOUR,
-    COLOURS,
-    HOURS,
-    PHASE_COLOURS,
-    SECONDS,
-    Plot,
-    canvas,
-    plot,
-    policy_looks,
-    scale,
-    short,
-    unit,
-)
+from simnet.report import drawing
+from simnet.report.drawing import BITS, COLOURS, HOURS, SECONDS, Plot, canvas, plot, policy_looks, scale, short, unit
 from simnet.report.run_summary import PHASES, with_exploration
 from simnet.report.seeds import MORE, ranking_over_seeds
 
@@ -57,12 +44,12 @@ def render(
     names: Collection[str] | None = None,
 ) -> list[Plot]:
     """Return the figures of a run as plots; with `names`, only those figures."""
-    drawn: dict[str, Callable[[], Figure]] = {
-        one.__name__: partial(one, iterations, bound) for one in (iteration_time, breakdown, choices)
-    }
-    if "accuracy" in iterations:
-        drawn = {"learning": partial(learning, iterations, bound), **drawn}
-    return [plot(name, *_CAPTIONS[name], draw()) for name, draw in drawn.items() if names is None or name in names]
+    drawn = [learning] * ("accuracy" in iterations) + [iteration_time, breakdown, choices]
+    return [
+        plot(draw.__name__, *_CAPTIONS[draw.__name__], draw(iterations, bound))
+        for draw in drawn
+        if names is None or draw.__name__ in names
+    ]
 
 
 def iteration_time(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
@@ -97,24 +84,20 @@ def breakdown(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
     order = sorted(ends.index, key=lambda policy: (float(ends[policy]), policy != bound))
     with canvas(9.2, 1.2 + 0.42 * len(order)) as (figure, axes):
         name, factor = unit(float(ends.max()), HOURS)
-        rows = np.arange(len(order))
-        start = np.zeros(len(order))
-        for phase in PHASES:
-            width = totals.loc[order, f"{phase}_s"].to_numpy(dtype=np.float64) / factor
-            axes.barh(
-                rows, width, left=start, height=0.62, color=PHASE_COLOURS[phase], edgecolor="white", linewidth=0.6
-            )
-            start = start + width
+        widths = totals.loc[order] / factor
+        starts = widths.cumsum(axis=1).shift(1, axis=1, fill_value=0.0)
+        for phase, column in zip(PHASES, widths, strict=True):
+            look = {"color": drawing.PHASE_COLOURS[phase], "edgecolor": "white", "linewidth": 0.6}
+            axes.barh(range(len(order)), widths[column], left=starts[column], height=0.62, **look)
         for row, policy in enumerate(order):
-            axes.annotate(
-                format_seconds(float(ends[policy])), (start[row], row), (5, 0), textcoords="offset points", va="center"
-            )
+            place = {"xy": (widths.loc[policy].cumsum().iloc[-1], row), "xytext": (5, 0), "textcoords": "offset points"}
+            axes.annotate(format_seconds(float(ends[policy])), va="center", **place)
         _label_policies(axes, order, bound)
         axes.invert_yaxis()
         axes.set_xlabel(f"simulated time [{name}], mean over workers")
         axes.margins(x=0.12)
         axes.set_xlim(left=0)
-        handles = [Patch(color=PHASE_COLOURS[phase], label=phase) for phase in PHASES]
+        handles = [Patch(color=drawing.PHASE_COLOURS[phase], label=phase) for phase in PHASES]
         _legend_above(figure, handles)
     return figure
 
@@ -193,7 +176,7 @@ def choice_colours(
     colours: dict[str, str] = {}
     for policy, frame in frames.items():
         kept = set(frame["choice"])
-        if len(kept) == 1 and looks[policy]["color"] != BOUND_COLOUR:
+        if len(kept) == 1 and looks[policy]["color"] != drawing.BOUND_COLOUR:
             colours.setdefault(kept.pop(), looks[policy]["color"])
     free = [colour for colour in COLOURS if colour not in colours.values()] or list(COLOURS)
     for label in labels:
@@ -221,16 +204,20 @@ def _choice_stretches(frame: pd.DataFrame) -> dict[str, list[tuple[float, float]
     code, labels = pd.factorize(frame["choice"])
     starts = np.flatnonzero(np.diff(code, prepend=-1))
     if len(starts) > 2 * _BINS:
-        bins = np.arange(len(code)) * 2 * _BINS // len(code)
-        counts = np.zeros((2 * _BINS, len(labels)), np.intp)
-        np.add.at(counts, (bins, code), 1)
-        starts = np.searchsorted(bins, np.arange(2 * _BINS))
-        code = np.repeat(counts.argmax(axis=1), np.diff(np.append(starts, len(code))))
+        starts = -(-np.arange(2 * _BINS) * len(code) // (2 * _BINS))
+        code = np.repeat(most_used(code, starts, len(labels)), np.diff(np.append(starts, len(code))))
     left = np.append(frame["x"].to_numpy()[starts], frame["x_end"].iloc[-1])
     bars: dict[str, list[tuple[float, float]]] = {}
     for start, first, last in zip(starts, left[:-1], left[1:], strict=True):
         bars.setdefault(str(labels[code[start]]), []).append((float(first), float(last - first)))
     return bars
+
+
+def most_used(code: NDArray[np.intp], starts: NDArray[np.intp], count: int) -> NDArray[np.intp]:
+    """Return the most frequent of `count` codes in each stretch of iterations that begins at one of `starts`."""
+    counts = np.zeros((len(starts), count), np.intp)
+    np.add.at(counts, (np.searchsorted(starts, np.arange(len(code)), side="right") - 1, code), 1)
+    return np.asarray(counts.argmax(axis=1))
 
 
 def _note_cut(axes: Axes, cut: Sequence[str], frames: Mapping[str, pd.DataFrame]) -> None:

@@ -18,14 +18,13 @@ import jinja2
 import markupsafe
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from simnet.base.reading import read_shipped_rows
 from simnet.base.units import format_bandwidth, format_seconds
 from simnet.report import answers
 from simnet.report.answers import ranking
 from simnet.report.drawing import Plot, policy_looks
-from simnet.report.figures import choice_colours
+from simnet.report.figures import choice_colours, most_used
 from simnet.report.run_summary import PHASES, RunSummary, ranked, with_exploration
 from simnet.report.summary import Summary, column_cells, json_value, percent
 from simnet.report.timeline import RecordedTimeline, message_sample
@@ -99,7 +98,7 @@ def _iteration_columns(frame: pd.DataFrame, choices: Sequence[str], stretch: int
         "iteration": frame["iteration"].to_numpy()[first].tolist(),
         "start": start[first].tolist(),
         "time": (np.add.reduceat(seconds, first) / lengths).tolist(),
-        "choice": _most_used(code, first, len(choices)),
+        "choice": most_used(code, first, len(choices)).tolist(),
         "bandwidth": frame["bandwidth_Bps"].to_numpy(dtype=np.float64)[first].tolist(),
         "latency": frame["latency_s"].to_numpy(dtype=np.float64)[first].tolist(),
         "after": (start + seconds - start[0])[first + lengths - 1].tolist(),
@@ -108,12 +107,6 @@ def _iteration_columns(frame: pd.DataFrame, choices: Sequence[str], stretch: int
         columns["low"] = np.minimum.reduceat(seconds, first).tolist()
         columns["high"] = np.maximum.reduceat(seconds, first).tolist()
     return columns
-
-
-def _most_used(code: NDArray[np.intp], first: NDArray[np.intp], count: int) -> list[int]:
-    counts = np.zeros((len(first), count), np.intp)
-    np.add.at(counts, (np.searchsorted(first, np.arange(len(code)), side="right") - 1, code), 1)
-    return [int(one) for one in counts.argmax(axis=1)]
 
 
 def _learning_points(frame: pd.DataFrame) -> dict[str, list[Any]]:
@@ -175,6 +168,12 @@ def compared_report(
     return _page("compared", summary, answers.run_answer(summary), plots, runs=runs, differences=differences)
 
 
+def answer_html(answer: Summary, template: str = "answer", plots: Sequence[Plot] = ()) -> str:
+    """Return the HTML of an answer in a notebook, or with template ``page`` and its figures as a page."""
+    cells = [column_cells(one, answer.rows) for one in answer.columns]
+    return _rendered(template, answer=answer, cells=cells, figures=_pictures(plots))
+
+
 def _table(answer: Summary, names: Sequence[str] = ()) -> dict[str, Any]:
     """Return headings and rows of an answer for HTML: its `_MOST` columns of highest priority, `_NARROW` on a phone.
 
@@ -223,6 +222,16 @@ def _hashed_scripts(*names: str) -> tuple[tuple[markupsafe.Markup, str], ...]:
 
 def _page(template: str, summary: Mapping[str, Any], answer: Summary, plots: Sequence[Plot], **values: Any) -> str:
     """Return the HTML that a template renders from a summary, its answer and its figures."""
+    own = {"summary": summary, "answer": answer, "table": _table(answer), "figures": _pictures(plots), "scripts": ()}
+    return _rendered(template, **own | values)
+
+
+def _pictures(plots: Sequence[Plot]) -> list[tuple[Plot, str]]:
+    """Return figures with their SVG in base64: as an image it can neither run scripts nor clash with other names."""
+    return [(plot, base64.b64encode(plot.svg).decode("ascii")) for plot in plots]
+
+
+def _rendered(template: str, **values: Any) -> str:
     # Names and texts come from the scenario: every one of them is escaped.
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("simnet", "data/templates"),
@@ -233,7 +242,4 @@ def _page(template: str, summary: Mapping[str, Any], answer: Summary, plots: Seq
     )
     environment.filters.update(percent=percent, seconds=format_seconds, bandwidth=format_bandwidth)
     environment.globals.update(words=answers, terms=TERMS, phases=PHASES)
-    # As an image a figure can neither run scripts nor clash with the names inside another one.
-    figures = [(plot, base64.b64encode(plot.svg).decode("ascii")) for plot in plots]
-    own = {"summary": summary, "answer": answer, "table": _table(answer), "figures": figures, "scripts": ()}
-    return environment.get_template(f"{template}.html.j2").render(own | values)
+    return environment.get_template(f"{template}.html.j2").render(values)

@@ -9,7 +9,7 @@ in which workers compute gradients to train with: 1 if exchanging took no time a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from simnet.report.columns import Fields
@@ -23,7 +23,7 @@ COLUMNS = (
     *("loss", "accuracy", "best_loss", "best_accuracy", "target_accuracy", "iterations_to_target"),
     *("time_to_target_s", "statistical_efficiency", "parallel_efficiency", "first_to_target"),
 )
-"""Training columns of tables with a row per policy, as `learning_table` returns them."""
+"""Training columns of tables with a row per policy; see `simnet.report.run_summary.learning_columns`."""
 
 ONE_SEED = "One seed; --seeds 3 says how sure that is."
 """The note after the sentence on the first policy to reach the target, in a run with one seed."""
@@ -87,22 +87,14 @@ def _reached_after(frame: pd.DataFrame, target: float | None) -> tuple[int | Non
     return row + 1, float(end - frame["start_s"].iloc[0])
 
 
-def first_to_target(trained: Mapping[str, Mapping[str, Any]], bound: str | None = None) -> list[str]:
-    """Return the policy that reaches the target first and those tied with it; the bound does not take part.
-
-    Unsettled policies take part, since the time to the target includes the first iterations.
-    """
-    times = {policy: one["time_to_target_s"] for policy, one in trained.items() if policy != bound}
-    return fastest({policy: time for policy, time in times.items() if time is not None})
-
-
-def learning_table(trained: Mapping[str, Mapping[str, Any]], bound: str | None = None) -> dict[str, Fields]:
-    """Return the `COLUMNS` of each policy, None where missing; the bound cannot be first to the target."""
-    soonest = first_to_target(trained, bound)
-    return {
-        policy: {**one, "first_to_target": None if one["target_accuracy"] is None else policy in soonest}
-        for policy, one in trained.items()
-    }
+def target_sentence(
+    target: float | None, seconds: Mapping[str, float], winners: Sequence[str], each: str = "", among: str = ""
+) -> str:
+    """Return a sentence on who reaches a target accuracy first, and by how much before the next."""
+    goal = "the target accuracy" if target is None else f"{100 * target:.3g} % accuracy"
+    if not seconds:
+        return f"No policy reaches {goal}{among}."
+    return standing(seconds, winners, f"reaches {goal} first", f"are tied as first to reach {goal}", each)
 
 
 def learning_headline(trained: Mapping[str, Mapping[str, Any]], bound: str | None = None) -> str:
@@ -122,13 +114,10 @@ def learning_headline(trained: Mapping[str, Mapping[str, Any]], bound: str | Non
     target = next((one["target_accuracy"] for one in trained.values()), None)
     if target is None:
         return ""
-    goal = f"{100 * target:.3g} % accuracy"
     times = {policy: one["time_to_target_s"] for policy, one in trained.items()}
     reached = {policy: time for policy, time in times.items() if time is not None}
     if all(one["accuracy"] is None for one in trained.values()):
         return NOT_EVALUATED
-    if not reached:
-        return f"No policy reaches {goal}."
-    said = standing(reached, first_to_target(trained), f"reaches {goal} first", f"are tied as first to reach {goal}")
-    never = [policy for policy, time in times.items() if time is None]
-    return said + (f" {listed(never)} {'does' if len(never) == 1 else 'do'} not reach it." if never else "")
+    never = [policy for policy in times if policy not in reached] if reached else []
+    rest = f" {listed(never)} {'does' if len(never) == 1 else 'do'} not reach it." if never else ""
+    return target_sentence(target, reached, fastest(reached)) + rest

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from simnet.base.arrays import PERCENTS, Floats, percentiles, significant
+from simnet.base.arrays import PERCENTS, percentiles, significant
 from simnet.cost_models.costs.computing import SampleCount
 from simnet.network import STACKS
 from simnet.report import learning
@@ -229,19 +229,18 @@ def ranked(one: Fields) -> bool:
 
 def learning_columns(summary: RunSummary) -> dict[str, Fields]:
     """Return the `learning.COLUMNS` of each policy; empty if no model was trained."""
-    return learning.learning_table(known_of(summary, "learning"), summary["bound"])
+    trained, first = known_of(summary, "learning"), summary.get("first_to_target")
+    soonest = [] if first is None else [first["policy"], *first["tied_with"]]
+    return {
+        policy: {**one, "first_to_target": None if one["target_accuracy"] is None else policy in soonest}
+        for policy, one in trained.items()
+    }
 
 
 def known_of(summary: RunSummary, key: str) -> dict[str, Fields]:
     """Return the entry of a key such as ``learning`` for each policy of a summary that has the key."""
     policies: Mapping[str, Any] = summary["policies"]
     return {name: one[key] for name, one in policies.items() if key in one}
-
-
-def exchange_seconds(iterations: pd.DataFrame) -> Floats:
-    """Return the time of each iteration without compute [s], the mean over workers."""
-    parts = iterations[["select_s", "communicate_s", "wait_s"]].to_numpy(dtype=np.float64)
-    return np.asarray(parts.sum(axis=1))
 
 
 def spread_summary(iterations: pd.DataFrame) -> Fields | None:
@@ -258,8 +257,8 @@ def spread_summary(iterations: pd.DataFrame) -> Fields | None:
     """
     if iterations.empty:
         return None
-    times = {"iteration_s": iterations["iteration_s"].to_numpy(dtype=np.float64)}
-    times["exchange_s"] = exchange_seconds(iterations)
+    exchange = iterations[["select_s", "communicate_s", "wait_s"]].to_numpy(dtype=np.float64).sum(axis=1)
+    times = {"iteration_s": iterations["iteration_s"].to_numpy(dtype=np.float64), "exchange_s": exchange}
     names = [f"p{percent}" for percent in PERCENTS]
     return {what: dict(zip(names, percentiles(one), strict=True)) for what, one in times.items()}
 

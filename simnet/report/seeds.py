@@ -56,6 +56,8 @@ _RUN = (
 
 
 _NOTHING = paired.Estimate(math.nan, math.nan, math.nan)
+# Rank, tie, number of seeds as the fastest, and of seeds compared, of policies that take no part.
+_APART: tuple[Any, ...] = (None, False, None, 0)
 _COMPARED = (
     *("s", "low_s", "high_s", "more_s", "more_low_s", "more_high_s"),
     *("rank", "tied", "least_with", "compared"),
@@ -97,7 +99,7 @@ def comparison(rows: pd.DataFrame, by: Sequence[str], column: str, *, bound: str
             starts = {name: off.loc[name].loc[compared.index].to_numpy().T for name in rivals}
         won = paired.contest(rivals, starts) if rivals else None
         for name in names:
-            there, cells = values[name].dropna(), (*_NOTHING, None, False, None, 0)
+            there, cells = values[name].dropna(), (*_NOTHING, *_APART)
             if won is not None and name in rivals:
                 there, more = compared[name], won.differences.get(name, paired.Estimate(0.0, 0.0, 0.0))
                 tied = name in (won.policy, *won.tied_with)
@@ -230,7 +232,7 @@ def sentence_over_seeds(summary: Fields) -> str:
     before = f"Incomplete, without {', '.join(summary['missing'])}: " if summary["missing"] else ""
     if any("reached_with" in one for one in each.values()):
         trained = {name: one for name, one in each.items() if name != summary["bound"] and "reached_with" in one}
-        before += f"{to_target(trained, count)} "
+        before += f"{_target_text(trained, count)} "
     unsettled = [
         f"{name} is not settled with {one['unsettled_with']} of {count} seeds: {one['unsettled']}."
         for name, one in each.items()
@@ -242,22 +244,18 @@ def sentence_over_seeds(summary: Fields) -> str:
     return " ".join([before + _outcome_text(summary), *unsettled])
 
 
-def to_target(each: Mapping[str, Mapping[str, Any]], count: int) -> str:
+def _target_text(each: Mapping[str, Mapping[str, Any]], count: int) -> str:
     """Return sentences on who reaches the target first on average, and with how many seeds others reach it."""
-    target = next((one["target_accuracy"] for one in each.values() if one["target_accuracy"] is not None), None)
-    goal = "the target accuracy" if target is None else f"{100 * target:.3g} % accuracy"
-    ranked = sorted((one["time_to_target_rank"], name) for name, one in each.items() if one["time_to_target_rank"])
-    missed = [f"{name} {one['reached_with']} of {count}" for name, one in each.items() if one["reached_with"] < count]
-    rest = f" Seeds that reach it: {', '.join(missed)}." if missed else ""
     if all(one["accuracy"] is None for one in each.values()):
         return learning.NOT_EVALUATED
-    if not ranked:
-        return f"No policy reaches {goal} with all seeds.{rest}"
+    target = next((one["target_accuracy"] for one in each.values() if one["target_accuracy"] is not None), None)
+    ranked = sorted((one["time_to_target_rank"], name) for name, one in each.items() if one["time_to_target_rank"])
     winners = [name for rank, name in ranked if rank == 1 or each[name]["time_to_target_tied"]]
     seconds = {name: each[name]["time_to_target_s"] for _, name in ranked}
+    missed = [f"{name} {one['reached_with']} of {count}" for name, one in each.items() if one["reached_with"] < count]
+    rest = f" Seeds that reach it: {', '.join(missed)}." if missed else ""
     mean = f" on average, with {count} of {count} seeds"
-    alone, tied = f"reaches {goal} first", f"are tied as first to reach {goal}"
-    return wording.standing(seconds, winners, alone, tied, mean) + rest
+    return learning.target_sentence(target, seconds, winners, mean, " with all seeds") + rest
 
 
 def _outcome_text(summary: Fields) -> str:

@@ -13,7 +13,6 @@ import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from html import escape
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
@@ -156,11 +155,11 @@ class Summary:
         if not wide:
             hidden += [f"{len(self.rows) - _ROWS} rows"] * (len(self.rows) > _ROWS)
             hidden += [f"{len(self.notes)} note{'s' * (len(self.notes) > 1)}"] * bool(self.notes)
-        notes = list(self.notes) if wide else []
-        labelled = [*self._labelled()]
-        labelled.insert(-1, ("Hidden", f"--wide has {', '.join(hidden)}" if hidden else ""))
-        said = "\n".join(_labelled_text(label, text, width, wide) for label, text in labelled if text)
-        blocks += [said, "\n".join(_wrapped(one, width, whole_words=True) for one in notes)]
+        labelled = [*self.labelled()]
+        if hidden:
+            labelled.insert(len(labelled) - bool(self.next), ("Hidden", f"--wide has {', '.join(hidden)}"))
+        blocks.append("\n".join(_labelled_text(label, text, width, wide) for label, text in labelled))
+        blocks.append("\n".join(_wrapped(one, width, whole_words=True) for one in self.notes if wide))
         return "\n\n".join(one for one in blocks if one)
 
     def _left(self, name: str) -> bool:
@@ -172,15 +171,15 @@ class Summary:
             or (len(self.columns) == 2 and others[0].unit == "text")
         )
 
-    def _labelled(self) -> Iterator[tuple[str, str]]:
-        yield from (("Evidence", self.evidence), ("Assumed", self.assumed), ("Depends on", self.depends_on))
-        yield "Next", self.next
+    def labelled(self) -> list[tuple[str, str]]:
+        """Return the label and the text of what the answer says below its table."""
+        said = (("Evidence", self.evidence), ("Assumed", self.assumed), ("Depends on", self.depends_on))
+        return [one for one in (*said, ("Next", self.next)) if one[1]]
 
     def figures(self) -> dict[str, Any]:
         """Return the content of `to_json` as a dictionary."""
-        known = {"answer": self.answer, "assumed": self.assumed, "next": self.next, "notes": list(self.notes)}
-        said = {"evidence": self.evidence, "depends_on": self.depends_on} | known
-        found = {"schema": SCHEMA} | said | dict(self.details)
+        said = {name: getattr(self, name) for name in ("evidence", "depends_on", "answer", "assumed", "next")}
+        found = {"schema": SCHEMA, **said, "notes": list(self.notes), **self.details}
         return found | ({"rows": [dict(one) for one in self.rows]} if self.columns else {})
 
     def to_json(self) -> str:
@@ -249,28 +248,14 @@ class Summary:
         return str(guard_table(self.to_pandas()).to_csv(index=False, lineterminator="\n"))
 
     def _page(self) -> str:
-        import base64
+        from simnet.report.html import answer_html
 
-        title, figure = escape(self.answer.split(". ")[0]), ""
-        if self._figures():
-            drawn = base64.b64encode(self.plot().svg).decode("ascii")
-            figure = f"<img alt='{title}' src='data:image/svg+xml;base64,{drawn}'>"
-        return f"<!doctype html>\n<meta charset='utf-8'><title>{title}</title>\n{figure}{self._repr_html_()}\n"
+        return answer_html(self, "page", [self.plot()] if self._figures() else [])
 
     def _repr_html_(self) -> str:
-        cells = [column_cells(one, self.rows) for one in self.columns]
-        sides = ["", *[" style='text-align: right'"] * (len(cells) - 1)]
-        heads = "".join(f"<th{side}>{escape(one[0])}</th>" for side, one in zip(sides, cells, strict=True))
-        lines = zip(*(one[1] for one in cells), strict=True)
-        body = "".join(
-            "<tr>" + "".join(f"<td{side}>{escape(one)}</td>" for side, one in zip(sides, line, strict=True)) + "</tr>"
-            for line in lines
-        )
-        table = f"<table><tr>{heads}</tr>{body}</table>" if self.rows else ""
-        said = [f"<b>{label}</b> {escape(text)}" for label, text in self._labelled() if text]
-        return f"<p><b>{escape(self.answer)}</b></p>{table}" + "".join(
-            f"<p>{one}</p>" for one in [*said, *map(escape, self.notes)]
-        )
+        from simnet.report.html import answer_html
+
+        return answer_html(self)
 
 
 def three_digits(value: float) -> str:

@@ -5,7 +5,6 @@ What a format cannot carry is said with what was written.
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -33,14 +32,13 @@ ROUTING: tuple[Routing, ...] = get_args(Routing)
 
 
 class FileFormat(NamedTuple):
-    """A file format: its name for people, and the default suffix of its file, or for Chakra of its folder.
+    """A file format and its name for people.
 
     A file has at most `largest` bytes, for Chakra one of a rank, as its reader wants it. A message takes `least` bytes,
     at sender and receiver together.
     """
 
     what: str
-    suffix: str
     largest: int
     least: int = 0
     write: Callable[[Schedule, Path], object] | None = None
@@ -52,10 +50,10 @@ def _write_traces(schedule: Schedule, folder: Path) -> None:
 
 
 FORMATS = {
-    "goal": FileFormat("GOAL text", ".goal", goal.MAX_BYTES, 46, goal.write_goal),
-    "chakra": FileFormat("Chakra traces, one per rank", "_chakra", chakra.MAX_BYTES, 150, _write_traces),
-    "csv": FileFormat("a table of messages", ".csv", messages_csv.MAX_BYTES, 9, messages_csv.write_messages),
-    "simgrid": FileFormat("a SimGrid platform", ".xml", xmlfile.MAX_BYTES),
+    "goal": FileFormat("GOAL text", goal.MAX_BYTES, 46, goal.write_goal),
+    "chakra": FileFormat("Chakra traces, one per rank", chakra.MAX_BYTES, 150, _write_traces),
+    "csv": FileFormat("a table of messages", messages_csv.MAX_BYTES, 9, messages_csv.write_messages),
+    "simgrid": FileFormat("a SimGrid platform", xmlfile.MAX_BYTES),
 }
 
 # What a folder that is replaced may hold.
@@ -91,34 +89,29 @@ def exchange(scenario: Scenario, label: str | None, iteration: int, *, compute: 
 
     options.refuse_sharding(scenario, "what is exported is the exchange of one iteration's gradients")
     labels = scenario.config.exchanges
-    if label is None:
-        if len(labels) > 1:
-            raise InputError(
-                f"exchange is missing: which of {scenario.name}? {suggest_names('', labels)}", file="--part"
-            )
-        label = next(iter(labels))
+    if label is None and len(labels) > 1:
+        raise InputError(f"exchange is missing: which of {scenario.name}? {suggest_names('', labels)}", file="--part")
+    label = next(iter(labels)) if label is None else label
     if label not in labels:
         raise InputError(f"there is no exchange {label!r}; {suggest_names(label, labels)}", file="--part")
     job = scenario.build().job
     if not 0 <= iteration < job.iterations:
-        raise InputError(
-            f"must be in 0..{job.iterations - 1}, the iterations of {scenario.name}, got {iteration}",
-            file="--iteration",
-        )
-    workers, parts = job.source.workers, job_buckets(job, [candidate(label, labels[label])])
-    missing = []
+        said = f"must be in 0..{job.iterations - 1}, the iterations of {scenario.name}, got {iteration}"
+        raise InputError(said, file="--iteration")
+    one = candidate(label, labels[label])
+    workers, parts, missing = job.source.workers, job_buckets(job, [one]), []
     if job.strategy is None:
-        models = [create_sparsifier(candidate(label, labels[label]), one, job) for one in parts]
+        models = [create_sparsifier(one, part, job) for part in parts]
         exchanges: list[Exchange] = []
         for index in range(iteration + 1):
             gradients = job.source.gradients(index)
             exchanges = []
-            for one, model in zip(parts, models, strict=True):
+            for part, model in zip(parts, models, strict=True):
                 model.density, model.iteration = density_at(job.density, index), index
-                exchanges.append(model.exchange(gradients[:, one.entries]))
+                exchanges.append(model.exchange(gradients[:, part.entries]))
         sent = [(done.schedule, done.kernels) for done in exchanges]
     else:
-        syncs = strategy_syncs(job, candidate(label, labels[label]), iteration)
+        syncs = strategy_syncs(job, one, iteration)
         sent = [(sync.schedule, sync.kernels) for sync in syncs]
         if any(sync.delay for sync in syncs):
             missing.append("what is computed beside exchanges: they stand after all inner steps of the iteration")
@@ -133,16 +126,20 @@ def exchange(scenario: Scenario, label: str | None, iteration: int, *, compute: 
         missing.append("the time to compute, to select and to merge; --part compute adds it to the rounds")
     if len(parts) > 1:
         missing.append(f"overlap: the {len(parts)} buckets are exchanged one after another, after the backward pass")
-    missing += filter(None, [left_out(scenario)])
+    given = scenario.config.job
+    names = {
+        "the other jobs": scenario.config.other_jobs,
+        "deaths of workers": given.deaths,
+        "workers that come and go": given.absences or given.churn or given.deadline,
+    }
+    missing += filter(None, [" and ".join(name for name, given in names.items() if given)])
     if job.placement is not None and list(job.placement) != list(range(workers)):
         missing.append("placement: ranks are workers, not the hosts that they are on")
     schedule = Schedule(workers).concat(*schedules)
     return ExportedSchedule(schedule, f"{scenario.name}-{label}-{iteration}", missing)
 
 
-def write_schedule(
-    sent: ExportedSchedule, to: ScheduleFormat, out: Path | None = None, *, force: bool = False
-) -> Exported:
+def write_schedule(sent: ExportedSchedule, to: ScheduleFormat, target: Path, *, force: bool = False) -> Exported:
     """Write a schedule as a file, or for Chakra a folder, and return what was written and lost."""
     schedule, made = sent.schedule, FORMATS[to]
     assert made.write is not None
@@ -155,7 +152,7 @@ def write_schedule(
     parts = schedule.n_ranks if to == "chakra" else 1
     least = made.least * schedule.n_messages
     refuse_above(least / parts, "at least ")
-    target = _export_target(out, sent.name, to)
+    _refuse_target(target, folder=to == "chakra")
     with stage_files([target], force, _FILES_OF_FOLDERS) as folder:
         if least > (free := shutil.disk_usage(folder).free):
             raise InputError(
@@ -174,7 +171,7 @@ def write_schedule(
 
 def write_network(
     scenario: Scenario,
-    out: Path | None = None,
+    target: Path,
     *,
     iteration: int = 0,
     duration: float | None = None,
@@ -191,7 +188,7 @@ def write_network(
     missing = _lost_of_network(scenario, stages)
     if network_of(scenario).networks[0][1].software is not None:
         missing.append("the stack and the curves of the calibrated cluster")
-    target = _export_target(out, scenario.name, "simgrid")
+    _refuse_target(target)
     targets = [target]
     count = f"{network.routes.n_hosts:,} hosts, {len(network.routes.links):,} links"
     if duration == 0:
@@ -236,34 +233,20 @@ def network_of(scenario: Scenario) -> Stages:
     return stages
 
 
-def left_out(scenario: Scenario) -> str:
-    """Return text on the scenario features that a schedule omits: other jobs, deaths and elastic workers."""
-    job = scenario.config.job
-    names = {
-        "the other jobs": scenario.config.other_jobs,
-        "deaths of workers": job.deaths,
-        "workers that come and go": job.absences or job.churn or job.deadline,
-    }
-    return " and ".join(name for name, given in names.items() if given)
-
-
 def stage_at(stages: Stages, iteration: int) -> int:
     """Return the index of the network in force in an iteration."""
     return max(place for place, (first, _) in enumerate(stages.networks) if first <= iteration)
 
 
-def _export_target(out: Path | None, name: str, to: str) -> Path:
-    if out is None:
-        return Path(re.sub(r"[^A-Za-z0-9._+-]", "_", name).lstrip(".-") + FORMATS[to].suffix)
-    if not out.name or out.name == "..":
+def _refuse_target(target: Path, *, folder: bool = False) -> None:
+    """Raise InputError for a target that cannot be the name of a file, or of the folder of a format."""
+    if not target.name or target.name == "..":
         raise InputError("must be the name of a file", file="--out")
-    folder = to == "chakra"
-    with explain_write_errors(out, advice=""):
-        if out.is_dir() and not folder:
-            raise InputError("is a folder; name a file in it", file=str(out))
-        if out.is_file() and folder:
-            raise InputError("is a file; Chakra traces, one per rank, go to a folder", file=str(out))
-    return out
+    with explain_write_errors(target, advice=""):
+        if target.is_dir() and not folder:
+            raise InputError("is a folder; name a file in it", file=str(target))
+        if target.is_file() and folder:
+            raise InputError("is a file; Chakra traces, one per rank, go to a folder", file=str(target))
 
 
 def _lost_of_schedule(schedule: Schedule, to: ScheduleFormat) -> list[str]:

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from simnet.cost_models.calibration.software import CallPrediction
+    from simnet.report.drawing import Plot
 from simnet.scenario.finding import Source
 from simnet.scenario.runner import Outcome, Progress, Task, checkpoints, run_policies
 
@@ -154,8 +155,9 @@ class Seeds:
         self._stage: Path | None = None
         self._waiting: dict[int, dict[str, PolicyResult]] = {}
         self.summaries: dict[int, RunSummary] = {}
+        self.joint: Fields = {}
 
-    def take(self, seed: int, name: str, result: PolicyResult) -> None:
+    def take(self, name: str, seed: int, result: PolicyResult) -> None:
         """Add the result of a policy; after the last policy of a seed, write the seed's folder."""
         if self._stage is None:
             self._stage = self._begun.enter_context(replace_files(self._folder, RUN))
@@ -163,6 +165,12 @@ class Seeds:
         results[name] = result
         if len(results) == len(self._loaded.config.policies):
             self._write(seed)
+
+    def figures(self) -> list[Plot]:
+        """Return the figures of the joint summary, once it is written."""
+        from simnet.report.figures import seed_comparison
+
+        return seed_comparison(self.joint, seeds.by_seed(self.summaries))
 
     def write(self, done: Sequence[str], missing: Sequence[str]) -> Fields:
         """Write the remaining seeds and the joint summary, publish all files atomically, and return the summary."""
@@ -173,7 +181,8 @@ class Seeds:
             _with_inputs(self._stage, self._loaded)
             ordered = {seed: self.summaries[seed] for seed in sorted(self.summaries)}
             mark(self._stage, done, missing)
-            return seeds.write_seeds(self._stage, ordered, self._lock, missing, report=self._report)
+            self.joint = seeds.write_seeds(self._stage, ordered, self._lock, missing, report=self._report)
+        return self.joint
 
     def _write(self, seed: int) -> None:
         one = self._loaded.with_seed(seed)

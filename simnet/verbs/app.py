@@ -62,6 +62,8 @@ _LINE_DEFAULTS: Mapping[str, Mapping[str, object]] = {
     "run": {"out": USUAL_FOLDER, "jobs": None},
     "choose": {"jobs": os.cpu_count() or 1},
 }
+# What refuses fractions for whole numbers, which cyclopts would truncate.
+_CONVERTERS: Mapping[Any, Callable[[Any, Sequence[Any]], int]] = {int: lambda type_, tokens: int(tokens[0].value)}
 _ORDER = ("Ask", "Calibrate", "Check", "Files")
 _PANELS = ("Answer", "Workload", "Network", "Output")
 
@@ -139,10 +141,6 @@ def _with_negative_values(words: Sequence[str]) -> list[str]:
         else:
             found.append(word)
     return found
-
-
-def _whole_number(type_: Any, tokens: Sequence[Any]) -> int:
-    return int(tokens[0].value)
 
 
 def _completion(wanted: str, words: Sequence[str]) -> int:
@@ -280,13 +278,8 @@ def _marked() -> dict[str, MarkedField]:
 
 def _keyword(name: str, field: MarkedField) -> inspect.Parameter:
     type_ = int if field.name in ("workers", "seed") else str
-    hint = _option(type_ | None, field.help, field.panel, metavar=field.metavar, converter=_converter(type_))
+    hint = _option(type_ | None, field.help, field.panel, metavar=field.metavar, converter=_CONVERTERS.get(type_))
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=hint, default=None)
-
-
-def _converter(type_: Any) -> Callable[[Any, Sequence[Any]], int] | None:
-    """Return a converter that refuses fractions for integer parameters, which cyclopts would truncate; else None."""
-    return _whole_number if type_ is int else None
 
 
 def _option(hint: Any, help_: str, panel: str, **more: Any) -> Any:
@@ -298,12 +291,9 @@ def _line_type(hint: Any, *, optional: bool) -> Any:
     """Return the command-line type of a library parameter: str where a union allows it."""
     if get_origin(hint) in (Union, UnionType) and str in get_args(hint):
         hint = str
-    converter = _converter(hint)
-    hint = hint | None if optional else hint
-    shown = Parameter(
-        negative=(), converter=converter, group=Group(_PANELS[0], sort_key=0), show_default=lambda value: value or None
-    )
-    return Annotated[hint, shown]
+    panel, converter = Group(_PANELS[0], sort_key=0), _CONVERTERS.get(hint)
+    shown = Parameter(negative=(), converter=converter, group=panel, show_default=lambda value: value or None)
+    return Annotated[hint | None if optional else hint, shown]
 
 
 def _save_scenario(path: str, arguments: Mapping[str, Any], force: bool) -> None:

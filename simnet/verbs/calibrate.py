@@ -76,24 +76,11 @@ def calibrate(
             return _computing(Path(name))
     if not logs:
         raise InputError("is missing: logs of benchmarks on this network, or a platform", file="LOGS")
-    return _fitted(logs, where, fact, coverage, network, stack)
-
-
-def _fitted(
-    logs: Sequence[str],
-    where: Sequence[str],
-    fact: Sequence[str],
-    coverage: float,
-    network: str | None,
-    stack: str | None,
-) -> Summary:
-    """Return a cost model fitted to measured times, with its quality of fit."""
     from simnet.cost_models.calibration import summary
     from simnet.cost_models.calibration.readers.facts import parse_facts
     from simnet.cost_models.calibration.topology_links import place_ranks
     from simnet.network.stack import stack_of
     from simnet.scenario.choice_text import read_choice
-    from simnet.studies import options
 
     rows, facts = options.fields(where, "--where"), parse_facts(fact)
     place = rows.pop("place", "out")
@@ -101,15 +88,13 @@ def _fitted(
         raise InputError(f"place must be in or out, got {place!r}", file="--where")
     ranks = None if network is None else place_ranks(*read_choice(network))
     options.quantity(stack, "--stack", stack_of)
-    made = summary.calibrate_logs(logs, rows, facts, place == "in", ranks, coverage, stack)
-    return _described(made)
+    return _fitted(summary.calibrate_logs(logs, rows, facts, place == "in", ranks, coverage, stack))
 
 
-def _described(made: Calibration) -> Summary:
-    notes = made.notes()
-    warnings = [one.removeprefix("warning: ") for one in notes if one.startswith("warning: ")]
-    errors = made.errors()
-    curves = made.cost_model.model.known
+def _fitted(made: Calibration) -> Summary:
+    """Return an answer with a cost model fitted to measured times, and its quality of fit."""
+    notes, errors, curves = made.notes(), made.errors(), made.cost_model.model.known
+    warnings = [one for one in notes if one.startswith("warning: ")]
     known = f"{len(curves):,} curve{'s' * (len(curves) != 1)} from {made.rows:,} row{'s' * (made.rows != 1)}"
     remarks = f"{len(made.problems):,} remark{'s' * (len(made.problems) > 1)} on the logs, as"
     best = next((one for one in errors if one["chosen"]), None)
@@ -121,11 +106,11 @@ def _described(made: Calibration) -> Summary:
         rows=errors,
         evidence="measured: curve models were chosen by their errors on held-out sizes" if best else "",
         assumed=f"{remarks} {made.problems[0]}" if made.problems else "",
-        depends_on="; ".join(warnings),
+        depends_on="; ".join(one.removeprefix("warning: ") for one in warnings),
         next=_next_question(curves, bool(made.links)),
         details={"rows_read": figures.pop("rows"), **figures},
-        notes=[one for one in notes if not one.startswith("warning: ")],
-        writers={".yaml": lambda path: _write(path, made.yaml)},
+        notes=[one for one in notes if one not in warnings],
+        writers={".yaml": lambda path: path.write_text(made.yaml, encoding="utf-8")},
     )
 
 
@@ -155,10 +140,8 @@ def _specified(platform: str, coverage: float) -> Summary:
 
     described = load_platform(platform)
     text = cost_model_yaml(specified_cost_model(described, coverage))
-    parameters = [
-        {"parameter": name, "value": value, "factor": factor, "meaning": meaning}
-        for name, value, factor, meaning in specification.parameter_rows(described)
-    ]
+    names = ("parameter", "value", "factor", "meaning")
+    parameters = [dict(zip(names, row, strict=True)) for row in specification.parameter_rows(described)]
     return Summary(
         answer=f"{described.description or described.name}: a cost model from its specification.",
         columns=table_columns("calibrate platform"),
@@ -166,7 +149,7 @@ def _specified(platform: str, coverage: float) -> Summary:
         evidence="extrapolated: nothing was measured",
         next=f"simnet time all_reduce --network {platform}",
         details={"platform": described.model_dump(mode="json")},
-        writers={".yaml": lambda path: _write(path, text)},
+        writers={".yaml": lambda path: path.write_text(text, encoding="utf-8")},
     )
 
 
@@ -176,9 +159,12 @@ def _computing(folder: Path) -> Summary:
     from simnet.cost_models.calibration.compute_fit import fit_compute, read_compute_logs
 
     found = fit_compute(read_compute_logs(folder))
+    rows = [
+        {"share": f"p{share}", "measured_s": measured, "fitted_s": ours}
+        for share, measured, ours in zip(PERCENTS, found.measured, found.fitted, strict=True)
+    ]
     percentiles: dict[str, Any] = {
-        name: {f"p{share}_s": one for share, one in zip(PERCENTS, values, strict=True)}
-        for name, values in (("measured", found.measured), ("fitted", found.fitted))
+        name: {f"{row['share']}_s": row[f"{name}_s"] for row in rows} for name in ("measured", "fitted")
     }
     fitted = {name: getattr(found, name) for name in ("mean", "spread", "straggle", "slowdown")}
     slow = {str(worker): factor for worker, factor in found.slow.items()}
@@ -186,14 +172,11 @@ def _computing(folder: Path) -> Summary:
     return Summary(
         answer=f"job.compute={{{fields}}}",
         columns=table_columns("calibrate compute"),
-        rows=[
-            {"share": f"p{share}", "measured_s": measured, "fitted_s": ours}
-            for share, measured, ours in zip(PERCENTS, found.measured, found.fitted, strict=True)
-        ],
+        rows=rows,
         evidence=f"measured: fitted to every other of {found.iterations} iterations of {found.workers} workers",
         next="--set with this answer, or --out compute.yaml for the lines of a scenario",
         details={**fitted, "slow": slow, "of_iterations_left_out": percentiles},
-        writers={".yaml": lambda path: _write(path, found.text())},
+        writers={".yaml": lambda path: path.write_text(found.text(), encoding="utf-8")},
     )  # fmt: skip
 
 
@@ -226,7 +209,3 @@ def _gradients(trace: str, scale: float, density: list[str] | None, seed: int) -
         details=found,
         writers={".json": parameters.save},
     )  # fmt: skip
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")

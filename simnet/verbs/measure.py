@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -89,7 +90,12 @@ def measure(
     if launch is not None:
         own = {"--backend": backend, "--processes": processes, "--what device": device is not None}
         refuse_given(own, "ranks of simnet's own, not for --launch")
-        return _summary(_launched(Path(out), launch, shapes, wanted, seconds, force))
+        if shapes is None:
+            raise InputError("is missing: nodes, and ranks on each, as 1x8,2x8", file="--groups")
+        from simnet.cluster.measure.benchmarks import Benchmarks, parse_shapes, run_benchmarks
+
+        asked_for = Benchmarks(Path(out), launch, parse_shapes(shapes), wanted, seconds, force)
+        return _summary(run_benchmarks(asked_for, terminal.say))
     if device is not None and device:
         raise InputError("of device are for a device alone: beside collectives it is that of the job", file="--what")
     profile = None if device is None else Path(out).with_suffix(".yaml")
@@ -145,14 +151,9 @@ def _asked(what: Words) -> dict[str, dict[str, Any]]:
 def _wanted(asked: Mapping[str, Mapping[str, Any]], sizes: str | None, ranks: str | None, *, large: bool) -> Wanted:
     from simnet.cluster.measure.plan import COLLECTIVES, Wanted
 
-    parts = [one.strip() for one in (sizes or "").split(":")]
-    if len(parts) > 3:
+    smallest, largest, factor, *more = [*map(str.strip, (sizes or "").split(":")), "", "", ""]
+    if any(more) or not re.fullmatch(r"(\d+(\.\d+)?)?", factor):
         raise InputError(f"must be LO:HI:FACTOR, as 1KiB:64MiB:2, got {sizes!r}", file="--sizes")
-    smallest, largest, factor = (*parts, "", "", "")[:3]
-    try:
-        times = float(factor or 2)
-    except ValueError:
-        raise InputError(f"must be LO:HI:FACTOR, as 1KiB:64MiB:2, got {sizes!r}", file="--sizes") from None
     links = asked.get("links")
     pairs = "none" if links is None else {"one": "one", "nodes": "nodes"}.get(str(links.get("of", "one")))
     if pairs is None:
@@ -161,18 +162,10 @@ def _wanted(asked: Mapping[str, Mapping[str, Any]], sizes: str | None, ranks: st
         COLLECTIVES if "collectives" in asked else tuple(name for name in asked if name in COLLECTIVES),
         options.quantity(smallest or "1 KiB", "--sizes", units.size) or 0.0,
         options.quantity(largest or ("1 GiB" if large else "64 MiB"), "--sizes", units.size) or 0.0,
-        times,
+        float(factor or 2),
         options.counts(ranks, "--groups"),
         pairs,  # type: ignore[arg-type]
     )
-
-
-def _launched(out: Path, launch: str, shapes: str | None, wanted: Wanted, seconds: float, force: bool) -> list[str]:
-    from simnet.cluster.measure.benchmarks import Benchmarks, parse_shapes, run_benchmarks
-
-    if shapes is None:
-        raise InputError("is missing: nodes, and ranks on each, as 1x8,2x8", file="--groups")
-    return run_benchmarks(Benchmarks(out, launch, parse_shapes(shapes), wanted, seconds, force), terminal.say)
 
 
 def _measure_device(out: Path, given: Mapping[str, Any], budget: str | None, force: bool) -> Summary:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, TypeAlias, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, Unpack
 
 from simnet.base import processes
 from simnet.base.errors import InputError, SimnetError
@@ -17,25 +17,13 @@ from simnet.base.writing import INCOMPLETE
 from simnet.report.summary import Summary
 from simnet.scenario.finding import Source
 from simnet.scenario.marked_fields import Fields, overrides_of
-from simnet.verbs import terminal
-from simnet.verbs.request import (
-    USUAL_FOLDER,
-    Overrides,
-    ScenarioSource,
-    Words,
-    scenario_path,
-    set_texts,
-    verb,
-    word_list,
-)
+from simnet.verbs import request, terminal
+from simnet.verbs.request import Overrides, ScenarioSource, Words, scenario_path, set_texts, verb, word_list
 
 if TYPE_CHECKING:
     from simnet.report.answers import RunAnswer
-    from simnet.report.drawing import Plot
-    from simnet.report.run_summary import RunSummary
-    from simnet.scenario import Scenario
     from simnet.scenario.runner import Request
-    from simnet.studies.runs import Batch, Seeds
+    from simnet.studies.runs import Batch
     from simnet.studies.sweeping.work import CellProgress
     from simnet.training.job.record import PolicyResult
 
@@ -43,8 +31,16 @@ if TYPE_CHECKING:
 _SIMULATING, _CHECKING = 0.95, 0.05
 _MOST_SEEDS = 1000
 
-_How: TypeAlias = tuple[int | None, str | None, bool, bool]
-"""Number of jobs, where they run (``--on``), whether to replace existing files, and whether the folder lasts."""
+
+class _Asked(NamedTuple):
+    """How a run is carried out: its number of seeds, where and how many at a time, and the folder of results."""
+
+    seeds: int
+    on: str | None
+    jobs: int | None
+    out: str | Path | None
+    force: bool
+
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -119,78 +115,58 @@ def run(
     with scenario_path(scenario) as path:
         overrides = [*given, *overrides_of(path, fields, given)]
         source = Source(path, overrides, None if seed is None else int(seed), word_list(policies))
-        if grid:
-            return _over_grid(source, grid_texts(grid), seeds, on, jobs, out, force=force)
-        return _one_run(source, seeds, on, jobs, out, force=force)
+        asked = _Asked(seeds, on, jobs, out, force)
+        return _over_grid(source, grid_texts(grid), asked) if grid else _one_run(source, asked)
 
 
 @contextmanager
-def _results_folder(out: str | Path | None, usual: str, asked: Request, written: str, *, force: bool) -> Iterator[Path]:
+def _results_folder(asked: _Asked, usual: str, wanted: Request, written: str) -> Iterator[Path]:
     """Yield the results folder, named by the user, default or temporary; afterwards print its path if it lasts."""
     from simnet.scenario.runner import place_of
 
-    if out is None:
+    if asked.out is None:
         with TemporaryDirectory() as temporary:
             yield Path(temporary)
         return
-    own = Path(USUAL_FOLDER) / usual
-    folder = place_of(None if out == USUAL_FOLDER else Path(out), own, asked, force=force)
+    own, named = Path(request.USUAL_FOLDER) / usual, asked.out != request.USUAL_FOLDER
+    folder = place_of(Path(asked.out) if named else None, own, wanted, force=asked.force)
     yield folder
-    moved = f"; {own} has the results of another request" if out == USUAL_FOLDER and folder.name != usual else ""
+    moved = "" if named or folder.name == usual else f"; {own} has the results of another request"
     terminal.say(f"wrote {folder / written}{moved}")
 
 
-def _one_run(
-    source: Source, seeds: int, on: str | None, jobs: int | None, out: str | Path | None, *, force: bool
-) -> RunAnswer:
+def _one_run(source: Source, asked: _Asked) -> RunAnswer:
     """Run the policies of a scenario with one or several seeds, and write the results folder."""
-    if on is not None and on.startswith("slurm"):
+    on = asked.on or ""
+    if on.startswith("slurm"):
         raise InputError("is for the cells of a --grid; a single run takes processes:N or dask:", file=f"--on {on}")
-    loaded = replace(source.load(), elsewhere=on is not None and on.startswith("dask:"))
-    from simnet.scenario.runner import request
+    loaded = replace(source.load(), elsewhere=on.startswith("dask:"))
+    from simnet.report import answers
+    from simnet.scenario import runner
     from simnet.studies import runs
 
-    asked = request(loaded, "run", *([seeds] if seeds > 1 else []))
-    report = loaded.config.output.report and out is not None
-    how = jobs, on, force, out is not None
-    written = "report.html" if report else "summary.json"
-    with _results_folder(out, loaded.name, asked, written, force=force) as folder:
-        batch = runs.Batch(source, loaded, folder, seeds)
-        if seeds == 1:
-            return _one_seed(batch, how, source, loaded, report=report)
-        return _several_seeds(batch, how, runs.Seeds(folder, loaded, asked.lock, report=report))
+    wanted = runner.request(loaded, "run", *([asked.seeds] if asked.seeds > 1 else []))
+    report = loaded.config.output.report and asked.out is not None
+    with _results_folder(asked, loaded.name, wanted, "report.html" if report else "summary.json") as folder:
+        batch = runs.Batch(source, loaded, folder, asked.seeds)
+        kept = runs.Seeds(folder, loaded, wanted.lock, report=report)
 
+        def write(done: dict[str, PolicyResult], missing: list[str]) -> RunAnswer:
+            summary = runs.write(folder, loaded, batch.built, done, missing, source, report=report)
+            return answers.run_answer(summary, done)
 
-def _one_seed(batch: Batch, how: _How, source: Source, loaded: Scenario, *, report: bool) -> RunAnswer:
-    from simnet.report import answers
-    from simnet.studies import runs
+        def keep(label: str, result: PolicyResult) -> None:
+            kept.take(*batch.labels[label], result)
 
-    def write(done: dict[str, PolicyResult], missing: list[str]) -> tuple[RunSummary, Mapping[str, PolicyResult]]:
-        return runs.write(batch.folder, loaded, batch.built, done, missing, source, report=report), done
-
-    return answers.run_answer(*_carry_out(batch, how, lambda label, result: result, write))
-
-
-def _several_seeds(batch: Batch, how: _How, kept: Seeds) -> RunAnswer:
-    from simnet.report import answers
-    from simnet.report.seeds import by_seed
-
-    def keep(label: str, result: PolicyResult) -> None:
-        name, seed = batch.labels[label]
-        kept.take(seed, name, result)
-
-    def figures() -> list[Plot]:
-        from simnet.report.figures import seed_comparison
-
-        return seed_comparison(summary, by_seed(kept.summaries))
-
-    summary = _carry_out(batch, how, keep, lambda done, missing: kept.write(list(done), missing))
-    return answers.seeds_answer(summary, figures)
+        if asked.seeds == 1:
+            return _carry_out(batch, asked, lambda label, result: result, write)
+        summary = _carry_out(batch, asked, keep, lambda done, missing: kept.write(list(done), missing))
+        return answers.seeds_answer(summary, kept.figures)
 
 
 def _carry_out(
     batch: Batch,
-    how: _How,
+    asked: _Asked,
     keep: Callable[[str, PolicyResult], S],
     write: Callable[[dict[str, S], list[str]], T],
 ) -> T:
@@ -199,16 +175,16 @@ def _carry_out(
     `keep` takes the label and the result of a run, and returns what is kept of it; `write` takes what was kept, by
     label in the order of the batch, and the labels that are missing. It is called if any run is done.
     """
-    jobs, on, force, lasts = how
     kept: dict[str, S] = {}
     wrong: list[BaseException] = []
-    with terminal.no_empty_folders(batch.folder), batch.alone(force):
+    with terminal.no_empty_folders(batch.folder), batch.alone(asked.force):
         for said in batch.resumed():
             terminal.say(said)
         batch.mark_begun()
         try:
             with progress_stage(_SIMULATING):
-                for label, outcome in batch.outcomes(jobs, _progress(batch), on):
+                told = _progress(batch.iterations * len(batch.labels), "iterations")
+                for label, outcome in batch.outcomes(asked.jobs, told, asked.on):
                     if isinstance(outcome, SimnetError):
                         wrong.append(outcome)
                     else:
@@ -226,19 +202,18 @@ def _carry_out(
         if not wrong:
             batch.remove_checkpoints()
     if wrong:
-        _end(wrong, missing if done else None, batch, lasts=lasts)
+        _end(wrong, missing if done else None, batch, lasts=asked.out is not None)
     return written
 
 
-def _progress(batch: Batch) -> Callable[[str, int], None]:
-    """Return a callback that reports the share of completed iterations over all runs."""
-    done = dict.fromkeys(batch.labels, 0)
-    total = batch.iterations * len(done)
+def _progress(total: int, what: str) -> Callable[[Any, float], None]:
+    """Return a callback that reports the share of all that is done, counting what has begun in part."""
+    parts: dict[Any, float] = {}
 
-    def told(label: str, iterations: int) -> None:
-        done[label] = iterations
-        count = sum(done.values())
-        report_share(count / total, f"{count:,}/{total:,} iterations")
+    def told(part: Any, done: float) -> None:
+        parts[part] = done
+        count = sum(map(int, parts.values()))
+        report_share(min(sum(parts.values()) / total, 1.0), f"{count:,}/{total:,} {what}")
 
     return told
 
@@ -266,37 +241,28 @@ def _end(wrong: Sequence[BaseException], missing: Sequence[str] | None, batch: B
     raise SimnetError(explained)
 
 
-def _over_grid(
-    source: Source,
-    axes: Sequence[str],
-    seeds: int,
-    on: str | None,
-    jobs: int | None,
-    out: str | Path | None,
-    *,
-    force: bool,
-) -> Summary:
+def _over_grid(source: Source, axes: Sequence[str], asked: _Asked) -> Summary:
     """Run a scenario over a grid of field values, and write the results folder."""
     from simnet.studies.sweeping import cell, work
     from simnet.studies.sweeping import grid as grids
 
-    most = grids.MOST_CELLS if force else grids.MAX_CELLS
-    planned = work.plan(str(source.path), axes, source.overrides, source.seed, source.policies, most=most, seeds=seeds)
-    asked = cell.request_of(planned.base, planned.axes)
+    most = grids.MOST_CELLS if asked.force else grids.MAX_CELLS
+    planned = work.plan(source, axes, most=most, seeds=asked.seeds)
+    wanted, on, jobs = cell.request_of(planned.base, planned.axes), asked.on, asked.jobs
     kind, _, count = (on or "").partition(":")
     if kind == "processes" and count.isdecimal():
         on, jobs = None, int(count)
     with (
-        _results_folder(out, f"grid-{planned.base.name}", asked, "sweep.csv", force=force) as folder,
+        _results_folder(asked, f"grid-{planned.base.name}", wanted, "sweep.csv") as folder,
         processes.Pool(0 if jobs == 1 else jobs or os.cpu_count() or 1) as pool,
         terminal.no_empty_folders(folder, work.CELLS),
         work.lock_sweep(folder),
     ):
         total = len(planned.cells)
         with progress_stage(_CHECKING):
-            checks = work.check_cells(planned, folder, pool, _cell_progress(total, "cells checked"))
+            checks = work.check_cells(planned, folder, pool, _progress(total, "cells checked"))
         work.refuse_all(planned, checks)
-        todo = work.CellProgress(planned, checks, folder, again=force)
+        todo = work.CellProgress(planned, checks, folder, again=asked.force)
         if todo.there:
             terminal.say(f"{todo.there} of {total} cells are there already, {todo.missing} to run")
         return _run_cells(todo, pool, on)
@@ -308,7 +274,7 @@ def _run_cells(todo: CellProgress, pool: processes.Pool, on: str | None) -> Summ
     todo.mark("at work, or killed")
     try:
         with progress_stage(_SIMULATING):
-            todo.run(pool, on, _cell_progress(len(todo.planned.cells), "cells"))
+            todo.run(pool, on, _progress(len(todo.planned.cells), "cells"))
     except (KeyboardInterrupt, Exception) as error:
         failure = error
     said = "interrupted" if isinstance(failure, KeyboardInterrupt) else "stopped by an error"
@@ -326,18 +292,6 @@ def _run_cells(todo: CellProgress, pool: processes.Pool, on: str | None) -> Summ
     for trace in todo.failures[:1]:
         terminal.warn(trace)
     return written
-
-
-def _cell_progress(total: int, what: str) -> Callable[[int, float], None]:
-    """Return a callback that reports the share of completed cells, counting running cells in part."""
-    shares: dict[int, float] = {}
-
-    def told(number: int, share: float) -> None:
-        shares[number] = share
-        done = sum(one >= 1 for one in shares.values())
-        report_share(min(sum(shares.values()) / total, 1.0), f"{done}/{total} {what}")
-
-    return told
 
 
 def grid_texts(grid: Grid) -> list[str]:

@@ -9,18 +9,15 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from functools import cached_property
+from bisect import bisect_right
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-import numpy as np
 import pydantic
-from numpy.typing import NDArray
 from pydantic import ConfigDict, Field
 
 from simnet import sparsifier_models
 from simnet.base import plugins
-from simnet.base.arrays import Floats
 from simnet.base.checks import is_number
 from simnet.base.errors import InputError, suggest_names
 from simnet.base.reading import read_text
@@ -101,7 +98,7 @@ class PolicyTable(_FilePart):
 
     @pydantic.model_validator(mode="after")
     def _fits(self) -> PolicyTable:
-        rows, columns = len(self.latency) - 1, len(self.bandwidth) - 1
+        rows, columns = len(self.edges.latency_s) - 1, len(self.edges.bandwidth_B_per_s) - 1
         if len(self.matrix) != rows or any(len(row) != columns for row in self.matrix):
             raise ValueError(f"matrix must have {rows} rows of {columns} numbers, one less than there are edges")
         most = max(max(row) for row in self.matrix)
@@ -109,43 +106,23 @@ class PolicyTable(_FilePart):
             raise ValueError(f"matrix has the number {most}, but there are {len(self.choices)} choices, from 0")
         return self
 
-    @cached_property
-    def _matrix(self) -> NDArray[np.intp]:
-        return np.array(self.matrix, dtype=np.intp)
-
-    @property
-    def latency(self) -> Floats:
-        """Latency edges of the rows [s]."""
-        return np.array(self.edges.latency_s)
-
-    @property
-    def bandwidth(self) -> Floats:
-        """Bandwidth edges of the columns [byte/s]."""
-        return np.array(self.edges.bandwidth_B_per_s)
-
     def lookup(self, latency: float, bandwidth: float) -> TableLookup:
         """Return the choice for links of a latency [s] >= 0 and a bandwidth [byte/s] > 0.
 
         A point outside the table gets the choice of the nearest cell. Raises ValueError for invalid numbers.
         """
-        said = []
-        for name, value, allowed in (
-            ("latency", latency, "a number of seconds >= 0 and finite"),
-            ("bandwidth", bandwidth, "a number of byte/s > 0 and finite"),
+        said, place = [], []
+        for name, value, edges, allowed in (
+            ("latency", latency, self.edges.latency_s, "a number of seconds >= 0 and finite"),
+            ("bandwidth", bandwidth, self.edges.bandwidth_B_per_s, "a number of byte/s > 0 and finite"),
         ):
             if not is_number(value) or not 0 <= value < math.inf or (value == 0 and name == "bandwidth"):
                 raise ValueError(f"{name} must be {allowed}, got {value!r}")
-            edges = getattr(self, name)
             if not edges[0] <= value <= edges[-1]:
                 said.append(f"{name} {'below' if value < edges[0] else 'above'} the table")
-        chosen = self.which(np.array([float(latency)]), np.array([float(bandwidth)]))
-        return TableLookup(self.choices[int(chosen[0])], ", ".join(said))
-
-    def which(self, latency: Floats, bandwidth: Floats) -> NDArray[np.intp]:
-        """Return the indices of the choices at arrays of latencies and bandwidths, which broadcast."""
-        # By the inner edges alone, so that what is outside falls into the nearest cell.
-        row = np.searchsorted(self.latency[1:-1], latency, side="right")
-        return np.asarray(self._matrix[row, np.searchsorted(self.bandwidth[1:-1], bandwidth, side="right")])
+            # By the inner edges alone, so that what is outside falls into the nearest cell.
+            place.append(bisect_right(edges[1:-1], value))
+        return TableLookup(self.choices[self.matrix[place[0]][place[1]]], ", ".join(said))
 
     def text(self) -> str:
         """Return the table as JSON text, one line per field."""

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from simnet.base import units
 from simnet.base.errors import InputError
 from simnet.scenario import Scenario, load
+from simnet.scenario.finding import Source
 from simnet.scenario.marked_fields import overrides_of
 from simnet.scenario.settings import full_key
 
@@ -133,9 +134,7 @@ def axis(text: str, limit: int = MOST_CELLS) -> GridAxis:
     return GridAxis(name, tuple(values))
 
 
-def grid_cells(
-    source: str, base: Scenario, groups: Sequence[Sequence[GridAxis]], overrides: Sequence[str]
-) -> list[GridCell]:
+def grid_cells(source: Source, base: Scenario, groups: Sequence[Sequence[GridAxis]]) -> list[GridCell]:
     """Return the cells of the Cartesian product of all groups of axes, the last group varying fastest."""
     axes = [one for group in groups for one in group]
     # A value that is a mapping may make the fields that other parameters are about.
@@ -146,7 +145,7 @@ def grid_cells(
         if not before:
             return full_key(name, base, "--grid")
         try:
-            loaded = load(source, [*overrides, *before])
+            loaded = load(source.path, [*source.overrides, *before])
         except InputError:
             # The cell itself will say what is wrong with it.
             loaded = base
@@ -161,7 +160,7 @@ def grid_cells(
         for number in first:
             name, value = axes[number].name, values[number]
             if name in _MARKED:
-                assigned += overrides_of(source, {name: value.strip("'\"")}, [*overrides, *assigned])
+                assigned += overrides_of(source.path, {name: value.strip("'\"")}, [*source.overrides, *assigned])
                 continue
             parts = tuple(one for one in assigned if one.partition("=")[2].startswith("{"))
             assigned.append(f"{meant(name, parts)}={value}")

@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from simnet.base.processes import Pool, Progress, TaskOutcome, run_task
 from simnet.base.threads import THREADS
 from simnet.base.writing import explain_write_errors, lock_folder, mark_incomplete, write_files
 from simnet.report.results import prepare_folder
-from simnet.scenario import Scenario, find, load
+from simnet.scenario import Scenario, find
 from simnet.scenario.finding import Source
 from simnet.studies.sweeping import cell, grid
 from simnet.studies.sweeping.answer import GridAnswer
@@ -203,16 +203,7 @@ class Checks:
     at_once: int = 1_000_000
 
 
-def plan(
-    scenario: str,
-    parameters: Sequence[str],
-    overrides: Sequence[str] = (),
-    seed: int | None = None,
-    policies: Sequence[str] | None = None,
-    *,
-    most: int = grid.MAX_CELLS,
-    seeds: int = 1,
-) -> Plan:
+def plan(source: Source, parameters: Sequence[str], *, most: int = grid.MAX_CELLS, seeds: int = 1) -> Plan:
     """Return the planned sweep of a scenario over parameters."""
     groups = [grid.moving_together(one) for one in parameters]
     axes = [one for group in groups for one in group]
@@ -220,19 +211,17 @@ def plan(
     if asked > most:
         more = "; --force runs them" if asked <= grid.MOST_CELLS else ""
         raise InputError(f"there are {asked:,} cells, more than {most:,}{more}", file="--grid")
-    base = load(scenario, overrides, seed)
-    only = None if policies is None else tuple(policies)
-    base = base if only is None else base.only(only)
-    cells = grid.grid_cells(scenario, base, groups, overrides)
-    if seed is not None and any(one.startswith("seed=") for one in cells[0].overrides):
+    base = source.load()
+    cells = grid.grid_cells(source, base, groups)
+    if source.seed is not None and any(one.startswith("seed=") for one in cells[0].overrides):
         raise InputError("is a parameter already", file="--seed")
     # Processes elsewhere have folders of their own to start from.
-    found = find(scenario)
-    source = str(found.resolve()) if found == Path(scenario) else scenario
+    found = find(source.path)
+    path = str(found.resolve()) if found == Path(source.path) else source.path
     # What is drawn does not alter what is simulated.
     plain = "output={timeline: 0, report: false}"
     tasks = [
-        Source(source, (*overrides, *one.overrides, plain), seed, only, later)
+        replace(source, path=path, overrides=(*source.overrides, *one.overrides, plain), later=later)
         for one in cells
         for later in range(seeds)
     ]
