@@ -6,7 +6,7 @@ All is told from ``summary.json``, so that a page that is drawn again says the s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -132,7 +132,7 @@ def leaders(summary: RunSummary) -> list[str]:
     first = summary.get("first_to_target")
     if known_of(summary, "learning") and first is not None:
         return [first["policy"], *first["tied_with"]]
-    return [] if summary["winner"] is None else _tied_by_time(summary, _ranked_names(summary))
+    return _tied_by_time(summary, _ranked_names(summary))
 
 
 def _ranked_names(summary: RunSummary) -> list[str]:
@@ -199,7 +199,7 @@ def run_notes(summary: RunSummary) -> list[str]:
         *cost_summary.describe_memory(known_of(summary, "memory"), summary.get("memory")),
         *ran_on(summary),
         *(f"Call {', '.join(row)}" for row in run_setup.call_rows(calibration["calls"])),
-        *(f"Job {', '.join(row)}" for row in share_rows(summary)),
+        *run_setup.share_lines({name: one["shares"] for name, one in policies.items()}),
     ]
 
 
@@ -222,11 +222,6 @@ def what_happened(summary: RunSummary) -> list[str]:
     return said + [run_setup.describe_stop(name, stop, MAIN) for name, stop in stops]
 
 
-def share_rows(summary: RunSummary) -> list[tuple[str, ...]]:
-    """Return table rows, as text cells, of the jobs that shared the network; empty for a job alone."""
-    return run_setup.event_share_rows({name: one["shares"] for name, one in summary["policies"].items()})
-
-
 def switching(summary: RunSummary) -> str | None:
     """Return the first leader that changed its choice during the run; None if no leader did."""
     return next((name for name in leaders(summary) if summary["policies"][name]["switch_count"]), None)
@@ -239,42 +234,36 @@ def _seconds(summary: RunSummary, name: str) -> float:
     return float(one["simulated_s"] if mean is None else mean)
 
 
-def _chance(summary: RunSummary, name: str) -> float | None:
-    known: Mapping[str, Any] = summary["policies"][name].get("judgement", {})
-    found: float | None = known.get("chance_of_fastest_iteration", known.get("chance_to_be_fastest"))
-    return found
-
-
 def _outcome(summary: RunSummary) -> str:
     """Return a sentence on the fastest policy or the tied ones, and the lead over the next."""
     order = sorted(_ranked_names(summary), key=lambda name: _seconds(summary, name))
     if not order:
         return _nobody(summary)
-    winners = leaders(summary) if not known_of(summary, "learning") else _tied_by_time(summary, order)
+    winners = _tied_by_time(summary, order)
     seconds = {name: _seconds(summary, name) for name in order}
     tied = f"{wording.alternatives_text(winners, _NAMED)}: tied" if len(winners) > 1 else ""
     if compares_exchanges(summary) and tied:
-        return f"{tied}, {_range_text([seconds[name] for name in winners])} an iteration."
+        ends = [seconds[name] for name in winners]
+        unit, factor = common_unit("time", [min(ends)])
+        between = "-".join(dict.fromkeys(three_digits(one / factor) for one in (min(ends), max(ends))))
+        return f"{tied}, {between} {unit} an iteration."
     first, later = order[0], [name for name in order if name not in winners]
     took = _duration_text(summary, first)
     if tied:
         more = wording.lead_text(seconds[winners[1]] / seconds[first]) if seconds[first] else "<1 %"
+        more += " as long" if more.endswith("x") else " more"
         same = seconds[winners[1]] <= (1 + TIE) * seconds[first]
-        return f"{tied}. {first}: {took}" + (f", {winners[1]} the same." if same else f", {winners[1]} {_more(more)}.")
+        return f"{tied}. {first}: {took}" + (f", {winners[1]} the same." if same else f", {winners[1]} {more}.")
     if later and seconds[first]:
         took += f", {wording.lead_text(seconds[later[0]] / seconds[first])} faster than {later[0]}"
         took += f" ({interval_text(seconds[later[0]])})"
     return f"{first}: {took}."
 
 
-def _more(ahead: str) -> str:
-    return f"{ahead} as long" if ahead.endswith("x") else f"{ahead} more"
-
-
 def _tied_by_time(summary: RunSummary, order: Sequence[str]) -> list[str]:
     winner = summary["winner"]
     same = () if winner is None else (winner["policy"], *winner["tied_with"])
-    return [name for name in order if name in (order[0], *same)]
+    return [name for name in order if name in (*order[:1], *same)]
 
 
 def _nobody(summary: RunSummary) -> str:
@@ -310,19 +299,13 @@ def _duration_text(summary: RunSummary, name: str) -> str:
     return f"{text} for {one['iterations']:,} iteration{'s' * (one['iterations'] != 1)}"
 
 
-def _range_text(seconds: Collection[float]) -> str:
-    name, factor = common_unit("time", [min(seconds)])
-    ends = dict.fromkeys(three_digits(one / factor) for one in (min(seconds), max(seconds)))
-    return f"{'-'.join(ends)} {name}"
-
-
 def _row(summary: RunSummary, name: str) -> Row:
     one, trained = summary["policies"][name], learning_columns(summary)
     known: Mapping[str, Any] = one.get("judgement", {})
-    regret, spent, prices = one["regret"], one.get("spent"), summary.get("prices")
+    regret, spent = one["regret"], one.get("spent") or {}
     choice, count = max(one["choices"].items(), key=lambda item: item[1], default=(None, one["iterations"]))
     share = count / max(one["iterations"], 1)
-    money = None if spent is None or not spent["money"] or prices is None else spent["money"]["together"]
+    money = (spent.get("money") or {}).get("together")
     means = dict(one.get("means", {}))
     if means.get("actual_density") is None:
         # Nothing is selected, as of sharded steps.
@@ -333,15 +316,15 @@ def _row(summary: RunSummary, name: str) -> Row:
         **dict(zip(_WHOLE, (known.get("low_s"), known.get("high_s")), strict=True)),
         **{end: known.get(end) for end in _EACH if end in known},
         "to_best": _to_best(summary, name),
-        "chance": _chance(summary, name),
+        "chance": known.get("chance_of_fastest_iteration", known.get("chance_to_be_fastest")),
         "regret_share": None if regret is None or name == summary["bound"] else regret["fraction"],
         **means,
         "most_used": choice and (choice if share == 1 else f"{choice} {100 * share:.0f} %"),
         "total_bytes_sent_B": one["total_bytes_sent_B"],
         "switch_count": one["switch_count"],
         "memory_B": one.get("memory", {}).get("peak_B"),
-        **({} if spent is None else {"step_s": spent["step_s"], "utilisation": spent["utilisation"]}),
-        "money": None if money is None else cost_summary.format_amount(money, prices["currency"]),  # type: ignore[index]
+        **{column: spent[column] for column in ("step_s", "utilisation") if spent},
+        "money": None if money is None else cost_summary.format_amount(money, summary["prices"]["currency"]),
         **trained.get(name, {}),
     }
 
@@ -397,18 +380,16 @@ def _depends_on(summary: RunSummary) -> str:
 
 def _cause(switch: Fields) -> str:
     """Return the text for the largest relative change of bandwidth, latency or density that preceded a switch."""
-    changes = [
-        ("bandwidth", switch["bandwidth_before_Bps"], switch["bandwidth_Bps"], format_bandwidth),
-        ("latency", switch["latency_before_s"], switch["latency_s"], format_seconds),
-        ("density", switch["density_before"], switch["density"], lambda value: f"{value:.3g}"),
-    ]
-    found = [
-        (math.inf if not before or not now else abs(math.log(now / before)), name, before, now, write)
-        for name, before, now, write in changes
-        if before is not None and now is not None and before != now
-    ]
-    size, name, before, now, write = max(found, key=lambda one: one[0], default=(0.0, "", 0.0, 0.0, str))
-    return "" if size < _NOTABLE else f", when {name} {'falls' if now < before else 'rises'} to {write(now)}"
+    found = [(0.0, "")]
+    for name, end, write in (
+        ("bandwidth", "_Bps", format_bandwidth), ("latency", "_s", format_seconds), ("density", "", "{:.3g}".format)
+    ):  # fmt: skip
+        before, now = switch[f"{name}_before{end}"], switch[name + end]
+        if before is not None and now is not None and before != now:
+            size = math.inf if not before or not now else abs(math.log(now / before))
+            found.append((size, f", when {name} {'falls' if now < before else 'rises'} to {write(now)}"))
+    size, text = max(found, key=lambda one: one[0])
+    return text if size >= _NOTABLE else ""
 
 
 def _exploration(summary: RunSummary) -> Iterator[str]:

@@ -14,6 +14,7 @@ from simnet.base.units import format_bytes
 from simnet.cost_models.costs.computing import SampleCount
 from simnet.report.columns import COLUMNS as DEFINITIONS
 from simnet.report.columns import Fields
+from simnet.report.summary import three_digits
 from simnet.training.job.memory import WorkerMemory
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def format_amount(money: float, currency: str) -> str:
     ('1,230 USD', '0.0123 EUR', '0 EUR')
     """
     rounded = float(f"{money:.3g}")
-    return f"{rounded:,.0f} {currency}" if abs(rounded) >= 100 else f"{rounded:g} {currency}"
+    return f"{rounded:{',.0f' if abs(rounded) >= 100 else 'g'}} {currency}"
 
 
 def throughput(samples: SampleCount, seconds: float) -> Fields:
@@ -87,7 +88,7 @@ def throughput(samples: SampleCount, seconds: float) -> Fields:
     return {"throughput": rate, "throughput_unit": f"{samples.unit}/s"}
 
 
-def throughput_sentences(rates: Mapping[str, Mapping[str, Any] | None], how: str = "") -> list[str]:
+def throughput_sentences(rates: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return a line with the throughput of each choice, highest first; empty if none is known.
 
     Examples
@@ -96,17 +97,11 @@ def throughput_sentences(rates: Mapping[str, Mapping[str, Any] | None], how: str
     >>> throughput_sentences({"dense": throughput(batch, 0.5), "AG": throughput(batch, 0.25)})
     ['Throughput of all workers: AG 2,050 images/s, dense 1,020 images/s.']
     """
-    known = {name: one for name, one in rates.items() if one is not None and one["throughput"]}
-    best = sorted(known.items(), key=lambda item: -item[1]["throughput"])
-    each = [f"{name} {format_rate(one['throughput'])} {one['throughput_unit']}" for name, one in best]
+    known = [(name, one) for name, one in rates.items() if one and one["throughput"]]
+    best = sorted(known, key=lambda item: -item[1]["throughput"])
+    each = [f"{name} {three_digits(one['throughput'])} {one['throughput_unit']}" for name, one in best]
     more = [f"and {len(each) - _RATES_SHOWN} more"] if len(each) > _RATES_SHOWN else []
-    assumed = f", {how}" if how else ""
-    return [f"Throughput of all workers{assumed}: {', '.join([*each[:_RATES_SHOWN], *more])}."] if each else []
-
-
-def format_rate(rate: float) -> str:
-    """Return a rate as text with three significant digits."""
-    return f"{float(f'{rate:.3g}'):,.10g}"
+    return [f"Throughput of all workers: {', '.join([*each[:_RATES_SHOWN], *more])}."] if each else []
 
 
 def memory_summary(memory: WorkerMemory, limit: float | None = None) -> Fields:

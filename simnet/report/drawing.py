@@ -118,16 +118,11 @@ def scale(axis: Axis, values: NDArray[np.float64]) -> None:
     if len(values) and values.max() > _WIDE * values.min():
         axes.set(**{f"{which}scale": "log"})
         decades = math.log10(values.max() / values.min())
-        label_powers(axis, (1.0, 2.0, 5.0) if decades < 2 else (1.0,))
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades < 2 else (1.0,)))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_minor_locator(NullLocator())
     else:
         axes.set(**{f"{which}lim": (0, None)})
-
-
-def label_powers(axis: Axis, factors: Sequence[float]) -> None:
-    """Make a logarithmic axis label powers of ten times each of `factors`."""
-    axis.set_major_locator(LogLocator(subs=factors))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_locator(NullLocator())
 
 
 def _fix_layout(figure: Figure) -> None:

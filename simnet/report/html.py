@@ -139,7 +139,7 @@ def report(
 ) -> str:
     """Return the HTML page of a run with one seed."""
     answer, names = answers.run_answer(summary), answers.ranking(summary)
-    return _page(
+    return page(
         "report",
         summary,
         answer,
@@ -154,18 +154,6 @@ def report(
         chart_style=markupsafe.Markup(_resource_text("uplot/uPlot.min.css")),  # noqa: S704
         longest=max(sum(one["breakdown_s"].values()) for one in summary["policies"].values()),
     )
-
-
-def seeds_report(summary: Mapping[str, Any], plots: Sequence[Plot], scenario: str) -> str:
-    """Return the HTML page of a run over several seeds."""
-    return _page("seeds", summary, answers.seeds_answer(dict(summary)), plots, scenario=scenario)
-
-
-def compared_report(
-    summary: RunSummary, plots: Sequence[Plot], runs: Sequence[str], differences: Mapping[str, Mapping[str, str]]
-) -> str:
-    """Return the HTML page that compares several runs."""
-    return _page("compared", summary, answers.run_answer(summary), plots, runs=runs, differences=differences)
 
 
 def answer_html(answer: Summary, template: str = "answer", plots: Sequence[Plot] = ()) -> str:
@@ -220,7 +208,7 @@ def _hashed_scripts(*names: str) -> tuple[tuple[markupsafe.Markup, str], ...]:
     )
 
 
-def _page(template: str, summary: Mapping[str, Any], answer: Summary, plots: Sequence[Plot], **values: Any) -> str:
+def page(template: str, summary: Mapping[str, Any], answer: Summary, plots: Sequence[Plot], **values: Any) -> str:
     """Return the HTML that a template renders from a summary, its answer and its figures."""
     own = {"summary": summary, "answer": answer, "table": _table(answer), "figures": _pictures(plots), "scripts": ()}
     return _rendered(template, **own | values)

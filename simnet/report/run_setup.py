@@ -27,10 +27,8 @@ UNKNOWN = "nothing is known of it: links alone"
 
 def calibration_summary(software: CalibratedSoftware, exchanges: Mapping[str, Sequence[CallPrediction]]) -> Fields:
     """Return the calibration entry of summary.json: cluster file, stack, coverage and a row per kind of call."""
-    model, calls = software.model, call_summaries(exchanges)
-    return {
-        "file": software.file, "stack": model.stack, "used": True, "coverage": model.coverage, "calls": calls,
-    }  # fmt: skip
+    known = {"file": software.file, "stack": software.model.stack, "used": True, "coverage": software.model.coverage}
+    return known | {"calls": call_summaries(exchanges)}
 
 
 def call_summaries(exchanges: Mapping[str, Sequence[CallPrediction]]) -> list[Fields]:
@@ -141,19 +139,17 @@ def stack_summary(stack: Stack, calibration: Mapping[str, Any] | None = None) ->
     """
     values = dataclasses.asdict(stack)
     measured = values.pop("measured")
-    hints = parameter_hints(Stack, list(values))
-    properties = {name: _value_text(value, hints[name]) for name, value in values.items() if value != math.inf}
+    properties = {name: value for name, value in values.items() if value != math.inf}
+    for name, hint in parameter_hints(Stack, list(properties)).items():
+        for notation in get_args(hint):
+            if isinstance(notation, Notation) and not isinstance(properties[name], str):
+                properties[name] = notation.write(properties[name])
     found: Fields = {"name": name_of(stack), "measured": measured, "properties": properties}
     if calibration is not None:
         found["origin"] = describe_calibration(calibration)
         if calibration["used"]:
             found["name"] = calibration["stack"] or "ideal"
     return found
-
-
-def _value_text(value: Any, hint: object) -> Any:
-    notation = next((one for one in get_args(hint) if isinstance(one, Notation)), None)
-    return value if notation is None or isinstance(value, str) else notation.write(value)
 
 
 def stack_name(network: Network) -> str:
@@ -376,17 +372,12 @@ def _worker_text(numbers: Sequence[int]) -> str:
     return f"worker{'s' * (len(numbers) != 1)} {shown}"
 
 
-def event_share_rows(shares: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, ...]]:
-    """Return table rows, as text cells, of each policy's jobs that shared the network."""
-    rows = ((policy, one) for policy, jobs in shares.items() for one in jobs)
-    return [
-        (
-            policy,
-            one["job"],
-            f"{one['workers']}",
-            f"{one['iterations']} of {one['planned']}",
-            *("-" if one[name] is None else format_seconds(one[name]) for name in ("mean_iteration_s", "alone_s")),
-            "-" if one["slowdown"] is None else f"{one['slowdown']:.3g}x",
-        )
-        for policy, one in rows
-    ]
+def share_lines(shares: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
+    """Return a line on each of the jobs that shared the network under a policy: iterations, their time, slow-down."""
+    lines = []
+    for policy, one in ((policy, one) for policy, jobs in shares.items() for one in jobs):
+        times = ["-" if one[name] is None else format_seconds(one[name]) for name in ("mean_iteration_s", "alone_s")]
+        slowdown = "-" if one["slowdown"] is None else f"{one['slowdown']:.3g}x"
+        done = f"{one['iterations']} of {one['planned']}"
+        lines.append(f"Job {', '.join([policy, one['job'], str(one['workers']), done, *times, slowdown])}")
+    return lines

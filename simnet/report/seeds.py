@@ -216,11 +216,11 @@ def write_seeds(
         files[f"{name}.parquet"] = parquet(rounded)
     if report:
         # Imported here, as drawing takes half a second to load.
-        from simnet.report.figures import seed_comparison
-        from simnet.report.html import seeds_report
+        from simnet.report import answers, figures, html
 
-        plots = seed_comparison(summary, table)
-        files |= picture_files(plots) | {"report.html": seeds_report(summary, plots, lock).encode()}
+        plots = figures.seed_comparison(summary, table)
+        page = html.page("seeds", summary, answers.seeds_answer(summary), plots, scenario=lock)
+        files |= picture_files(plots) | {"report.html": page.encode()}
     files["summary.json"] = json.dumps(summary, indent=2, sort_keys=True, allow_nan=False).encode() + b"\n"
     write_files(folder, files)
     return summary

@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from simnet.base import writing
 from simnet.base.errors import InputError, SimnetError
 from simnet.base.reading import read_bytes, read_text
-from simnet.report import html
+from simnet.report import answers, html
 from simnet.report.columns import Fields
 from simnet.report.results import LOCK, PAGE, RUN, draw_run, picture_files, prepare_folder
 from simnet.report.run_summary import RunFacts, RunSummary, summarize, with_exploration
@@ -136,7 +136,8 @@ def compare_runs(folders: Sequence[Path], out: Path) -> tuple[RunSummary, Path]:
     from simnet.report import figures
 
     plots = figures.render(joined, None)
-    page = html.compared_report(summary, plots, list(found), _differing_fields(found))
+    known = {"runs": list(found), "differences": _differing_fields(found)}
+    page = html.page("compared", summary, answers.run_answer(summary), plots, **known)
     return summary, _write_page(out, {PAGE.last: page.encode()} | picture_files(plots))
 
 

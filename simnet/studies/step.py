@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -143,6 +142,10 @@ class ShardedStep:
         return placed.time(seconds, 0.0, self._number)
 
 
+_MEMORY = (
+    "A worker needs {peak} at most, activations apart: parameters {parameters}, gradients {gradients}, optimiser "
+    "{optimizer}, and for a while gathered parameters {gathered}, gradients to be reduced {reduced}."
+)
 _SUMS = ("calls", "vector_B", "takes_s", "of_step_s")
 
 
@@ -180,28 +183,29 @@ def step_summary(scenario: Scenario, *, calls: bool = False) -> Summary:
 
 def _one_way(scenario: Scenario, one: ShardedStep, calls: bool) -> Summary:
     """Return the summary of a single sharding, or of traces."""
-    graph, calibration = one.timing.graph, one.calibration()
+    notes, evidence = _notes(scenario, one), NEVER_COMPARED.line()
     row = {name: value for name, value in one.row().items() if name not in ("policy", "memory_B")}
-    details = {**_shared_figures(scenario, one), "replicas": graph.replicas, **row}
+    details = {**_shared_figures(scenario, one), "replicas": one.timing.graph.replicas, **row}
     details["most_compute_s"] = float(one.timing.computing.max())
     if one.sharding.trace is None:
-        details["memory"] = {f"{name}_B": size for name, size in one.memory._asdict().items()}
+        held = one.memory._asdict()
+        details["memory"] = {f"{name}_B": size for name, size in held.items()}
         details |= {"compute_slowdown": one.sharding.slowdown, "backward_fraction": one.sharding.backward}
+        notes.append(_MEMORY.format(**{name: format_bytes(size) for name, size in held.items()}))
     details |= _limit_figures(one) | NEVER_COMPARED.figures()
-    details |= {} if calibration is None else {"cost_model": calibration["file"]}
-    details |= {} if calls else {"calls": one.calls()}
-    level = ""
-    if calibration is not None:
+    if (calibration := one.calibration()) is not None:
+        details["cost_model"] = calibration["file"]
         known = calls_evidence(calibration["calls"]).line()
-        level = f" Collectives by the cost model of {calibration['file']}, {known}"
+        evidence += f" Collectives by the cost model of {calibration['file']}, {known}"
+    details |= {} if calls else {"calls": one.calls()}
     return Summary(
         answer=_step_answer(one),
         columns=table_columns("step calls" if calls else "step parts"),
         rows=one.calls() if calls else one.parts(),
-        evidence=NEVER_COMPARED.line() + level,
+        evidence=evidence,
         assumed=_assumed(scenario, one),
         details=details,
-        notes=[*_notes(scenario, one), *_memory_notes(one)],
+        notes=notes,
     )
 
 
@@ -228,7 +232,7 @@ def _shared_figures(scenario: Scenario, one: ShardedStep) -> dict[str, Any]:
         return {"trace": one.sharding.trace, **found}
     found |= {"model": given.model, "sharding": one.sharding.way, "parameters": one.job.source.true_parameters}
     found |= {"microbatch_s": one.job.compute.mean, "source": scenario.computing}
-    found |= {"compute_time": None if known is None else known.figures(), **(_throughput(scenario, one) or {})}
+    found |= {"compute_time": None if known is None else known.figures(), **_rate(scenario, one)}
     return found | ({"warnings": scenario.warnings} if scenario.warnings else {})
 
 
@@ -239,30 +243,17 @@ def _limit_figures(one: ShardedStep) -> dict[str, Any]:
     return {"memory_limit_B": limit, "fits": one.memory.peak <= limit}
 
 
-def _throughput(scenario: Scenario, one: ShardedStep) -> Fields | None:
-    return None if scenario.samples is None else throughput(scenario.samples, one.timing.duration)
+def _rate(scenario: Scenario, one: ShardedStep) -> Fields:
+    return {} if scenario.samples is None else throughput(scenario.samples, one.timing.duration)
 
 
 def _notes(scenario: Scenario, one: ShardedStep) -> list[str]:
     """Return notes on a step: the source of compute times, throughput, and what is not modelled."""
-    rates: Mapping[str, Any] = {one.policy: _throughput(scenario, one)}
     codes = any(call.dtype == "int8" for call in one.timing.graph.calls)
     return [
         *(f"Warning: {said}" for said in scenario.warnings),
         *([f"Computing: {scenario.computing}."] if scenario.computing else []),
-        *throughput_sentences(rates),
+        *throughput_sentences({one.policy: _rate(scenario, one)}),
         *(["Quantising takes no time."] if codes else []),
         f"Messages go by the stack {name_of(one.job.network(0).stack)}.",
-    ]
-
-
-def _memory_notes(one: ShardedStep) -> list[str]:
-    if one.sharding.trace is not None:
-        return []
-    named = {name: format_bytes(size) for name, size in one.memory._asdict().items()}
-    return [
-        "A worker needs {peak} at most, activations apart: parameters {parameters}, gradients {gradients}, optimiser "
-        "{optimizer}, and for a while gathered parameters {gathered}, gradients to be reduced {reduced}.".format(
-            **named
-        )
     ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
@@ -139,12 +138,24 @@ _BEHIND = (
 )
 
 
-class NamedCostModel(NamedTuple):
-    """Cost model of a calibrated cluster or platform, its name, and the requested number of nodes."""
+class TimeRequest(NamedTuple):
+    """What is asked besides collective or schedule: overrides of a scenario, marked fields, and when ranks enter [s].
 
-    model: CalibratedCostModel
-    name: str
-    nodes: int | None
+    `loose` lets rounds that cannot express a file be upper bounds.
+    """
+
+    overrides: Sequence[str] = ()
+    fields: Mapping[str, Any] = {}
+    start: float = 0.0
+    loose: bool = False
+
+    def timer(self, **more: object) -> ScenarioTimer:
+        """Return the timer on the network of the request; ``--set`` overrides apply on top of the given network."""
+        given = {**self.fields, **more}
+        first = {name: given.get(name) for name in ("network", "seed")}
+        rest: Any = {name: one for name, one in given.items() if name not in first}
+        loaded = load("base", [*overrides_of("base", first), *self.overrides], **rest)
+        return ScenarioTimer(loaded, given, self.start)
 
 
 class ScenarioTimer(NamedTuple):
@@ -204,43 +215,25 @@ def message_sizes(size: Sequence[float | str] | float | str | None) -> list[floa
         raise InputError(str(error), file="--size") from None
 
 
-def answer_time(
-    what: str | Path | Schedule,
-    sizes: Sequence[float],
-    start: float,
-    loose: bool,
-    overrides: Sequence[str],
-    fields: Mapping[str, Any],
-) -> Summary:
+def answer_time(what: str | Path | Schedule, sizes: Sequence[float], request: TimeRequest) -> Summary:
     """Return a summary of the time of a collective, of a schedule, or of a schedule file."""
     asked = None if isinstance(what, Schedule) else collective_asked(str(what))
     if asked is None:
-        return _time_schedules(what, sizes, start, loose, overrides, fields)
-    unsaid = [] if sizes else [SIZE]
+        return _time_schedules(what, sizes, request)
+    unsaid, fields = [] if sizes else [SIZE], request.fields
     sizes = sizes or [units.size(SIZE)]
-    of_links = overrides or start or any(fields.get(name) is not None for name in ("latency", "bandwidth", "stack"))
-    if fields.get("network") is not None and asked.library and not of_links:
+    of_links = any(fields.get(name) is not None for name in ("latency", "bandwidth", "stack"))
+    if fields.get("network") is not None and asked.library and not (of_links or request.overrides or request.start):
         named = cost_model_named(fields["network"])
         if named is not None:
             workers = load("base", workers=fields.get("workers")).config.workers
             unsaid += [f"{workers} workers"] if fields.get("workers") is None else []
             return _predict_collective(asked, named, workers, sizes, unsaid)
-    clock = ScenarioTimer(_request(overrides, fields), fields, start)
-    return _simulate_collective(asked, clock, sizes, unsaid)
+    return _simulate_collective(asked, request.timer(), sizes, unsaid)
 
 
-def _request(overrides: Sequence[str], fields: Mapping[str, Any]) -> Scenario:
-    """Return the scenario of a request; ``--set`` overrides apply on top of the given network."""
-    first = {name: fields.get(name) for name in ("network", "seed")}
-    return load(
-        "base",
-        [*overrides_of("base", first), *overrides],
-        **{name: one for name, one in fields.items() if name not in first},
-    )
-
-
-def cost_model_named(network: str | Path) -> NamedCostModel | None:
-    """Return the cost model of a platform or calibrated cluster file; None for other networks."""
+def cost_model_named(network: str | Path) -> tuple[CalibratedCostModel, str, int | None] | None:
+    """Return the cost model of a platform or calibrated cluster, its name, and nodes asked for; None for others."""
     found = read_network_text(str(network), Path()).get("topology", {})
     part = found.get("platform") or found.get("file") or {}
     path = part.get("path")
@@ -249,17 +242,21 @@ def cost_model_named(network: str | Path) -> NamedCostModel | None:
     plain = set(part) <= {"path", "nodes"} and (nodes is None or type(nodes) is int)
     if not plain or path is None or ("file" in found and kind_of(path) != "fabric"):
         return None
-    return NamedCostModel(cost_model_of(str(path)), Path(path).stem, nodes)
+    return cost_model_of(str(path)), Path(path).stem, nodes
 
 
 def _predict_collective(
-    asked: CollectiveAsked, named: NamedCostModel, workers: int, sizes: Sequence[float], unsaid: Sequence[str]
+    asked: CollectiveAsked,
+    named: tuple[CalibratedCostModel, str, int | None],
+    workers: int,
+    sizes: Sequence[float],
+    unsaid: Sequence[str],
 ) -> Summary:
-    model, protocol = named.model, asked.options.get("protocol")
-    for name in asked.options.keys() - {"protocol"}:
-        raise InputError(f"the cost model of {named.name} has no option {name!r}; Allowed: protocol")
+    (model, name, nodes), protocol = named, asked.options.get("protocol")
+    for option in asked.options.keys() - {"protocol"}:
+        raise InputError(f"the cost model of {name} has no option {option!r}; Allowed: protocol")
     model.refuse_unknown(asked.algorithm, protocol)
-    pinned = {"nodes": named.nodes, "algorithm": asked.algorithm, "protocol": protocol}
+    pinned = {"nodes": nodes, "algorithm": asked.algorithm, "protocol": protocol}
     rows = []
     for nbytes in track_progress(sizes):
         found = model.predict(asked.operation, workers, nbytes, **pinned).corrected()  # type: ignore[arg-type]
@@ -272,13 +269,13 @@ def _predict_collective(
         )
     held = "" if model.coverage == DEFAULT_COVERAGE else f"intervals hold {percent(model.coverage)}; "
     return Summary(
-        answer=_answer(asked, workers, rows, f"by the cost model of {named.name}"),
+        answer=_answer(asked, workers, rows, f"by the cost model of {name}"),
         columns=(Column("size_B", "size"), _TIME, *_BANDWIDTHS),
         rows=rows,
         evidence=held + _evidence(rows),
         assumed=", ".join(unsaid),
         next=_more_sizes(rows),
-        details={"answered_by": f"cost model of {named.name}", "ranks": workers, "coverage": model.coverage},
+        details={"answered_by": f"cost model of {name}", "ranks": workers, "coverage": model.coverage},
         notes=["device: none; a collective alone, without selecting"],
     )
 
@@ -317,27 +314,18 @@ def _simulate_collective(
     )
 
 
-def _time_schedules(
-    what: str | Path | Schedule,
-    sizes: Sequence[float],
-    start: float,
-    loose: bool,
-    overrides: Sequence[str],
-    fields: Mapping[str, Any],
-) -> Summary:
+def _time_schedules(what: str | Path | Schedule, sizes: Sequence[float], request: TimeRequest) -> Summary:
     """Time a schedule or those in a file, once per size for an MSCCL algorithm."""
     name = "schedule" if isinstance(what, Schedule) else Path(what).name
     rows: list[Fields] = []
     notes: list[str] = []
     for nbytes in track_progress(sizes or [None]):
-        read = partial(_read, what, nbytes, loose, overrides, fields.get("workers"))
-        schedule = read(notes=notes if not rows else None)
-        given = {**fields, "workers": schedule.n_ranks}
-        clock = ScenarioTimer(_request(overrides, given), given, start)
+        schedule = _read(what, nbytes, request, notes=notes if not rows else None)
+        clock = request.timer(workers=schedule.n_ranks)
         timed = clock.time(schedule)
         limit = timed.network.stack.rendezvous_above
         if any((one.nbytes > limit).any() for one, _ in count_rounds(schedule.rounds)):
-            waiting = read(eager_limit=limit)
+            waiting = _read(what, nbytes, request, eager_limit=limit)
             timed, schedule = timed if waiting == schedule else clock.time(waiting), waiting
         rows.append({"schedule": name, "size_B": nbytes, **timing.timing_row(timed)})
     first, last = rows[0], rows[-1]
@@ -357,15 +345,9 @@ def _time_schedules(
     )
 
 
-def _read(
-    what: str | Path | Schedule,
-    nbytes: float | None,
-    loose: bool,
-    overrides: Sequence[str],
-    workers: Any,
-    **options: Any,
-) -> Schedule:
+def _read(what: str | Path | Schedule, nbytes: float | None, request: TimeRequest, **options: Any) -> Schedule:
     """Return a schedule, read from a file if `what` is a path."""
+    workers, overrides = request.fields.get("workers"), request.overrides
     if isinstance(what, Schedule):
         if nbytes is not None or workers is not None:
             option = "--workers" if nbytes is None else "--size"
@@ -376,7 +358,9 @@ def _read(
         raise error if isinstance(error, plugins.PluginError) else InputError(str(error))
     largest = int(load("base", overrides).config.memory) if any(one[:7] == "memory=" for one in overrides) else None
     ranks = None if workers is None else load("base", workers=workers).config.workers
-    return read_schedule(str(what), nbytes=nbytes, strict=not loose, n_ranks=ranks, largest=largest, **options)[1]
+    return read_schedule(str(what), nbytes=nbytes, strict=not request.loose, n_ranks=ranks, largest=largest, **options)[
+        1
+    ]
 
 
 def _bandwidths(asked: CollectiveAsked, workers: int, nbytes: float, seconds: float) -> Fields:

@@ -62,6 +62,5 @@ def time(
         "seed": seed,
     }  # fmt: skip
     begin = start if isinstance(start, float | int) else options.quantity(start, "--start", units.seconds)
-    return timed_collectives.answer_time(
-        what, timed_collectives.message_sizes(size), float(begin or 0.0), loose, set_texts(set), fields
-    )
+    request = timed_collectives.TimeRequest(set_texts(set), fields, float(begin or 0.0), loose)
+    return timed_collectives.answer_time(what, timed_collectives.message_sizes(size), request)
