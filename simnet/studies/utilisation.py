@@ -254,7 +254,7 @@ def utilisation_summary(
     by = f" if computing and links are {lead_text(off)} off"
     said = interval_text(*reached, unit="percent", each=" utilisation", by=by)
     said = f"{said}; {interval_text(*took, each=' a step')}."
-    asked = {} if own is None else {name: own.options.get(name) for name in ("period", "fragments", "delay")}
+    asked = {} if own is None else own.options
     details = {
         "workers": training.workers,
         "parameters": training.parameters,
@@ -268,8 +268,8 @@ def utilisation_summary(
         "backward": training.backward,
         "buckets": len(training.buckets),
         "bandwidth_Bps": linked.link,
-        "utilisation": reached.value, "utilisation_low": reached.low, "utilisation_high": reached.high,
-        "step_s": took.value, "low_s": took.low, "high_s": took.high,
+        **dict(zip(("utilisation", "utilisation_low", "utilisation_high"), reached, strict=True)),
+        **dict(zip(("step_s", "low_s", "high_s"), took, strict=True)),
         "off": off - 1,
         **({} if scenario.compute_time is None else {"compute_time": scenario.compute_time.figures()}),
         **NEVER_COMPARED.figures(),

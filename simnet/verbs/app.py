@@ -16,6 +16,7 @@ import re
 import shutil
 import sys
 import textwrap
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -92,14 +93,24 @@ def main() -> None:
 
 
 def run_line(words: Sequence[str]) -> int:
-    """Run a command line; return its exit code: 0, 1 after a failed check, 2 after a user error, 130 on Ctrl-C."""
+    """Run a command line; return its exit code: 0, 1 after a failed check, 2 after a user error, 130 on Ctrl-C.
+
+    Messages name the plug-in that raised an error; errors that are not user errors keep their traceback.
+    """
     try:
-        with terminal.ending("-v" in words or "--verbose" in words):
-            words = list(words)
-            if words[:1] == ["--no-plugins"]:
+        with terminal.output_errors(), plugins.name_authors():
+            if list(words[:1]) == ["--no-plugins"]:
                 with plugins.refuse_plugins():
                     return _run_verb(words[1:])
             return _run_verb(words)
+    except SimnetError as error:
+        if "-v" in words or "--verbose" in words:
+            traceback.print_exception(error)
+        terminal.warn(f"error: {error}")
+        return 2
+    except KeyboardInterrupt:
+        terminal.warn("interrupted")
+        return 130
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else 1
 

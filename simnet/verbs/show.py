@@ -80,23 +80,21 @@ def _described(name: str, density: Words) -> Summary | str:
     if is_trace(name):
         return _trace_answer(name, density)
     if names_file(name):
-        found = scheme(name)
-        rows = [{"field": "what it is", "value": getdoc(found) or ""}, {"field": "after", "value": found.paper}]
+        own = scheme(name)
+        rows = [{"field": "what it is", "value": getdoc(own) or ""}, {"field": "after", "value": own.paper}]
         following = f"simnet run --schemes topk,{name}"
         return Summary(answer=f"{name}: a scheme.", columns=table_columns("show"), rows=rows, next=following)
-    rows, kinds = [], []
-    for kind in LISTS:
-        headings, listed = listing(kind)
-        for row in listed:
-            if row[0] == name:
-                kinds.append(kind)
-                rows += [
-                    {"field": field, "value": text} for field, text in zip(headings[1:], row[1:], strict=True) if text
-                ]
-    if "scheme" in kinds or "schemes" in kinds:
-        rows += [{"field": field, "value": text} for field, text in scheme_notes(name)]
-    if rows:
-        answer = f"{name}: {' and '.join(f'a {one}' for one in map(_singular, kinds))}."
+    found = [
+        (kind, headings[1:], row[1:])
+        for kind, (headings, listed) in ((kind, listing(kind)) for kind in LISTS)
+        for row in listed
+        if row[0] == name
+    ]
+    if found:
+        texts = [field for _, *both in found for field in zip(*both, strict=True) if field[1]]
+        texts += scheme_notes(name) if any(kind == "schemes" for kind, *_ in found) else []
+        answer = f"{name}: {' and '.join(f'a {_singular(kind)}' for kind, *_ in found)}."
+        rows = [{"field": field, "value": text} for field, text in texts]
         return Summary(answer=answer, columns=table_columns("show"), rows=rows)
     is_small = is_config(name) and Path(name).is_file() and Path(name).stat().st_size <= MAX_BYTES
     if is_small and '"model_type"' in read_text(Path(name), MAX_BYTES):

@@ -8,7 +8,6 @@ import select
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -53,26 +52,6 @@ def printable(text: str) -> str:
 
 
 @contextmanager
-def ending(verbose: bool = False) -> Iterator[None]:
-    """Turn errors of a block into exits: code 2 and a message for user errors, 130 on Ctrl-C.
-
-    Messages name the plug-in that raised an error; errors that are not user errors keep their traceback.
-    """
-    try:
-        with _output_errors(), plugins.name_authors():
-            yield
-    except SimnetError as error:
-        if verbose:
-            traceback.print_exception(error)
-        # What a file says must not steer the terminal.
-        print("error:", "\n".join(map(printable, str(error).split("\n"))), file=sys.stderr)
-        raise SystemExit(2) from None
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        raise SystemExit(130) from None
-
-
-@contextmanager
 def verbosity(quiet: bool, verbose: bool) -> Iterator[None]:
     """Suppress status messages within a block, or print versions, time and memory.
 
@@ -84,7 +63,7 @@ def verbosity(quiet: bool, verbose: bool) -> Iterator[None]:
     if quiet and verbose:
         raise InputError("is either --quiet or --verbose", file="--quiet")
     token, begun = _quiet.set(quiet), time.perf_counter()
-    kept = os.environ.get(plugins.TRACEBACK)
+    kept = plugins.TRACEBACK in os.environ
     if verbose:
         os.environ[plugins.TRACEBACK] = "1"
         say(f"simnet {simnet.__version__}, Python {sys.version.split()[0]}, {sys.platform}")
@@ -94,7 +73,7 @@ def verbosity(quiet: bool, verbose: bool) -> Iterator[None]:
         _quiet.reset(token)
         if verbose:
             say(_resources_used(time.perf_counter() - begun))
-            if kept is None:
+            if not kept:
                 del os.environ[plugins.TRACEBACK]
 
 
@@ -179,7 +158,7 @@ def sheltered() -> Iterator[None]:
 
 
 @contextmanager
-def _output_errors() -> Iterator[None]:
+def output_errors() -> Iterator[None]:
     """Turn write errors of a block into user errors, and a broken standard output into SIGPIPE."""
     try:
         yield

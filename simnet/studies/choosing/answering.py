@@ -213,7 +213,8 @@ def _notes(found: Ranking) -> list[str]:
         said += _misjudged_text(found)
     said += [f"Warning: {one}" for one in assumptions.sample_warnings(run.job, map(Fixed, among))]
     said += assumptions.code_cost_lines(run.job.device, among, run.job.source.workers)
-    return [*said, *assumptions.compute_time_lines([found.loaded.computing]), *found.held.sentences()]
+    unsettled = [f"{row.label} has not settled, and has no rank: {row.unsettled}." for row in decision.aside]
+    return [*said, *assumptions.compute_time_lines([found.loaded.computing]), *unsettled, *found.held.sentences()]
 
 
 def _misjudged_text(found: Ranking) -> list[str]:
@@ -270,7 +271,7 @@ def _details(found: Ranking) -> dict[str, Any]:
             "factor": off.factor, "worst_regret": off.worst, "latency_s": off.latency,
             "bandwidth_Bps": off.bandwidth, "exchange": off.label, "holds": off.holds,
         },
-        "memory": found.held.figures(),
+        "memory": found.held.figures() | {"unsettled": {row.label: row.unsettled for row in decision.aside}},
     }  # fmt: skip
 
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from simnet.base.errors import InputError
@@ -35,15 +34,11 @@ from simnet.training.job.memory import WorkerMemory, exchange_memory, with_share
 
 
 class Held(NamedTuple):
-    """Worker memory of each candidate by label, and the memory limit of a device [byte], if any.
-
-    `unsettled` has the reasons why candidates have no steady part, and hence no rank.
-    """
+    """Worker memory of each candidate by label, and the memory limit of a device [byte], if any."""
 
     each: Mapping[str, WorkerMemory]
     limit: float | None
     assumed: str
-    unsettled: Mapping[str, str] = MappingProxyType({})
 
     @property
     def ruled_out(self) -> dict[str, str]:
@@ -63,19 +58,13 @@ class Held(NamedTuple):
 
     def sentences(self) -> list[str]:
         """Return text lines on excluded candidates and on assumptions about memory."""
-        unsettled = [f"{label} has not settled, and has no rank: {why}." for label, why in self.unsettled.items()]
         told = [f"{label} is ruled out: it {why}." for label, why in self.ruled_out.items()]
-        return [*unsettled, *([*told, self.assumed] if self.each else [])]
+        return [*told, self.assumed] if self.each else []
 
     def figures(self) -> dict[str, Any]:
         """Return the memory figures as JSON fields; names end in units."""
         limit = None if self.limit is None else round(self.limit)
-        return {
-            "limit_B": limit,
-            "assumed": self.assumed,
-            "ruled_out": self.ruled_out,
-            "unsettled": dict(self.unsettled),
-        }
+        return {"limit_B": limit, "assumed": self.assumed, "ruled_out": self.ruled_out}
 
     def of(self, label: str) -> dict[str, Any]:
         """Return the JSON memory fields of a candidate; empty if its memory is unknown."""
@@ -252,7 +241,7 @@ def rank(asked: ChooseRequest, fields: Sequence[str] = (), *, flips: bool = True
         rows,
         likely,
         frozenset(tied_jobs(totals, likely, computes, equal)),
-        held._replace(unsettled={row.label: row.unsettled for row in found.aside}),
+        held,
         NEVER_COMPARED if run.colocated else evidence_of_job(run.job, [row.sample for row in found.rows]),
         *near,
         assumptions.overlap_of(run, left),
