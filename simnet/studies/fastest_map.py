@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,15 +15,11 @@ if TYPE_CHECKING:
 _NAMED = 14
 
 
-class MapAxis(NamedTuple):
-    """Title of an axis and its value texts."""
+def draw_fastest(title: str, texts: Mapping[str, Sequence[str]], names: NDArray[np.object_]) -> Plot:
+    """Draw a map with an area per name; `names` has shape (values down, values across), from bottom to top.
 
-    heading: str
-    texts: Sequence[str]
-
-
-def draw_fastest(title: str, across: MapAxis, down: MapAxis, names: NDArray[np.object_]) -> Plot:
-    """Draw a map with an area per name; `names` has shape (values down, values across), from bottom to top."""
+    `texts` are the values of the axes by heading, the one across first.
+    """
     from matplotlib import colormaps
     from matplotlib.colors import ListedColormap
     from matplotlib.figure import Figure
@@ -39,9 +35,9 @@ def draw_fastest(title: str, across: MapAxis, down: MapAxis, names: NDArray[np.o
         axes = figure.subplots()
         look: dict[str, Any] = {"vmin": -0.5, "vmax": len(labels) - 0.5, "rasterized": True, "alpha": 0.7}
         axes.pcolormesh(which.reshape(names.shape), cmap=ListedColormap(colours), **look)
-        for axis, (heading, texts) in ((axes.xaxis, across), (axes.yaxis, down)):
-            named = range(0, len(texts), 1 + (len(texts) - 1) // _NAMED)
-            axis.set_ticks([one + 0.5 for one in named], [texts[one] for one in named])
+        for axis, (heading, values) in zip((axes.xaxis, axes.yaxis), texts.items(), strict=True):
+            named = range(0, len(values), 1 + (len(values) - 1) // _NAMED)
+            axis.set_ticks([one + 0.5 for one in named], [values[one] for one in named])
             axis.set_label_text(heading)
         axes.grid(visible=False)
         axes.tick_params(axis="x", rotation=45)

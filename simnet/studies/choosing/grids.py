@@ -28,7 +28,7 @@ from simnet.studies.assumptions import assumed_text
 from simnet.studies.choosing import policy, whole_job
 from simnet.studies.choosing.closed_forms import AGREE, QUANTITIES, ClosedForms, closed_forms, override_of
 from simnet.studies.choosing.ranking import ChooseRequest, Ranking, rank
-from simnet.studies.fastest_map import MapAxis, draw_fastest
+from simnet.studies.fastest_map import draw_fastest
 from simnet.studies.job_totals import interval_ends
 from simnet.studies.sweeping import grid
 
@@ -239,9 +239,7 @@ def _map_summary(
         )
     (label, share), *others = made.shares().items()
     rest = listed([f"{one} in {percent(part)}" for one, part in others[:3]])
-    across, down = [
-        MapAxis(name, [_AXES[name][2](value) for value in own.tolist()]) for name, own in made.values.items()
-    ]
+    texts = {name: [_AXES[name][2](value) for value in own.tolist()] for name, own in made.values.items()}
     of_links = {*values} == {"latency", "bandwidth"}
     table = partial(_table_text, None if simulated else forms, made, found, densities)
     return MapSummary(
@@ -256,7 +254,7 @@ def _map_summary(
         assumed=assumed_text(found.loaded, found.run, values),
         depends_on=mixed_overlap(found.overlap),
         details={"shares": made.shares(), "simulated": simulated, "cells": int(made.names.size)},
-        plots={"map": partial(draw_fastest, f"Fastest exchange: {found.loaded.name}", across, down, made.names)},
+        plots={"map": partial(draw_fastest, f"Fastest exchange: {found.loaded.name}", texts, made.names)},
         next=f"--out map.html, .png, .svg or .csv{'; --out policy.json for run time' * of_links}",
         writers={".json": lambda path: path.write_text(table(), encoding="utf-8")} if of_links else {},
     )  # fmt: skip

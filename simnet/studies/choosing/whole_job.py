@@ -34,6 +34,7 @@ from simnet.policies import (
     density_at,
     probe_pairs,
 )
+from simnet.policies.candidate import ClosedForm
 from simnet.policies.moo import Moo
 from simnet.scenario import Run, Scenario
 from simnet.scenario.resolve import candidate
@@ -320,14 +321,18 @@ def _promising_labels(job: Job, among: Sequence[Candidate]) -> list[str]:
     message, density = 4.0 * job.source.true_parameters, density_at(job.density, job.iterations - 1)
 
     def seconds(one: Candidate) -> float:
-        try:
-            cost = closed_form(one)
-        except ValueError:
-            return math.inf
-        alpha, beta = float(latency.max()), 1 / max(float(bandwidth.min()), 1.0)
-        return float(cost(alpha, beta, message, density, job.source.workers))
+        cost, alpha, beta = _form_of(one), float(latency.max()), 1 / max(float(bandwidth.min()), 1.0)
+        return math.inf if cost is None else float(cost(alpha, beta, message, density, job.source.workers))
 
     return [one.label for one in sorted(among, key=seconds)]
+
+
+def _form_of(one: Candidate) -> ClosedForm | None:
+    """Return the closed form of an exchange; None if it has none."""
+    try:
+        return closed_form(one)
+    except ValueError:
+        return None
 
 
 def _drop_alike(rows: dict[str, JobForecast]) -> dict[str, list[str]]:
@@ -361,7 +366,7 @@ def _with_policies(trial: _JobTrial, found: WholeJob, given: Mapping[str, Policy
     near[1:] = sorted(near[1:], key=lambda row: -first[row.label])
     among = [row.candidate for row in near[:_AMONG]]
     policies = dict(given)
-    known, usual = [one for one in among if _has_closed_form(one)], not policies
+    known, usual = [one for one in among if _form_of(one) is not None], not policies
     if usual and len(known) > 1:
         policies = {"flexible": Flexible(known)}
     iterations = samples = trial.job.iterations
@@ -386,11 +391,3 @@ def _with_policies(trial: _JobTrial, found: WholeJob, given: Mapping[str, Policy
         if getattr(policy, "decide_every", 0) == 1 or samples == iterations:
             flexible.append(Gain(run(Candidate(name, ""), policy), fixed))
     return replace(found, per_stretch=per_stretch, flexible=tuple(flexible), usual=usual)
-
-
-def _has_closed_form(one: Candidate) -> bool:
-    try:
-        closed_form(one)
-    except ValueError:
-        return False
-    return True

@@ -17,7 +17,7 @@ from simnet.report.drawing import Plot, draw_table
 from simnet.report.paired import START_COLUMNS
 from simnet.report.summary import interval_text
 from simnet.studies.assumptions import compute_time_lines, logic_text
-from simnet.studies.fastest_map import MapAxis, draw_fastest
+from simnet.studies.fastest_map import draw_fastest
 from simnet.studies.sweeping.grid import AxisColumn
 
 if TYPE_CHECKING:
@@ -142,10 +142,8 @@ def _draw(cells: Sequence[_Cell], moving: Sequence[AxisColumn], planned: Plan, m
             tied = ", tied" if len(one.first) > 1 else ""
             place = tuple(each.index(value) for each, value in zip(values, one.values, strict=True))
             names[place] = f"{wording.listed(one.first)}{tied}"
-    down, across = (
-        MapAxis(one.heading, [one.text(value) for value in each]) for one, each in zip(moving, values, strict=True)
-    )
-    return draw_fastest(f"Fastest by {title}", across, down, names)
+    texts = {one.heading: [one.text(value) for value in each] for one, each in zip(moving, values, strict=True)}
+    return draw_fastest(f"Fastest by {title}", dict(reversed(texts.items())), names)
 
 
 def compared_policies(
