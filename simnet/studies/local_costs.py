@@ -10,18 +10,9 @@ import numpy as np
 
 from simnet.base.errors import InputError, suggest_names
 from simnet.base.units import format_seconds
+from simnet.cost_models.costs import hooks
 from simnet.cost_models.costs.devices import DEVICE_ALIASES, HostPrices, device_names
-from simnet.cost_models.costs.hooks import (
-    FRAMEWORK,
-    FUSED,
-    Hook,
-    StageCost,
-    host_prices,
-    implementation_names,
-    is_processor,
-    parsed_implementation,
-    total_cost,
-)
+from simnet.cost_models.costs.hooks import FRAMEWORK, StageCost
 from simnet.cost_models.costs.models import is_config, model_names
 from simnet.policies import Candidate
 from simnet.report.summary import Summary, interval_text, percent, table_columns
@@ -50,13 +41,13 @@ class LocalCost(NamedTuple):
     """Local cost of an exchange: seconds of its kernels alone, and its hook with the cost of each stage, if counted."""
 
     fused: float
-    hook: Hook | None
+    hook: hooks.Hook | None
     stages: Sequence[StageCost] = ()
 
     @property
     def framework(self) -> StageCost | None:
         """Total cost of the hook's stages; None if the hook is not counted."""
-        return total_cost(self.stages) if self.stages else None
+        return hooks.total_cost(self.stages) if self.stages else None
 
 
 def local_cost(job: Job, candidate: Candidate) -> LocalCost:
@@ -77,7 +68,7 @@ def counted_cost(job: Job, candidate: Candidate) -> LocalCost:
         return LocalCost(0.0, None)
     stages = [stage for model in _models(job, candidate) for stage in hook_stages(device, hook, model)]
     places = list(dict.fromkeys(one[:2] for one in stages))
-    return LocalCost(0.0, hook, [total_cost([one for one in stages if one[:2] == place]) for place in places])
+    return LocalCost(0.0, hook, [hooks.total_cost([one for one in stages if one[:2] == place]) for place in places])
 
 
 def _models(job: Job, candidate: Candidate) -> Iterator[Sparsifier]:
@@ -103,11 +94,11 @@ def local_costs_text(job: Job, among: Sequence[Candidate]) -> str:
             return ""
         return f"kernels alone ({hook.implementation} takes {took} for {dearest})"
     said = [f"compressing by {dearest} takes {percent(share)} of computing, {took}"] if share >= _WORTH_SAYING else []
-    prices = host_prices(job.device, job.device.implementation)
+    prices = hooks.host_prices(job.device, job.device.implementation)
     said.append(f"local costs of {job.device.implementation}, {prices.known}")
     unknown = [label for label, one in costs.items() if one.hook is None]
     # Kernels of a processor were measured as operations of PyTorch.
-    if unknown and not is_processor(job.device):
+    if unknown and not hooks.is_processor(job.device):
         said.append(f"those of {listed(unknown)} unknown: kernels alone")
     return ", ".join(said)
 
@@ -120,10 +111,10 @@ def local_cost_summary(scheme: str, names: Sequence[str]) -> Summary:
             model = name
         elif name in (*device_names(), *DEVICE_ALIASES) or name.endswith((".yaml", ".yml")):
             device = name
-        elif parsed_implementation(name)[0] in implementation_names():
+        elif hooks.parsed_implementation(name)[0] in hooks.implementation_names():
             how = name
         else:
-            known = [*model_names(), *device_names(), *implementation_names()]
+            known = [*model_names(), *device_names(), *hooks.implementation_names()]
             raise InputError(
                 f"there is no model, device or implementation {name!r}: {suggest_names(name, known)}",
                 file="simnet show",
@@ -133,11 +124,11 @@ def local_cost_summary(scheme: str, names: Sequence[str]) -> Summary:
     cost = local_cost(job, candidate(*labelled))
     told, whole = f"{scheme} of {model} on {job.device.name}", cost.framework
     fused = f"kernels alone take {format_seconds(cost.fused)}"
-    if whole is None or cost.hook is None or how == FUSED:
+    if whole is None or cost.hook is None or how == hooks.FUSED:
         why = "its operations are not counted" if cost.hook is None else "without launches and views"
-        why = "as PyTorch was measured to run them" if is_processor(job.device) and how != FUSED else why
+        why = "as PyTorch was measured to run them" if hooks.is_processor(job.device) and how != hooks.FUSED else why
         return Summary(answer=f"{told}: {fused} a reduce; {why}.", columns=table_columns("show"))
-    price = host_prices(job.device, how)
+    price = hooks.host_prices(job.device, how)
     computing = format_seconds(job.compute.mean)
     seconds, share = interval_text(*whole[-3:]), percent(whole.seconds / job.compute.mean)
     told = f"{told}, as {cost.hook.implementation if how == FRAMEWORK else how} runs it"

@@ -15,20 +15,10 @@ from simnet.policies import Candidate, Fixed
 from simnet.report import cost_summary
 from simnet.report.columns import Fields
 from simnet.scenario import Run, Scenario, load
-from simnet.studies import assumptions
+from simnet.studies import assumptions, job_totals
 from simnet.studies.choosing import whole_job
 from simnet.studies.choosing.closed_forms import Flip, Misjudged, first_place_flips
 from simnet.studies.choosing.forecast import JobForecast, WholeJob, error_between, follows_gradients
-from simnet.studies.job_totals import (
-    JobTotal,
-    computing_factors,
-    evidence_of_job,
-    job_start_ranges,
-    judged,
-    messages,
-    tied_jobs,
-    total_of,
-)
 from simnet.training.job.job import Job, Overlap, job_node_sizes
 from simnet.training.job.memory import WorkerMemory, exchange_memory, with_shared_gradients
 
@@ -227,11 +217,11 @@ def rank(asked: ChooseRequest, fields: Sequence[str] = (), *, flips: bool = True
     left = held.left(among)
     effort = math.inf if asked.exact else whole_job.EFFORT if len(left) <= _USUAL else whole_job.EFFORT_OF_ALL
     found = whole_job.decide_job(run, left, effort=effort)
-    found = replace(found, starts=job_start_ranges(run, {row.label: row.sample for row in found.rows}, left))
+    found = replace(found, starts=job_totals.job_start_ranges(run, {row.label: row.sample for row in found.rows}, left))
     own = [one.policy for one in found.flexible] if not found.usual else []
     rows = tuple(sorted([*found.rows, *own], key=lambda row: row.seconds))
-    totals, computes = row_totals(rows, run.job, left), computing_factors(loaded)
-    likely = judged(totals, computes)
+    totals, computes = row_totals(rows, run.job, left), job_totals.computing_factors(loaded)
+    likely = job_totals.judged(totals, computes)
     equal = found.tied_with if rows[0] is found.best else ()
     near = first_place_flips(again, loaded, run, found, asked.link_uncertainty or OFF) if flips else (None, None)
     return Ranking(
@@ -240,9 +230,9 @@ def rank(asked: ChooseRequest, fields: Sequence[str] = (), *, flips: bool = True
         found,
         rows,
         likely,
-        frozenset(tied_jobs(totals, likely, computes, equal)),
+        frozenset(job_totals.tied_jobs(totals, likely, computes, equal)),
         held,
-        NEVER_COMPARED if run.colocated else evidence_of_job(run.job, [row.sample for row in found.rows]),
+        NEVER_COMPARED if run.colocated else job_totals.evidence_of_job(run.job, [row.sample for row in found.rows]),
         *near,
         assumptions.overlap_of(run, left),
         assumptions.default_effects(again, loaded, run, left, found) if asked.exact else None,
@@ -250,7 +240,7 @@ def rank(asked: ChooseRequest, fields: Sequence[str] = (), *, flips: bool = True
     )
 
 
-def row_totals(rows: Sequence[JobForecast], job: Job, among: Sequence[Candidate] = ()) -> list[JobTotal]:
+def row_totals(rows: Sequence[JobForecast], job: Job, among: Sequence[Candidate] = ()) -> list[job_totals.JobTotal]:
     """Return the total time of each row, with the sampling error between it and the fastest row.
 
     `among` are the exchanges that policies choose from.
@@ -258,10 +248,10 @@ def row_totals(rows: Sequence[JobForecast], job: Job, among: Sequence[Candidate]
     best = min(rows, key=lambda row: row.seconds)
     known = {one.label: one for one in (*among, *(row.candidate for row in rows if row.candidate.scheme))}
     used = {label: known[label] for row in rows for label in row.sample["choice"]}
-    counts = {label: messages(one, job) for label, one in used.items()}
+    counts = {label: job_totals.messages(one, job) for label, one in used.items()}
     totals = []
     for row in rows:
         # Iterations of the same moments meet the same links: two jobs leave less open between them than each by itself.
         apart = 0.0 if row is best else error_between(row, best) / max(row.seconds, 1e-300)
-        totals.append(total_of(row.label, row.sample, job, counts, used.values(), min(apart, 1.0)))
+        totals.append(job_totals.total_of(row.label, row.sample, job, counts, used.values(), min(apart, 1.0)))
     return totals

@@ -15,18 +15,10 @@ from simnet.report.learning import learning_summaries
 from simnet.report.summary import Summary, percent, table_columns
 from simnet.report.wording import lead_text, listed, to_best
 from simnet.scenario import Run, Scenario
+from simnet.studies import job_totals
 from simnet.studies.assumptions import assumed_text
 from simnet.studies.choosing.answering import COLUMNS, ranking_summary
 from simnet.studies.choosing.ranking import ChooseRequest, held_on_job, rank
-from simnet.studies.job_totals import (
-    JobTotal,
-    computing_factors,
-    evidence_of_job,
-    interval_ends,
-    judged,
-    messages_of,
-    total_of,
-)
 from simnet.training.job.local_steps import start_strategy
 from simnet.training.job.running import run_policy
 
@@ -123,7 +115,7 @@ def _rarer_row(loaded: Scenario, run: Run, one: Candidate, every: float) -> dict
     assert strategy is not None
     frame, total = _simulated(run, one.label, one)
     steps = len(frame) * strategy.steps
-    low, high = interval_ends(judged([total], computing_factors(loaded)), 0, steps)
+    low, high = job_totals.interval_ends(job_totals.judged([total], job_totals.computing_factors(loaded)), 0, steps)
     step, compute, select = (math.fsum(frame[f"{name}_s"]) / steps for name in ("iteration", "compute", "select"))
     return {
         "exchange": f"{strategy_label(loaded)}, {one.label}",
@@ -144,15 +136,15 @@ def _rarer_row(loaded: Scenario, run: Run, one: Candidate, every: float) -> dict
     }
 
 
-def _simulated(run: Run, label: str, one: Candidate) -> tuple[pd.DataFrame, JobTotal]:
+def _simulated(run: Run, label: str, one: Candidate) -> tuple[pd.DataFrame, job_totals.JobTotal]:
     frame = run_policy(run.job, label, Fixed(one)).iterations
-    return frame, total_of(label, frame, run.job, messages_of(run, [one]), [one])
+    return frame, job_totals.total_of(label, frame, run.job, job_totals.messages_of(run, [one]), [one])
 
 
 def time_to_target(asked: ChooseRequest, variants: Sequence[Sequence[str]]) -> Summary:
     """Return jobs that train a model, ranked by simulated time to the scenario's target accuracy."""
     frames: dict[str, pd.DataFrame] = {}
-    totals: dict[str, JobTotal] = {}
+    totals: dict[str, job_totals.JobTotal] = {}
     notes: list[str] = []
     for variant in variants:
         loaded = asked.load(variant)
@@ -173,7 +165,10 @@ def time_to_target(asked: ChooseRequest, variants: Sequence[Sequence[str]]) -> S
     if order:
         second = f", {lead_text(times[order[1]] / times[order[0]])} before {order[1]}" if len(order) > 1 else ""
         answer = f"{order[0]} reaches {target} first: {format_seconds(times[order[0]])}{second}. One seed."
-    likely, rows = judged([totals[label] for label in order], computing_factors(loaded)) if order else None, []
+    likely = (
+        job_totals.judged([totals[label] for label in order], job_totals.computing_factors(loaded)) if order else None
+    )
+    rows = []
     for place, label in enumerate([*order, *(one for one in frames if one not in times)]):
         row = {"exchange": label, "to_best": "not reached", "accuracy": learnt[label]["accuracy"]}
         if likely is not None and label in times:
@@ -186,7 +181,7 @@ def time_to_target(asked: ChooseRequest, variants: Sequence[Sequence[str]]) -> S
         answer=answer,
         columns=table_columns("choose target"),
         rows=rows,
-        evidence=evidence_of_job(run.job, frames.values()).line(),
+        evidence=job_totals.evidence_of_job(run.job, frames.values()).line(),
         assumed=assumed_text(loaded),
         next="simnet run --seeds 5   tells whether other seeds agree",
         details={"decision": order[0] if order else None, "target_accuracy": train.target},

@@ -38,16 +38,8 @@ from simnet.policies.candidate import ClosedForm
 from simnet.policies.moo import Moo
 from simnet.scenario import Run, Scenario
 from simnet.scenario.resolve import candidate
-from simnet.studies.choosing.forecast import (
-    PAIRED,
-    Gain,
-    JobForecast,
-    WholeJob,
-    error_between,
-    leading_iterations,
-    same_exchange,
-    usual_exchanges,
-)
+from simnet.studies.choosing import forecast
+from simnet.studies.choosing.forecast import PAIRED, Gain, JobForecast, WholeJob
 from simnet.training.job.job import Job, fit_to_network, job_overlap
 from simnet.training.job.record import TRAIN
 from simnet.training.job.running import ColocatedJob, run_policy
@@ -78,9 +70,9 @@ def candidates_of(loaded: Scenario, *, per_node: int = 1) -> list[Candidate]:
     """Return the candidate exchanges of a job: the scenario's and the usual ones."""
     own = [candidate(label, exchange) for label, exchange in loaded.config.exchanges.items()]
     found: dict[tuple[str, str], Candidate] = {}
-    for one in (*own, *usual_exchanges(per_node)):
+    for one in (*own, *forecast.usual_exchanges(per_node)):
         taken = any(one.label == other.label for other in found.values())
-        found.setdefault(same_exchange(one), replace(one, label=f"{one.label} (usual)") if taken else one)
+        found.setdefault(forecast.same_exchange(one), replace(one, label=f"{one.label} (usual)") if taken else one)
     return list(found.values())
 
 
@@ -352,7 +344,7 @@ def _may_win(trial: _JobTrial, row: JobForecast, best: JobForecast) -> bool:
     if row is best or (row.complete and best.complete) or row.seconds > _FAR * best.seconds:
         return row is best
     share = _CLOSE if trial.settled(row) and trial.settled(best) else _UNSETTLED
-    return row.seconds - best.seconds <= max(_SIGMAS * error_between(row, best), share * best.seconds)
+    return row.seconds - best.seconds <= max(_SIGMAS * forecast.error_between(row, best), share * best.seconds)
 
 
 def _with_policies(trial: _JobTrial, found: WholeJob, given: Mapping[str, Policy]) -> WholeJob:
@@ -362,7 +354,7 @@ def _with_policies(trial: _JobTrial, found: WholeJob, given: Mapping[str, Policy
     alike = [row for row in found.rows if job_overlap(trial.job, [row.candidate]) == overlap]
     near = [row for row in alike if row.seconds <= _SLOWER * found.best.seconds]
     # One that is slow over the job may be the fastest while links are fast.
-    first = leading_iterations(near)
+    first = forecast.leading_iterations(near)
     near[1:] = sorted(near[1:], key=lambda row: -first[row.label])
     among = [row.candidate for row in near[:_AMONG]]
     policies = dict(given)
