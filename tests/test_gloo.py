@@ -6,11 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from commands import did
 from simnet import topologies
 from simnet.collectives import allgather_ring, allreduce_ring, broadcast_binomial
 from simnet.network import Network
 from simnet.network.gloo import LONGEST_SEGMENT, arrange_calls
 from simnet.schedule import Round, Schedule
+from simnet.validate.jobs.report import read_shipped
 from simnet.validate.shapednet.libraries import schedule_of
 from simnet.validate.shapednet.links import COLUMNS, Change, of_each
 
@@ -75,6 +77,27 @@ def test_collectives_over_unequal_and_long_links_take_what_was_measured(collecti
     assert off.median() <= median
     assert off.quantile(0.9) <= p90
     assert found["error"][(found["run"] == "long two") & (found["collective"] == "all_reduce")].abs().max() <= 0.02
+
+
+def test_ranks_that_share_cores_wait_for_the_last_one():
+    """R ranks on two cores: messages of the mean rank take (R / 2 - 1) times its local work longer than the least."""
+    ranks = read_shipped("settings").set_index("setting")["workers"]
+    rows = read_shipped("measured")
+    rows = rows.assign(late=rows["messages_s"] - rows["messages_least_s"], local=rows["compute_s"] + rows["select_s"])
+    rows = rows[rows["iteration"] >= 2].groupby(["setting", "policy"])[["late", "local"]].median().reset_index()
+    found = (rows["late"] / rows["local"]).groupby(rows["setting"].map(ranks)).median()
+    assert found.index.tolist() == [2, 3, 4, 5, 6, 8]
+    np.testing.assert_allclose(found, found.index / 2 - 1, atol=0.25)
+
+
+def test_a_job_whose_exchanges_start_slowly_says_so(tmp_path):
+    job = ("--schemes", "dense", "--latency", "20 ms", "--bandwidth", "100 Mbit/s", "--set", "output.report=false")
+    small = ("--set", "job.parameters=100000", "--set", "job.model=null", "--set", "job.iterations=4")
+    for stack, compute, says in (("gloo", "1 s", True), ("gloo", "50 ms", False), ("ideal", "1 s", False)):
+        said = did(
+            "run", "base", *job, *small, "--stack", stack, "--compute", compute, "--out", tmp_path / compute / stack
+        )
+        assert ("TCP starts slowly after 1 s without messages" in " ".join(said.stdout.split())) == says
 
 
 def test_all_reduces_after_silence_take_what_was_measured():

@@ -14,6 +14,7 @@ from typing import Any
 from simnet.base.errors import SimnetError
 from simnet.base.units import format_bandwidth, format_seconds
 from simnet.cost_models.costs.devices import DEFAULT_DEVICE, DeviceOp, DeviceProfile
+from simnet.network.slow_start import BUFFER, LEAST_TIMEOUT, window_after_silence
 from simnet.policies import Candidate, Fixed, Policy
 from simnet.policies.moo import Moo
 from simnet.report import run_setup, wording
@@ -133,6 +134,7 @@ def assumed_text(
     said += filter(None, [_computing_assumed(loaded, base and job.model == usual.job.model, written)])
     if run is not None:
         said += filter(None, [local_costs_text(run.job, _exchange_labels(loaded)), _slowdown_assumed(run.job)])
+        said += filter(None, [_silence_assumed(run.job)])
     default = written or loaded.document.found(("network", "stack")) is None
     if default and (run is not None or kind not in ("file", "platform")):
         name = run_setup.stack_name(run.job.network(0)) if run else sending_stack(config.network, loaded.folder)
@@ -147,6 +149,22 @@ def _slowdown_assumed(job: Job) -> str:
     """Return text on how much dense collectives slow the backward pass that they overlap; "" if they do not."""
     slowdown = 1.0 if job.overlap is None or job.steps else collective_slowdown(job.device, job.network(0).stack)
     return f"computing {slowdown:.3g}x beside dense collectives" if slowdown != 1.0 else ""
+
+
+def _silence_assumed(job: Job) -> str:
+    """Return text on the silence between exchanges after which TCP starts slowly; "" if that changes nothing."""
+    network, hosts = job.network(0), job.hosts.tolist()
+    steps = 1 if job.strategy is None else job.strategy.steps
+    silence = job.compute.mean * (steps - (0.0 if job.overlap is None else job.overlap.backward))
+    if job.steps is not None or not network.stack.initial_window or silence <= LEAST_TIMEOUT:
+        return ""
+    for host in dict.fromkeys(hosts[1:]):
+        (there, rate), (back, _) = network.path(hosts[0], host), network.path(host, hosts[0])
+        holds = (there + back) * rate
+        longest = (1 + BUFFER) * holds
+        if window_after_silence(longest, silence, there + back, network.stack.initial_window) < holds:
+            return f"TCP starts slowly after {format_seconds(silence)} without messages"
+    return ""
 
 
 def logic_text(loaded: Scenario) -> str:
