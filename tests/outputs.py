@@ -54,12 +54,19 @@ REQUESTS = {
     " --workers 2 --compute '0.1 s' --latency '0 s' --bandwidth '10 Gbit/s'",
     "sweep": "run quickstart --grid bandwidth=1,10Gbit/s --set job.iterations=2 --jobs 1 --out sweep",
     "reproduce": "reproduce",
+    "list-schemes": "list schemes",
 }
 """What is asked, by the name of the file of its values."""
 SENTENCES = ("schema", "answer", "assumed", "depends_on", "next", "notes")
 """What every answer says beside its values."""
-OURS = ("ours", "ours_low", "ours_high", "passes")
-"""Of reproductions, what is ours."""
+KEPT = {
+    # The rest stands in tables of the source.
+    "reproduce": ["reproductions.name"]
+    + [f"reproductions.values.{one}" for one in ("ours", "ours_low", "ours_high", "passes")],
+    # With the defaults of all options.
+    "list-schemes": ["rows.scheme", "rows.options"],
+}
+"""Fields that are frozen, where not all are."""
 
 
 def said(name: str) -> dict[str, Any]:
@@ -69,13 +76,13 @@ def said(name: str) -> dict[str, Any]:
         if REQUESTS[name].startswith("run "):
             # What these have is said by policy, or by cell and policy, as well.
             del found["rows"], found["notes"]
+        if name == "list-schemes":
+            found["rows"] = [row | {"options": row["options"].split(", ")} for row in found["rows"]]
         fields = _fields(found)
         if name.startswith("run-"):
             rows = pd.read_csv("run/iterations.csv")
             fields |= {f"iterations.csv {column}": _rounded(_total(rows[column])) for column in rows}
-    # Of figures of papers what is ours; the rest stands in tables of the source.
-    kept = [f"reproductions.{one}" for one in ("name", *(f"values.{each}" for each in OURS))]
-    return {field: value for field, value in fields.items() if name != "reproduce" or field in kept}
+    return {field: value for field, value in fields.items() if field in KEPT.get(name, fields)}
 
 
 def frozen(name: str) -> dict[str, Any]:
