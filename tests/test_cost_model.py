@@ -25,18 +25,18 @@ class TestCostModel:
     def test_what_a_prediction_rests_on_and_where_it_extrapolates(self):
         ring = {one: stepped(reduce(one, algorithm="ring"), MPI, 1.0)[0] for one in (4, 16)}
         model = self.model(*ring.values(), steps=MPI)
-        alike = "rests on other numbers of ranks or nodes"
+        alike = "from other numbers of ranks or nodes"
         for ranks, nbytes, basis, why in (
-            (4, 1024, "sizes", "rests on the curve itself"),
-            (4, 2.0**30, "sizes", "rests on the curve itself"),
-            (4, 1023, "sizes", "rests on the curve itself; 1023 bytes, measured were 1024 to 1.07374e+09"),
+            (4, 1024, "sizes", "from the curve itself"),
+            (4, 2.0**30, "sizes", "from the curve itself"),
+            (4, 1023, "sizes", "from the curve itself; 1023 bytes, measured: 1024 to 1.07374e+09"),
             (8, 2048, "ranks", alike),
-            (32, 2048, "beyond", f"{alike}; 32 ranks, measured were 4 to 16"),
+            (32, 2048, "beyond", f"{alike}; 32 ranks, measured: 4 to 16"),
             (
                 2,
                 5e9,
                 "beyond",
-                f"{alike}; 2 ranks, measured were 4 to 16; 5e+09 bytes, measured were 1024 to 1.07374e+09",
+                f"{alike}; 2 ranks, measured: 4 to 16; 5e+09 bytes, measured: 1024 to 1.07374e+09",
             ),
         ):
             found = model.predict("all_reduce", ranks, nbytes)
@@ -44,13 +44,12 @@ class TestCostModel:
         found = model.predict("all_gather", 8, 2048, algorithm="ring")
         assert (found.kind, found.why) == (
             "collectives",
-            "rests on other collectives; all_gather, ring was not measured",
+            "from other collectives; all_gather, ring was not measured",
         )
         with pytest.raises(InputError) as refused:
             model.predict("all_reduce", 32, 2048, strict=True)
         assert str(refused.value) == (
-            "all_reduce, ring, 32 ranks on 32 nodes, 2048 bytes would be an extrapolation: "
-            "32 ranks, measured were 4 to 16"
+            "all_reduce, ring, 32 ranks on 32 nodes, 2048 bytes would be an extrapolation: 32 ranks, measured: 4 to 16"
         )
 
     def test_intervals_are_those_of_the_basis_and_the_size_and_widen_beyond(self):
@@ -101,8 +100,8 @@ class TestCostModel:
         def why(*known, algorithm="ring"):
             return self.model(*known, steps=MPI).fastest("all_gather", algorithm, 4, 2048.0).why
 
-        own = "rests on other collectives; all_gather, ring was not measured"
-        any_ = "rests on other collectives; all_gather was not measured"
+        own = "from other collectives; all_gather, ring was not measured"
+        any_ = "from other collectives; all_gather was not measured"
         named, plain = flat(reduce(4, 4, "ring"), 1e-5), flat(reduce(8, 8), 1e-5)
         assert why(named) == why(plain, named) == why(named, plain) == own
         assert why(plain) == why(named, algorithm="unheard") == any_
@@ -125,4 +124,4 @@ class TestSpecified:
             widths = math.log(found.seconds / found.low), math.log(found.high / found.seconds)
             assert widths == pytest.approx(model.intervals["sizes"][at])
             assert (found.kind, found.extrapolates) == ("specified", True)
-            assert found.why == f"rests on the specification of {platform.name} alone; nothing was measured"
+            assert found.why == f"from the specification of {platform.name} alone; nothing was measured"

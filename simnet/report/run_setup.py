@@ -84,7 +84,7 @@ def call_rows(found: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:
     --------
     >>> from simnet.cost_models.calibration import Prediction
     >>> from simnet.cost_models.calibration.software import CallPrediction
-    >>> predicted = Prediction(0.1, 0.09, 0.12, False, "rests on the curve itself")
+    >>> predicted = Prediction(0.1, 0.09, 0.12, False, "from the curve itself")
     >>> known = CallPrediction("all_reduce", "ring", 8, 0, 4e6, predicted)
     >>> call_rows(call_summaries({"dense": [known]}))
     [('dense', 'all_reduce ring', '8', '4 MB', '-10 % to +21 %', 'the curve itself')]
@@ -102,7 +102,7 @@ def call_rows(found: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:
             f"{one['ranks']}" + (f" on {one['nodes']}" if one["nodes"] else ""),
             " to ".join(dict.fromkeys(format_bytes(one[name]) for name in ("smallest_B", "largest_B"))),
             interval(one["low"], one["high"]),
-            ("extrapolates: " if one["extrapolates"] else "") + one["why"].removeprefix("rests on "),
+            ("extrapolates: " if one["extrapolates"] else "") + one["why"].removeprefix("from "),
         )
         for one in found
     ]

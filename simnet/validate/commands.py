@@ -138,7 +138,7 @@ def _measurements(
             Column("rival_median", "its median", "percent", priority=3),
         ),
         rows=rows,
-        evidence="measured: errors are absolute and relative, of what was not fitted to" if rows else "",
+        evidence="measured: relative errors of predictions for left-out measurements" if rows else "",
         depends_on="; ".join(worse),
         details={"datasets": figures},
         plots={"predicted": lambda: evaluation.draw_evaluation(found[0])} if len(found) == 1 else {},

@@ -114,7 +114,7 @@ class CalibratedCostModel:
             "collectives": "other collectives",
         }
         what = rests[basis] if self.platform is None else f"the specification of {self.platform.name} alone"
-        why = "; ".join([f"rests on {what}", *reasons])
+        why = "; ".join([f"from {what}", *reasons])
         return Prediction(seconds, low, high, bool(reasons), why, kind, least)
 
     def times(self, setting: Setting, sizes: Floats) -> BoundedTimes | None:
@@ -229,13 +229,13 @@ class CalibratedCostModel:
         reasons = []
         ranks = sorted({one.setting.ranks for one in family})
         if basis == "beyond":
-            reasons.append(f"{_counted_of(setting.ranks, 'rank')}, measured were {_describe_range(ranks)}")
+            reasons.append(f"{_counted_of(setting.ranks, 'rank')}, measured: {_describe_range(ranks)}")
         elif basis == "ranks" and self._unlike_nodes(setting):
             asked = f"{_counted_of(setting.ranks, 'rank')} on {_counted_of(setting.nodes, 'node')}"
             reasons.append(f"{asked}, {_measured_nodes(family)}")
         low, high = self._measured(setting)
         if not low <= nbytes <= high:
-            reasons.append(f"{nbytes:g} bytes, measured were {low:g} to {high:g}")
+            reasons.append(f"{nbytes:g} bytes, measured: {low:g} to {high:g}")
         return reasons
 
     def _measured(self, setting: Setting) -> tuple[float, float]:
@@ -306,7 +306,7 @@ def _measured_nodes(family: Sequence[FittedCurve]) -> str:
     if not known:
         return "on how many was measured is not known"
     nodes, each = {one.nodes for one in known}, {-(-one.ranks // one.nodes) for one in known}
-    return f"measured were {_describe_range(sorted(nodes))}, with {_describe_range(sorted(each))} on each"
+    return f"measured: {_describe_range(sorted(nodes))}, with {_describe_range(sorted(each))} on each"
 
 
 def _describe_range(counts: Sequence[int]) -> str:
