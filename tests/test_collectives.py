@@ -297,6 +297,14 @@ class TestNames:
             calls = [] if one.name == "parameter_server" else [(0, len(schedule.rounds), one.operation, algorithm)]
             assert [call[:4] for call in schedule.calls] == calls
 
+    def test_calls_of_a_chain_begin_where_their_rounds_do_and_have_the_bytes_of_a_rank(self):
+        ring, pairs = collectives.allreduce_ring(4, 8), collectives.alltoall_pairwise(4, 10)
+        chain = ring.concat(pairs, ring)
+        assert [(one.first, one.rounds, one.nbytes) for one in chain.calls] == [(0, 6, 8), (6, 3, 40), (9, 6, 8)]
+        assert [one.nbytes for one in chain.scaled(0.5).calls] == [4, 20, 4]
+        with pytest.raises(ValueError, match="factor must be >= 0 and finite"):
+            chain.scaled(-0.5)
+
     @each(
         "build, phases",
         [
