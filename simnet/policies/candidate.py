@@ -112,10 +112,16 @@ def _of_collectives(scheme: type[sparsifier_models.Sparsifier], options: Any) ->
         return dense and _closed(lambda at: dense(at, width * np.asarray(at.M)))
     if scheme is ARTopk and reduced:
         reduce = _collective_cost("all_reduce", options.collective, options)
-        vote = _collective_cost("all_gather", options.allgather, options) if options.selection == "var" else _no_vote
-        if reduce is None or vote is None or options.monitored:
+        vote, votes = _collective_cost("all_gather", options.allgather, options), options.selection == "var"
+        if reduce is None or (votes and vote is None) or options.monitored:
             return None
-        return _artopk_cost(reduce, vote, value, partial(_index_bytes, options, index))
+
+        def artopk(at: _Setting) -> Floats:
+            indices = costs.broadcast(at.alpha, at.beta, _index_bytes(options, index, at.M, at.c), at.N)
+            voted = vote(at, 4.0) if votes and vote is not None else 0.0
+            return voted + indices + reduce(at, value * np.multiply(at.M, at.c))
+
+        return _closed(artopk)
     if scheme is Randomk and options.shared:
         if options.indices is not None or not reduced:
             return None
@@ -185,20 +191,6 @@ def _pair_bytes(options: Options, width: float, M: ArrayLike, c: ArrayLike) -> F
     k = np.multiply(M, c) / 4
     indices = encoded_index_bytes(options.indices or "int32", np.divide(M, 4), k)
     return indices + encoded_value_bytes(options.values or "float32", k)
-
-
-def _no_vote(*_: object) -> Floats:
-    return np.zeros(())
-
-
-def _artopk_cost(reduce: _Cost, vote: _Cost, value: float, index: Callable[..., Floats]) -> ClosedForm:
-    """Return the closed form of AR-Topk: an optional vote, a broadcast of indices, and an all-reduce of values."""
-
-    def cost(at: _Setting) -> Floats:
-        indices = costs.broadcast(at.alpha, at.beta, index(at.M, at.c), at.N)
-        return vote(at, 4.0) + indices + reduce(at, value * np.multiply(at.M, at.c))
-
-    return _closed(cost)
 
 
 def _sends_as_by_default(options: Options) -> bool:

@@ -21,8 +21,9 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -296,7 +297,7 @@ class Moo:
                 return
             (density, candidate), *self._left = self._left
             gains, times = zip(*self._attempts, strict=True)
-            self._measured[self._key(density, candidate)] = (_mean(gains), _mean(times))
+            self._measured[self._key(density, candidate)] = (fmean(gains), fmean(times))
             self._attempts = []
             if not self._left:
                 self._searches = not self._published
@@ -367,8 +368,3 @@ class Moo:
         if self._reference is None:
             self._reference = smoothed
         return abs(smoothed - self._reference) >= self.search.gain_change * self._reference
-
-
-def _mean(values: Iterable[float]) -> float:
-    listed = list(values)
-    return math.fsum(listed) / len(listed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from math import prod
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
@@ -101,11 +102,8 @@ class TraceInfo(Description):
     @field_validator("layers")
     @classmethod
     def _distinct(cls, layers: tuple[RecordedLayer, ...]) -> tuple[RecordedLayer, ...]:
-        seen: set[str] = set()
-        for layer in layers:
-            if layer.name in seen:
-                raise ValueError(f"two layers are called {layer.name!r}")
-            seen.add(layer.name)
+        if again := [name for name, count in Counter(layer.name for layer in layers).items() if count > 1]:
+            raise ValueError(f"two layers are called {again[0]!r}")
         return layers
 
     @field_validator("points")

@@ -280,16 +280,12 @@ class Adviser:
         by_rest = (lasts(select.seconds, rest + more[1]) - seconds) / more[1]
         links = by_rest[:, np.newaxis] * messages.gradient
         kernels = by_select[:, np.newaxis] * select.gradient + by_rest[:, np.newaxis] * merge.gradient
-        variances = _gradient_variances(links, self._links.covariance) + _gradient_variances(
-            kernels, self._kernels.covariance
-        )
-        relative = np.sqrt(variances) / seconds
+        relative = np.sqrt(self._variances(links, kernels)) / seconds
         within = np.exp(_NINETY * np.minimum(relative, _WIDEST))
         factors = np.exp(self._links.state[_FACTORS_AT:])
         now = self._labels.index(self.choice)
         gain = seconds[now] - seconds
-        spread = _gradient_variances(links - links[now], self._links.covariance)
-        spread = spread + _gradient_variances(kernels - kernels[now], self._kernels.covariance)
+        spread = self._variances(links - links[now], kernels - kernels[now])
         # What is not known is no reason for a try: where anything is possible, so is a large gain.
         possible = _expected_excess(gain, np.where(relative <= UNKNOWN, np.sqrt(spread), 0.0))
         worth = self._every * gain + (self.horizon - self._every) * possible
@@ -300,6 +296,12 @@ class Adviser:
         columns = (one.tolist() for one in numbers)
         return tuple(PredictedTime(*one) for one in zip(self._labels, *columns, strict=True))
 
+    def _variances(self, links: Floats, kernels: Floats) -> Floats:
+        """Return the variance of each of several times, given its gradients by the states of both estimators."""
+        both = ((links, self._links.covariance), (kernels, self._kernels.covariance))
+        first, second = (np.maximum(((one @ covariance) * one).sum(axis=1), 0.0) for one, covariance in both)
+        return np.asarray(first + second)
+
 
 def _expected_excess(mean: Floats, deviation: Floats) -> Floats:
     """Return E[max(X, 0)] for normal X with each mean and standard deviation."""
@@ -307,12 +309,6 @@ def _expected_excess(mean: Floats, deviation: Floats) -> Floats:
     below = np.array([0.5 * math.erfc(-one / math.sqrt(2)) for one in z.tolist()])
     found: Floats = mean * below + deviation * np.exp(-z * z / 2) / math.sqrt(2 * math.pi)
     return found
-
-
-def _gradient_variances(gradients: Floats, covariance: Floats) -> Floats:
-    """Return the variance g' C g for each gradient g; shapes (k, n) and (n, n), result (k,)."""
-    found: Floats = ((gradients @ covariance) * gradients).sum(axis=1)
-    return np.maximum(found, 0.0)
 
 
 def probe_bytes(costs: Mapping[str, ExchangeCost]) -> float:

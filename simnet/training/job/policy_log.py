@@ -20,9 +20,8 @@ from simnet.training.job.job import Job, job_buckets, job_overlap
 from simnet.training.job.record import Iteration, compression_gains
 
 # What a policy observes of a decision, as numbers; -1 and NaN where it observed nothing.
-_UNOBSERVED = {"attempt": -1, "candidate": -1} | dict.fromkeys(
-    ("gain", "released_gain", "compression", *TimingOutcome._fields), math.nan
-)
+_NUMBERS = ("gain", "released_gain", "compression", *TimingOutcome._fields)
+_UNOBSERVED = {"attempt": -1, "candidate": -1} | dict.fromkeys(_NUMBERS, math.nan)
 
 
 class PolicyLog:
@@ -96,14 +95,9 @@ class PolicyLog:
         took = self._outcome(iteration, step, step.result)
         observation = Observation(iteration.decision, step.candidate, gain, float(released), compression, took)
         attempt = iteration.decision.attempt
-        self._last |= {
-            "attempt": -1 if attempt is None else attempt,
-            "candidate": list(self._policy.candidates).index(step.candidate),
-            "gain": float(gain),
-            "released_gain": observation.released_gain,
-            "compression": compression,
-            **took._asdict(),
-        }
+        numbers = zip(_NUMBERS, (float(gain), float(released), compression, *took), strict=True)
+        candidate = list(self._policy.candidates).index(step.candidate)
+        self._last |= {"attempt": -1 if attempt is None else attempt, "candidate": candidate, **dict(numbers)}
         self._adaptive.observe(self._context, observation)
 
     def _outcome(self, iteration: Iteration, step: TimedExchange, timing: Timing) -> TimingOutcome:
@@ -151,7 +145,7 @@ class PolicyLog:
             assert self._context is not None
             candidate = self._policy.candidates[entry["candidate"]]
             attempt = None if entry["attempt"] < 0 else entry["attempt"]
-            took = TimingOutcome(*(entry[name] for name in TimingOutcome._fields))
-            known = entry["gain"], entry["released_gain"], entry["compression"]
-            observation = Observation(decision._replace(attempt=attempt), candidate, *known, took)
+            gain, released, compression, *took = (entry[name] for name in _NUMBERS)
+            known = gain, released, compression, TimingOutcome(*took)
+            observation = Observation(decision._replace(attempt=attempt), candidate, *known)
             self._adaptive.observe(self._context, observation)

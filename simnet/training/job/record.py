@@ -165,7 +165,6 @@ class JobShare(NamedTuple):
     slowdown: float
 
 
-@dataclass(frozen=True)
 class PolicyResult:
     """Result of a job under one policy; column names end in their unit.
 
@@ -174,14 +173,15 @@ class PolicyResult:
     operations by stage of its hook, or by kernel, in the last iteration; means over workers.
     """
 
-    policy: str
-    iteration_rows: RowTable
-    worker_rows: RowTable
-    recorded_messages: Sequence[tuple[int, Messages]]
-    recorded_spans: Sequence[tuple[int, int, str, str, float, float]]
-    interruptions: tuple[Interruption, ...] = ()
-    job_shares: tuple[JobShare, ...] = ()
-    local_stages: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    def __init__(self, policy: str) -> None:
+        self.policy = policy
+        self.iteration_rows = RowTable(_ITERATIONS, policy=policy)
+        self.worker_rows = RowTable(("iteration", "purpose", "worker", *SPLIT), policy=policy)
+        self.recorded_messages: list[tuple[int, Messages]] = []
+        self.recorded_spans: list[tuple[int, int, str, str, float, float]] = []
+        self.interruptions: list[Interruption] = []
+        self.job_shares: list[JobShare] = []
+        self.local_stages: dict[str, dict[str, float]] = {}
 
     @cached_property
     def iterations(self) -> pd.DataFrame:
@@ -222,22 +222,16 @@ class PolicyResult:
         return self.worker_rows.frame()
 
 
-class JobRecord:
-    """Builder of a policy's result: appends rows while the job runs."""
+class JobRecord(PolicyResult):
+    """Result of a policy to which a running job appends rows."""
 
     def __init__(self, policy: str, job: str = MAIN) -> None:
-        self.policy, self.job = policy, job
-        self.interruptions: list[Interruption] = []
-        self.job_shares: list[JobShare] = []
-        self.local_stages: dict[str, dict[str, float]] = {}
+        super().__init__(policy)
+        self.job = job
         # Seconds that co-located jobs cost.
         self.held_up = 0.0
         self.done = 0
         """Number of finished iterations, without exploration."""
-        self._iterations = RowTable(_ITERATIONS, policy=policy)
-        self._workers = RowTable(("iteration", "purpose", "worker", *SPLIT), policy=policy)
-        self._messages: list[tuple[int, Messages]] = []
-        self._spans: list[tuple[int, int, str, str, float, float]] = []
 
     @property
     def whose(self) -> str:
@@ -247,7 +241,7 @@ class JobRecord:
     @property
     def durations(self) -> list[float]:
         """Seconds of each iteration done, exploration included."""
-        return self._iterations.between()["iteration_s"].tolist() if len(self._iterations) else []
+        return self.iteration_rows.between()["iteration_s"].tolist() if len(self.iteration_rows) else []
 
     def add(
         self, job: Job, iteration: Iteration, step: TimedExchange, start: float, seconds: float, score: Score | None
@@ -269,11 +263,11 @@ class JobRecord:
         )
         split = np.stack([np.broadcast_to(column, active.size) for column in columns], axis=1)
         own = {"iteration": iteration.number, "purpose": iteration.purpose, "worker": active}
-        self._workers.append(own | dict(zip(SPLIT, split.T, strict=True)))
+        self.worker_rows.append(own | dict(zip(SPLIT, split.T, strict=True)))
         self.done += iteration.trains
         means = split.mean(axis=0).tolist()
         low, high = job.device.within([one for each in exchanges for one in each.kernels], active.size)
-        self._iterations.append(
+        self.iteration_rows.append(
             {
                 "iteration": iteration.number,
                 "start_s": start,
@@ -299,20 +293,20 @@ class JobRecord:
         if label not in self.local_stages or iteration.number == job.iterations - 1:
             self.local_stages[label] = _stage_seconds(job.device, exchanges, active.size)
         if len(step.spans) <= DRAWN:
-            self._spans += [(iteration.number, *span) for span in step.spans]
+            self.recorded_spans += [(iteration.number, *span) for span in step.spans]
         if iteration.keeps_messages and timing.messages is not None and timing.messages.src.size <= DRAWN:
             named = replace(timing.messages, src=active[timing.messages.src], dst=active[timing.messages.dst])
-            self._messages.append((iteration.number, named))
+            self.recorded_messages.append((iteration.number, named))
             spans = worker_spans(job, iteration, seconds, timing)
-            self._spans += [(iteration.number, *span) for span in spans]
+            self.recorded_spans += [(iteration.number, *span) for span in spans]
 
     def save(self) -> State:
         """Return all rows as a checkpoint state."""
         return {
-            "iterations": self._iterations.save(),
-            "workers": self._workers.save(),
-            "messages": [{"iteration": number, **vars(one)} for number, one in self._messages],
-            "spans": [np.array(column) for column in zip(*self._spans, strict=True)],
+            "iterations": self.iteration_rows.save(),
+            "workers": self.worker_rows.save(),
+            "messages": [{"iteration": number, **vars(one)} for number, one in self.recorded_messages],
+            "spans": [np.array(column) for column in zip(*self.recorded_spans, strict=True)],
             "interruptions": _interruption_list().dump_json(self.interruptions).decode(),
             "job_shares": self.job_shares,
             "local_stages": json.dumps(self.local_stages),
@@ -320,27 +314,14 @@ class JobRecord:
 
     def restore(self, state: State) -> None:
         """Restore the rows from a state returned by `save`."""
-        self._messages = [(one.pop("iteration"), Messages(**one)) for one in map(dict, state["messages"])]
+        self.recorded_messages = [(one.pop("iteration"), Messages(**one)) for one in map(dict, state["messages"])]
         self.interruptions = _interruption_list().validate_json(state["interruptions"])
         self.job_shares = [JobShare(*one) for one in state["job_shares"]]
         self.local_stages = json.loads(state["local_stages"])
-        self._spans = list(zip(*(column.tolist() for column in state["spans"]), strict=True))
-        self._iterations.restore(state["iterations"])
-        self._workers.restore(state["workers"])
-        self.done = int((self._iterations.between()["purpose"] == TRAIN).sum()) if len(self._iterations) else 0
-
-    def result(self) -> PolicyResult:
-        """Return the rows, with the interruptions and shares of all jobs."""
-        return PolicyResult(
-            policy=self.policy,
-            iteration_rows=self._iterations,
-            worker_rows=self._workers,
-            recorded_messages=self._messages,
-            recorded_spans=self._spans,
-            interruptions=tuple(self.interruptions),
-            job_shares=tuple(self.job_shares),
-            local_stages=self.local_stages,
-        )
+        self.recorded_spans = list(zip(*(column.tolist() for column in state["spans"]), strict=True))
+        self.iteration_rows.restore(state["iterations"])
+        self.worker_rows.restore(state["workers"])
+        self.done = int((self.iteration_rows.between()["purpose"] == TRAIN).sum()) if len(self.iteration_rows) else 0
 
 
 def _interruption_list() -> TypeAdapter[list[Interruption]]:

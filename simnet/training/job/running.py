@@ -141,9 +141,8 @@ def _run_steps(job: Job, name: str, policy: Policy, given: RunOptions) -> Genera
     if checkpoint is not None and kept is not None and "ended" in kept:
         with checkpoint.understood():
             record.restore(kept["record"])
-            result = record.result()
         given.progress(record.done)
-        return result
+        return record
     loop = JobLoop(
         job, policy, record, not colocated, timeline=given.timeline, sparsifiers=given.sparsifiers,
         keeps_log=checkpoint is not None,
@@ -161,7 +160,7 @@ def _run_steps(job: Job, name: str, policy: Policy, given: RunOptions) -> Genera
             yield record.done
     if checkpoint is not None:
         checkpoint.write({"record": record.save(), "ended": True}, record.done, ended=True)
-    return record.result()
+    return record
 
 
 def _time_alone(requests: TimingRequests) -> Iterator[None]:
