@@ -341,6 +341,10 @@ def test_sidco_hits_the_density_of_what_each_distribution_describes():
 
     assert off(pareto, distribution="pareto", stages=1) < 0.1 < off(pareto, distribution="exponential", stages=1)
     assert off(sparse, distribution="gammapareto", stages=1) < 0.1 < off(sparse, distribution="exponential", stages=1)
+    # Without error feedback by the closed form, which is exact for shape 1 only.
+    quick = create("sidco", 2, n, 0.005, distribution="gammapareto", stages=1, error_feedback=False).exchange(sparse)
+    expected = distributions.gamma.sf(-math.log(0.005) - math.lgamma(0.4), 0.4)
+    assert quick.selected / n == pytest.approx(np.full(2, expected), rel=0.1)
     # Stages fit the tail alone: even the wrong distribution comes near.
     assert off(pareto, distribution="exponential", stages=3) < 0.2
 

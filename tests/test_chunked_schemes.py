@@ -329,6 +329,11 @@ def test_defaults_keep_the_share_that_is_published(name, expected):
     assert model.k / model.parameters == expected
 
 
+@each("size, bits", [(13, 4), (17, 5), (31, 5), (37, 6)])
+def test_an_index_has_bits_for_every_place_of_a_block(size, bits):
+    assert create("demo", 2, size, layers=[("w", [size])], topk=8).contributed == 8 * (4 + bits / 8)
+
+
 @each("parameters, expected", [(20, 1), (48, 2), (64, 2), (4096, 128)])
 def test_sparseloco_keeps_the_nearest_number_to_its_share_of_a_small_tensor(parameters, expected):
     shape = [64, 64] if parameters == 4096 else [parameters]

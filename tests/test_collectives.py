@@ -434,6 +434,11 @@ class TestRefusals:
         with pytest.raises(ValueError, match=message):
             one.function(n_ranks, nbytes, **dict.fromkeys(one.needs, 2))
 
+    @each("sizes", [[[1, 2, 3], [4, 5, 6]], [1, 2], [[]], 4])
+    def test_bytes_of_pairs_that_are_no_square_matrix(self, sizes):
+        with pytest.raises(ValueError, match="sizes must be a square matrix, got shape"):
+            collectives.alltoallv_pairwise(sizes)
+
     def test_numbers_of_ranks_are_told_apart(self):
         assert [P for P in range(-2, 70) if registry.POWERS_OF_TWO.among(P)] == [1, 2, 4, 8, 16, 32, 64]
         assert [P for P in range(-2, 4) if registry.ANY.among(P)] == [1, 2, 3]
