@@ -21,6 +21,8 @@ from simnet.cost_models.calibration.step_counts import MAX_RANKS, known_algorith
 from simnet.cost_models.calibration.step_model import PROTOCOLS
 from simnet.cost_models.evidence.intervals import Basis, bin_of, corrected, intervals
 
+_OTHER_RANKS = "other numbers of ranks or nodes"
+
 DEFAULT_COVERAGE = 0.9
 """Share of measurements that prediction intervals shall hold."""
 
@@ -107,13 +109,9 @@ class CalibratedCostModel:
         reasons = self._extrapolated(setting, basis, nbytes)
         if strict and reasons:
             raise InputError(f"{setting}, {nbytes:g} bytes would be an extrapolation: {'; '.join(reasons)}")
-        rests = {
-            "sizes": "the curve itself",
-            "ranks": "other numbers of ranks or nodes",
-            "beyond": "other numbers of ranks or nodes",
-            "collectives": "other collectives",
-        }
-        what = rests[basis] if self.platform is None else f"the specification of {self.platform.name} alone"
+        what = {"sizes": "the curve itself", "collectives": "other collectives"}.get(basis, _OTHER_RANKS)
+        if self.platform is not None:
+            what = f"the specification of {self.platform.name} alone"
         why = "; ".join([f"from {what}", *reasons])
         return Prediction(seconds, low, high, bool(reasons), why, kind, least)
 
@@ -133,10 +131,8 @@ class CalibratedCostModel:
         self, collective: str, algorithm: str, ranks: int, nbytes: float, *, nodes: int | None = None
     ) -> Prediction:
         """Return the predicted time of a call by `algorithm` if it was measured, else by the fastest one."""
-        found = [
-            self.predict(collective, ranks, nbytes, nodes=nodes, algorithm=one, protocol=protocol)
-            for one, protocol in self._ways(collective, algorithm)
-        ]
+        ways = self._ways(collective, algorithm)
+        found = [self.predict(collective, ranks, nbytes, nodes=nodes, algorithm=a, protocol=b) for a, b in ways]
         return min(found, key=lambda one: one.seconds)
 
     def _ways(self, collective: str, algorithm: str) -> list[tuple[str | None, str | None]]:
@@ -168,12 +164,9 @@ class CalibratedCostModel:
     ) -> Setting:
         """Return the setting to predict; missing values are filled from the measured curves."""
         given = {"algorithm": algorithm, "protocol": protocol}
-        matching = [
-            one.setting
-            for one in self.model.known
-            if one.setting.collective == collective
-            and all(value is None or getattr(one.setting, name) == value for name, value in given.items())
-        ]
+        named = {"collective": collective, **{name: value for name, value in given.items() if value is not None}}
+        known = [one.setting for one in self.model.known]
+        matching = [one for one in known if all(getattr(one, name) == value for name, value in named.items())]
         words = {}
         for name, value in given.items():
             choices = {getattr(one, name) for one in matching}
@@ -188,8 +181,7 @@ class CalibratedCostModel:
                 raise InputError(f"{what}, got {nodes}", field="nodes")
             nodes = nodes or least
         if nodes is None:
-            family = [one for one in matching if (one.algorithm, one.protocol) == tuple(words.values())]
-            family = family or [one.setting for one in self.model.known]
+            family = [one for one in matching if (one.algorithm, one.protocol) == tuple(words.values())] or known
             same = [one for one in family if one.ranks == ranks]
             close = min(family, key=lambda one: abs(math.log(one.ranks / ranks)))
             # As many ranks on each node as there; 0 if unknown.
@@ -287,12 +279,8 @@ def specified_cost_model(platform: Platform, coverage: float = DEFAULT_COVERAGE)
     bounds = specification.specified_half_widths(platform, coverage)
     intervals: dict[Basis, list[tuple[float, float]]] = dict.fromkeys(get_args(Basis), bounds)
     model = Predictor("interpolated", "steps", (), specification.specified_step_model(platform))
-    held_out: dict[Basis, int] = {
-        "sizes": 0,
-        "ranks": 0,
-        "beyond": 0,
-        "collectives": specification.HELD_OUT_COUNTS[platform.counted],
-    }
+    held_out: dict[Basis, int] = dict.fromkeys(get_args(Basis), 0)
+    held_out["collectives"] = specification.HELD_OUT_COUNTS[platform.counted]
     return CalibratedCostModel(model, intervals, held_out, {}, coverage, platform.sources, platform.description)
 
 

@@ -75,20 +75,14 @@ def mixture_weights(
     """
     if not any(by_curve_model.values()):
         return {}
-    counts = dict.fromkeys((curve.setting for curve in curves), 0)
-    sums = {setting: np.zeros(len(by_curve_model)) for setting in counts}
-    for one in next(iter(by_curve_model.values())):
-        counts[one.setting] += len(one.sizes)
-    for number, held in enumerate(by_curve_model.values()):
-        for one in held:
-            sums[one.setting][number] += float(np.sqrt(np.minimum(np.abs(one.log_errors), _CAP)).sum())
+    sums = {curve.setting: np.zeros(len(by_curve_model)) for curve in curves}
+    counts = dict.fromkeys(sums, 0)
+    for each in zip(*by_curve_model.values(), strict=True):
+        counts[each[0].setting] += len(each[0].sizes)
+        sums[each[0].setting] += [np.sqrt(np.minimum(np.abs(one.log_errors), _CAP)).sum() for one in each]
     shared = _SHARED * sum(sums.values()) / sum(counts.values())
-    return {
-        setting: _model_weights(
-            dict(zip(by_curve_model, ((sums[setting] + shared) / (count + _SHARED)) ** 2, strict=True))
-        )
-        for setting, count in counts.items()
-    }
+    typical = {setting: ((sums[setting] + shared) / (count + _SHARED)) ** 2 for setting, count in counts.items()}
+    return {setting: _model_weights(dict(zip(by_curve_model, one, strict=True))) for setting, one in typical.items()}
 
 
 def mixture_held(
@@ -167,27 +161,16 @@ def choose_models(curves: Sequence[Curve], *, plain: bool = True, wide: bool = T
     """
     names = tuple(CURVE_FITS) if plain else MIXED_MODELS
     by_curve_model = {name: leave_sizes_out(curves, name) for name in track_progress(names, 0.3 if wide else 1.0)}
-    measured = any(by_curve_model.values())
-    curve_model = (
-        min(MIXED_MODELS, key=lambda name: round(mean_log_error(by_curve_model[name]), 4))
-        if measured
-        else "interpolated"
-    )
+    best = min(MIXED_MODELS, key=lambda name: round(mean_log_error(by_curve_model[name]), 4))
+    curve_model = best if any(by_curve_model.values()) else "interpolated"
     ours = {name: by_curve_model[name] for name in MIXED_MODELS}
     weights = mixture_weights(curves, ours)
     by_curve_model[MIXTURE_NAME] = mixture_held(ours, weights)
-    held: dict[Basis, list[HeldOut]] = {
-        "sizes": by_curve_model[MIXTURE_NAME],
-        "ranks": [],
-        "beyond": [],
-        "collectives": [],
-    }
+    held: dict[Basis, list[HeldOut]] = {basis: [] for basis in get_args(Basis)}
+    held["sizes"], nccl = by_curve_model[MIXTURE_NAME], False
     transfer: Transfer = "steps"
-    nccl = False
     if wide:
-        counted = {
-            counting: _judge_counting(curves, curve_model, counting) for counting in track_progress((False, True), 0.8)
-        }
+        counted = {way: _judge_counting(curves, curve_model, way) for way in track_progress((False, True), 0.8)}
         # Ranks alone hardly tell how steps are counted, as what is wrong with them is corrected there.
         known = any(found[-1] for found in counted.values())
         nccl = could_be_nccl(curves) and (1 if known else _MUCH_BETTER) * counted[True][0] <= counted[False][0]
@@ -241,11 +224,9 @@ def _judge_counting(
 
 
 def _predict_held_out(model: Predictor, held: Sequence[Curve]) -> list[HeldOut]:
-    found = []
-    for one in held:
-        predicted = model.at(one.setting, one.sizes)
-        if predicted is not None:
-            family = model.family(one.setting)
-            outside = bool(family) and not model.between(family, one.setting)
-            found.append(HeldOut(one.setting, one.sizes, predicted, one.seconds, outside, model.widening(one.setting)))
-    return found
+    said = [(one, model.at(one.setting, one.sizes), model.basis(one.setting) == "beyond") for one in held]
+    return [
+        HeldOut(one.setting, one.sizes, found, one.seconds, outside, model.widening(one.setting))
+        for one, found, outside in said
+        if found is not None
+    ]

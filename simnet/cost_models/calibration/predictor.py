@@ -196,19 +196,13 @@ class Predictor:
         family = self.family(setting)
         if self.steps is None or len(self.cards) == 1 or any(one.setting == setting for one in family):
             return []
-        filled = {
-            self.each,
-            *(one.ranks / one.nodes for one in (setting, *(one.setting for one in family)) if one.nodes > 1),
-        }
-        if setting.nodes == 1 or len(filled) == 1:
+        each = {one.ranks / one.nodes for one in (setting, *(one.setting for one in family)) if one.nodes > 1}
+        if setting.nodes == 1 or each <= {self.each}:
             return []
         asked = np.atleast_1d(np.asarray(sizes, dtype=np.float64))
-        found = []
-        for one in self.cards:
-            seconds = self._elsewhere(family, setting, asked, self.steps.as_if(one.number, self.each))
-            if seconds is not None:
-                found.append((one, seconds))
-        return found
+        steps = [self.steps.as_if(one.number, self.each) for one in self.cards]
+        found = [self._elsewhere(family, setting, asked, one) for one in steps]
+        return [(one, seconds) for one, seconds in zip(self.cards, found, strict=True) if seconds is not None]
 
     def _elsewhere(
         self, family: Sequence[FittedCurve], setting: Setting, asked: Floats, steps: StepModel | None
@@ -230,25 +224,16 @@ class Predictor:
     def _by_rule(self, setting: Setting, asked: Floats) -> Floats | None:
         """Return times [s] at the geometric mean of bus bandwidths measured on these ranks; None without any."""
         wanted = bus_factor(setting.collective, setting.ranks)
-        logs = []
-        for one in self.known:
-            same = (one.setting.ranks, one.setting.nodes) == (setting.ranks, setting.nodes)
-            if same and one.setting.family in _RULED:
-                known = bus_factor(one.setting.collective, setting.ranks)
-                if wanted and known:
-                    logs.append(np.log(wanted / known * one.through(asked)))
+        here = [one for one in self.known if (one.ranks, one.nodes) == (setting.ranks, setting.nodes)]
+        known = [(one, bus_factor(one.collective, one.ranks)) for one in here if one.setting.family in _RULED]
+        logs = [np.log(wanted / factor * one.through(asked)) for one, factor in known if wanted and factor]
         return np.exp(np.mean(logs, axis=0)) if logs else None
 
     @cached_property
     def _misfit(self) -> float:
         """Mean absolute log ratio of measured times to those of the step model; 0 without a step model."""
-        off = []
-        for one in self.known:
-            sizes = np.geomspace(one.smallest, one.largest, _SIZES)
-            said = None if self.steps is None else self.steps.at(one.setting, sizes)
-            if said is not None:
-                off.append(np.abs(np.log(one.through(sizes) / said)))
-        return float(np.mean(off)) if off else 0.0
+        found = [self._log_errors([one], np.geomspace(one.smallest, one.largest, _SIZES)) for one in self.known]
+        return float(np.mean([np.abs(one) for one in found if one is not None] or 0.0))
 
     def _over_ranks(
         self, family: Sequence[FittedCurve], setting: Setting, asked: Floats, stepped: Floats | None
@@ -295,20 +280,16 @@ class Predictor:
 
     def _log_errors(self, family: Sequence[FittedCurve], asked: Floats) -> list[Floats] | None:
         """Return each curve's log ratio to the step model's times; None if the step model lacks a curve."""
-        if self.steps is None:
-            return None
-        bases = [self.steps.at(one.setting, asked) for one in family]
+        bases = [None if self.steps is None else self.steps.at(one.setting, asked) for one in family]
         found = [np.log(one.through(asked) / base) for one, base in zip(family, bases, strict=True) if base is not None]
         return found if len(found) == len(family) else None
 
     def _factor_at_others(self, setting: Setting, asked: Floats) -> Floats:
         """Return the mean ratio of other collectives' measured times to the step model's."""
-        found = []
-        for name in sorted({one.setting.family for one in self.known}):
-            family = [one for one in self.known if one.setting.family == name]
-            log_errors = self._log_errors(family, asked)
-            if log_errors is not None:
-                found.append(_interpolate_ranks(family, log_errors, setting))
+        names = sorted({one.setting.family for one in self.known})
+        families = [[one for one in self.known if one.setting.family == name] for name in names]
+        known = [(family, off) for family in families if (off := self._log_errors(family, asked)) is not None]
+        found = [_interpolate_ranks(family, log_errors, setting) for family, log_errors in known]
         return np.exp(np.mean(found, axis=0)) if found else np.ones(len(asked))
 
 
@@ -384,15 +365,6 @@ def _fit_error(steps: StepModel, curves: Sequence[Curve]) -> float:
 
 def _interpolate_ranks(family: Sequence[FittedCurve], values: Sequence[Floats], setting: Setting) -> Floats:
     """Return values interpolated linearly over log(ranks); constant outside the measured range."""
-    by_ranks: dict[int, list[Floats]] = {}
-    for one, value in zip(family, values, strict=True):
-        by_ranks.setdefault(one.setting.ranks, []).append(value)
-    ranks = sorted(by_ranks)
-    means = [np.asarray(np.mean(by_ranks[count], axis=0)) for count in ranks]
-    if setting.ranks in by_ranks or len(ranks) == 1:
-        return means[ranks.index(setting.ranks) if len(ranks) > 1 else 0]
-    x = np.log(ranks)
-    at = np.clip(np.log(setting.ranks), x[0], x[-1])
-    place = int(np.clip(np.searchsorted(x, at) - 1, 0, len(x) - 2))
-    share = (at - x[place]) / (x[place + 1] - x[place])
-    return np.asarray(means[place] + share * (means[place + 1] - means[place]))
+    ranks, places = np.unique([one.setting.ranks for one in family], return_inverse=True)
+    means = np.array([np.mean(np.array(values)[places == place], axis=0) for place in range(len(ranks))])
+    return np.array([np.interp(np.log(setting.ranks), np.log(ranks), column) for column in means.T])

@@ -109,14 +109,9 @@ class SpecifiedStepModel(StepModel):
 
 def specified_step_model(platform: Platform) -> SpecifiedStepModel:
     """Return the step model of a platform, from its specification."""
-    found = specified_parameters(platform)
-    return SpecifiedStepModel(
-        nccl=platform.counted == "as NCCL does",
-        values=tuple(value for value, _ in found.values()),
-        errors=tuple(error for _, error in found.values()),
-        switch=platform.inner.switch_reduction,
-        platform=platform,
-    )
+    values, errors = zip(*specified_parameters(platform).values(), strict=True)
+    nccl, switch = platform.counted == "as NCCL does", platform.inner.switch_reduction
+    return SpecifiedStepModel(nccl, values, errors, switch, platform=platform)
 
 
 def specified_parameters(platform: Platform) -> dict[str, tuple[float, float]]:
@@ -350,22 +345,20 @@ def _through_schedules(platform: Platform, setting: Setting, nodes: int, sizes: 
     for one in counted:
         latency = one.inner * _MEMORY_LATENCY + one.outer * far
         moved = max(one.inner_bytes * inner_byte + one.outer_bytes * outer_byte, within * inner_byte)
-        work = one.reduced / _REDUCED_PER_SECOND
-        ways.append(latency + (_EAGER["bytes"] * moved + work) * sizes)
-        ways.append(_EAGER["latency"] * latency + (moved + work) * sizes)
+        for slow, long in ((1.0, _EAGER["bytes"]), (_EAGER["latency"], 1.0)):
+            ways.append(slow * latency + (long * moved + one.reduced / _REDUCED_PER_SECOND) * sizes)
     return np.asarray(_HOST_LATENCY + np.min(ways, axis=0), dtype=np.float64)
 
 
 def _autotuned_times(platform: Platform, setting: Setting, nodes: int, sizes: Floats) -> Floats | None:
     """Return times [s] of the algorithms that Open MPI selects at each size."""
-    names = [autotuned_algorithm(setting.collective, setting.ranks, size) for size in sizes.tolist()]
+    names = np.array([autotuned_algorithm(setting.collective, setting.ranks, size) for size in sizes.tolist()])
     found = np.empty(len(sizes))
-    for name in sorted(set(names)):
-        at = np.array([one == name for one in names])
-        seconds = _through_schedules(platform, replace(setting, algorithm=name), nodes, sizes[at])
+    for name in np.unique(names).tolist():
+        seconds = _through_schedules(platform, replace(setting, algorithm=name), nodes, sizes[names == name])
         if seconds is None:
             return None
-        found[at] = seconds
+        found[names == name] = seconds
     return found
 
 

@@ -131,11 +131,10 @@ def _kernel_row(args: Mapping[str, Any]) -> tables.TableRow | str:
         "collective": name,
         "nbytes": min(elements * each, tables.MAX_WHOLE),
         "dtype": dtype,
-        "ranks": lines.read_rank_count(args.get("Group size")),
         "group": _group_name(args),
-        "sequence": lines.read_count(args.get("Seq")),
         "statistic": "rank",
         "tool": "pytorch",
+        **lines.record_values(args, "kineto"),
     }
 
 
@@ -177,12 +176,8 @@ def read_inspector(path: Path, out: tables.RowCollector) -> Iterator[tuple[int, 
             yield line, f"{printed_name[:40]!r} has no size and time that are read"
             continue
         algbw = tables.PrintedNumber(rate * 1e9, _DIGITS * 1e9) if is_number(rate) and 0 < rate < 1e9 else None
-        row: tables.TableRow = {
-            "group": lines.short_text(header.get("id")),
+        row = lines.record_values(header, "inspector") | {
             "sequence": lines.read_count(perf.get(f"{what}_sn")),
-            "rank": lines.read_count(header.get("rank")),
-            "ranks": lines.read_rank_count(header.get("n_ranks")),
-            "nodes": lines.read_rank_count(header.get("nnodes")),
             "collective": name,
             "nbytes": nbytes,
             "size_convention": "per_rank" if name in _INSPECTOR_PER_RANK else conventions.nccl_convention(name),

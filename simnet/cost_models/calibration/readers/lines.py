@@ -13,14 +13,21 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from simnet.base.errors import InputError
 from simnet.base.reading import open_unpacked, read_text
-from simnet.cost_models.calibration.readers.tables import MAX_RANKS, MAX_WHOLE
+from simnet.cost_models.calibration.readers.tables import (
+    MAX_RANKS,
+    MAX_WHOLE,
+    TableRow,
+    largest_whole,
+    log_columns,
+    parse_printed,
+)
 
 MAX_BYTES = 64 * 2**20
 """The largest log or table that is read, unpacked."""
@@ -199,12 +206,25 @@ def read_count(value: object) -> int | None:
     return value
 
 
-def read_rank_count(value: object) -> int | None:
-    """Return a number of ranks or nodes, 1 to `MAX_RANKS`; None for other values."""
-    found = read_count(value)
-    return None if found is None or found > MAX_RANKS else found or None
-
-
 def short_text(value: object) -> str:
     """Return a text, shortened; "" for values that are not texts."""
     return value[:MAX_GROUP_NAME] if isinstance(value, str) else ""
+
+
+def record_values(record: object, kind: str, decimals: int | None = None) -> TableRow:
+    """Return table values from a JSON object by key, those that it has; of several keys of a column the first.
+
+    Numbers are rounded to their last digit, or to so many `decimals`.
+    """
+    row: TableRow = {}
+    values: Mapping[str, object] = record if isinstance(record, dict) else {}
+    for key, one in log_columns(kind).items():
+        value, count = values.get(key), read_count(values.get(key))
+        if one.form == "text":
+            row[one.name] = short_text(value).replace("none", "")
+        elif one.form == "whole" and count is not None and count <= largest_whole(one.name):
+            row[one.name] = count if largest_whole(one.name) > MAX_RANKS else count or None
+        elif one.form == "number" and (number := parse_printed(str(value), one.power)) is not None:
+            half = number.half if decimals is None else float(f"5e{one.power - decimals - 1}")
+            row.setdefault(one.name, number._replace(half=half))
+    return row

@@ -47,8 +47,8 @@ def read_nccl_json(path: Path, out: tables.RowCollector) -> Iterator[tuple[Any, 
         if not isinstance(one, dict):
             yield None, f"{where} must be an object, got {_kind_of_value(one)}"
             continue
-        nbytes = lines.read_count(one.get("size"))
-        if nbytes is None:
+        common = stated | lines.record_values(one, "nccl-json") | {"collective": name}
+        if "nbytes" not in common:
             yield None, f"{where}.size must be a whole number >= 0, got {_kind_of_value(one.get('size'))}"
             continue
         for side, in_place in (("out_of_place", False), ("in_place", True)):
@@ -58,26 +58,9 @@ def read_nccl_json(path: Path, out: tables.RowCollector) -> Iterator[tuple[Any, 
             if not isinstance(body, dict):
                 yield None, f"{where}.{side} must be an object, got {_kind_of_value(body)}"
                 continue
-            row: tables.TableRow = stated | {
-                "collective": name,
-                "nbytes": nbytes,
-                "dtype": lines.short_text(one.get("type")),
-                "reduction": lines.short_text(one.get("redop")).replace("none", ""),
-                "root": lines.read_count(one.get("root")),
-                "in_place": in_place,
-                "seconds": _printed_number(body.get("time", body.get("cpu_time")), -6),
-                "algbw": _printed_number(body.get("alg_bw"), 9),
-                "busbw": _printed_number(body.get("bus_bw"), 9),
-                "wrong": _plain_number(body.get("nwrong")),
-                "iterations": lines.read_count(one.get("actual_iterations")) or stated.get("iterations"),
-                "tool": "nccl-tests",
-                "run": "1",
-            }
-            each = one.get(f"{side}_per_iter", body.get("per_iter"))
-            for statistic in ("min", "max", "p50", "p99"):
-                row[f"seconds_{statistic}"] = (
-                    _plain_number(each.get(f"{statistic}_us"), -6) if isinstance(each, dict) else None
-                )
+            each = lines.record_values(one.get(f"{side}_per_iter", body.get("per_iter")), "nccl-json-iterations")
+            printed = lines.record_values(body, "nccl-json-side", decimals=6)
+            row = common | each | printed | {"in_place": in_place, "tool": "nccl-tests", "run": "1"}
             yield None, row, f"{where}.{side}"
 
 
@@ -121,17 +104,6 @@ def _stated_values(data: Mapping[str, Any]) -> tuple[dict[str, object], str | No
     return stated, name
 
 
-def _printed_number(value: object, power: int = 0) -> tables.PrintedNumber | None:
-    """Return a number from JSON or text, with the rounding error of six decimals; None if not finite."""
-    found = tables.parse_printed(str(value), power)
-    return None if found is None else found._replace(half=float(f"5e{power - 7}"))
-
-
-def _plain_number(value: object, power: int = 0) -> float | None:
-    found = _printed_number(value, power)
-    return None if found is None else found.value
-
-
 def _kind_of_value(value: object) -> str:
     """Return a description of an invalid value; texts are not shown, as they may be secret."""
     if value is None:
@@ -156,27 +128,13 @@ def read_rccl_records(path: Path, out: tables.RowCollector) -> Iterator[tuple[in
     for line, one in records:
         if not set(RCCL_KEYS) <= set(one):
             continue
-        name, nbytes = collective_name(lines.short_text(one["name"])), lines.read_count(one["size"])
-        if name is None or nbytes is None:
+        name, row = collective_name(lines.short_text(one["name"])), lines.record_values(one, "rccl")
+        if name is None or "nbytes" not in row:
             yield line, f"{lines.short_text(one['name'])[:40]!r} of {one['size']!s:.20} bytes is nothing that is read"
             continue
         processes, each = (lines.read_count(one.get(key)) for key in ("ranks", "gpusPerRank"))
-        ranks = None if not processes else processes * (each or 1)
-        wrong = tables.parse_printed(str(one.get("wrong", "")))
-        row: tables.TableRow = {
-            "collective": name,
-            "nbytes": nbytes,
-            "dtype": lines.short_text(one.get("type")),
-            "reduction": lines.short_text(one.get("redop")).replace("none", ""),
-            "in_place": str(one["inPlace"]).strip() in ("1", "true", "True"),
-            "ranks": lines.read_rank_count(ranks),
-            "nodes": lines.read_rank_count(one.get("nodes")),
-            "wrong": None if wrong is None else wrong.value,
-            "statistic": "mean",
-            "tool": "rccl-tests",
-            "run": str(one.get("numCycle", "1"))[:20],
-            "seconds": tables.parse_printed(str(one["time"]), -6),
-            "algbw": tables.parse_printed(str(one["algBw"]), 9),
-            "busbw": tables.parse_printed(str(one["busBw"]), 9),
-        }
+        ranks = (processes or 0) * (each or 1)
+        row |= {"collective": name, "in_place": str(one["inPlace"]).strip() in ("1", "true", "True")}
+        row |= {"ranks": ranks} if 0 < ranks <= tables.MAX_RANKS else {}
+        row |= {"statistic": "mean", "tool": "rccl-tests", "run": str(one.get("numCycle", "1"))[:20]}
         yield line, row

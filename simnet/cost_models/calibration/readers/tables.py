@@ -167,11 +167,9 @@ class RowCollector:
         """
         if len(self.rows) >= MAX_ROWS:
             self.refuse(f"has more than {MAX_ROWS:,} rows, the most that are read", line)
-        row, printed = dict(given), list[PrintedNumber | None]()
-        for name in ("seconds", "algbw", "busbw"):
-            one = row.setdefault(name, None)
-            printed.append(one if isinstance(one, PrintedNumber) else None)
-            row[name] = one.value if isinstance(one, PrintedNumber) else one
+        row = {name: one.value if isinstance(one, PrintedNumber) else one for name, one in given.items()}
+        found = (given.get(name) for name in ("seconds", "algbw", "busbw"))
+        printed = [one if isinstance(one, PrintedNumber) else None for one in found]
         row.setdefault("size_convention", conventions.nccl_convention(str(row.get("collective"))))
         row |= {name: value for name, value in self.facts.items() if row.get(name) in (None, "")}
         row |= conventions.fill_nodes(row)
@@ -302,7 +300,7 @@ def find_inconsistency(
 
 def _why_impossible(row: TableRow) -> str | None:
     """Return a message if time, collective or nodes of a row are impossible; None if plausible."""
-    seconds, name, nodes = row["seconds"], str(row.get("collective") or ""), row.get("nodes")
+    seconds, name, nodes = row.get("seconds"), str(row.get("collective") or ""), row.get("nodes")
     shown = "none" if seconds is None else f"{seconds:g}" if isinstance(seconds, float) else str(seconds)[:40]
     if not isinstance(seconds, float) or not 0 < seconds < math.inf:
         return f"the time must be a number > 0, got {shown}"
