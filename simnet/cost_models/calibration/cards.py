@@ -95,11 +95,8 @@ def describe_card_counts(cards: Sequence[CardCount], each: float) -> str:
     """Return a sentence on possible card counts and the measurement that would decide; "" if only one is possible."""
     if len(cards) < 2:
         return ""
-    words = [
-        f"{'one' if one.number == 1 else 'one for each rank' if one.number == CARD_PER_RANK else f'{one.number:g}'} "
-        f"({100 * one.chance:.0f} %)"
-        for one in cards
-    ]
+    names = {1.0: "one", CARD_PER_RANK: "one for each rank"}
+    words = [f"{names.get(one.number, f'{one.number:g}')} ({100 * one.chance:.0f} %)" for one in cards]
     asked = "1 rank on each of several nodes" if each > 1 else "all ranks of several nodes"
     listed = f"{', '.join(words[:-1])} or {words[-1]}"
     return f"network cards of a node: {listed}, which these data do not tell; large messages of {asked} would"

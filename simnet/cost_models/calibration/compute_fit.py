@@ -52,24 +52,18 @@ class ComputeFit:
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of ``job.compute`` in a scenario."""
+        slow = {str(worker): float(f"{factor:.4g}") for worker, factor in self.slow.items()}
+        straggle = {"probability": float(f"{self.straggle:.3g}"), "slowdown": float(f"{self.slowdown:.4g}")}
         found: dict[str, Any] = {"mean": f"{self.mean:.6g} s", "spread": float(f"{self.spread:.4g}")}
-        if self.slow:
-            found["slow"] = {str(worker): float(f"{factor:.4g}") for worker, factor in self.slow.items()}
-        if self.straggle:
-            slowdown = float(f"{self.slowdown:.4g}")
-            found["straggle"] = {"probability": float(f"{self.straggle:.3g}"), "slowdown": slowdown}
-        return found
+        return found | ({"slow": slow} if slow else {}) | ({"straggle": straggle} if self.straggle else {})
 
     def text(self) -> str:
         """Return the YAML of ``job.compute``, with percentiles of fit and measurement in a comment."""
-        percentiles = ", ".join(
-            f"p{percent} {1e3 * one:.4g} ms (measured {1e3 * other:.4g} ms)"
-            for percent, one, other in zip(PERCENTS, self.fitted, self.measured, strict=True)
-        )
-        return (
-            f"# Fitted to every other of {self.iterations} iterations of {self.workers} workers; of those between: "
-            f"{percentiles}\n" + yaml_text({"job": {"compute": self.fields()}}, width=120)
-        )
+        each = zip(PERCENTS, self.fitted, self.measured, strict=True)
+        compared = ", ".join(f"p{at} {1e3 * one:.4g} ms (measured {1e3 * other:.4g} ms)" for at, one, other in each)
+        sample = f"every other of {self.iterations} iterations of {self.workers} workers"
+        fields = yaml_text({"job": {"compute": self.fields()}}, width=120)
+        return f"# Fitted to {sample}; of those between: {compared}\n{fields}"
 
 
 def read_compute_logs(folder: Path) -> Floats:

@@ -191,9 +191,8 @@ def cost_model_of(source: str) -> CalibratedCostModel:
     if source in platform_names() or is_platform(path):
         return specified_cost_model(load_platform(source))
     if not path.exists() and not path.suffix:
-        raise InputError(
-            f"there is no such file, and no platform {source!r}; {suggest_names(source, platform_names())}"
-        )
+        allowed = suggest_names(source, platform_names())
+        raise InputError(f"there is no such file, and no platform {source!r}; {allowed}")
     return load_cost_model(path)
 
 
@@ -219,9 +218,8 @@ def load_cost_model(path: str | Path) -> CalibratedCostModel:
     steps: StepModel | None = None if file.platform is None else specified_step_model(file.platform)
     cards, each = RAIL_CARDS, 1.0
     if file.steps is not None:
-        chosen = [file.steps.parameters[one] for one in PARAMETERS]
-        values, errors = tuple(one.value for one in chosen), tuple(one.relative_error for one in chosen)
-        nccl, switch = _COUNTINGS[file.steps.counted]
+        known = [(file.steps.parameters[one].value, file.steps.parameters[one].relative_error) for one in PARAMETERS]
+        (values, errors), (nccl, switch) = zip(*known, strict=True), _COUNTINGS[file.steps.counted]
         cards, each = file.steps.cards, file.steps.ranks_on_a_node
         steps = StepModel(nccl, values, errors, switch, cards[0].number)
     return CalibratedCostModel(

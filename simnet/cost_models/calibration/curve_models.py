@@ -175,8 +175,7 @@ def fit_adjacent(sizes: Floats, seconds: Floats) -> CurveModel:
     ending = np.clip(np.concatenate([[0.0], slopes]), 0.0, steepest)
     beginning = np.clip(np.concatenate([slopes, steepest[-1:]]), 0.0, steepest)
     segments: list[tuple[float, float, float]] = []
-    for place in range(count - 1):
-        low, high = float(sizes[place]), float(sizes[place + 1])
+    for place, (low, high) in enumerate(itertools.pairwise(sizes.tolist())):
         start = low if place else 0.0
         if possible[place]:
             segments.append((start, float(latencies[place]), float(slopes[place])))

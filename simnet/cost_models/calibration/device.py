@@ -8,6 +8,7 @@ kernels that select, from other densities. Kernels are those of torch on a GPU o
 from __future__ import annotations
 
 import datetime
+import itertools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -126,11 +127,8 @@ def _host_prices(kernels: LibraryKernels) -> HostPrices | None:
     """Return the measured prices of an operation, a view and a wait, with the extremes of five measurements."""
     if not kernels.host:
         return None
-    each = {
-        name: [kernels.seconds(kernels.host[name], _TIMES) / _TIMES for _ in range(5)]
-        for name in ("operation", "view", "wait")
-        if name in kernels.host
-    }
+    prices = {name: call for name, call in kernels.host.items() if name != "qr"}
+    each = {name: [kernels.seconds(call, _TIMES) / _TIMES for _ in range(5)] for name, call in prices.items()}
     operation, view = (float(np.median(each[name])) for name in ("operation", "view"))
     # A wait is timed with the operation that it waits for.
     wait = max(float(np.median(each["wait"])) - operation, 0.0) if "wait" in each else 0.0
@@ -176,11 +174,11 @@ def density_factors(
 ) -> dict[str, list[float]]:
     """Return ratios of selection-kernel times at other densities to those at `density`, by method."""
     found: dict[str, list[float]] = {name: [] for name in _BY_DENSITY}
-    for n in [n for n in _LENGTHS_BY_DENSITY if n in timed["topk"]]:
-        for other in [other for other in INTERVAL_DENSITIES if other != density]:
-            for method, (count, call) in kernels.make(n, other).items():
-                if method in found and count in timed[method]:
-                    found[method].append(_median_seconds(kernels, call, budget) / timed[method][count])
+    lengths, others = set(_LENGTHS_BY_DENSITY) & set(timed["topk"]), set(INTERVAL_DENSITIES) - {density}
+    for n, other in itertools.product(sorted(lengths), sorted(others, reverse=True)):
+        for method, (count, call) in kernels.make(n, other).items():
+            if method in found and count in timed[method]:
+                found[method].append(_median_seconds(kernels, call, budget) / timed[method][count])
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-import time
+import timeit
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -69,7 +69,7 @@ def kernels_of(library: str | None = None) -> LibraryKernels:
         )
     for name in (library,) if library is not None else ("cuda", "torch"):
         try:
-            return _KERNEL_MAKERS[name]()
+            return numpy_kernels() if name == "numpy" else _torch_there("cpu" if name == "torch" else "cuda")
         except InputError:
             if library is not None:
                 raise
@@ -165,7 +165,8 @@ def torch_kernels(torch: Any, where: str) -> LibraryKernels:
         free = float(torch.cuda.mem_get_info()[0])
         return LibraryKernels(torch.cuda.get_device_name(), library, free, make, seconds, sources, False, host)
     sources |= CODE_SOURCES
-    library = f"torch {torch.__version__} with {_count_text(torch.get_num_threads(), 'thread')}"
+    threads = torch.get_num_threads()
+    library = f"torch {torch.__version__} with {threads} thread{'s' if threads > 1 else ''}"
     return LibraryKernels(processor_name(), library, _free_memory(), make, _host_timer, sources, host=host)
 
 
@@ -187,19 +188,17 @@ def encoding_calls(n: int, chosen: selection.Indices, sent: selection.Values) ->
         return indices[order], values[order]
 
     found: dict[str, tuple[int, KernelCall]] = {SORT_METHOD: (k, sort)}
+
+    def add(code: str, entries: int, encode: Callable[[], Bytes], decode: Callable[[Bytes], object]) -> None:
+        encoded = cache(encode)
+        found[f"encode_{code}"], found[f"decode_{code}"] = (entries, encode), (entries, lambda: decode(encoded()))
+
     for index in INDEX_CODES:
-        entries, encode = n if index == "bitmap" else k, partial(encode_indices, chosen, n, index)
-        found[f"encode_{index}"] = entries, encode
-        found[f"decode_{index}"] = entries, _decoding_call(cache(encode), partial(decode_indices, n=n, code=index, k=k))
+        decode = partial(decode_indices, n=n, code=index, k=k)
+        add(index, n if index == "bitmap" else k, partial(encode_indices, chosen, n, index), decode)
     for value in VALUE_CODES:
-        make = partial(encode_values, sent, value)
-        found[f"encode_{value}"] = k, make
-        found[f"decode_{value}"] = k, _decoding_call(cache(make), partial(decode_values, k=k, code=value))
+        add(value, k, partial(encode_values, sent, value), partial(decode_values, k=k, code=value))
     return {name: found[name] for name in CODE_METHODS}
-
-
-def _decoding_call(encoded: Callable[[], Bytes], decode: Callable[[Bytes], object]) -> KernelCall:
-    return lambda: decode(encoded())
 
 
 def _kernel_sources(library: str) -> dict[str, str]:
@@ -238,23 +237,9 @@ def _torch_there(where: str) -> LibraryKernels:
     return torch_kernels(torch, where)
 
 
-_KERNEL_MAKERS: dict[str, Callable[[], LibraryKernels]] = {
-    "numpy": numpy_kernels,
-    "torch": lambda: _torch_there("cpu"),
-    "cuda": lambda: _torch_there("cuda"),
-}
-
-
 def _host_timer(call: KernelCall, count: int) -> float:
     """Return the time [s] of `count` successive calls, by the host clock."""
-    start = time.perf_counter()
-    for _ in range(count):
-        call()
-    return time.perf_counter() - start
-
-
-def _count_text(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+    return timeit.timeit(call, number=count)
 
 
 def _free_memory() -> float:

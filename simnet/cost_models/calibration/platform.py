@@ -120,13 +120,8 @@ class NodeLink(_PlatformPart):
     @property
     def links(self) -> Links | None:
         """Number of links between each pair of devices; None if all pairs are joined alike."""
-        return (
-            node_links.CUBE_MESH
-            if self.joined == "cube_mesh"
-            else None
-            if isinstance(self.joined, str)
-            else self.joined
-        )
+        named = {"cube_mesh": node_links.CUBE_MESH}
+        return named.get(self.joined) if isinstance(self.joined, str) else self.joined
 
 
 class NodeNetwork(_PlatformPart):

@@ -128,12 +128,10 @@ def _byte_share(moved: Floats, known: Floats, large: Floats, sizes: Floats) -> F
 
 def _tree_bytes(settings: Sequence[Setting], large: Floats) -> float:
     """Return a two-node double tree's time over that of its bytes alone, >= 1; inf if unknown."""
-    inside, between = 0.0, 0.0
-    for one, seconds in zip(settings, large, strict=True):
-        # Only ratios count, so that 2 * _LARGE is left out.
-        bandwidth = (one.ranks - 1) / one.ranks / float(seconds)
-        if one.nodes == 1:
-            inside = max(inside, bandwidth)
-        elif one.nodes > 2:
-            between = max(between, bandwidth)
+    # Only ratios count, so that 2 * _LARGE is left out.
+    rates = [
+        (one.nodes, (one.ranks - 1) / one.ranks / took) for one, took in zip(settings, large.tolist(), strict=True)
+    ]
+    inside = max((rate for nodes, rate in rates if nodes == 1), default=0.0)
+    between = max((rate for nodes, rate in rates if nodes > 2), default=0.0)
     return max(1.0, between / (_OF_RING * inside)) if inside and between else np.inf

@@ -109,13 +109,11 @@ def fit_step_model(curves: Sequence[Curve], nccl: bool, cards: float = CARD_PER_
     switch = nccl and has_switch_reduction(curves)
     parts, measured = [], []
     for curve in curves:
-        ways = count_steps(curve.setting, nccl, switch, cards)
-        if not ways:
-            continue
-        chosen = np.unique(np.linspace(0, len(curve.sizes) - 1, min(len(curve.sizes), _MAX_SIZES)).round().astype(int))
-        counts, powers = _way_table(ways, nccl, curve.setting.protocol)
-        parts.append((counts, powers, curve.sizes[chosen]))
-        measured.append(curve.seconds[chosen])
+        if ways := count_steps(curve.setting, nccl, switch, cards):
+            count = len(curve.sizes)
+            chosen = np.unique(np.linspace(0, count - 1, min(count, _MAX_SIZES)).round().astype(int))
+            parts.append((*_way_table(ways, nccl, curve.setting.protocol), curve.sizes[chosen]))
+            measured.append(curve.seconds[chosen])
     if not parts:
         return None
     seconds = np.concatenate(measured)
@@ -137,10 +135,9 @@ def fit_step_model(curves: Sequence[Curve], nccl: bool, cards: float = CARD_PER_
         return np.concatenate([*(_log_slopes(logs, *one) for one in parts), weight * typical])
 
     low, high = start - 12, start + 12
-    for name in _AT_LEAST_ONE:
-        low[_NAMES.index(name)] = 0.0
-    for name in _NEAR_ONE:
-        low[_NAMES.index(name)], high[_NAMES.index(name)] = -1.5, 1.5
+    low[[_NAMES.index(name) for name in _AT_LEAST_ONE]] = 0.0
+    near = [_NAMES.index(name) for name in _NEAR_ONE]
+    low[near], high[near] = -1.5, 1.5
     found = least_squares(log_errors, start, slopes, loss="soft_l1", f_scale=0.1, bounds=(low, high), max_nfev=100)
     noise = max(float(np.median(np.abs(found.fun[: len(seconds)]))) / 0.6745, 1e-6)
     # What the data tell, by the Jacobian at the optimum, beside what is typical: the spread of that is no measurement,
@@ -167,13 +164,9 @@ def has_switch_reduction(curves: Sequence[Curve]) -> bool:
     The bus bandwidth of an all-reduce on one node is then 0.9 to 1.2 times that of the NVLink of a Hopper or Blackwell
     GPU (450, 900 GB/s in one direction); a ring reaches some 0.8 of it.
     """
-    for one in curves:
-        ranks = one.setting.ranks
-        if one.setting.collective == "all_reduce" and one.setting.nodes == 1:
-            bus = 2 * (ranks - 1) / ranks * float((one.sizes / one.seconds).max())
-            if any(_ABOVE_A_RING[0] * link <= bus <= _ABOVE_A_RING[1] * link for link in _NVLINK):
-                return True
-    return False
+    inside = [one for one in curves if (one.setting.collective, one.setting.nodes) == ("all_reduce", 1)]
+    bus = [2 * (1 - 1 / one.setting.ranks) * float((one.sizes / one.seconds).max()) for one in inside]
+    return any(_ABOVE_A_RING[0] * link <= one <= _ABOVE_A_RING[1] * link for one in bus for link in _NVLINK)
 
 
 def _allowed_protocols(cost: StepCount, nccl: bool, pinned: str) -> tuple[str, ...]:

@@ -65,9 +65,7 @@ class Calibration:
             "problems": list(self.problems),
             "mixed": {name: list(values) for name, values in self.mixed.items()},
             "model": self.cost_model.model.curve_model,
-            "held_out_sizes": {
-                name: held_out_errors(held) for name, held in self.chosen.by_curve_model.items() if held
-            },
+            "held_out_sizes": {name: held_out_errors(one) for name, one in self.chosen.by_curve_model.items() if one},
             "held_out_ranks": held_out_errors([*self.chosen.held["ranks"], *self.chosen.held["beyond"]]),
             "held_out_collectives": held_out_errors(self.chosen.held["collectives"]),
             "steps": None if steps is None else dict(zip(PARAMETERS, steps.values, strict=True)),
@@ -95,11 +93,10 @@ class Calibration:
     def notes(self) -> list[str]:
         """Return lines of text on problems, step-model parameters, network and transport stack."""
         lines = problem_lines(self.problems)
-        for name, values in self.mixed.items():
-            lines.append(
-                f"warning: rows of {len(values)} values of {name} were put together; "
-                f"--where {name}={values[0]} takes one of them"
-            )
+        lines += [
+            f"warning: rows of {len(one)} values of {name} were put together; --where {name}={one[0]} takes one of them"
+            for name, one in self.mixed.items()
+        ]
         steps = self.cost_model.model.steps
         if steps is not None:
             unknown = undetermined_parameters(steps)
@@ -111,8 +108,9 @@ class Calibration:
                 lines.append(doubt)
         if self.links is not None:
             for family, parameters in self.links.parameters.items():
-                shown_parameters = ", ".join(f"{name} {value:.3g}" for name, value in parameters.items())
-                lines.append(f"network: {family}, {shown_parameters}")
+                lines.append(
+                    ", ".join([f"network: {family}", *(f"{name} {one:.3g}" for name, one in parameters.items())])
+                )
             if self.links.undetermined:
                 named = ", ".join(self.links.undetermined)
                 lines.append(f"warning: the measurements do not determine {named}; the network takes typical values")
@@ -134,12 +132,8 @@ def held_out_errors(held: Sequence[HeldOut]) -> dict[str, float] | None:
 
 def error_quantiles(values: Floats) -> dict[str, float]:
     """Return count, median, 90 % quantile and maximum of a non-empty sample of errors."""
-    return {
-        "count": len(values),
-        "median": float(np.median(values)),
-        "p90": float(np.quantile(values, 0.9)),
-        "worst": float(values.max()),
-    }
+    median, p90, worst = np.quantile(values, (0.5, 0.9, 1.0)).tolist()
+    return {"count": len(values), "median": median, "p90": p90, "worst": worst}
 
 
 def read_rows(source: str, facts: LogFacts | Mapping[str, Any]) -> tuple[pd.DataFrame, tuple[str, ...]]:
@@ -222,9 +216,8 @@ def calibrate_logs(
         rows = fill_nodes_of(rows, topology)
     curves = curves_of(rows)
     if len(curves) > MAX_CURVES:
-        raise InputError(
-            f"{len(curves):,} curves are there; at most {MAX_CURVES:,} are fitted at once, --where takes some"
-        )
+        most = f"at most {MAX_CURVES:,} are fitted at once, --where takes some"
+        raise InputError(f"{len(curves):,} curves are there; {most}")
     points = [len(one.sizes) for one in curves]
     if max(points) > MAX_SIZES or sum(points) > 10 * MAX_SIZES:
         most = f"{MAX_SIZES:,} of a curve and {10 * MAX_SIZES:,} of all are fitted"
@@ -236,7 +229,6 @@ def calibrate_logs(
     network = None if topology is None else fit_topology_links(topology, cost_model.model.steps, curves)
     cost_model.network = None if network is None else network.parameters
     logged = stack_measured(rows)
-    cost_model.stack = logged if stack is None else stack
-    cost_model.eager = stack is None and eager_measured(rows)
+    cost_model.stack, cost_model.eager = (logged, eager_measured(rows)) if stack is None else (stack, False)
     problems = tuple(problem for _, found in parts for problem in found)
     return Calibration(cost_model, chosen, len(rows), problems, differing_columns(rows), network, logged)

@@ -81,14 +81,12 @@ def fit_topology_links(place: Placement, steps: StepModel | None, curves: Sequen
     smallest = min(float(one.sizes[0]) for one in curves)
     value = dict(zip(PARAMETERS, steps.values, strict=True))
     inside, between = ("inner_latency", "inner_seconds_per_byte"), ("outer_latency", "outer_seconds_per_byte")
+    near, far = (_step_latency(steps, smallest, alone) for alone in (True, False))
+    made: dict[str, int | float]
     if place.name == "star":
         alone = all(one.setting.nodes == 1 for one in curves)
         used: tuple[str, ...] = inside if alone else between
-        made: dict[str, int | float] = {
-            "hosts": largest.ranks,
-            "latency": _step_latency(steps, smallest, alone),
-            "bandwidth": 1 / value[used[1]],
-        }
+        made = {"hosts": largest.ranks, "latency": near if alone else far, "bandwidth": 1 / value[used[1]]}
     else:
         # Ranks may send over one card together or each over its own; the card of a node in a simulation is all of them.
         nodes = largest.nodes or -(-largest.ranks // cast(int, place.each))
@@ -97,12 +95,10 @@ def fit_topology_links(place: Placement, steps: StepModel | None, curves: Sequen
         made = {
             "nodes": nodes,
             "gpus_per_node": -(-largest.ranks // nodes),
-            "intra_latency": _step_latency(steps, smallest, alone=True),
+            "intra_latency": near,
             # A message between nodes passes a link inside each, which must not be its bottleneck.
             "intra_bandwidth": max(1 / value["inner_seconds_per_byte"], out / value["outer_seconds_per_byte"]),
-            "nic_latency": max(
-                _step_latency(steps, smallest, alone=False) - _step_latency(steps, smallest, alone=True), 0.0
-            ),
+            "nic_latency": max(far - near, 0.0),
             "nic_bandwidth": out / value["outer_seconds_per_byte"],
         }
     unknown = undetermined_parameters(steps)
@@ -111,18 +107,16 @@ def fit_topology_links(place: Placement, steps: StepModel | None, curves: Sequen
 
 def _step_latency(steps: StepModel, size: float, alone: bool) -> float:
     """Return the latency [s] of one more ring step, inside a node (`alone`) or between nodes."""
-    few, many = (Setting("all_reduce", ranks, 1 if alone else ranks, "ring") for ranks in (4, 8))
-    seconds, counted, moved = [], [], []
-    per_byte = dict(zip(PARAMETERS, steps.values, strict=True))
-    for one in (few, many):
-        (cost, *_), found = count_steps(one, steps.nccl), steps.at(one, [size])
-        assert found is not None
-        seconds.append(found.item())
-        counted.append(cost.inner + cost.outer)
-        slopes = per_byte["inner_seconds_per_byte"], per_byte["outer_seconds_per_byte"]
-        moved.append(size * (cost.inner_bytes * slopes[0] + cost.outer_bytes * slopes[1]))
-    more = seconds[1] - moved[1] - seconds[0] + moved[0]
-    return max(more / (counted[1] - counted[0]), 0.0)
+    value, found = dict(zip(PARAMETERS, steps.values, strict=True)), []
+    for one in (Setting("all_reduce", ranks, 1 if alone else ranks, "ring") for ranks in (4, 8)):
+        (cost, *_), seconds = count_steps(one, steps.nccl), steps.at(one, [size])
+        assert seconds is not None
+        per_byte = (
+            cost.inner_bytes * value["inner_seconds_per_byte"] + cost.outer_bytes * value["outer_seconds_per_byte"]
+        )
+        found.append((cost.inner + cost.outer, seconds.item() - size * per_byte))
+    (few, less), (many, more) = found
+    return max((more - less) / (many - few), 0.0)
 
 
 def _out_of_a_node(steps: StepModel, setting: Setting) -> float:

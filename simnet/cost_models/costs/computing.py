@@ -157,22 +157,16 @@ def _published_time(
 ) -> PassTime | None:
     """Return the time from a published step of a model on a chip; None if there is none."""
     wanted = _format_bits(precision or chip.precision)
-    times = [one for one in profile.times if one.chip == chip.name]
-    times += [
-        one.time
-        for one in _published_steps()
-        if one.model == profile.name and one.tokens == profile.tokens and one.time not in times
-    ]
-    times = [one for one in times if one.chip == chip.name and _format_bits(one.precision) == wanted]
-    if batch is None:
-        found = times[:1]
-    else:
+    published = [one for one in _published_steps() if (one.model, one.tokens) == (profile.name, profile.tokens)]
+    times = dict.fromkeys((*profile.times, *(one.time for one in published)))
+    here = [one for one in times if one.chip == chip.name and _format_bits(one.precision) == wanted]
+    if batch is not None:
         # The one whose batch is nearest.
-        stated = [one for one in times if one.batch_stated]
-        found = sorted(stated, key=lambda one: abs(math.log(batch / one.batch)))[:1]
-    if not found:
+        stated = [one for one in here if one.batch_stated]
+        here = sorted(stated, key=lambda one: abs(math.log(batch / one.batch)))
+    if not here:
         return None
-    time = found[0]
+    time = here[0]
     # A published time of one sample is of a batch that nobody stated.
     usual = profile.batch if time.batch == 1 else time.batch
     own = batch or (usual if time.batch_stated else 0)
@@ -232,19 +226,12 @@ def _published_steps() -> tuple[PublishedStep, ...]:
     for row in read_shipped_rows("data/step_times.csv"):
         known = models.load_model(row["model"]) if row["model"] in models.model_names() else None
         tokens = int(row["tokens"] or 0)
-        parameters = float(row["parameters"] or 0) if known is None else known.parameters
-        operations = 6.0 * parameters * tokens
+        operations = 6.0 * tokens * (float(row["parameters"] or 0) if known is None else known.parameters)
         if known is not None and tokens == known.tokens:
             operations = models.model_operations(known)
-        source = f"{row['note']}; {row['source'].partition(' ')[0]}"
-        source += "" if row["batch"] else ", batch not stated"
-        time = models.compute_time(row, source, measured=True)
-        found.append(PublishedStep(row["model"], tokens, operations, time))
-    for name in models.model_names():
-        own = models.load_model(name)
-        found += [
-            PublishedStep(name, own.tokens, models.model_operations(own), one)
-            for one in own.times
-            if one.measured and one.batch_stated
-        ]
+        source = f"{row['note']}; {row['source'].partition(' ')[0]}{'' if row['batch'] else ', batch not stated'}"
+        found.append(PublishedStep(row["model"], tokens, operations, models.compute_time(row, source, measured=True)))
+    for own in map(models.load_model, models.model_names()):
+        times = [one for one in own.times if one.measured and one.batch_stated]
+        found += [PublishedStep(own.name, own.tokens, models.model_operations(own), one) for one in times]
     return tuple(found)

@@ -143,11 +143,7 @@ def chances(
     low, high = np.where(told, np.quantile(drawn, [0.05, 0.95], axis=1), math.nan)
     counts = [count for _, kind in picked if (count := len(known[kind].quantiles)) > 1]
     wider = intervals.factor_for_another(min(counts, default=1))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        low, high = (
-            np.where(seconds > 0, seconds * (end / seconds) ** wider, end)
-            for end in (np.minimum(low, seconds), np.maximum(high, seconds))
-        )
+    low, high = intervals.widened(seconds, np.minimum(low, seconds), np.maximum(high, seconds), wider, wider)
     return Chances(won.mean(axis=1), np.array(regret), _at_least(won, list(picked.values())), low, high)
 
 

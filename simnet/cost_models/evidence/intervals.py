@@ -137,9 +137,8 @@ def conformal(log_errors: Floats, coverage: float) -> tuple[float, float]:
     outside = (1 - coverage) / 2
     stretched = max(-math.log(outside) / math.log(count + 1), 1.0)
     place = min(math.ceil((count + 1) * (1 - outside)), count) - 1
-    return max(float(np.sort(-log_errors)[place]) * stretched, 0.0), max(
-        float(np.sort(log_errors)[place]) * stretched, 0.0
-    )
+    below, above = (max(float(np.sort(one)[place]) * stretched, 0.0) for one in (-log_errors, log_errors))
+    return below, above
 
 
 DRAWS = 2**14
@@ -222,9 +221,8 @@ def interval(stack: str, messages: Floats, seconds: Floats) -> tuple[Floats, Flo
     Errors are so many seconds for each of the successive `messages` of a worker, and a share of the time, by stack.
     """
     row = _sides()[kind_of_stack(stack)]
-    messages, seconds = np.asarray(messages, dtype=float), np.asarray(seconds, dtype=float)
-    each = np.divide(messages, seconds, out=np.zeros(np.broadcast_shapes(messages.shape, seconds.shape)),
-                     where=seconds > 0)  # fmt: skip
+    messages, seconds = np.broadcast_arrays(np.asarray(messages, dtype=float), np.asarray(seconds, dtype=float))
+    each = np.divide(messages, seconds, out=np.zeros(seconds.shape), where=seconds > 0)
     below, above = (float(row[f"{side}_message_s"]) * each + float(row[f"{side}_share"]) for side in ("below", "above"))
     return seconds * np.exp(-below), seconds * np.exp(above)
 
@@ -237,12 +235,15 @@ def corrected(
     Intervals of `CROSS_VALIDATED` end where one error in twenty of the measured sites was below, and one above. All are
     wider by `factor_for_another`, as sites are few. `models` are the shipped ones by default.
     """
-    below, above = _shipped_factors(kind) if models is None else coverage_factors(kind, models[kind])
-    seconds = np.asarray(seconds, dtype=float)
+    factors = _shipped_factors(kind) if models is None else coverage_factors(kind, models[kind])
+    return widened(np.asarray(seconds, dtype=float), low, high, *factors)
+
+
+def widened(seconds: Floats, low: Floats, high: Floats, below: float, above: float) -> tuple[Floats, Floats]:
+    """Return an interval [s] whose half-widths, as logarithms, are multiplied by `below` and `above`."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ends = seconds * (low / seconds) ** below, seconds * (high / seconds) ** above
-    found = [np.where(seconds > 0, end, seconds) for end in ends]
-    return found[0], found[1]
+    return np.where(seconds > 0, ends[0], low), np.where(seconds > 0, ends[1], high)
 
 
 def factor_for_another(sites: int) -> float:
