@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -72,7 +72,6 @@ class CalibratedSoftware:
         self.stack = calibrated_stack(model)
         self.graph = self._drawn_down(graph)
         self._fits: dict[tuple[object, ...], _MessageFit] = {}
-        self._extra: dict[tuple[object, ...], float] = {}
 
     def __call__(self, schedule: Schedule, hosts: Ranks) -> Schedule:
         """Return a schedule with software overhead in the rounds of calls and of other messages."""
@@ -120,11 +119,7 @@ class CalibratedSoftware:
         # Calls that differ in their root alone differ in their first round.
         root = rounds[0].src.tobytes() + rounds[0].dst.tobytes()
         key = call.operation, call.algorithm, call.nbytes, call.sizes is None, root, hosts[ranks].tobytes()
-        if key not in self._fits:
-            if len(self._fits) >= _KEPT:
-                self._fits.clear()
-            self._fits[key] = self._fitted(call, rounds, ranks, n_ranks, hosts)
-        fit = self._fits[key]
+        fit = self._fit_of(key, lambda: self._fitted(call, rounds, ranks, n_ranks, hosts))
         if fit.algorithm is not None:
             # What ranks do beside sending they do before the messages that stand for theirs.
             work = Schedule(n_ranks, rounds).compute()
@@ -209,38 +204,38 @@ class CalibratedSoftware:
         if id(one) not in changed:
             ranks, largest = _participating_ranks([one]), int(np.argmax(one.nbytes))
             ends, nbytes = (int(one.src[largest]), int(one.dst[largest])), float(one.nbytes[largest])
-            key = nbytes, ends if self._per_node else (), ranks.size, hosts[ranks].tobytes() if self._per_node else b""
-            if key not in self._extra:
-                if len(self._extra) >= _KEPT:
-                    self._extra.clear()
+            key = nbytes, ranks.size, *((ends, hosts[ranks].tobytes()) if self._per_node else ())
+
+            def rest() -> _MessageFit:
                 prediction = self._known("sendrecv", "", hosts[ranks], nbytes).prediction
-                message = Schedule(n_ranks, [Round([ends[0]], [ends[1]], nbytes)])
-                takes = self._seconds(message, hosts)
-                self._extra[key] = 0.0 if prediction is None else max(prediction.seconds - takes, 0.0)
-            changed[id(one)] = _change_round(one, n_ranks, ranks, 1.0, self._extra[key])
+                takes = self._seconds(Schedule(n_ranks, [Round([ends[0]], [ends[1]], nbytes)]), hosts)
+                return _MessageFit(each=0.0 if prediction is None else max(prediction.seconds - takes, 0.0))
+
+            changed[id(one)] = _change_round(one, n_ranks, ranks, 1.0, self._fit_of(key, rest).each)
         return changed[id(one)]
+
+    def _fit_of(self, key: tuple[object, ...], make: Callable[[], _MessageFit]) -> _MessageFit:
+        """Return the fit of a call or message, made when it is new; at most `_KEPT` are remembered."""
+        if key not in self._fits:
+            if len(self._fits) >= _KEPT:
+                self._fits.clear()
+            self._fits[key] = make()
+        return self._fits[key]
 
     def _drawn_down(self, graph: nx.DiGraph[Any]) -> nx.DiGraph[Any]:
         """Return a topology with latencies reduced until some algorithm explains every measured call."""
-        share = 1.0
-        bare = Network(graph)
-        hosts = int(graph.graph["hosts"])
-        each = self._per_node or 1
+        share, bare, each = 1.0, Network(graph), self._per_node or 1
         for one in self.model.model.known:
-            setting = one.setting
-            nodes = setting.nodes or -(-setting.ranks // each)
-            ranks = np.arange(setting.ranks)
             # Ranks fill nodes in blocks.
-            slots = -(-setting.ranks // nodes) if each > 1 else 1
-            places = ranks // slots * each + ranks % slots
-            found = _library_algorithms(setting.collective, setting.ranks)
-            costs = [float(known.cost(1.0, 0.0, 0.0, setting.ranks)) for known in found if known.cost is not None]
-            if setting.ranks < 2 or slots > each or places[-1] >= hosts or not costs:
+            slots = -(-one.ranks // (one.nodes or -(-one.ranks // each))) if each > 1 else 1
+            last = (one.ranks - 1) // slots * each + (one.ranks - 1) % slots
+            found = _library_algorithms(one.collective, one.ranks)
+            costs = [float(known.cost(1.0, 0.0, 0.0, one.ranks)) for known in found if known.cost is not None]
+            if one.ranks < 2 or slots > each or last >= graph.graph["hosts"] or not costs:
                 continue
-            latency = bare.path(0, int(places[-1]))[0]
-            steps = min(costs) * latency * _TRIPS.get(self.stack.send_completion, 1)
+            steps = min(costs) * bare.path(0, last)[0] * _TRIPS.get(self.stack.send_completion, 1)
             if steps > 0:
-                share = min(share, float(one.at(np.array([one.smallest]))[0]) / steps)
+                share = min(share, one.at(one.smallest).item() / steps)
         if share == 1.0:
             return graph
         drawn = graph.copy()
@@ -276,11 +271,10 @@ def calibrated_stack(model: CalibratedCostModel) -> Stack:
     named = STACKS[model.stack or "ideal"]
     if named == STACKS["ideal"]:
         return named
-    nothing: dict[str, Any] = dict.fromkeys(
-        ("segment", "beside", "acknowledged", "before", "after", "before_byte", "after_byte"), 0.0
-    )
+    included = ("segment", "beside", "acknowledged", "before", "after", "before_byte", "after_byte")
     limit = math.inf if model.eager else named.eager_limit
-    return dataclasses.replace(named, **nothing, eager_limit=limit, measured="in the curves of the calibration")
+    changes: dict[str, Any] = {"eager_limit": limit, "measured": "in the curves of the calibration"}
+    return dataclasses.replace(named, **dict.fromkeys(included, 0.0) | changes)
 
 
 def _participating_ranks(rounds: Sequence[Round]) -> Ranks:
@@ -301,23 +295,17 @@ def _parts_of(schedule: Schedule) -> Iterator[tuple[Call | None, Sequence[Round]
 
 def _library_algorithms(operation: str, n_ranks: int) -> list[registry.Collective]:
     """Return the algorithms of an operation that a library may choose for so many ranks."""
-    return [
-        one
-        for one in registry.all_collectives()
-        if one.operation == operation and (one.calibrated or one.nccl) and one.ranks.among(n_ranks) and not one.needs
-    ]
+    found = [one for one in registry.all_collectives() if one.operation == operation and not one.needs]
+    return [one for one in found if (one.calibrated or one.nccl) and one.ranks.among(n_ranks)]
 
 
 def _spread_software(rounds: Sequence[Round], n_ranks: int, ranks: Ranks, fit: _MessageFit) -> list[Round]:
     """Return the rounds, bytes scaled and software overhead [s] added by `fit`; repeated rounds stay one object."""
-    made: dict[int, Round] = {}
-    for one in rounds:
-        if id(one) not in made:
-            made[id(one)] = _change_round(one, n_ranks, ranks, fit.share, fit.each)
+    distinct = {id(one): one for one in rounds}.items()
+    made = {key: _change_round(one, n_ranks, ranks, fit.share, fit.each) for key, one in distinct}
     # A round of its own, as a stack may cut others.
-    before = (
-        [_change_round(Round((), (), (), 0.0, rounds[0].phase), n_ranks, ranks, 1.0, fit.first)] if fit.first else []
-    )
+    before = [Round((), (), (), 0.0, rounds[0].phase)] if fit.first else []
+    before = [_change_round(one, n_ranks, ranks, 1.0, fit.first) for one in before]
     return before + [made[id(one)] for one in rounds]
 
 

@@ -142,7 +142,8 @@ def hook_of(implementation: str, scheme: str) -> Hook | None:
     name, release = parsed_implementation(implementation)
     check_implementation(name)
     named = [one for one in _hooks() if name in (FRAMEWORK, one.implementation)]
-    own = [one for one in named if one.scheme == scheme and one.implementation == _first(named, scheme)]
+    own = [one for one in named if one.scheme == scheme]
+    own = [one for one in own if one.implementation == own[0].implementation]
     if not own and name == FRAMEWORK:
         return None
     if not own and scheme == "dense":
@@ -173,10 +174,6 @@ def check_stack(hook: Hook | None, stack: str | None) -> None:
 def implementation_names() -> list[str]:
     """Return the names of all implementations; first the two that exist for every scheme."""
     return [FUSED, FRAMEWORK, *dict.fromkeys(one.implementation for one in _hooks())]
-
-
-def _first(hooks: Iterable[Hook], scheme: str) -> str | None:
-    return next((one.implementation for one in hooks if one.scheme == scheme), None)
 
 
 def parsed_implementation(text: str) -> tuple[str, tuple[int, ...]]:

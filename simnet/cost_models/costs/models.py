@@ -170,8 +170,7 @@ def _build_model(name: str) -> ModelProfile:
     row, times = _network_rows()[name], _published_times().get(name, ())
     operations, batch = float(row["operations"] or 0), int(row["batch"] or 1)
     if not row["kind"]:
-        fraction = float(row["backward_fraction"] or 2 / 3)
-        known = name, network_layers(name), times, row["reference"], fraction
+        known = name, network_layers(name), times, row["reference"], float(row["backward_fraction"] or 2 / 3)
         return ModelProfile(*known, sample="image", operations=operations)
     sides = ("layers", "width", "inside", "vocabulary", "positions", "types", "queries", "keys")
     layers, width, inside, vocabulary, positions, types, queries, keys = (int(row[side] or 0) for side in sides)
@@ -220,11 +219,8 @@ def compute_time(row: Mapping[str, str], source: str, *, measured: bool, batch_s
 
 def _estimated_time(batch: int, tokens: int, layers: int, width: int, vocabulary: int = 0) -> tuple[ComputeTime, ...]:
     """Return a compute time on a V100 by operations, at the rate of BERT-large (NVIDIA) with as many tokens."""
-    bert_large = 39.43 if batch * tokens <= 8 * 128 else 46.78
-    rate = bert_large * transformer_flops(1, 128, 24, 1024)
+    rate = (39.43 if batch * tokens <= 8 * 128 else 46.78) * transformer_flops(1, 128, 24, 1024)
     seconds = transformer_flops(batch, tokens, layers, width, vocabulary) / rate
-    how = (
-        f"estimate: operations of {batch} sequences of {tokens} tokens at the {rate / 1e12:.1f} TFLOP/s that a V100 "
-        "achieved on BERT-large in FP32 (NVIDIA DeepLearningExamples)"
-    )
+    bert_large = "that a V100 achieved on BERT-large in FP32 (NVIDIA DeepLearningExamples)"
+    how = f"estimate: operations of {batch} sequences of {tokens} tokens at the {rate / 1e12:.1f} TFLOP/s {bert_large}"
     return (ComputeTime(seconds, batch, how, False),)

@@ -43,8 +43,7 @@ def read_wide(path: Path, out: tables.RowCollector) -> Iterator[tuple[int, table
             "tool": "",
             "run": cells.get("run", "")[:120],
         }
-        if "variant" in cells:
-            common["variant"] = cells["variant"][:120]
+        common |= {"variant": cells["variant"][:120]} if "variant" in cells else {}
         for name, column in _TEXT.items():
             word = cells.get(name, "").strip()
             common[column] = word[:60] if _WORD.fullmatch(word) and word != "none" else ""
@@ -78,18 +77,15 @@ def read_shaped(path: Path, out: tables.RowCollector) -> Iterator[tuple[int, tab
     if not {"collective", "method"} & set(names):
         out.refuse("has neither a column 'collective' nor a column 'method'", head)
     for line, cells in records:
-        method = cells.get("method", "").strip()
-        named = cells.get("collective", "").strip()
+        method, named, algorithm = (cells.get(name, "").strip() for name in ("method", "collective", "algorithm"))
         kind = _METHODS.get(method, method[:60]) if method else collective_name(named) or named[:60]
-        algorithm = cells.get("algorithm", "").strip()[:60]
         row: tables.TableRow = {
             "collective": kind,
-            "algorithm": algorithm_in_logs(algorithm),
+            "algorithm": algorithm_in_logs(algorithm[:60]),
             "size_convention": "vector" if method else mpi_convention(kind),
             "tool": cells.get("stack", "").strip()[:60],
             "statistic": "max",
             "seconds": tables.parse_printed(cells["seconds"]),
         }
-        if "profile" in cells:
-            row["profile"] = cells["profile"].strip()[:60]
+        row |= {"profile": cells["profile"].strip()[:60]} if "profile" in cells else {}
         yield line, row | csv_values(cells, "shaped", out, line, SHAPED_COLUMNS)

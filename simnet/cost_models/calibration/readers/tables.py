@@ -283,10 +283,8 @@ def find_inconsistency(
             moved = algorithm_factor * size
             high = moved / (time.value - time.half) if time.value > time.half else math.inf
             if not algbw.may_be_within(moved / (time.value + time.half), high):
-                wrong = (
-                    f"algorithm bandwidth is {algbw.value / 1e9:.5g} GB/s, but {size:g} bytes in {time.value:.5g} s "
-                )
-                wrong += f"are {moved / time.value / 1e9:.5g} GB/s"
+                wrong = f"algorithm bandwidth is {algbw.value / 1e9:.5g} GB/s, but {size:g} bytes in "
+                wrong += f"{time.value:.5g} s are {moved / time.value / 1e9:.5g} GB/s"
         if wrong is None and bus_factor is not None and algbw is not None and busbw is not None:
             must = bus_factor * algbw.value
             if abs(must - busbw.value) > bus_factor * algbw.half + busbw.half + RELATIVE_SLACK * abs(busbw.value):
