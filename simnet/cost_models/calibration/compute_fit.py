@@ -142,9 +142,8 @@ def _fit_stragglers(rest: Floats) -> tuple[float, float, float, float]:
         factor = float(np.average(rest, weights=weight)) - centre
         squares = weight * (rest - centre - factor) ** 2 + (1 - weight) * (rest - centre) ** 2
         width = max(math.sqrt(float(squares.mean())), 1e-12)
-    both = _log_likelihood(
-        (1 - share) * _normal_density(rest, centre, width) + share * _normal_density(rest, centre + factor, width)
-    )
+    usual, late = (_normal_density(rest, one, width) for one in (centre, centre + factor))
+    both = _log_likelihood((1 - share) * usual + share * late)
     if 2 * (both - alone) < 2 * math.log(rest.size):
         return middle, spread, 0.0, 0.0
     return centre, width, share, factor

@@ -111,11 +111,10 @@ def split_systems(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
         keys["in_place"] = rows["in_place"].fillna(False).astype(str)
     if not keys:
         return {"": rows}
-    grouped = rows.groupby(list(keys.values()), sort=False)
-    return {
-        ", ".join(f"{name}={value}" for name, value in zip(keys, values, strict=True) if value): part
-        for values, part in grouped
-    }
+    grouped = [
+        (dict(zip(keys, found, strict=True)), one) for found, one in rows.groupby(list(keys.values()), sort=False)
+    ]
+    return {", ".join(f"{name}={value}" for name, value in found.items() if value): one for found, one in grouped}
 
 
 def _condition_columns(rows: pd.DataFrame) -> dict[str, pd.Series[str]]:

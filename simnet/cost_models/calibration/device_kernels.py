@@ -64,9 +64,8 @@ class LibraryKernels:
 def kernels_of(library: str | None = None) -> LibraryKernels:
     """Return the kernels of a library; default is the first available of PyTorch on GPU, PyTorch and numpy."""
     if library is not None and library not in KERNEL_LIBRARIES:
-        raise InputError(
-            f"there is no library {library!r}; {suggest_names(library, KERNEL_LIBRARIES)}", file="--what device"
-        )
+        allowed = suggest_names(library, KERNEL_LIBRARIES)
+        raise InputError(f"there is no library {library!r}; {allowed}", file="--what device")
     for name in (library,) if library is not None else ("cuda", "torch"):
         try:
             return numpy_kernels() if name == "numpy" else _torch_there("cpu" if name == "torch" else "cuda")
@@ -159,9 +158,8 @@ def torch_kernels(torch: Any, where: str) -> LibraryKernels:
         host["wait"] = lambda: (small.add_(1.0), torch.cuda.synchronize())
         sources |= _kernel_sources("cuda")
         library = f"torch {torch.__version__}, CUDA {torch.version.cuda}, timed by events"
-        seconds = event_timer(
-            lambda: torch.cuda.Event(enable_timing=True), lambda begin, end: float(begin.elapsed_time(end))
-        )
+        event = partial(torch.cuda.Event, enable_timing=True)
+        seconds = event_timer(event, lambda begin, end: float(begin.elapsed_time(end)))
         free = float(torch.cuda.mem_get_info()[0])
         return LibraryKernels(torch.cuda.get_device_name(), library, free, make, seconds, sources, False, host)
     sources |= CODE_SOURCES

@@ -247,10 +247,9 @@ class Predictor:
         if self.ranks_by == "interpolation" and self.between(family, setting):
             return np.exp(_interpolate_ranks(family, [np.log(one.through(asked)) for one in family], setting))
         settings, times = [one.setting for one in family], [one.through for one in family]
+        chunked = self._chunked(setting)
         nccl, cards = (False, node_cards.CARD_PER_RANK) if self.steps is None else (self.steps.nccl, self.steps.cards)
-        found = scale_over_ranks(
-            settings, times, setting, asked, chunked=self._chunked(setting), nccl=nccl, cards=cards
-        )
+        found = scale_over_ranks(settings, times, setting, asked, chunked=chunked, nccl=nccl, cards=cards)
         if corrected is None or self.between(family, setting):
             return found
         # The further the ranks are outside, the more the step model counts, up to a half.

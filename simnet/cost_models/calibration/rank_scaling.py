@@ -79,9 +79,9 @@ def scale_over_ranks(
     """
     from scipy.optimize import nnls
 
-    ratios = [(one.ranks / asked.ranks if chunked else 1.0) for one in settings]
-    known = np.array([curve(sizes * ratio) for curve, ratio in zip(curves, ratios, strict=True)])
-    large = np.array([curve(np.array([_LARGE * ratio])).item() for curve, ratio in zip(curves, ratios, strict=True)])
+    ratios = [one.ranks / asked.ranks if chunked else 1.0 for one in settings]
+    times = np.array([curve(np.append(sizes, _LARGE) * one) for curve, one in zip(curves, ratios, strict=True)])
+    known, large = times[:, :-1], times[:, -1]
     trees = nccl and asked.collective == "all_reduce" and not asked.algorithm.casefold().startswith("ring")
     by_tree = _tree_bytes(settings, large) if trees else np.inf
     counted = np.array([term_counts(one, by_tree, cards) for one in settings])
@@ -129,9 +129,8 @@ def _byte_share(moved: Floats, known: Floats, large: Floats, sizes: Floats) -> F
 def _tree_bytes(settings: Sequence[Setting], large: Floats) -> float:
     """Return a two-node double tree's time over that of its bytes alone, >= 1; inf if unknown."""
     # Only ratios count, so that 2 * _LARGE is left out.
-    rates = [
-        (one.nodes, (one.ranks - 1) / one.ranks / took) for one, took in zip(settings, large.tolist(), strict=True)
-    ]
+    each = zip(settings, large.tolist(), strict=True)
+    rates = [(one.nodes, (one.ranks - 1) / one.ranks / seconds) for one, seconds in each]
     inside = max((rate for nodes, rate in rates if nodes == 1), default=0.0)
     between = max((rate for nodes, rate in rates if nodes > 2), default=0.0)
     return max(1.0, between / (_OF_RING * inside)) if inside and between else np.inf

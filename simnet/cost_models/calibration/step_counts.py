@@ -135,11 +135,8 @@ def count_like_nccl(
     if collective == "sendrecv":
         return (StepCount(float(alone), float(not alone), float(alone), float(not alone), kind="pair"),)
     if collective == "alltoall":
-        away = 0.0 if alone else 1 - 1 / many
-        peers = ranks - (1.0 if alone else each)
-        return (
-            StepCount(float(alone), float(not alone), (each - 1) / ranks, away * each / rails, 0.0, peers, "peers"),
-        )
+        away, peers = 0.0 if alone else (1 - 1 / many) * each / rails, ranks - (1.0 if alone else each)
+        return (StepCount(float(alone), float(not alone), (each - 1) / ranks, away, 0.0, peers, "peers"),)
     passes = 2 if collective == "all_reduce" else 1
     steps = passes * (ranks - 1)
     crossing = 0 if alone else min(passes * many, steps)

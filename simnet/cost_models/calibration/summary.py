@@ -108,9 +108,8 @@ class Calibration:
                 lines.append(doubt)
         if self.links is not None:
             for family, parameters in self.links.parameters.items():
-                lines.append(
-                    ", ".join([f"network: {family}", *(f"{name} {one:.3g}" for name, one in parameters.items())])
-                )
+                shown = [f"{name} {value:.3g}" for name, value in parameters.items()]
+                lines.append(", ".join([f"network: {family}", *shown]))
             if self.links.undetermined:
                 named = ", ".join(self.links.undetermined)
                 lines.append(f"warning: the measurements do not determine {named}; the network takes typical values")

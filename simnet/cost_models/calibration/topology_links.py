@@ -111,9 +111,8 @@ def _step_latency(steps: StepModel, size: float, alone: bool) -> float:
     for one in (Setting("all_reduce", ranks, 1 if alone else ranks, "ring") for ranks in (4, 8)):
         (cost, *_), seconds = count_steps(one, steps.nccl), steps.at(one, [size])
         assert seconds is not None
-        per_byte = (
-            cost.inner_bytes * value["inner_seconds_per_byte"] + cost.outer_bytes * value["outer_seconds_per_byte"]
-        )
+        inside, between = (value[f"{where}_seconds_per_byte"] for where in ("inner", "outer"))
+        per_byte = cost.inner_bytes * inside + cost.outer_bytes * between
         found.append((cost.inner + cost.outer, seconds.item() - size * per_byte))
     (few, less), (many, more) = found
     return max((more - less) / (many - few), 0.0)

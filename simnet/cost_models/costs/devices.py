@@ -218,9 +218,8 @@ class DeviceProfile:
         for kernel in self.resolved(kernels):
             entries = np.asarray(kernel.entries, dtype=np.float64)
             if entries.shape not in ((), (workers,)):
-                raise ValueError(
-                    f"entries of {kernel.method!r} must be one number or {workers}, got shape {entries.shape}"
-                )
+                wanted = f"must be one number or {workers}, got shape {entries.shape}"
+                raise ValueError(f"entries of {kernel.method!r} {wanted}")
             if not np.isfinite(entries).all() or entries.min() < 0 or kernel.launches < 0 or kernel.segments < 0:
                 raise ValueError(f"entries, launches and segments of {kernel.method!r} must be finite and >= 0")
             total += self.once(kernel, end)
@@ -279,9 +278,8 @@ class DeviceProfile:
         found = self.methods.get(name) or self.methods.get(_MADE_OF.get(name, ""))
         found = found or self.methods.get(_ANY) or self._streamed(name)
         if found is None:
-            raise ValueError(
-                f"device profile {self.name!r} has no method {name!r}: {suggest_names(name, self.methods)}"
-            )
+            allowed = suggest_names(name, self.methods)
+            raise ValueError(f"device profile {self.name!r} has no method {name!r}: {allowed}")
         return found
 
     def _streamed(self, name: str) -> KernelMethod | None:
@@ -325,9 +323,8 @@ def load_device(name_or_path: str | Path) -> DeviceProfile:
         return _shipped_profile(name)
     found = plugins.load_plugin("devices", name, lambda device: plugins.check_instance(device(), DeviceProfile))
     if found is None:
-        raise ValueError(
-            f"there is no device profile {name!r} (nor a .yaml file): {suggest_names(name, device_names())}"
-        )
+        allowed = suggest_names(name, device_names())
+        raise ValueError(f"there is no device profile {name!r} (nor a .yaml file): {allowed}")
     return found
 
 
@@ -339,9 +336,8 @@ def _shipped_names() -> frozenset[str]:
 
 @cache
 def _shipped_profile(name: str) -> DeviceProfile:
-    return _read_profile(
-        (files("simnet") / "data" / "devices" / f"{name}.yaml").read_text(encoding="utf-8"), f"{name}.yaml"
-    )
+    text = (files("simnet") / "data" / "devices" / f"{name}.yaml").read_text(encoding="utf-8")
+    return _read_profile(text, f"{name}.yaml")
 
 
 def _read_profile(text: str, file: str) -> DeviceProfile:

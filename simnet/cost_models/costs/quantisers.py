@@ -121,10 +121,8 @@ def two_hop_reduce(
     alpha, M, N, L, calls = check_arguments(alpha=alpha, M=M, N=N, ranks_per_node=ranks_per_node, calls=calls)
     h = selected_entries("first", first, M / 8)
     g = selected_entries("second", second, M / 8 / L)
-    nodes = N / L
-    return collectives.pairwise_alltoall(calls * alpha, beta, h / L, L) + collectives.pairwise_alltoall(
-        calls * alpha, beta, g / nodes, nodes
-    )
+    hop, nodes = collectives.pairwise_alltoall, N / L
+    return hop(calls * alpha, beta, h / L, L) + hop(calls * alpha, beta, g / nodes, nodes)
 
 
 def chunked_allgather(

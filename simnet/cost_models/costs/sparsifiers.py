@@ -146,10 +146,9 @@ def gtopk_reduce(alpha: Real, beta: Real, M: Real, c: Real, N: Real, entry_bytes
 
 def gtopk(alpha: Real, beta: Real, M: Real, c: Real, N: Real, entry_bytes: Real = ENTRY_BYTES) -> Floats:
     """gTopk, binomial reduction and broadcast: 2 log N alpha + 4 k log N words; derived from the algorithm of [5]."""
-    alpha, beta, M, c, N, entry_bytes = check_arguments(alpha=alpha, beta=beta, M=M, c=c, N=N, entry_bytes=entry_bytes)
-    return gtopk_reduce(alpha, beta, M, c, N, entry_bytes) + collectives.broadcast(
-        alpha, beta, entry_bytes * c * M / VALUE_BYTES, N
-    )
+    M, c, entry_bytes = check_arguments(M=M, c=c, entry_bytes=entry_bytes)
+    back = collectives.broadcast(alpha, beta, entry_bytes * c * M / VALUE_BYTES, N)
+    return gtopk_reduce(alpha, beta, M, c, N, entry_bytes) + back
 
 
 def oktopk_split_and_reduce(alpha: Real, beta: Real, M: Real, c: Real, N: Real, selected: Real | None = None) -> Floats:
@@ -352,9 +351,7 @@ def arctopk(
     sketches: `rank` rows of each matrix, and all entries of a vector; of one square matrix if not given. `kept` are the
     entries in the rows kept, c M / 4 if not given.
     """
-    alpha, beta, M, c, N, rank, tensors = check_arguments(
-        alpha=alpha, beta=beta, M=M, c=c, N=N, rank=rank, tensors=tensors
-    )
+    M, c, rank, tensors = check_arguments(M=M, c=c, rank=rank, tensors=tensors)
     sketches = selected_entries("sketch", sketch, rank * np.sqrt(M / VALUE_BYTES))
     rows = selected_entries("kept", kept, c * M / VALUE_BYTES)
     nbytes = VALUE_BYTES * (sketches + rows)
@@ -394,9 +391,8 @@ def omnireduce(
     all workers or as many as slots if not given; `block_bytes` b, with the offset of the next block; `slots` blocks are
     on their way.
     """
-    alpha, beta, M, N, block_bytes, slots = check_arguments(
-        alpha=alpha, beta=beta, M=M, N=N, block_bytes=block_bytes, slots=slots
-    )
+    alpha, beta, M, N = check_arguments(alpha=alpha, beta=beta, M=M, N=N)
+    block_bytes, slots = check_arguments(block_bytes=block_bytes, slots=slots)
     every = np.ceil(M / 1024)
     z, u = selected_entries("blocks", blocks, every), selected_entries("union", union, every)
     t = selected_entries("turns", turns, np.ceil(u / slots))

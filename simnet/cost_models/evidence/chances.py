@@ -108,9 +108,8 @@ def chances(
     for position, part in enumerate(parts):
         number = part.source if part.source >= 0 else position
         for place, (kind, own, low, high) in enumerate(zip(part.kinds, *part[:3], strict=True)):
-            ends[:, place] += np.multiply(
-                intervals.corrected(kind, own, low, high, models), (part.spread or spreads)[place]
-            )
+            interval = intervals.corrected(kind, own, low, high, models)
+            ends[:, place] += np.multiply(interval, (part.spread or spreads)[place])
         alike = [part.name] * len(names) if part.name else names
         for place, (name, kind) in enumerate(zip(alike, part.kinds, strict=True)):
             seconds, low, high = (float(one[place]) for one in part[:3])
@@ -135,16 +134,15 @@ def chances(
         lost = [np.where(own, 0.0, one / least - 1) for own, one in zip(fastest, drawn, strict=True)]
     told = [determined(low, high) for low, high in ends.T.tolist()]
     worst = [_worst_loss(place, ends, told) for place in range(len(names))]
-    regret = [
-        np.minimum(one, most).mean() if known else math.nan for one, most, known in zip(lost, worst, told, strict=True)
-    ]
+    least_lost = [np.minimum(one, most).mean() for one, most in zip(lost, worst, strict=True)]
+    regret = np.where(told, least_lost, math.nan)
     won = fastest / fastest.sum(axis=0)
     seconds = np.sum([part.seconds for part in parts], axis=0)
     low, high = np.where(told, np.quantile(drawn, [0.05, 0.95], axis=1), math.nan)
     counts = [count for _, kind in picked if (count := len(known[kind].quantiles)) > 1]
     wider = intervals.factor_for_another(min(counts, default=1))
     low, high = intervals.widened(seconds, np.minimum(low, seconds), np.maximum(high, seconds), wider, wider)
-    return Chances(won.mean(axis=1), np.array(regret), _at_least(won, list(picked.values())), low, high)
+    return Chances(won.mean(axis=1), regret, _at_least(won, list(picked.values())), low, high)
 
 
 def _worst_loss(place: int, ends: Floats, told: Sequence[bool]) -> float:
@@ -194,9 +192,8 @@ def _shipped_errors(part: int, name: str, kind: str) -> Floats:
 def _draw_errors(model: intervals.ErrorModel, part: int, name: str, kind: str, sites: NDArray[np.intp]) -> Floats:
     """Return sampled errors in half-widths, shape (draws,), each from the quantiles of its drawn site."""
     shared = model.shared
-    scores = np.sqrt(shared) * _stratified_normal(part, "all", kind) + np.sqrt(1 - shared) * _stratified_normal(
-        part, "own", name
-    )
+    alike, own_part = _stratified_normal(part, "all", kind), _stratified_normal(part, "own", name)
+    scores = np.sqrt(shared) * alike + np.sqrt(1 - shared) * own_part
     own: Floats = (np.arange(len(model.quantiles)) * _APART)[:, np.newaxis] + intervals.SCORES
     at = np.clip(scores, intervals.SCORES[0], intervals.SCORES[-1]) + sites * _APART
     return np.asarray(np.interp(at, own.ravel(), model.quantiles.ravel()))

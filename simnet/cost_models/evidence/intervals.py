@@ -98,9 +98,8 @@ def half_widths(held: Sequence[HeldOut], coverage: float) -> list[tuple[float, f
 
 def widest(held: Sequence[HeldOut], coverage: float) -> list[tuple[float, float]]:
     """Return for each size bin the largest half-widths of any collective."""
-    groups = [
-        [one for one in held if one.setting.collective == name] for name in {one.setting.collective for one in held}
-    ]
+    names = {one.setting.collective for one in held}
+    groups = [[one for one in held if one.setting.collective == name] for name in names]
     each = np.array([half_widths(group, coverage) for group in groups] or [half_widths([], coverage)])
     return [(float(below), float(above)) for below, above in each.max(axis=0)]
 
@@ -116,11 +115,8 @@ def intervals(held: Mapping[Basis, Sequence[HeldOut]], coverage: float) -> dict[
         if basis in TYPICAL:
             groups = {each.setting.collective if basis == "collectives" else each.setting.ranks for each in one}
             share = len(groups) / (len(groups) + GROUPS)
-            wide = math.log(1 - coverage) / math.log(0.1)
-            own = [
-                (share * below + (1 - share) * usual * wide, share * above + (1 - share) * usual * wide)
-                for (below, above), usual in zip(own, TYPICAL[basis], strict=True)
-            ]
+            typical = (1 - share) * np.array(TYPICAL[basis]) * math.log(1 - coverage) / math.log(0.1)
+            own = [(below, above) for below, above in (share * np.array(own) + typical[:, np.newaxis]).tolist()]
         found[basis] = own
     return found
 

@@ -29,9 +29,9 @@ CALL_COLUMNS = ("group", "sequence", "rank")
 """Columns beyond those of every table: the group of ranks that did a call, which call of the group it was, and whose
 time this is."""
 
-WAITING_REMARK = (
-    "times are those of single ranks, which wait for others inside; traces of all ranks tell the shortest of each"
-)
+
+_OF_RANKS = "times are those of single ranks, which wait for others inside"
+WAITING_REMARK = f"{_OF_RANKS}; traces of all ranks tell the shortest of each"
 """Remark that readers of job traces report."""
 
 

@@ -203,22 +203,14 @@ def parse_row(line: str, width: int | None = None) -> TableCells | str | None:
     noisy = len(numbers) != len(words)
     if nbytes is None or elements is None or len(values) not in (each, 2 * each) or (noisy and len(values) == each):
         most = 2 * each
-        return (
-            f"the row has {len(numbers)} numbers after type and operation; a whole one {most}, or {most + 1} with root"
-        )
-    root = int(numbers[0]) if rooted else None
+        whole = f"a whole one {most}, or {most + 1} with root"
+        return f"the row has {len(numbers)} numbers after type and operation; {whole}"
+    root = int(numbers[0]) if rooted and int(numbers[0]) >= 0 else None
     sides = [(False, values[:each]), (True, values[each:])]
     if len(values) == each:
         gap = re.search(r"\s{24,}\S", rest)
         sides = [(gap is not None, values)]
-    return TableCells(
-        nbytes,
-        elements,
-        head[3],
-        "" if reduction == "none" else reduction,
-        root if root is None or root >= 0 else None,
-        sides,
-    )
+    return TableCells(nbytes, elements, head[3], reduction.replace("none", ""), root, sides)
 
 
 def is_table_header(line: str) -> bool:

@@ -57,13 +57,11 @@ class LogColumn(NamedTuple):
 @cache
 def log_columns(kind: str) -> dict[str, LogColumn]:
     """Return a format's columns by their header."""
-    return {
-        row["head"] or row["column"]: LogColumn(
-            row["column"], cast(ColumnForm, row["form"]), float(row["factor"] or 1), int(row["power"] or 0)
-        )
-        for row in read_shipped_rows("data/log_columns.csv")
-        if row["format"] == kind
-    }
+    found = {}
+    for row in (row for row in read_shipped_rows("data/log_columns.csv") if row["format"] == kind):
+        form, factor, power = cast(ColumnForm, row["form"]), float(row["factor"] or 1), int(row["power"] or 0)
+        found[row["head"] or row["column"]] = LogColumn(row["column"], form, factor, power)
+    return found
 
 
 TABLE_COLUMNS: Mapping[str, ColumnForm] = {name: one.form for name, one in log_columns("table").items()}
@@ -133,9 +131,8 @@ class PrintedNumber(NamedTuple):
 
     def may_be_within(self, low: float, high: float) -> bool:
         """Return whether the unrounded number may be in low .. high, which are rounded too."""
-        return low * (1 - RELATIVE_SLACK) <= self.value + self.half and self.value - self.half <= high * (
-            1 + RELATIVE_SLACK
-        )
+        least, most = self.value - self.half, self.value + self.half
+        return low * (1 - RELATIVE_SLACK) <= most and least <= high * (1 + RELATIVE_SLACK)
 
 
 @dataclass

@@ -90,9 +90,7 @@ def _text_table(row: Mapping[str, str]) -> TextTable:
     return TextTable(row["what"], anchor, above, title, heads, unnamed, wanted, same, row["sizes"], names)
 
 
-TEXT_TABLES: Mapping[str, TextTable] = {
-    row["format"]: _text_table(row) for row in read_shipped_rows("data/text_tables.csv")
-}
+TEXT_TABLES = {row["format"]: _text_table(row) for row in read_shipped_rows("data/text_tables.csv")}
 """The tables by the name of their format."""
 
 _CELL = re.compile(r"[^\s|]+(?: (?:[KMGT]?i?B|[mun]?s)(?![^\s|]))?")
@@ -276,9 +274,7 @@ def read_iperf3_json(path: Path, out: tables.RowCollector) -> Iterator[tuple[int
         nbytes = read_count(received.get("bytes")) if isinstance(received, dict) else None
         seconds = received.get("seconds") if isinstance(received, dict) else None
         if nbytes is None or not is_number(seconds):
-            yield (
-                line,
-                f"has no result: {short_text(result.get('error')) or 'no end.sum_received with bytes and seconds'}",
-            )
+            why = short_text(result.get("error")) or "no end.sum_received with bytes and seconds"
+            yield line, f"has no result: {why}"
         else:
             yield line, {"nbytes": nbytes, "seconds": float(seconds), "tool": "iperf3", **TEXT_TABLES["iperf3"].same}

@@ -45,9 +45,8 @@ _FLAGS = {"true": True, "1": True, "false": False, "0": False, "": None}
 def read_tidy(path: Path, out: tables.RowCollector) -> Iterator[tuple[int, tables.TableRow]]:
     """Read a tidy CSV of measurements."""
     given = out.facts
-    head, names, records = csv_records(
-        read_lines(path), [name for name in REQUIRED_COLUMNS if name not in given], out.file
-    )
+    required = [name for name in REQUIRED_COLUMNS if name not in given]
+    head, names, records = csv_records(read_lines(path), required, out.file)
     extra = [name for name in names if name not in tables.TABLE_COLUMNS]
     for name in extra:
         if close := difflib.get_close_matches(name, tables.TABLE_COLUMNS, n=1, cutoff=0.85):
@@ -84,9 +83,7 @@ def write_tidy(rows: pd.DataFrame, path: str | Path, remarks: Sequence[str] = ()
     missing = [name for name in REQUIRED_COLUMNS if name not in rows]
     if missing:
         raise ValueError(f"rows must have columns {', '.join(REQUIRED_COLUMNS)}; missing: {', '.join(missing)}")
-    ordered = [name for name in tables.TABLE_COLUMNS if name in rows] + [
-        str(name) for name in rows if name not in tables.TABLE_COLUMNS
-    ]
+    ordered = [name for name in dict.fromkeys([*tables.TABLE_COLUMNS, *map(str, rows)]) if name in rows]
     written = {name: [_format_cell(value) for value in rows[name].tolist()] for name in ordered}
     kept = [name for name in ordered if name in REQUIRED_COLUMNS or any(written[name])]
     with explain_write_errors(Path(path), advice=""), Path(path).open("w", encoding="utf-8", newline="") as file:
