@@ -132,17 +132,13 @@ class Port(NamedTuple):
 
 def infiniband_ports(root: Path = SYSTEM) -> list[Port]:
     """Return the active InfiniBand and RoCE ports."""
-    return [
-        Port(
-            port.parents[1].name,
-            int(port.name),
-            read_system_text(port / "rate").partition("(")[0].strip(),
-            read_system_text(port / "link_layer"),
-            _card_address(port.parents[1]),
-        )
-        for port in sorted(root.glob("infiniband/*/ports/*"))
-        if "ACTIVE" in read_system_text(port / "state") and port.name.isdecimal()
-    ]
+    found = []
+    for port in sorted(root.glob("infiniband/*/ports/*")):
+        if "ACTIVE" in read_system_text(port / "state") and port.name.isdecimal():
+            rate, kind = (read_system_text(port / name) for name in ("rate", "link_layer"))
+            device, rate = port.parents[1], rate.partition("(")[0].strip()
+            found.append(Port(device.name, int(port.name), rate, kind, _card_address(device)))
+    return found
 
 
 def ethernet_ports(root: Path = SYSTEM) -> list[Port]:
@@ -182,14 +178,10 @@ def count_cards(library: str, environment: Mapping[str, str], root: Path = SYSTE
     if library == "gloo":
         # It takes names as they are, and no more than one for a call.
         named = environment.get("GLOO_SOCKET_IFNAME", "")
-        return _only_cards(_count_cards(ethernet_ports(root), f"={named}" if named else ""))
+        return int(_count_cards(ethernet_ports(root), f"={named}" if named else "") == 1)
     # Each library of MPI chooses in its own way, from what its own settings leave it.
     chosen = environment.get("UCX_NET_DEVICES") or environment.get("OMPI_MCA_btl_tcp_if_include")
-    return 0 if chosen else _only_cards(_count_cards(ports or ethernet_ports(root), ""))
-
-
-def _only_cards(count: int) -> int:
-    return count if count == 1 else 0
+    return int(not chosen and _count_cards(ports or ethernet_ports(root), "") == 1)
 
 
 def _count_cards(ports: Sequence[Port], setting: str) -> int:

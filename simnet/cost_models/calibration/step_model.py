@@ -182,12 +182,9 @@ def _allowed_protocols(cost: StepCount, nccl: bool, pinned: str) -> tuple[str, .
 
 def _way_table(ways: Sequence[StepCount], nccl: bool, pinned: str) -> _Ways:
     """Return term counts, (ways, terms), and exponents, (ways, terms, parameters), per algorithm and protocol."""
-    counts, powers = [], []
-    for one in ways:
-        for protocol in _allowed_protocols(one, nccl, pinned):
-            counts.append([1.0, one.inner, one.outer, one.inner_bytes, one.outer_bytes, one.reduced, one.peers])
-            powers.append(_term_powers(one.kind, protocol))
-    return np.array(counts), np.array(powers)
+    each = [(one, protocol) for one in ways for protocol in _allowed_protocols(one, nccl, pinned)]
+    counts = [[1.0, *(getattr(one, term) for term in _TERMS[1:])] for one, _ in each]
+    return np.array(counts), np.array([_term_powers(one.kind, protocol) for one, protocol in each])
 
 
 def _term_powers(kind: str, protocol: str) -> Floats:
@@ -253,6 +250,6 @@ def _start_values(parts: Sequence[tuple[Floats, Floats, Floats]], seconds: Float
 
 def _typical_parameters(nccl: bool) -> tuple[Floats, Floats]:
     """Return typical parameter values and the standard deviations of their logarithms."""
-    names = ("nccl", "nccl_spread") if nccl else ("mpi", "mpi_spread")
-    typical, spread = (np.array([float(row[name] or np.nan) for row in _PARAMETERS]) for name in names)
-    return typical, spread
+    name = "nccl" if nccl else "mpi"
+    found = np.array([[float(row[one] or np.nan) for one in (name, f"{name}_spread")] for row in _PARAMETERS])
+    return found[:, 0], found[:, 1]

@@ -57,15 +57,9 @@ class PassTime(NamedTuple):
 
     def figures(self) -> dict[str, object]:
         """Return the fields of the JSON output."""
-        return {
-            "seconds_s": self.seconds,
-            "low_s": self.low,
-            "high_s": self.high,
-            "batch": self.batch or None,
-            "precision": self.precision,
-            "known": self.known,
-            "source": self.source,
-        }
+        times = {f"{name}_s": getattr(self, name) for name in ("seconds", "low", "high")}
+        named = {name: getattr(self, name) for name in ("precision", "known", "source")}
+        return {**times, "batch": self.batch or None, **named}
 
 
 class SampleCount(NamedTuple):

@@ -89,11 +89,8 @@ def half_widths(held: Sequence[HeldOut], coverage: float) -> list[tuple[float, f
         return [(UNKNOWN, UNKNOWN)] * len(BINS)
     sizes = np.concatenate([one.sizes for one in held])
     log_errors = -np.concatenate([one.log_errors / one.widening for one in held])
-    found = []
-    for number in range(len(BINS)):
-        inside = log_errors[bin_of(sizes) == number]
-        found.append(conformal(inside if len(inside) >= FEWEST else log_errors, coverage))
-    return found
+    inside = [log_errors[bin_of(sizes) == number] for number in range(len(BINS))]
+    return [conformal(one if len(one) >= FEWEST else log_errors, coverage) for one in inside]
 
 
 def widest(held: Sequence[HeldOut], coverage: float) -> list[tuple[float, float]]:

@@ -128,8 +128,7 @@ def read_nccl_text(path: Path, out: tables.RowCollector) -> Iterator[tuple[Any, 
             yield at, cells
         else:
             tool = "rccl-tests" if "rccl" in line.casefold() else tool
-            ended = ended or _begins_table(line)
-            _read_context(line, context)
+            ended = _read_context(line, context) or ended
     for number, (above, listed) in enumerate(blocks, 1):
         name, stated = _table_facts(above, listed, conventions.named_collective(path.name), out)
         common: tables.TableRow = {key: value for key, value in stated.items() if value is not None}
@@ -213,30 +212,18 @@ def parse_row(line: str, width: int | None = None) -> TableCells | str | None:
     return TableCells(nbytes, elements, head[3], reduction.replace("none", ""), root, sides)
 
 
-def is_table_header(line: str) -> bool:
-    """Return whether a line is the header of an nccl-tests table."""
-    return "algbw" in line and "busbw" in line and "time" in line.split()
-
-
-def _begins_table(line: str) -> bool:
-    """Return whether a line starts a new table."""
-    if not line.lstrip().startswith("#"):
-        return _PROGRAM.search(line) is not None
-    words = "nThread", "Using devices", "Collective test starting"
-    return is_table_header(line) or any(word in line for word in words) or _EXCERPT.match(line.lstrip()) is not None
-
-
-def _read_context(line: str, context: _TableContext) -> None:
-    """Update the context with values stated in a line."""
-    if "nThread" in line or "Collective test starting" in line:
+def _read_context(line: str, context: _TableContext) -> bool:
+    """Update the context with values stated in a line; return whether the line begins another table."""
+    starts = "nThread" in line or "Collective test starting" in line
+    if starts:
         context.restart()
     if "Collective test concluded" in line:
-        return
-    if excerpt := _EXCERPT.match(line.lstrip()):
+        return False
+    excerpt, heads = _EXCERPT.match(line.lstrip()), "algbw" in line and "busbw" in line and "time" in line.split()
+    if excerpt:
         context.restart()
-        ranks, nodes = excerpt.groups()
-        context.stated_ranks = tables.parse_whole(ranks, tables.MAX_RANKS)
-        context.stated_nodes = None if nodes is None else tables.parse_whole(nodes, tables.MAX_RANKS)
+        ranks, nodes = (tables.parse_whole(one or "", tables.MAX_RANKS) for one in excerpt.groups())
+        context.stated_ranks, context.stated_nodes = ranks, nodes
         context.collective = conventions.named_collective(line.rpartition("|")[2]) or context.collective
     programs = set(_PROGRAM.findall(line))
     if len(programs) == 1:
@@ -254,12 +241,15 @@ def _read_context(line: str, context: _TableContext) -> None:
     if "NCCL_" in line:
         for what, value in _CHOICE.findall(line):
             context.choices |= pinned_setting(what, value)
-    if is_table_header(line):
+    if heads:
         context.unit = -3 if _OLD_HEADER.search(line) else -6
         words = line.replace("timestamp", "").split()
         first = words.index("time")
         context.width = words[first + 1 :].index("time") + 1 if words.count("time") > 1 else len(words) - first
         context.counts_wrong = "wrong" in line
+    if not line.lstrip().startswith("#"):
+        return bool(programs)
+    return starts or heads or excerpt is not None or "Using devices" in line
 
 
 def pinned_setting(what: str, value: str) -> dict[str, str]:
@@ -290,9 +280,8 @@ def _side_rows(cells: TableCells, name: str, context: _TableContext) -> Iterator
             count = context.counts_wrong and error.value == int(error.value) and "e-" not in words[3]
             row["wrong" if count else "max_error"] = error.value
         if len(words) == 8:
-            for column, word in zip(("seconds_min", "seconds_max", "seconds_p99"), words[4:7], strict=True):
-                number = tables.parse_printed(word, context.unit)
-                row[column] = None if number is None else number.value
+            printed = (tables.parse_printed(word, context.unit) for word in words[4:7])
+            row |= zip(("seconds_min", "seconds_max", "seconds_p99"), printed, strict=True)
         yield row
 
 
