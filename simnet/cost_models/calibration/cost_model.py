@@ -192,8 +192,7 @@ class CalibratedCostModel:
         """Return an InputError that explains why a setting cannot be predicted."""
         name = setting.collective
         known = {one.setting.collective for one in self.model.known}
-        if self.model.steps is not None:
-            known |= set(specification.SPECIFIED_COLLECTIVES)
+        known |= set(() if self.model.steps is None else specification.SPECIFIED_COLLECTIVES)
         if name not in known:
             return InputError(f"nothing is known of {name!r}; {suggest_names(name, known)}", field="collective")
         some = "2 or more" if self.model.steps is not None and self.model.steps.nccl else f"2 to {MAX_RANKS:,}"
@@ -203,22 +202,18 @@ class CalibratedCostModel:
         """Return whether nodes, or ranks per node, are outside the range measured in the family."""
         if not setting.nodes:
             return False
-        known = [one.setting for one in self.model.family(setting) if one.setting.nodes]
-        nodes = [one.nodes for one in known]
-        if not known or not min(nodes) <= setting.nodes <= max(nodes):
-            return True
+        known = [one for one in self.model.family(setting) if one.nodes]
         filled = [-(-setting.ranks * one.nodes // one.ranks) for one in known]
-        return not min(filled) <= setting.nodes <= max(filled)
+        ranges = [one.nodes for one in known], filled
+        return not known or not all(min(one) <= setting.nodes <= max(one) for one in ranges)
 
     def _extrapolated(self, setting: Setting, basis: Basis, nbytes: float) -> list[str]:
         """Return the reasons, in words, why a prediction is an extrapolation; empty if it is none."""
         if self.platform is not None:
             return ["nothing was measured"]
-        family = self.model.family(setting)
+        family, reasons = self.model.family(setting), list[str]()
         if not family:
-            what = ", ".join(word for word in setting.family if word)
-            return [f"{what} was not measured"]
-        reasons = []
+            return [f"{', '.join(filter(None, setting.family))} was not measured"]
         ranks = sorted({one.setting.ranks for one in family})
         if basis == "beyond":
             reasons.append(f"{_counted_of(setting.ranks, 'rank')}, measured: {_describe_range(ranks)}")

@@ -185,12 +185,11 @@ def could_be_nccl(curves: Sequence[Curve]) -> bool:
     Starting a kernel takes some 6 us, a message between GPUs of two nodes 2 us or more; MPI in host memory has neither
     cost. The steps of a tree are the fewest.
     """
-    others = [name for name in known_algorithms() if name not in ("ring", "tree")]
-    for one in curves:
-        phases = 2 if one.setting.collective == "all_reduce" else 1
-        steps = phases * np.log2(max(one.setting.nodes, 1))
-        foreign = any(name in one.setting.algorithm.casefold() for name in others)
-        if foreign or one.seconds.min() <= _FASTEST_KERNEL + _FASTEST_STEP * steps:
+    others = set(known_algorithms()) - {"ring", "tree"}
+    for curve in curves:
+        one, phases = curve.setting, 2 if curve.setting.collective == "all_reduce" else 1
+        fastest = _FASTEST_KERNEL + _FASTEST_STEP * phases * np.log2(max(one.nodes, 1))
+        if curve.seconds.min() <= fastest or any(name in one.algorithm.casefold() for name in others):
             return False
     return True
 

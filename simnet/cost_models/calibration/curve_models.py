@@ -199,14 +199,9 @@ def fit_interpolated(sizes: Floats, seconds: Floats) -> CurveModel:
     return CurveModel(segments=base.segments, corrections=_point_pairs(sizes, np.log(seconds / base.at(sizes))))
 
 
+_FITS = (fit_line, fit_three_segments, fit_five_anchors, fit_log_log, fit_piecewise, fit_adjacent, fit_interpolated)
 CURVE_FITS: Mapping[str, Callable[[Floats, Floats], CurveModel]] = {
-    "line": fit_line,
-    "three_segments": fit_three_segments,
-    "five_anchors": fit_five_anchors,
-    "log_log": fit_log_log,
-    "piecewise": fit_piecewise,
-    "adjacent": fit_adjacent,
-    "interpolated": fit_interpolated,
+    fit.__name__.removeprefix("fit_"): fit for fit in _FITS
 }
 """Fit function of each curve model; arguments are sizes [byte], ascending, and times [s]."""
 
@@ -218,9 +213,9 @@ MIXED_MODELS = ("line", "three_segments", "piecewise", "adjacent", "interpolated
 
 def fit_mixture(sizes: Floats, seconds: Floats, weights: Mapping[str, float]) -> tuple[CurveModel, ...]:
     """Fit the curve models named in `weights` (>= 0, not all 0) to a curve."""
-    whole = sum(weights.values())
     fits = {name: CURVE_FITS[name](sizes, seconds) for name in weights}
-    return tuple(replace(fit, model=name, weight=weights[name] / whole) for name, fit in fits.items())
+    total = sum(weights.values())
+    return tuple(replace(fit, model=name, weight=weights[name] / total) for name, fit in fits.items())
 
 
 def _point_pairs(first: Floats, second: Floats) -> tuple[tuple[float, float], ...]:

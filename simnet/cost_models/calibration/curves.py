@@ -106,9 +106,8 @@ def rows_on_curves(rows: pd.DataFrame) -> pd.DataFrame:
 
 def split_systems(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return the rows of each system by name, "column=value" of the columns that differ; "" for a single system."""
-    keys = {name: one for name, one in _condition_columns(rows).items() if one.nunique() > 1}
-    if rows["in_place"].fillna(False).nunique() > 1:
-        keys["in_place"] = rows["in_place"].fillna(False).astype(str)
+    sides = rows["in_place"].fillna(False).astype(str)
+    keys = {name: one for name, one in (_condition_columns(rows) | {"in_place": sides}).items() if one.nunique() > 1}
     if not keys:
         return {"": rows}
     grouped = [
@@ -132,8 +131,8 @@ def chosen_rows(rows: pd.DataFrame, where: Mapping[str, str], in_place: bool = F
     """
     for name, value in where.items():
         if name not in rows:
-            allowed = list(dict.fromkeys([*TABLE_COLUMNS, *rows.columns]))
-            raise InputError(f"there is no column {name!r}; {suggest_names(name, allowed)}", file="--where")
+            allowed = suggest_names(name, list(dict.fromkeys([*TABLE_COLUMNS, *rows.columns])))
+            raise InputError(f"there is no column {name!r}; {allowed}", file="--where")
         column, number = rows[name], _read_quantity(value)
         texts = column.astype(str).where(column.notna(), "")
         if is_numeric_dtype(column) and not is_bool_dtype(column) and not math.isnan(number):
@@ -141,8 +140,8 @@ def chosen_rows(rows: pd.DataFrame, where: Mapping[str, str], in_place: bool = F
         else:
             taken = (texts == value).to_numpy()
         if not taken.any():
-            allowed = sorted(texts.unique())[:30]
-            raise InputError(f"no row has {name} = {value!r}; {suggest_names(value, allowed)}", file="--where")
+            allowed = suggest_names(value, sorted(texts.unique())[:30])
+            raise InputError(f"no row has {name} = {value!r}; {allowed}", file="--where")
         rows = rows[taken]
     side = rows["in_place"].fillna(False) == in_place
     return rows[side] if side.any() else rows

@@ -80,12 +80,11 @@ def profile_of(kernels: LibraryKernels, name: str, density: float, largest: int,
         for method, (count, call) in track_progress(kernels.make(n, density).items()):
             if method in CODE_METHODS and n not in GRADIENT_LENGTHS[::2]:
                 continue
-            before = list(timed.setdefault(method, {}).items())
-            if before and count <= before[-1][0]:
-                continue
-            if len(before) >= _LEAST_LENGTHS and before[-1][1] * count / before[-1][0] * 3 > 10 * budget:
-                continue
-            timed[method][count] = _median_seconds(kernels, call, budget)
+            before = timed.setdefault(method, {})
+            last, took = next(reversed(before.items()), (0, 0.0))
+            expected = took * count / last if len(before) >= _LEAST_LENGTHS else 0.0
+            if count > last and 3 * expected <= 10 * budget:
+                before[count] = _median_seconds(kernels, call, budget)
     lacking = [one for one in kernels.sources if one not in CODE_METHODS and len(timed[one]) < _LEAST_LENGTHS]
     if lacking:
         said = f"at a density of {density:g} there are fewer than {_LEAST_LENGTHS} lengths of {', '.join(lacking)}"
@@ -94,14 +93,12 @@ def profile_of(kernels: LibraryKernels, name: str, density: float, largest: int,
     bandwidth = 2 * 4 * longest / timed["copy"][longest]
     beside = density_factors(kernels, timed, density, budget)
     methods = {}
+    layers = {count: took for count, took in timed["topk"].items() if count <= LARGEST_LAYER}
+    methods["topk_layer"] = _profile_method("topk_layer", kernels.sources["topk"], layers, bandwidth, beside["topk"])
     for method, source in kernels.sources.items():
-        if method in CODE_METHODS and len(timed[method]) < _LEAST_LENGTHS:
-            # Passes that were measured say more than one length or two.
-            continue
-        if method == "topk":
-            layers = {count: took for count, took in timed[method].items() if count <= LARGEST_LAYER}
-            methods["topk_layer"] = _profile_method("topk_layer", source, layers, bandwidth, beside[method])
-        methods[method] = _profile_method(method, source, timed[method], bandwidth, beside.get(method, ()))
+        # Of codes, passes that were measured say more than one length or two.
+        if method not in CODE_METHODS or len(timed[method]) >= _LEAST_LENGTHS:
+            methods[method] = _profile_method(method, source, timed[method], bandwidth, beside.get(method, ()))
     if kernels.on_host:
         nothing = KernelMethod(0, 0, "the device is the host: nothing is copied", known="measured")
         methods |= {"copy_out": nothing, "copy_in": nothing}

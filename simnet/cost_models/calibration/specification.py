@@ -159,11 +159,10 @@ def specified_half_widths(platform: Platform, coverage: float) -> list[tuple[flo
     ``docs/calibration.md``. With the `coverage`, in (0, 1), they grow as those of a normal distribution.
     """
     scale = NormalDist().inv_cdf(0.5 + coverage / 2) / NormalDist().inv_cdf(0.5 + _HALF_WIDTHS_HOLD / 2)
-    widths = _HALF_WIDTHS[platform.counted]
     outer = platform.outer
     direct = outer is None or (outer.transport == "infiniband" and outer.device_direct)
-    if direct and platform.inner.link != "pcie" and platform.counted == "as NCCL does":
-        widths = _HALF_WIDTHS_KNOWN
+    known = direct and platform.inner.link != "pcie" and platform.counted == "as NCCL does"
+    widths = _HALF_WIDTHS_KNOWN if known else _HALF_WIDTHS[platform.counted]
     return [(scale * below, scale * above) for below, above in widths]
 
 

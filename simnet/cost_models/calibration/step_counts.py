@@ -157,14 +157,12 @@ def count_like_nccl(
 
 def count_steps(setting: Setting, nccl: bool, switch: bool = False, cards: float = math.inf) -> tuple[StepCount, ...]:
     """Return the step count of each algorithm a setting may use; empty if none is known."""
-    if setting.ranks < 2:
+    alone, nodes = setting.collective == "sendrecv", min(setting.nodes, setting.ranks)
+    if setting.ranks < 2 or not (alone or _known_algorithms(setting.collective)):
         return ()
-    if setting.collective != "sendrecv" and not _known_algorithms(setting.collective):
-        return ()
-    nodes = min(setting.nodes, setting.ranks)
     if nccl:
         return count_like_nccl(setting.collective, setting.algorithm, setting.ranks, nodes, switch, cards)
-    if setting.collective == "sendrecv":
+    if alone:
         return count_like_nccl(setting.collective, "", setting.ranks, nodes)
     if setting.ranks > MAX_RANKS:
         return ()

@@ -150,13 +150,10 @@ def read_rows(source: str, facts: LogFacts | Mapping[str, Any]) -> tuple[pd.Data
 
 def _without_place(rows: pd.DataFrame) -> list[LogProblem]:
     """Return a problem for each log with rows that no curve can use: ranks unknown or 1, or 0 bytes."""
-    unknown, one = rows["ranks"].isna(), _of_one_rank(rows)
-    found = []
-    for missing, why in (
-        (unknown, "have no number of ranks; --fact ranks=16 says it, --fact 'NAME:ranks=16' of this log alone"),
-        (one, None),
-        (~unknown & ~one & (rows["nbytes"].fillna(0) == 0), "have 0 bytes"),
-    ):
+    unknown, one, found = rows["ranks"].isna(), _of_one_rank(rows), []
+    nothing = ~unknown & ~one & (rows["nbytes"].fillna(0) == 0)
+    lacks = "have no number of ranks; --fact ranks=16 says it, --fact 'NAME:ranks=16' of this log alone"
+    for missing, why in ((unknown, lacks), (one, None), (nothing, "have 0 bytes")):
         for source, part in rows[missing].groupby("source", sort=False):
             line = part["line"].dropna().min()
             at = None if pd.isna(line) else int(line)

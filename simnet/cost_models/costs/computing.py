@@ -111,13 +111,11 @@ def pass_time(
     """
     chip = known_chips().get(device.chip)
     if chip is None:
-        known = f"whose profile names no chip of which that is known: {suggest_names(device.chip, known_chips())}"
-        if not device.chip:
-            known = "whose profile names no chip"
-        raise ValueError(f"how long {profile.name} computes is not known on {device.name}, {known}")
-    if found := _published_time(profile, chip, batch, precision):
-        return found
-    return _estimated_time(profile, chip, batch, precision or chip.precision)
+        why = f" of which that is known: {suggest_names(device.chip, known_chips())}" if device.chip else ""
+        unknown = f"how long {profile.name} computes is not known on {device.name}"
+        raise ValueError(f"{unknown}, whose profile names no chip{why}")
+    published = _published_time(profile, chip, batch, precision)
+    return published or _estimated_time(profile, chip, batch, precision or chip.precision)
 
 
 def published_utilisation(transformer: bool, precision: models.MatrixFormat) -> PeakUtilisation:

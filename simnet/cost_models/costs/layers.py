@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import math
-from functools import cache
+from functools import cache, partial
 from itertools import groupby
 from typing import NamedTuple
 
@@ -48,9 +48,7 @@ class TransformerShape(NamedTuple):
     tied: bool = False
 
 
-@cache
-def _layer_rows() -> list[dict[str, str]]:
-    return read_shipped_rows("data/layers.csv")
+_layer_rows = cache(partial(read_shipped_rows, "data/layers.csv"))
 
 
 def network_layers(network: str) -> tuple[Layer, ...]:

@@ -75,16 +75,16 @@ class _ConfigFields:
     def count(self, name: str, default: int | None = None, most: int = MOST_WIDTH) -> int:
         """Return a whole number in 1 .. `most`; `default` if it is missing or null."""
         value = self.given.get(name)
-        if value is None and default is not None:
-            return default
         if value is None:
-            self.refuse("is missing", name)
+            return self.refuse("is missing", name) if default is None else default
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
             self.refuse(f"must be a whole number from 1 to {most:,}, got {shorten_value(value)}", name)
         return value
 
     def flag(self, name: str, *, default: bool) -> bool:
-        value = self.given.get(name)
-        if value is not None and not isinstance(value, bool):
-            self.refuse(f"must be true or false, got {shorten_value(value)}", name)
-        return default if value is None else value
+        value = default if self.given.get(name) is None else self.given[name]
+        return (
+            value
+            if isinstance(value, bool)
+            else self.refuse(f"must be true or false, got {shorten_value(value)}", name)
+        )

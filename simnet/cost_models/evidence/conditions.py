@@ -76,5 +76,7 @@ def evidence_of(
 
 def known_links() -> str:
     """Return a phrase on the measured ranges of latency, bandwidth and workers."""
-    latency, bandwidth = " to ".join(map(format_seconds, LATENCY)), " to ".join(map(format_bandwidth, BANDWIDTH))
+    latency, bandwidth = (
+        " to ".join(map(*both)) for both in ((format_seconds, LATENCY), (format_bandwidth, BANDWIDTH))
+    )
     return f"links of {latency} and {bandwidth}, with {WORKERS[0]} to {WORKERS[1]} workers of one link each"

@@ -88,26 +88,25 @@ def read_kineto(path: Path, out: tables.RowCollector) -> Iterator[tuple[int, tab
         args = event.get("args")
         if not isinstance(args, dict):
             continue
-        name, number = lines.short_text(event.get("name")), lines.read_count(args.get("External id"))
-        if event.get("name") == "record_param_comms" and _META in args and number is not None:
+        name, kind = (lines.short_text(event.get(key)) for key in ("name", "cat"))
+        lasted, number = event.get("dur"), lines.read_count(args.get("External id"))
+        known = _META in args or "ccl" in name.casefold()
+        if name == "record_param_comms" and _META in args and number is not None:
             asked[number] = args
-        elif lines.short_text(event.get("cat")).casefold() == "kernel" and (_META in args or "ccl" in name.casefold()):
-            lasted = event.get("dur")
-            if is_number(lasted):
-                kernels.append((line, float(lasted), args))
+        elif kind.casefold() == "kernel" and known and is_number(lasted):
+            kernels.append((line, float(lasted), args))
     shared = Counter(lines.read_count(args.get("External id")) for _, _, args in kernels if _META not in args)
-    left: dict[str, tuple[int, int]] = {}
+    left: dict[str, list[int]] = {}
     for line, micros, own in kernels:
         number = lines.read_count(own.get("External id"))
         args = own if _META in own else asked.get(number, {}) if number is not None and shared[number] == 1 else {}
         row = _kernel_row(args)
         if isinstance(row, str):
-            first, count = left.get(row, (line, 0))
-            left[row] = first, count + 1
-            continue
-        yield line, row | {"seconds": micros * 1e-6, "rank": rank}
-    for why, (line, count) in left.items():
-        yield line, f"{why}; {count:,} such kernels"
+            left.setdefault(row, []).append(line)
+        else:
+            yield line, row | {"seconds": micros * 1e-6, "rank": rank}
+    for why, places in left.items():
+        yield places[0], f"{why}; {len(places):,} such kernels"
     if not kernels and asked:
         raise InputError("has collectives, but no kernel of them, and so no times; profile with CUDA", file=out.file)
     _report_waiting(out)
@@ -140,8 +139,7 @@ def _kernel_row(args: Mapping[str, Any]) -> tables.TableRow | str:
 
 def _group_name(args: Mapping[str, Any]) -> str:
     """Return the name of a process group: name, description, and a hash of its ranks."""
-    ranks = str(args.get("Process Group Ranks", ""))
-    numbers = ",".join(re.findall(r"\d+", ranks))
+    numbers = ",".join(re.findall(r"\d+", str(args.get("Process Group Ranks", ""))))
     said = (lines.short_text(args.get(f"Process Group {what}")) for what in ("Name", "Description"))
     name = " ".join(filter(None, said))
     return f"{name[:80]} {zlib.crc32(numbers.encode()):08x}" if numbers else name[:80]

@@ -87,21 +87,16 @@ def _stated_values(data: Mapping[str, Any]) -> tuple[dict[str, object], str | No
     args = [one for one in listed if isinstance(one, str)] if isinstance(listed, list) else []
     name = collective_name(PurePosixPath(args[0]).name) if args else None
     average = next((args[at + 1] for at, one in enumerate(args[:-1]) if one in ("-a", "--average")), "1")
-    config = data.get("config") if isinstance(data.get("config"), dict) else {}
-    devices = data.get("devices", config.get("devices") if isinstance(config, dict) else None)
-    ranks: set[int] = set()
-    hosts: set[str] = set()
-    for one in devices if isinstance(devices, list) else ():
-        rank = lines.read_count(one.get("rank")) if isinstance(one, dict) else None
-        if rank is not None and rank < tables.MAX_RANKS and lines.read_count(one.get("group")) in (None, 0):
-            ranks.add(rank)
-            hosts.add(lines.short_text(one.get("hostname")))
+    given = data.get("config")
+    config: Mapping[str, Any] = given if isinstance(given, dict) else {}
+    devices = data.get("devices", config.get("devices"))
+    devices = [one for one in devices if isinstance(one, dict)] if isinstance(devices, list) else []
+    first = [(lines.read_count(one.get("rank")), one) for one in devices if not lines.read_count(one.get("group"))]
+    known = [(rank, one.get("hostname")) for rank, one in first if rank is not None and rank < tables.MAX_RANKS]
+    ranks, hosts = {rank for rank, _ in known}, {lines.short_text(host) for _, host in known}
     stated: dict[str, object] = {"statistic": RANK_STATISTICS.get(average, "mean")} | data["pinned"]
-    if ranks:
-        stated["ranks"] = len(ranks)
-        stated["nodes"] = len(hosts)
-    stated["iterations"] = lines.read_count(config.get("iterations")) if isinstance(config, dict) else None
-    return stated, name
+    stated |= {"ranks": len(ranks), "nodes": len(hosts)} if ranks else {}
+    return stated | {"iterations": lines.read_count(config.get("iterations"))}, name
 
 
 def _kind_of_value(value: object) -> str:

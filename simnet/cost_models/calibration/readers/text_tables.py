@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from simnet.base.checks import is_number
 from simnet.base.reading import read_shipped_rows
 from simnet.cost_models.calibration.readers import conventions, tables
 from simnet.cost_models.calibration.readers.lines import (
@@ -23,8 +22,8 @@ from simnet.cost_models.calibration.readers.lines import (
     bare_lines,
     json_objects,
     launch_facts,
-    read_count,
     read_trace,
+    record_values,
     short_text,
 )
 
@@ -271,10 +270,9 @@ def read_iperf3_json(path: Path, out: tables.RowCollector) -> Iterator[tuple[int
     for line, result in json_objects(read_trace(path), out.file):
         end = result.get("end")
         received = end.get("sum_received", end.get("sum")) if isinstance(end, dict) else None
-        nbytes = read_count(received.get("bytes")) if isinstance(received, dict) else None
-        seconds = received.get("seconds") if isinstance(received, dict) else None
-        if nbytes is None or not is_number(seconds):
+        row = record_values(received, "iperf3-json")
+        if not {"nbytes", "seconds"} <= row.keys():
             why = short_text(result.get("error")) or "no end.sum_received with bytes and seconds"
             yield line, f"has no result: {why}"
         else:
-            yield line, {"nbytes": nbytes, "seconds": float(seconds), "tool": "iperf3", **TEXT_TABLES["iperf3"].same}
+            yield line, row | TEXT_TABLES["iperf3"].same

@@ -191,7 +191,7 @@ def _format_cell(value: object) -> str:
     if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, bool):
-        return "true" if value else "false"
+        return str(value).lower()
     if isinstance(value, float):
         short = Decimal(repr(value)).normalize()
         plain = f"{short:f}"
