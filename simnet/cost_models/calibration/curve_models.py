@@ -262,9 +262,6 @@ def _interpolate_points(points: Floats, asked: Floats) -> Floats:
     if len(x) == 1:
         return np.full(len(asked), points[0, 1])
     at = np.log(np.maximum(asked, 1e-9))
-    place = np.clip(np.searchsorted(x, at) - 1, 0, len(x) - 2)
-    slope = np.diff(y) / np.diff(x)
-    ends = np.clip(slope[[0, -1]], 0.0, _STEEPEST)
-    inside = y[place] + slope[place] * (np.clip(at, x[0], x[-1]) - x[place])
+    ends = np.clip((np.diff(y) / np.diff(x))[[0, -1]], 0.0, _STEEPEST)
     beyond = ends[0] * np.minimum(at - x[0], 0.0) + ends[1] * np.maximum(at - x[-1], 0.0)
-    return np.asarray(np.exp(inside + beyond), dtype=np.float64)
+    return np.asarray(np.exp(np.interp(at, x, y) + beyond), dtype=np.float64)

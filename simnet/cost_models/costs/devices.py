@@ -52,9 +52,10 @@ an entry point ``simnet.devices``.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from importlib.resources import files
 from itertools import pairwise
@@ -317,7 +318,7 @@ def load_device(name_or_path: str | Path) -> DeviceProfile:
     """
     path = Path(name_or_path)
     if isinstance(name_or_path, Path) or path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
-        return _read_profile(read_text(path, _LARGEST_FILE), str(path))
+        return read_profile(read_text(path, _LARGEST_FILE), str(path))
     name = DEVICE_ALIASES.get(str(path), str(path))
     if name in _shipped_names():
         return _shipped_profile(name)
@@ -337,11 +338,23 @@ def _shipped_names() -> frozenset[str]:
 @cache
 def _shipped_profile(name: str) -> DeviceProfile:
     text = (files("simnet") / "data" / "devices" / f"{name}.yaml").read_text(encoding="utf-8")
-    return _read_profile(text, f"{name}.yaml")
+    return read_profile(text, f"{name}.yaml")
 
 
-def _read_profile(text: str, file: str) -> DeviceProfile:
+def read_profile(text: str, file: str) -> DeviceProfile:
     # Only who loads a profile pays for the parser.
-    from simnet.cost_models.costs.device_file import read_profile
+    from pydantic import TypeAdapter, ValidationError
 
-    return read_profile(text, file)
+    from simnet.base.yaml_loader import load_yaml_mapping, validation_refusal
+
+    read = load_yaml_mapping(text, file, "a device profile")
+    methods = read.value.get("methods")
+    for one in methods.values() if isinstance(methods, dict) else ():
+        if isinstance(one, dict) and "seconds_per_entry" in one:
+            one.setdefault("bytes_per_entry", 0.0)
+    try:
+        # As JSON lists stand for tuples, and nothing but a number for a number.
+        return TypeAdapter(DeviceProfile).validate_json(json.dumps(read.value))
+    except ValidationError as error:
+        parts = (DeviceProfile, KernelMethod, SideStreamSlowdown, CollectiveSlowdown, HostPrices)
+        raise validation_refusal(error, file, read, [one.name for part in parts for one in fields(part)]) from None

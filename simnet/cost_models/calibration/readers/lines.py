@@ -20,14 +20,7 @@ from typing import Any
 
 from simnet.base.errors import InputError
 from simnet.base.reading import open_unpacked, read_text
-from simnet.cost_models.calibration.readers.tables import (
-    MAX_RANKS,
-    MAX_WHOLE,
-    TableRow,
-    largest_whole,
-    log_columns,
-    parse_printed,
-)
+from simnet.cost_models.calibration.readers import tables
 
 MAX_BYTES = 64 * 2**20
 """The largest log or table that is read, unpacked."""
@@ -172,8 +165,7 @@ def _parse_integer(text: str) -> int | float:
 
 def _next_value(text: str, at: int) -> int:
     """Return the position of the next JSON value."""
-    found = _BETWEEN.match(text, at)
-    return at if found is None else found.end()
+    return at if (found := _BETWEEN.match(text, at)) is None else found.end()
 
 
 _LAUNCH = re.compile(r"\b(?:mpirun|mpiexec\S*|srun|aprun|jsrun|prun|flux run)\b.*")
@@ -192,7 +184,7 @@ def launch_facts(line: str) -> dict[str, int]:
     nodes = _NODES.search(options) if launch[0].startswith(("srun", "flux")) else None
     count = int(ranks[1]) if ranks else int(nodes[1]) * int(each[1]) if nodes and each else None
     said = {"ranks": count, "nodes": int(nodes[1]) if nodes else None}
-    return {name: min(number, MAX_RANKS) for name, number in said.items() if number is not None}
+    return {name: min(number, tables.MAX_RANKS) for name, number in said.items() if number is not None}
 
 
 def read_count(value: object) -> int | None:
@@ -201,7 +193,7 @@ def read_count(value: object) -> int | None:
         return int(value)
     if isinstance(value, float) and math.isfinite(value) and value == int(value):
         value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_WHOLE:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= tables.MAX_WHOLE:
         return None
     return value
 
@@ -211,20 +203,20 @@ def short_text(value: object) -> str:
     return value[:MAX_GROUP_NAME] if isinstance(value, str) else ""
 
 
-def record_values(record: object, kind: str, decimals: int | None = None) -> TableRow:
+def record_values(record: object, kind: str, decimals: int | None = None) -> tables.TableRow:
     """Return table values from a JSON object by key, those that it has; of several keys of a column the first.
 
     Numbers are rounded to their last digit, or to so many `decimals`.
     """
-    row: TableRow = {}
+    row: tables.TableRow = {}
     values: Mapping[str, object] = record if isinstance(record, dict) else {}
-    for key, one in log_columns(kind).items():
+    for key, one in tables.log_columns(kind).items():
         value, count = values.get(key), read_count(values.get(key))
         if one.form == "text":
             row[one.name] = short_text(value).replace("none", "")
-        elif one.form == "whole" and count is not None and count <= largest_whole(one.name):
-            row[one.name] = count if largest_whole(one.name) > MAX_RANKS else count or None
-        elif one.form == "number" and (number := parse_printed(str(value), one.power)) is not None:
+        elif one.form == "whole" and count is not None and count <= tables.largest_whole(one.name):
+            row[one.name] = count if tables.largest_whole(one.name) > tables.MAX_RANKS else count or None
+        elif one.form == "number" and (number := tables.parse_printed(str(value), one.power)) is not None:
             half = number.half if decimals is None else float(f"5e{one.power - decimals - 1}")
             row.setdefault(one.name, number._replace(half=half))
     return row

@@ -16,16 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from simnet.base.reading import read_shipped_rows
-from simnet.cost_models.calibration.readers import conventions, tables
-from simnet.cost_models.calibration.readers.lines import (
-    HEADS,
-    bare_lines,
-    json_objects,
-    launch_facts,
-    read_trace,
-    record_values,
-    short_text,
-)
+from simnet.cost_models.calibration.readers import conventions, lines, tables
 
 
 class TextTable(NamedTuple):
@@ -105,13 +96,13 @@ _MESSAGES = {"p2p_latency": 1, "pingping": 1, "sendrecv": 2, "exchange": 4}
 def _read(kind: str, path: Path, out: tables.RowCollector) -> Iterator[tuple[int, tables.TableRow | str]]:
     """Yield the rows of a benchmark's tables."""
     table, titled = TEXT_TABLES[kind], TEXT_TABLES[kind].title is not None
-    lines = list(bare_lines(path, table.headings))
-    found = [line for _, line in lines if table.anchor.search(line)] if table.anchor.groups else []
+    numbered = list(lines.bare_lines(path, table.headings))
+    found = [line for _, line in numbered if table.anchor.search(line)] if table.anchor.groups else []
     wanted = next((one for one in table.wanted if any(re.search(one, line) for line in found)), "")
     stated, heads, run, reported = dict(table.same), table.heads[:0], int(titled), False
     launched: dict[str, int] = {}
-    for at, line in [(0, path.name)] * titled + lines:
-        launched = launch_facts(line) or launched
+    for at, line in [(0, path.name)] * titled + numbered:
+        launched = lines.launch_facts(line) or launched
         for said in (*(table.title.finditer(line) if table.title else ()), *table.above.finditer(line)):
             values = _stated_values(said.groupdict(), titled)
             if titled and "collective" in values:
@@ -142,7 +133,7 @@ def _read(kind: str, path: Path, out: tables.RowCollector) -> Iterator[tuple[int
 
 
 def _column_names(line: str) -> list[str]:
-    return _UNIT_HEAD.findall(line.replace("# ", "#")) if "[" in line else HEADS.split(line.strip(" \t#|"))
+    return _UNIT_HEAD.findall(line.replace("# ", "#")) if "[" in line else lines.HEADS.split(line.strip(" \t#|"))
 
 
 def _given_collective(path: Path, out: tables.RowCollector) -> str | None:
@@ -267,12 +258,12 @@ TEXT_READERS = {kind: _text_reader(kind, one.what) for kind, one in TEXT_TABLES.
 @tables.format_reader("iperf3")
 def read_iperf3_json(path: Path, out: tables.RowCollector) -> Iterator[tuple[int, tables.TableRow | str]]:
     """Read the JSON output of iperf3 (``-J``)."""
-    for line, result in json_objects(read_trace(path), out.file):
+    for line, result in lines.json_objects(lines.read_trace(path), out.file):
         end = result.get("end")
         received = end.get("sum_received", end.get("sum")) if isinstance(end, dict) else None
-        row = record_values(received, "iperf3-json")
+        row = lines.record_values(received, "iperf3-json")
         if not {"nbytes", "seconds"} <= row.keys():
-            why = short_text(result.get("error")) or "no end.sum_received with bytes and seconds"
+            why = lines.short_text(result.get("error")) or "no end.sum_received with bytes and seconds"
             yield line, f"has no result: {why}"
         else:
             yield line, row | TEXT_TABLES["iperf3"].same
