@@ -17,8 +17,14 @@ from simnet.cost_models.calibration.device import (
     profile_yaml,
 )
 from simnet.cost_models.calibration.device_kernels import LibraryKernels, kernels_of, torch_kernels
-from simnet.cost_models.costs.devices import read_profile
-from simnet.cost_models.costs.devices import KERNEL_METHODS, DeviceOp, DeviceProfile, KernelMethod, load_device
+from simnet.cost_models.costs.devices import (
+    KERNEL_METHODS,
+    DeviceOp,
+    DeviceProfile,
+    KernelMethod,
+    load_device,
+    read_profile,
+)
 from simnet.cost_models.costs.encodings import CODE_METHODS, INDEX_CODES, encoded_index_bytes
 from simnet.sparsifier_models.codes import read_back
 

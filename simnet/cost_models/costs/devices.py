@@ -342,6 +342,7 @@ def _shipped_profile(name: str) -> DeviceProfile:
 
 
 def read_profile(text: str, file: str) -> DeviceProfile:
+    """Return the device profile in a YAML text; raise InputError, with `file`, for an invalid field."""
     # Only who loads a profile pays for the parser.
     from pydantic import TypeAdapter, ValidationError
 
