@@ -169,17 +169,16 @@ def _file_of(cost_model: CalibratedCostModel) -> CostModelFile:
             ranks_on_a_node=model.each,
             parameters={name: ParameterEntry(value=value, relative_error=error) for name, value, error in listed},
         )
+    intervals = {}
+    for basis, bins in cost_model.intervals.items():
+        below, above = map(list, zip(*bins, strict=True))
+        intervals[basis] = IntervalEntry(held_out=cost_model.held_out[basis], below=below, above=above)
     return CostModelFile(
         version=FILE_VERSION,
         **{name: getattr(cost_model, name) for name in _SHARED_FIELDS},
         model=model.curve_model,
         across_collectives=model.transfer,
-        intervals={
-            basis: IntervalEntry(
-                held_out=cost_model.held_out[basis], below=[one[0] for one in bins], above=[one[1] for one in bins]
-            )
-            for basis, bins in cost_model.intervals.items()
-        },
+        intervals=intervals,
         steps=steps,
         curves=model.known,
     )

@@ -322,30 +322,29 @@ def fit_predictor(
     With `nccl`, steps are counted as NCCL does. `weights` are those of the models of each curve (default: `curve_model`
     alone). Without `with_steps`, other collectives are not predicted.
     """
-    chosen = {} if weights is None else weights
-    through = {} if weights is None else {"interpolated": 0.0}
-    known = tuple(
-        FittedCurve(
-            **asdict(one.setting),
-            smallest=float(one.sizes[0]),
-            largest=float(one.sizes[-1]),
-            measured_sizes=len(one.sizes),
-            models=fit_mixture(one.sizes, one.seconds, through | dict(chosen.get(one.setting, {curve_model: 1.0}))),
+    known = []
+    for one in curves:
+        named = (
+            {curve_model: 1.0}
+            if weights is None
+            else {"interpolated": 0.0, **weights.get(one.setting, {curve_model: 1.0})}
         )
-        for one in curves
-    )
+        models, count = fit_mixture(one.sizes, one.seconds, named), len(one.sizes)
+        low, high, setting = float(one.sizes[0]), float(one.sizes[-1]), asdict(one.setting)
+        known.append(FittedCurve(**setting, smallest=low, largest=high, measured_sizes=count, models=models))
     cards, steps = node_cards.RAIL_CARDS, None
     if with_steps:
-        cards, steps = _fit_cards(curves) if nccl else (node_cards.RAIL_CARDS, fit_step_model(curves, nccl))
+        cards, steps = _fit_cards(curves) if nccl else (cards, fit_step_model(curves, nccl))
     each = node_cards.node_rate(curves)[1] if nccl else 1.0
-    return Predictor(curve_model, transfer, known, steps, cards, each)
+    return Predictor(curve_model, transfer, tuple(known), steps, cards, each)
 
 
 def _fit_cards(curves: Sequence[Curve]) -> tuple[tuple[node_cards.CardCount, ...], StepModel | None]:
     """Return possible card counts per node, and NCCL's step model fitted with the most likely one."""
-    each = {one.setting.ranks / one.setting.nodes for one in curves if 1 < one.setting.nodes <= one.setting.ranks}
-    cards = node_cards.likely_card_counts(curves, node_cards.LEAST_CHANCE if len(each) < 2 else 0.0)
-    if len(each) < 2:
+    settings = [one.setting for one in curves]
+    several = len({one.ranks / one.nodes for one in settings if 1 < one.nodes <= one.ranks}) > 1
+    cards = node_cards.likely_card_counts(curves, 0.0 if several else node_cards.LEAST_CHANCE)
+    if not several:
         return cards, fit_step_model(curves, True, cards[0].number)
     fits = {one.number: fit_step_model(curves, True, one.number) for one in cards}
     misfits = {count: _fit_error(one, curves) for count, one in fits.items() if one is not None}

@@ -143,13 +143,16 @@ class CalibratedSoftware:
             other = min(by_name, key=lambda name: self._scaled(by_name[name], n_ranks, hosts), default=None)
             own = own if other is None else by_name[other]
         share = self._share(own, n_ranks, hosts, target)
-        scaled = _spread_software(own, n_ranks, ranks, _MessageFit(None, share))
-        left = target - self._seconds(Schedule(n_ranks, scaled), hosts)
+
+        def missing(each: float) -> float:
+            spread = _spread_software(own, n_ranks, ranks, _MessageFit(None, share, each))
+            return target - self._seconds(Schedule(n_ranks, spread), hosts)
+
+        left = missing(0.0)
         if left <= _ROUNDING * target:
             return _MessageFit(other, share)
         each = left / len(own)
-        spread = _spread_software(own, n_ranks, ranks, _MessageFit(None, share, each))
-        rest = target - self._seconds(Schedule(n_ranks, spread), hosts)
+        rest = missing(each)
         # Where messages of several rounds meet, they may do so the more the further they are apart.
         if each <= _ROUNDING * target or rest < -_ROUNDING * target:
             return _MessageFit(other, share, 0.0, left)

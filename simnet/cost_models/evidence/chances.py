@@ -118,12 +118,9 @@ def chances(
                 drawn[place] += seconds * by_gradients
                 continue
             sites = picked.setdefault((number, kind), _draw_sites(number, kind, len(known[kind].quantiles)))
-            if models is None:
-                errors = _shipped_errors(number, name, kind)
-            else:
-                errors = _draw_errors(known[kind], number, name, kind, sites)
-            off = factors(errors, seconds / low, high / seconds)
-            drawn[place] += seconds * by_gradients * off
+            own = None if models is None else _draw_errors(known[kind], number, name, kind, sites)
+            errors = _shipped_errors(number, name, kind) if own is None else own
+            drawn[place] += seconds * by_gradients * factors(errors, seconds / low, high / seconds)
     for place, (name, error) in enumerate(zip(names, [] if left_open is None else left_open.tolist(), strict=False)):
         drawn[place] *= np.exp(error * _stratified_normal(0, "sample", name))
         ends[:, place] *= np.exp(error * intervals.SCORE_95 * np.array([-1.0, 1.0]))
@@ -157,30 +154,23 @@ def _by_gradients(spread: tuple[float, float], name: str) -> Floats | float:
         return 1.0
     least, most = np.log(spread) / intervals.SCORE_95
     scores = _stratified_normal(0, "gradients", name)
-    found: Floats = np.exp(np.where(scores < 0, -least, most) * scores)
-    return found
+    return np.asarray(np.exp(np.where(scores < 0, -least, most) * scores))
 
 
 def _at_least(won: Floats, picked: Sequence[NDArray[np.intp]]) -> Floats:
     """Return lower confidence bounds of win probabilities, (choices,), over the sampling of sites."""
-    variance, fewest = np.zeros(len(won)), 0
-    for sites in picked:
-        counts = np.bincount(sites)
-        if len(counts) > 1:
-            each = np.array([np.bincount(sites, weights=one) for one in won]) / counts
-            variance += each.var(axis=1, ddof=1) / len(counts)
-            fewest = min(fewest or len(counts), len(counts))
-    if not fewest:
+    several = [(sites, counts) for sites in picked if len(counts := np.bincount(sites)) > 1]
+    if not several:
         return np.asarray(won.mean(axis=1))
-    half = student_quantile(fewest - 1, CONFIDENCE) * np.sqrt(variance)
-    bounds: Floats = np.maximum(won.mean(axis=1) - half, 0.0)
-    return bounds
+    each = [np.array([np.bincount(sites, weights=one) for one in won]) / counts for sites, counts in several]
+    variance = np.sum([one.var(axis=1, ddof=1) / one.shape[1] for one in each], axis=0)
+    half = student_quantile(min(one.shape[1] for one in each) - 1, CONFIDENCE) * np.sqrt(variance)
+    return np.asarray(np.maximum(won.mean(axis=1) - half, 0.0))
 
 
 def factors(errors: Floats, below: Floats | float, above: Floats | float) -> Floats:
     """Return measured over predicted time for `errors` in half-widths; `below` and `above` are factors >= 1."""
-    found: Floats = np.exp(errors * np.where(errors < 0, np.log(below), np.log(above)))
-    return found
+    return np.asarray(np.exp(errors * np.where(errors < 0, np.log(below), np.log(above))))
 
 
 @lru_cache(256)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -186,22 +187,19 @@ def read_measurements(
 
 def _unread(lines: Sequence[str]) -> tuple[str, int | None]:
     """Return a message on a file without a known format, and the line of the first row of numbers, if there are two."""
-    rows = ((at, line) for at, line in enumerate(lines, 1) if NUMBERS.search(line[:MAX_LINE]))
-    first, second = next(rows, None), next(rows, None)
-    if first is None or second is None:
+    rows = list(islice(((at, line) for at, line in enumerate(lines, 1) if NUMBERS.search(line[:MAX_LINE])), 2))
+    if len(rows) < 2:
         return "holds no measurements in a format that is read", None
-    row = " ".join(first[1].split())[:80]
-    return f"has rows of numbers ({row!r}), but holds no measurements in a format that is read", first[0]
+    row = " ".join(rows[0][1].split())[:80]
+    return f"has rows of numbers ({row!r}), but holds no measurements in a format that is read", rows[0][0]
 
 
 def measurements_file(path: str | Path) -> Path:
     """Return the path itself, or ``data.csv`` in a folder; raise InputError if that is missing."""
     path = Path(path)
-    if not is_folder(path):
-        return path
-    if not (path / DATA_FILE).is_file():
+    if is_folder(path) and not (path / DATA_FILE).is_file():
         raise InputError(f"is a folder without a {DATA_FILE}; give the file", file=str(path))
-    return path / DATA_FILE
+    return path / DATA_FILE if is_folder(path) else path
 
 
 MAX_FILES = 10_000
@@ -223,8 +221,7 @@ def read_logs(path: str | Path, facts: LogFacts | None = None) -> Measurements:
             about = known.of(file)
             if (kind := log_format(file, str(about.get("tool", "")))) is None:
                 said, line = _unread(read_lines(file))
-                problems.append(LogProblem(str(file), line, said, True))
-                continue
+                raise InputError(said, line=line)
             one = read_measurements(file, kind, facts=about)
         except InputError as error:
             said = error.message if error.field is None else f"{error.field}: {error.message}"
@@ -248,9 +245,7 @@ def _walk_files(folder: Path) -> Iterator[Path]:
     count = 0
     for base, inside, names in os.walk(folder):
         inside[:] = sorted(name for name in inside if not name.startswith("."))
-        for name in sorted(names):
-            if name.startswith("."):
-                continue
+        for name in sorted(one for one in names if not one.startswith(".")):
             count += 1
             if count > MAX_FILES:
                 raise InputError(f"has more than {MAX_FILES:,} files, the most that are read", file=str(folder))
