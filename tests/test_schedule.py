@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simnet.collectives import allgather_ring
-from simnet.schedule import Round, Schedule
+from simnet.schedule import Round, Schedule, merge_schedules
 
 
 @st.composite
@@ -126,6 +126,19 @@ def test_embed_renames_ranks(schedule, data):
         work = np.broadcast_to(moved.compute, n_ranks)
         np.testing.assert_array_equal(work[places], np.broadcast_to(one.compute, schedule.n_ranks))
         assert not work[elsewhere].any()
+
+
+@given(schedules(max_ranks=4), schedules(max_ranks=4), st.data())
+def test_merged_schedules_run_side_by_side(first, second, data):
+    n_ranks = first.n_ranks + second.n_ranks
+    places = np.array(data.draw(st.permutations(range(n_ranks))))
+    sets = [places[: first.n_ranks], places[first.n_ranks :]]
+    both = merge_schedules([first, second], sets, n_ranks)
+    assert len(both.rounds) == max(len(first.rounds), len(second.rounds))
+    for one, own in zip((first, second), sets, strict=True):
+        np.testing.assert_array_equal(both.bytes_sent()[own], one.bytes_sent())
+        np.testing.assert_array_equal(both.bytes_received()[own], one.bytes_received())
+        np.testing.assert_allclose(both.compute()[own], one.compute())
 
 
 @given(schedules())
