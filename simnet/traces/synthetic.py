@@ -49,6 +49,7 @@ from simnet.base.rng import stream
 from simnet.cost_models.costs.layers import Layer
 from simnet.cost_models.costs.models import ModelProfile, load_model
 from simnet.traces import ordering
+from simnet.traces.exponential import exponentiate
 from simnet.traces.ranked import Ranked, spread_evenly
 from simnet.traces.remembered import PIECE, FadingNormals, skip_normals
 from simnet.traces.source import Values, as_matrices, output_buffer, shrink_sizes, training_progress
@@ -292,7 +293,7 @@ class SyntheticSource:
                 deviation, dead = spread_and_dead[:, layer]
                 piece = logs[part]
                 piece *= deviation
-                np.exp(piece, out=piece, dtype=np.float64, casting="unsafe")
+                exponentiate(piece, out=piece)
                 piece *= life[part] >= dead
         return logs
 
