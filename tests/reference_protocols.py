@@ -6,9 +6,9 @@
   did. In an all-gather a stack may have it announce what it waits for after it has answered.
 - What a rank does for messages takes place one after another, beside its `compute`: `before` and `before_byte` for a
   message that it sends, `after` and `after_byte` for one that has arrived, and `before` for a word of its own; by
-  turns, twice that in every second round of a call. That a message has arrived is told by the system at once. A message
-  that leaves upon the word that its receiver is ready has all its software there. A rank leaves no round before it has
-  done what it had to.
+  turns, twice that in every second round of a call. That a message has arrived is told by the system at once. The word
+  that a receiver is ready is heard `after` it has come, beside all else. A rank leaves no round before it has done what
+  it had to.
 - Messages above `eager_limit` wait for words. Others are taken: a rank goes on at once, but for a message that takes
   what its connection has on its way, in payload, above `buffer`; that holds the round until it has arrived.
 """
@@ -91,8 +91,7 @@ class StackRun(ReferenceRun):
     def software(self, number):
         """Return what a message takes at its sender, and at its receiver."""
         payload = self.payload(number)
-        before, after = self.before + self.before_byte * payload, self.after + self.after_byte * payload
-        return (0, before + after) if self.stack.send_completion == "ready" and self.waits(number) else (before, after)
+        return self.before + self.before_byte * payload, self.after + self.after_byte * payload
 
     def hand_over_at(self, t, message):
         def hand_over():
@@ -119,11 +118,17 @@ class StackRun(ReferenceRun):
         by = self.network.number(next(self.shake))
         word = self.network.address(
             self.hosts[speaker], self.hosts[listener], self.word * (1 + by), max(by, 0), 0,
-            lambda t: self.hear(what, number, listener), word=(self, src, dst, what == "request"),
+            lambda t: self.take_word(what, number, listener), word=(self, src, dst, what == "request"),
         )  # fmt: skip
         self.in_flight[what, number] = src, dst, word
         turns = 2 if self.stack.by_turns and (index - max(at for at in self.begins if at <= index)) % 2 else 1
         self.hand_over_at(self.network.now if what == "arrived" else self.occupy(speaker, self.before * turns), word)
+
+    def take_word(self, what, number, rank):
+        if what == "ready" and self.after > 0:
+            self.network.at(self.network.now + self.after, lambda: self.hear(what, number, rank))
+        else:
+            self.hear(what, number, rank)
 
     def hear(self, what, number, rank):
         del self.in_flight[what, number]

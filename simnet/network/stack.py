@@ -83,9 +83,10 @@ class Stack:
     before, after : float
         Software time of a message at its sender and at its receiver [s]. A message that arrives before its rank enters
         the round is handled after the rank's sends. A control message costs its sender `before`, except confirmations
-        of arrival, which the system sends; receiving one is free.
+        of arrival, which the system sends; the word that a receiver is ready is handled `after` its arrival, beside all
+        else, and receiving others is free.
     before_byte, after_byte : float
-        The same per byte [s]. With ``ready``, all software follows the arrival.
+        The same per byte [s].
     rounds : int
         Rounds of one phase that a rank may have in progress in a ring: two or more in a row between the same ranks.
     posts_ahead : bool
@@ -334,7 +335,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             by_turns=True,
             collectives="gloo",
             measured=_ON + "shaped_gloo",
-        ).with_software(125e-6, 0.33e-9),
+        ).with_software(108e-6, 0.28e-9),
         "openmpi": dataclasses.replace(
             _OFFLOADED, send_completion="request", eager_limit=64 * 1024, measured=_ON + "shaped_openmpi"
         ).with_software(178e-6, 0.53e-9),

@@ -56,7 +56,7 @@ def depart_message(s: State, f: int, leaves: float) -> None:
     if flow.remaining > 0 and route.end > route.begin:
         push_event(s, arrives, codes.JOIN, f)
     else:
-        push_event(s, arrives + s.receive_overhead, codes.DELIVER, f)
+        push_event(s, arrives + handling_time(s, f), codes.DELIVER, f)
 
 
 def forwarding_delay(s: State, f: int, t: float) -> float:
@@ -136,7 +136,7 @@ def start_message(s: State, f: int) -> None:
     if flow.what != codes.DATA:
         wait = control_delay(s, f)
         if wait < math.inf:
-            push_event(s, order_control(s, f, s.now + wait) + s.receive_overhead, codes.DELIVER, f)
+            push_event(s, order_control(s, f, s.now + wait) + handling_time(s, f), codes.DELIVER, f)
             return
     # Background traffic takes part only while messages flow. Whether it is on is a function of time
     # alone, so nothing is lost by leaving it out in between.
@@ -149,6 +149,13 @@ def start_message(s: State, f: int) -> None:
         join_receive_queue(s, f)
     s.n_moving += 1
     start_flow(s, f, s.now)
+
+
+def handling_time(s: State, f: int) -> float:
+    """Return how long a message that has arrived takes until its rank notices it [s]."""
+    flow = s.flows[f]
+    word = flow.owner >= 0 and flow.what == codes.IS_READY
+    return s.receive_overhead + (s.after if word else 0.0)
 
 
 def control_delay(s: State, f: int) -> float:

@@ -114,15 +114,9 @@ def occupy_rank(s: State, g: int, seconds: float, m: int, i: int, what: int) -> 
 
 
 def software_of(s: State, m: int) -> tuple[float, float]:
-    """Return the software time of message m at its sender and at its receiver [s].
-
-    If a ready message triggers the send, all of it is at the receiver.
-    """
+    """Return the software time of message m at its sender and at its receiver [s]."""
     payload = s.messages[m].payload
-    before, after = s.before + s.before_byte * payload, s.after + s.after_byte * payload
-    if s.send_completion == codes.READY and needs_control(s, m):
-        return 0.0, after + before
-    return before, after
+    return s.before + s.before_byte * payload, s.after + s.after_byte * payload
 
 
 def send_message(s: State, g: int, m: int, i: int) -> None:

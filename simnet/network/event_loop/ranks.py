@@ -8,7 +8,7 @@ from simnet.network.event_loop import codes
 from simnet.network.event_loop.accounting import account_time
 from simnet.network.event_loop.egress_queue import continue_sending, finish_departure
 from simnet.network.event_loop.event_queue import drop_withdrawn, push_event
-from simnet.network.event_loop.messages import count_assigned, release_next
+from simnet.network.event_loop.messages import count_assigned, handling_time, release_next
 from simnet.network.event_loop.protocols import (
     count_down,
     early_entry,
@@ -266,8 +266,9 @@ def end_flow(s: State, f: int) -> None:
             return
     s.n_moving -= 1
     flow.state = codes.ON_ITS_WAY
-    if s.receive_overhead > 0:
-        push_event(s, s.now + s.receive_overhead, codes.DELIVER, f)
+    wait = handling_time(s, f)
+    if wait > 0:
+        push_event(s, s.now + wait, codes.DELIVER, f)
     else:
         deliver_message(s, f)
 
