@@ -157,7 +157,7 @@ def _recognised(text: str, folder: Path) -> tuple[str, str, dict[str, Any]]:
         return "topology", name, options
     refuse_bare_option(name, parameters_of(name.partition(":")[0]))
     file = (folder / name).absolute()
-    # Not Path.is_file, which raises OSError for a name that is too long.
+    # Not Path.is_file or Path.is_dir, which raise OSError for a name that is too long.
     if os.path.isfile(file):  # noqa: PTH113
         kind = kind_of(file)
         if kind is None and is_platform(file):
@@ -167,7 +167,7 @@ def _recognised(text: str, folder: Path) -> tuple[str, str, dict[str, Any]]:
         return "platform", name, options
     if name in shipped():
         return "scenario", str(find(name)), options
-    if file.is_dir():
+    if os.path.isdir(file):  # noqa: PTH112
         raise InputError(f"is a folder; simnet calibrate {name} -o fabric.yaml makes a network of logs", file=name)
     close = suggest_names(name, [*topologies.names(), *platform_names(), *shipped()]).partition("Allowed: ")[0]
     listed = f"{close}Allowed: {', '.join(topologies.names())}, platforms and scenarios of `simnet list`"
