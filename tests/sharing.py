@@ -75,8 +75,8 @@ class Sharing:
                 s.links[link].capacity, self._until[link] = self._capacity(link, now)
                 if s.links[link].users:
                     store.loop.mark_dirty(s, link)
-        while s.n_ends and s.ends[0].time <= now:
-            ended.append(int(s.flows[s.ends[0].flow].message))
+        while s.n_ends and s.ends[0].key <= now:
+            ended.append(int(s.flows[s.ends[0].row].message))
             self.leave(ended[-1], now)
         store.loop.settle_rates(s, now)
         return ended

@@ -11,13 +11,11 @@ from simnet import sparsifier_models, topologies
 from simnet.cost_models.costs.devices import load_device
 from simnet.network import Network
 from simnet.policies import Candidate
-from simnet.studies.choosing.answering import to_best_text
 from simnet.studies.choosing.closed_forms import OperatingPoint, by_closed_form, fastest_by_form
 from simnet.studies.choosing.forecast import (
     Gain,
     JobForecast,
     WholeJob,
-    exchange_kind,
     leading_iterations,
     usual_exchanges,
 )
@@ -75,7 +73,7 @@ def test_table_vi_36_of_36():
 def forecast(label, seconds, stands_for, scheme="topk", **columns):
     one = Candidate(label, scheme)
     sample = columns | {"iteration_s": np.array(seconds), "stands_for": np.array(stands_for)}
-    return JobForecast(one, exchange_kind(one), sample, int(np.sum(stands_for)), 0.0)
+    return JobForecast(one, sample, int(np.sum(stands_for)), 0.0)
 
 
 @each("seed", range(20))
@@ -118,11 +116,3 @@ def test_exchanges_over_two_levels_are_usual_where_workers_share_nodes(per_node)
     two = [one for one in usual_exchanges(per_node) if one.label.startswith("two-level")]
     expected = [per_node] * len(usual_exchanges()) if per_node > 1 else []
     assert [one.options["ranks_per_node"] for one in two] == expected
-
-
-@each(
-    "over, place, tied, text",
-    [(0.0, 0, False, "best"), (0.004, 1, True, "tied"), (0.13, 1, False, "+13 %"), (1.54, 2, False, "2.54x")],
-)
-def test_a_row_says_how_far_it_is_behind(over, place, tied, text):
-    assert to_best_text(over, place, tied=tied) == text

@@ -227,7 +227,7 @@ def test_every_answer_names_device_and_barrier_and_the_interval_of_the_time_to_s
     fields = ("--set", "job.device=v100-torch1.5", "--set", "job.barrier=false", "--set", "output.report=true")
     for more, file in (((), "iterations.csv"), (("--grid", "density=1,5%"), "sweep.csv")):
         shown = did("run", small, *more, *fields, "--out", tmp_path / file, "--wide").stdout
-        assert more or "v100-torch1.5, " in shown
+        assert more or "Device: v100-torch1.5 (" in shown
         assert more or "(job.barrier: false)" in " ".join(shown.split())
         rows = pd.read_csv(tmp_path / file / file)
         assert (rows["select_low_s"] < rows["select_s"]).all()
@@ -270,7 +270,7 @@ def test_lists(kind: str) -> None:
         "weather": ["noise", "outages", "profile C1"],
         "traces": ["digits"],
         "measured": ["shaped_openmpi", "published_plateaus"],
-        "readers": ["nccl-json", "Read the output of OSU micro-benchmarks."],
+        "readers": ["nccl-json", "Read the OSU micro-benchmarks;"],
         "stacks": ["gloo", "send_completion ready", "has no software"],
     }
     for name in expected[kind]:

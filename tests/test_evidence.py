@@ -105,12 +105,12 @@ def test_several_seeds_have_the_error_of_the_model_in_their_interval(tmp_path):
 
 def test_a_lead_within_the_error_is_said_to_be_a_tie_over_seeds_too(tmp_path):
     own = scenario(tmp_path)
-    words = ("--policies", "AG,ART-ring,dense", "--density", "1.6 %", "--seeds", 3)
+    words = ("--policies", "AG,ART-ring,dense", "--density", "3.2 %", "--seeds", 3)
     said = did("run", own, *words, "--out", tmp_path / "o").stdout
     several = json.loads((tmp_path / "o" / "summary.json").read_text())["policies"]
-    chance = several["ART-ring"]["chance_to_be_fastest"]
+    chance = several["AG"]["chance_to_be_fastest"]
     assert 0.5 < chance < 0.95
-    assert said.startswith("ART-ring or AG: tied over 3 seeds. ART-ring: ")
+    assert said.startswith("AG or ART-ring: tied over 3 seeds. AG: ")
 
 
 def test_no_interval_over_seeds_has_no_width(tmp_path):

@@ -227,7 +227,7 @@ def _read_context(line: str, context: _TableContext) -> bool:
         context.collective = conventions.named_collective(line.rpartition("|")[2]) or context.collective
     programs = set(_PROGRAM.findall(line))
     if len(programs) == 1:
-        context.collective, context.named_in_use = conventions.collective_name(programs.pop()), False
+        context.collective, context.named_in_use = conventions.collective_name(*programs), False
         average = _AVERAGE.search(line)
         context.statistic = RANK_STATISTICS[average[1] if average else "1"]
     if "iters:" in line and (iterations := _ITERATIONS.search(line)):
