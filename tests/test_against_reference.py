@@ -737,8 +737,8 @@ def test_a_message_that_waits_for_its_hosts_own_link_pays_its_overhead():
 
 
 def test_messages_leave_in_the_order_in_which_their_rank_was_asked_for_them(on_lists):
-    # Rank 0 is busy with its word to rank 3 until 3 s. Rank 1 is ready at 2.5 s, rank 2 at 3 s: that is their order, and
-    # rank 0 takes 1 s for each.
+    # Rank 0 is busy with its word to rank 3 until 3 s. Rank 1 is ready at 2.5 s, rank 2 at 3 s: that is their order.
+    # Rank 0 then takes 1 s for each.
     stack = {"send_completion": "ready", "own_link": "queue", "before": 1}
     network = Network(topologies.star(4, 0.5, 1e3), stack=stack)
     schedule = Schedule(4, [Round([0, 0, 3], [1, 2, 0], [1e3, 1e3, 1e3])])
