@@ -235,7 +235,7 @@ def test_every_answer_names_device_and_barrier_and_the_interval_of_the_time_to_s
         assert (rows["select_s"] < rows["select_high_s"]).all()
     summary = json.loads((tmp_path / "iterations.csv" / "summary.json").read_text())
     assert summary["device"]["name"] == "v100-torch1.5"
-    assert summary["device"]["known"] == {"estimated": 6, "measured": 2, "scaled": 4}
+    assert summary["device"]["known"] == {"estimated": 9, "measured": 2, "scaled": 4}
     assert summary["barrier"] is False
     assert not rows["barrier"].any()
     page = (tmp_path / "iterations.csv" / "report.html").read_text()

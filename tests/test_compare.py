@@ -41,7 +41,7 @@ def test_the_table_has_a_row_for_each_scheme_the_fastest_first(compared):
     assert lines[0][3] == "best"
     assert max(map(len, shown.splitlines())) <= 80
     head = " ".join(shown.split("---")[0].split())
-    assert all(name in head for name in ("iteration", "best", "comm.", "sent", "union"))
+    assert all(name in head for name in ("iteration", "best", "comm.", "sent"))
     answer = json.loads(did("run", "compare", "--schemes", "dense,topk,artopk", "--workers", 5, *FEW, "--out", folder,
                             *NO_PAGE, "--json").stdout)  # fmt: skip
     assert [row["policy"] for row in answer["rows"]] == list(seconds.index)

@@ -268,7 +268,7 @@ def test_scenarios_say_who_is_away_and_how_long_the_others_wait(tmp_path):
     assert one.absences[0] == Absence(2, 1.0, 2.0, True)
     assert one.deadline == deadline_at(replace(one, deadline=None), 0.9)
     fields = [word for field in set_ for word in ("--set", field)]
-    shown = did("run", "local_steps_wan", *fields, "--out", tmp_path / "run").stdout
+    shown = did("run", "local_steps_wan", *fields, "--wide", "--out", tmp_path / "run").stdout
     assert "after the first, not for all" in " ".join(shown.split())
     churn = load("local_steps_wan", [*FIELDS, "job.churn={stay: 1 h, away: 5 min}"]).build().job
     assert churn.churn == Churn(3600.0, 300.0, True)
