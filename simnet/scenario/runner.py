@@ -167,8 +167,8 @@ class Checkpoints:
 
     def with_seed(self, seed: int) -> Checkpoints:
         """Return the checkpoint location of the same policies with another seed."""
-        told = {name: f"{one} with seed {seed}" for name, one in self.identities.items()}
-        hashed = {name: hashlib.sha256(one.encode()).hexdigest()[:32] for name, one in told.items()}
+        described = {name: f"{one} with seed {seed}" for name, one in self.identities.items()}
+        hashed = {name: hashlib.sha256(one.encode()).hexdigest()[:32] for name, one in described.items()}
         return replace(self, identities=hashed)
 
     def of(self, policy: str, beside: int = 1) -> Checkpoint:
@@ -225,12 +225,12 @@ def run_policies(
     parts.sort(key=lambda part: -sum(map(tasks[part[0]].run.effort, part[1])))
     given = [(tasks[key].source, names, tasks[key].checkpoints) for key, names in parts]
 
-    def told(number: int, done: Mapping[str, int]) -> None:
+    def report_iterations(number: int, done: Mapping[str, int]) -> None:
         for name, iterations in done.items():
             progress(parts[number][0], name, iterations)
 
     with Pool(at_once) as pool:
-        for number, found in pool.each(_read_and_run, given, told):
+        for number, found in pool.each(_read_and_run, given, report_iterations):
             key, names = parts[number]
             yield from ((key, name, one) for name, one in _outcomes(names, found).items())
 

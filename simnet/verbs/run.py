@@ -183,8 +183,8 @@ def _carry_out(
         batch.mark_begun()
         try:
             with progress_stage(_SIMULATING):
-                told = _progress(batch.iterations * len(batch.labels), "iterations")
-                for label, outcome in batch.outcomes(asked.jobs, told, asked.on):
+                report_part = _progress(batch.iterations * len(batch.labels), "iterations")
+                for label, outcome in batch.outcomes(asked.jobs, report_part, asked.on):
                     if isinstance(outcome, SimnetError):
                         wrong.append(outcome)
                     else:
@@ -210,12 +210,12 @@ def _progress(total: int, what: str) -> Callable[[Any, float], None]:
     """Return a callback that reports the share of all that is done, counting what has begun in part."""
     parts: dict[Any, float] = {}
 
-    def told(part: Any, done: float) -> None:
+    def report_part(part: Any, done: float) -> None:
         parts[part] = done
         count = sum(map(int, parts.values()))
         report_share(min(sum(parts.values()) / total, 1.0), f"{count:,}/{total:,} {what}")
 
-    return told
+    return report_part
 
 
 def _end(wrong: Sequence[BaseException], missing: Sequence[str] | None, batch: Batch, *, lasts: bool) -> None:

@@ -35,7 +35,7 @@ class Evidence(NamedTuple):
         """Return the evidence level and its reason, conditions beyond the measured ones first, as a line of text."""
         known, _, here = self.because.rpartition("; here ")
         because = f"here {here}; {known}" if known else here
-        return f"{self.level}: {because or 'measured conditions enclose these'}."
+        return f"{self.level}: {because or 'links and numbers of workers like these were measured'}."
 
 
 NEVER_COMPARED = Evidence("assumed", "no prediction of this kind was compared with a measurement")
