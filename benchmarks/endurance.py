@@ -174,7 +174,7 @@ def resume(given: argparse.Namespace) -> list[str]:
 def checkpoint_times(folder: Path) -> dict[str, int]:
     """Return when the checkpoints of a run were written."""
     place = folder / "checkpoints"
-    return {one.name: one.stat().st_mtime_ns for one in place.glob("*.safetensors")} if place.is_dir() else {}
+    return {one.name: one.stat().st_mtime_ns for one in place.glob("*.npz")} if place.is_dir() else {}
 
 
 def lose_workers(given: argparse.Namespace) -> list[str]:

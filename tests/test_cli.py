@@ -209,7 +209,7 @@ def test_ctrl_c_ends_the_processes_too(small: Path, tmp_path: Path) -> None:
     command = ["run", small, "--out", tmp_path / "out", "--jobs", "2", "--set", "job.iterations=200000"]
     process = killing.start(command, eager=True, stderr=subprocess.PIPE, text=True)
     # All policies are at work, in two processes.
-    killing.await_that(lambda: len(list((tmp_path / "out" / "checkpoints").glob("*.safetensors"))) == 4, process)
+    killing.await_that(lambda: len(list((tmp_path / "out" / "checkpoints").glob("*.npz"))) == 4, process)
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=killing.PATIENCE)
     assert process.returncode == 130

@@ -71,7 +71,7 @@ def test_what_is_shared_cannot_be_written_to_and_copies_can():
 
 def test_killed_at_different_iterations_all_go_on_and_catch_up(tmp_path):
     names, first = ("AG", "ring", "oracle"), job()
-    places = {name: tmp_path / f"{name}.safetensors" for name in names}
+    places = {name: tmp_path / f"{name}.npz" for name in names}
 
     def kept():
         return {name: Checkpoint(path, name, every=0) for name, path in places.items()}
@@ -108,7 +108,7 @@ def test_checkpoints_of_policies_in_step_take_together_the_share_of_one(tmp_path
     clock = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
     for beside, again in ((1, 40.0), (4, 160.0)):
-        one = Checkpoint(tmp_path / "a.safetensors", "it", every=1.0, beside=beside)
+        one = Checkpoint(tmp_path / "a.npz", "it", every=1.0, beside=beside)
         clock[0] += 1.0
         assert one.due()
         # It took two seconds to write.

@@ -132,7 +132,7 @@ def test_an_interrupted_job_resumes_to_the_same_bytes(tmp_path: Path, network: d
     sharding = {"as": "ddp"} if network else {"as": "hsdp", "replicas": 2}
     run = load(scenario(tmp_path, sharding, network=network, job=job)).build()
     (name, policy), whole = next(iter(run.policies.items())), one(run)
-    checkpoint = Checkpoint(tmp_path / "c.safetensors", "a", every=0.0)
+    checkpoint = Checkpoint(tmp_path / "c.npz", "a", every=0.0)
 
     def kill(done: int) -> None:
         if done == 4:

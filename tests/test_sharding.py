@@ -135,7 +135,7 @@ def test_a_scheme_that_is_not_separable_takes_no_rows():
 
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 1), (None, 2), (2, None)])
 def test_a_job_goes_on_with_another_number_of_shards(before, after, tmp_path):
-    path, policy = tmp_path / "a.safetensors", lambda: Fixed(FEEDBACK[0])
+    path, policy = tmp_path / "a.npz", lambda: Fixed(FEEDBACK[0])
 
     def placed(count):
         one = job(source=source())

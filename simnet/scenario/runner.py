@@ -174,7 +174,7 @@ class Checkpoints:
     def of(self, policy: str, beside: int = 1) -> Checkpoint:
         """Return the checkpoint of a policy that runs interleaved with others, `beside` policies in total."""
         identity = self.identities[policy]
-        return Checkpoint(self.folder / f"{identity}.safetensors", identity, self.every, beside)
+        return Checkpoint(self.folder / f"{identity}.npz", identity, self.every, beside)
 
 
 def checkpoints(loaded: Scenario, folder: Path, every: float = EVERY) -> Checkpoints:

@@ -52,7 +52,7 @@ from simnet.scenario.runner import Outcome, Progress, Task, checkpoints, run_pol
 CHECKPOINTS = "checkpoints"
 """Name of the checkpoint folder in a results folder."""
 
-_A_CHECKPOINT = re.compile(r"[0-9a-f]{32}\.(safetensors|[a-z]+\.rows)")
+_A_CHECKPOINT = re.compile(r"[0-9a-f]{32}\.(npz|[a-z]+\.rows)")
 
 
 class Batch:

@@ -1,30 +1,27 @@
 """Checkpoint files, from which a killed job resumes under one policy with identical results.
 
-A safetensors file holds the arrays of the state; one of them is the rest, as JSON. It is replaced atomically. A file
-that is cut off, altered or of another scenario is not read.
+A file of NumPy (``.npz``) holds the arrays of the state; one of them is the rest, as JSON. It is replaced atomically. A
+file that is cut off, altered or of another scenario is not read.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import shutil
 import time
 import warnings
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from simnet.base.errors import InputError
 from simnet.base.rows import Rows
-from simnet.base.writing import sync_to_disk, temporary_name
+from simnet.base.writing import open_atomic
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -110,9 +107,9 @@ EVERY = 10.0
 
 # Checkpoints may take this share of the time, no more.
 _SHARE = 0.05
-_ARRAY, _TEXTS, _STATE = "array", "texts", "state"
+_ARRAY, _TEXTS, _STATE, _HEADER = "array", "texts", "state", "header"
 # What is met in a file that was not written here, or not to its end.
-_BROKEN = (OSError, SafetensorError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
+_BROKEN = (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, EOFError, BadZipFile, zlib.error)
 
 
 class Checkpoint:
@@ -134,56 +131,40 @@ class Checkpoint:
     def write(self, state: State, done: int, ended: bool = False) -> None:
         """Write the state after `done` iterations atomically; warn and keep the last file if that fails."""
         arrays: dict[str, NDArray[Any]] = {}
-        text = json.dumps(_flatten_state(state, arrays), separators=(",", ":"))
-        # As a tensor, since there is a limit to how long a header may be.
-        arrays[_STATE] = np.frombuffer(text.encode(), dtype=np.uint8)
-        header = {"identity": self._identity, "sha256": _state_digest(arrays), "done": str(done), "ended": str(ended)}
-        # In a folder of its own, as safetensors begins a file under a name of its own, too.
-        begun = temporary_name(self.path)
-        file = begun / self.path.name
+        arrays[_STATE] = _json_array(_flatten_state(state, arrays))
+        arrays[_HEADER] = _json_array({"identity": self._identity, "done": done, "ended": ended})
         try:
-            begun.mkdir()
-            with file.open("xb") as empty:
-                mode = os.fstat(empty.fileno()).st_mode & 0o777
-            save_file(arrays, file, header)
-            # As others may read it as other files of this user may be; safetensors makes files for the user alone.
-            file.chmod(mode)
-            sync_to_disk(file)
-            file.replace(self.path)
-        except (OSError, SafetensorError) as error:
-            why = getattr(error, "strerror", None) or error
-            warnings.warn(f"no checkpoint: {self.path} cannot be written: {why}", stacklevel=2)
-        finally:
-            shutil.rmtree(begun, ignore_errors=True)
+            with open_atomic(self.path) as file:
+                np.savez(file, **arrays)  # type: ignore[arg-type]
+        except OSError as error:
+            warnings.warn(f"no checkpoint: {self.path} cannot be written: {error.strerror or error}", stacklevel=2)
         now = time.monotonic()
         self._next = now + max(self._every, (now - self._began) / self._share if self._every else 0.0)
 
     def done(self) -> tuple[int, bool] | None:
         """Return the iterations in the last checkpoint, and whether the job has ended; None without a valid file."""
-        with suppress(*_BROKEN), self._opened() as file:
-            header = file.metadata()
-            return int(header["done"]), header["ended"] == str(True)
+        with suppress(*_BROKEN), self._opened() as (header, _):
+            return int(header["done"]), bool(header["ended"])
         return None
 
     def read(self) -> dict[str, Any] | None:
         """Return the state in the checkpoint file; None if the file is missing, corrupt or of another job."""
-        with suppress(*_BROKEN):
-            with self._opened() as file:
-                sha256 = file.metadata()["sha256"]
-                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            if sha256 == _state_digest(arrays):
-                found = _nest_state(json.loads(arrays[_STATE].tobytes()), arrays)
-                return found if isinstance(found, dict) else None
+        with suppress(*_BROKEN), self._opened() as (_, arrays):
+            found = _nest_state(json.loads(arrays[_STATE].tobytes()), arrays)
+            return found if isinstance(found, dict) else None
         return None
 
-    def _opened(self) -> Any:
+    @contextmanager
+    def _opened(self) -> Iterator[tuple[dict[str, Any], Mapping[str, NDArray[Any]]]]:
+        """Yield the header of the file and its arrays, which are read, and checked by their sums, when used."""
         # To open a pipe would wait for ever.
         if not self.path.is_file():
             raise FileNotFoundError(self.path)
-        file: Any = safe_open(self.path, framework="numpy")
-        if file.metadata()["identity"] != self._identity:
-            raise ValueError("the checkpoint is of another job")
-        return file
+        with self.path.open("rb") as file, np.load(file) as arrays:
+            header = json.loads(arrays[_HEADER].tobytes())
+            if header["identity"] != self._identity:
+                raise ValueError("the checkpoint is of another job")
+            yield header, arrays
 
     @contextmanager
     def understood(self) -> Iterator[None]:
@@ -225,10 +206,5 @@ def _nest_state(value: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
     return value
 
 
-def _state_digest(arrays: Mapping[str, NDArray[Any]]) -> str:
-    digest = hashlib.sha256()
-    for name in sorted(arrays):
-        one = arrays[name]
-        digest.update(f"\0{name} {one.dtype.str} {one.shape}\0".encode())
-        digest.update(one.reshape(-1).view(np.uint8).data)
-    return digest.hexdigest()
+def _json_array(value: Any) -> NDArray[np.uint8]:
+    return np.frombuffer(json.dumps(value, separators=(",", ":")).encode(), dtype=np.uint8)
