@@ -12,8 +12,7 @@ from safetensors.numpy import load_file
 from validating import likeness as page
 
 from simnet import strategies
-from simnet.cost_models.costs.layers import Layer
-from simnet.cost_models.costs.models import load_model
+from simnet.cost_models.costs.models import Layer, load_model
 from simnet.scenario import load
 from simnet.strategies import SGD
 from simnet.traces import Recorder, recorded, synthetic, trace_names

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from simnet.cost_models.costs.layers import Layer
-from simnet.cost_models.costs.models import load_model
+from simnet.cost_models.costs.models import Layer, load_model
 from simnet.training.parallel.graph import StepGraph
 from simnet.training.parallel.pytorch import ddp, fsdp2
 from simnet.training.parallel.units import wrap_modules, wrap_units

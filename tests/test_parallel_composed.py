@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from simnet.collectives import registry
-from simnet.cost_models.costs.layers import Layer
+from simnet.cost_models.costs.models import Layer
 from simnet.network import Network
 from simnet.topologies import multi_gpu_nodes, star
 from simnet.training.parallel.graph import CollectiveCall, ComputePart, StepGraph, StepTiming

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simnet.base.errors import InputError
-from simnet.cost_models.costs.layers import Layer
-from simnet.cost_models.costs.models import ModelProfile, load_model
+from simnet.cost_models.costs.models import Layer, ModelProfile, load_model
 from simnet.network import Network
 from simnet.scenario import load
 from simnet.scenario.runner import results_of

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simnet.cost_models.costs.layers import Layer
-from simnet.cost_models.costs.models import ComputeTime, ModelProfile
+from simnet.cost_models.costs.models import ComputeTime, Layer, ModelProfile
 from simnet.network import Network
 from simnet.topologies import star
 from simnet.training.parallel.graph import CollectiveCall, ComputePart, StepGraph, StepTiming

@@ -11,8 +11,7 @@ import pytest
 from gradients import gradients_of
 from looping import each
 from simnet.cost_models import costs
-from simnet.cost_models.costs.layers import Layer
-from simnet.cost_models.costs.models import load_model
+from simnet.cost_models.costs.models import Layer, load_model
 from simnet.network import Network
 from simnet.sparsifier_models import create
 from simnet.topologies import star

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simnet.cost_models.costs.layers import Layer
+from simnet.cost_models.costs.models import Layer
 from simnet.network import Network
 from simnet.topologies import multi_gpu_nodes, star
 from simnet.training.job.spans import intersect_intervals, merge_intervals

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simnet.cost_models.costs.layers import Layer
+from simnet.cost_models.costs.models import Layer
 from simnet.network import Network
 from simnet.network.jitter import lognormal
 from simnet.network.weather import Weather, steps

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from simnet.cost_models.costs.layers import Layer
+from simnet.cost_models.costs.models import Layer
 from simnet.training.parallel.pipeline import pass_order
 from simnet.training.parallel.pytorch import fsdp2
 from simnet.training.parallel.units import wrap_units

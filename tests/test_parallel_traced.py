@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from simnet.base.errors import InputError
-from simnet.cost_models.costs.layers import Layer
+from simnet.cost_models.costs.models import Layer
 from simnet.interchange import chakra
 from simnet.interchange.chakra import COLLECTIVE_TYPES
 from simnet.network import Network

@@ -13,8 +13,7 @@ from commands import did, refused
 from simnet import run as simulate
 from simnet.base.clock import advance_time
 from simnet.collectives import registry
-from simnet.cost_models.costs.layers import Layer
-from simnet.cost_models.costs.models import load_model
+from simnet.cost_models.costs.models import Layer, load_model
 from simnet.scenario import Run, load
 from simnet.scenario.runner import identity, results_of
 from simnet.training.job.checkpoint import Checkpoint

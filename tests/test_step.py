@@ -11,8 +11,7 @@ import pytest
 
 import simnet
 from commands import NO_PAGE, did, refused
-from simnet.cost_models.costs.layers import Layer
-from simnet.cost_models.costs.models import load_model
+from simnet.cost_models.costs.models import Layer, load_model
 from simnet.network import Network
 from simnet.topologies import star
 from simnet.training.parallel.pytorch import fsdp2

@@ -10,7 +10,7 @@ from commands import did, refused
 from jobs import AG, DENSE, RING, Source, job_on, star
 from simnet import collectives
 from simnet.cost_models.costs.devices import DeviceOp, load_device
-from simnet.cost_models.costs.layers import Layer
+from simnet.cost_models.costs.models import Layer
 from simnet.policies import Candidate
 from simnet.report import cost_summary as told
 from simnet.sparsifier_models import create, names

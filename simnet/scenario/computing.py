@@ -8,8 +8,7 @@ from pathlib import Path
 from simnet.cost_models.costs import hooks, models
 from simnet.cost_models.costs.computing import PassTime, SampleCount, batch_samples, known_chips, pass_time
 from simnet.cost_models.costs.devices import DEFAULT_DEVICE, GLOO_DEVICE, DeviceProfile, load_device, usable_devices
-from simnet.cost_models.costs.layers import Layer
-from simnet.cost_models.costs.models import ModelProfile
+from simnet.cost_models.costs.models import Layer, ModelProfile
 from simnet.interchange.kinds import trace_prefix
 from simnet.network.stack import stack_of
 from simnet.scenario import network_parts, schema

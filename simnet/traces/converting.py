@@ -16,7 +16,7 @@ from simnet.base.errors import InputError
 from simnet.base.progress import track_progress
 from simnet.base.rng import stream
 from simnet.base.writing import explain_write_errors
-from simnet.cost_models.costs.layers import Layer
+from simnet.cost_models.costs.models import Layer
 from simnet.traces.archive import in_memory
 from simnet.traces.files import encode_stored, write_tensors, write_text
 from simnet.traces.metadata import DESCRIPTION, RecordedLayer, RecordedPoint, TraceInfo

@@ -26,7 +26,7 @@ from safetensors import SafetensorError, safe_open
 from simnet.base.errors import InputError, suggest_names
 from simnet.base.quantities import Count
 from simnet.base.rng import stream
-from simnet.cost_models.costs.layers import Layer
+from simnet.cost_models.costs.models import Layer
 from simnet.traces.archive import ReadArchive
 from simnet.traces.files import check_finite, decode_stored, stored_tensor
 from simnet.traces.metadata import DESCRIPTION, SHIPPED, TraceInfo, is_name, read_description

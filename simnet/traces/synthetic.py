@@ -46,8 +46,7 @@ from numpy.typing import NDArray
 from simnet.base.arrays import Floats
 from simnet.base.quantities import Count
 from simnet.base.rng import stream
-from simnet.cost_models.costs.layers import Layer
-from simnet.cost_models.costs.models import ModelProfile, load_model
+from simnet.cost_models.costs.models import Layer, ModelProfile, load_model
 from simnet.traces import ordering
 from simnet.traces.exponential import exponentiate
 from simnet.traces.ranked import Ranked, spread_evenly

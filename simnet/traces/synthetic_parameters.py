@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import Field, model_validator
 
 from simnet.base.errors import suggest_names
-from simnet.cost_models.costs.layers import Layer
+from simnet.cost_models.costs.models import Layer
 from simnet.traces import ordering
 from simnet.traces.metadata import SHIPPED, Description, is_name, read_description
 from simnet.traces.refining import BANDS, BEYOND

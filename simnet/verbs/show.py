@@ -63,8 +63,7 @@ def show(*names: str, density: Words = "0.001,0.01,0.1", out: str | None = None,
 
 
 def _described(name: str, density: Words) -> Summary | str:
-    from simnet.cost_models.costs.model_config import MAX_BYTES
-    from simnet.cost_models.costs.models import is_config, load_model
+    from simnet.cost_models.costs.models import MAX_BYTES, is_config, load_model
     from simnet.interchange.kinds import kind_of
     from simnet.scenario import json_schema
     from simnet.scenario.named_choices import network_taken_for

@@ -4,11 +4,6 @@ In a repetition the slowest rank counts. Repetitions of all sizes of a curve tak
 sizes alike. Ranks outside of the present group wait. All decisions (number of calls, repetitions, sizes left out) use
 figures that all ranks share. A repetition is so many calls in a row that the clock does not matter; repetitions follow
 until their median is precise enough or the time is up.
-
-References
-----------
-R. McGill, J. W. Tukey, W. A. Larsen, "Variations of box plots", The American Statistician 32, 1978: a median is within
-1.57 interquartile ranges over the root of the number of values, with a probability of about 95 %.
 """
 
 from __future__ import annotations
@@ -28,6 +23,7 @@ from simnet.cluster.measure.communicators import Communicator, first_line
 from simnet.cluster.measure.plan import ELEMENT, OF_PAIRS, Group, PlannedCurve
 from simnet.cost_models.calibration.readers import bus_factor
 from simnet.cost_models.calibration.readers.conventions import nccl_convention
+from simnet.cost_models.evidence.intervals import median_half_width
 
 Numbers = NDArray[np.float32]
 
@@ -367,8 +363,7 @@ def is_settled(seconds: Sequence[float]) -> bool:
     """Return whether the median repetition time is known within the relative half-width `WITHIN`."""
     if len(seconds) < LEAST:
         return False
-    low, median, high = np.quantile(seconds, (0.25, 0.5, 0.75))
-    return bool(1.57 * (high - low) / math.sqrt(len(seconds)) <= WITHIN * median)
+    return median_half_width(np.array(seconds)) <= WITHIN * float(np.median(seconds))
 
 
 def spread_columns(seconds: Sequence[float]) -> dict[str, float]:

@@ -22,6 +22,7 @@ from simnet.base.yaml_loader import yaml_text
 from simnet.cost_models.calibration.readers.lines import read_lines
 from simnet.cost_models.calibration.readers.tables import parse_printed, parse_whole
 from simnet.cost_models.calibration.readers.tidy import csv_records
+from simnet.cost_models.evidence.intervals import median_half_width
 
 LEAST_ITERATIONS = 20
 """Minimum number of iterations for a fit."""
@@ -105,8 +106,7 @@ def fit_compute(seconds: Floats) -> ComputeFit:
         raise InputError(f"needs at least {LEAST_ITERATIONS} iterations, got {iterations}")
     logs, held = np.log(seconds[::2]), seconds[1::2]
     medians = np.median(logs, axis=0)
-    low, high = np.quantile(logs - medians, [0.25, 0.75])
-    notch = 1.57 * (high - low) / math.sqrt(len(logs))
+    notch = median_half_width(logs - medians, len(logs))
     base = float(np.median(medians))
     off = np.abs(medians - base) > max(_NOTCHES * notch, _SHARE)
     slow = {int(worker): math.exp(medians[worker] - base) for worker in np.flatnonzero(off)}

@@ -33,6 +33,7 @@ from simnet.cost_models.calibration.platform import GENERATIONS, TRANSPORTS, Pla
 from simnet.cost_models.calibration.predictor import BoundedTimes
 from simnet.cost_models.calibration.step_counts import count_like_nccl, count_steps
 from simnet.cost_models.calibration.step_model import PARAMETERS, StepModel
+from simnet.cost_models.evidence.intervals import SCORE_95
 
 HELD_OUT_COUNTS: Mapping[StepCounting, int] = {"as NCCL does": 4085, "through the schedule": 691}
 """Number of public measurements, each of a held-out platform, that interval widths are from."""
@@ -149,7 +150,7 @@ def specified_parameters(platform: Platform) -> dict[str, tuple[float, float]]:
 def parameter_rows(platform: Platform) -> list[tuple[str, float, float, str]]:
     """Return name, specified value, 90 % uncertainty factor and meaning of each step-model parameter."""
     found = specified_parameters(platform)
-    return [(name, value, math.exp(1.645 * error), PARAMETERS[name]) for name, (value, error) in found.items()]
+    return [(name, value, math.exp(SCORE_95 * error), PARAMETERS[name]) for name, (value, error) in found.items()]
 
 
 def specified_half_widths(platform: Platform, coverage: float) -> list[tuple[float, float]]:

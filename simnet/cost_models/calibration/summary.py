@@ -24,7 +24,7 @@ from simnet.cost_models.calibration.readers.tables import LogProblem
 from simnet.cost_models.calibration.software import eager_measured, stack_measured
 from simnet.cost_models.calibration.step_model import PARAMETERS, undetermined_parameters
 from simnet.cost_models.calibration.topology_links import FittedLinks, Placement, fill_nodes_of, fit_topology_links
-from simnet.cost_models.evidence.intervals import Basis, HeldOut
+from simnet.cost_models.evidence.intervals import SCORE_95, Basis, HeldOut
 
 MAX_CURVES = 1000
 """The most curves that are fitted at once."""
@@ -101,7 +101,7 @@ class Calibration:
         if steps is not None:
             unknown = undetermined_parameters(steps)
             for (name, what), value, error in zip(PARAMETERS.items(), steps.values, steps.errors, strict=True):
-                within = f"within a factor of {np.exp(1.645 * error):.2f}"
+                within = f"within a factor of {np.exp(SCORE_95 * error):.2f}"
                 said = "not determined by these data" if name in unknown else within
                 lines.append(f"a step: {name} {value:.3g}, {said} ({what})")
             if doubt := cards.describe_card_counts(self.cost_model.model.cards, self.cost_model.model.each):

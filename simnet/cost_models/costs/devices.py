@@ -60,7 +60,7 @@ from functools import cache
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 from annotated_types import Ge, Gt, Le, MinLen
@@ -70,8 +70,6 @@ from simnet.base import plugins
 from simnet.base.errors import suggest_names
 from simnet.base.quantities import MOST_BYTES, MOST_RATE, MOST_SECONDS, NotTiny, Slowdown
 from simnet.base.reading import read_text
-from simnet.cost_models.costs.device_ops import DeviceOp as DeviceOp
-from simnet.cost_models.costs.device_ops import Kernel as Kernel
 
 DEFAULT_DEVICE = "v100-torch2.6"
 """Name of the default device profile."""
@@ -111,6 +109,37 @@ _STREAMED = {"cast": 6.0, "sum": 12.0, "pack": 16.0, "copy_out": 8.0, "copy_in":
 # By which factor that may be off: published kernels of this kind keep within 1.4 of their bytes, and of devices that
 # nobody looked at more is allowed for; the link to the host of a GPU is up to a hundred times slower than its memory.
 _STREAMS_WITHIN, _COPIES_WITHIN = 2.0, 100.0
+
+
+class DeviceOp(NamedTuple):
+    """Launches of one kernel on a device: the method of its cost, entries, and segments per launch.
+
+    Entries are the same at every worker or one number each, shape (P,); a worker without any launches nothing. `before`
+    is the round of the schedule that a worker enters afterwards, 0 for work before the first message. Passes `instead`
+    replace the kernel where a device profile lacks it. Of a hook's stage `priced` are the expected, least and most
+    seconds, as `simnet.cost_models.costs.hooks` counts them.
+    """
+
+    method: str
+    entries: float | NDArray[np.floating[Any]] | NDArray[np.integer[Any]]
+    launches: int = 1
+    before: int = 0
+    segments: int = 1
+    instead: tuple[DeviceOp, ...] = ()
+    priced: tuple[float, float, float] | None = None
+
+    @property
+    def passes(self) -> tuple[DeviceOp, ...]:
+        """The kernels in `instead`, which replace this one; the kernel itself if there are none."""
+        return tuple(one._replace(before=self.before) for one in self.instead) or (self,)
+
+    def scaled(self, factor: float) -> DeviceOp:
+        """Return the operation over `factor` times as many entries."""
+        return self._replace(entries=self.entries * factor, instead=tuple(one.scaled(factor) for one in self.instead))
+
+
+Kernel = DeviceOp
+"""The name of `DeviceOp` in schemes that others wrote."""
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,7 @@ from simnet.base.arrays import Floats
 from simnet.base.errors import suggest_names
 from simnet.base.reading import read_shipped_rows
 from simnet.cost_models.costs.computing import known_chips
-from simnet.cost_models.costs.device_ops import DeviceOp
-from simnet.cost_models.costs.devices import DeviceProfile, HostPrices, Provenance
+from simnet.cost_models.costs.devices import DeviceOp, DeviceProfile, HostPrices, Provenance
 
 FUSED, FRAMEWORK = "fused", "framework"
 """Implementations that every scheme has: kernels alone, and the first in the table."""

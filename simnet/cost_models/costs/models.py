@@ -1,9 +1,11 @@
 """Known networks: their gradient tensors, and the time of a forward and backward pass.
 
-Names, shapes and order of the tensors are those of the reference implementation (torchvision; Hugging Face transformers
-for BERT, GPT-2 and Llama). Compute times are of one NVIDIA V100 in single precision, that of Llama of an H100 in
-bfloat16; each says whether it was measured, and by whom, or is an estimate. `simnet.cost_models.costs.computing` has
-those of other devices.
+`data/layers.csv` has the tensors: sides are numbers or fields of `TransformerShape`, and a star is the number of a
+block. Their names, shapes and order are those of the reference implementation (torchvision; Hugging Face transformers
+for BERT, GPT-2, Llama and its kin). A ``config.json`` of transformers is a network, too.
+
+Compute times are of one NVIDIA V100 in single precision, that of Llama of an H100 in bfloat16; each says whether it was
+measured, and by whom, or is an estimate. `simnet.cost_models.costs.computing` has those of other devices.
 """
 
 # References. [artopk] S. Tyagi, M. Swany, "Flexible Communication for Optimal Distributed Learning over Unpredictable
@@ -22,18 +24,82 @@ those of other devices.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache, partial
+from itertools import groupby
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeAlias, cast
+from typing import Any, Literal, NamedTuple, NoReturn, TypeAlias, cast
 
 from simnet.base import units
 from simnet.base.errors import InputError, suggest_names
 from simnet.base.quantities import MOST_PARAMETERS
-from simnet.base.reading import read_shipped_rows
-from simnet.cost_models.costs.layers import Layer, TransformerShape, network_layers, transformer_layers
+from simnet.base.reading import read_shipped_rows, read_text
+from simnet.base.yaml_loader import YamlDocument, load_yaml_mapping, shorten_value
+
+
+class Layer(NamedTuple):
+    """A parameter tensor: its name and shape."""
+
+    name: str
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Number of entries."""
+        return math.prod(self.shape)
+
+
+class TransformerShape(NamedTuple):
+    """A transformer's sizes: blocks, model width, perceptron width (`inside`), embedding rows.
+
+    `kind` is its ``model_type``; `queries` and `keys` are outputs of projections in Llama and its kin, `biases` those
+    of queries, keys and values, of the attention's output and of the perceptron there; `tied` output layers use the
+    embeddings.
+    """
+
+    kind: str
+    layers: int
+    width: int
+    inside: int
+    vocabulary: int
+    positions: int = 0
+    types: int = 0
+    queries: int = 0
+    keys: int = 0
+    biases: tuple[bool, bool, bool] = (False, False, False)
+    tied: bool = False
+
+
+_layer_rows = cache(partial(read_shipped_rows, "data/layers.csv"))
+
+
+def network_layers(network: str) -> tuple[Layer, ...]:
+    """Return the parameter tensors of a network without size options, by name."""
+    return transformer_layers(TransformerShape(network, 0, 0, 0, 0))
+
+
+def transformer_layers(shape: TransformerShape) -> tuple[Layer, ...]:
+    """Return the parameter tensors of a transformer, word embeddings first."""
+    biases = dict(zip(("inputs biases", "output biases", "inside biases"), shape.biases, strict=True))
+    conditions = {"": True, "untied": not shape.tied} | biases
+    kind = "llama" if shape.kind in ("mistral", "qwen2") else shape.kind
+    rows = [row for row in _layer_rows() if row["network"] == kind and conditions[row["if"]]]
+    found: list[Layer] = []
+    for in_block, group in groupby(rows, key=lambda row: "*" in row["tensor"]):
+        part = [(row["tensor"], tuple(_side(one, shape) for one in row["shape"].split())) for row in group]
+        for block in range(shape.layers if in_block else 1):
+            found += [Layer(name.replace("*", str(block)), sides) for name, sides in part]
+    return tuple(found)
+
+
+def _side(text: str, shape: TransformerShape) -> int:
+    """Return a tensor dimension from text: a number, a field of `shape`, or a multiple such as ``3*width``."""
+    times, _, name = text.rpartition("*")
+    return int(text) if text.isdigit() else int(times or 1) * int(getattr(shape, name))
+
 
 MatrixFormat: TypeAlias = Literal["fp32", "tf32", "fp16", "bf16"]
 """Formats in which matrices are multiplied: fp16 and bf16 with sums in fp32, as mixed precision has it."""
@@ -192,13 +258,90 @@ _SAMPLES: dict[str, SampleKind] = {"vit": "image"}
 
 
 def _configured_model(path: str) -> ModelProfile:
-    from simnet.cost_models.costs.model_config import read_shape
-
     shape = read_shape(path)
     found = _transformer(Path(path).name, shape, f"{path}, a {shape.kind} of transformers")
     if found.parameters > MOST_PARAMETERS:
         raise InputError(f"has {found.parameters:.3g} parameters, at most {MOST_PARAMETERS:.3g} are allowed", file=path)
     return found
+
+
+MAX_BYTES = 2**16
+"""The largest file that is read [byte]."""
+
+MOST_LAYERS, MOST_WIDTH = 10_000, 2**30
+"""The most blocks, and the largest side of a tensor."""
+
+_SIDES = {row.pop("model_type"): row for row in read_shipped_rows("data/model_configs.csv")}
+"""Fields of each ``model_type`` by those of `TransformerShape`; defaults are those of its class in transformers."""
+
+
+def read_shape(path: str | Path) -> TransformerShape:
+    """Return a transformer's sizes from ``config.json``; InputError for an unknown model type or invalid field."""
+    return _parse_json(read_text(Path(path), MAX_BYTES), str(path))
+
+
+@lru_cache(maxsize=16)
+def _parse_json(text: str, file: str) -> TransformerShape:
+    fields = _ConfigFields(load_yaml_mapping(text, file, "a config.json of transformers"), file)
+    kind = fields.given.get("model_type")
+    if kind is None:
+        fields.refuse("is missing; it says which model this is", "model_type")
+    if not isinstance(kind, str) or kind not in _SIDES:
+        fields.refuse(f"is {shorten_value(kind)}; {suggest_names(str(kind), _SIDES)}", "model_type")
+    if fields.flag("add_cross_attention", default=False):
+        fields.refuse("must be false: cross-attention is not read", "add_cross_attention")
+    named = {side: name for side, name in _SIDES[kind].items() if name}
+    most = {"layers": MOST_LAYERS}
+    default = {"inside": 4 * fields.count(named["width"])} if kind == "gpt2" else {}
+    sizes = {side: fields.count(name, default.get(side), most.get(side, MOST_WIDTH)) for side, name in named.items()}
+    shape = TransformerShape(kind, **sizes)  # type: ignore[arg-type]
+    if kind == "bert":
+        return shape
+    shape = shape._replace(tied=fields.flag("tie_word_embeddings", default=kind == "gpt2"))
+    return shape if kind == "gpt2" else _with_heads(shape, fields)
+
+
+def _with_heads(shape: TransformerShape, fields: _ConfigFields) -> TransformerShape:
+    """Return a Llama-like shape with the sizes of its attention projections and its biases filled in."""
+    llama, heads = shape.kind == "llama", fields.count("num_attention_heads")
+    # Only Llama's first configurations leave it out: they have as many heads of keys and values as of queries.
+    groups = fields.count("num_key_value_heads", heads if llama else None)
+    if heads % groups:
+        fields.refuse(f"must divide num_attention_heads, {heads:,}, got {groups:,}", "num_key_value_heads")
+    if fields.given.get("head_dim") is None and shape.width % heads:
+        fields.refuse(f"must divide hidden_size, {shape.width:,}, got {heads:,}", "num_attention_heads")
+    size = fields.count("head_dim", shape.width // heads)
+    own = llama and fields.flag("attention_bias", default=False)
+    biases = own or shape.kind == "qwen2", own, llama and fields.flag("mlp_bias", default=False)
+    return shape._replace(queries=heads * size, keys=groups * size, biases=biases)
+
+
+class _ConfigFields:
+    """Fields of a ``config.json``, validated on access."""
+
+    def __init__(self, read: YamlDocument, file: str) -> None:
+        self.given: dict[str, Any] = read.value
+        self._read, self._file = read, file
+
+    def refuse(self, message: str, field: str) -> NoReturn:
+        raise InputError(message, file=self._file, line=self._read.line((field,)), field=field)
+
+    def count(self, name: str, default: int | None = None, most: int = MOST_WIDTH) -> int:
+        """Return a whole number in 1 .. `most`; `default` if it is missing or null."""
+        value = self.given.get(name)
+        if value is None:
+            return self.refuse("is missing", name) if default is None else default
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+            self.refuse(f"must be a whole number from 1 to {most:,}, got {shorten_value(value)}", name)
+        return value
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        value = default if self.given.get(name) is None else self.given[name]
+        return (
+            value
+            if isinstance(value, bool)
+            else self.refuse(f"must be true or false, got {shorten_value(value)}", name)
+        )
 
 
 @cache

@@ -159,6 +159,16 @@ SCORE_95 = NormalDist().inv_cdf(0.95)
 """The 95 % quantile of the normal distribution."""
 
 
+def median_half_width(values: Floats, count: int | None = None) -> float:
+    """Return the half-width of the interval that holds the median of `count` values, by default of those, with 95 %.
+
+    It is 1.57 interquartile ranges over the root of their number: R. McGill, J. W. Tukey, W. A. Larsen, "Variations of
+    box plots", The American Statistician 32, 1978.
+    """
+    low, high = np.quantile(values, (0.25, 0.75)).tolist()
+    return float(1.57 * (high - low) / math.sqrt(len(values) if count is None else count))
+
+
 class ErrorModel(NamedTuple):
     """Error distribution of one kind of prediction: each site's quantiles at `SCORES` [half-widths], (sites, 25).
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
-from simnet.cost_models.costs.layers import Layer
+from simnet.cost_models.costs.models import Layer
 from simnet.traces.source import Values
 
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
 from simnet.base.errors import SimnetError, to_install
-from simnet.cost_models.costs.layers import Layer
+from simnet.cost_models.costs.models import Layer
 from simnet.traces.live.data import Data
 from simnet.traces.live.perceptron import Model
 from simnet.traces.source import Values

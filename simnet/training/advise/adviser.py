@@ -21,6 +21,7 @@ from simnet.base.checks import check_int
 from simnet.base.quantities import Count, Factor, Seconds, check_bounds
 from simnet.base.rng import stream
 from simnet.cost_models.costs.devices import DeviceOp, DeviceProfile
+from simnet.cost_models.evidence.intervals import SCORE_95
 from simnet.policies import Candidate, Decision, Observation, PolicyContext, TimingOutcome, check_distinct, closed_form
 from simnet.schedule import Round, Schedule
 from simnet.sparsifier_models.samples import divisible_sample_size
@@ -73,7 +74,7 @@ def _exchange_kernels(
     return local_operations(device, model, exchange)
 
 
-FACTOR_SPREAD = math.log(1.48) / 1.645
+FACTOR_SPREAD = math.log(1.48) / SCORE_95
 """Prior standard deviation of the log ratio of measured to closed-form communication time.
 
 On the 866 shipped settings of TCP up to 100 Mbit/s one closed form in ten is off by 48 % or more.
@@ -94,8 +95,6 @@ _LATENCY_AT, _BYTE_AT, _FACTORS_AT = 0, 1, 2
 # The relative standard deviation of a probe, and how much of the smallest exchange its long message is: the best of
 # 0.5 to 24 %, and of 3 to 100 %, as the constants of the filter.
 _PROBE_NOISE, _PROBE_PART = 0.02, 0.25
-# The quantile of a normal distribution that 90 % are within, on both sides.
-_NINETY = 1.645
 _SMALL = 1e-9
 # The relative standard deviation that stands for any larger one.
 _WIDEST = 10.0
@@ -169,7 +168,7 @@ class Adviser:
         methods = dict.fromkeys(itertools.chain(*([*one.select, *one.merge] for one in costs.values())))
         self._methods = {name: place for place, name in enumerate(methods)}
         within = [(kernels or {}).get(name, (1.0, 1.0)) for name in self._methods]
-        spread = [max(math.log(high / low) / (2 * _NINETY), 0.05) for low, high in within]
+        spread = [max(math.log(high / low) / (2 * SCORE_95), 0.05) for low, high in within]
         self._kernels = Estimator([1.0] * len(spread), spread, [True] * len(spread))
         self.knows = False
         self._backward, self._probed = 0.0, 0.0
@@ -259,7 +258,7 @@ class Adviser:
 
     def _interval(self, place: int) -> tuple[float, float, float]:
         value, deviation = float(self._links.state[place]), math.sqrt(self._links.covariance[place, place])
-        within = math.exp(_NINETY * min(deviation / value, _WIDEST))
+        within = math.exp(SCORE_95 * min(deviation / value, _WIDEST))
         return value, value / within, value * within
 
     def _predicted(self) -> tuple[PredictedTime, ...]:
@@ -281,7 +280,7 @@ class Adviser:
         links = by_rest[:, np.newaxis] * messages.gradient
         kernels = by_select[:, np.newaxis] * select.gradient + by_rest[:, np.newaxis] * merge.gradient
         relative = np.sqrt(self._variances(links, kernels)) / seconds
-        within = np.exp(_NINETY * np.minimum(relative, _WIDEST))
+        within = np.exp(SCORE_95 * np.minimum(relative, _WIDEST))
         factors = np.exp(self._links.state[_FACTORS_AT:])
         now = self._labels.index(self.choice)
         gain = seconds[now] - seconds

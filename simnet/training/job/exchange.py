@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,7 +17,7 @@ from simnet.network import STACKS, Network, Stack, Timing
 from simnet.network.compute_stream import Computing
 from simnet.policies import Candidate
 from simnet.schedule import Schedule
-from simnet.sparsifier_models import Exchange
+from simnet.sparsifier_models import Exchange, Sparsifier
 from simnet.sparsifier_models.base import Stats
 from simnet.traces.source import Training, Values, begin_training
 from simnet.training.job.checkpoint import State
@@ -25,9 +25,6 @@ from simnet.training.job.job import Bucket, Job, create_sparsifier, gradient_buc
 from simnet.training.job.local_costs import local_operations, scheme_hook
 from simnet.training.job.record import Iteration
 from simnet.training.job.spans import Span
-
-if TYPE_CHECKING:
-    from simnet.sparsifier_models import Sparsifier
 
 
 class BucketExchange(NamedTuple):

@@ -23,15 +23,14 @@ from simnet.network import Network
 from simnet.network.ring_order import RingOrder, pair_seconds, ring_order
 from simnet.policies import Candidate, Ramp
 from simnet.schedule import Round, Schedule
+from simnet.sparsifier_models import Sparsifier
 from simnet.sparsifier_models.options import option_values
 from simnet.sparsifier_models.two_level import AUTO, BOTTLENECK, PREFIX, sizes_of
-from simnet.traces.source import tensor_options
+from simnet.traces.source import GradientSource, tensor_options
 from simnet.training.job.local_costs import scheme_hook
 from simnet.training.parallel.pytorch import BUCKET_MIB, FIRST_BUCKET_MIB, cut
 
 if TYPE_CHECKING:
-    from simnet.sparsifier_models import Sparsifier
-    from simnet.traces import GradientSource
     from simnet.training.parallel.plan import TrainingSteps
 
 Optimizer: TypeAlias = Literal["adam", "momentum", "sgd"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -21,12 +21,9 @@ from simnet.cost_models.costs.hooks import (
     is_processor,
     stage_costs,
 )
-from simnet.sparsifier_models import Exchange
+from simnet.sparsifier_models import Exchange, Sparsifier
 from simnet.sparsifier_models.powersgd import near_square
 from simnet.traces.source import as_matrices
-
-if TYPE_CHECKING:
-    from simnet.sparsifier_models import Sparsifier
 
 # Schemes of `simnet.cluster.hooks`.
 _OWN_HOOKS = frozenset(("dense", "fp16", "topk", "artopk", "exdyna", "oktopk"))

@@ -19,7 +19,7 @@ from simnet.base.checks import check_int
 from simnet.base.quantities import Count, PositiveFactor, Share
 from simnet.base.rng import stream
 from simnet.collectives.registry import Operation
-from simnet.cost_models.costs.layers import Layer
+from simnet.cost_models.costs.models import Layer
 from simnet.training.parallel.graph import (
     COMPUTE,
     CollectiveCall,

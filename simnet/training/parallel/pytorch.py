@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 from simnet.base.checks import check_choice, check_positive
 from simnet.base.quantities import Count, WholeNumber
-from simnet.cost_models.costs.layers import Layer
+from simnet.cost_models.costs.models import Layer
 from simnet.training.parallel.graph import GraphBuilder, HeldMemory, Phase, StepGraph
 from simnet.training.parallel.quantised import NODE, ZeroPlusPlus, layout_of, memory_of_loco
 from simnet.training.parallel.units import DTYPE_BYTES, CheckedOptions, ParameterDtype, Unit, Units, check_layers

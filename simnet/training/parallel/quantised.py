@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from simnet.base.quantities import Count
-from simnet.cost_models.costs.layers import Layer
+from simnet.cost_models.costs.models import Layer
 from simnet.sparsifier_models.qgz import BITS, groups_of
 from simnet.sparsifier_models.sdp4bit import FIRST_BITS, HADAMARD, SECOND_BITS, WEIGHT_BITS
 from simnet.sparsifier_models.two_hop import SCALE_BYTES, Hop, Nodes, weight_groups

@@ -13,8 +13,7 @@ import numpy as np
 from simnet.base.arrays import Floats
 from simnet.base.checks import check_choice, check_int
 from simnet.base.quantities import check_fields
-from simnet.cost_models.costs.layers import Layer
-from simnet.cost_models.costs.models import ComputeTime, ModelProfile
+from simnet.cost_models.costs.models import ComputeTime, Layer, ModelProfile
 
 # Names of blocks end at the first part that is a number: a dot or _ in a name would let it end too early.
 UNIT_NAME = r"[A-Za-z][A-Za-z0-9-]{0,39}"

@@ -14,7 +14,7 @@ import numpy as np
 
 from simnet.base.quantities import Count, WholeNumber
 from simnet.collectives.registry import Operation
-from simnet.cost_models.costs.layers import Layer
+from simnet.cost_models.costs.models import Layer
 from simnet.training.parallel.graph import GraphBuilder, HeldMemory, Phase, StepGraph
 from simnet.training.parallel.quantised import (
     NODE,
