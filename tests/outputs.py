@@ -21,6 +21,7 @@ from typing import Any
 import pandas as pd
 
 from commands import did
+from exchanges import all_exchanged
 
 FOLDER = Path(__file__).with_name("golden") / "outputs"
 SCENARIOS = Path(__file__).parents[1] / "simnet" / "scenarios"
@@ -55,8 +56,9 @@ REQUESTS = {
     "sweep": "run quickstart --grid bandwidth=1,10Gbit/s --set job.iterations=2 --jobs 1 --out sweep",
     "reproduce": "reproduce",
     "list-schemes": "list schemes",
+    "exchanges": "",
 }
-"""What is asked, by the name of the file of its values."""
+"""What is asked, by the name of the file of its values; the exchanges are those of every scheme, see `exchanges`."""
 SENTENCES = ("schema", "answer", "assumed", "depends_on", "next", "notes")
 """What every answer says beside its values."""
 KEPT = {
@@ -71,6 +73,8 @@ KEPT = {
 
 def said(name: str) -> dict[str, Any]:
     """Return the values that a request gives now, by field."""
+    if name == "exchanges":
+        return all_exchanged()
     with TemporaryDirectory() as folder, chdir(folder):
         found = json.loads(did(*shlex.split(REQUESTS[name]), "--json").stdout)
         if REQUESTS[name].startswith("run "):

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+import outputs
+from exchanges import exchanged
 from gradients import KINDS as COMMON_KINDS
 from gradients import f32, gradients_of, jobs
 from looping import each
@@ -127,6 +129,14 @@ def test_every_scheme_keeps_its_promises_whatever_the_job(variant, job):
 )
 def test_promises_are_kept_at_the_ends_of_what_numbers_hold(variant, job):
     assert_promises(variant, *job)
+
+
+@identify
+def test_every_scheme_exchanges_what_it_did(variant):
+    frozen = {name: one for name, one in outputs.frozen("exchanges").items() if name.startswith(f"{label(variant)}: ")}
+    assert frozen
+    found = "\n".join(outputs.differences(frozen, exchanged(variant)))
+    assert not found, f"{found}\nright? make guard-renew REQUESTS=exchanges"
 
 
 @identify

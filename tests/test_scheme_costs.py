@@ -436,7 +436,7 @@ def _(model, exchange):
 @case("zerooneadam", costs.onebit_allreduce, costs.ring_allreduce, var_freeze_step=1, local_step_scaler=1)
 def _(model, exchange):
     dense = (costs.ring_allreduce, dense_bytes(model))
-    signs = (costs.onebit_allreduce, {"M": 0, "padded": model.padded if model.workers > 1 else 0})
+    signs = (costs.onebit_allreduce, {"M": 0, "padded": model.server_error.size})
     phases = {one.phase for one in exchange.schedule.rounds}
     if model.workers > 1 and not phases:
         assert model.name == "zerooneadam"

@@ -82,7 +82,7 @@ def test_ef21_holds_a_tracker_and_the_mean_of_all_trackers():
 
 def test_one_bit_adam_has_the_moments_itself_and_a_part_of_the_servers_memory():
     found = exchange_memory(JOB, Candidate("onebit", "onebitadam"))
-    padded = 4 * create("onebitadam", WORKERS, JOB.source.parameters).padded * SCALE
+    padded = 4 * create("onebitadam", WORKERS, JOB.source.parameters).server_error.size * SCALE
     assert found.optimizer == 2 * N
     assert found.state == pytest.approx(padded + padded / WORKERS)
 

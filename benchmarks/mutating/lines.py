@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -83,7 +84,7 @@ def traced(tests: str, sources: Sequence[str], copy: Path, kept: Path, interpret
         if not found or ran.status in ("timeout", "crashed"):
             found = {"digests": {tests: digest(copy / tests)}, "seconds": {}, "lines": {}}
             place.write_text(json.dumps(found))
-        used = [tests, *found["lines"]]
+        used = [tests, *found["lines"], *found["digests"]]
         found["digests"] = {file: digest(copy / file) for file in used}
         place.write_text(json.dumps(found))
     return Traced(found)
@@ -130,4 +131,6 @@ class _Tracer:
             lines[Path(path).relative_to(self.copy).as_posix()] = {
                 line: sorted({places[one] for one in contexts if one in places}) for line, contexts in by_line.items()
             }
-        self.place.write_text(json.dumps({"digests": {}, "seconds": seconds, "lines": lines}))
+        loaded = {Path(one.__file__) for one in list(sys.modules.values()) if getattr(one, "__file__", None)}
+        helpers = [path.relative_to(self.copy).as_posix() for path in loaded if self.copy / "tests" in path.parents]
+        self.place.write_text(json.dumps({"digests": dict.fromkeys(helpers), "seconds": seconds, "lines": lines}))

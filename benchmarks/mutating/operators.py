@@ -135,7 +135,7 @@ def changed_line(source: str, mutated: str) -> tuple[int, str, str]:
 
 
 def mutants_of(file: str, source: str) -> list[Mutant]:
-    """Return the mutants of a file; none of annotations, decorators and what is there for type checkers only."""
+    """Return the mutants of a file; none of what `_left_out` has."""
     left_out, spans = _left_out(source), _spans(source)
     found = []
     nodes = list(ast_nodes(get_ast(source)))
@@ -162,7 +162,11 @@ def _spans(source: str) -> dict[int, tuple[int, int]]:
 
 
 def _left_out(source: str) -> list[tuple[Place, Place]]:
-    """Return the spans of what has no effect when it runs."""
+    """Return the spans of what has no effect when it runs.
+
+    Annotations, decorators, what is there for type checkers only; ``strict`` of `zip`, which asserts what sound code
+    keeps; and the -1 in ``reshape(-1)``, for which any negative number does.
+    """
     spans = []
     for node in ast.walk(ast.parse(source)):
         parts: list[ast.AST | None] = []
@@ -176,6 +180,10 @@ def _left_out(source: str) -> list[tuple[Place, Place]]:
             parts += [node.value] if node.annotation.id == "TypeAlias" else []
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
             parts.append(node)
+        if isinstance(node, ast.keyword) and node.arg == "strict":
+            parts.append(node.value)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "reshape":
+            parts += [one for one in ast.walk(node) if isinstance(one, ast.UnaryOp) and ast.unparse(one) == "-1"]
         shown: Any
         for shown in filter(None, parts):
             spans += [((shown.lineno, shown.col_offset), (shown.end_lineno, shown.end_col_offset))]

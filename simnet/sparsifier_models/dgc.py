@@ -54,14 +54,8 @@ def sample_stride(parameters: int, density: float) -> int:
 
     One entry in a hundred is sampled, and at least two for each entry in 1 / density.
     """
-    fewest = math.ceil(2 / density)
-    if parameters <= fewest:
-        return 1
-    enough = max(math.ceil(parameters * SAMPLED), fewest)
-    stride = math.ceil(parameters / enough / 32) * 32 + 1
-    while parameters // stride < enough:
-        stride -= 8
-    return stride
+    enough = max(math.ceil(parameters * SAMPLED), math.ceil(2 / density))
+    return 1 + max(parameters // enough - 1, 0) // 8 * 8
 
 
 class DGCOptions(GatheredOptions):

@@ -85,12 +85,12 @@ class OneBit(
     options: OneBitOptions
 
     def _set_up(self) -> None:
-        self.padded = padded(self.parameters, self.workers) if self.workers > 1 else self.parameters
+        entries = padded(self.parameters, self.workers) if self.workers > 1 else 0
         self.step = 0
         self.v = np.zeros(self.parameters)
         self.m = np.zeros((1, self.parameters), dtype=np.float32)
-        self.worker_error = np.zeros((self.workers, self.padded if self.workers > 1 else 0), dtype=np.float32)
-        self.server_error = np.zeros(self.padded if self.workers > 1 else 0, dtype=np.float32)
+        self.worker_error = np.zeros((self.workers, entries), dtype=np.float32)
+        self.server_error = np.zeros(entries, dtype=np.float32)
 
     def _reduce(self, vector: Callable[[int], Values]) -> Values:
         """Return the one-bit compressed mean of the workers' vectors, each float32 of shape (n,)."""
@@ -98,7 +98,7 @@ class OneBit(
         if P == 1:
             return vector(0)
         kept = self.options.error_feedback
-        worker_error, total = np.zeros_like(self.worker_error), np.zeros(self.padded, dtype=np.float32)
+        worker_error, total = np.zeros_like(self.worker_error), np.zeros_like(self.server_error)
         for worker, error in enumerate(worker_error):
             error[:n] = vector(worker)
             error += self.worker_error[worker]
@@ -108,10 +108,8 @@ class OneBit(
         total /= np.float32(P)
         total += self.server_error
         result = np.empty_like(total)
-        each = self.padded // P
-        for first in range(0, self.padded, each):
-            served = slice(first, first + each)
-            result[served] = signs_of(total[served])[1]
+        for served, into in zip(total.reshape(P, -1), result.reshape(P, -1), strict=True):
+            into[:] = signs_of(served)[1]
         self.worker_error = worker_error if kept else self.worker_error
         self.server_error = total - result if kept else self.server_error
         return result[:n]

@@ -72,7 +72,7 @@ def code_counts(levels: Floats, s: int) -> tuple[NDArray[np.int64], NDArray[np.i
     """
     d = levels.shape[1]
     at = np.flatnonzero(levels)
-    distances = np.diff(at, prepend=-1)
+    distances = np.diff(at, prepend=at[:1])
     in_bucket = np.count_nonzero(levels, axis=1)
     coded = np.flatnonzero(in_bucket)
     first = (np.cumsum(in_bucket) - in_bucket)[coded]
