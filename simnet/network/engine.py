@@ -110,7 +110,7 @@ class Engine(LinkTables):
             self.arrived()
         s.free_flow, s.n_free = -1, 0
         self.loop.free_all(s, 0, self.flows.size)
-        self.links.write(0, self.n_links, users=0, first_membership=-1, assigned=0, is_dirty=False)
+        self.links.write(0, self.n_links, users=0, first_membership=-1, limited=0, assigned=0, is_dirty=False)
         self.links.write(0, self.n_links, port_rank=-1, port_flow=-1, port_first=-1, port_rest=0.0, port_free=-math.inf)
         self.links.write(0, self.n_links, n_coming=0, first_passing=-1)
         self.tables["background"].write(0, s.n_background, flow=-1, until=-math.inf)

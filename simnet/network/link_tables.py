@@ -226,8 +226,8 @@ class LinkTables(Store):
         for f in moved:
             flow = s.flows[f]
             if flow.state == codes.FLOWING:
-                self.loop.set_rate(s, f, 0.0, codes.NOTHING, s.now)
                 self.loop.detach_flow(s, f)
+                self.loop.set_rate(s, f, 0.0, codes.NOTHING, s.now)
             self._scale(f, self._payload(flow.route))
         for r, around in wanted.items():
             self.change_route(r, around)

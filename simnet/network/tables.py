@@ -195,7 +195,6 @@ class Store:
         counts = self.flows.size, self.n_links, self._n_ranks
         for name, weights in _LISTS.items():
             self.tables[name].reach(1 + sum(map(operator.mul, weights, counts)))
-        self.tables["members"].reach(self.flows.size * self.state.hops)
 
     def give_room(self, *, flows: int = 0, ranks: int = 0) -> None:
         """Release the reservation of this many flows and ranks."""

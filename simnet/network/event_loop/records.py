@@ -103,6 +103,7 @@ class LinkMembership:
 class Link:
     """A directed link: its capacity, users, egress queue and receive queue.
 
+    Its flows carry `carried` byte/s, but for the rounding of `updates`, and it is the bottleneck of `limited` of them.
     `assigned` counts messages in flight, for adaptive routing. As a host's own link: `port_rank` sent last, `port_free`
     is when that is done, `port_flow` heads the messages whose departure depends on the link's next change. With a
     queue, messages from `port_first` to `port_last` wait, and `port_rest` bytes of the current one are left at the next
@@ -114,6 +115,9 @@ class Link:
     until: float = math.inf
     users: int = 0
     first_membership: int = -1
+    carried: float = 0.0
+    updates: int = 0
+    limited: int = 0
     assigned: int = 0
     incast_derating: int = -1
     bandwidths: int = -1
@@ -137,9 +141,9 @@ class Link:
 class LinkAllocation:
     """Working data of `settle_rates` for one link, valid only in call number `stamp`.
 
-    `chosen` flows of total `weight` are solved again; they stand from `members` on, `unsolved` of them without a rate.
-    The others leave `open`, have levels up to `top`, and some are `held` back by the link; `counted` is the number
-    chosen at that count. `rest` is left, and `level` is that of the flows the link limits, else infinity.
+    `chosen` flows of total `weight` are solved again, `unsolved` of them have no rate yet. The others have the rate
+    `kept` in all, and the link limits `limited` of them. `rest` is left, and `level` is that of the flows the link
+    limits, else infinity.
     """
 
     stamp: int = 0
@@ -147,12 +151,9 @@ class LinkAllocation:
     weight: float = 0.0
     rest: float = 0.0
     unsolved: int = 0
-    members: int = 0
     level: float = 0.0
-    open: float = 0.0
-    top: float = 0.0
-    counted: int = 0
-    held: bool = False
+    kept: float = 0.0
+    limited: int = 0
 
 
 @dataclass(slots=True)
@@ -451,7 +452,6 @@ class State:
     dirty: list[int] = field(default_factory=list)
     chosen: list[int] = field(default_factory=list)
     touched: list[int] = field(default_factory=list)
-    members: list[int] = field(default_factory=list)
     shares: list[HeapEntry] = field(default_factory=list)
     notices: list[Event] = field(default_factory=list)
     # The network.

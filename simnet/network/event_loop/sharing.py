@@ -22,6 +22,9 @@ from simnet.network.event_loop.timelines import update_link
 # Relative tolerance within which rates count as equal when bottlenecks are checked.
 _EQUAL = 1e-12
 
+# Updates of the rate that a link carries, beside one for each of its flows, before it is summed afresh.
+_UPDATES = 16
+
 
 def take_flow(s: State) -> int:
     """Allocate a flow from the free list and return its row."""
@@ -62,11 +65,13 @@ def start_flow(s: State, f: int, now: float) -> None:
         l = s.route_links[at]
         if effective_capacity(s, l) < rate:
             bottleneck, rate = l, effective_capacity(s, l)
+    for at in range(flow.first, flow.stop):
+        s.links[s.route_links[at]].carried = rate
     set_rate(s, f, rate, bottleneck, now)
 
 
 def attach_flow(s: State, f: int, now: float) -> bool:
-    """Add flow f to its links and mark those with other flows dirty; return whether there are any such links."""
+    """Add flow f to its links, and mark those dirty that limit others; return whether it shares a link."""
     links, memberships, shares = s.links, s.memberships, False
     u = f * s.hops
     for at in range(s.flows[f].first, s.flows[f].stop):
@@ -77,9 +82,11 @@ def attach_flow(s: State, f: int, now: float) -> bool:
         if first >= 0:
             memberships[first].before = u
             shares = True
-            mark_dirty(s, l)
+            if link.limited or link.incast_derating >= 0:
+                mark_dirty(s, l)
         else:
             update_link(s, l, now)
+            link.carried, link.updates = 0.0, 0
         link.first_membership = u
         link.users += 1
         u += 1
@@ -87,10 +94,13 @@ def attach_flow(s: State, f: int, now: float) -> bool:
 
 
 def detach_flow(s: State, f: int) -> None:
-    """Remove flow f from its links; `settle_rates` redistributes its bandwidth."""
-    memberships = s.memberships
+    """Remove flow f from its links, and mark those dirty that limit others, which may get its bandwidth."""
+    flow, memberships = s.flows[f], s.memberships
+    if flow.bottleneck >= 0:
+        s.links[flow.bottleneck].limited -= 1
+        flow.bottleneck = codes.NOTHING
     u = f * s.hops
-    for at in range(s.flows[f].first, s.flows[f].stop):
+    for at in range(flow.first, flow.stop):
         l = s.route_links[at]
         link = s.links[l]
         before, behind = memberships[u].before, memberships[u].behind
@@ -101,7 +111,9 @@ def detach_flow(s: State, f: int) -> None:
         if behind >= 0:
             memberships[behind].before = before
         link.users -= 1
-        if link.users:
+        link.carried -= flow.rate
+        link.updates += 1
+        if link.users and link.limited:
             mark_dirty(s, l)
         u += 1
     clear_flow_end(s, f)
@@ -134,8 +146,12 @@ def effective_capacity(s: State, l: int) -> float:
 
 
 def set_rate(s: State, f: int, rate: float, bottleneck: int, now: float) -> None:
-    """Set the rate [byte/s] and the bottleneck of flow f, and reschedule its end."""
-    flow = s.flows[f]
+    """Set the rate [byte/s] and the bottleneck of flow f, and reschedule its end; not what its links carry."""
+    flow, links = s.flows[f], s.links
+    if flow.bottleneck >= 0:
+        links[flow.bottleneck].limited -= 1
+    if bottleneck >= 0:
+        links[bottleneck].limited += 1
     flow.bottleneck = bottleneck
     old = flow.rate
     if rate == old:
@@ -161,7 +177,7 @@ def settle_rates(s: State, now: float) -> None:
     and all on an overloaded link are solved while others keep their rates. Then other flows on their links that are too
     fast, or have lost their bottleneck, join them, until everyone has a bottleneck. That is usually a handful of flows.
     """
-    flows, memberships, links, allocations = s.flows, s.memberships, s.links, s.allocations
+    flows, links, allocations = s.flows, s.links, s.allocations
     s.stamp += 1
     s.n_chosen, s.n_touched = 0, 0
     for at in range(s.n_new):
@@ -179,16 +195,10 @@ def settle_rates(s: State, now: float) -> None:
         link.is_dirty = False
         if allocations[l].stamp == s.stamp and allocations[l].chosen == link.users:
             continue
-        carried = 0.0
-        u = link.first_membership
-        while u >= 0:
-            f = memberships[u].flow
-            carried += flows[f].rate
-            if flows[f].bottleneck == l:
-                choose_flow(s, f)
-            u = memberships[u].behind
-        if carried > effective_capacity(s, l) * (1 + _EQUAL):
-            choose_link_flows(s, l)
+        if carried_rate(s, l) > effective_capacity(s, l) * (1 + _EQUAL):
+            choose_link_flows(s, l, codes.NOTHING)
+        elif link.limited:
+            choose_link_flows(s, l, l)
     s.n_dirty = 0
     solved = 0
     while solved != s.n_chosen:
@@ -199,9 +209,13 @@ def settle_rates(s: State, now: float) -> None:
         for at in range(s.n_touched):
             l = s.touched[at]
             allocation = allocations[l]
-            # Skip links without other flows that the link limits, or that are above its level.
-            if allocation.chosen < links[l].users and (allocation.held or allocation.top > allocation.level):
+            # Skip links without other flows that the link limits, or that may be above its level.
+            if allocation.chosen < links[l].users and (allocation.limited or allocation.level < math.inf):
                 check_link(s, l)
+    for at in range(s.n_touched):
+        link = links[s.touched[at]]
+        link.carried = effective_capacity(s, s.touched[at]) - allocations[s.touched[at]].rest
+        link.updates += 1
     for at in range(solved):
         f = s.chosen[at]
         set_rate(s, f, flows[f].new_rate, flows[f].new_bottleneck, now)
@@ -216,25 +230,43 @@ def choose_flow(s: State, f: int) -> None:
 
 
 def note_chosen(s: State, f: int) -> None:
-    """Add flow f to the count and the weight of chosen flows on each of its links."""
+    """Add flow f to the count and the weight of chosen flows on each of its links, and take it off the others."""
     flow, allocations, route_links, stamp = s.flows[f], s.allocations, s.route_links, s.stamp
     for at in range(flow.first, flow.stop):
         l = route_links[at]
         allocation = allocations[l]
         if allocation.stamp != stamp:
-            allocation.stamp, allocation.chosen, allocation.weight, allocation.counted = stamp, 0, 0.0, 0
+            allocation.stamp, allocation.chosen, allocation.weight = stamp, 0, 0.0
+            allocation.kept, allocation.limited = carried_rate(s, l), s.links[l].limited
             s.touched[s.n_touched] = l
             s.n_touched += 1
         allocation.chosen += 1
         allocation.weight += flow.weight
+        allocation.kept -= flow.rate
+        if flow.bottleneck == l:
+            allocation.limited -= 1
 
 
-def choose_link_flows(s: State, l: int) -> None:
-    """Add all flows on link l to the set of flows whose rates are recomputed."""
+def choose_link_flows(s: State, l: int, bottleneck: int) -> None:
+    """Choose the flows on link l that have this bottleneck, all if it is `NOTHING`."""
     u = s.links[l].first_membership
     while u >= 0:
-        choose_flow(s, s.memberships[u].flow)
+        f = s.memberships[u].flow
+        if bottleneck in (codes.NOTHING, s.flows[f].bottleneck):
+            choose_flow(s, f)
         u = s.memberships[u].behind
+
+
+def carried_rate(s: State, l: int) -> float:
+    """Return the total rate of the flows on link l [byte/s], summed afresh now and then to avoid rounding drift."""
+    link = s.links[l]
+    if link.updates > _UPDATES + link.users:
+        link.carried, link.updates = 0.0, 0
+        u = link.first_membership
+        while u >= 0:
+            link.carried += s.flows[s.memberships[u].flow].rate
+            u = s.memberships[u].behind
+    return link.carried
 
 
 def check_link(s: State, l: int) -> None:
@@ -242,7 +274,7 @@ def check_link(s: State, l: int) -> None:
     flows, memberships, link, allocation = s.flows, s.memberships, s.links[l], s.allocations[l]
     full = allocation.rest <= _EQUAL * effective_capacity(s, l)
     top = 0.0
-    u = link.first_membership
+    u = link.first_membership if full and allocation.limited else -1
     while u >= 0:
         flow = flows[memberships[u].flow]
         if flow.stamp == s.stamp:
@@ -259,37 +291,16 @@ def check_link(s: State, l: int) -> None:
         u = memberships[u].behind
 
 
-def measure_kept(s: State, l: int) -> int:
-    """Record the capacity that unchosen flows leave on link l, their highest level, and if l is their bottleneck.
-
-    Return how many of its flows are chosen.
-    """
-    flows, memberships, allocation, stamp = s.flows, s.memberships, s.allocations[l], s.stamp
-    rest, top, held, n_chosen = effective_capacity(s, l), 0.0, False, 0
-    u = s.links[l].first_membership
-    while u >= 0:
-        flow = flows[memberships[u].flow]
-        if flow.stamp != stamp:
-            rest -= flow.rate
-            top = max(top, flow.rate / flow.weight)
-            held = held or flow.bottleneck == l
-        else:
-            n_chosen += 1
-        u = memberships[u].behind
-    allocation.open, allocation.top, allocation.held = rest, top, held
-    return n_chosen
-
-
 def solve_rates(s: State) -> None:
     """Compute max-min fair rates of the chosen flows by progressive filling; all other rates stay.
 
     The link with the smallest share per unit of weight is the bottleneck of its unsolved flows; their rates are then
     taken off the other links of their routes.
     """
-    flows, allocations, shares = s.flows, s.allocations, s.shares
-    size, members = 0, 0
+    flows, memberships, allocations, shares, size = s.flows, s.memberships, s.allocations, s.shares, 0
     for at in range(s.n_chosen):
         f = s.chosen[at]
+        flows[f].new_bottleneck = codes.UNSOLVED
         if flows[f].limit < math.inf:
             # A limit is a link of the flow's own.
             shares[size].key, shares[size].row = flows[f].limit / flows[f].weight, -1 - f
@@ -297,27 +308,11 @@ def solve_rates(s: State) -> None:
     for at in range(s.n_touched):
         l = s.touched[at]
         allocation = allocations[l]
-        # Within a call of `settle` more flows are chosen, and no others.
-        if allocation.counted != allocation.chosen:
-            allocation.counted = allocation.chosen
-            if allocation.chosen < s.links[l].users:
-                measure_kept(s, l)
-            else:
-                allocation.open = effective_capacity(s, l)
-        allocation.rest, allocation.level = allocation.open, math.inf
-        allocation.unsolved, allocation.members = 0, members
-        members += allocation.chosen
-        shares[size].key, shares[size].row = max(allocation.open, 0.0) / allocation.weight, l
+        capacity = effective_capacity(s, l)
+        allocation.rest = capacity - allocation.kept if allocation.chosen < s.links[l].users else capacity
+        allocation.level, allocation.unsolved = math.inf, allocation.chosen
+        shares[size].key, shares[size].row = max(allocation.rest, 0.0) / allocation.weight, l
         size += 1
-    route_links, listed = s.route_links, s.members
-    for at in range(s.n_chosen):
-        f = s.chosen[at]
-        flow = flows[f]
-        flow.new_bottleneck = codes.UNSOLVED
-        for hop in range(flow.first, flow.stop):
-            allocation = allocations[route_links[hop]]
-            listed[allocation.members + allocation.unsolved] = f
-            allocation.unsolved += 1
     for place in range((size - 2) // 4, -1, -1):
         sink_share(s, place, size, shares[place].key, shares[place].row)
     left = s.n_chosen
@@ -334,25 +329,32 @@ def solve_rates(s: State) -> None:
                 sink_share(s, 0, size, current, l)
                 continue
             allocation.level = current
-            for at in range(allocation.members, allocation.members + allocation.chosen):
-                f = listed[at]
-                if flows[f].new_bottleneck == codes.UNSOLVED:
+            u = s.links[l].first_membership
+            while u >= 0 and allocation.unsolved:
+                f = memberships[u].flow
+                if is_unsolved(s, f):
                     fix_rate(s, f, current * flows[f].weight, l)
                     left -= 1
+                u = memberships[u].behind
         size -= 1
         sink_share(s, 0, size, shares[size].key, shares[size].row)
 
 
+def is_unsolved(s: State, f: int) -> bool:
+    """Return whether flow f is chosen and has no new rate yet."""
+    return s.flows[f].stamp == s.stamp and s.flows[f].new_bottleneck == codes.UNSOLVED
+
+
 def unsolved_weight(s: State, l: int) -> float:
     """Return the total weight of unsolved flows on link l, summed afresh to avoid rounding drift."""
-    allocation = s.allocations[l]
     if not s.weighted:
-        return allocation.unsolved
-    total = 0.0
-    for at in range(allocation.members, allocation.members + allocation.chosen):
-        flow = s.flows[s.members[at]]
-        if flow.new_bottleneck == codes.UNSOLVED:
-            total += flow.weight
+        return s.allocations[l].unsolved
+    total, u = 0.0, s.links[l].first_membership
+    while u >= 0:
+        f = s.memberships[u].flow
+        if is_unsolved(s, f):
+            total += s.flows[f].weight
+        u = s.memberships[u].behind
     return total
 
 
