@@ -8,7 +8,6 @@ import pytest
 from commands import NO_PAGE, did
 from learnt import check_learnt
 from simnet import sparsifier_models
-from simnet.policies import Candidate
 from simnet.report import learning
 from simnet.report.answers import run_answer
 from simnet.scenario import load
@@ -114,13 +113,11 @@ def test_variants_are_the_candidates_that_are_made_by_hand(scheme):
         if any(isinstance(value, tuple) or value == "half" for value in options.values()) or "teams" in options:
             continue  # Commas separate exchanges; teams and the ranks of a node are a share of the workers here.
         words = [f"{key}={json.dumps(value).strip(chr(34))}" for key, value in options.items()]
-        (found,) = named_exchanges([":".join([scheme, *words])])
-        by_hand = Candidate(found.label, scheme, options)
-        assert found == by_hand
-        assert found.label.startswith(scheme)
-        made = [
-            sparsifier_models.create(scheme, 4, 240, 0.1, layers=(80,) * 3, **one) for one in (found.options, options)
-        ]
+        ((label, found),) = named_exchanges([":".join([scheme, *words])]).items()
+        assert label.startswith(scheme)
+        assert found.pop("scheme") == scheme
+        assert found == options
+        made = [sparsifier_models.create(scheme, 4, 240, 0.1, layers=(80,) * 3, **one) for one in (found, options)]
         assert made[0].options == made[1].options
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from simnet.base.errors import join_names
@@ -81,19 +81,18 @@ def named_fields(value: object, field: str, fields: Collection[str]) -> object:
     return {other: only, **options} if colon and other in fields else {field: name, **options}
 
 
-def refuse_bare_option(name: str, options: Collection[str]) -> None:
-    """Raise ValueError for a choice ``NAME:VALUE`` if NAME has `options`, which need ``option=value``.
+def refuse_bare_option(name: str, names: Collection[str], options: Callable[[str], Collection[str]]) -> None:
+    """Raise ValueError for a choice ``NAME:VALUE`` if NAME is one of `names` and has `options`, which need their names.
 
     Examples
     --------
-    >>> refuse_bare_option("diloco:10", ["period", "bits"])
+    >>> refuse_bare_option("diloco:10", ["diloco"], lambda name: ["period", "bits"])
     Traceback (most recent call last):
-    ValueError: must be OPTION=VALUE after the colon, as diloco:period=10; diloco has period, bits
+    ValueError: must be OPTION=VALUE after the colon, got '10'; diloco has period, bits
     """
     known, colon, value = name.partition(":")
-    if colon and options:
-        said = f"as {known}:{next(iter(options))}={value}; {known} has {join_names([*options])}"
-        raise ValueError(f"must be OPTION=VALUE after the colon, {said}")
+    if colon and known in names and (has := options(known)):
+        raise ValueError(f"must be OPTION=VALUE after the colon, got {value!r}; {known} has {join_names([*has])}")
 
 
 def split_choices(text: str | Sequence[str]) -> list[str]:

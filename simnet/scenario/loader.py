@@ -17,6 +17,7 @@ from simnet.base.reading import read_text
 from simnet.base.yaml_loader import BOUNDS, Loc, field_path, load_yaml, shorten_value
 from simnet.scenario import schema
 from simnet.scenario.choice_text import kind_fields, named_fields
+from simnet.scenario.fields import is_file
 from simnet.scenario.named_choices import named_exchanges, read_network_text
 from simnet.scenario.parts import Kinds, Named, Part, alternatives, field_names
 
@@ -115,7 +116,7 @@ class Document:
         if "\0" in name or len(name) > 250 or not (path.suffix or "/" in name):
             return value
         # A rate such as 25Gbit/s has no suffix.
-        missing = path.suffix[1:].isalpha() and "/" in name and not (Path(self.file).parent / path).exists()
+        missing = path.suffix[1:].isalpha() and is_file(name) and not (Path(self.file).parent / path).exists()
         return f"{path.absolute()}{colon}{rest}" if missing or path.exists() else value
 
     def open_texts(self) -> None:
@@ -123,24 +124,22 @@ class Document:
         for *way, last in (("network",), ("network", "topology"), ("exchanges",)):
             holder = self.found(way)
             if isinstance(holder, dict) and isinstance(holder.get(last), str):
-                try:
-                    holder[last] = self._opened(holder[last], (*way, last))
-                except InputError as error:
-                    raise self.problem((*way, last), str(error)) from None
+                holder[last] = self._opened(holder[last], (*way, last))
 
     def _opened(self, text: str, loc: Loc) -> Any:
         """Return a choice text as a mapping; other texts unchanged."""
-        folder = Path(self.file).parent
-        if loc == ("exchanges",):
-            found = named_exchanges(text, None, folder)
-            return {one.label: {"scheme": one.scheme, **one.options} for one in found}
-        if loc in (("network",), ("network", "topology")):
-            network = read_network_text(text, folder)
-            return network if len(loc) == 1 else network["topology"]
-        part = part_at(loc)
-        if part is not None and issubclass(part, Named):
-            return named_fields(text, part.named, part.names())
-        return kind_fields(text, ()) if part is not None and issubclass(part, Kinds) else text
+        folder, part = Path(self.file).parent, part_at(loc)
+        try:
+            if loc == ("exchanges",):
+                return named_exchanges(text, folder)
+            if loc in (("network",), ("network", "topology")):
+                network = read_network_text(text, folder)
+                return network if len(loc) == 1 else network["topology"]
+            if part is not None and issubclass(part, Named):
+                return named_fields(text, part.named, part.names())
+            return kind_fields(text, ()) if part is not None and issubclass(part, Kinds) else text
+        except (InputError, ValueError) as error:
+            raise self.problem(loc, str(error)) from None
 
     def set_seed(self, seed: int) -> None:
         """Override the seed. InputError: another option has set it already."""

@@ -13,10 +13,8 @@ from simnet import sparsifier_models, topologies
 from simnet.base import plugins
 from simnet.base.errors import InputError, suggest_names
 from simnet.interchange.kinds import FORMATS, WITHOUT_LATENCIES, kind_of, read_network
-from simnet.policies import Candidate
 from simnet.scenario.choice_text import choice_words, read_choice, refuse_bare_option, split_choices
 from simnet.scenario.finding import find, shipped
-from simnet.sparsifier_models.options import option_values
 
 ALL = "all"
 """Text that stands for all schemes."""
@@ -38,62 +36,37 @@ def own_options(scheme: str) -> list[str]:
     return [field.name for field in fields if field.name not in FROM_JOB]
 
 
-def named_exchanges(
-    names: str | Sequence[str], option: str | None = "--schemes", folder: Path | None = None
-) -> tuple[Candidate, ...]:
-    """Return the candidates of a list of exchange texts, without repetitions, labelled by their texts.
+def named_exchanges(names: str | Sequence[str], folder: Path | None = None) -> dict[str, dict[str, Any]]:
+    """Return the exchanges of a list of texts as a scenario has them, without repetitions, labelled by their texts.
 
     A name is a scheme, as ``topk``; one with options, as ``artopk:collective=tree:selection=var``; a class in a file,
-    as ``./my_scheme.py:Rotating``; or `ALL`. InputError: unknown scheme, option or value, or two of one name.
+    as ``./my_scheme.py:Rotating``; or `ALL`. Whether there are such schemes and options is not looked at.
+
+    Raises
+    ------
+    ValueError
+        If an option is given twice or without its name, or two classes have one name.
 
     Examples
     --------
-    >>> named_exchanges(["dense", "artopk:collective=tree:selection=var"])[1].options
-    {'collective': 'tree', 'selection': 'var'}
-    >>> named_exchanges(["artopk:colective=tree"])
-    Traceback (most recent call last):
-    simnet.base.errors.InputError: --schemes: artopk:colective=tree: there is no option 'colective' of artopk; did you mean 'collective'? Allowed: allgather, collective, compat, error_feedback, index_bytes, indices, monitored, selection, value_bytes, values, wire
-    """  # noqa: E501
-    found: dict[str, Candidate] = {}
+    >>> named_exchanges(["dense", "artopk:collective=tree:selection=var"])["artopk:collective=tree:selection=var"]
+    {'scheme': 'artopk', 'collective': 'tree', 'selection': 'var'}
+    """
+    found: dict[str, dict[str, Any]] = {}
     wanted = dict.fromkeys(split_choices(names))
     for name in sparsifier_models.names() if ALL in wanted else wanted:
-        one = _read_exchange(name, option, folder or Path())
-        if one.label in found:
-            raise InputError(f"names {one.label!r} twice, by {found[one.label].scheme} and {one.scheme}", file=option)
-        found[one.label] = one
-    return tuple(found.values())
-
-
-def _read_exchange(name: str, option: str | None, folder: Path) -> Candidate:
-    try:
         scheme, options = read_choice(name)
-    except ValueError as error:
-        raise InputError(str(error), file=option, field=name) from None
-    before, colon, after = scheme.partition(":")
-    if colon and before in sparsifier_models.names():
-        has = ", ".join(own_options(before))
-        message = f"must be OPTION=VALUE after the colon, got {after!r}; {before} has {has}"
-        raise InputError(message, file=option, field=name)
-    placed = plugins.absolute_name(scheme, folder)
-    try:
-        found = sparsifier_models.scheme(placed)
-    except ValueError as error:
-        raise InputError(str(error), file=option) from None
-    if plugins.names_file(scheme):
-        # A class of somebody's own may have the name of what it derives from.
-        scheme = found.name if "name" in vars(found) else scheme.rpartition(":")[2]
-    label = ":".join([scheme, *choice_words(name)[1:]])
-    known = own_options(placed)
-    for key in options:
-        if key not in known:
-            raise InputError(
-                f"there is no option {key!r} of {scheme}; {suggest_names(key, known)}", file=option, field=name
-            )
-    try:
-        option_values(found.option_type, options)
-    except ValueError as error:
-        raise InputError(str(error), file=option, field=name) from None
-    return Candidate(label, placed, options)
+        refuse_bare_option(scheme, sparsifier_models.names(), own_options)
+        placed = plugins.absolute_name(scheme, folder or Path())
+        if plugins.names_file(scheme):
+            # A class of somebody's own may have the name of what it derives from.
+            made = sparsifier_models.scheme(placed)
+            scheme = made.name if "name" in vars(made) else scheme.rpartition(":")[2]
+        label = ":".join([scheme, *choice_words(name)[1:]])
+        if label in found:
+            raise ValueError(f"names {label!r} twice, by {found[label]['scheme']} and {placed}")
+        found[label] = {"scheme": placed, **options}
+    return found
 
 
 def parameters_of(topology: str) -> Mapping[str, Parameter]:
@@ -155,7 +128,7 @@ def _recognised(text: str, folder: Path) -> tuple[str, str, dict[str, Any]]:
         raise InputError(str(error), file=text) from None
     if name in topologies.names():
         return "topology", name, options
-    refuse_bare_option(name, parameters_of(name.partition(":")[0]))
+    refuse_bare_option(name, topologies.names(), parameters_of)
     file = (folder / name).absolute()
     # Not Path.is_file or Path.is_dir, which raise OSError for a name that is too long.
     if os.path.isfile(file):  # noqa: PTH113

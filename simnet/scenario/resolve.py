@@ -19,6 +19,7 @@ from simnet.cost_models.costs.devices import DeviceProfile
 from simnet.policies import Candidate, Fixed, Flexible, Monitor, Policy, closed_form
 from simnet.policies.moo import DensitySearch, Moo
 from simnet.scenario import computing, job_parts, schema
+from simnet.scenario.choice_text import refuse_bare_option
 from simnet.scenario.job_parts import Sharding
 from simnet.scenario.loader import Findings
 from simnet.scenario.named_choices import own_options
@@ -301,7 +302,10 @@ def _resolve_sharding(given: schema.Job, folder: Path, found: Findings) -> Shard
 def _resolve_strategy(given: schema.Strategy, folder: Path, found: Findings) -> schema.Strategy:
     """Return a strategy with all option defaults filled in."""
     name = plugins.absolute_name(given.name, folder)
-    known = found.attempt(("job", "strategy", "name"), lambda: strategies.options(strategies.strategy(name)))
+    known: Mapping[str, Any] = {}
+    with found.at("job", "strategy", "name"):
+        refuse_bare_option(given.name, strategies.names(), lambda one: strategies.options(strategies.strategy(one)))
+        known = strategies.options(strategies.strategy(name))
     if not known:
         return given
     allowed = [name for name in known if name not in ("averaging", "draw")]

@@ -11,11 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, get_args
 
-from simnet import strategies, topologies
+from simnet import topologies
 from simnet.base import plugins
 from simnet.base.errors import InputError, suggest_names
 from simnet.base.quantities import WorkerLink, parameter_hints
-from simnet.cost_models.costs.models import is_config
 from simnet.scenario import job_parts, schema
 from simnet.scenario.choice_text import read_choice, refuse_bare_option
 from simnet.scenario.fields import is_file
@@ -204,7 +203,9 @@ def apply_fields(document: Document, fields: Mapping[str, object], before: Seque
 
 def _plain_setting(document: Document, field: MarkedField, value: object) -> dict[str, object]:
     assert field.key is not None
-    return {field.key: _as_text(field, value)}
+    text = _as_text(field, value)
+    cleared = _clear(document, "parameters") if field.name == "model" else {}
+    return {**cleared, field.key: json.dumps(text) if field.name in _TEXTS else text}
 
 
 def _as_text(field: MarkedField, value: object) -> object:
@@ -225,12 +226,6 @@ def _clear(document: Document, *names: str) -> dict[str, object]:
     }
 
 
-def _model(document: Document, field: MarkedField, value: object) -> dict[str, object]:
-    text = str(value)
-    named = json.dumps(str(Path(text).absolute())) if is_config(text) else text
-    return {**_clear(document, "parameters"), "job.model": named}
-
-
 def _gradients(document: Document, field: MarkedField, value: object) -> dict[str, object]:
     name, options = read_choice(str(value))
     kinds = job_parts.Gradients.names()
@@ -245,34 +240,18 @@ def _gradients(document: Document, field: MarkedField, value: object) -> dict[st
 
 
 def _schemes(document: Document, field: MarkedField, value: object) -> dict[str, object]:
-    found = named_exchanges(value)  # type: ignore[arg-type]
-    exchanges = {one.label: {"scheme": one.scheme, **one.options} for one in found}
+    exchanges = named_exchanges(value)  # type: ignore[arg-type]
     return {"exchanges": exchanges, "policies": {label: {"fixed": label} for label in exchanges}}
-
-
-def _strategy(document: Document, field: MarkedField, value: object) -> dict[str, object]:
-    name, options = read_choice(str(value))
-    known = name.partition(":")[0]
-    if known in strategies.names():
-        # Optimisers are no single values.
-        own = strategies.options(strategies.strategy(known))
-        refuse_bare_option(name, sorted(own, key=lambda one: one in ("inner", "outer")))
-    return {"job.strategy": {"name": plugins.absolute_name(name, Path()), **options}}
 
 
 def _sharding(document: Document, field: MarkedField, value: object) -> dict[str, object]:
     name, options = read_choice(str(value))
-    known = name.partition(":")[0]
-    refuse_bare_option(name, sharding_options(known) if known in SHARDINGS else ())
+    refuse_bare_option(name, SHARDINGS, sharding_options)
     beside: dict[str, object] = {name: {} for name in ("exchanges", "policies") if document.found((name,)) is not None}
     given = {"as": name}
     if is_file(name):
         given, beside = {"trace": _absolute(name)}, {**beside, **_clear(document, "model", "parameters")}
     return {**beside, **_clear(document, *MEANINGLESS), "job.sharding": {**given, **options}}
-
-
-def _device(document: Document, field: MarkedField, value: object) -> dict[str, object]:
-    return {"job.device": json.dumps(_absolute(str(value)))}
 
 
 # What of a network says nothing about its links and hosts, so that another one may have it.
@@ -328,14 +307,12 @@ def _absolute(name: str, known: Sequence[str] = ()) -> str:
 
 
 _SETTINGS: Mapping[str, Callable[[Document, MarkedField, Any], dict[str, object]]] = {
-    "model": _model,
     "gradients": _gradients,
     "schemes": _schemes,
-    "strategy": _strategy,
     "sharding": _sharding,
     "network": _network,
     "bandwidth": _link,
     "latency": _link,
-    "device": _device,
 }
+_TEXTS = ("model", "strategy", "device")
 _REPLACING = ("sharding", "gradients", "network")
