@@ -265,18 +265,18 @@ def test_a_profile_says_how_exchange_and_backward_pass_slow_each_other_down(tmp_
     ("old", "new", "message"),
     [
         ("memory_bandwidth: 1.0e+9", "", "memory_bandwidth: is missing"),
-        ("1.0e+9", "fast", "memory_bandwidth: must be a valid number, got 'fast'"),
+        ("1.0e+9", "fast", "memory_bandwidth: must be a number, got 'fast'"),
         ("1.0e+9", "0", "memory_bandwidth: must be > 0, got 0"),
         ("1.0e-6", "-1", "methods.scan.launch: must be >= 0, got -1"),
         ("bytes_per_entry: 4, ", "", "methods.scan.bytes_per_entry: is missing"),
-        ("bytes_per_entry", "byte_per_entry", "methods.scan.byte_per_entry: there is no such field: did you mean"),
+        ("bytes_per_entry", "byte_per_entry", "methods.scan.byte_per_entry: there is no such field; did you mean"),
         ("source: measured\n", "source: ''\n", "source: String should have at least 1 character"),
         ("name: mine", "name: mine\nname: yours", ":3: name: is given twice, first on line 2"),
         ("bytes_per_entry: 4", "bytes_per_entry: 4, low: 1.5", "methods.scan: low and high must be factors"),
         (
             "bytes_per_entry: 4",
             "bytes_per_entry: 4, known: guessed",
-            "methods.scan.known: must be",
+            "methods.scan.known: there is no such choice",
         ),
         (
             "bytes_per_entry: 4",

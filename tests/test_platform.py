@@ -28,7 +28,7 @@ LONG = "x" * 90
         ("roce", "tcp", "5: outer.transport: there is no transport 'tcp'; did you mean 'tcpx'? "
          "Allowed: efa, infiniband, roce, slingshot, sockets, tcpx"),
         ("{transport: roce, nics: 2, rate: 100 Gbit/s}", "7",
-         "5: outer: must be a valid dictionary or instance of NodeNetwork, got 7"),
+         "5: outer: must be a mapping, got 7"),
         ("outer", "more", "5: more: there is no such field"),
         ("nics", "more: 1, nics", "5: outer.more: there is no such field"),
     ],

@@ -164,11 +164,11 @@ class TestBadTraces:
         [
             ({"workers": None}, "workers: is missing"),
             ({"points": None}, "points: is missing"),
-            ({"version": 2}, "version: must be 1"),
-            ({"worker": 3}, "worker: there is no such field: did you mean 'workers'?"),
+            ({"version": 2}, "version: there is no such choice"),
+            ({"worker": 3}, "worker: there is no such field; did you mean 'workers'?"),
             ({"workers": 0}, "workers: must be >= 1, got"),
-            ({"workers": "3"}, "workers: must be a valid integer"),
-            ({"workers": True}, "workers: must be a valid integer"),
+            ({"workers": "3"}, "workers: must be a whole number"),
+            ({"workers": True}, "workers: must be a whole number"),
             ({"workers": 2**70}, "workers: "),
             ({"layers": []}, "layers: "),
             (
@@ -320,7 +320,7 @@ class TestParameters:
         ("change", "says"),
         [
             (lambda p: p.pop("memory"), "memory: is missing"),
-            (lambda p: p.update(memry=0), "memry: there is no such field: did you mean 'memory'?"),
+            (lambda p: p.update(memry=0), "memry: there is no such field; did you mean 'memory'?"),
             (lambda p: p.update(memory=1.0), "memory: must be <= 0.9"),
             (lambda p: p.update(period=0.0), "period: "),
             (lambda p: p["knots"].reverse(), "knots must ascend"),

@@ -23,6 +23,7 @@ from simnet.base.errors import InputError, suggest_names
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
+    from pydantic_core import ErrorDetails
 
 MAX_DEPTH = 40
 """Maximum nesting."""
@@ -95,16 +96,55 @@ def load_yaml_mapping(text: str, file: str, what: str) -> YamlDocument:
     return found
 
 
-BOUNDS = {
+_BOUNDS = {
     "greater_than": ("gt", ">"),
     "greater_than_equal": ("ge", ">="),
     "less_than": ("lt", "<"),
     "less_than_equal": ("le", "<="),
     "multiple_of": ("multiple_of", "a multiple of"),
 }
-"""Errors of pydantic about bounds: the bound in their context, and its sign."""
-
+_WANTED = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "finite_number": "a finite number",
+    "string_type": "a text",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": "a mapping from names",
+    **dict.fromkeys(("model_type", "model_attributes_type", "dataclass_type"), "a mapping"),
+}
 _UNKNOWN_FIELD = ("unexpected_keyword_argument", "extra_forbidden")
+
+
+def validation_message(one: ErrorDetails, got: str, names: Iterable[str] | None, fields: Iterable[str] = ()) -> str:
+    """Return an error of pydantic in plain words.
+
+    `got` is the value as text, `names` are the fields that there are where one is unknown, `fields` those of a mapping
+    that may stand there.
+    """
+    kind, context, within = one["type"], one.get("ctx", {}), ", ".join(fields)
+    if kind == "value_error":
+        return str(context["error"])
+    if kind in ("missing", "missing_argument"):
+        return "is missing"
+    if kind in _UNKNOWN_FIELD:
+        close = "" if names is None else f"; {suggest_names(str(one['loc'][-1]), names)}"
+        return f"there is no such field{close}"
+    if kind in _BOUNDS:
+        name, sign = _BOUNDS[kind]
+        return f"must be {sign} {context[name]:g}, got {got}"
+    if kind in ("too_short", "too_long"):
+        return f"has {context['actual_length']} entries, needs at least {context.get('min_length', 0)}"
+    wanted = _WANTED.get(kind)
+    within = f"{' with' if wanted == 'a mapping' else ', or a mapping with'} {within}" if within else ""
+    if kind == "literal_error":
+        allowed = [name.strip(" '") for name in context["expected"].replace(" or ", ",").split(",")]
+        return f"there is no such choice, got {got}; {suggest_names(got[1:-1], allowed)}{within}"
+    if wanted is not None:
+        return f"must be {wanted}{within}, got {got}"
+    return f"{one['msg'].replace('Input should be', 'must be')}, got {got}"
 
 
 def validation_refusal(
@@ -113,18 +153,8 @@ def validation_refusal(
     """Return pydantic's first error as InputError with its line; suggests one of `names` for an unknown field."""
     # A field that is not there tells more than the one that is missing for it.
     first, *_ = sorted(error.errors(include_url=False), key=lambda one: one["type"] not in _UNKNOWN_FIELD)
-    message = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
-    got = "" if isinstance(first["input"], dict) else f", got {reprlib.repr(first['input'])}"
-    if first["type"] in BOUNDS:
-        name, sign = BOUNDS[first["type"]]
-        message = f"must be {sign} {first['ctx'][name]:g}{got}"
-    elif first["type"] in ("missing", "missing_argument"):
-        message = "is missing"
-    elif first["type"] in _UNKNOWN_FIELD:
-        suggests = first["type"] == "unexpected_keyword_argument" or (read is None and len(first["loc"]) == 1)
-        message = "there is no such field" + (f": {suggest_names(str(first['loc'][-1]), names)}" if suggests else "")
-    elif first["type"] != "value_error":
-        message += got
+    suggests = first["type"] == "unexpected_keyword_argument" or (read is None and len(first["loc"]) == 1)
+    message = validation_message(first, shorten_value(first["input"]), names if suggests else None)
     line = None if read is None else read.line(first["loc"])
     return InputError(message, file=file, line=line, field=field_path(first["loc"]) or None)
 

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_args, get_origin
 
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 
-from simnet.base.errors import InputError, SimnetError, suggest_names
+from simnet.base.errors import InputError, SimnetError
 from simnet.base.plugins import name_author
 from simnet.base.reading import read_text
-from simnet.base.yaml_loader import BOUNDS, Loc, field_path, load_yaml, shorten_value
+from simnet.base.yaml_loader import Loc, field_path, load_yaml, shorten_value, validation_message
 from simnet.scenario import schema
 from simnet.scenario.choice_text import kind_fields, named_fields
 from simnet.scenario.fields import is_file
@@ -284,69 +283,22 @@ def _override_step(node: Any, parts: list[str], loc: Loc, option: str) -> tuple[
     return parts[0], 1
 
 
-_WANTED = {
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "float_type": "a number",
-    "float_parsing": "a number",
-    "finite_number": "a finite number",
-    "string_type": "a text",
-    "bool_type": "true or false",
-    "list_type": "a list",
-    "dict_type": "a mapping from names",
-}
 # Marks of one part, or of several by name; whether that is a mapping from names.
 _FORMS: dict[str | int, bool] = {"<one>": False, "<several>": True}
 
 
 def problems(document: Document, error: ValidationError) -> list[InputError]:
     """Return pydantic errors as InputErrors with file, line, field, value and allowed values."""
-    found = error.errors(include_url=False)
-    return [document.problem(_error_place(one["loc"]), _error_message(document, one)) for one in found]
-
-
-def _error_place(loc: tuple[str | int, ...]) -> tuple[str | int, ...]:
-    """Return an error's location without pydantic's key marker; for a blank key, that of its parent."""
-    if loc[-1:] != ("[key]",):
-        return loc
-    return loc[:-1] if str(loc[-2]).strip() else loc[:-2]
-
-
-def _error_message(document: Document, one: ErrorDetails) -> str:
-    kind, context = one["type"], one.get("ctx", {})
-    found = shorten_value(document.found(one["loc"], one.get("input")))
-    if kind == "value_error":
-        return str(context["error"])
-    if kind == "missing":
-        return "is missing"
-    if kind == "extra_forbidden":
-        part = part_at(one["loc"][:-1])
-        name = str(one["loc"][-1])
-        return f"there is no such field; {suggest_names(name, part.names())}" if part else "is not allowed"
-    if kind in BOUNDS:
-        name, sign = BOUNDS[kind]
-        return f"must be {sign} {context[name]:g}, got {found}"
-    if kind == "literal_error":
-        return f"there is no such choice, got {found}; {_allowed_text(context['expected'], found)}{_or_mapping(one)}"
-    if kind in ("model_type", "model_attributes_type"):
-        part = part_at(one["loc"])
-        fields = f" with {', '.join(field_names(part))}" if part else ""
-        return f"must be a mapping{fields}, got {found}"
-    if kind in ("too_short", "too_long"):
-        return f"has {context['actual_length']} entries, needs at least {context.get('min_length', 0)}"
-    if kind in _WANTED:
-        return f"must be {_WANTED[kind]}{_or_mapping(one)}, got {found}"
-    return f"{one['msg']}, got {found}"
-
-
-def _or_mapping(one: ErrorDetails) -> str:
-    part = part_at(one["loc"])
-    return f", or a mapping with {', '.join(field_names(part))}" if part else ""
-
-
-def _allowed_text(expected: str, found: str) -> str:
-    names = [name.strip(" '") for name in expected.replace(" or ", ",").split(",")]
-    return suggest_names(found.strip("'"), names)
+    found = []
+    for one in error.errors(include_url=False):
+        loc = one["loc"]
+        above, part = part_at(loc[:-1]), part_at(loc)
+        got = shorten_value(document.found(loc, one.get("input")))
+        names, fields = above.names() if above else None, field_names(part) if part else ()
+        # A key that is wrong is marked; a blank one stands nowhere.
+        place = loc[: -1 if str(loc[-2]).strip() else -2] if loc[-1:] == ("[key]",) else loc
+        found.append(document.problem(place, validation_message(one, got, names, fields)))
+    return found
 
 
 def part_at(loc: Sequence[str | int]) -> type[Part] | None:
