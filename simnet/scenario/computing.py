@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 from simnet.cost_models.costs import hooks, models
 from simnet.cost_models.costs.computing import PassTime, SampleCount, batch_samples, known_chips, pass_time
@@ -12,7 +11,6 @@ from simnet.cost_models.costs.models import Layer, ModelProfile
 from simnet.interchange.kinds import trace_prefix
 from simnet.network.stack import stack_of
 from simnet.scenario import network_parts, schema
-from simnet.scenario.fields import is_file
 from simnet.scenario.job_parts import Sharding
 from simnet.scenario.loader import Findings
 from simnet.scenario.topology_parts import calibrated_stack
@@ -25,11 +23,11 @@ from simnet.training.parallel.units import profile_of_units
 _WAYS = ("tensor_parallel", "pipeline", "microbatches")
 
 
-def sending_stack(network: network_parts.Network, folder: Path) -> str | None:
+def sending_stack(network: network_parts.Network) -> str | None:
     """Return the name of the network's transport stack, or of the stack it derives from; None if unnamed."""
     given = network.stack
     name = given.like if isinstance(given, network_parts.Stack) else given
-    return name or calibrated_stack(network.topology, folder)
+    return name or calibrated_stack(network.topology)
 
 
 def default_device(stack: str | None, chip: str = "") -> str:
@@ -65,10 +63,10 @@ def default_implementation(stack: str | None) -> str:
     return hooks.FRAMEWORK if stack in ("nccl", "gloo") else hooks.FUSED
 
 
-def build_device(given: schema.Job, folder: Path, found: Findings) -> DeviceProfile | None:
+def build_device(given: schema.Job, found: Findings) -> DeviceProfile | None:
     """Return the device profile of a job, with its implementation; None on errors, which `found` collects."""
     name, how = given.device or DEFAULT_DEVICE, given.implementation
-    device = found.attempt(("job", "device"), load_device, folder / name if is_file(name) else name)
+    device = found.attempt(("job", "device"), load_device, name)
     if device is None or how in (None, hooks.FUSED):
         return device
     with found.at("job", "implementation"):
@@ -137,19 +135,19 @@ def model_of(job: schema.Job) -> ModelProfile:
     return profile_of_units(next(iter(job.shardings.values())).listed)
 
 
-def build_steps(config: schema.Config, folder: Path, found: Findings) -> dict[str, TrainingSteps] | None:
+def build_steps(config: schema.Config, found: Findings) -> dict[str, TrainingSteps] | None:
     """Return the training steps of each sharding by label; None without sharding, or on errors."""
     built: dict[str, TrainingSteps] = {}
     for label, one in config.job.shardings.items():
         with found.at(*config.job.sharding_at(label)):
-            built[label] = _build_steps(config, one, folder)
+            built[label] = _build_steps(config, one)
     return built if built and len(built) == len(config.job.shardings) else None
 
 
-def _build_steps(config: schema.Config, given: Sharding, folder: Path) -> TrainingSteps:
+def _build_steps(config: schema.Config, given: Sharding) -> TrainingSteps:
     if given.trace is not None:
-        stack = config.network.arguments().get("stack") or calibrated_stack(config.network.topology, folder) or "ideal"
-        step = read_traced_step(trace_prefix(folder / given.trace), eager_limit=stack_of(stack).rendezvous_above)
+        stack = config.network.arguments().get("stack") or calibrated_stack(config.network.topology) or "ideal"
+        step = read_traced_step(trace_prefix(given.trace), eager_limit=stack_of(stack).rendezvous_above)
         if step.graph.workers != config.workers:
             raise ValueError(
                 f"the traces are of {step.graph.workers:,} ranks, and there are {config.workers:,} workers"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, ValidationInfo
+
+from simnet.base.plugins import absolute_name
 
 
 def is_file(name: str) -> bool:
@@ -14,10 +17,24 @@ def is_file(name: str) -> bool:
     return "/" in name or Path(name).suffix in (".yaml", ".yml", ".json", ".npz")
 
 
-def _check_file(value: str) -> str:
+def folder_of(info: ValidationInfo) -> Path:
+    """Return the folder from which names of files in a scenario start."""
+    return Path((info.context or {}).get("folder", ""))
+
+
+def _absolute_file(value: str, info: ValidationInfo) -> str:
     if not value.strip() or "\0" in value:
         raise ValueError("must be the name of a file")
-    return value
+    return os.path.normpath((folder_of(info) / value).absolute())
+
+
+def _absolute_if_file(value: str, info: ValidationInfo) -> str:
+    path = _absolute_file(value, info)
+    return path if is_file(value) and (Path(value).suffix or Path(path).exists()) else value
+
+
+def _absolute_class(value: str, info: ValidationInfo) -> str:
+    return absolute_name(value, folder_of(info).absolute()) if ".py" in value else value
 
 
 def _check_label(value: str) -> str:
@@ -34,4 +51,6 @@ def _file_name(value: str) -> str:
 
 Label: TypeAlias = Annotated[str, AfterValidator(_check_label)]
 FileName: TypeAlias = Annotated[str, AfterValidator(_file_name)]
-File: TypeAlias = Annotated[str, AfterValidator(_check_file)]
+File: TypeAlias = Annotated[str, AfterValidator(_absolute_file)]
+NameOrFile: TypeAlias = Annotated[str, AfterValidator(_absolute_if_file)]
+NameOrClass: TypeAlias = Annotated[str, AfterValidator(_absolute_class)]

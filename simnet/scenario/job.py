@@ -7,7 +7,6 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
@@ -21,7 +20,6 @@ from simnet.network.stack import name_of
 from simnet.policies import Candidate, Policy, Ramp
 from simnet.scenario import job_parts, schema
 from simnet.scenario.computing import build_device, build_steps, model_of
-from simnet.scenario.fields import is_file
 from simnet.scenario.loader import Findings
 from simnet.scenario.network import Stages, placements, standalone_config
 from simnet.scenario.resolve import candidate, labels_of
@@ -47,19 +45,17 @@ _PROCESS = 2.0**28
 _TRIAL_ENTRIES = 16
 
 
-def build_job(
-    config: schema.Config, stages: Stages | None, folder: Path, found: Findings, *, elsewhere: bool = False
-) -> Job | None:
+def build_job(config: schema.Config, stages: Stages | None, found: Findings, *, elsewhere: bool = False) -> Job | None:
     """Return the job of a resolved scenario; None on errors, which `found` collects.
 
     `stages` are its networks, None if these are wrong. Memory of workers that live `elsewhere` is not counted.
     """
     given = config.job
-    device = build_device(given, folder, found)
+    device = build_device(given, found)
     source: GradientSource | None = None
     if stages is not None and _check_fits(config, found, memory_limit(config, elsewhere=elsewhere)):
-        source = found.attempt(("job", "gradients"), _gradient_source, config, folder)
-    steps = build_steps(config, folder, found)
+        source = found.attempt(("job", "gradients"), _gradient_source, config)
+    steps = build_steps(config, found)
     # Of what traces say, computing is so many times as long.
     mean = 1.0 if given.traced else given.compute.mean
     if mean is None:
@@ -169,7 +165,7 @@ def _local_steps(config: schema.Config, source: GradientSource, found: Findings)
 
 
 def build_colocated(
-    config: schema.Config, stages: Stages | None, folder: Path, found: Findings
+    config: schema.Config, stages: Stages | None, found: Findings
 ) -> tuple[dict[str, ColocatedJob], dict[str, int]]:
     """Return the co-located jobs by label, and the number of messages of each one's exchange."""
     colocated: dict[str, ColocatedJob] = {}
@@ -182,10 +178,10 @@ def build_colocated(
     for label, given in config.other_jobs.items():
         own, inside, before = standalone_config(config, label), found.of_job(label), len(found)
         if len(hosts[label]) == given.workers:
-            messages |= try_exchanges(own, folder, inside)
+            messages |= try_exchanges(own, inside)
         if len(found) > before or not placed:
             continue
-        job = build_job(own, stages._replace(placement=hosts[label]), folder, inside)
+        job = build_job(own, stages._replace(placement=hosts[label]), inside)
         if job is not None:
             colocated[label] = ColocatedJob(job, candidate(label, given.exchange), given.start)
     return colocated, messages
@@ -201,9 +197,9 @@ def _try_sizes(exchange: Candidate, job: Job, searched: Sequence[float] = ()) ->
             assert model.k >= 0
 
 
-def try_exchanges(config: schema.Config, folder: Path, found: Findings) -> dict[str, int]:
+def try_exchanges(config: schema.Config, found: Findings) -> dict[str, int]:
     """Run each scheme once on zeros to report its errors before the run; return message counts by label."""
-    device = build_device(config.job, folder, found)
+    device = build_device(config.job, found)
     messages: dict[str, int] = {}
     for label, exchange in config.exchanges.items():
         for workers in _numbers_of_workers(config):
@@ -385,17 +381,13 @@ def _live_source(given: job_parts.Train, config: schema.Config) -> GradientSourc
     )
 
 
-def _gradient_source(config: schema.Config, folder: Path) -> GradientSource:
+def _gradient_source(config: schema.Config) -> GradientSource:
     given = config.job
     if given.shardings:
         return NoGradients(config.workers, 1 if given.traced else model_of(given).parameters)
     kind, part = given.gradients.choice
     if kind == "train":
         return _live_source(part, config)
-    files = {
-        name: folder / one if is_file(one) else one for name, one in part.arguments().items() if name in part.files
-    }
-    if kind == "synthetic":
-        files["layers"] = given.model if given.model is not None else given.parameters or 0
-    source: GradientSource = part.build(**files, workers=config.workers, scale=given.scale, seed=config.seed)
+    layers = {"layers": given.model or given.parameters or 0} if kind == "synthetic" else {}
+    source: GradientSource = part.build(**layers, workers=config.workers, scale=given.scale, seed=config.seed)
     return source

@@ -11,7 +11,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from simnet import traces
 from simnet.base.quantities import Duration, PositiveShare, Seconds, Share
-from simnet.scenario.fields import File
+from simnet.scenario.fields import File, NameOrFile
 from simnet.scenario.parts import Named, NameOr, OneOf, Part, configures, exactly_one, kinds
 from simnet.traces import live
 from simnet.training.job import job as training_job
@@ -34,7 +34,7 @@ class WithOptions(Named):
 class Synthetic(Part):
     """Made-up gradients with the statistics of recorded ones: heavy-tailed, correlated between workers and in time."""
 
-    like: File
+    like: NameOrFile
 
 
 @configures(traces.recorded, only=("trace", "iterations"), iterations="training")
@@ -42,7 +42,7 @@ class Recorded(Named):
     """Gradients recorded in a real training run, with the layers of its model."""
 
     named = "trace"
-    trace: File
+    trace: NameOrFile
 
 
 class Logistic(Part):

@@ -12,6 +12,7 @@ from typing import Any
 from simnet import sparsifier_models, topologies
 from simnet.base import plugins
 from simnet.base.errors import InputError, suggest_names
+from simnet.cost_models.calibration.platform import is_platform, platform_names
 from simnet.interchange.kinds import FORMATS, WITHOUT_LATENCIES, kind_of, read_network
 from simnet.scenario.choice_text import choice_words, read_choice, refuse_bare_option, split_choices
 from simnet.scenario.finding import find, shipped
@@ -120,8 +121,6 @@ def network_taken_for(text: str, folder: Path | None = None, hosts: int | None =
 
 def _recognised(text: str, folder: Path) -> tuple[str, str, dict[str, Any]]:
     """Return the kind of a network (topology, platform, file or scenario), its name or file, and its options."""
-    from simnet.cost_models.calibration.platform import is_platform, platform_names
-
     try:
         name, options = read_choice(text)
     except ValueError as error:

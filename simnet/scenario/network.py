@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -53,18 +52,18 @@ class _LinkVariation(NamedTuple):
     name: _Name = ()
 
 
-def build_network(config: schema.Config, folder: Path, found: Findings) -> Stages | None:
+def build_network(config: schema.Config, found: Findings) -> Stages | None:
     """Return a job's networks, one per range of iterations with the same weather signals; None on errors."""
     given, before = config.network, len(found)
     with found.at("network", "topology"):
-        read = build_topology(given.topology, folder)
+        read = build_topology(given.topology)
         topologies.check_connected(read.graph)
     if len(found) > before:
         return None
-    graph, sent = sending(given.topology, read, folder, given.arguments().get("stack"))
+    graph, sent = sending(given.topology, read, given.arguments().get("stack"))
     read = read._replace(graph=graph)
     placement = _rank_placement(config, graph, found)
-    moved = _moved_links(config, read, folder, found)
+    moved = _moved_links(config, read, found)
     _add_faults(config, graph, moved, found)
     background = _background_traffic(config, graph, found)
     kind, part = ("", None) if given.jitter is None else given.jitter.choice
@@ -115,9 +114,7 @@ def _in_turn(graph: nx.DiGraph[Any]) -> list[int]:
     return [group[turn] for turn in range(turns) for group in groups.values() if turn < len(group)]
 
 
-def _moved_links(
-    config: schema.Config, read: NetworkRead, folder: Path, found: Findings
-) -> dict[Link, list[_LinkVariation]]:
+def _moved_links(config: schema.Config, read: NetworkRead, found: Findings) -> dict[Link, list[_LinkVariation]]:
     """Return the variations of each link that has weather."""
     graph = read.graph
     in_file: Loc = ("network", "topology", "file")
@@ -127,7 +124,7 @@ def _moved_links(
     for index, entry in enumerate(config.network.weather):
         loc: Loc = ("network", "weather", index)
         links = found.attempt((*loc, "links"), topologies.select_links, graph, entry.links) or ()
-        for variation in _link_variations(config, entry, graph, folder, loc, found):
+        for variation in _link_variations(config, entry, graph, loc, found):
             for link in links:
                 here = moved.setdefault(link, [])
                 rival = next((one for one in here if one.absolute and one.quantity == variation.quantity), None)
@@ -170,21 +167,21 @@ def _spans_signal(spans: Sequence[tuple[float, float]], within: float, outside: 
 
 
 def _link_variations(
-    config: schema.Config, entry: weather_parts.Weather, graph: nx.DiGraph[Any], folder: Path, loc: Loc, found: Findings
+    config: schema.Config, entry: weather_parts.Weather, graph: nx.DiGraph[Any], loc: Loc, found: Findings
 ) -> Iterator[_LinkVariation]:
     """Yield the link variations of a weather entry."""
     for quantity, given in (("bandwidth", entry.bandwidth), ("latency", entry.latency)):
         for kind in () if given is None else given_fields(given):
             with found.at(*loc, quantity, kind):
                 part = getattr(given, kind)
-                make = _signal_maker(part, config.seed, folder)
+                make = _signal_maker(part, config.seed)
                 if not isinstance(trial := make(("trial",), 0), Signal):
                     raise plugins.return_error(part.function, trial, "a simnet.network.weather.Signal")
                 absolute = part.is_absolute if isinstance(part, Part) else kind == "constant"
                 yield _LinkVariation(quantity, (*loc, quantity, kind), absolute, make)
     if entry.trace is not None:
         with found.at(*loc, "trace"):
-            yield from _given_pair(entry.trace.build(path=folder / entry.trace.file), (*loc, "trace"))
+            yield from _given_pair(entry.trace.build(), (*loc, "trace"))
     if entry.profile is not None:
         with found.at(*loc, "profile"):
             if graph.graph.get("name") != "star":
@@ -195,14 +192,13 @@ def _link_variations(
             yield from _profile_weather(entry.profile, config.job.epoch or 1, (*loc, "profile"))
 
 
-def _signal_maker(part: Any, seed: int, folder: Path) -> Callable[[_Name, int], Signal]:
+def _signal_maker(part: Any, seed: int) -> Callable[[_Name, int], Signal]:
     """Return a factory of signals, by link name and first iteration, for one kind of weather."""
     if not isinstance(part, Part):
         return partial(_always, weather.constant(part))
-    files = {name: folder / file for name, file in part.arguments().items() if name in part.files}
     if not part.takes("seed"):
-        return partial(_always, part.build(**files))
-    return lambda name, start: part.build(seed=seed, name=name, **files)
+        return partial(_always, part.build())
+    return lambda name, start: part.build(seed=seed, name=name)
 
 
 def _given_pair(pair: Weather, loc: Loc) -> Iterator[_LinkVariation]:

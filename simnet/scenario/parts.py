@@ -35,6 +35,7 @@ from pydantic import (
     GetJsonSchemaHandler,
     ModelWrapValidatorHandler,
     Tag,
+    ValidationInfo,
     create_model,
     model_validator,
 )
@@ -96,9 +97,6 @@ class Part(BaseModel):
     def function(self) -> Target:
         """The first configured target."""
         return next(iter(self.configured))
-
-    files: ClassVar[frozenset[str]] = frozenset()
-    """Parameters that are file names."""
 
     @property
     def is_absolute(self) -> bool:
@@ -197,14 +195,14 @@ class Kinds(Part):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _registered(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+    def _registered(cls, value: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
         if isinstance(value, str):
             # Other packages are looked for where a name is none of simnet's.
             own = field_names(cls)
             kinds = own if choice_words(value)[0].partition(":")[0] in own else cls.names()
             value = kind_fields(value, kinds, cls.otherwise)
         extended = cls.with_registered(list(map(str, value))) if isinstance(value, dict) else cls
-        return handler(value) if extended is cls else extended.model_validate(value)
+        return handler(value) if extended is cls else extended.model_validate(value, context=info.context)
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
@@ -276,7 +274,6 @@ def configures(
     def derived(part: type[P]) -> type[P]:
         own = get_type_hints(part, include_extras=True)
         fields: dict[str, Any] = {}
-        files = set(part.files)
         for name, field in taken.items():
             if isinstance(getattr(part, field, None), property):
                 continue
@@ -296,8 +293,6 @@ def configures(
                 annotation, default = _union_type([annotation, None]), None
                 text = f"{text or ''} Default: {open_[name]}.".strip()
             alias, text = (None, text) if said is None else (said.alias, said.description or text)
-            if annotation in (File, _union_type([File, None])):
-                files.add(name)
             fields[field] = (annotation, Field(default=default, alias=alias, description=text))
         model: type[P] = create_model(
             part.__name__,
@@ -309,7 +304,6 @@ def configures(
         if len(named) < len(signature):
             model.model_config["extra"] = "allow"
             model.model_rebuild(force=True)
-        model.files = frozenset(files)
         model.configured = {**part.configured, target: {**part.configured.get(target, {}), **taken}}
         return model
 

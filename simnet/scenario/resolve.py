@@ -6,7 +6,6 @@ import dataclasses
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from simnet import sparsifier_models, strategies
@@ -31,7 +30,7 @@ from simnet.training.job.record import MAIN
 from simnet.training.parallel.plan import sharding_options
 
 
-def resolve(config: schema.Config, stem: str, folder: Path, found: Findings) -> schema.Config:
+def resolve(config: schema.Config, stem: str, found: Findings) -> schema.Config:
     """Return a scenario with all defaults filled in; `stem` is the name of a scenario without one."""
     _check_choices(config, found)
     exchanges, sound = {}, set()
@@ -40,21 +39,21 @@ def resolve(config: schema.Config, stem: str, folder: Path, found: Findings) -> 
         before = len(found)
         if bits is not None and not {"value_bytes", "values"} & exchange.options.keys():
             exchange = schema.Exchange.model_validate({**exchange.model_dump(), "value_bytes": bits / 8})
-        exchanges[label] = _resolve_exchange(label, exchange, folder, found)
+        exchanges[label] = _resolve_exchange(label, exchange, found)
         if len(found) == before:
             sound.add(label)
     others, topology, chip = None, config.network.topology, ""
     with found.at("network", "topology"):
-        topology, chip = _resolve_topology(topology, config.workers, folder), platform_chip(topology, folder)
-    stack = computing.sending_stack(config.network, folder)
+        topology, chip = _resolve_topology(topology, config.workers), platform_chip(topology)
+    stack = computing.sending_stack(config.network)
     usual = {"device": computing.default_device(stack, chip), "implementation": computing.default_implementation(stack)}
     if config.other_jobs:
         _check_colocated(config, found)
         others = {
             label: one.model_copy(
                 update={
-                    "exchange": _resolve_exchange(label, one.exchange, folder, found.of_job(label)),
-                    "job": _resolve_job(one.job, one.workers, usual, folder, found.of_job(label)),
+                    "exchange": _resolve_exchange(label, one.exchange, found.of_job(label)),
+                    "job": _resolve_job(one.job, one.workers, usual, found.of_job(label)),
                 }
             )
             for label, one in config.other_jobs.items()
@@ -71,7 +70,7 @@ def resolve(config: schema.Config, stem: str, folder: Path, found: Findings) -> 
         update={
             "name": config.name or re.sub(r"[^A-Za-z0-9._+-]", "_", stem).lstrip(".")[:40] or "scenario",
             "network": network,
-            "job": _resolve_job(config.job, config.workers, usual, folder, found),
+            "job": _resolve_job(config.job, config.workers, usual, found),
             "exchanges": exchanges,
             "policies": _resolve_policies(config, exchanges, sound, found),
             "other_jobs": others,
@@ -149,11 +148,11 @@ def _check_colocated(config: schema.Config, found: Findings) -> None:
             )
 
 
-def _resolve_topology(given: Topology, workers: int, folder: Path) -> Topology:
+def _resolve_topology(given: Topology, workers: int) -> Topology:
     kind, part = given.choice
     more: dict[str, int] = {}
     if isinstance(part, PlatformNodes) and part.nodes is None:
-        more = {"nodes": part.load(folder).nodes(workers)}
+        more = {"nodes": part.load().nodes(workers)}
     elif kind == "multi_gpu_nodes" and part.nodes is None:
         more = {"nodes": -(-workers // part.gpus_per_node)}
     elif getattr(part, "hosts", workers) is None:
@@ -161,12 +160,11 @@ def _resolve_topology(given: Topology, workers: int, folder: Path) -> Topology:
     return given.model_copy(update={kind: part.model_copy(update=more)})
 
 
-def _resolve_exchange(label: str, given: schema.Exchange, folder: Path, found: Findings) -> schema.Exchange:
-    scheme = plugins.absolute_name(given.scheme, folder)
-    allowed = found.attempt(("exchanges", label, "scheme"), own_options, scheme)
+def _resolve_exchange(label: str, given: schema.Exchange, found: Findings) -> schema.Exchange:
+    allowed = found.attempt(("exchanges", label, "scheme"), own_options, given.scheme)
     if not allowed:
         return given
-    make = sparsifier_models.scheme(scheme).option_type
+    make = sparsifier_models.scheme(given.scheme).option_type
     good: dict[str, Any] = {}
     _refuse_options(given.options, given.scheme, ["scheme"], allowed, ("exchanges", label), found)
     for name in (name for name in given.options if name in allowed):
@@ -175,7 +173,7 @@ def _resolve_exchange(label: str, given: schema.Exchange, folder: Path, found: F
             good[name] = given.options[name]
     with found.at("exchanges", label):
         made = make(**good)
-        given = schema.Exchange(scheme=scheme, **_written_values({name: getattr(made, name) for name in allowed}))
+        given = schema.Exchange(scheme=given.scheme, **_written_values({name: getattr(made, name) for name in allowed}))
     return given  # noqa: RET504  # unchanged, if that went wrong
 
 
@@ -195,16 +193,13 @@ def _written_values(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: one for name, one in plain.items() if one is not None and one != []}
 
 
-def _resolve_job(
-    given: schema.Job, workers: int, usual: Mapping[str, str], folder: Path, found: Findings
-) -> schema.Job:
+def _resolve_job(given: schema.Job, workers: int, usual: Mapping[str, str], found: Findings) -> schema.Job:
     profile = None
     given = given.model_copy(update={name: getattr(given, name) or one for name, one in usual.items()})
     if given.model is not None:
-        path = str((folder / given.model).resolve()) if models.is_config(given.model) else None
         with found.at("job", "model"):
-            profile = models.load_model(path or given.model)
-            given = given.model_copy(update={"model": path or profile.name})
+            profile = models.load_model(given.model)
+            given = given if models.is_config(given.model) else given.model_copy(update={"model": profile.name})
     _check_workers(given, workers, found)
     density = given.density
     if isinstance(density, list):
@@ -221,7 +216,7 @@ def _resolve_job(
     if told is not None:
         compute = compute.model_copy(update={"mean": told})
     unknown = given.traced or (given.model is not None and profile is None)
-    if compute.mean is None and not unknown and (built := computing.build_device(given, folder, found)) is not None:
+    if compute.mean is None and not unknown and (built := computing.build_device(given, found)) is not None:
         with found.at("job", "compute", "mean"):
             compute = compute.model_copy(update={"mean": _mean_compute(given, built)})
     every_iteration = given.strategy is None and given.sharding is None
@@ -236,8 +231,8 @@ def _resolve_job(
         update={
             "compute": compute,
             "overlap": overlap,
-            "strategy": None if given.strategy is None else _resolve_strategy(given.strategy, folder, found),
-            "sharding": _resolve_sharding(given, folder, found),
+            "strategy": None if given.strategy is None else _resolve_strategy(given.strategy, found),
+            "sharding": _resolve_sharding(given, found),
             "iterations": _resolve_iterations(given.iterations, ("job", "iterations"), given.epoch, found),
             "density": density,
             "on_death": given.on_death or ("stop" if given.deaths else None),
@@ -274,15 +269,14 @@ def _check_workers(given: schema.Job, workers: int, found: Findings) -> None:
         found.add(("job", "on_death"), "must be {continue: {after: ...}}: workers leave without notice, and come back")
 
 
-def _resolve_sharding(given: schema.Job, folder: Path, found: Findings) -> Sharding | dict[str, Sharding] | None:
+def _resolve_sharding(given: schema.Job, found: Findings) -> Sharding | dict[str, Sharding] | None:
     """Return the shardings with all option defaults filled in."""
     spelled_out = {}
-    device = computing.build_device(given, folder, found) if given.shardings else None
+    device = computing.build_device(given, found) if given.shardings else None
     slowdown = computing.slowdown_of(device)
     for label, one in given.shardings.items():
         spelled_out[label], loc = one, given.sharding_at(label)
         if one.trace is not None:
-            spelled_out[label] = one.model_copy(update={"trace": str((folder / one.trace).resolve())})
             continue
         assert one.way is not None
         with found.at(*loc, "as"):
@@ -299,13 +293,12 @@ def _resolve_sharding(given: schema.Job, folder: Path, found: Findings) -> Shard
     return next(iter(spelled_out.values())) if isinstance(given.sharding, Sharding) else spelled_out or None
 
 
-def _resolve_strategy(given: schema.Strategy, folder: Path, found: Findings) -> schema.Strategy:
+def _resolve_strategy(given: schema.Strategy, found: Findings) -> schema.Strategy:
     """Return a strategy with all option defaults filled in."""
-    name = plugins.absolute_name(given.name, folder)
     known: Mapping[str, Any] = {}
     with found.at("job", "strategy", "name"):
         refuse_bare_option(given.name, strategies.names(), lambda one: strategies.options(strategies.strategy(one)))
-        known = strategies.options(strategies.strategy(name))
+        known = strategies.options(strategies.strategy(given.name))
     if not known:
         return given
     allowed = [name for name in known if name not in ("averaging", "draw")]
@@ -320,7 +313,7 @@ def _resolve_strategy(given: schema.Strategy, folder: Path, found: Findings) -> 
         elif isinstance(default, bool | int | float | str):
             defaults[option] = default
     written = given.model_dump(exclude_none=True, by_alias=True)
-    return schema.Strategy.model_validate({**defaults, **written, "name": name})
+    return schema.Strategy.model_validate({**defaults, **written})
 
 
 def _resolve_iterations(given: int | str, loc: Loc, epoch: int | None, found: Findings) -> int:

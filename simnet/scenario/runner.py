@@ -117,15 +117,14 @@ def _answered_request(folder: Path) -> Request | None:
 def _recorded_hashes(loaded: Scenario) -> Iterator[str]:
     """Yield content hashes of recorded inputs, which the resolved scenario only has as paths."""
     traces = (one.trace for one in loaded.config.job.shardings.values() if one.trace is not None)
-    for path in (path for trace in traces for path in trace_paths(trace_prefix(trace))):
-        yield _content_hash(str(path), path.stat().st_mtime_ns, path.stat().st_size)
+    files = [path for trace in traces for path in trace_paths(trace_prefix(trace))]
     for job in loaded.config.jobs:
         recorded = job.gradients.recorded
         if recorded is not None and is_file(recorded.trace):
-            folder = loaded.folder / recorded.trace
-            files = sorted(one for one in folder.rglob("*") if one.is_file())
-            # Large files are read once for all scenarios, as long as nobody touches them.
-            yield from (_content_hash(str(one), one.stat().st_mtime_ns, one.stat().st_size) for one in files)
+            place = Path(recorded.trace)
+            files += sorted(one for one in place.rglob("*") if one.is_file()) or [place]
+    # Large files are read once for all scenarios, as long as nobody touches them.
+    yield from (_content_hash(str(one), one.stat().st_mtime_ns, one.stat().st_size) for one in files)
 
 
 @lru_cache(maxsize=4096)

@@ -15,7 +15,6 @@ from typing import Any, Unpack
 from pydantic import TypeAdapter, ValidationError
 
 from simnet import sparsifier_models
-from simnet.base import plugins
 from simnet.base.errors import InputError, suggest_names
 from simnet.base.units import format_seconds
 from simnet.base.yaml_loader import yaml_text
@@ -23,7 +22,7 @@ from simnet.cost_models.costs.computing import PassTime, SampleCount
 from simnet.cost_models.costs.devices import DeviceProfile
 from simnet.interchange.kinds import companion_files
 from simnet.policies import Candidate, OneStepOracle, Policy
-from simnet.scenario import schema, topology_parts
+from simnet.scenario import schema
 from simnet.scenario.computing import (
     build_device,
     describe_device_slowdown,
@@ -32,7 +31,6 @@ from simnet.scenario.computing import (
     sending_stack,
     stack_doubt,
 )
-from simnet.scenario.fields import is_file
 from simnet.scenario.finding import find
 from simnet.scenario.job import (
     build_colocated,
@@ -49,7 +47,7 @@ from simnet.scenario.named_choices import own_options
 from simnet.scenario.network import build_network
 from simnet.scenario.resolve import build_policy, resolve
 from simnet.scenario.settings import apply_fields, full_key
-from simnet.scenario.topology_parts import platform_chip
+from simnet.scenario.topology_parts import TopologyFile, platform_chip
 from simnet.sparsifier_models.two_level import OWN, PREFIX, TwoLevelOptions
 from simnet.topologies.graphs import label
 from simnet.traces.source import Trainable
@@ -125,13 +123,12 @@ class Run:
 class Scenario:
     """A loaded and validated scenario.
 
-    `config` has its fields, every default spelled out; names of files start from `folder`. Its workers may live
+    `config` has its fields, every default spelled out, with full names of files. Its workers may live
     `elsewhere`, on other machines; see `simnet.training.job.running.workers_in_shards`.
     """
 
     config: schema.Config
     document: Document
-    folder: Path
     elsewhere: bool = False
 
     @property
@@ -168,7 +165,7 @@ class Scenario:
     @property
     def device(self) -> DeviceProfile | None:
         """Profile of the job's device; None if it is wrong."""
-        return build_device(self.config.job, self.folder, Findings(self.document))
+        return build_device(self.config.job, Findings(self.document))
 
     @property
     def compute_time(self) -> PassTime | None:
@@ -190,9 +187,9 @@ class Scenario:
     def warnings(self) -> list[str]:
         """Sentences on valid settings that may not be meant."""
         device, found = self.device, self.document.found
-        doubt = None if device is None else stack_doubt(device, sending_stack(self.config.network, self.folder))
+        doubt = None if device is None else stack_doubt(device, sending_stack(self.config.network))
         said = [doubt] if doubt else []
-        chip = platform_chip(self.config.network.topology, self.folder)
+        chip = platform_chip(self.config.network.topology)
         if device and chip not in ("", device.chip) and found(("job", "device")) is None:
             said.append(f"No device profile is of {chip}, so that {device.name} computes; --device names another.")
         schemes = (sparsifier_models.scheme(one.scheme) for one in self.config.exchanges.values())
@@ -218,7 +215,7 @@ class Scenario:
         document = copy.deepcopy(self.document)
         document.data["seed"] = self.config.seed
         apply_fields(document, fields)
-        again = replace(_checked(document), folder=self.folder, elsewhere=self.elsewhere)
+        again = replace(_checked(document), elsewhere=self.elsewhere)
         kept = [name for name in again.config.policies if name in self.config.policies]
         return again if fields.get("schemes") is not None else again.only(kept)
 
@@ -228,14 +225,14 @@ class Scenario:
         Raises InputError if parts do not fit each other, a file is wrong, or memory is too small.
         """
         found = Findings(self.document)
-        stages = build_network(self.config, self.folder, found)
-        messages = try_exchanges(self.config, self.folder, found) if stages is not None else {}
-        job = build_job(self.config, stages, self.folder, found, elsewhere=self.elsewhere)
+        stages = build_network(self.config, found)
+        messages = try_exchanges(self.config, found) if stages is not None else {}
+        job = build_job(self.config, stages, found, elsewhere=self.elsewhere)
         if job is not None and job.steps is not None:
             # A node of each worker takes about as long as a message.
             graphs = {label: one.step(job.iterations).graph for label, one in job.steps.items()}
             messages = {label: len(one.nodes) * one.workers for label, one in graphs.items()}
-        colocated, theirs = build_colocated(self.config, stages, self.folder, found)
+        colocated, theirs = build_colocated(self.config, stages, found)
         found.refuse()
         assert job is not None
         policies = {}
@@ -262,14 +259,13 @@ class Scenario:
 
     def written(self) -> dict[str, Any]:
         """Return the given fields as written, with absolute file paths."""
-        given = schema.Config.model_validate(self.document.data)
+        given = schema.Config.model_validate(self.document.data, context={"folder": Path(self.document.file).parent})
         found = given.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True)
         found |= {"name": self.name, "seed": self.config.seed}
         if len(self.config.policies) < len(_checked(self.document).config.policies):
             policies = self.config.model_dump(mode="json", by_alias=True, exclude_none=True)["policies"]
             found["policies"] = policies
-        written: dict[str, Any] = self._with_files(found, lambda path: str(path.resolve()))
-        return written
+        return found
 
     def lock(self) -> str:
         """Return the scenario as YAML with all defaults filled in.
@@ -284,49 +280,35 @@ class Scenario:
         written = self.config.model_dump(mode="json", by_alias=True, exclude_none=True)
         if not self.config.exchanges:
             del written["exchanges"]
-        return yaml_text(self._with_files(written, lambda path: names.get(path)), width=1000)
-
-    def _with_files(self, value: Any, name: Callable[[Path], str | None], field: str = "") -> Any:
-        """Return fields with file names mapped by `name`; recorded gradients get absolute paths."""
-        if isinstance(value, dict):
-            return {key: self._with_files(one, name, key) for key, one in value.items()}
-        if isinstance(value, list):
-            return [self._with_files(one, name) for one in value]
-        if not isinstance(value, str):
-            return value
-        named = field in ("file", "path") or (field in ("device", "like", "model") and is_file(value))
-        if named and (self.folder / value).is_file():
-            return name(self.folder / value) or value
-        if field == "scheme" and plugins.names_file(value):
-            path, _, wanted = value.rpartition(":")
-            return f"{name(self.folder / path)}:{wanted}"
-        if field == "trace" and is_file(value):
-            return str((self.folder / value).resolve())
-        return value
+        return yaml_text(_with_names(written, names.get), width=1000)
 
     def inputs(self) -> dict[str, Path]:
         """Return the scenario's input files by content-addressed name, ``inputs/HASH-NAME``."""
-        fields = self.config.model_dump(mode="json", by_alias=True, exclude={"network": {"topology"}})
         paths: list[Path] = []
-        self._with_files(fields, paths.append)
-        return {_by_content(path): path for path in paths} | self._platform()
-
-    def _platform(self) -> dict[str, Path]:
-        """Return the topology file, if any, by content-addressed name, with its companion files."""
+        _with_names(self.config.model_dump(mode="json", by_alias=True), paths.append)
+        found = {_by_content(path): path for path in paths}
         given = self.config.network.topology.choice[1]
-        if isinstance(given, topology_parts.PlatformNodes) and is_file(given.path):
-            return {_by_content(self.folder / given.path): self.folder / given.path}
-        if not isinstance(given, topology_parts.TopologyFile):
-            return {}
-        path = self.folder / given.path
-        profiles = companion_files(path, given.arguments().get("kind"))
-        if not profiles:
-            return {_by_content(path): path}
-        files = {path.name: path} | {name: path.parent / name for name in profiles}
-        digest = hashlib.sha256()
-        for name, one in files.items():
-            digest.update(f"{name}\0{_file_digest(one)}\0".encode())
-        return {f"inputs/{digest.hexdigest()[:12]}-{path.stem}/{name}": one for name, one in files.items()}
+        if isinstance(given, TopologyFile) and (profiles := companion_files(given.path, given.format)):
+            # Together, as the platform names the others.
+            path, digest = Path(given.path), hashlib.sha256()
+            files = {path.name: path} | {name: path.parent / name for name in profiles}
+            for name, one in files.items():
+                digest.update(f"{name}\0{_file_digest(one)}\0".encode())
+            del found[_by_content(path)]
+            found |= {f"inputs/{digest.hexdigest()[:12]}-{path.stem}/{name}": one for name, one in files.items()}
+        return found
+
+
+def _with_names(value: Any, name: Callable[[Path], str | None], field: str = "") -> Any:
+    """Return fields with file names mapped by `name`; those of recorded gradients stay."""
+    if isinstance(value, dict):
+        return {key: _with_names(one, name, key) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_with_names(one, name) for one in value]
+    if not isinstance(value, str) or field in ("trace", "description") or not Path(value).is_absolute():
+        return value
+    path, colon, wanted = value.rpartition(":") if field == "scheme" else (value, "", "")
+    return f"{name(Path(path)) or path}{colon}{wanted}" if Path(path).is_file() else value
 
 
 def load(
@@ -384,15 +366,15 @@ def _checked(document: Document) -> Scenario:
     config: schema.Config | None = None
     document.open_texts()
     try:
-        config = schema.Config.model_validate(document.data)
+        config = schema.Config.model_validate(document.data, context={"folder": file.parent})
     except ValidationError as error:
         for one in problems(document, error):
             found.take(one)
     found.refuse()
     assert config is not None
-    config = resolve(config, file.stem, file.parent, found)
+    config = resolve(config, file.stem, found)
     found.refuse()
-    return Scenario(config, document, file.parent)
+    return Scenario(config, document)
 
 
 def json_schema() -> dict[str, Any]:

@@ -17,7 +17,7 @@ from simnet.base.quantities import Count, Density, Host, Parameters, PositiveSiz
 from simnet.cost_models.costs.devices import DEFAULT_DEVICE, GLOO_DEVICE
 from simnet.policies import moo
 from simnet.scenario import job_parts, parts
-from simnet.scenario.fields import File, FileName, Label
+from simnet.scenario.fields import FileName, Label, NameOrClass, NameOrFile
 from simnet.scenario.network_parts import Network
 from simnet.scenario.parts import Named, NameOr, OneOf, Part, Target, ValueOrList, configures, kinds
 from simnet.training.advise import adviser as advise
@@ -96,7 +96,7 @@ class Strategy(job_parts.WithOptions):
     """
 
     named = "name"
-    name: str
+    name: NameOrClass
     inner: Optimiser | None = None
     outer: Optimiser | None = None
     bucket: PositiveSize | None = None
@@ -172,7 +172,7 @@ class Job(Part):
     on_death: default: stop, the job ends; or continue: the others go on without the dead
     """
 
-    model: File | None = None
+    model: NameOrFile | None = None
     parameters: Parameters | None = None
     gradients: job_parts.Gradients = job_parts.Gradients.model_validate({"synthetic": {}})
     scale: Any
@@ -183,7 +183,7 @@ class Job(Part):
     batch: Count | None = None
     tokens: Count | None = None
     precision: Literal["fp32", "tf32", "fp16", "bf16"] | None = None
-    device: File | None = Field(
+    device: NameOrFile | None = Field(
         default=None,
         description="a device profile, or the file of one: what selecting costs, and how long a model computes; "
         f"default: that of a platform's chip, else {DEFAULT_DEVICE}, under the stack gloo {GLOO_DEVICE}",
@@ -296,7 +296,7 @@ class Exchange(job_parts.WithOptions):
     """A sparsifier and its options; `simnet list schemes` shows them."""
 
     named = "scheme"
-    scheme: str
+    scheme: NameOrClass
 
 
 class Among(Part):

@@ -13,15 +13,15 @@ from simnet.base import plugins
 from simnet.base.errors import InputError
 from simnet.base.quantities import MOST_RATE, Count
 from simnet.base.reading import read_text
+from simnet.cost_models.calibration.platform import Platform, load_platform
 from simnet.interchange.kinds import NetworkRead, read_network
-from simnet.scenario.fields import File, is_file
+from simnet.scenario.fields import NameOrFile
 from simnet.scenario.parts import Named, OneOf, Part, Target, configures, kinds, part_of
 from simnet.topologies.graphs import check_graph
 
 if TYPE_CHECKING:
     import networkx as nx
 
-    from simnet.cost_models.calibration.platform import Platform
     from simnet.network import Stack
     from simnet.scenario.parts import Part
 
@@ -88,17 +88,10 @@ def platform(path: str | Path, nodes: Count | None = None) -> nx.DiGraph[Any]:
     nodes : int, optional
         How many, >= 1; as many as the workers need when left out.
     """
-    read = _load_platform(path)
+    read = load_platform(path)
     if read.outer is None and (nodes or 1) > 1:
         raise ValueError(f"nodes must be 1: nothing joins the nodes of {path}, got {nodes}")
     return _platform_graph(read, nodes or 1, read.inner_rate())
-
-
-def _load_platform(path: str | Path) -> Platform:
-    # Calibration takes long to import.
-    from simnet.cost_models.calibration.platform import load_platform
-
-    return load_platform(path)
 
 
 def _platform_graph(read: Platform, nodes: int, inner_rate: float) -> nx.DiGraph[Any]:
@@ -121,15 +114,11 @@ class PlatformNodes(Named):
     """Nodes of a platform that comes with simnet, or of a file that describes one."""
 
     named = "path"
-    path: File
+    path: NameOrFile
 
-    def source(self, folder: Path) -> str | Path:
-        """Return the platform's name, or the path of its file."""
-        return folder / self.path if is_file(self.path) else self.path
-
-    def load(self, folder: Path) -> Platform:
+    def load(self) -> Platform:
         """Return the platform; InputError if its file is wrong."""
-        return _load_platform(self.source(folder))
+        return load_platform(self.path)
 
 
 @kinds(
@@ -149,13 +138,11 @@ class Topology(OnHosts):
 _MOST_BYTES = 2 * 2**20
 
 
-def build_topology(given: Topology, folder: Path) -> NetworkRead:
+def build_topology(given: Topology) -> NetworkRead:
     """Return the network that a topology describes. ValueError or InputError: invalid options or file."""
     part = given.choice[1]
     if isinstance(part, TopologyFile):
-        return NetworkRead(*part.build(path=folder / part.path))
-    if isinstance(part, PlatformNodes):
-        return NetworkRead(part.build(path=part.source(folder)), {})
+        return NetworkRead(*part.build())
     sites = {}
     for name, site in part.sites.items() if isinstance(part, WanOfClusters) else ():
         try:
@@ -165,9 +152,7 @@ def build_topology(given: Topology, folder: Path) -> NetworkRead:
     return NetworkRead(part.build(sites=sites) if sites else _with_hosts(part), {})
 
 
-def sending(
-    given: Topology, read: NetworkRead, folder: Path, stack: str | Stack | None
-) -> tuple[nx.DiGraph[Any], dict[str, Any]]:
+def sending(given: Topology, read: NetworkRead, stack: str | Stack | None) -> tuple[nx.DiGraph[Any], dict[str, Any]]:
     """Return a topology's link graph, and the transport-stack options of `Network`.
 
     A calibrated cluster, or a platform, brings its software, unless another stack is given. InputError: its file is
@@ -179,7 +164,7 @@ def sending(
         from simnet.cost_models.calibration.cost_model import specified_cost_model
         from simnet.cost_models.calibration.software import CalibratedSoftware
 
-        described = part.load(folder)
+        described = part.load()
         if stack is not None:
             # In a mesh a message has the links of two devices.
             pair = described.inside(2)[0].ring
@@ -192,17 +177,17 @@ def sending(
         from simnet.cost_models.calibration.cost_model_file import has_curves, load_cost_model
         from simnet.cost_models.calibration.software import CalibratedSoftware
 
-        if not has_curves(folder / part.path):
+        if not has_curves(part.path):
             return read.graph, {}
-        model = load_cost_model(folder / part.path)
+        model = load_cost_model(part.path)
     software = CalibratedSoftware(model, read.graph, Path(part.path).name)
     return software.graph, {"stack": software.stack, "software": software}
 
 
-def platform_chip(given: Topology, folder: Path) -> str:
+def platform_chip(given: Topology) -> str:
     """Return the chip of a platform's devices; "" of other topologies, or if it is not known."""
     part = given.choice[1]
-    return part.load(folder).chip if isinstance(part, PlatformNodes) else ""
+    return part.load().chip if isinstance(part, PlatformNodes) else ""
 
 
 def cluster_file(given: Topology) -> str | None:
@@ -211,14 +196,14 @@ def cluster_file(given: Topology) -> str | None:
     return str(part.path) if isinstance(part, TopologyFile) else None
 
 
-def calibrated_stack(given: Topology, folder: Path) -> str | None:
+def calibrated_stack(given: Topology) -> str | None:
     """Return the transport stack that a topology file names; None if it names none."""
     file = cluster_file(given)
     if file is None or Path(file).suffix not in (".yaml", ".yml"):
         return None
     found: dict[str, str] = {}
     with suppress(InputError):
-        for line in read_text(folder / file, _MOST_BYTES).splitlines():
+        for line in read_text(Path(file), _MOST_BYTES).splitlines():
             key, _, value = line.partition(":")
             found.setdefault(key, value.strip().strip("'"))
     return (found.get("curves", "[]") != "[]" and found.get("stack")) or None

@@ -137,7 +137,7 @@ def assumed_text(
         said += filter(None, [_silence_assumed(run.job)])
     default = written or loaded.document.found(("network", "stack")) is None
     if default and (run is not None or kind not in ("file", "platform")):
-        name = run_setup.stack_name(run.job.network(0)) if run else sending_stack(config.network, loaded.folder)
+        name = run_setup.stack_name(run.job.network(0)) if run else sending_stack(config.network)
         said.append(f"stack {(name or 'ideal').removeprefix('ideal ')}")
     if not job.shardings:
         changes = job.strategy is not None or any(one.scheme != "dense" for one in _exchange_labels(loaded))

@@ -227,7 +227,7 @@ def network_of(scenario: Scenario) -> Stages:
     from simnet.scenario.network import build_network
 
     found = Findings(scenario.document)
-    stages = build_network(scenario.config, scenario.folder, found)
+    stages = build_network(scenario.config, found)
     found.refuse()
     assert stages is not None
     return stages

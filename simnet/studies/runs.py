@@ -370,7 +370,7 @@ def calibration_of(loaded: Scenario, job: Job) -> Fields | None:
     Its calls are those of an exchange of random gradients at the job's first density.
     """
     network, file = job.network(0), cluster_file(loaded.config.network.topology)
-    if file is None or kind_of(path := loaded.folder / file) != "fabric":
+    if file is None or kind_of(path := Path(file)) != "fabric":
         return None
     from simnet.cost_models.calibration.cost_model_file import has_curves, load_cost_model
     from simnet.cost_models.calibration.software import CalibratedSoftware
