@@ -104,7 +104,11 @@ QUANTISED = (
     *(costs.thc, costs.two_hop_reduce),
 )
 BY_LENGTH = {one.__name__: one for one in (*DENSE, *QUANTISED)}
-PUBLIC = {name: one for name, one in vars(costs).items() if inspect.isfunction(one) and "simnet" in one.__module__}
+PUBLIC = {
+    name: one
+    for name, one in vars(costs).items()
+    if "simnet" in getattr(one, "__module__", "") and not inspect.isclass(one)
+}
 
 
 class TestRefusals:

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 
 from simnet.base.arrays import Floats
-from simnet.cost_models.costs.collectives import Real, check_arguments, selected_entries
+from simnet.cost_models.costs.closed_form import Real, check_arguments
 from simnet.cost_models.costs.sparsifiers import CostBounds
 
 IndexCode: TypeAlias = Literal["auto", "int64", "int32", "int16", "packed12", "bitmap", "delta"]
@@ -104,7 +104,8 @@ def encoded_index_bytes(indices: IndexCode, n: Real, k: Real, differences: Real 
         shortest: Floats = np.minimum.reduce(each)
         return TAG_BYTES + shortest
     if indices == "delta":
-        return COUNT_BYTES + selected_entries("differences", differences, _expected_differences(n, k))
+        expected = _expected_differences(n, k)
+        return COUNT_BYTES + (expected if differences is None else check_arguments(differences=differences)[0])
     if indices == "bitmap":
         return _round_up(n / 8) + 0 * k
     if indices in BLOCK_ENTRIES:
