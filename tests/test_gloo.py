@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import simnet
 from commands import did
 from simnet import topologies
 from simnet.collectives import allgather_ring, allreduce_ring, broadcast_binomial
@@ -107,3 +108,17 @@ def test_all_reduces_after_silence_take_what_was_measured():
     assert off.median() <= 0.03
     assert off.quantile(0.9) <= 0.10
     assert np.mean(off <= 0.10) >= 0.85
+
+
+def test_an_interval_holds_both_orders_in_which_a_broadcast_may_go():
+    rows = pd.read_csv(FOLDER / "gloo_collectives.csv").query(
+        "collective == 'broadcast' and ranks == 4 and nbytes > 1e5"
+    )
+    inside = []
+    for (nbytes, latency, bandwidth), part in rows.groupby(["nbytes", "link_latency", "link_bandwidth"]):
+        links = {"latency": f"{latency} s", "bandwidth": f"{bandwidth} B/s"}
+        one = simnet.time("broadcast", workers=4, size=f"{nbytes} B", stack="gloo", **links).to_pandas().iloc[0]
+        inside += part.seconds.between(one.low_s, one.high_s).tolist()
+        assert part.seconds.max() / part.seconds.min() > 1.4
+    assert len(inside) > 20
+    assert np.mean(inside) > 0.9

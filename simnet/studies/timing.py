@@ -100,7 +100,7 @@ def least_time(timed: Timed) -> Bound:
 def predicted(timed: Timed) -> tuple[float, float, Evidence]:
     """Return the 90 % interval of the time [s], NaN if unknown, and its evidence level.
 
-    The interval does not go below the lower bound of `least_time`.
+    The interval does not go below the lower bound of `least_time`, and holds the longest of slightly different starts.
     """
     schedule, network, hosts, timing = timed.schedule, timed.network, timed.hosts, timed.timing
     if (calibration := _calibrated_calls(timed)) is not None:
@@ -116,6 +116,9 @@ def predicted(timed: Timed) -> tuple[float, float, Evidence]:
     seconds = np.array(timing.duration)
     low, high = map(float, corrected(kind_of_stack(stack), seconds, *interval(stack, each, seconds)))
     known = evidence_of(stack, latency, bandwidth, schedule.n_ranks)
+    if timed.spread is not None:
+        # In the other order of messages the error is the one known where order does not matter: below the time.
+        high = max(high, timed.spread.high * timing.duration / low)
     return max(low, min(least_time(timed).seconds, timing.duration)), high, known
 
 
