@@ -8,13 +8,15 @@ from simnet.sparsifier_models.traits import Traits
 from variants import EVERY, label, made
 
 # Workers, parameters, density, more options, and kinds of gradients: of unlike workers, of one entry each, of one
-# worker on its own, of a sample of a model whose messages are as the released code has them, and of another in codes.
+# worker on its own, of a sample of a model whose messages are as the released code has them, of another in codes, and
+# with nearly all entries.
 JOBS = (
     (6, 360, 0.05, {}, ("normal", "heavy", "sparse", "normal", "one worker")),
     (5, 9, 0.1, {}, ("normal", "sparse", "heavy")),
     (1, 40, 0.2, {}, ("normal", "heavy")),
     (4, 240, 0.03, {"scale": 10.0, "wire": "released"}, ("heavy", "normal", "one worker", "zero", "normal")),
-    (6, 300, 0.04, {"scale": 7.0, "wire": "paper"}, ("normal", "one worker", "heavy")),
+    (6, 300, 0.04, {"scale": 7.0, "wire": "paper"}, ("one worker", "normal", "heavy")),
+    (3, 50, 0.9, {}, ("sparse", "heavy", "normal")),
 )
 
 
@@ -63,6 +65,7 @@ def _parts(model, exchange):
     yield "kernels", [one.launches * one.segments * np.mean(one.entries) for one in kernels]
     yield "rounds of kernels", [1 + one.before for one in kernels]
     yield "entries", exchange.stats["entries"]
+    yield "common", [np.mean(exchange.stats[name]) for name in sorted(_COMMON)]
     yield "held", [*model.held_bytes().values()]
     yield from ((name, value) for name, value in exchange.stats.items() if name not in _COMMON)
     if exchange.replicas is not None:

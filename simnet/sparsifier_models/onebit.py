@@ -352,7 +352,7 @@ class ZeroOneAdam(
             total = -self._reduce(lambda worker: -u[worker] * weights)
             corrected -= u
             corrected += total / denominator
-            m[:] = np.where(weights > 0, total, np.float32(0)) / np.float32(self.local_steps)
+            m[:] = total / np.float32(self.local_steps)
             u[:], self.local_steps = 0, 0
         self.m, self.u = m, u
         self.local_step_counter += 1
