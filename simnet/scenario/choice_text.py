@@ -88,11 +88,14 @@ def refuse_bare_option(name: str, names: Collection[str], options: Callable[[str
     --------
     >>> refuse_bare_option("diloco:10", ["diloco"], lambda name: ["period", "bits"])
     Traceback (most recent call last):
-    ValueError: must be OPTION=VALUE after the colon, got '10'; diloco has period, bits
+    ValueError: must be OPTION=VALUE after the colon, as diloco:period=10, got '10'; diloco has period, bits
     """
     known, colon, value = name.partition(":")
     if colon and known in names and (has := options(known)):
-        raise ValueError(f"must be OPTION=VALUE after the colon, got {value!r}; {known} has {join_names([*has])}")
+        # An optimiser is no single value.
+        first = next(one for one in has if one not in ("inner", "outer"))
+        said = f"as {known}:{first}={value}, got {value!r}; {known} has {join_names([*has])}"
+        raise ValueError(f"must be OPTION=VALUE after the colon, {said}")
 
 
 def split_choices(text: str | Sequence[str]) -> list[str]:

@@ -41,12 +41,12 @@ def named_exchanges(names: str | Sequence[str], folder: Path | None = None) -> d
     """Return the exchanges of a list of texts as a scenario has them, without repetitions, labelled by their texts.
 
     A name is a scheme, as ``topk``; one with options, as ``artopk:collective=tree:selection=var``; a class in a file,
-    as ``./my_scheme.py:Rotating``; or `ALL`. Whether there are such schemes and options is not looked at.
+    as ``./my_scheme.py:Rotating``; or `ALL`. Whether a scheme has the options is not looked at.
 
     Raises
     ------
     ValueError
-        If an option is given twice or without its name, or two classes have one name.
+        If there is no such scheme, an option is given twice or without its name, or two classes have one name.
 
     Examples
     --------
@@ -59,9 +59,9 @@ def named_exchanges(names: str | Sequence[str], folder: Path | None = None) -> d
         scheme, options = read_choice(name)
         refuse_bare_option(scheme, sparsifier_models.names(), own_options)
         placed = plugins.absolute_name(scheme, folder or Path())
+        made = sparsifier_models.scheme(placed)
         if plugins.names_file(scheme):
             # A class of somebody's own may have the name of what it derives from.
-            made = sparsifier_models.scheme(placed)
             scheme = made.name if "name" in vars(made) else scheme.rpartition(":")[2]
         label = ":".join([scheme, *choice_words(name)[1:]])
         if label in found:

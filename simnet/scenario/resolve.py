@@ -183,8 +183,8 @@ def _refuse_options(
     """Report options that a scheme, strategy or sharding does not have."""
     for name in options:
         if name not in known:
-            told = suggest_names(name, [*fields, *known])
-            found.add((*loc, name), f"there is no such option of {of}; {told}")
+            close = suggest_names(name, [*fields, *known])
+            found.add((*loc, name), f"there is no such option of {of}, got {name!r}; {close}")
 
 
 def _written_values(values: Mapping[str, Any]) -> dict[str, Any]:
