@@ -13,19 +13,17 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from os import PathLike
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from simnet import sparsifier_models
 from simnet.base.errors import InputError
 from simnet.cluster.hooks.log import LoggedIteration, StageClock, open_log
 from simnet.cluster.hooks.messages import destroy_group, global_rank, new_group_like
+from simnet.cluster.lazy_torch import dist, torch
 from simnet.cost_models.costs.devices import DeviceProfile
 from simnet.policies import Candidate, TimingOutcome
 from simnet.studies.choosing.policy_file import TableEntry
 from simnet.training.advise.adviser import PINGS, WORD, Adviser, ExchangeCost, exchange_cost, probe_bytes
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 FILE = "adviser.jsonl"
 """The file of worker 0 next to its log: a JSON line per decision, fields of `simnet.training.advise.Advice`."""
@@ -64,7 +62,6 @@ class Advising:
         log: str | PathLike[str] | None,
         **options: Any,
     ) -> None:
-        import torch.distributed as dist
 
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self._entries, self._device, self._every = tuple(entries), device, every
@@ -133,9 +130,6 @@ class Advising:
 
     def _ping(self, more: float = 0.0) -> None:
         """Time round trips to the next worker, with a long message if asked for, while answering the previous one."""
-        import torch
-        import torch.distributed as dist
-
         ahead, behind = (global_rank(self._group, (self.rank + step) % self.size) for step in (1, -1))
         begin, took, entries = time.perf_counter(), [], [round(one / WORD) for one in (WORD,) * PINGS + (more,) if one]
         for number, length in enumerate(entries):
@@ -158,9 +152,6 @@ class Advising:
         self, number: int, told: list[tuple[LoggedIteration, tuple[int, ...]]], clock: StageClock | None
     ) -> _AgreedDecision:
         """Share iteration times and agree on the choice for a later iteration; runs on the adviser's thread."""
-        import torch
-        import torch.distributed as dist
-
         rows = [_iteration_times(one, clock) for one, _ in told if clock is not None]
         # Of messages the least, which waited for nobody; of the rest the slowest worker.
         numbers = [
@@ -178,7 +169,7 @@ class Advising:
         return _AgreedDecision(choice, bool(probes), bool(knows))
 
     def _decided(
-        self, number: int, told: list[tuple[LoggedIteration, tuple[int, ...]]], said: Tensor
+        self, number: int, told: list[tuple[LoggedIteration, tuple[int, ...]]], said: torch.Tensor
     ) -> _AgreedDecision:
         probed, rest = _ProbeTimes(*said.tolist()[:3]), said.tolist()[3:]
         if not self._sizes and not told:

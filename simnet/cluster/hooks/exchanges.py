@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,13 +16,11 @@ from simnet.base.errors import InputError, suggest_names
 from simnet.cluster.hooks import kernels
 from simnet.cluster.hooks.kernels import BucketShare, Selected, pack_entries, unpack_entries
 from simnet.cluster.hooks.messages import GroupMessages
+from simnet.cluster.lazy_torch import torch
 from simnet.sparsifier_models.carried_threshold import SAMPLED, sampled_places
 from simnet.sparsifier_models.codes import LARGEST
 from simnet.sparsifier_models.selection import Indices
 from simnet.sparsifier_models.split_reduce import mean_cuts, proposed_cuts
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def select_oktopk(part: BucketShare) -> Selected:
@@ -37,8 +35,6 @@ def select_oktopk(part: BucketShare) -> Selected:
 
 def exchange_oktopk(part: BucketShare, selected: Selected, messages: GroupMessages) -> None:
     """Exchange the selection, write the mean update, and zero the worker's own entries that were used."""
-    import torch
-
     model, given, update = part.model, part.given, part.update
     if not selected:
         messages.all_reduce(given)
@@ -70,10 +66,8 @@ def exchange_oktopk(part: BucketShare, selected: Selected, messages: GroupMessag
     model.drift(local, entries, global_threshold, len(kept), exact)
 
 
-def _split_and_reduce(part: BucketShare, chosen: Tensor, messages: GroupMessages) -> None:
+def _split_and_reduce(part: BucketShare, chosen: torch.Tensor, messages: GroupMessages) -> None:
     """Sum the selected entries of the worker's region over all workers into `part.update`."""
-    import torch
-
     given, update, P, rank = part.given, part.update, messages.size, messages.rank
     cuts = torch.from_numpy(part.model.cuts).to(given.device)
     ends = torch.searchsorted(chosen, cuts).tolist()
@@ -102,10 +96,10 @@ def _split_and_reduce(part: BucketShare, chosen: Tensor, messages: GroupMessages
             update.index_add_(0, *unpack_entries(one))
 
 
-def _all_pieces(part: BucketShare, mine: Tensor, exact: bool, messages: GroupMessages) -> tuple[Tensor, Tensor]:
+def _all_pieces(
+    part: BucketShare, mine: torch.Tensor, exact: bool, messages: GroupMessages
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Return ascending indices and sums of the global selection, balancing its pieces between workers if due."""
-    import torch
-
     rank = messages.rank
     count = torch.tensor([len(mine)], dtype=torch.int32, device=mine.device)
     pieces: Indices = torch.cat(messages.all_gather(count)).cpu().numpy().astype(np.int64)
@@ -148,8 +142,6 @@ def _reduce_dense(part: BucketShare, _: Selected, messages: GroupMessages) -> No
 
 
 def _cast_half(part: BucketShare) -> Selected:
-    import torch
-
     form = part.model.options.format
     share = part.given.clamp(-LARGEST[form], LARGEST[form]).div_(part.model.workers)
     share = share.to(torch.float16 if form == "fp16" else torch.bfloat16)
@@ -164,7 +156,7 @@ def _reduce_half(part: BucketShare, selected: Selected, messages: GroupMessages)
     part.update.copy_(share)
 
 
-def _take_entries(given: Tensor, indices: Tensor) -> Tensor:
+def _take_entries(given: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
     """Return the values of a tensor at `indices`, and set them to zero in the tensor."""
     values = given[indices]
     given[indices] = 0
@@ -197,8 +189,6 @@ def _offer_indices(part: BucketShare) -> Selected:
 
 
 def _reduce_common(part: BucketShare, selected: Selected, messages: GroupMessages) -> None:
-    import torch
-
     indices, root = selected[0], part.model.turn
     if part.model.options.selection == "var":
         norms = torch.cat(messages.all_gather(selected[1])).cpu().numpy()
@@ -207,7 +197,7 @@ def _reduce_common(part: BucketShare, selected: Selected, messages: GroupMessage
     _reduce_at(part, indices.long(), messages)
 
 
-def _reduce_at(part: BucketShare, indices: Tensor, messages: GroupMessages) -> None:
+def _reduce_at(part: BucketShare, indices: torch.Tensor, messages: GroupMessages) -> None:
     """Average the values at common indices over the workers into the update, and zero them in the gradient."""
     values = _take_entries(part.given, indices)
     messages.all_reduce(values)
@@ -217,8 +207,6 @@ def _reduce_at(part: BucketShare, indices: Tensor, messages: GroupMessages) -> N
 
 def _search_partition(part: BucketShare) -> Selected:
     """Return the indices above the threshold in the worker's partition, and their number."""
-    import torch
-
     model, given = part.model, part.given
     model.advance(lambda: np.full(model.workers, _estimated_threshold(part)))
     start, end, threshold = model.searched(part.rank)
@@ -230,8 +218,6 @@ def _search_partition(part: BucketShare) -> Selected:
 
 def _estimated_threshold(part: BucketShare) -> float:
     """Return the k-th largest magnitude of the gradient, exact or estimated from a sample."""
-    import torch
-
     model, given = part.model, part.given
     places = None
     if model.options.start != "exact":
@@ -243,8 +229,6 @@ def _estimated_threshold(part: BucketShare) -> float:
 
 def _reduce_union(part: BucketShare, selected: Selected, messages: GroupMessages) -> None:
     """Gather all workers' indices, padded to the longest list, and reduce the values at the union."""
-    import torch
-
     own, count = selected
     counts = torch.cat(messages.all_gather(count)).tolist()
     padded = own.new_zeros(max(counts))

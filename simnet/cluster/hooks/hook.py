@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from simnet import sparsifier_models
 from simnet.base.checks import check_int
@@ -26,12 +26,10 @@ from simnet.cluster.hooks.exchanges import WorkerScheme, unfollowed_option, work
 from simnet.cluster.hooks.kernels import BucketShare
 from simnet.cluster.hooks.log import EventClock, IterationLog, LoggedIteration, LoggedSpan, StageClock
 from simnet.cluster.hooks.messages import GroupMessages, Probe, destroy_group, new_group_like, shifted
+from simnet.cluster.lazy_torch import dist, torch
 from simnet.cost_models.costs.devices import DeviceProfile, load_device
 from simnet.studies.choosing.policy_file import PolicyTable, TableEntry, load_policy
 from simnet.training.job.exchange import check_feedback
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class Hook:
@@ -147,10 +145,10 @@ class Hook:
 
     def _set_up(self, choices: tuple[TableEntry, ...], group: Any) -> None:
         try:
-            import torch.distributed as dist
+            ready = dist.is_initialized()
         except ImportError:
             raise InputError(f"needs PyTorch: {to_install('train')}", file="simnet.cluster.hooks") from None
-        if not dist.is_initialized():
+        if not ready:
             raise InputError("there is no process group yet: call torch.distributed.init_process_group first")
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self.choices, self.entry = choices, choices[0]
@@ -203,8 +201,6 @@ class Hook:
 
         SimnetError if a gradient is not finite or not float32, or an exchange before has failed.
         """
-        import torch
-
         self.check()
         flat = bucket.buffer()
         if flat.dtype != torch.float32:
@@ -272,9 +268,6 @@ class Hook:
             self._own = new_group_like(self._given)
             atexit.register(self.close)
         if self._table is not None and self.iteration % self._every == 0:
-            import torch
-            import torch.distributed as dist
-
             latency, bandwidth = self._probe(device)
             slowest = torch.tensor([latency, 1 / bandwidth], dtype=torch.float64, device=device)
             dist.all_reduce(slowest, dist.ReduceOp.MAX, group=self._own)  # All workers must take the same choice.
@@ -305,7 +298,7 @@ class Hook:
         self._models[number, parameters] = found
         return found
 
-    def _part(self, bucket: Any, flat: Tensor) -> BucketShare:
+    def _part(self, bucket: Any, flat: torch.Tensor) -> BucketShare:
         """Return the gradient of a bucket plus this worker's residual, with the scheme and the update buffer."""
         parameters = tuple(map(id, bucket.parameters()))
         model = self._model(self.choices.index(self.entry), parameters, flat.numel())
@@ -323,7 +316,7 @@ class Hook:
             given = kept.add_(flat)
         return BucketShare(model, self.rank, given, flat)
 
-    def _check_finite(self, bucket: Any, flat: Tensor, total: Tensor) -> None:
+    def _check_finite(self, bucket: Any, flat: torch.Tensor, total: torch.Tensor) -> None:
         """Raise SimnetError for NaN or infinite gradients, which would spread to the residuals of all workers."""
         if total.isfinite().item() or flat.isfinite().all().item():
             return
@@ -343,8 +336,6 @@ class Hook:
 
     def _beside(self, device: Any, handed: tuple[Any, ...]) -> Callable[[], ExitStack]:
         """Return a context factory for the hook's own CUDA stream, which waits for the current stream."""
-        import torch
-
         if not hasattr(self, "_stream"):
             self._stream = torch.cuda.Stream(device)
         ready = torch.cuda.current_stream(device).record_event()
@@ -376,15 +367,15 @@ class Residuals:
     """Residuals of one worker: a tensor per bucket, with views by parameter, also once DDP has rebuilt buckets."""
 
     def __init__(self) -> None:
-        self._buckets: dict[int, tuple[tuple[int, ...], Tensor]] = {}
+        self._buckets: dict[int, tuple[tuple[int, ...], torch.Tensor]] = {}
         # By the identity of the parameters, which DDP keeps alive.
-        self._pieces: dict[int, Tensor] = {}
+        self._pieces: dict[int, torch.Tensor] = {}
 
-    def of(self, parameter: Any) -> Tensor | None:
+    def of(self, parameter: Any) -> torch.Tensor | None:
         """Return the residual of a parameter, one-dimensional; None if it has none."""
         return self._pieces.get(id(parameter))
 
-    def kept(self, bucket: Any) -> Tensor | None:
+    def kept(self, bucket: Any) -> torch.Tensor | None:
         """Return the residual of a bucket, shape (n,), as a view to modify in place; None if it has none."""
         parameters = bucket.parameters()
         key, held = tuple(map(id, parameters)), self._buckets.get(bucket.index())
@@ -400,7 +391,7 @@ class Residuals:
         self.keep(bucket, fresh)
         return fresh
 
-    def keep(self, bucket: Any, values: Tensor) -> None:
+    def keep(self, bucket: Any, values: torch.Tensor) -> None:
         """Store a tensor, shape (n,), as the residual of a bucket."""
         parameters = bucket.parameters()
         sizes = [one.numel() for one in parameters]
@@ -431,7 +422,7 @@ class Trainer:
         self._log = None if log is None else IterationLog(log, hook.rank, self._clock)
         self._first: float | None = None
 
-    def step(self, loss: Callable[[], Tensor]) -> Tensor:
+    def step(self, loss: Callable[[], torch.Tensor]) -> torch.Tensor:
         """Run one iteration, and return the loss; SimnetError if a gradient is not finite."""
         mark, now = self._clock.mark, time.perf_counter()
         if self._first is None:

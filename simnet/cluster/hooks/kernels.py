@@ -6,27 +6,21 @@ of equal magnitudes, while simnet's takes the first ones.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
+from simnet.cluster.lazy_torch import torch
 from simnet.sparsifier_models import selection
 
-if TYPE_CHECKING:
-    from torch import Tensor
 
-
-def top_k(values: Tensor, k: int) -> Tensor:
+def top_k(values: torch.Tensor, k: int) -> torch.Tensor:
     """Return the indices of the k entries of largest magnitude, int64, ascending; all if k >= n."""
-    import torch
-
     if not values.is_cuda:
         return torch.from_numpy(selection.top_k(values.numpy(), k))
     return torch.topk(values.abs(), min(k, values.numel()), sorted=False).indices.sort().values
 
 
-def above(values: Tensor, threshold: float, *, strict: bool = True) -> Tensor:
+def above(values: torch.Tensor, threshold: float, *, strict: bool = True) -> torch.Tensor:
     """Return the indices whose magnitudes exceed the threshold (if not `strict`, or equal it), int64, ascending."""
-    import torch
-
     if not values.is_cuda:
         return torch.from_numpy(selection.above(values.numpy(), threshold, strict=strict))
     limit = torch.tensor(threshold, dtype=torch.float32, device=values.device)
@@ -34,19 +28,15 @@ def above(values: Tensor, threshold: float, *, strict: bool = True) -> Tensor:
     return (magnitude > limit if strict else magnitude >= limit).nonzero().flatten()
 
 
-def kth_magnitude(values: Tensor, k: int) -> float:
+def kth_magnitude(values: torch.Tensor, k: int) -> float:
     """Return the k-th largest absolute value of a tensor, k in 1 .. n."""
-    import torch
-
     if not values.is_cuda:
         return selection.kth_magnitude(values.numpy(), k)
     return float(torch.topk(values.abs(), k, sorted=False).values.min().item())
 
 
-def squared_norm(values: Tensor) -> Tensor:
+def squared_norm(values: torch.Tensor) -> torch.Tensor:
     """Return the sum of squares as a one-entry float32 tensor, accumulated in double precision."""
-    import torch
-
     if not values.is_cuda:
         return torch.tensor([selection.squared_norm(values.numpy())], dtype=torch.float32)
     return values.double().square().sum().float().reshape(1)
@@ -59,25 +49,21 @@ class BucketShare(NamedTuple):
     model: Any
     rank: int
     # Shape (n,): Gradient with residual; an exchange leaves there what it keeps.
-    given: Tensor
+    given: torch.Tensor
     # Shape (n,): Receives the update; `given` itself if nothing is kept.
-    update: Tensor
+    update: torch.Tensor
 
 
 Selected: TypeAlias = tuple[Any, ...]
 """The result of a worker's selection: all it has computed before its first message."""
 
 
-def pack_entries(indices: Tensor, values: Tensor) -> Tensor:
+def pack_entries(indices: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """Return k entries as one int32 message of shape (2 k,): the indices, then the bits of the values."""
-    import torch
-
     return torch.cat([indices.int(), values.view(torch.int32)])
 
 
-def unpack_entries(message: Tensor) -> tuple[Tensor, Tensor]:
+def unpack_entries(message: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the indices and float32 values of a message that `pack_entries` made."""
-    import torch
-
     indices, bits = message.chunk(2)
     return indices, bits.view(torch.float32)

@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from simnet.base.errors import InputError
 from simnet.base.spreadsheets import guard_cell
 from simnet.base.writing import explain_write_errors
+from simnet.cluster.lazy_torch import torch
 
 if TYPE_CHECKING:
     from simnet.cluster.hooks.messages import HookMessage
@@ -74,8 +75,6 @@ class EventClock(StageClock):
 
     def mark(self) -> Mark:
         """Return a CUDA event recorded on the current stream."""
-        import torch
-
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event

@@ -10,18 +10,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from simnet.cluster.hooks.log import Mark, StageClock
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from simnet.cluster.lazy_torch import dist, torch
 
 
 def new_group_like(group: Any, backend: str | None = None) -> Any:
     """Return a new process group with the same workers (all if None); every worker must call this."""
-    import torch.distributed as dist
-
     if group is None:
         return dist.new_group(backend=backend)
     ranks = dist.get_process_group_ranks(group)
@@ -30,15 +26,11 @@ def new_group_like(group: Any, backend: str | None = None) -> Any:
 
 def global_rank(group: Any, rank: int) -> int:
     """Return the global rank of a rank of a group; the same number if the group is None."""
-    import torch.distributed as dist
-
     return rank if group is None else int(dist.get_global_rank(group, rank))
 
 
 def destroy_group(group: Any) -> None:
     """Destroy a process group, unless all are destroyed already; its threads end with the last reference."""
-    import torch.distributed as dist
-
     with suppress(ValueError):
         dist.destroy_process_group(group)
 
@@ -59,42 +51,41 @@ class GroupMessages:
     """Collective calls of one exchange in a process group (all workers if None); `sent` logs the calls."""
 
     def __init__(self, group: Any, clock: StageClock) -> None:
-        import torch.distributed as dist
 
-        self._dist, self._group, self._clock = dist, group, clock
+        self._group, self._clock = group, clock
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self.sent: list[HookMessage] = []
 
-    def all_reduce(self, values: Tensor) -> None:
+    def all_reduce(self, values: torch.Tensor) -> None:
         """Sum `values` over the workers, in place."""
         began = self._clock.mark()
-        self._dist.all_reduce(values, group=self._group)
+        dist.all_reduce(values, group=self._group)
         self._done("all_reduce", (values.nbytes,), began)
 
-    def all_gather(self, own: Tensor) -> list[Tensor]:
+    def all_gather(self, own: torch.Tensor) -> list[torch.Tensor]:
         """Return the tensors of all workers by rank; all are one-dimensional and of equal length."""
         found = list(own.new_empty(self.size * own.numel()).chunk(self.size)) if own.numel() else [own] * self.size
         began = self._clock.mark()
         if own.numel():
-            self._dist.all_gather(found, own, group=self._group)
+            dist.all_gather(found, own, group=self._group)
         self._done("all_gather", (own.nbytes,), began)
         return found
 
-    def broadcast(self, values: Tensor, root: int) -> None:
+    def broadcast(self, values: torch.Tensor, root: int) -> None:
         """Copy `values` from the worker `root` to all workers, in place."""
         began = self._clock.mark()
-        self._dist.broadcast(values, self._global(root), group=self._group)
+        dist.broadcast(values, self._global(root), group=self._group)
         self._done("broadcast", (values.nbytes,), began)
 
-    def swap(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> None:
+    def swap(self, sends: Mapping[int, torch.Tensor], receives: Mapping[int, torch.Tensor]) -> None:
         """Send non-empty tensors to, and receive tensors from, other workers concurrently; keys are ranks."""
         if not sends and not receives:
             return
-        isend, irecv, way = self._dist.isend, self._dist.irecv, self._dist.P2POp
+        isend, irecv, way = dist.isend, dist.irecv, dist.P2POp
         began = self._clock.mark()
         ways = [way(isend, one, self._global(rank), self._group) for rank, one in sends.items()]
         ways += [way(irecv, one, self._global(rank), self._group) for rank, one in receives.items()]
-        for work in self._dist.batch_isend_irecv(ways):
+        for work in dist.batch_isend_irecv(ways):
             work.wait()
         self._done("send", tuple(sends[rank].nbytes if rank in sends else 0 for rank in range(self.size)), began)
 
@@ -118,9 +109,6 @@ def shifted(device: Any = "cpu", nbytes: int = NBYTES, times: int = 5, group: An
     Messages of four bytes and of `nbytes` [byte] on `device` are sent `times` times each, and the fastest of each
     length counts. `group` are the workers, all if None.
     """
-    import torch
-    import torch.distributed as dist
-
     rank, size = dist.get_rank(group), dist.get_world_size(group)
     ahead, behind = (global_rank(group, (rank + step) % size) for step in (1, -1))
     seconds = []

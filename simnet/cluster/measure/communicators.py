@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError, suggest_names, to_install
+from simnet.cluster.lazy_torch import dist, torch
 
 Backend: TypeAlias = Literal["gloo", "nccl", "mpi"]
 Bytes: TypeAlias = NDArray[np.uint8]
@@ -118,11 +119,10 @@ class TorchCommunicator(Communicator):
 
     def __init__(self, backend: str, patience: float | None = None) -> None:
         try:
-            import torch
-            import torch.distributed as dist
+            available = dist.is_available()
         except ImportError:
             raise InputError(f"needs torch, which is not installed: {to_install('replay')}", file=backend) from None
-        if not dist.is_available() or (backend == "nccl" and not dist.is_nccl_available()):
+        if not available or (backend == "nccl" and not dist.is_nccl_available()):
             raise InputError("is not in this build of torch", file=backend)
         for name, value in torch_environment(os.environ).items():
             os.environ.setdefault(name, value)
@@ -140,7 +140,6 @@ class TorchCommunicator(Communicator):
             dist.init_process_group(backend, **self._options)
         except RuntimeError as error:
             raise InputError(f"the ranks do not meet: {first_line(error)}", file=backend) from None
-        self._torch, self._dist = torch, dist
         # By the names that later versions have for them.
         self._two_buffers = {
             "all_gather": getattr(dist, "all_gather_single", dist.all_gather_into_tensor),
@@ -154,15 +153,15 @@ class TorchCommunicator(Communicator):
 
     def buffer(self, nbytes: int) -> Any:
         """Return a buffer of `nbytes` zeros that can be sliced."""
-        return self._torch.zeros(nbytes, dtype=self._torch.uint8, device=self._device)
+        return torch.zeros(nbytes, dtype=torch.uint8, device=self._device)
 
     def vector(self, length: int) -> Any:
         """Return a buffer of `length` zeros in single precision."""
-        return self._torch.zeros(length, device=self._device)
+        return torch.zeros(length, device=self._device)
 
     def put(self, buffer: Any, content: NDArray[Any]) -> None:
         """Copy `content` into a buffer."""
-        buffer.copy_(self._torch.from_numpy(content))
+        buffer.copy_(torch.from_numpy(content))
 
     def get(self, buffer: Any) -> NDArray[Any]:
         """Return a copy of a buffer's content on the host."""
@@ -172,17 +171,16 @@ class TorchCommunicator(Communicator):
     def group(self, ranks: Sequence[int]) -> Any:
         """Return a process group of some ranks."""
         if len(ranks) == self.size:
-            return self._dist.group.WORLD
-        return self._dist.new_group(list(ranks), **self._options)
+            return dist.group.WORLD
+        return dist.new_group(list(ranks), **self._options)
 
     def release(self, group: Any) -> None:
         """Destroy a process group."""
-        if group is not self._dist.group.WORLD:
-            self._dist.destroy_process_group(group)
+        if group is not dist.group.WORLD:
+            dist.destroy_process_group(group)
 
     def collective(self, name: str, out: Any, into: Any, group: Any, root: int = 0) -> None:
         """Call a collective of torch.distributed, in the form that DDP and FSDP use."""
-        dist = self._dist
         if name == "all_reduce":
             dist.all_reduce(out, group=group)
         elif name == "broadcast":
@@ -192,7 +190,6 @@ class TorchCommunicator(Communicator):
 
     def versions(self) -> dict[str, str]:
         """Return the versions of torch, CUDA and NCCL."""
-        torch = self._torch
         found = {"torch": str(torch.__version__)}
         if self._device.type == "cuda":
             found |= {"CUDA": str(torch.version.cuda), "NCCL": ".".join(map(str, torch.cuda.nccl.version()))}
@@ -201,7 +198,6 @@ class TorchCommunicator(Communicator):
 
     def exchange(self, sends: Sequence[Message], receives: Sequence[Message]) -> None:
         """Start all messages at once and wait for them; with NCCL only the stream waits."""
-        dist = self._dist
         operations = [dist.P2POp(dist.irecv, part, peer) for peer, part in receives]
         operations += [dist.P2POp(dist.isend, part, peer) for peer, part in sends]
         if operations:
@@ -211,23 +207,23 @@ class TorchCommunicator(Communicator):
     def finish(self) -> None:
         """Wait until all started work is done."""
         if self._device.type == "cuda":
-            self._torch.cuda.synchronize()
+            torch.cuda.synchronize()
 
     def barrier(self) -> None:
         """Wait until all ranks of the job have called this."""
-        self._dist.barrier()
+        dist.barrier()
         self.finish()
 
     def gather(self, values: Floats) -> Floats:
         """Return the `values` of all ranks, shape (P, k); every rank calls this."""
-        own = self._torch.as_tensor(values, dtype=self._torch.float64, device=self._device)
-        parts = [self._torch.empty_like(own) for _ in range(self.size)]
-        self._dist.all_gather(parts, own)
+        own = torch.as_tensor(values, dtype=torch.float64, device=self._device)
+        parts = [torch.empty_like(own) for _ in range(self.size)]
+        dist.all_gather(parts, own)
         return np.stack([part.cpu().numpy() for part in parts])
 
     def close(self) -> None:
         """Destroy the process group, and leave the job."""
-        self._dist.destroy_process_group()
+        dist.destroy_process_group()
 
 
 class MpiCommunicator(Communicator):

@@ -1,0 +1,24 @@
+"""PyTorch, loaded when it is first used, as modules of this package are also imported where it is not installed."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+    import torch.distributed as dist
+else:
+
+    class _LazyModule:
+        """A module that is imported at the first use of one of its names."""
+
+        def __init__(self, name: str) -> None:
+            self._name = name
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(import_module(self._name), name)
+
+    torch, dist = _LazyModule("torch"), _LazyModule("torch.distributed")
+
+__all__ = ["dist", "torch"]
