@@ -166,7 +166,7 @@ TIMED = units("seconds", " ms")
 @pytest.mark.parametrize(
     ("sharding", "job", "says"),
     [
-        (way(*TIMED), {"model": "gpt2"}, "takes no model and no parameters beside"),
+        (way(*TIMED), {"model": "gpt2"}, "takes no model beside units"),
         (way(*TIMED), {"compute": {"mean": "1 s"}}, "takes no compute.mean beside"),
         (way(*units("flops")), {}, "is missing; units in flops need job.compute.mean, e.g. '18 ms'"),
         (way(one()), {}, "units[0]: needs either seconds or flops, got neither"),

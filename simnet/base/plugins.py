@@ -28,7 +28,7 @@ import reprlib
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Set
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
 
 from simnet.base.errors import DISTRIBUTION, InputError, SimnetError, suggest_names
 from simnet.base.reading import read_text
+from simnet.base.threads import set_environment
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint, EntryPoints
@@ -94,17 +95,12 @@ def plugin_names(kind: Kind) -> list[str]:
     return sorted(registered_plugins(kind).names)
 
 
-def find_entry(kind: Kind, name: str) -> EntryPoint | None:
-    """Return the first entry point registered under a name, even if plug-ins are refused; None without one."""
-    return next(iter(_all_entries(kind).select(name=name)), None)
-
-
 def load_plugin(kind: Kind, name: str, make: Callable[[Any], T]) -> T | None:
     """Return `make(plugin)` for the first plug-in registered under a name; None if none is registered.
 
     Raises PluginError, with package and reason, if it is refused, cannot be imported, or `make` raises.
     """
-    found = find_entry(kind, name)
+    found = next(iter(_all_entries(kind).select(name=name)), None)
     if found is None:
         return None
     package = "" if found.dist is None else f" by {found.dist.name} {found.dist.version}"
@@ -292,15 +288,9 @@ def plugins_allowed() -> bool:
     return os.environ.get(REFUSED, "") in ("", "0")
 
 
-@contextmanager
-def refuse_plugins() -> Iterator[None]:
+def refuse_plugins() -> AbstractContextManager[None]:
     """Load no plug-ins inside the block."""
-    before = os.environ.get(REFUSED, "")
-    os.environ[REFUSED] = "1"
-    try:
-        yield
-    finally:
-        os.environ[REFUSED] = before
+    return set_environment({REFUSED: "1"})
 
 
 _WHY = f"code of others, which --no-plugins or {REFUSED} in the environment refuses"

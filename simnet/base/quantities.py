@@ -107,14 +107,6 @@ def _read_fraction(value: object) -> object:
     return units.fraction(value, percent=True) if isinstance(value, str) else value
 
 
-def _fraction_kept(value: object) -> object:
-    found = _read_fraction(value)
-    # A ramp from 1 to less would end at 0 for rounding.
-    if isinstance(found, float) and 0 < found < 1e-12:
-        raise ValueError(f"must be at least 1e-12, got {found:g}")
-    return found
-
-
 def _read_iterations(value: object) -> object:
     if isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})? epochs?", value.strip()):
         return value.strip()
@@ -177,7 +169,10 @@ Share: TypeAlias = Annotated[float, Ge(0), Le(1), SHARE]
 """A probability, or a part of a whole."""
 PositiveShare: TypeAlias = Annotated[float, Gt(0), Le(1), SHARE]
 """A part of a whole, > 0."""
-Density: TypeAlias = Annotated[float, Gt(0), Le(1), Notation("fraction of the entries kept", ("1 %",), _fraction_kept)]
+# A ramp from 1 to less than the least would end at 0 for rounding.
+Density: TypeAlias = Annotated[
+    float, Gt(0), Le(1), _LEAST, Notation("fraction of the entries kept", ("1 %",), _read_fraction)
+]
 """The fraction of the entries of a gradient that is kept."""
 Slowdown: TypeAlias = Annotated[float, Gt(0), Le(1e6), _LEAST]
 """A factor > 0."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import gzip
 import zlib
-from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.resources import files
@@ -105,24 +104,14 @@ def read_text(path: Path, largest: int, *, unpack: bool = False) -> str:
     Traceback (most recent call last):
     simnet.base.errors.InputError: nowhere.yaml: there is no such file
     """
-    content = read_bytes(path, largest, unpack=unpack)
-    return decode_utf8(content.removeprefix(byte_order_mark(content, str(path))), str(path))
-
-
-def byte_order_mark(content: bytes, name: str) -> bytes:
-    """Return the byte order mark of a text, possibly empty; InputError if it starts like another format."""
+    content, name = read_bytes(path, largest, unpack=unpack), str(path)
     for mark, what in _MARKS.items():
         if content.startswith(mark):
             raise InputError(f"is not UTF-8 text: it is {what}", file=name)
-    return BOM_UTF8 if content.startswith(BOM_UTF8) else b""
-
-
-def decode_utf8(content: bytes, name: str, offset: int = 0) -> str:
-    """Return a piece of a text that starts at `offset` in its file; InputError if it is not UTF-8."""
     try:
-        return content.decode("utf-8")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        wrong = f"byte {offset + error.start} is 0x{content[error.start]:02x}"
+        wrong = f"byte {error.start} is 0x{error.object[error.start]:02x}"
         raise InputError(f"is not UTF-8 text: {wrong}", file=name) from None
 
 

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 """Environment variables of linear algebra libraries, read when they load."""
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """Let libraries loaded, and processes started, inside the block use one thread.
-
-    Examples
-    --------
-    >>> with one_thread():
-    ...     os.environ["OMP_NUM_THREADS"]
-    '1'
-    """
-    before = {name: os.environ.get(name) for name in THREADS}
-    os.environ.update(dict.fromkeys(THREADS, "1"))
+def set_environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables inside the block."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
     try:
         yield
     finally:
@@ -30,3 +23,15 @@ def one_thread() -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+def one_thread() -> AbstractContextManager[None]:
+    """Let libraries loaded, and processes started, inside the block use one thread.
+
+    Examples
+    --------
+    >>> with one_thread():
+    ...     os.environ["OMP_NUM_THREADS"]
+    '1'
+    """
+    return set_environment(dict.fromkeys(THREADS, "1"))

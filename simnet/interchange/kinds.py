@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 from simnet.base.errors import InputError, suggest_names
 from simnet.base.quantities import Bandwidth, Count, Seconds
@@ -48,10 +48,12 @@ FORMATS = {
 WITHOUT_LATENCIES = ("nccl", "graphml")
 """Formats whose links have no latencies of their own."""
 _ROOTS = {"algo": "msccl", "platform": "simgrid", "system": "nccl", "graphml": "graphml"}
-_OPTIONS = {
-    "nccl": ("nodes", "latency", "network_latency"),
-    "graphml": ("latency", "bandwidth"),
-    "fabric": ("nodes",),
+_NETWORK_READERS: Mapping[NetworkKind, tuple[Callable[..., Any], tuple[str, ...]]] = {
+    "simgrid": (read_platform, ()),
+    "nccl": (read_nccl_topology, ("nodes", "latency", "network_latency")),
+    "nodelink": (read_nodelink, ()),
+    "graphml": (read_graphml, ("latency", "bandwidth")),
+    "fabric": (read_fabric_network, ("nodes",)),
 }
 _HEAD = 2**16
 _XML_PROLOGUE = re.compile(r"\s*(?:<\?.*?\?>|<!--.*?-->|<!DOCTYPE[^>\[]*>)", re.DOTALL)
@@ -184,23 +186,18 @@ def read_network(
     """
     found = _settle_format(path, kind, _NETWORKS, "a network")
     own = {"nodes": nodes, "latency": latency, "network_latency": network_latency, "bandwidth": bandwidth}
-    takes = _OPTIONS.get(found, ())
-    if given := [name for name, value in own.items() if value is not None and name not in takes]:
-        for_which = " and ".join(FORMATS[one] for one, known in _OPTIONS.items() if given[0] in known)
-        said = f"{', '.join(given)} is only for {for_which}"
+    given = {name: value for name, value in own.items() if value is not None}
+    reader, takes = _NETWORK_READERS[found]
+    if others := [name for name in given if name not in takes]:
+        for_which = " and ".join(FORMATS[one] for one, (_, known) in _NETWORK_READERS.items() if others[0] in known)
+        said = f"{', '.join(others)} is only for {for_which}"
         raise ValueError(f"{said}; {path} is {FORMATS[found]}, which says itself what its links are")
-    if found == "nccl":
-        if latency is None:
-            said = "give latency (--latency 1us), that of each link inside a node"
-            raise ValueError(f"an NCCL topology has no latencies: {said}")
-        count, far = 1 if nodes is None else nodes, network_latency or 0
-        return NetworkRead(read_nccl_topology(path, count, latency=latency, network_latency=far), {}, found)
-    if found == "graphml":
-        return NetworkRead(read_graphml(path, latency, bandwidth), {}, found)
-    if found == "simgrid":
-        platform = read_platform(path)
-        return NetworkRead(platform.graph, platform.weather, found)
-    return NetworkRead(read_fabric_network(path, nodes) if found == "fabric" else read_nodelink(path), {}, found)
+    if found == "nccl" and latency is None:
+        said = "give latency (--latency 1us), that of each link inside a node"
+        raise ValueError(f"an NCCL topology has no latencies: {said}")
+    read = reader(path, **given)
+    graph, weather = (read.graph, read.weather) if found == "simgrid" else (read, {})
+    return NetworkRead(graph, weather, found)
 
 
 def companion_files(path: str | Path, kind: NetworkKind | None = None) -> list[str]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, Any, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Literal, TypeAlias
 
 from annotated_types import Ge, Lt
 from pydantic import AfterValidator, ConfigDict, Field, SerializeAsAny, WithJsonSchema
 
 from simnet.base.quantities import SHARE, Duration, Host
 from simnet.network import STACKS, ConstantLoad, OnOffFlow, jitter, network, sharing, stack, transport
+from simnet.network.sharing import SharingLaw
 from simnet.scenario.parts import Named, NameOr, OneOf, Part, Target, ValueOrList, configures, kinds
 from simnet.scenario.topology_parts import Topology
 from simnet.scenario.weather_parts import Fault, RandomOrListed, Weather
@@ -133,16 +134,6 @@ class Stack(Named):
         self.build()
 
 
-def _named_law(name: str) -> str:
-    sharing.sharing_of(name)
-    return name
-
-
-SharingName: TypeAlias = Annotated[
-    str, AfterValidator(_named_law), WithJsonSchema({"type": "string", "enum": list(get_args(sharing.SharingLaw))})
-]
-
-
 @configures(
     sharing.Sharing,
     optional={"exponent": "that measured for the congestion control", "buffer": "not known"},
@@ -180,4 +171,4 @@ class Network(Part):
     overhead: Overhead = Overhead.model_validate({})
     jitter: Jitter | None = None
     stack: NameOr[StackName, Stack] | None = None
-    sharing: NameOr[SharingName, Sharing] = "max_min"
+    sharing: NameOr[SharingLaw, Sharing] = "max_min"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -331,52 +331,41 @@ def _resolve_iterations(given: int | str, loc: Loc, epoch: int | None, found: Fi
 def _resolve_policies(
     config: schema.Config, exchanges: dict[str, schema.Exchange], sound: set[str], found: Findings
 ) -> dict[str, schema.Policy]:
-    if config.job.shardings:
-        return _policies_of_steps(config, found)
+    """Return the policies; by default a fixed one for each exchange or way of sharding, and an oracle."""
+    ways = config.job.shardings
     if not config.policies:
-        every = {label: schema.Policy(fixed=label) for label in exchanges}
-        if config.other_jobs or config.job.strategy is not None or not every:
+        every = {label: schema.Policy(fixed=label) for label in ways or exchanges}
+        if ways or config.other_jobs or config.job.strategy is not None or not every:
             return every
         name = "oracle"
         while name in every:
             name += " policy"
         return every | {name: schema.Policy(oracle=schema.Oracle(among=list(exchanges)))}
-    resolved = {}
+    resolved = dict(config.policies)
     for name, policy in config.policies.items():
-        kind, part = policy.choice
+        (kind, part), at = policy.choice, ("policies", name)
         if kind == "fixed":
-            _check_label(part, ("policies", name, "fixed"), exchanges, found)
-            resolved[name] = policy
+            _check_label(part, (*at, kind), ways or exchanges, "way of sharding" if ways else "exchange", found)
+            continue
+        if ways:
+            found.add(at, "must be fixed: under job.sharding a policy keeps to one way of sharding")
             continue
         among = list(exchanges) if part.among is None else part.among
         for position, label in enumerate(among):
-            loc = ("policies", name, kind, "among", position)
+            loc = (*at, kind, "among", position)
             if label in among[:position]:
                 found.add(loc, f"{label!r} stands here twice")
-            if _check_label(label, loc, exchanges, found) and kind in ("flexible", "moo", "advise") and label in sound:
+            known = _check_label(label, loc, exchanges, "exchange", found)
+            if known and kind in ("flexible", "moo", "advise") and label in sound:
                 with found.at(*loc):
                     closed_form(candidate(label, exchanges[label]))
         if kind == "advise" and part.fallback is not None and part.fallback not in among:
-            found.add(
-                ("policies", name, kind, "fallback"), f"is none of its exchanges; {suggest_names(part.fallback, among)}"
-            )
-        with found.at("policies", name, kind):
+            found.add((*at, kind, "fallback"), f"is none of its exchanges; {suggest_names(part.fallback, among)}")
+        with found.at(*at, kind):
             check_feedback({label: exchanges[label].options["error_feedback"] for label in among if label in sound})
-        spelled_out = _resolve_moo(part, ("policies", name, kind), config.job.epoch, found) if kind == "moo" else {}
+        spelled_out = _resolve_moo(part, (*at, kind), config.job.epoch, found) if kind == "moo" else {}
         resolved[name] = policy.model_copy(update={kind: part.model_copy(update={"among": among, **spelled_out})})
     return resolved
-
-
-def _policies_of_steps(config: schema.Config, found: Findings) -> dict[str, schema.Policy]:
-    """Return the policies of a sharded job, by default a fixed policy per sharding."""
-    ways = config.job.shardings
-    for name, policy in config.policies.items():
-        kind, part = policy.choice
-        if kind != "fixed":
-            found.add(("policies", name), "must be fixed: under job.sharding a policy keeps to one way of sharding")
-        elif part not in ways:
-            found.add(("policies", name, kind), f"there is no way of sharding {part!r}; {suggest_names(part, ways)}")
-    return dict(config.policies) or {label: schema.Policy(fixed=label) for label in ways}
 
 
 def _resolve_moo(given: schema.Moo, loc: Loc, epoch: int | None, found: Findings) -> dict[str, Any]:
@@ -396,7 +385,7 @@ def _resolve_moo(given: schema.Moo, loc: Loc, epoch: int | None, found: Findings
     }
 
 
-def _check_label(label: str, loc: Loc, exchanges: dict[str, schema.Exchange], found: Findings) -> bool:
-    if label not in exchanges:
-        found.add(loc, f"there is no exchange {label!r}; {suggest_names(label, exchanges)}")
-    return label in exchanges
+def _check_label(label: str, loc: Loc, known: Collection[str], what: str, found: Findings) -> bool:
+    if label not in known:
+        found.add(loc, f"there is no {what} {label!r}; {suggest_names(label, known)}")
+    return label in known

@@ -7,6 +7,7 @@ on one page.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Discriminator, Field, SerializeAsAny, Tag, model_validator
@@ -232,33 +233,44 @@ class Job(Part):
         return ("job", "sharding") if isinstance(self.sharding, job_parts.Sharding) else ("job", "sharding", label)
 
     def _check(self) -> None:
+        self._check_company()
+        self._check_strategy()
+        given = [name for name in ("model", "parameters") if getattr(self, name) is not None]
         if self.sharding is not None:
             self._check_sharding()
         elif self.density is None:
             raise ValueError("needs density, the fraction of the entries that a worker keeps")
-        self._check_strategy()
-        self._check_model()
+        elif self.gradients.synthetic is not None and len(given) != 1:
+            raise ValueError(f"needs either model or parameters, got {' and '.join(given) or 'neither'}")
+
+    def _check_company(self) -> None:
+        """Refuse fields that mean nothing beside others, in the words of the first rule that is broken."""
+        recorded, train = self.gradients.recorded, self.gradients.train
+        listed = any(one.units for one in self.shardings.values())
+        sized = ("model", "parameters")
+        rules: list[tuple[object, Iterable[str], str]] = [
+            *((self.sharding, [name], f"sharding: {why}") for name, why in job_parts.MEANINGLESS.items()),
+            (self.traced, sized, "sharding: a trace says what is called"),
+            (listed, sized, "units of sharding, which are the model"),
+            (recorded, sized, "recorded gradients, which have layers of their own"),
+            (train, sized, "gradients.train, which says what is trained"),
+            (train, ["batch"], "gradients.train, whose batch it is"),
+        ]
+        for there, names, what in rules:
+            for name in names if there else ():
+                if getattr(self, name) != type(self).model_fields[name].default:
+                    raise ValueError(f"takes no {name} beside {what}")
 
     def _check_sharding(self) -> None:
-        fields, traced = type(self).model_fields, self.traced
-        meaningless = {
-            **job_parts.MEANINGLESS,
-            **(dict.fromkeys(("model", "parameters"), "a trace says what is called") if traced else {}),
-        }
-        for name, why in meaningless.items():
-            if getattr(self, name) != fields[name].default:
-                raise ValueError(f"takes no {name} beside sharding: {why}")
-        units = [one.units for one in self.shardings.values()]
-        if any(one != units[0] for one in units):
+        ways = list(self.shardings.values())
+        units, whole, mean = ways[0].units, ways[0].seconds, self.compute.mean
+        if any(one.units != units for one in ways):
             raise ValueError("needs the same units in all ways of sharding")
-        if units[0] is not None and (self.model is not None or self.parameters is not None):
-            raise ValueError("takes no model and no parameters beside units of sharding, which are the model")
-        if not traced and self.model is None and units[0] is None:
+        if not self.traced and self.model is None and units is None:
             raise ValueError("needs model beside sharding, whose tensors are shared, or units in it")
-        whole, mean = next(iter(self.shardings.values())).seconds, self.compute.mean
         if whole is not None and mean is not None and not math.isclose(mean, whole, rel_tol=1e-9):
             raise ValueError("takes no compute.mean beside units that say their seconds; flops go with it")
-        if traced and self.compute.mean is not None:
+        if self.traced and mean is not None:
             raise ValueError("takes no compute.mean beside a trace, which says for how long ranks compute")
 
     def _check_strategy(self) -> None:
@@ -279,17 +291,6 @@ class Job(Part):
             raise ValueError(f"takes either deaths or {elastic[0]}: an absence that does not return is a death")
         if self.absences is not None and self.churn is not None:
             raise ValueError("takes either absences or churn")
-
-    def _check_model(self) -> None:
-        given = [name for name in ("model", "parameters") if getattr(self, name) is not None]
-        if self.gradients.recorded is not None and given:
-            raise ValueError(f"takes no {given[0]} with recorded gradients, which have layers of their own")
-        if self.gradients.train is not None and given:
-            raise ValueError(f"takes no {given[0]} beside gradients.train, which says what is trained")
-        if self.gradients.train is not None and self.batch is not None:
-            raise ValueError("takes no batch beside gradients.train, whose batch it is")
-        if self.sharding is None and self.gradients.synthetic is not None and len(given) != 1:
-            raise ValueError(f"needs either model or parameters, got {' and '.join(given) or 'neither'}")
 
 
 class Exchange(job_parts.WithOptions):

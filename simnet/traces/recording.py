@@ -13,19 +13,21 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass
 from math import prod
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.checks import check_choice, check_int
 from simnet.base.errors import InputError
+from simnet.base.quantities import Count, PositiveShare, WholeNumber, check_fields
 from simnet.base.rng import stream
 from simnet.base.writing import explain_write_errors, sync_to_disk, write_files
-from simnet.traces.files import DTYPES, STORED, encode_stored, write_tensors, write_text
+from simnet.traces.files import STORED, encode_stored, write_tensors, write_text
 from simnet.traces.metadata import DESCRIPTION, RecordedLayer, RecordedPoint, Recording, TraceInfo
 from simnet.traces.recorded import step_file
 
@@ -36,6 +38,7 @@ ENTRIES = "entries.safetensors"
 _PATIENCE = 3
 
 
+@dataclass(eq=False, repr=False)
 class Recorder:
     """A recorder of gradients; as a context manager it closes the recording.
 
@@ -89,49 +92,37 @@ class Recorder:
     ([0, 10, 20], array([21., 21., 21., 21., 21., 21.], dtype=float32))
     """
 
-    def __init__(
-        self,
-        folder: str | PathLike[str],
-        layers: Mapping[str, Sequence[int]],
-        *,
-        workers: int = 1,
-        worker: int | None = None,
-        every: int = 20,
-        consecutive: int = 1,
-        samples: int | None = None,
-        fraction: float = 1.0,
-        dtype: str = "fp32",
-        seed: int = 0,
-        name: str | None = None,
-        model: str = "",
-        data: str = "",
-        how: str = "",
-        software: Mapping[str, str] | None = None,
-    ) -> None:
+    folder: str | PathLike[str]
+    layers: Mapping[str, Sequence[int]]
+    _: KW_ONLY
+    workers: Count = 1
+    worker: WholeNumber | None = None
+    every: Count = 20
+    consecutive: Count = 1
+    samples: Count | None = None
+    fraction: PositiveShare = 1.0
+    dtype: Literal["fp32", "fp16", "bf16"] = "fp32"
+    seed: WholeNumber = 0
+    name: str | None = None
+    model: str = ""
+    data: str = ""
+    how: str = ""
+    software: Mapping[str, str] | None = None
+
+    def __post_init__(self) -> None:
         self._began = time.perf_counter()
-        self.workers = check_int(workers, "workers", 1)
-        self.worker = None if worker is None else check_int(worker, "worker", 0, workers - 1)
-        self.every = check_int(every, "every", 1)
-        self.consecutive = check_int(consecutive, "consecutive", 1, every)
-        self.samples = None if samples is None else check_int(samples, "samples", 1)
-        if not 0 < fraction <= 1:
-            raise ValueError(f"fraction must be > 0 and <= 1, got {fraction}")
-        check_choice(dtype, "type", DTYPES)
-        if not layers or any(size < 1 for shape in layers.values() for size in shape):
+        check_fields(self)
+        check_int(self.worker or 0, "worker", 0, self.workers - 1)
+        check_int(self.consecutive, "consecutive", 1, self.every)
+        self._path = Path(self.folder)
+        self.shapes = {one: tuple(int(size) for size in shape) for one, shape in self.layers.items()}
+        if not self.shapes or any(size < 1 for shape in self.shapes.values() for size in shape):
             raise ValueError("there must be a layer, and each must have at least one entry")
-        self.fraction, self.dtype, self.seed = float(fraction), dtype, check_int(seed, "seed", 0)
-        self.folder = Path(folder)
-        self.shapes = {one: tuple(int(size) for size in shape) for one, shape in layers.items()}
-        self.entries = {one: _recorded_entries(one, prod(shape), fraction, seed) for one, shape in self.shapes.items()}
+        self.entries = {
+            one: _recorded_entries(one, prod(shape), self.fraction, self.seed) for one, shape in self.shapes.items()
+        }
         self._parts = {
             one: shape if (part := self.entries[one]) is None else (part.size,) for one, shape in self.shapes.items()
-        }
-        self._said: dict[str, Any] = {
-            "name": name or self.folder.resolve().name or "trace",
-            "model": model,
-            "data": data,
-            "how": how,
-            "software": dict(software or {}),
         }
         self.step = 0
         self.skipped = 0
@@ -211,7 +202,7 @@ class Recorder:
 
     def _write_step(self, loss: float | None) -> None:
         with self._tolerant():
-            path = step_file(self.folder, self.step, self.worker)
+            path = step_file(self._path, self.step, self.worker)
             write_tensors(path, {one: self._layer(one) for one in self.shapes}, self.dtype, sync=False)
             self._to_disk(path)
             self._points.append(RecordedPoint(step=self.step, loss=loss))
@@ -241,12 +232,12 @@ class Recorder:
         self.own_seconds = before + time.perf_counter() - start
 
     def _make_folder(self) -> None:
-        with explain_write_errors(self.folder, advice=""):
-            self.folder.mkdir(parents=True, exist_ok=True)
+        with explain_write_errors(self._path, advice=""):
+            self._path.mkdir(parents=True, exist_ok=True)
             if self.worker:
                 return
-            if any(path.name == DESCRIPTION or path.suffix == ".safetensors" for path in self.folder.iterdir()):
-                raise InputError("holds a trace already; take another folder", file=str(self.folder))
+            if any(path.name == DESCRIPTION or path.suffix == ".safetensors" for path in self._path.iterdir()):
+                raise InputError("holds a trace already; take another folder", file=str(self._path))
             if any(part is not None for part in self.entries.values()):
                 from safetensors.numpy import save
 
@@ -254,7 +245,7 @@ class Recorder:
                     name: np.arange(prod(self.shapes[name])) if part is None else part
                     for name, part in self.entries.items()
                 }
-                write_files(self.folder, {ENTRIES: save(every)})
+                write_files(self._path, {ENTRIES: save(every)})
 
     @contextmanager
     def _tolerant(self) -> Iterator[None]:
@@ -264,7 +255,7 @@ class Recorder:
         except OSError as error:
             self.stopped = True
             why = error.strerror or error
-            warnings.warn(f"the recording in {self.folder} ends at step {self.step}: {why}", stacklevel=5)
+            warnings.warn(f"the recording in {self._path} ends at step {self.step}: {why}", stacklevel=5)
 
     def _layer(self, name: str) -> NDArray[Any]:
         """Return the buffer of a layer for the current step and all workers of this process, initially zero."""
@@ -277,7 +268,7 @@ class Recorder:
         """Write the description file with the steps for which all workers have written their files."""
         if self.worker or not self._points:
             return
-        files = {step: [step_file(self.folder, step, one) for one in range(self.workers)] for step in self._pending}
+        files = {step: [step_file(self._path, step, one) for one in range(self.workers)] for step in self._pending}
         self._pending = {step for step, paths in files.items() if not all(path.exists() for path in paths)}
         points = tuple(point for point in self._points if point.step not in self._pending)
         if not points:
@@ -289,7 +280,9 @@ class Recorder:
         same = ("every", "consecutive", "fraction", "seed", "skipped", "own_seconds", "run_seconds")
         info = TraceInfo(
             version=1,
-            **self._said,
+            name=self.name or self._path.resolve().name or "trace",
+            **{name: getattr(self, name) for name in ("model", "data", "how")},
+            software=dict(self.software or {}),
             date=time.strftime("%Y-%m-%d"),
             workers=self.workers,
             steps=max(self.step, points[-1].step + 1),
@@ -299,8 +292,8 @@ class Recorder:
             recording=Recording(**{name: getattr(self, name) for name in same}),
         )
         with self._tolerant():
-            write_text(self.folder / DESCRIPTION, info.model_dump_json(indent=1, exclude_none=True) + "\n", sync=False)
-            self._to_disk(self.folder / DESCRIPTION)
+            write_text(self._path / DESCRIPTION, info.model_dump_json(indent=1, exclude_none=True) + "\n", sync=False)
+            self._to_disk(self._path / DESCRIPTION)
 
     def _to_disk(self, path: Path) -> None:
         """Flush a file to disk in a background thread."""
