@@ -115,8 +115,8 @@ def test_a_scenario_names_the_law(small: str, given: str, law: Sharing) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("rt", "network.sharing: there is no law 'rt': did you mean 'rtt'? Allowed: max_min, rtt"),
-        ("3", "network.sharing: must be a text, or a mapping with law, congestion, exponent, buffer, got 3"),
+        ("rt", "network.sharing: there is no such choice, got 'rt'; did you mean 'rtt'? Allowed: max_min, rtt"),
+        ("3", "network.sharing: there is no such choice, got 3; Allowed: max_min, rtt, or a mapping with law"),
         ("{law: rt}", "network.sharing.law: there is no such choice, got 'rt'; did you mean 'rtt'?"),
         ("{congestion: tahoe}", "network.sharing.congestion: there is no such choice, got 'tahoe'"),
         ("{exponent: 9}", "network.sharing.exponent: must be <= 4, got 9"),
