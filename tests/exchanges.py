@@ -29,12 +29,12 @@ def exchanged(variant):
         model = made(variant, workers, parameters, density, **more)
         if number == 4:
             model = made(variant, workers, parameters, density, **more, **_coded(model, EVERY.index(variant)))
-        found = {f"first {name}": _checksum(value) for name, value in _state(model)}
+        found = {f"first {name}": checksum(value) for name, value in _state(model)}
         for step, kind in enumerate(kinds):
             rows = gradients_of(kind, workers, parameters, step) * np.arange(1, workers + 1)[:, None] ** 0.5
             exchange = model.exchange(rows.astype(np.float32))
             for name, value in (*_parts(model, exchange), *_state(model)):
-                found[name] = found.get(name, 0.0) + (step + 1) * _checksum(value)
+                found[name] = found.get(name, 0.0) + (step + 1) * checksum(value)
         for name, value in found.items():
             fields.setdefault(f"{label(variant)}: {name}", [None] * len(JOBS))[number] = float(f"{value:.9g}")
     return fields
@@ -72,7 +72,7 @@ def _parts(model, exchange):
         yield "replicas", exchange.replicas
 
 
-def _checksum(value):
+def checksum(value):
     """Return a sum in which every number has a weight of its own, and counts by its logarithm if it is large."""
     flat = np.nan_to_num(np.asarray(value, np.float64).ravel(), posinf=-1.0)
     return float(np.arcsinh(1e3 * flat) @ (1 + np.modf(np.arange(1, flat.size + 1) * 0.6180339887)[0]))

@@ -22,6 +22,7 @@ import pandas as pd
 
 from commands import did
 from exchanges import all_exchanged
+from timings import all_timed
 
 FOLDER = Path(__file__).with_name("golden") / "outputs"
 SCENARIOS = Path(__file__).parents[1] / "simnet" / "scenarios"
@@ -57,8 +58,11 @@ REQUESTS = {
     "reproduce": "reproduce",
     "list-schemes": "list schemes",
     "exchanges": "",
+    "timings": "",
 }
-"""What is asked, by the name of the file of its values; the exchanges are those of every scheme, see `exchanges`."""
+"""What is asked, by the name of the file of its values; without a command it is one of `COMPUTED`."""
+COMPUTED = {"exchanges": all_exchanged, "timings": all_timed}
+"""What every scheme exchanges, and what networks say of random jobs."""
 SENTENCES = ("schema", "answer", "assumed", "depends_on", "next", "notes")
 """What every answer says beside its values."""
 KEPT = {
@@ -73,8 +77,8 @@ KEPT = {
 
 def said(name: str) -> dict[str, Any]:
     """Return the values that a request gives now, by field."""
-    if name == "exchanges":
-        return all_exchanged()
+    if name in COMPUTED:
+        return COMPUTED[name]()
     with TemporaryDirectory() as folder, chdir(folder):
         found = json.loads(did(*shlex.split(REQUESTS[name]), "--json").stdout)
         if REQUESTS[name].startswith("run "):
@@ -94,6 +98,13 @@ def frozen(name: str) -> dict[str, Any]:
     path = FOLDER / f"{name}.json"
     found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     return found
+
+
+def changes(name: str, found: dict[str, Any]) -> str:
+    """Return how fields of a request differ from what they were, for an assertion; empty if they do not."""
+    before = frozen(name)
+    lines = [*differences({field: before.get(field) for field in found}, found)]
+    return "\n".join([*lines, f"right? make guard-renew REQUESTS={name}"] if lines else [])
 
 
 def renew(name: str) -> None:

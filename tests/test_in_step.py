@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from looping import each
 from simnet import topologies
 from simnet.base.errors import SimnetError
 from simnet.collectives import (
@@ -222,12 +223,10 @@ def test_what_moves_ranks_apart_is_left_to_the_event_loop(about):
         network.time(looping(1e4, 6))
 
 
-def is_in_step(stack, parts, latency=1e-3, **options):
+def is_in_step(stack, parts, made=topologies.star, **options):
     """Whether ranks are, and then to times of the event loop."""
-    hosts = parts[0][0].n_ranks
-    alone, fluid = (
-        Network(topologies.star(hosts, latency, 1e6), stack=stack, engine=engine) for engine in ("vectorised", "fluid")
-    )
+    graph = made(parts[0][0].n_ranks, 1e-3, 1e6)
+    alone, fluid = (Network(graph, stack=stack, engine=engine) for engine in ("vectorised", "fluid"))
     try:
         went = alone.time(parts, messages=True, **options)
     except SimnetError:
@@ -265,6 +264,12 @@ def test_loops_of_any_length_take_what_their_rounds_take_one_by_one(stack, count
         looping(2e4, 23 - count, compute=0.5, ranks=4), looping(1e4, 3, ranks=4)
     )
     assert is_in_step(stack, [(Schedule(4, rounds.rounds), 0.0)])
+
+
+@each("nbytes, shift", [(1e4, 1), (1e4, 7), (0.0, 1)])
+def test_neighbours_of_a_ring_are_in_step_over_links_of_one_way(nbytes, shift):
+    one_way = looping(nbytes, 9, compute=1e-4, shift=shift)
+    assert is_in_step(Stack("taken"), [(one_way, 0.0)], topologies.ring)
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 3])

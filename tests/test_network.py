@@ -9,12 +9,14 @@ import simpy
 from hypothesis import given
 from hypothesis import strategies as st
 
+import outputs
 from simnet import topologies
 from simnet.base.errors import StalledError
 from simnet.collectives import allreduce_ring
 from simnet.network import ConstantLoad, Network, OnOffFlow
 from simnet.network.weather import Weather, constant, ornstein_uhlenbeck, outages, steps
 from simnet.schedule import Round, Schedule
+from timings import SEEDS, timed
 
 ALPHA, RATE = 1e-3, 1e6
 
@@ -416,3 +418,8 @@ def test_ranks_of_one_host_send_each_other_in_no_time_whatever_the_weather(engin
     timing = net.time(schedule, placement=[0, 0, 1], messages=True)
     assert timing.messages.arrived.tolist() == pytest.approx([0.0, 0.0, 0.5])
     assert timing.left.tolist() == pytest.approx([0.0, 0.5, 0.5])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_networks_time_random_jobs_as_they_did(seed):
+    assert not outputs.changes("timings", timed(seed))

@@ -21,7 +21,10 @@ AREAS = {
 """Patterns of the files of each area, by name; a file is of the first area that matches it."""
 
 INTERPRETED = frozenset(("flows", "network"))
-"""Areas whose tests run with numba switched off: a mutant of the event loop takes 20 s to compile."""
+"""Areas whose tests run with numba switched off: a mutant of the event loop takes 20 s to compile.
+
+Lines that no test reaches without numba, as those of tables that compiled code reads, are tried with it.
+"""
 
 
 def files(root: Path) -> dict[str, list[str]]:

@@ -86,6 +86,8 @@ class Trials:
             self.killers[mutant.file, known["by"].partition("::")[0]] += 1
             return Tried(mutant, known["status"], known["by"], *changed_line(source, text)[1:])
         status, by, used = self._try(mutant, text, area in INTERPRETED)
+        if status == "unreached" and area in INTERPRETED:
+            status, by, used = self._try(mutant, text, False)
         self.killers[mutant.file, by.partition("::")[0]] += 1
         tests = {file: digest(self.copy / file) for file in ([by.partition("::")[0]] if by else used)}
         row = {"key": key, "status": status, "by": by, "budget": self._budget, "tests": tests}
@@ -131,8 +133,12 @@ class Trials:
     def _files(self, file: str) -> list[str]:
         """Return the files of tests, those first that see most mutants of a file, then the nearest; its own before all.
 
-        Of those as near, those called after the module or its package come first, then those that name it most often.
+        Of those as near, those come first that see most mutants of all files, then those called after the module or its
+        package, then those that name it most often.
         """
+        seen_of_all: Counter[str] = Counter()
+        for (_, name), count in self.killers.items():
+            seen_of_all[name] += count
         package, module = (one.removesuffix(".py") for one in Path(file).parts[-2:])
         found = []
         for path in sorted((self.copy / "tests").glob("test_*.py")):
@@ -140,7 +146,7 @@ class Trials:
             seen, distance = self.killers[file, name], _distance(file, _imported(path))
             called = module in path.stem or package in path.stem
             named = [len(re.findall(rf"\b{one}\b", path.read_text(), re.IGNORECASE)) for one in (module, package)]
-            found.append((not seen, distance, -seen, not called, [-one for one in named], name))
+            found.append((not seen, distance, -seen, -seen_of_all[name], not called, [-one for one in named], name))
         return [file, *[name for *_, name in sorted(found)[: self.most]]]
 
 

@@ -397,9 +397,9 @@ class Engine(LinkTables):
         return bool(flow.state == codes.QUEUED or (flow.state == codes.FLOWING and flow.place < 0))
 
     def owner(self, f: int) -> tuple[int, int]:
-        """Return the run of a message and 0, or for a transfer `records.TRANSFER` and its token."""
+        """Return the run of a message and its number, or for a transfer `records.TRANSFER` and its token."""
         flow = self.state.flows[f]
-        return int(flow.owner), int(flow.message) if flow.owner == codes.TRANSFER else 0
+        return int(flow.owner), int(flow.message)
 
     def place(self, f: int) -> tuple[int, int]:
         """Return the round index of a message of a run, and its position in the round."""

@@ -261,7 +261,7 @@ def early_entry(s: State, g: int, i: int) -> int:
         s.free_early = s.early[early].next
         s.n_early -= 1
         entry = s.early[early]
-        entry.round_index, entry.count, entry.unsent = i, 0, 0
+        entry.round_index, entry.count = i, 0
         entry.software, entry.next = 0.0, s.ranks[g].early
         s.ranks[g].early = early
     return early
