@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -198,7 +198,8 @@ def _signal_maker(part: Any, seed: int) -> Callable[[_Name, int], Signal]:
         return partial(_always, weather.constant(part))
     if not part.takes("seed"):
         return partial(_always, part.build())
-    return lambda name, start: part.build(seed=seed, name=name)
+    made = cache(partial(part.build, seed=seed))
+    return lambda name, start: made(name=name)
 
 
 def _given_pair(pair: Weather, loc: Loc) -> Iterator[_LinkVariation]:
@@ -215,6 +216,7 @@ def _profile_weather(given: weather_parts.Profile, epoch: int, loc: Loc) -> Iter
         yield from _given_pair(Weather(pair.bandwidth, pair.latency * 0.5), loc)
         return
 
+    @cache
     def at(quantity: str, share: float, name: _Name, start: int) -> Signal:
         return weather.constant(share * getattr(weather.profile_state(given.name, start // epoch), quantity))
 
@@ -228,24 +230,14 @@ def _link_weather(
     moved: Mapping[Link, Sequence[_LinkVariation]], graph: nx.DiGraph[Any], starts: set[int]
 ) -> dict[int, dict[Link, Weather]]:
     """Return the weather of each link by first iteration; links with equal variations share signals."""
-    known: dict[tuple[object, ...], Signal] = {}
-
-    def once(key: tuple[object, ...], make: Callable[..., Signal], *given: Any) -> Signal:
-        if key not in known:
-            known[key] = make(*given)
-        return known[key]
+    constant, product = cache(weather.constant), cache(weather.product)
 
     def signal(link: Link, quantity: str, start: int) -> Signal | None:
         here = [one for one in moved[link] if one.quantity == quantity]
-        since = [max((earlier for earlier in one.starts if earlier <= start), default=start) for one in here]
-        keys = [(id(one.make), one.name, begun) for one, begun in zip(here, since, strict=True)]
-        signals = [once(key, one.make, one.name, start) for key, one in zip(keys, here, strict=True)]
+        signals = [one.make(one.name, start) for one in here]
         if here and not any(one.absolute for one in here):
-            nominal = graph.edges[link][quantity]
-            signals.append(once((nominal,), weather.constant, nominal))
-        if len(signals) < 2:
-            return signals[0] if signals else None
-        return once(tuple(map(id, signals)), weather.product, *signals)
+            signals.append(constant(graph.edges[link][quantity]))
+        return product(*signals) if len(signals) > 1 else next(iter(signals), None)
 
     return {
         start: {link: Weather(signal(link, "bandwidth", start), signal(link, "latency", start)) for link in moved}
