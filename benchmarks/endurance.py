@@ -233,7 +233,6 @@ def go_on(given: argparse.Namespace) -> list[str]:
 
 
 def _go_on(given: argparse.Namespace, scenario: Path, folder: Path, home: Path) -> list[str]:
-    from simnet.base.errors import SimnetError
     from simnet.scenario.finding import Source
     from simnet.studies import runs
 
@@ -256,17 +255,12 @@ def _go_on(given: argparse.Namespace, scenario: Path, folder: Path, home: Path) 
             flush=True,
         )
 
-    with batch.alone(force=False):
-        batch.mark_begun()
-        results = {}
-        for label, outcome in batch.outcomes(1, progress):
-            if isinstance(outcome, SimnetError):
-                raise outcome
-            results[label] = outcome
+    with runs.locked_folder(folder, "run", runs.CHECKPOINTS):
+        batch.begin()
+        batch.run(progress)
         held = resident()
-        runs.write(folder, loaded, batch.built, results, [], source, report=loaded.config.output.report)
-        batch.remove_checkpoints()
-    (result,) = results.values()
+        answer = batch.write()
+    (result,) = answer.results.values()
     lasted = float(result.iterations["iteration_s"].sum())
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"{lasted / 3600:.2f} h were simulated; {held:.0f} MiB with the result, {most:.0f} MiB at most to write it")

@@ -51,7 +51,8 @@ def frame(seconds, choice="AG", bandwidth=1.25e9, latency=0.01, density=0.01):
 
 
 def summary_of(**frames):
-    return summarize(frames, RunFacts(scenario="demo", scenario_sha256="ab", seed=1, versions={"simnet": "0"}))
+    setup = {"scenario": {"name": "demo", "sha256": "ab"}, "seed": 1, "versions": {"simnet": "0"}}
+    return summarize(frames, RunFacts(setup=setup))
 
 
 def joined(frames):

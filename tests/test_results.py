@@ -92,7 +92,8 @@ def made_up_run(iterations=40, workers=4):
 
 def write(folder, made=None, **options):
     kept = {name: options.pop(name) for name in ("links", "bandwidths", "report", "setting") if name in options}
-    facts = RunFacts(scenario="made up", seed=7, **options)
+    setup = {"scenario": {"name": "made up"}, "seed": 7, **options.pop("setup", {})}
+    facts = RunFacts(setup=setup, **options)
     return results.write_run(folder, made or made_up_run(), facts, LOCK, **kept)
 
 

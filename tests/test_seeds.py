@@ -119,7 +119,9 @@ def summaries(times, **options):
     """Return a summary per seed, of policies that took so long with each."""
     count = len(next(iter(times.values())))
     return {
-        7 + at: summarize({name: frame([one[at]]) for name, one in times.items()}, RunFacts(seed=7 + at, **options))
+        7 + at: summarize(
+            {name: frame([one[at]]) for name, one in times.items()}, RunFacts(setup={"seed": 7 + at}, **options)
+        )
         for at in range(count)
     }
 

@@ -143,8 +143,8 @@ def test_a_verbose_command_says_what_it_runs_on_and_where_an_error_comes_from(
 def test_folders_that_stay_empty_are_taken_away(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     for place, left in (("a/b/c", {"there"}), ("there/x", {"there"}), ("there", {"there"})):
-        with terminal.no_empty_folders(tmp_path / place, "figures"):
-            (tmp_path / place / "figures").mkdir(parents=True)
+        with terminal.no_empty_folders(tmp_path / place):
+            (tmp_path / place).mkdir(parents=True, exist_ok=True)
         assert {str(one.relative_to(tmp_path)) for one in tmp_path.rglob("*")} == left
     with terminal.no_empty_folders(tmp_path / "kept" / "in"):
         (tmp_path / "kept" / "in").mkdir(parents=True)

@@ -17,7 +17,7 @@ from simnet.report import cost_summary, learning, run_setup, seeds, wording
 from simnet.report.columns import Fields
 from simnet.report.paired import TIE, start_ranges
 from simnet.report.results import joined, round_iterations
-from simnet.report.run_summary import RunSummary, known_of, learning_columns, ranked, with_exploration
+from simnet.report.run_summary import RunSummary, known_of, learning_columns, policy_columns, ranked, with_exploration
 from simnet.report.summary import Column, Row, Summary, common_unit, interval_text, table_columns, three_digits
 from simnet.training.job.record import MAIN
 from simnet.training.job.steady import MOVED
@@ -34,7 +34,6 @@ NEXT = "--seeds 5   how far that depends on the seed"
 # A change smaller than this is not offered as what a switch coincided with.
 _NOTABLE = 0.05
 _NAMED = 4
-_WHOLE = ("simulated_prediction_low_s", "simulated_prediction_high_s")
 _EACH = ("iteration_prediction_low_s", "iteration_prediction_high_s")
 
 
@@ -312,16 +311,13 @@ def _row(summary: RunSummary, name: str) -> Row:
         means.pop("build_up", None)
     return {
         "policy": f"({name})" if name == summary["bound"] else name,
-        "simulated_s": one["simulated_s"],
-        **dict(zip(_WHOLE, (known.get("low_s"), known.get("high_s")), strict=True)),
+        **policy_columns(one),
         **{end: known.get(end) for end in _EACH if end in known},
         "to_best": _to_best(summary, name),
         "chance": known.get("chance_of_fastest_iteration", known.get("chance_to_be_fastest")),
         "regret_share": None if regret is None or name == summary["bound"] else regret["fraction"],
         **means,
         "most_used": choice and (choice if share == 1 else f"{choice} {100 * share:.0f} %"),
-        "total_bytes_sent_B": one["total_bytes_sent_B"],
-        "switch_count": one["switch_count"],
         "memory_B": one.get("memory", {}).get("peak_B"),
         **{column: spent[column] for column in ("step_s", "utilisation") if spent},
         "money": None if money is None else cost_summary.format_amount(money, summary["prices"]["currency"]),

@@ -6,7 +6,7 @@ import io
 import itertools
 import math
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
@@ -29,9 +29,6 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7
 _STYLE = files("simnet") / "data" / "simnet.mplstyle"
 BOUND_COLOUR = "#111111"
 PHASE_COLOURS = {"compute": "#4D5A66", "select": "#E69F00", "communicate": "#56A3D9", "wait": "#D8DCE0"}
-SECONDS = (("s", 1.0), ("ms", 1e-3), ("\u00b5s", 1e-6))
-HOURS = (("h", 3600.0), ("min", 60.0), *SECONDS)
-BITS = (("Tbit/s", 1.25e11), ("Gbit/s", 1.25e8), ("Mbit/s", 1.25e5), ("kbit/s", 125.0), ("bit/s", 0.125))
 
 # Values further apart than this are drawn on a logarithmic axis.
 _WIDE = 12.0
@@ -103,12 +100,6 @@ def short(name: str) -> str:
     """Return a name on one line, cut to 28 characters."""
     name = " ".join(name.split())
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}\u2026"
-
-
-def unit(largest: float, units: Sequence[tuple[str, float]]) -> tuple[str, float]:
-    """Return the largest (name, size) unit that `largest` holds at least twice, or the smallest unit."""
-    fitting = (unit for unit in units if math.isfinite(largest) and largest >= 2 * unit[1])
-    return next(fitting, units[-1])
 
 
 def scale(axis: Axis, values: NDArray[np.float64]) -> None:

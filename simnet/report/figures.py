@@ -24,9 +24,10 @@ from simnet.base.arrays import Floats
 from simnet.base.reading import read_shipped_rows
 from simnet.base.units import format_seconds
 from simnet.report import drawing
-from simnet.report.drawing import BITS, COLOURS, HOURS, SECONDS, Plot, canvas, plot, policy_looks, scale, short, unit
+from simnet.report.drawing import COLOURS, Plot, canvas, plot, policy_looks, scale, short
 from simnet.report.run_summary import PHASES, with_exploration
 from simnet.report.seeds import MORE, ranking_over_seeds
+from simnet.report.summary import Unit, common_unit
 
 # Title and explanation of each figure.
 _CAPTIONS = {row["name"]: (row["title"], row["explanation"]) for row in read_shipped_rows("data/figures.csv")}
@@ -64,7 +65,7 @@ def iteration_time(iterations: pd.DataFrame, bound: str | None = None) -> Figure
         # The slowest policy that is not far slower than the fastest.
         last = max(end for end in ends.values() if end <= _FAR * min(ends.values()))
         shown = iterations[iterations["x"] <= last]
-        name, factor = unit(shown["iteration_s"].max(), SECONDS)
+        name, factor = common_unit("time", [float(shown["iteration_s"].max())])
         for policy, frame in _by_policy(shown).items():
             x, y = frame["x"].to_numpy(), frame["iteration_s"].to_numpy() / factor
             _draw_line(top, x, y, band=policy != bound, **looks[policy])
@@ -83,7 +84,7 @@ def breakdown(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
     ends = totals.sum(axis=1)
     order = sorted(ends.index, key=lambda policy: (float(ends[policy]), policy != bound))
     with canvas(9.2, 1.2 + 0.42 * len(order)) as (figure, axes):
-        name, factor = unit(float(ends.max()), HOURS)
+        name, factor = common_unit("time", [float(ends.max())])
         widths = totals.loc[order] / factor
         starts = widths.cumsum(axis=1).shift(1, axis=1, fill_value=0.0)
         for phase, column in zip(PHASES, widths, strict=True):
@@ -136,7 +137,7 @@ def learning(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
     looks, frames = policy_looks(iterations["policy"], bound), _by_policy(iterations)
     ends = {policy: _elapsed_time(frame) for policy, frame in frames.items()}
     totals = [float(end[-1]) for end in ends.values()]
-    name, factor = unit(max(totals), HOURS)
+    name, factor = common_unit("time", [max(totals)])
     with canvas(9.2, 5.6, 2, 2, sharex="col", sharey="row") as (figure, grid):
         for policy, frame in frames.items():
             rows = np.flatnonzero(frame["accuracy"].notna())
@@ -193,7 +194,7 @@ def _with_positions(iterations: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     if all(np.array_equal(one, network[0], equal_nan=True) for one in network):
         number = iterations["iteration"].astype(np.float64)
         return iterations.assign(x=number, x_end=number + 1), "iteration"
-    name, factor = unit(min(float(_elapsed_time(frame)[-1]) for frame in frames), HOURS)
+    name, factor = common_unit("time", [min(float(_elapsed_time(frame)[-1]) for frame in frames)])
     start = iterations["start_s"]
     end = (start + iterations["iteration_s"]) / factor
     return iterations.assign(x=start / factor, x_end=end), f"simulated time [{name}]"
@@ -254,14 +255,14 @@ def _draw_line(axes: Axes, x: Floats, y: Floats, *, band: bool = True, **look: A
 
 def _draw_network(axes: tuple[Axes, Axes], iterations: pd.DataFrame, label: str, last: float) -> None:
     """Draw the bandwidth and latency that all policies met, up to `last` on the labelled horizontal axis."""
-    both = (("bandwidth_Bps", "bandwidth", BITS), ("latency_s", "latency", SECONDS))
-    for one, (column, what, units) in zip(axes, both, strict=True):
+    both: tuple[tuple[str, str, Unit], ...] = (("bandwidth_Bps", "bandwidth", "rate"), ("latency_s", "latency", "time"))
+    for one, (column, what, unit) in zip(axes, both, strict=True):
         x, y = iterations["x"].to_numpy(), iterations[column].to_numpy(dtype=np.float64)
         order = np.argsort(x, kind="stable")
         order = order[np.isfinite(y[order])]
         x, first = np.unique(x[order], return_index=True)
         y = y[order][first]
-        name, factor = unit(float(y.max()) if len(y) else 1.0, units)
+        name, factor = common_unit(unit, [float(y.max())] if len(y) else [])
         if len(y):
             x, y = np.append(x, last), np.append(y, y[-1])
             _draw_line(one, x, y / factor, color=_WEATHER_COLOUR, linewidth=1.2, drawstyle="steps-post")

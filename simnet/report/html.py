@@ -90,23 +90,20 @@ def embedded(data: Any) -> str:
 
 
 def _iteration_columns(frame: pd.DataFrame, choices: Sequence[str], stretch: int) -> dict[str, list[Any]]:
-    first = np.arange(0, len(frame), stretch)
-    start, seconds = (frame[name].to_numpy(dtype=np.float64) for name in ("start_s", "iteration_s"))
+    first, which = frame.iloc[::stretch], np.arange(len(frame)) // stretch
+    times, done = frame["iteration_s"].groupby(which), frame["start_s"] + frame["iteration_s"]
     code = pd.Categorical(frame["choice"].astype(str), categories=list(choices)).codes.astype(np.intp)
-    lengths = np.diff(np.append(first, len(frame)))
     columns = {
-        "iteration": frame["iteration"].to_numpy()[first].tolist(),
-        "start": start[first].tolist(),
-        "time": (np.add.reduceat(seconds, first) / lengths).tolist(),
-        "choice": most_used(code, first, len(choices)).tolist(),
-        "bandwidth": frame["bandwidth_Bps"].to_numpy(dtype=np.float64)[first].tolist(),
-        "latency": frame["latency_s"].to_numpy(dtype=np.float64)[first].tolist(),
-        "after": (start + seconds - start[0])[first + lengths - 1].tolist(),
+        "iteration": first["iteration"],
+        "start": first["start_s"],
+        "time": times.mean(),
+        "choice": most_used(code, np.arange(0, len(frame), stretch), len(choices)),
+        "bandwidth": first["bandwidth_Bps"].astype(float),
+        "latency": first["latency_s"].astype(float),
+        "after": (done - frame["start_s"].iloc[0]).groupby(which).last(),
+        **({"low": times.min(), "high": times.max()} if stretch > 1 else {}),
     }
-    if stretch > 1:
-        columns["low"] = np.minimum.reduceat(seconds, first).tolist()
-        columns["high"] = np.maximum.reduceat(seconds, first).tolist()
-    return columns
+    return {name: one.tolist() for name, one in columns.items()}
 
 
 def _learning_points(frame: pd.DataFrame) -> dict[str, list[Any]]:

@@ -88,7 +88,15 @@ def write_run(
 ) -> RunSummary:
     """Write the files of a run into an empty folder, and return the summary."""
     folder = prepare_folder(folder)
-    summary = summary_of(results, facts, scenario_lock)
+    sha256 = hashlib.sha256(scenario_lock.encode()).hexdigest()
+    named = {"scenario": facts.setup["scenario"] | {"sha256": sha256}, "versions": versions()}
+    facts = replace(
+        facts,
+        setup={**facts.setup, **named},
+        stops={name: result.interruptions for name, result in results.items()},
+        shares={name: result.job_shares for name, result in results.items()},
+    )
+    summary = summarize({name: result.iterations for name, result in results.items()}, facts)
     recorded = RecordedTimeline(
         joined(results, lambda one: one.spans), joined(results, lambda one: one.messages), links
     )
@@ -113,18 +121,6 @@ def write_run(
     return summary
 
 
-def summary_of(results: Mapping[str, PolicyResult], facts: RunFacts, scenario_lock: str) -> RunSummary:
-    """Return the content of summary.json from the results of all policies."""
-    whole = replace(
-        facts,
-        scenario_sha256=hashlib.sha256(scenario_lock.encode()).hexdigest(),
-        versions=versions(),
-        stops={name: result.interruptions for name, result in results.items()},
-        shares={name: result.job_shares for name, result in results.items()},
-    )
-    return summarize({name: result.iterations for name, result in results.items()}, whole)
-
-
 def prepare_folder(folder: str | Path) -> Path:
     """Create the run folder, and check before a long run that files can be written to it."""
     folder = Path(folder)
@@ -136,11 +132,15 @@ def prepare_folder(folder: str | Path) -> Path:
     return folder
 
 
-def parquet(table: pd.DataFrame) -> bytes:
-    """Return a table as the bytes of a Parquet file."""
-    buffer = pa.BufferOutputStream()
-    pq.write_table(_arrow(table), buffer, compression="zstd")
-    return bytes(buffer.getvalue())
+def table_files(**tables: pd.DataFrame) -> dict[str, bytes]:
+    """Return tables as the bytes of a CSV and a Parquet file each, by file name."""
+    found = {}
+    for name, table in tables.items():
+        buffer = pa.BufferOutputStream()
+        pq.write_table(_arrow(table), buffer, compression="zstd")
+        found[f"{name}.csv"] = guard_table(table).to_csv(index=False, lineterminator="\n").encode()
+        found[f"{name}.parquet"] = bytes(buffer.getvalue())
+    return found
 
 
 def _arrow(table: pd.DataFrame) -> pa.Table:
@@ -205,11 +205,12 @@ def round_iterations(iterations: pd.DataFrame) -> pd.DataFrame:
     """Return iterations as iterations.csv has them: twelve significant digits, whole bytes."""
     counts = [name for name in iterations.columns if name.endswith("_B")]
     whole = iterations.assign(**{name: iterations[name].round().astype(np.int64) for name in counts})
-    return whole.apply(_round_column)
+    return rounded_table(whole)
 
 
-def _round_column(column: pd.Series) -> pd.Series:
-    return pd.Series(significant(column), index=column.index) if column.dtype == np.float64 else column
+def rounded_table(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table with floats of twelve significant digits."""
+    return table.assign(**{str(name): significant(one) for name, one in table.select_dtypes("float64").items()})
 
 
 def draw_run(

@@ -18,17 +18,36 @@ from simnet.report.columns import Fields
 from simnet.report.wording import listed
 
 if TYPE_CHECKING:
+    from simnet.base.arrays import Ranks
     from simnet.cost_models.calibration.software import CalibratedSoftware, CallPrediction
+    from simnet.schedule import Schedule
     from simnet.training.job.record import Interruption
 
 UNKNOWN = "nothing is known of it: links alone"
 """Why a call has no interval."""
 
 
-def calibration_summary(software: CalibratedSoftware, exchanges: Mapping[str, Sequence[CallPrediction]]) -> Fields:
-    """Return the calibration entry of summary.json: cluster file, stack, coverage and a row per kind of call."""
+def software_of(network: Network) -> CalibratedSoftware | None:
+    """Return the calibrated software of a network; None unless it is a calibrated cluster."""
+    if network.software is None:
+        return None
+    from simnet.cost_models.calibration.software import CalibratedSoftware
+
+    assert isinstance(network.software, CalibratedSoftware)
+    return network.software
+
+
+def calibration_summary(network: Network, sent: Mapping[str, Iterable[tuple[Schedule, Ranks]]]) -> Fields | None:
+    """Return the calibration entry of summary.json: cluster file, stack, coverage and a row per kind of call.
+
+    `sent` has the schedules of each exchange with the hosts of their ranks. None unless the network is a calibrated
+    cluster.
+    """
+    if (software := software_of(network)) is None:
+        return None
     known = {"file": software.file, "stack": software.model.stack, "used": True, "coverage": software.model.coverage}
-    return known | {"calls": call_summaries(exchanges)}
+    calls = {label: [call for one in each for call in software.known(*one)] for label, each in sent.items()}
+    return known | {"calls": call_summaries(calls)}
 
 
 def call_summaries(exchanges: Mapping[str, Sequence[CallPrediction]]) -> list[Fields]:
@@ -154,12 +173,8 @@ def stack_summary(stack: Stack, calibration: Mapping[str, Any] | None = None) ->
 
 def stack_name(network: Network) -> str:
     """Return the name of a network's stack; on a calibrated cluster with the cluster file."""
-    if network.software is None:
-        return name_of(network.stack)
-    from simnet.cost_models.calibration.software import CalibratedSoftware
-
-    assert isinstance(network.software, CalibratedSoftware)
-    return f"{network.software.model.stack or 'ideal'} of {network.software.file}"
+    software = software_of(network)
+    return name_of(network.stack) if software is None else f"{software.model.stack or 'ideal'} of {software.file}"
 
 
 def distinct_properties(stack: Mapping[str, Any]) -> str:

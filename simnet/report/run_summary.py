@@ -64,24 +64,18 @@ def plain(value: Any) -> Any:
 class RunFacts:
     """Inputs of a summary besides the iterations; None or empty if unknown.
 
-    `setup` are further entries of the summary, of which those that are None are left out. `bound` is the policy that
-    regret is measured against, `missing` the policies without a result, `held` what a worker holds under each policy,
-    `target` the accuracy whose time is reported, by default 99 % of the best of policy `reference`. `starts` returns
-    how far the times of given policies depend on start times.
+    `setup` are entries of the summary, of which those that are None are left out: by default an unnamed scenario, seed
+    0 and stack ideal. `bound` is the policy that regret is measured against, `held` what a worker holds under each
+    policy, `target` the accuracy whose time is reported, by default 99 % of the best of policy `reference`. `starts`
+    returns how far the times of given policies depend on start times.
     """
 
-    scenario: str = ""
-    scenario_sha256: str = ""
-    seed: int = 0
-    versions: Mapping[str, str] = field(default_factory=dict)
-    workers: int = 1
-    stack: Fields = field(default_factory=lambda: stack_summary(STACKS["ideal"]))
     setup: Mapping[str, Any] = field(default_factory=dict)
+    workers: int = 1
     samples: SampleCount | None = None
     held: Mapping[str, Fields] = field(default_factory=dict)
     judgements: Mapping[str, Fields] = field(default_factory=dict)
     bound: str | None = "oracle"
-    missing: Sequence[str] = ()
     stops: Mapping[str, Sequence[Interruption]] = field(default_factory=dict)
     shares: Mapping[str, Sequence[JobShare]] = field(default_factory=dict)
     target: float | None = None
@@ -129,16 +123,16 @@ def summarize(iterations: Mapping[str, pd.DataFrame], facts: RunFacts = RunFacts
     for name, range_ in ranges.items():
         policies[name]["start_low_s"], policies[name]["start_high_s"] = plain(range_)
     made: RunSummary = {
-        "scenario": {"name": facts.scenario, "sha256": facts.scenario_sha256},
-        "seed": facts.seed,
-        "stack": facts.stack,
-        "versions": dict(facts.versions),
+        "scenario": {"name": "", "sha256": ""},
+        "seed": 0,
+        "stack": stack_summary(STACKS["ideal"]),
+        "versions": {},
+        "missing": [],
+        **{name: one for name, one in facts.setup.items() if one is not None},
         "bound": bound,
-        "missing": list(facts.missing),
         "steady_from": steady_from,
         "winner": _winner_of(rivals, ranges, [name for name, one in facts.judgements.items() if one["tied"]]),
         "policies": policies,
-        **{name: one for name, one in facts.setup.items() if one is not None},
     }
     if learnt:
         times = {name: one["time_to_target_s"] for name, one in learnt.items() if name != bound}
@@ -234,6 +228,18 @@ def learning_columns(summary: RunSummary) -> dict[str, Fields]:
     return {
         policy: {**one, "first_to_target": None if one["target_accuracy"] is None else policy in soonest}
         for policy, one in trained.items()
+    }
+
+
+def policy_columns(one: Fields) -> Fields:
+    """Return the columns that tables of several runs have of a policy: its time with judgement, bytes and choices."""
+    judged = one.get("judgement", {})
+    return {
+        **{name: one[name] for name in ("iterations", "simulated_s", "total_bytes_sent_B", "switch_count")},
+        **{f"simulated_prediction_{end}": judged.get(end) for end in ("low_s", "high_s")},
+        "chance_to_be_fastest": judged.get("chance_to_be_fastest"),
+        "regret_s": None if one["regret"] is None else one["regret"]["seconds"],
+        "choice": next(iter(one["choices"]), None),
     }
 
 

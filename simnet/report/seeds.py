@@ -26,22 +26,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from simnet.base.arrays import Floats, significant
-from simnet.base.spreadsheets import guard_table
+from simnet.base.arrays import Floats
 from simnet.base.writing import write_files
 from simnet.report import learning, paired, wording
 from simnet.report.columns import Fields
-from simnet.report.results import LOCK, parquet, picture_files
-from simnet.report.run_summary import PHASES, RunSummary, plain, winner_among
+from simnet.report.results import LOCK, picture_files, rounded_table, table_files
+from simnet.report.run_summary import RunSummary, plain, policy_columns, winner_among
 from simnet.report.summary import Row, interval_text, percent
 
 _NO_FLOATS = ("seed", "policy", "iterations", "total_bytes_sent_B", "unsettled", "choice", "switch_count")
-
-_JUDGED = {
-    "simulated_prediction_low_s": "low_s",
-    "simulated_prediction_high_s": "high_s",
-    "chance_to_be_fastest": "chance_to_be_fastest",
-}
 
 _LEARNT = ("target_accuracy", "accuracy", "time_to_target_s")
 
@@ -116,24 +109,11 @@ def by_seed(summaries: Mapping[int, RunSummary]) -> pd.DataFrame:
     found = []
     for seed, summary in summaries.items():
         for name, one in summary["policies"].items():
-            learnt, judged = one.get("learning"), dict(one.get("judgement", {}))
-            found.append(
-                {
-                    "seed": seed,
-                    "policy": name,
-                    "iterations": one["iterations"],
-                    "simulated_s": math.nan if one["ended"] else one["simulated_s"],
-                    "total_bytes_sent_B": one["total_bytes_sent_B"],
-                    **{f"total_{phase}_s": one["breakdown_s"][phase] for phase in PHASES},
-                    "regret_s": one["regret"]["seconds"] if one["regret"] else math.nan,
-                    **({} if learnt is None else {k: learnt[k] for k in _LEARNT}),
-                    "unsettled": one["unsettled"] or "",
-                    "choice": next(iter(one["choices"]), ""),
-                    "switch_count": one["switch_count"],
-                    **{column: judged.get(key) for column, key in _JUDGED.items()},
-                    **{name: one[name] for name in paired.START_COLUMNS if name in one},
-                }
-            )
+            row = {"seed": seed, "policy": name, **policy_columns(one), "unsettled": one["unsettled"] or ""}
+            row |= {f"total_{phase}_s": seconds for phase, seconds in one["breakdown_s"].items()}
+            row |= {key: one["learning"][key] for key in _LEARNT} if "learning" in one else {}
+            row |= {key: one[key] for key in paired.START_COLUMNS if key in one}
+            found.append(row | {"simulated_s": math.nan if one["ended"] else one["simulated_s"]})
     table = pd.DataFrame(found)
     return table.astype({name: "float64" for name in table if name not in _NO_FLOATS})
 
@@ -209,11 +189,7 @@ def write_seeds(
 ) -> Fields:
     """Write the joint summary, tables and report of several seeds into an empty folder; return the summary."""
     summary, table, each = summarize_seeds(summaries, hashlib.sha256(lock.encode()).hexdigest(), missing)
-    files = {LOCK: lock.encode()}
-    for name, frame in (("seeds", table), ("paired", each)):
-        rounded = frame.apply(lambda one: pd.Series(significant(one)) if one.dtype == np.float64 else one)
-        files[f"{name}.csv"] = guard_table(rounded).to_csv(index=False, lineterminator="\n").encode()
-        files[f"{name}.parquet"] = parquet(rounded)
+    files = {LOCK: lock.encode(), **table_files(seeds=rounded_table(table), paired=rounded_table(each))}
     if report:
         # Imported here, as drawing takes half a second to load.
         from simnet.report import answers, figures, html

@@ -12,14 +12,14 @@ import re
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from simnet.base.errors import InputError, suggest_names
 from simnet.base.reading import read_shipped_rows
-from simnet.base.writing import stage_files, write_new
+from simnet.base.writing import stage_files
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -151,7 +151,7 @@ class Summary:
         blocks, hidden = [_wrapped(self.answer, width)], list[str]()
         if self.rows and self.columns:
             shown, hidden = _fitting(self, width, wide)
-            blocks.append("\n".join(_table_lines(list(shown.values()), [self._left(one) for one in shown])))
+            blocks.append("\n".join(_table_lines(list(shown.values()))))
         if not wide:
             hidden += [f"{len(self.rows) - _ROWS} rows"] * (len(self.rows) > _ROWS)
             hidden += [f"{len(self.notes)} note{'s' * (len(self.notes) > 1)}"] * bool(self.notes)
@@ -161,15 +161,6 @@ class Summary:
         blocks.append("\n".join(_labelled_text(label, text, width, wide) for label, text in labelled))
         blocks.append("\n".join(_wrapped(one, width, whole_words=True) for one in self.notes if wide))
         return "\n\n".join(one for one in blocks if one)
-
-    def _left(self, name: str) -> bool:
-        """Return whether a column is left-aligned: the first, and columns of phrases."""
-        first, *others = self.columns
-        return (
-            name == first.name
-            or any(one.name == name and one.unit == "phrase" for one in others)
-            or (len(self.columns) == 2 and others[0].unit == "text")
-        )
 
     def labelled(self) -> list[tuple[str, str]]:
         """Return the label and the text of what the answer says below its table."""
@@ -222,25 +213,17 @@ class Summary:
         InputError
             If the file is there, or its ending is another.
         """
-        path = Path(path)
-        if path.suffix in self.writers:
-            with stage_files([path], force) as folder:
-                self.writers[path.suffix](folder / path.name)
-            return
-        plots = self._figures()
-        if path.suffix in (".svg", ".png") and plots:
-            self.plot().save(path, force)
-            return
-        writers: dict[str, Callable[[], str]] = {
-            ".json": lambda: self.to_json() + "\n",
-            ".csv": self._csv,
-            ".txt": lambda: self.text() + "\n",
-            ".html": self._page,
+        path, plots = Path(path), self._figures()
+        texts = {".json": lambda: self.to_json() + "\n", ".csv": self._csv, ".txt": lambda: self.text() + "\n"}
+        writers: dict[str, Callable[[Path], object]] = {
+            **{end: partial(_write_text, text) for end, text in {**texts, ".html": self._page}.items()},
+            **dict.fromkeys((".svg", ".png") if plots else (), lambda file: self.plot().save(file)),
+            **self.writers,
         }
         if path.suffix not in writers:
-            allowed = [*dict.fromkeys((*writers, *self.writers)), *([".svg", ".png"] if plots else [])]
-            raise InputError(f"must end with one of {', '.join(allowed)}, got {path.name!r}", file="--out")
-        write_new({path: writers[path.suffix]()}, force)
+            raise InputError(f"must end with one of {', '.join(writers)}, got {path.name!r}", file="--out")
+        with stage_files([path], force) as folder:
+            writers[path.suffix](folder / path.name)
 
     def _csv(self) -> str:
         from simnet.base.spreadsheets import guard_table
@@ -256,6 +239,10 @@ class Summary:
         from simnet.report.html import answer_html
 
         return answer_html(self)
+
+
+def _write_text(text: Callable[[], str], path: Path) -> None:
+    path.write_text(text(), encoding="utf-8", newline="\n")
 
 
 def three_digits(value: float) -> str:
@@ -360,10 +347,11 @@ def common_unit(unit: Unit, values: Sequence[Any]) -> tuple[str, float]:
 
 
 class _Shown(NamedTuple):
-    """A column as text: the lines of its heading, and its cells."""
+    """A column as text: the lines of its heading, its cells, and whether these are left-aligned."""
 
     heading: list[str]
     cells: list[str]
+    left: bool
 
     @property
     def width(self) -> int:
@@ -374,9 +362,11 @@ def _fitting(summary: Summary, width: int, wide: bool) -> tuple[dict[str, _Shown
     """Return the columns that fit into the width as text, and the headings of the hidden ones."""
     rows = summary.rows if wide else summary.rows[:_ROWS]
     made = {}
-    for column in summary.columns:
+    for place, column in enumerate(summary.columns):
         heading, cells = column_cells(column, rows)
-        made[column.name] = _Shown(_broken(heading, cells), cells)
+        # The first column, phrases, and what stands alone beside the first.
+        left = not place or column.unit == "phrase" or (len(summary.columns) == 2 and column.unit == "text")
+        made[column.name] = _Shown(_broken(heading, cells), cells, left)
     hidden: list[str] = []
     spare = sorted((one for one in summary.columns if one.priority), key=lambda one: -one.priority)
     while not wide and spare and _table_width(made.values()) > width:
@@ -398,13 +388,13 @@ def _narrow(made: dict[str, _Shown], columns: Sequence[Column], width: int) -> N
     texts = {one.name: one.unit for one in columns if one.unit in TEXTS and one.name in made}
     while texts and (over := _table_width(made.values()) - width) > 0:
         name = max(texts, key=lambda one: made[one].width)
-        heading, cells = made[name]
+        cells = made[name].cells
         room, unit = max(made[name].width - over, 12), texts.pop(name)
         if unit == "phrase":
             cells = [textwrap.shorten(one, room, placeholder=" ...") for one in cells]
         else:
             cells = ["\n".join(textwrap.wrap(one, room)) for one in cells]
-        made[name] = _Shown(heading, cells)
+        made[name] = made[name]._replace(cells=cells)
 
 
 def _broken(heading: str, cells: Sequence[str]) -> list[str]:
@@ -421,7 +411,7 @@ def _table_width(columns: Collection[_Shown]) -> int:
     return sum(one.width for one in columns) + _GAP * (len(columns) - 1)
 
 
-def _table_lines(columns: Sequence[_Shown], texts: Sequence[bool]) -> Iterator[str]:
+def _table_lines(columns: Sequence[_Shown]) -> Iterator[str]:
     """Yield the lines of a table, with texts left-aligned and numbers right-aligned."""
     height = max(len(one.heading) for one in columns)
     heads = ["\n".join([""] * (height - len(one.heading)) + one.heading) for one in columns]
@@ -429,8 +419,8 @@ def _table_lines(columns: Sequence[_Shown], texts: Sequence[bool]) -> Iterator[s
     def lines(cells: Sequence[str]) -> Iterator[str]:
         for line in zip_longest(*(one.split("\n") for one in cells), fillvalue=""):
             padded = (
-                one.ljust(column.width) if text else one.rjust(column.width)
-                for one, column, text in zip(line, columns, texts, strict=True)
+                one.ljust(column.width) if column.left else one.rjust(column.width)
+                for one, column in zip(line, columns, strict=True)
             )
             yield (" " * _GAP).join(padded).rstrip()
 

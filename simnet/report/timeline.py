@@ -83,7 +83,8 @@ def write_timeline(
         costs = np.array([2 * len(route(*pair)) for pair in pairs], dtype=np.int64)
         fitting = trim_to_budget(own, costs, max_events // len(policies))
         shown = sorted({*fitting.spans["iteration"].tolist(), *fitting.messages["iteration"].tolist()})
-        title = f"{policy}: iterations {_range_text(shown)}" + (f" of {iterations[policy]:,}" if iterations else "")
+        ends = " to ".join(dict.fromkeys(f"{one:,}" for one in (*shown[:1], *shown[-1:])))
+        title = f"{policy}: iterations {ends}" + (f" of {iterations[policy]:,}" if iterations else "")
         tracks: dict[str, int] = {}
         for track, event in (*_rank_events(fitting.spans), *_link_events(fitting.messages, route, numbers)):
             tid = tracks.setdefault(track, pid * _TRACKS_PER_POLICY + len(tracks) + 1)
@@ -92,24 +93,9 @@ def write_timeline(
         for place, (track, tid) in enumerate(tracks.items(), start=1):
             names += _name_events("thread", track, pid, tid, place)
     events.sort(key=lambda event: event["ts"])
-    stream.write(b'{"displayTimeUnit":"ms","traceEvents":[')
-    separator = b"\n"
-    for event in (*names, *events):
-        stream.write(separator + json.dumps(event, separators=(",", ":"), sort_keys=True).encode())
-        separator = b",\n"
-    stream.write(b"\n]}\n")
+    lines = (json.dumps(event, separators=(",", ":"), sort_keys=True) for event in (*names, *events))
+    stream.write(b'{"displayTimeUnit":"ms","traceEvents":[\n%b\n]}\n' % ",\n".join(lines).encode())
     return len(events)
-
-
-def _range_text(numbers: Sequence[int]) -> str:
-    """Return ascending integers as text, with runs as ranges: "1 to 3, 5".
-
-    >>> _range_text([0, 1, 2, 5, 7, 8])
-    '0 to 2, 5, 7 to 8'
-    """
-    runs = itertools.groupby(enumerate(numbers), key=lambda one: one[1] - one[0])
-    ends = ([number for _, number in run] for _, run in runs)
-    return ", ".join(" to ".join(dict.fromkeys((f"{one[0]:,}", f"{one[-1]:,}"))) for one in ends) or "none"
 
 
 def _name_events(what: str, name: str, pid: int, tid: int, position: int) -> list[Event]:

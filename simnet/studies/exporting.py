@@ -5,7 +5,6 @@ What a format cannot carry is said with what was written.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -61,10 +60,9 @@ _FILES_OF_FOLDERS = (".et", ".profile")
 
 
 class Exported(NamedTuple):
-    """Result of an export: a sentence, the paths written, and sentences on what the format cannot represent."""
+    """Result of an export: a sentence, and sentences on what the format cannot represent."""
 
     what: str
-    paths: list[Path]
     missing: list[str]
 
 
@@ -132,7 +130,7 @@ def exchange(scenario: Scenario, label: str | None, iteration: int, *, compute: 
         "deaths of workers": given.deaths,
         "workers that come and go": given.absences or given.churn or given.deadline,
     }
-    missing += filter(None, [" and ".join(name for name, given in names.items() if given)])
+    missing += [name for name, given in names.items() if given]
     if job.placement is not None and list(job.placement) != list(range(workers)):
         missing.append("placement: ranks are workers, not the hosts that they are on")
     schedule = Schedule(workers).concat(*schedules)
@@ -150,14 +148,9 @@ def write_schedule(sent: ExportedSchedule, to: ScheduleFormat, target: Path, *, 
             raise InputError(message, file=sent.name)
 
     parts = schedule.n_ranks if to == "chakra" else 1
-    least = made.least * schedule.n_messages
-    refuse_above(least / parts, "at least ")
+    refuse_above(made.least * schedule.n_messages / parts, "at least ")
     _refuse_target(target, folder=to == "chakra")
     with stage_files([target], force, _FILES_OF_FOLDERS) as folder:
-        if least > (free := shutil.disk_usage(folder).free):
-            raise InputError(
-                f"takes at least {format_bytes(least)}, and {format_bytes(free)} are free", file=str(target)
-            )
         try:
             made.write(schedule, folder / target.name)
         except ValueError as error:
@@ -166,7 +159,7 @@ def write_schedule(sent: ExportedSchedule, to: ScheduleFormat, target: Path, *, 
         refuse_above(max(one.stat().st_size for one in (written.iterdir() if written.is_dir() else [written])))
     what = f"{made.what}: {schedule.n_messages:,} messages of {schedule.n_ranks:,} ranks"
     what += f" in {len(schedule.rounds):,} rounds, {format_bytes(schedule.nbytes)}"
-    return Exported(what, [target], [*sent.missing, *_lost_of_schedule(schedule, to)])
+    return Exported(what, [*sent.missing, *_lost_of_schedule(schedule, to)])
 
 
 def write_network(
@@ -218,7 +211,7 @@ def write_network(
             message = str(error).replace("routing='Dijkstra'", "--part routing=Dijkstra")
             raise InputError(message, file=scenario.name) from None
     profiles = f", profiles of {len(weather):,} links" if weather else ""
-    return Exported(f"a SimGrid platform: {count}{profiles}", targets, missing)
+    return Exported(f"a SimGrid platform: {count}{profiles}", missing)
 
 
 def network_of(scenario: Scenario) -> Stages:

@@ -33,14 +33,16 @@ from simnet.cost_models.evidence.chances import Chances
 from simnet.cost_models.evidence.conditions import Evidence
 from simnet.cost_models.evidence.intervals import PartOfIteration, factor_in_job, measured_stacks
 from simnet.network.stack import name_of
-from simnet.report import run_setup
+from simnet.report import answers
 from simnet.report.paired import fastest
+from simnet.report.run_setup import mixed_overlap
 from simnet.report.summary import Summary, interval_text, percent, table_columns
 from simnet.report.wording import listed
 from simnet.scenario import Run, Scenario
-from simnet.studies import assumptions, job_totals, utilisation
+from simnet.studies import job_totals, utilisation
 from simnet.studies.job_totals import JobTotal, evidence_of_job, messages_of, total_of
 from simnet.studies.options import refuse_sharding
+from simnet.studies.runs import setup_of
 from simnet.training.job.job import Job
 from simnet.training.job.record import TRAIN, PolicyResult
 from simnet.training.job.running import run_policy
@@ -154,19 +156,17 @@ def job_summary(found: JobPrediction) -> Summary:
     tied = found.tied
     details |= {"fastest": next(iter(tied), None), "tied_with": tied[1:], **found.evidence.figures()}
     unsure = [one.heading for one in COLUMNS if one.heading in ("fastest", "regret") and not several]
-    policies = [found.run.policies[name] for name in found.totals]
-    warnings = *found.scenario.warnings, *assumptions.sample_warnings(job, policies)
-    overlap = assumptions.overlap_of_policies(found.scenario, found.run)
+    setup = {name: one for name, one in setup_of(found.scenario, found.run).items() if one is not None}
     return Summary(
         answer=_job_answer(found, rows),
         columns=[one for one in COLUMNS if one.heading not in unsure],
         rows=rows,
-        evidence=" ".join([*(f"Warning: {one}" for one in warnings), found.evidence.line()]),
-        assumed=assumptions.assumed_text(found.scenario, found.run),
-        depends_on="" if overlap is None else run_setup.describe_overlap(overlap),
+        evidence=answers.evidence(setup | found.evidence.figures()),
+        assumed=setup["assumed"],
+        depends_on=mixed_overlap(setup.get("overlap")),
         next="simnet choose   ranks the usual exchanges beside these" if several and job.strategy is None else "",
         details=details,
-        notes=_job_notes(found),
+        notes=[*_job_notes(found), *answers.ran_on(setup)],
     )
 
 
@@ -232,30 +232,23 @@ def _job_answer(found: JobPrediction, rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _job_notes(found: JobPrediction) -> list[str]:
     """Return notes on a prediction as text lines."""
-    job, own = found.run.job, found.run.job.strategy
-    exchanges = {one.label: one for name in found.totals for one in found.run.policies[name].candidates}
     wider = "" if found.stack in measured_stacks() else f", the wider one for {found.stack}, which was not measured"
     return [
         "Parts are medians over steady iterations and means over workers: compute, select, exposed and update make an "
         "iteration; exposed has what messages and merge take after the backward pass.",
         f"Intervals hold {100 * COVERAGE:.0f} % of single iterations, that of the whole job its time; their widths are "
         f"of DDP over gloo on two processors, and of collectives of {listed(measured_stacks())}{wider}.",
-        *assumptions.code_cost_lines(job.device, exchanges.values(), job.source.workers),
-        *assumptions.compute_time_lines([found.scenario.computing]),
-        run_setup.describe_barrier(job.barrier),
-        *([f"{run_setup.describe_strategy(own.name, own.steps)} {_OF_ROUNDS}"] if own else []),
+        *([_OF_ROUNDS] if found.run.job.strategy else []),
     ]
 
 
 def predict_job(scenario: Scenario, policies: Sequence[str] | None = None) -> JobPrediction:
     """Predict the iterations of a job under each of its policies."""
     config = scenario.config
-    if config.other_jobs:
-        raise InputError("must be left out: the iterations of a job alone are predicted", field="other_jobs")
-    for name in ("deaths", "absences", "churn", "deadline"):
-        if getattr(config.job, name):
-            said = "must be left out: the iterations of a job in which all workers take part are predicted"
-            raise InputError(said, field=f"job.{name}")
+    for name in ("deaths", "absences", "churn", "deadline", "other_jobs"):
+        owner, field = (config, name) if name == "other_jobs" else (config.job, f"job.{name}")
+        if getattr(owner, name):
+            raise InputError("must be left out: predicted is a job alone, in which all workers take part", field=field)
     refuse_sharding(scenario, "the iterations of a job that exchanges in each are predicted")
     if policies is None:
         policies = [name for name, one in config.policies.items() if one.oracle is None]

@@ -25,6 +25,7 @@ from simnet.network.start_spread import MOST_MESSAGES, StartSpread, offsets_of_s
 from simnet.policies import Candidate, Fixed
 from simnet.report.columns import Fields
 from simnet.report.paired import NEAR, NO_RANGES, StartRanges
+from simnet.report.run_setup import software_of
 from simnet.report.wording import TIED
 from simnet.scenario import Run, Scenario
 from simnet.strategies import options as strategy_options
@@ -191,12 +192,9 @@ def evidence_of_job(job: Job, iterations: Iterable[Columns]) -> Evidence:
     rounds = "" if job.strategy is None or job.strategy.steps == 1 else job.strategy.name
     network = job.network(0)
     found = evidence_of(name_of(network.stack), latency, bandwidth, job.source.workers, per_node, rounds)
-    if network.software is None:
+    if (software := software_of(network)) is None:
         return found
-    from simnet.cost_models.calibration.software import CalibratedSoftware
-
-    assert isinstance(network.software, CalibratedSoftware)
-    return Evidence("extrapolated", f"collectives by the cost model of {network.software.file}; {found.because}")
+    return Evidence("extrapolated", f"collectives by the cost model of {software.file}; {found.because}")
 
 
 def off_alike(one: Candidate) -> str:

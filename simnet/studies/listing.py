@@ -127,9 +127,7 @@ def strategies_() -> Listing:
 
 
 def _option_text(name: str, given: Parameter) -> str:
-    if given.default is Parameter.empty:
-        return name
-    return f"{name}={given.default}" if isinstance(given.default, bool | int | float | str) else f"{name}=..."
+    return f"{name}={given.default}" if isinstance(given.default, bool | int | float | str) else name
 
 
 def list_policies() -> Listing:
@@ -196,10 +194,7 @@ def collectives_() -> Listing:
 
     rows: list[tuple[str, ...]] = []
     for one in registry.all_collectives():
-        options = [
-            name if given.default in (None, Parameter.empty) else f"{name}={given.default:g}"
-            for name, given in one.options.items()
-        ]
+        options = [_option_text(name, given) for name, given in one.options.items()]
         cost = "" if one.cost is None else f"{_cost_formula(one.cost)}; exact for {one.exact.words}"
         rows.append((one.name, one.operation, one.summary, ", ".join(options), one.nccl, ", ".join(one.mpi), cost))
     return ("collective", "operation", "what it is", "options", "in NCCL", "in MPI", "closed form"), rows

@@ -41,7 +41,7 @@ def quantity(text: str | None, option: str, read: Callable[[str], T]) -> T | Non
         raise InputError(str(error), file=option) from None
 
 
-def factor_off(value: float | str, option: str) -> float:
+def factor_off(value: float | str | None, option: str) -> float | None:
     """Return the factor >= 1 by which figures may be off: a factor, or a share as text; InputError otherwise.
 
     Examples
@@ -49,13 +49,37 @@ def factor_off(value: float | str, option: str) -> float:
     >>> factor_off("10%", "--link-uncertainty"), factor_off("1.5", "--link-uncertainty"), factor_off(2, "")
     (1.1, 1.5, 2.0)
     """
+    if value is None:
+        return None
+
+    def read(text: str) -> float:
+        return text.strip().endswith("%") + units.fraction(text)
+
+    return _bounded(value, option, read, lambda one: 1 <= one < math.inf, "a factor >= 1, as 1.1, or a share, as 10%")
+
+
+def share(value: float | str, option: str) -> float:
+    """Return a share in (0, 1) from a number or a text such as ``90%``; InputError otherwise."""
+    said = "a share > 0 and < 100 %, such as 90%"
+    return _bounded(value, option, units.fraction, lambda one: 0 < one < 1, said)
+
+
+def densities(given: Sequence[str] | None) -> list[float]:
+    """Return the densities in (0, 1] of texts, numbers or percentages, in ascending order."""
+    said = "a fraction > 0 and at most 1, such as 0.01 or 1 %"
+    return sorted({_bounded(one, "--density", units.fraction, lambda one: 0 < one <= 1, said) for one in given or ()})
+
+
+def _bounded(
+    value: float | str, option: str, read: Callable[[str], float], holds: Callable[[float], bool], said: str
+) -> float:
+    """Return a number, read from text, that must hold a condition in words `said`."""
     try:
-        share = isinstance(value, str) and value.strip().endswith("%")
-        found = float(share) + (units.fraction(value) if isinstance(value, str) else float(value))
+        found = read(value) if isinstance(value, str) else float(value)
     except ValueError:
         found = math.nan
-    if not 1 <= found < math.inf:
-        raise InputError(f"must be a factor >= 1, as 1.1, or a share, as 10%, got {value!r}", file=option)
+    if not holds(found):
+        raise InputError(f"must be {said}, got {value!r}", file=option)
     return found
 
 
@@ -67,14 +91,3 @@ def counts(text: str | None, option: str) -> list[int]:
             raise InputError(f"must be whole numbers from 1 to 1,000,000 such as 2,4,8, got {text!r}", file=option)
         counts.append(int(word))
     return list(dict.fromkeys(counts))
-
-
-def density(text: str) -> float:
-    """Return the density in (0, 1] of an option text, a number or a percentage."""
-    try:
-        found = units.fraction(text)
-    except ValueError:
-        found = math.nan
-    if not 0 < found <= 1:
-        raise InputError(f"must be a fraction > 0 and at most 1, such as 0.01 or 1 %, got {text!r}", file="--density")
-    return found

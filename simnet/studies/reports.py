@@ -12,7 +12,6 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import TypeAdapter, ValidationError
 
@@ -38,6 +37,7 @@ _LARGEST, _MOST_NUMBERS = 1 << 28, 1 << 31
 _SMALL, _PACKED = 1 << 22, 100
 
 _TEXT = frozenset({"policy", "purpose", "choice", "resource", "what", "phase"})
+_TEXT_TYPES = pa.types.is_dictionary, pa.types.is_null
 _ITERATIONS = (
     *("policy", "iteration", "start_s", "iteration_s", "compute_s", "select_s", "communicate_s", "wait_s"),
     *("bytes_sent_B", "choice", "density", "latency_s", "bandwidth_Bps"),
@@ -131,7 +131,7 @@ def compare_runs(folders: Sequence[Path], out: Path) -> tuple[RunSummary, Path]:
     if len(set(lengths.values())) > 1:
         told = "; ".join(f"{label} has {count:,}" for label, count in lengths.items())
         raise InputError(f"runs of as many iterations each can be compared; {told}")
-    summary = summarize(frames, RunFacts(scenario=", ".join(found), bound=None))
+    summary = summarize(frames, RunFacts(setup={"scenario": {"name": ", ".join(found)}}, bound=None))
     joined = pd.concat([frame.assign(policy=label) for label, frame in frames.items()], ignore_index=True)
     from simnet.report import figures
 
@@ -175,71 +175,39 @@ def _run_policies(found: Mapping[str, RunFolder]) -> Iterator[tuple[str, pd.Data
                 yield f"{label}: {name}", own.drop(columns="policy").reset_index(drop=True)
 
 
-def _differing_fields(found: Mapping[str, RunFolder]) -> dict[str, dict[str, str]]:
+def _differing_fields(found: Mapping[str, RunFolder]) -> Mapping[Any, Any]:
     """Return fields, and the simnet version, that differ between runs, with the value in each run."""
-    fields = {label: dict(_flat_fields(run.scenario().document.data)) for label, run in found.items()}
+    fields = {}
     for label, run in found.items():
-        fields[label]["version of simnet"] = run.summary["versions"].get("simnet", "unknown")
-    names = dict.fromkeys(name for own in fields.values() for name in own)
-    rows = {name: {label: own.get(name, "-") for label, own in fields.items()} for name in names}
-    return {name: row for name, row in rows.items() if len(set(row.values())) > 1}
-
-
-def _flat_fields(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    """Yield dotted key and text value of each field in a nested document."""
-    if isinstance(value, Mapping) and value:
-        for key, own in value.items():
-            yield from _flat_fields(own, f"{name}.{key}" if name else str(key))
-    elif isinstance(value, list) and any(isinstance(one, Mapping) for one in value):
-        for place, own in enumerate(value):
-            yield from _flat_fields(own, f"{name}[{place}]")
-    else:
-        yield name, str(value)
-
-
-def _unpack_texts(table: pa.Table, most: int, path: Path) -> pa.Table:
-    """Return a table with dictionary-encoded texts decoded; InputError above `most` bytes."""
-    length = 0
-    for place, column in enumerate(table.columns):
-        if pa.types.is_dictionary(column.type):
-            for chunk in column.chunks:
-                length += pc.sum(pc.binary_length(chunk.dictionary).take(chunk.indices).cast(pa.int64())).as_py() or 0
-            if length > most:
-                raise InputError(f"has texts of more than {most:,} bytes", file=str(path))
-            table = table.set_column(place, table.field(place).name, column.cast(column.type.value_type))
-    return table
+        own = pd.json_normalize(run.scenario().document.data).iloc[0]
+        own["version of simnet"] = run.summary["versions"].get("simnet", "unknown")
+        fields[label] = own.astype(str)
+    rows = pd.concat(fields, axis=1, sort=False).fillna("-")
+    return rows[rows.nunique(axis=1) > 1].to_dict("index")
 
 
 def _read_table(path: Path, columns: Sequence[str]) -> pd.DataFrame:
-    """Read a table that must have the given text and number columns."""
+    """Read a table of texts and numbers that must have the given columns."""
     if not path.is_file():
         raise InputError("there is no such file; run the scenario again with this version of simnet", file=str(path))
     try:
         most = min(_MOST_NUMBERS, _SMALL + _PACKED * path.stat().st_size)
-        with pq.ParquetFile(path) as file:
-            texts = [
-                field.name
-                for field in file.schema_arrow
-                if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)
-            ]
-            for field in file.schema_arrow:
-                if field.type.num_fields:
-                    raise InputError(f"column {field.name} holds more than a text or number", file=str(path))
-        # Texts that stand many times in a row take no memory before they are written out.
-        with pq.ParquetFile(path, read_dictionary=texts) as file:
+        # Texts that stand many times in a row are read once.
+        names = pq.read_schema(path).names
+        with pq.ParquetFile(path, read_dictionary=[one for one in names if one in _TEXT]) as file:
             numbers = file.metadata.num_rows * file.metadata.num_columns
             if numbers > most:
                 raise InputError(f"has {numbers:,} numbers; at most {most:,} are read of its size", file=str(path))
-            table = _unpack_texts(file.read(), 8 * most, path)
-        for name in columns:
-            if (count := table.column_names.count(name)) != 1:
-                raise InputError(f"has {'more than one' if count else 'no'} column {name}", file=str(path))
-            kind = table.schema.field(name).type
-            text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind)
-            number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
-            if not (text if name in _TEXT else number):
-                raise InputError(f"column {name} should be {'text' if name in _TEXT else 'numbers'}", file=str(path))
+            for name in (*columns, *names):
+                if (count := names.count(name)) != 1:
+                    raise InputError(f"has {'more than one' if count else 'no'} column {name}", file=str(path))
+            table = file.read()
+        for field in table.schema:
+            kinds = _TEXT_TYPES if field.name in _TEXT else (pa.types.is_integer, pa.types.is_floating)
+            if not any(is_kind(field.type) for is_kind in kinds):
+                said = f"column {field.name} should be {'text' if field.name in _TEXT else 'numbers'}"
+                raise InputError(said, file=str(path))
         found: pd.DataFrame = table.to_pandas()
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot be read: {error}", file=str(path)) from None
-    return found
+    return found.astype(dict.fromkeys(found.select_dtypes("category"), object))

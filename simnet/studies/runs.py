@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,15 +23,15 @@ from simnet.base.rng import stream
 from simnet.base.writing import finish_replacement, replace_files
 from simnet.interchange import kind_of
 from simnet.network import MAX_MIN
-from simnet.policies import Fixed, density_at
-from simnet.report import cost_summary, run_setup, seeds
+from simnet.policies import Candidate, Fixed, density_at
+from simnet.report import answers, cost_summary, run_setup, seeds
 from simnet.report.columns import Fields
 from simnet.report.results import PAGE, RUN, SEEDS, prepare_folder, write_run
 from simnet.report.run_setup import calibration_summary
 from simnet.report.run_summary import RunFacts, RunSummary
 from simnet.scenario import Run, Scenario
 from simnet.scenario.resolve import candidate
-from simnet.scenario.runner import request
+from simnet.scenario.runner import Task, checkpoints, request, run_policies
 from simnet.scenario.topology_parts import cluster_file
 from simnet.studies import assumptions
 from simnet.studies.job_totals import judgement, ranges_of, rivals
@@ -44,10 +44,11 @@ from simnet.training.job.steady import common_start, steady_part
 if TYPE_CHECKING:
     import pandas as pd
 
-    from simnet.cost_models.calibration.software import CallPrediction
+    from simnet.base.arrays import Ranks
+    from simnet.report.answers import RunAnswer
     from simnet.report.drawing import Plot
-from simnet.scenario.finding import Source
-from simnet.scenario.runner import Outcome, Progress, Task, checkpoints, run_policies
+    from simnet.scenario.finding import Source
+    from simnet.schedule import Schedule
 
 CHECKPOINTS = "checkpoints"
 """Name of the checkpoint folder in a results folder."""
@@ -56,213 +57,208 @@ _A_CHECKPOINT = re.compile(r"[0-9a-f]{32}\.(npz|[a-z]+\.rows)")
 
 
 class Batch:
-    """Runs of a scenario's policies under consecutive seeds, with their checkpoints."""
+    """Runs of a scenario's policies under consecutive seeds, with their checkpoints and the files of their results."""
 
-    def __init__(self, source: Source, loaded: Scenario, folder: Path, seeds: int = 1) -> None:
-        self.folder, self.place = folder, folder / CHECKPOINTS
-        self._before = ""
-        self.built = loaded.build()
+    unit = "iterations"
+
+    def __init__(
+        self, source: Source, loaded: Scenario, folder: Path, seeds: int = 1, jobs: int | None = 1, on: str = ""
+    ) -> None:
+        self.folder, self.place, self.built = folder, folder / CHECKPOINTS, loaded.build()
+        self.errors: dict[str, None] = {}
+        """Messages of the runs that failed."""
+        self._source, self._loaded, self._jobs, self._on, self._before = source, loaded, jobs, on or None, ""
         self._tasks: dict[int, Task] = {}
-        self.labels: dict[str, tuple[str, int]] = {}
-        """Policy and seed of each run by label."""
+        self.labels: dict[tuple[str, int], str] = {}
+        """Label of each run by policy and seed."""
         resumed = checkpoints(loaded, self.place, EVERY)
+        self.own: dict[str, Checkpoint] = {}
+        """Checkpoint of each run by label."""
         for later in range(seeds):
             seed = loaded.config.seed + later
             own = resumed.with_seed(seed) if later else resumed
             self._tasks[seed] = Task(replace(source, later=later), loaded.with_seed(seed), self.built, own)
             told = f" with seed {seed}" if seeds > 1 else ""
-            self.labels |= {name + told: (name, seed) for name in self.built.policies}
-        self._label = {where: label for label, where in self.labels.items()}
-        self.own = {label: self._checkpoint(*where) for label, where in self.labels.items()}
-        """Checkpoint of each run by label."""
-        self.iterations = self.built.job.iterations
+            self.labels |= {(name, seed): name + told for name in self.built.policies}
+            self.own |= {name + told: own.of(name) for name in self.built.policies}
+        self.total = self.built.job.iterations * len(self.labels)
+        self._begun = ExitStack()
+        self._stage: Path | None = None
+        self._summaries: dict[int, RunSummary] = {}
+        # Of seeds that are written only that they are done.
+        self._results: dict[tuple[str, int], PolicyResult | None] = {}
 
-    def _checkpoint(self, name: str, seed: int) -> Checkpoint:
-        kept = self._tasks[seed].checkpoints
-        assert kept is not None
-        return kept.of(name)
+    def begin(self, force: bool = False) -> list[str]:
+        """Mark the folder as that of a run at work; return sentences on resumed runs and on checkpoints of others.
 
-    def resumed(self) -> Iterator[str]:
-        """Yield sentences on the resumed runs, and on checkpoints of other runs."""
-        done = {label: one.done() for label, one in self.own.items()}
+        `force` removes all checkpoints present.
+        """
+        # Of a report of an earlier run that was killed; it would take the place of this one's later.
+        finish_replacement(self.folder, PAGE)
+        there = [one for one in self.place.iterdir() if _A_CHECKPOINT.fullmatch(one.name)]
+        if force:
+            _unlink_files(there)
+        done, iterations = {label: one.done() for label, one in self.own.items()}, self.built.job.iterations
         parts = [
-            f"{label} {'done' if found[1] else f'after {found[0]:,} of {self.iterations:,} iterations'}"
+            f"{label} {'done' if found[1] else f'after {found[0]:,} of {iterations:,} iterations'}"
             for label, found in done.items()
             if found is not None
         ]
-        if parts:
-            yield f"goes on where it had stopped: {', '.join(parts)}"
-        own = {one.path.stem for one in self.own.values()}
-        if any(_A_CHECKPOINT.fullmatch(one.name) and one.name[:32] not in own for one in self.place.iterdir()):
-            yield f"{self.place} has checkpoints of other runs, too, which stay; --force takes them away"
-
-    def outcomes(self, jobs: int | None, progress: Progress, on: str | None = None) -> Iterator[tuple[str, Outcome]]:
-        """Run all policies; yield each label with its outcome when it ends."""
-        for seed, name, outcome in run_policies(
-            self._tasks, jobs, lambda seed, name, done: progress(self._label[name, seed], done), on
-        ):
-            label = self._label[name, seed]
-            where = label.removeprefix(name).strip()
-            said = f"{where}: " if where else ""
-            yield label, SimnetError(said + str(outcome)) if isinstance(outcome, SimnetError) else outcome
-
-    def mark_begun(self) -> None:
-        """Write a marker file: a run is in progress in the folder, or was killed."""
+        said = [f"goes on where it had stopped: {', '.join(parts)}"] if parts else []
+        if not force and set(there) - set(self._own_files()):
+            said.append(f"{self.place} has checkpoints of other runs, too, which stay; --force takes them away")
         file = self.folder / writing.INCOMPLETE
         self._before = file.read_text(encoding="utf-8", errors="replace").rstrip() if file.is_file() else ""
         writing.mark_incomplete(
             self.folder,
             "A run is at work here, or was killed: the same command goes on. Results beside this file are older ones.",
         )
+        return said
 
-    def mark_nothing(self) -> None:
-        """Restore the marker file of the previous run, if no checkpoint was written."""
-        if not any(self.place.iterdir()):
-            writing.mark_incomplete(self.folder, self._before)
+    def run(self, progress: Callable[[str, float], None]) -> None:
+        """Run all policies and keep their results; of a finished seed of several the files are written at once."""
+        for seed, name, outcome in run_policies(
+            self._tasks, self._jobs, lambda seed, name, done: progress(self.labels[name, seed], done), self._on
+        ):
+            label = self.labels[name, seed]
+            if isinstance(outcome, SimnetError):
+                where = label.removeprefix(name).strip()
+                self.errors[f"{where}: {outcome}" if where else str(outcome)] = None
+                continue
+            self._results[name, seed] = outcome
+            if len(self._tasks) > 1 and len(self._of_seed(seed)) == len(self.built.policies):
+                self._write_seed(seed)
+        if self.errors:
+            raise SimnetError("\n".join(self.errors))
 
-    def remove_checkpoints(self) -> None:
-        """Remove the checkpoints of these runs."""
-        own = {one.path.stem for one in self.own.values()}
-        _unlink_files(one for one in self.place.iterdir() if _A_CHECKPOINT.fullmatch(one.name) and one.name[:32] in own)
+    @property
+    def missing(self) -> list[str]:
+        """Labels of the runs without a result."""
+        return [label for where, label in self.labels.items() if where not in self._results]
 
-    @contextmanager
-    def alone(self, force: bool) -> Iterator[None]:
-        """Create and lock the output folder and its checkpoint folder for the block.
+    @property
+    def resumes(self) -> bool:
+        """Whether checkpoints are left from which the same command goes on."""
+        return self.place.is_dir() and any(self.place.iterdir())
 
-        `force` removes all checkpoints present. Raises InputError if another run uses the folder.
-        """
-        with writing.lock_folder(prepare_folder(self.folder), "run", (CHECKPOINTS,)):
-            # Of a report of an earlier run that was killed; it would take the place of this one's later.
-            finish_replacement(self.folder, PAGE)
-            with writing.explain_write_errors(self.place):
-                self.place.mkdir(exist_ok=True)
-            if force:
-                _unlink_files(one for one in self.place.iterdir() if _A_CHECKPOINT.fullmatch(one.name))
-            try:
-                yield
-            finally:
-                # If nothing is left in it, which may also be files of somebody else.
-                with suppress(OSError):
-                    self.place.rmdir()
-
-
-class Seeds:
-    """Results of a run under several seeds: a folder per seed, and a joint summary."""
-
-    def __init__(self, folder: Path, loaded: Scenario, lock: str, *, report: bool) -> None:
-        self._folder, self._loaded, self._lock, self._report = folder, loaded, lock, report
-        self._begun = ExitStack()
-        self._stage: Path | None = None
-        self._waiting: dict[int, dict[str, PolicyResult]] = {}
-        self.summaries: dict[int, RunSummary] = {}
-        self.joint: Fields = {}
-
-    def take(self, name: str, seed: int, result: PolicyResult) -> None:
-        """Add the result of a policy; after the last policy of a seed, write the seed's folder."""
-        if self._stage is None:
-            self._stage = self._begun.enter_context(replace_files(self._folder, RUN))
-        results = self._waiting.setdefault(seed, {})
-        results[name] = result
-        if len(results) == len(self._loaded.config.policies):
-            self._write(seed)
-
-    def figures(self) -> list[Plot]:
-        """Return the figures of the joint summary, once it is written."""
-        from simnet.report.figures import seed_comparison
-
-        return seed_comparison(self.joint, seeds.by_seed(self.summaries))
-
-    def write(self, done: Sequence[str], missing: Sequence[str]) -> Fields:
-        """Write the remaining seeds and the joint summary, publish all files atomically, and return the summary."""
-        assert self._stage is not None
+    def write(self, why: str = "") -> RunAnswer | None:
+        """Write the results, replacing those of an earlier run atomically, and return the answer; None without any."""
+        if not self._results:
+            if not self.resumes:
+                writing.mark_incomplete(self.folder, self._before)
+            return None
+        stage, missing = self._staged(), self.missing
         with self._begun:
-            for seed in list(self._waiting):
-                self._write(seed)
-            _with_inputs(self._stage, self._loaded)
-            ordered = {seed: self.summaries[seed] for seed in sorted(self.summaries)}
-            mark(self._stage, done, missing)
-            self.joint = seeds.write_seeds(self._stage, ordered, self._lock, missing, report=self._report)
-        return self.joint
+            done = ", ".join(label for label in self.labels.values() if label not in missing)
+            writing.mark_incomplete(stage, f"done: {done}\nmissing: {', '.join(missing)}" if missing else "")
+            answer = self._write_joint(stage) if len(self._tasks) > 1 else self._write_one(stage)
+        if not missing:
+            _unlink_files(self._own_files())
+        return answer
 
-    def _write(self, seed: int) -> None:
-        one = self._loaded.with_seed(seed)
-        assert self._stage is not None
-        place = self._stage / SEEDS / str(seed)
+    def _write_one(self, stage: Path) -> RunAnswer:
+        results = self._of_seed(self._loaded.config.seed)
+        summary = fill(stage, self._loaded, self.built, results, self._source)
+        return answers.run_answer(summary, results)
+
+    def _write_joint(self, stage: Path) -> RunAnswer:
+        for seed in {seed for _, seed in self._results} - self._summaries.keys():
+            self._write_seed(seed)
+        _with_inputs(stage, self._loaded)
+        ordered = {seed: self._summaries[seed] for seed in sorted(self._summaries)}
+        lock = request(self._loaded, "run", len(self._tasks)).lock
+        joint = seeds.write_seeds(stage, ordered, lock, self.missing, report=self._loaded.config.output.report)
+
+        def figures() -> list[Plot]:
+            from simnet.report.figures import seed_comparison
+
+            return seed_comparison(joint, seeds.by_seed(self._summaries))
+
+        return answers.seeds_answer(joint, figures)
+
+    def _write_seed(self, seed: int) -> None:
+        place, results = self._staged() / SEEDS / str(seed), self._of_seed(seed)
         try:
-            self.summaries[seed] = fill(place, one, one.build(), self._waiting.pop(seed), report=False)
+            one = self._loaded.with_seed(seed)
+            self._summaries[seed] = fill(place, one, one.build(), results)
+            self._results |= dict.fromkeys(((name, seed) for name in results), None)
         except BaseException:
             shutil.rmtree(place, ignore_errors=True)
             raise
 
+    def _of_seed(self, seed: int) -> dict[str, PolicyResult]:
+        """Return the results that a seed has, by policy."""
+        found = {name: self._results.get((name, seed)) for name in self.built.policies}
+        return {name: one for name, one in found.items() if one is not None}
+
+    def _staged(self) -> Path:
+        """Return the folder of the new files until all are written."""
+        if self._stage is None:
+            self._stage = self._begun.enter_context(replace_files(self.folder, RUN))
+        return self._stage
+
+    def _own_files(self) -> Iterator[Path]:
+        """Yield the checkpoint files of these runs."""
+        own = {one.path.stem for one in self.own.values()}
+        for one in self.place.iterdir():
+            if _A_CHECKPOINT.fullmatch(one.name) and one.name[:32] in own:
+                yield one
+
+
+@contextmanager
+def locked_folder(folder: Path, what: str, inside: str) -> Iterator[None]:
+    """Create and lock a results folder and one `inside` it for the block; the latter goes if nothing is left in it.
+
+    InputError: `what` works in the folder, as another process.
+    """
+    place = folder / inside
+    with writing.lock_folder(prepare_folder(folder), what, (inside,)):
+        with writing.explain_write_errors(place):
+            place.mkdir(exist_ok=True)
+        try:
+            yield
+        finally:
+            # What is left may also be files of somebody else.
+            with suppress(OSError):
+                place.rmdir()
+
 
 def _with_inputs(folder: Path, loaded: Scenario) -> None:
     """Copy a scenario's input files into its results folder."""
-    for name, path in loaded.inputs().items():
-        writing.write_files(folder, {name: path.read_bytes()})
-
-
-def write(
-    folder: Path,
-    loaded: Scenario,
-    built: Run,
-    results: Mapping[str, PolicyResult],
-    missing: Sequence[str],
-    source: Source,
-    *,
-    report: bool,
-) -> RunSummary:
-    """Write a run's files, replacing those of an earlier run atomically."""
-    with replace_files(folder, RUN) as stage:
-        mark(stage, list(results), missing)
-        return fill(stage, loaded, built, results, source, report=report)
+    writing.write_files(folder, {name: path.read_bytes() for name, path in loaded.inputs().items()})
 
 
 def fill(
-    folder: Path,
-    loaded: Scenario,
-    built: Run,
-    results: Mapping[str, PolicyResult],
-    source: Source | None = None,
-    *,
-    report: bool,
+    folder: Path, loaded: Scenario, built: Run, results: Mapping[str, PolicyResult], source: Source | None = None
 ) -> RunSummary:
     """Write a run's files and its scenario's input files into an empty folder.
 
-    With a `source` the defaults that affect the fastest exchange are determined, too.
+    With a `source` it has a page, unless the scenario wants none, and the defaults that affect the fastest exchange.
     """
     _with_inputs(folder, loaded)
-    done = {name: results[name] for name in built.policies if name in results}
     return write_run(
         folder,
-        done,
-        _run_facts(loaded, built, done, source),
+        results,
+        _run_facts(loaded, built, results, source),
         request(loaded, "run").lock,
         links=built.links,
-        report=report,
+        report=source is not None and loaded.config.output.report,
         setting=setting(loaded, built.job),
     )
 
 
 def _run_facts(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult], source: Source | None) -> RunFacts:
     """Return what the summary of a run says besides iteration times: setting, memory, judgements, assumptions."""
-    trained, own = loaded.config.job.gradients.train, built.job.strategy
-    settled = rivals(built, results)
+    trained, settled = loaded.config.job.gradients.train, rivals(built, results)
     judgements, evidence = judgement(loaded, built, settled)
     if keeps_to_one(built):
         judgements = _with_iterations(loaded, built, results, settled, judgements)
-    network, calibration = built.job.network(0), calibration_of(loaded, built.job)
     said, each = worker_memory(built, results) if is_measurable(built.job, elsewhere=loaded.elsewhere) else (None, {})
-    deadline = {} if built.job.deadline is None else {"deadline_s": built.job.deadline}
     setup = {
-        "sharing": None if network.sharing == MAX_MIN else run_setup.sharing_summary(network.sharing),
-        "calibration": calibration,
-        "device": _relevant_device(loaded, built.job),
-        "computing": loaded.computing,
-        "compute_time": None if loaded.compute_time is None else loaded.compute_time.figures(),
-        "assumed": f"{assumptions.assumed_text(loaded, built, written=True)}.",
-        "overlap": assumptions.overlap_of_policies(loaded, built),
-        "barrier": built.job.barrier,
-        "strategy": None if own is None else {"name": own.name, "steps": own.steps, **deadline},
+        **setup_of(loaded, built, written=True),
+        "scenario": {"name": loaded.name},
+        "seed": loaded.config.seed,
+        "missing": [name for name in built.policies if name not in results],
         "prices": loaded.prices,
         "local_stages": {
             label: {stage: float(significant(seconds)) for stage, seconds in stages.items()}
@@ -270,25 +266,42 @@ def _run_facts(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]
             for label, stages in one.local_stages.items()
         },
         "memory": said,
-        "warnings": [*loaded.warnings, *assumptions.sample_warnings(built.job, built.policies.values())] or None,
         "depends_on": None if source is None else _dependences(loaded, built, source),
         **evidence.figures(),
     }
     return RunFacts(
-        scenario=loaded.name,
-        seed=loaded.config.seed,
-        workers=built.job.source.workers,
-        stack=run_setup.stack_summary(network.stack, calibration),
         setup=setup,
+        workers=built.job.source.workers,
         samples=loaded.samples,
         held=each,
         judgements=judgements,
         bound=built.bound,
-        missing=[name for name in built.policies if name not in results],
         target=None if trained is None else trained.target,
         reference=next(iter(built.policies)),
         starts=ranges_of(built, results),
     )
+
+
+def setup_of(loaded: Scenario, built: Run, *, written: bool = False) -> Fields:
+    """Return the entries of a summary on what a job runs on, None for those that do not matter.
+
+    `written` is as for `simnet.studies.assumptions.assumed_text`.
+    """
+    job, own, calibration = built.job, built.job.strategy, calibration_of(loaded, built.job)
+    network, deadline = job.network(0), {} if job.deadline is None else {"deadline_s": job.deadline}
+    return {
+        "stack": run_setup.stack_summary(network.stack, calibration),
+        "sharing": None if network.sharing == MAX_MIN else run_setup.sharing_summary(network.sharing),
+        "calibration": calibration,
+        "device": _relevant_device(loaded, job),
+        "computing": loaded.computing,
+        "compute_time": None if loaded.compute_time is None else loaded.compute_time.figures(),
+        "assumed": f"{assumptions.assumed_text(loaded, built, written=written)}.",
+        "overlap": assumptions.overlap_of_policies(loaded, built),
+        "barrier": job.barrier,
+        "strategy": None if own is None else {"name": own.name, "steps": own.steps, **deadline},
+        "warnings": [*loaded.warnings, *assumptions.sample_warnings(job, built.policies.values())] or None,
+    }
 
 
 def _dependences(loaded: Scenario, built: Run, source: Source) -> list[Fields] | None:
@@ -373,38 +386,24 @@ def calibration_of(loaded: Scenario, job: Job) -> Fields | None:
     if file is None or kind_of(path := Path(file)) != "fabric":
         return None
     from simnet.cost_models.calibration.cost_model_file import has_curves, load_cost_model
-    from simnet.cost_models.calibration.software import CalibratedSoftware
 
-    if not isinstance(network.software, CalibratedSoftware):
+    if network.software is None:
         if not has_curves(path):
             return None
         model = load_cost_model(path)
-        return {
-            "file": path.name,
-            "stack": model.stack,
-            "used": False,
-            "coverage": model.coverage,
-            "calls": [],
-        }
-    exchanges: dict[str, list[CallPrediction]] = {}
-    # Under a strategy, and of sharded steps, the calls are others than of a gradient, in pieces of their own.
-    of_gradients = loaded.config.exchanges if job.strategy is None else {}
-    for label, exchange in of_gradients.items():
-        one = candidate(label, exchange)
+        return {"file": path.name, "stack": model.stack, "used": False, "coverage": model.coverage, "calls": []}
+
+    def sent(one: Candidate) -> Iterator[tuple[Schedule, Ranks]]:
         for bucket in job_buckets(job, [one]):
             sparsifier = create_sparsifier(one, bucket, job)
             sparsifier.density = density_at(job.density, 0)
             shape = job.source.workers, bucket.entries.stop - bucket.entries.start
             gradients = stream(job.seed, "calls").standard_normal(shape, dtype=np.float32)
-            exchanges.setdefault(label, []).extend(
-                network.software.known(sparsifier.exchange(gradients).schedule, job.hosts)
-            )
-    return calibration_summary(network.software, exchanges)
+            yield sparsifier.exchange(gradients).schedule, job.hosts
 
-
-def mark(folder: Path, done: Sequence[str], missing: Sequence[str]) -> None:
-    """Write a marker file with the finished and missing runs; remove it if none is missing."""
-    writing.mark_incomplete(folder, f"done: {', '.join(done)}\nmissing: {', '.join(missing)}" if missing else "")
+    # Under a strategy, and of sharded steps, the calls are others than of a gradient, in pieces of their own.
+    of_gradients = loaded.config.exchanges if job.strategy is None else {}
+    return calibration_summary(network, {label: sent(candidate(label, one)) for label, one in of_gradients.items()})
 
 
 def _unlink_files(files: Iterable[Path]) -> None:

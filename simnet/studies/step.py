@@ -10,7 +10,6 @@ import numpy as np
 
 from simnet.base.errors import InputError
 from simnet.base.units import format_bytes
-from simnet.cost_models.calibration.software import CalibratedSoftware
 from simnet.cost_models.evidence.conditions import NEVER_COMPARED
 from simnet.network.stack import name_of
 from simnet.report.columns import Fields
@@ -111,11 +110,9 @@ class ShardedStep:
     def calibration(self) -> Fields | None:
         """Return a summary of the calibrated calls in the step; None on other networks."""
         placed = self._placed
-        if not isinstance(software := placed.network.software, CalibratedSoftware):
-            return None
         groups = ((schedule, one) for number, schedule in placed.schedules.items() for one in placed.groups[number])
-        known = [call for schedule, one in groups for call in software.known(schedule, placed.hosts[one])]
-        return calibration_summary(software, {self.label: known})
+        sent = ((schedule, placed.hosts[one]) for schedule, one in groups)
+        return calibration_summary(placed.network, {self.label: sent})
 
     @property
     def _steps(self) -> TrainingSteps:
@@ -165,48 +162,38 @@ def step_summary(scenario: Scenario, *, calls: bool = False) -> Summary:
 
     With `calls` a single sharding has a row per collective call.
     """
-    found = sharded_steps(scenario)
-    if len(found) == 1:
-        return _one_way(scenario, found[0], calls)
-    if calls:
+    best, *others = sharded_steps(scenario)
+    if calls and others:
         raise InputError("is for one way of sharding; --policies names it", file="--calls")
-    best, *others = found
-    second = percent(others[0].timing.duration / best.timing.duration - 1, "+")
-    answer = f"{best.policy} takes {_step_answer(best)} Next is {others[0].policy}, {second}."
+    answer, notes, evidence = _step_answer(best), _notes(scenario, best), NEVER_COMPARED.line()
     details = {**_shared_figures(scenario, best), **NEVER_COMPARED.figures()}
-    rows = [one.row() | _limit_figures(one) for one in found]
+    if others:
+        second = percent(others[0].timing.duration / best.timing.duration - 1, "+")
+        answer = f"{best.policy} takes {answer} Next is {others[0].policy}, {second}."
+        table, rows = "step ways", [one.row() | _limit_figures(one) for one in (best, *others)]
+    else:
+        table, rows = ("step calls", best.calls()) if calls else ("step parts", best.parts())
+        details |= _own_figures(best) | ({} if calls else {"calls": best.calls()})
+        if best.sharding.trace is None:
+            notes.append(_MEMORY.format(**{name: format_bytes(one) for name, one in best.memory._asdict().items()}))
+        if (calibration := best.calibration()) is not None:
+            details["cost_model"] = calibration["file"]
+            known = calls_evidence(calibration["calls"]).line()
+            evidence += f" Collectives by the cost model of {calibration['file']}, {known}"
     return Summary(
-        answer=answer, columns=table_columns("step ways"), rows=rows, details=details, notes=_notes(scenario, best),
-        evidence=NEVER_COMPARED.line(), assumed=_assumed(scenario, best),
+        answer=answer, columns=table_columns(table), rows=rows, evidence=evidence, assumed=_assumed(scenario, best),
+        details=details, notes=notes,
     )  # fmt: skip
 
 
-def _one_way(scenario: Scenario, one: ShardedStep, calls: bool) -> Summary:
-    """Return the summary of a single sharding, or of traces."""
-    notes, evidence = _notes(scenario, one), NEVER_COMPARED.line()
-    row = {name: value for name, value in one.row().items() if name not in ("policy", "memory_B")}
-    details = {**_shared_figures(scenario, one), "replicas": one.timing.graph.replicas, **row}
-    details["most_compute_s"] = float(one.timing.computing.max())
+def _own_figures(one: ShardedStep) -> dict[str, Any]:
+    """Return the JSON fields of a single sharding, or of traces."""
+    found = {name: value for name, value in one.row().items() if name not in ("policy", "memory_B")}
+    found |= {"replicas": one.timing.graph.replicas, "most_compute_s": float(one.timing.computing.max())}
     if one.sharding.trace is None:
-        held = one.memory._asdict()
-        details["memory"] = {f"{name}_B": size for name, size in held.items()}
-        details |= {"compute_slowdown": one.sharding.slowdown, "backward_fraction": one.sharding.backward}
-        notes.append(_MEMORY.format(**{name: format_bytes(size) for name, size in held.items()}))
-    details |= _limit_figures(one) | NEVER_COMPARED.figures()
-    if (calibration := one.calibration()) is not None:
-        details["cost_model"] = calibration["file"]
-        known = calls_evidence(calibration["calls"]).line()
-        evidence += f" Collectives by the cost model of {calibration['file']}, {known}"
-    details |= {} if calls else {"calls": one.calls()}
-    return Summary(
-        answer=_step_answer(one),
-        columns=table_columns("step calls" if calls else "step parts"),
-        rows=one.calls() if calls else one.parts(),
-        evidence=evidence,
-        assumed=_assumed(scenario, one),
-        details=details,
-        notes=notes,
-    )
+        found["memory"] = {f"{name}_B": size for name, size in one.memory._asdict().items()}
+        found |= {"compute_slowdown": one.sharding.slowdown, "backward_fraction": one.sharding.backward}
+    return found | _limit_figures(one)
 
 
 def _step_answer(one: ShardedStep) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
@@ -16,21 +16,23 @@ from simnet.collectives import registry
 from simnet.cost_models.calibration.cost_model import DEFAULT_COVERAGE
 from simnet.cost_models.calibration.cost_model_file import cost_model_of
 from simnet.cost_models.calibration.readers.conventions import bus_factor
+from simnet.cost_models.evidence.conditions import Evidence, Level
 from simnet.interchange import kind_of, read_schedule, write_messages
 from simnet.report.columns import Fields
-from simnet.report.summary import Column, Summary, interval_text, percent
+from simnet.report.summary import Summary, interval_text, percent, table_columns
 from simnet.scenario import Scenario, load
 from simnet.scenario.choice_text import choice_words, read_choice
 from simnet.scenario.marked_fields import overrides_of
 from simnet.scenario.named_choices import network_taken_for, read_network_text
 from simnet.scenario.settings import worker_link
 from simnet.schedule import Schedule, count_rounds
-from simnet.studies import timing
 from simnet.studies.channels import card_users, cards_used, channel_orders, in_channels, linked_orders
 from simnet.studies.sweeping.grid import axis
+from simnet.studies.timing import Timed, network_at_start
 
 if TYPE_CHECKING:
     from simnet.cost_models.calibration.cost_model import CalibratedCostModel
+    from simnet.network import Network
 
 OPERATIONS: tuple[str, ...] = (*get_args(registry.Operation), "sendrecv")
 """Collective operations, in the spelling of nccl-tests."""
@@ -129,14 +131,6 @@ def collective_names() -> list[str]:
 SIZE = "64 MB"
 """Default vector size of a collective."""
 
-_TIME = Column("time_s", "time", interval=("low_s", "high_s"))
-_BANDWIDTHS = (Column("algbw_Bps", "algbw", "throughput", 2), Column("busbw_Bps", "busbw", "throughput", 1))
-_BEHIND = (
-    Column("lower_bound_s", "at least", priority=3),
-    Column("most_sent_B", "sent", priority=4),
-    Column("messages", "messages", priority=5),
-)
-
 
 class TimeRequest(NamedTuple):
     """What is asked besides collective or schedule: overrides of a scenario, marked fields, and when ranks enter [s].
@@ -155,7 +149,7 @@ class TimeRequest(NamedTuple):
         first = {name: given.get(name) for name in ("network", "seed")}
         rest: Any = {name: one for name, one in given.items() if name not in first}
         loaded = load("base", [*overrides_of("base", first), *self.overrides], **rest)
-        return ScenarioTimer(loaded, given, self.start)
+        return ScenarioTimer(loaded, given, self.start, *network_at_start(loaded))
 
 
 class ScenarioTimer(NamedTuple):
@@ -164,26 +158,28 @@ class ScenarioTimer(NamedTuple):
     scenario: Scenario
     given: Mapping[str, object]
     start: float
+    network: Network
+    hosts: Sequence[int]
 
-    def time(self, schedule: Schedule, *, messages: bool = False) -> timing.Timed:
+    def time(self, schedule: Schedule) -> Timed:
         """Return the timing of a schedule."""
-        return timing.time_schedule(self.scenario, schedule, self.start, messages=messages)
+        return Timed(self.network, self.hosts, schedule, self.start)
 
-    def words(self, timed: timing.Timed) -> str:
+    def words(self, timed: Timed) -> str:
         """Return text that describes the network, and how many of its network cards are used."""
         text = self.given.get("network")
         if text is None:
             return f"a {self.scenario.config.network.topology.choice[0].replace('_', ' ')}"
-        taken = network_taken_for(str(text), hosts=timed.network.routes.n_hosts)
+        taken = network_taken_for(str(text), hosts=self.network.routes.n_hosts)
         name, *_ = choice_words(str(text))
         said = f"{Path(name).name}, {taken}" if taken.startswith("read as") else taken
         return ", ".join(filter(None, [said, cards_used(timed)]))
 
-    def assumed(self, timed: timing.Timed) -> list[str]:
+    def assumed(self) -> list[str]:
         """Return texts on the network defaults that the user did not give, and on how its file was read."""
         given, network = self.given, self.scenario.config.network
         said = [] if given.get("workers") is not None else [f"{self.scenario.config.workers} workers"]
-        said += timed.network.graph.graph.get("remarks", [])
+        said += self.network.graph.graph.get("remarks", [])
         kind, part = network.topology.choice
         said += [kind] if given.get("network") is None else []
         links = worker_link(kind) if kind in topologies.names() else {}
@@ -193,6 +189,26 @@ class ScenarioTimer(NamedTuple):
             if isinstance(value, int | float) and not asked:
                 said.append(write(value))
         return [*said, f"stack {network.stack or 'ideal'}"] if links and given.get("stack") is None else said
+
+    def summary(self, timed: Timed, rows: Sequence[Fields], assumed: Sequence[str], **more: Any) -> Summary:
+        """Return the summary of simulated times, of which `timed` is the last."""
+        bound, seconds = timed.bound, timed.timing.duration
+        does = f"what host {bound.host} {bound.verb} takes {units.format_seconds(bound.seconds)} at least"
+
+        def write(path: Path) -> None:
+            found = timed.time(self.start, messages=True).messages
+            assert found is not None
+            write_messages(found, path)
+
+        return Summary(
+            rows=rows,
+            evidence=_evidence(rows),
+            assumed=", ".join([*assumed, *self.assumed()]),
+            depends_on=f"bandwidth for {percent(bound.seconds / seconds)}: {does}" if seconds else "",
+            notes=timed.notes(),
+            writers={".csv": write} if len(rows) == 1 else {},
+            **{**more, "details": {"answered_by": "simulation", **more.get("details", {}), **timed.setup()}},
+        )
 
 
 def message_sizes(size: Sequence[float | str] | float | str | None) -> list[float]:
@@ -270,7 +286,7 @@ def _predict_collective(
     held = "" if model.coverage == DEFAULT_COVERAGE else f"intervals hold {percent(model.coverage)}; "
     return Summary(
         answer=_answer(asked, workers, rows, f"by the cost model of {name}"),
-        columns=(Column("size_B", "size"), _TIME, *_BANDWIDTHS),
+        columns=table_columns("time size", "time", "time rates"),
         rows=rows,
         evidence=held + _evidence(rows),
         assumed=", ".join(unsaid),
@@ -284,7 +300,7 @@ def _simulate_collective(
     asked: CollectiveAsked, clock: ScenarioTimer, sizes: Sequence[float], unsaid: Sequence[str]
 ) -> Summary:
     workers, rows, found = clock.scenario.config.workers, [], asked.found()
-    network = timing.network_at_start(clock.scenario)[0]
+    network = clock.network
     # NCCL has a ring for each card, and where it chooses itself those that links of a node allow.
     channels = max(len(card_users(network)), 1) if found.algorithm == "ring" else 1
     options = {"channels": channels, **asked.options}
@@ -297,20 +313,17 @@ def _simulate_collective(
     for nbytes in track_progress(sizes):
         schedule = plain.schedule(workers, nbytes)
         timed = clock.time(in_channels(schedule, orders) if orders else schedule)
-        row = {"size_B": nbytes, **timing.timing_row(timed)}
+        row = {"size_B": nbytes, **timed.row()}
         rows.append(row | _bandwidths(asked, workers, nbytes, row["time_s"]))
     by = f"{f'in {len(orders)} channels, ' if orders else ''}simulated on {clock.words(timed)}"
-    return Summary(
+    return clock.summary(
+        timed,
+        rows,
+        [*([f"by {found.name}"] if asked.algorithm is None else []), *unsaid],
         answer=_answer(asked, workers, rows, by),
-        columns=(Column("size_B", "size"), _TIME, *_BANDWIDTHS, *_BEHIND),
-        rows=rows,
-        evidence=_evidence(rows),
-        assumed=", ".join([*([f"by {found.name}"] if asked.algorithm is None else []), *unsaid, *clock.assumed(timed)]),
-        depends_on=_bound(rows[-1]),
+        columns=table_columns("time size", "time", "time rates", "time bound"),
         next=_more_sizes(rows),
-        details={"answered_by": "simulation", "collective": found.name, **timing.timing_setup(timed)},
-        notes=timing.timing_notes(timed),
-        writers=_message_tables(clock, timed) if len(rows) == 1 else {},
+        details={"collective": found.name},
     )
 
 
@@ -327,21 +340,16 @@ def _time_schedules(what: str | Path | Schedule, sizes: Sequence[float], request
         if any((one.nbytes > limit).any() for one, _ in count_rounds(schedule.rounds)):
             waiting = _read(what, nbytes, request, eager_limit=limit)
             timed, schedule = timed if waiting == schedule else clock.time(waiting), waiting
-        rows.append({"schedule": name, "size_B": nbytes, **timing.timing_row(timed)})
+        rows.append({"schedule": name, "size_B": nbytes, **timed.row()})
     first, last = rows[0], rows[-1]
-    each = Column("size_B", "size") if sizes else Column("schedule", "schedule", "text")
     several = f" to {_time(last)}" if len(rows) > 1 else ""
-    return Summary(
+    return clock.summary(
+        timed,
+        rows,
+        notes,
         answer=f"{name}: {_time(first)}{several}, {schedule.n_ranks:,} ranks simulated on {clock.words(timed)}.",
-        columns=(each, _TIME, *_BEHIND, Column("bytes_B", "all send", priority=6)),
-        rows=rows,
-        evidence=_evidence(rows),
-        assumed=", ".join([*clock.assumed(timed), *notes]),
-        depends_on=_bound(last),
+        columns=table_columns("time size" if sizes else "time schedule", "time", "time bound", "time total"),
         next="--out messages.csv   when each message goes" if len(rows) == 1 else "",
-        details={"answered_by": "simulation", **timing.timing_setup(timed)},
-        notes=timing.timing_notes(timed),
-        writers=_message_tables(clock, timed) if len(rows) == 1 else {},
     )
 
 
@@ -386,29 +394,10 @@ def _answer(asked: CollectiveAsked, workers: int, rows: Sequence[Fields], by: st
 
 def _evidence(rows: Sequence[Fields]) -> str:
     """Return text on the lowest evidence level among the rows."""
-    levels = ("measured", "extrapolated", "assumed")
+    levels = get_args(Level)
     worst = max(rows, key=lambda row: levels.index(row["evidence"]))
-    return f"{worst['evidence']}{': ' if worst['because'] else ''}{worst['because']}"
-
-
-def _bound(row: Fields) -> str:
-    if not row["time_s"]:
-        return ""
-    share = percent(row["lower_bound_s"] / row["time_s"])
-    does = " ".join(row["lower_bound_of"].split()[:3])
-    return f"bandwidth for {share}: what {does} takes {units.format_seconds(row['lower_bound_s'])} at least"
+    return Evidence(worst["evidence"], worst["because"]).line()
 
 
 def _more_sizes(rows: Sequence[Fields]) -> str:
     return "--size 1kB:1GB:7:log   how the time grows with the size" if len(rows) == 1 else ""
-
-
-def _message_tables(clock: ScenarioTimer, timed: timing.Timed) -> dict[str, Callable[[Path], None]]:
-    """Return a writer of message times by file suffix, in place of the default table."""
-
-    def write(path: Path) -> None:
-        found = clock.time(timed.schedule, messages=True).timing.messages
-        assert found is not None
-        write_messages(found, path)
-
-    return {".csv": write}

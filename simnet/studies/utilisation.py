@@ -19,8 +19,7 @@ import numpy as np
 import pandas as pd
 
 from simnet.base.arrays import Floats
-from simnet.base.errors import InputError
-from simnet.base.units import finite, format_bytes, format_seconds, fraction
+from simnet.base.units import finite, format_bytes, format_seconds
 from simnet.cost_models.costs.collectives import ring_allreduce
 from simnet.cost_models.evidence.conditions import NEVER_COMPARED
 from simnet.policies import Candidate
@@ -147,17 +146,6 @@ def interval_by_error(
     """Return a function's value, and its interval if step time and bandwidth are off by a factor, either way."""
     value, *ends = (found(replace(training, compute=by * training.compute), by * bandwidth) for by in (1, 1 / off, off))
     return Within(value, min(ends), max(ends))
-
-
-def read_share(value: float | str, option: str) -> float:
-    """Return a share in (0, 1) from a number or a text such as ``90%``; InputError otherwise."""
-    try:
-        found = fraction(value) if isinstance(value, str) else float(value)
-    except ValueError:
-        found = math.nan
-    if not 0 < found < 1:
-        raise InputError(f"must be a share > 0 and < 100 %, such as 90%, got {value!r}", file=option)
-    return found
 
 
 class LinkedTraining(NamedTuple):

@@ -186,8 +186,7 @@ def _gradients(trace: str, scale: float, density: list[str] | None, seed: int) -
     from simnet.studies.trace_files import fit_trace
     from simnet.traces import comparing
 
-    densities = sorted({options.density(one) for one in density or ()}) or list(comparing.DENSITIES)
-    parameters, found = fit_trace(trace, scale, densities, seed)
+    parameters, found = fit_trace(trace, scale, options.densities(density) or comparing.DENSITIES, seed)
     named = {
         "gain": "gain", "build_up": f"build-up, P = {found['workers']}", "overlap_workers": "overlap of workers",
         "overlap_time": "overlap over time", "threshold": "threshold", "threshold_drift": "threshold drift",

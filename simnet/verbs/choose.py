@@ -53,7 +53,7 @@ def choose(
     from simnet.studies.choosing.ranking import ChooseRequest
     from simnet.studies.options import factor_off
 
-    own, off = set_texts(set), None if link_uncertainty is None else factor_off(link_uncertainty, "--link-uncertainty")
+    own, off = set_texts(set), factor_off(link_uncertainty, "--link-uncertainty")
     with scenario_path(scenario) as path:
         own += overrides_of(path, fields, own)
         return answer(ChooseRequest(path, own, exact, word_list(policies) or (), off), grid_texts(grid), jobs)

@@ -126,7 +126,7 @@ def _write_scenario(
     if kind == "trace":
         every = int(chosen.get("every", 20))
         said = trace_files.write_synthetic(scenario, out, dtype or "fp32", every=every, force=force)
-        return exporting.Exported(said, [out], [])
+        return exporting.Exported(said, [])
     if kind == "simgrid":
         duration = options.quantity(chosen.get("duration"), "--part", units.seconds)
         routing: Any = chosen.get("routing", "Full")

@@ -35,11 +35,9 @@ def list_(kind: str | None = None) -> Summary:
         raise InputError(f"there is no list {kind!r}: {suggest_names(kind, LISTS)}", file="KIND")
     headings, found = listing(kind)
     names = [one.replace(" ", "_") for one in headings]
-    columns = [Column(names[0], headings[0], "text"), Column(names[1], headings[1], "phrase")]
-    columns += [
-        Column(name, text, "phrase", place)
+    columns = [
+        Column(name, text, "phrase" if place else "text", place * (place > 1))
         for place, (name, text) in enumerate(zip(names, headings, strict=True))
-        if place > 1
     ]
     rows = [dict(zip(names, one, strict=True)) for one in found]
     return Summary(answer=f"{len(rows)} {kind}.", columns=columns, rows=rows, next=f"simnet show {rows[0][names[0]]}")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, Unpack
 
 from simnet.base import processes
-from simnet.base.errors import InputError, SimnetError
+from simnet.base.errors import InputError
 from simnet.base.progress import progress_stage, report_share
 from simnet.base.writing import INCOMPLETE
 from simnet.report.summary import Summary
@@ -21,14 +21,12 @@ from simnet.verbs import request, terminal
 from simnet.verbs.request import Overrides, ScenarioSource, Words, scenario_path, set_texts, verb, word_list
 
 if TYPE_CHECKING:
-    from simnet.report.answers import RunAnswer
     from simnet.scenario.runner import Request
     from simnet.studies.runs import Batch
-    from simnet.studies.sweeping.work import CellProgress
-    from simnet.training.job.record import PolicyResult
+    from simnet.studies.sweeping.work import Cells
 
-# About which share of the time simulating takes, and checking cells before; the rest is writing.
-_SIMULATING, _CHECKING = 0.95, 0.05
+# About which share of the time simulating takes; the rest is writing.
+_SIMULATING = 0.95
 _MOST_SEEDS = 1000
 
 
@@ -41,9 +39,6 @@ class _Asked(NamedTuple):
     out: str | Path | None
     force: bool
 
-
-S = TypeVar("S")
-T = TypeVar("T")
 
 Grid: TypeAlias = Mapping[str, str | Sequence[object]] | Sequence[str] | str
 """Axes of a grid: ``{"density": [0.01, 0.1]}``, or ``["density=1,10%", "workers=4,8; bandwidth=1,2Gbit/s"]``."""
@@ -113,96 +108,91 @@ def run(
         raise InputError(f"must be >= 1, got {jobs}", file="--jobs")
     seed, given = fields.pop("seed", None), set_texts(set)
     with scenario_path(scenario) as path:
-        overrides = [*given, *overrides_of(path, fields, given)]
+        overrides = [*given, *overrides_of(path, fields, given), *["output.report=false"] * (out is None)]
         source = Source(path, overrides, None if seed is None else int(seed), word_list(policies))
         asked = _Asked(seeds, on, jobs, out, force)
         return _over_grid(source, grid_texts(grid), asked) if grid else _one_run(source, asked)
 
 
 @contextmanager
-def _results_folder(asked: _Asked, usual: str, wanted: Request, written: str) -> Iterator[Path]:
-    """Yield the results folder, named by the user, default or temporary; afterwards print its path if it lasts."""
+def _results_folder(asked: _Asked, usual: str, wanted: Request, written: str, what: tuple[str, str]) -> Iterator[Path]:
+    """Yield the results folder, named by the user, default or temporary; afterwards print its path if it lasts.
+
+    `what` works in it alone, and in a folder of that name inside.
+    """
     from simnet.scenario.runner import place_of
+    from simnet.studies.runs import locked_folder
 
-    if asked.out is None:
-        with TemporaryDirectory() as temporary:
-            yield Path(temporary)
-        return
     own, named = Path(request.USUAL_FOLDER) / usual, asked.out != request.USUAL_FOLDER
-    folder = place_of(Path(asked.out) if named else None, own, wanted, force=asked.force)
-    yield folder
-    moved = "" if named or folder.name == usual else f"; {own} has the results of another request"
-    terminal.say(f"wrote {folder / written}{moved}")
+    with TemporaryDirectory() if asked.out is None else nullcontext() as temporary:
+        out = Path(str(asked.out)) if named else None
+        folder = Path(temporary) if temporary else place_of(out, own, wanted, force=asked.force)
+        with terminal.no_empty_folders(folder), locked_folder(folder, *what):
+            yield folder
+    if asked.out is not None:
+        moved = "" if named or folder.name == usual else f"; {own} has the results of another request"
+        terminal.say(f"wrote {folder / written}{moved}")
 
 
-def _one_run(source: Source, asked: _Asked) -> RunAnswer:
+def _one_run(source: Source, asked: _Asked) -> Summary:
     """Run the policies of a scenario with one or several seeds, and write the results folder."""
     on = asked.on or ""
     if on.startswith("slurm"):
         raise InputError("is for the cells of a --grid; a single run takes processes:N or dask:", file=f"--on {on}")
     loaded = replace(source.load(), elsewhere=on.startswith("dask:"))
-    from simnet.report import answers
     from simnet.scenario import runner
     from simnet.studies import runs
 
     wanted = runner.request(loaded, "run", *([asked.seeds] if asked.seeds > 1 else []))
-    report = loaded.config.output.report and asked.out is not None
-    with _results_folder(asked, loaded.name, wanted, "report.html" if report else "summary.json") as folder:
-        batch = runs.Batch(source, loaded, folder, asked.seeds)
-        kept = runs.Seeds(folder, loaded, wanted.lock, report=report)
-
-        def write(done: dict[str, PolicyResult], missing: list[str]) -> RunAnswer:
-            summary = runs.write(folder, loaded, batch.built, done, missing, source, report=report)
-            return answers.run_answer(summary, done)
-
-        def keep(label: str, result: PolicyResult) -> None:
-            kept.take(*batch.labels[label], result)
-
-        if asked.seeds == 1:
-            return _carry_out(batch, asked, lambda label, result: result, write)
-        summary = _carry_out(batch, asked, keep, lambda done, missing: kept.write(list(done), missing))
-        return answers.seeds_answer(summary, kept.figures)
+    written = "report.html" if loaded.config.output.report else "summary.json"
+    with _results_folder(asked, loaded.name, wanted, written, ("run", runs.CHECKPOINTS)) as folder:
+        return _carry_out(runs.Batch(source, loaded, folder, asked.seeds, asked.jobs, on), asked)
 
 
-def _carry_out(
-    batch: Batch,
-    asked: _Asked,
-    keep: Callable[[str, PolicyResult], S],
-    write: Callable[[dict[str, S], list[str]], T],
-) -> T:
-    """Run all policies, write the completed ones, and re-raise errors and interrupts afterwards.
+def _over_grid(source: Source, axes: Sequence[str], asked: _Asked) -> Summary:
+    """Run a scenario over a grid of field values, and write the results folder."""
+    from simnet.studies.sweeping import cell, work
+    from simnet.studies.sweeping import grid as grids
 
-    `keep` takes the label and the result of a run, and returns what is kept of it; `write` takes what was kept, by
-    label in the order of the batch, and the labels that are missing. It is called if any run is done.
-    """
-    kept: dict[str, S] = {}
-    wrong: list[BaseException] = []
-    with terminal.no_empty_folders(batch.folder), batch.alone(asked.force):
-        for said in batch.resumed():
-            terminal.say(said)
-        batch.mark_begun()
-        try:
-            with progress_stage(_SIMULATING):
-                report_part = _progress(batch.iterations * len(batch.labels), "iterations")
-                for label, outcome in batch.outcomes(asked.jobs, report_part, asked.on):
-                    if isinstance(outcome, SimnetError):
-                        wrong.append(outcome)
-                    else:
-                        kept[label] = keep(label, outcome)
-        except (KeyboardInterrupt, Exception) as error:
-            # Results before Ctrl-C or an error are written all the same.
-            wrong.append(error)
-        done = {label: kept[label] for label in batch.labels if label in kept}
-        missing = [label for label in batch.labels if label not in kept]
-        if done:
-            with terminal.sheltered(), progress_stage(1.0):
-                written = write(done, missing)
-        else:
-            batch.mark_nothing()
-        if not wrong:
-            batch.remove_checkpoints()
-    if wrong:
-        _end(wrong, missing if done else None, batch, lasts=asked.out is not None)
+    most = grids.MOST_CELLS if asked.force else grids.MAX_CELLS
+    planned = work.plan(source, axes, most=most, seeds=asked.seeds)
+    wanted, on, jobs = cell.request_of(planned.base, planned.axes), asked.on, asked.jobs
+    kind, _, count = (on or "").partition(":")
+    if kind == "processes" and count.isdecimal():
+        on, jobs = None, int(count)
+    with (
+        _results_folder(asked, f"grid-{planned.base.name}", wanted, "sweep.csv", ("sweep", work.CELLS)) as folder,
+        processes.Pool(0 if jobs == 1 else jobs or os.cpu_count() or 1) as pool,
+    ):
+        return _carry_out(work.Cells(planned, folder, pool, on), asked)
+
+
+def _carry_out(work: Batch | Cells, asked: _Asked) -> Summary:
+    """Run all parts, write those that are done, also before an error or Ctrl-C, and raise that afterwards."""
+    failure: BaseException | None = None
+    for said in work.begin(asked.force):
+        terminal.say(said)
+    try:
+        with progress_stage(_SIMULATING):
+            work.run(_progress(work.total, work.unit))
+    except (KeyboardInterrupt, Exception) as error:
+        failure = error
+    interrupted, lasts = isinstance(failure, KeyboardInterrupt), asked.out is not None
+    how = "interrupted" if interrupted else "stopped by an error"
+    with terminal.sheltered(), progress_stage(1.0):
+        written = work.write(how)
+    if failure is not None:
+        goes_on = "; the same command goes on from there" if lasts and interrupted and work.resumes else ""
+        if written is None and interrupted:
+            said = "no results were" if goes_on else "nothing was"
+            terminal.warn(f"interrupted before anything was done; {said} written{goes_on}")
+        elif written is not None and lasts:
+            terminal.warn(f"{how}: {', '.join(work.missing)} not done, as the file {INCOMPLETE} says{goes_on}")
+    for said in work.errors if interrupted or failure is None else ():
+        terminal.warn(f"error: {said}")
+    if failure is not None:
+        raise failure
+    assert written is not None
     return written
 
 
@@ -218,82 +208,6 @@ def _progress(total: int, what: str) -> Callable[[Any, float], None]:
     return report_part
 
 
-def _end(wrong: Sequence[BaseException], missing: Sequence[str] | None, batch: Batch, *, lasts: bool) -> None:
-    """Report unfinished runs and raise the errors; `missing` is None if no run was completed."""
-    place = batch.place
-    interrupted = isinstance(wrong[-1], KeyboardInterrupt)
-    kept = lasts and interrupted and place.is_dir() and any(place.iterdir())
-    goes_on = "; the same command goes on from there" if kept else ""
-    if missing is not None and lasts:
-        said = "interrupted" if interrupted else "stopped by an error"
-        terminal.warn(f"{said}: {', '.join(missing)} not done, as the file {INCOMPLETE} says{goes_on}")
-    elif interrupted:
-        written = "no results were written" if goes_on else "nothing was written"
-        terminal.warn(f"interrupted before anything was done; {written}{goes_on}")
-    for error in wrong:
-        if not isinstance(error, (SimnetError, KeyboardInterrupt)):
-            raise error
-    explained = "\n".join(dict.fromkeys(str(error) for error in wrong if isinstance(error, SimnetError)))
-    if interrupted:
-        if explained:
-            terminal.warn(f"error: {explained}")
-        raise wrong[-1]
-    raise SimnetError(explained)
-
-
-def _over_grid(source: Source, axes: Sequence[str], asked: _Asked) -> Summary:
-    """Run a scenario over a grid of field values, and write the results folder."""
-    from simnet.studies.sweeping import cell, work
-    from simnet.studies.sweeping import grid as grids
-
-    most = grids.MOST_CELLS if asked.force else grids.MAX_CELLS
-    planned = work.plan(source, axes, most=most, seeds=asked.seeds)
-    wanted, on, jobs = cell.request_of(planned.base, planned.axes), asked.on, asked.jobs
-    kind, _, count = (on or "").partition(":")
-    if kind == "processes" and count.isdecimal():
-        on, jobs = None, int(count)
-    with (
-        _results_folder(asked, f"grid-{planned.base.name}", wanted, "sweep.csv") as folder,
-        processes.Pool(0 if jobs == 1 else jobs or os.cpu_count() or 1) as pool,
-        terminal.no_empty_folders(folder, work.CELLS),
-        work.lock_sweep(folder),
-    ):
-        total = len(planned.cells)
-        with progress_stage(_CHECKING):
-            checks = work.check_cells(planned, folder, pool, _progress(total, "cells checked"))
-        work.refuse_all(planned, checks)
-        todo = work.CellProgress(planned, checks, folder, again=asked.force)
-        if todo.there:
-            terminal.say(f"{todo.there} of {total} cells are there already, {todo.missing} to run")
-        return _run_cells(todo, pool, on)
-
-
-def _run_cells(todo: CellProgress, pool: processes.Pool, on: str | None) -> Summary:
-    """Run the pending cells of a grid, write the table, and re-raise any error afterwards."""
-    failure: BaseException | None = None
-    todo.mark("at work, or killed")
-    try:
-        with progress_stage(_SIMULATING):
-            todo.run(pool, on, _progress(len(todo.planned.cells), "cells"))
-    except (KeyboardInterrupt, Exception) as error:
-        failure = error
-    said = "interrupted" if isinstance(failure, KeyboardInterrupt) else "stopped by an error"
-    if todo.results:
-        with terminal.sheltered(), progress_stage(1.0):
-            written = todo.write(said)
-    else:
-        todo.mark("")
-    if failure is not None:
-        if todo.results:
-            terminal.warn(f"{said}: {todo.missing} cells not done, as the file {INCOMPLETE} says")
-        elif isinstance(failure, KeyboardInterrupt):
-            terminal.warn("interrupted before any cell was done")
-        raise failure
-    for trace in todo.failures[:1]:
-        terminal.warn(trace)
-    return written
-
-
 def grid_texts(grid: Grid) -> list[str]:
     """Return grid axes as texts of the form ``field=values``, as for ``--grid``.
 
@@ -302,10 +216,8 @@ def grid_texts(grid: Grid) -> list[str]:
     >>> grid_texts({"bandwidth": ["1 Gbit/s", "5 Gbit/s"], "density": [0.01]})
     ['bandwidth=1 Gbit/s,5 Gbit/s', 'density=0.01']
     """
-    if isinstance(grid, str):
-        return [grid]
     if not isinstance(grid, Mapping):
-        return list(grid)
+        return [grid] if isinstance(grid, str) else list(grid)
     return [f"{name}={values if isinstance(values, str) else _joined(values)}" for name, values in grid.items()]
 
 

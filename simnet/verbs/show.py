@@ -92,7 +92,8 @@ def _described(name: str, density: Words) -> Summary | str:
     if found:
         texts = [field for _, *both in found for field in zip(*both, strict=True) if field[1]]
         texts += scheme_notes(name) if any(kind == "schemes" for kind, *_ in found) else []
-        answer = f"{name}: {' and '.join(f'a {_singular(kind)}' for kind, *_ in found)}."
+        kinds = (_SINGULAR.get(kind, kind.removesuffix("s")) for kind, *_ in found)
+        answer = f"{name}: {' and '.join(f'a {kind}' for kind in kinds)}."
         rows = [{"field": field, "value": text} for field, text in texts]
         return Summary(answer=answer, columns=table_columns("show"), rows=rows)
     is_small = is_config(name) and Path(name).is_file() and Path(name).stat().st_size <= MAX_BYTES
@@ -111,13 +112,7 @@ def _described(name: str, density: Words) -> Summary | str:
     raise InputError(f"there is no {name!r}, nor a file of that name; {close}See simnet list", file="simnet show")
 
 
-def _singular(kind: str) -> str:
-    return {
-        "policies": "policy",
-        "strategies": "strategy",
-        "weather": "kind of weather",
-        "measured": "set of measurements",
-    }.get(kind, kind.removesuffix("s"))
+_SINGULAR = {"policies": "policy", "strategies": "strategy", "weather": "kind of weather", "measured": "measurement"}
 
 
 def _runs_page(folders: list[Path], out: str | None, force: bool) -> Summary:
@@ -157,8 +152,7 @@ def _trace_answer(trace: str, density: Words) -> Summary:
     from simnet.studies.trace_files import open_trace
     from simnet.traces.comparing import describe_trace
 
-    densities = sorted({options.density(one) for one in word_list(density) or ()})
-    found: dict[str, Any] = describe_trace(open_trace(trace), densities)
+    found: dict[str, Any] = describe_trace(open_trace(trace), options.densities(word_list(density)))
     answer = (
         f"{found['name']}: {found['workers']} workers, {found['parameters']:,} parameters in {len(found['layers'])} "
         f"layers, {found['points']} recorded steps of {found['iterations']:,}; tail index "

@@ -53,11 +53,10 @@ def step(
     ('compute', True)
     """
     from simnet.scenario import load
-    from simnet.studies.options import factor_off
-    from simnet.studies.utilisation import read_share
+    from simnet.studies import options
 
-    goals = [read_share(one, "--goal") for one in word_list(goal) or ()]
-    off = None if link_uncertainty is None else factor_off(link_uncertainty, "--link-uncertainty")
+    goals = [options.share(one, "--goal") for one in word_list(goal) or ()]
+    off = options.factor_off(link_uncertainty, "--link-uncertainty")
     with scenario_path(scenario) as path:
         source, given = _request(path, {name: value for name, value in fields.items() if value is not None})
         loaded = load(source, set_texts(set), **given)

@@ -18,6 +18,7 @@ import simnet
 from simnet.base import plugins
 from simnet.base.errors import InputError, SimnetError
 from simnet.base.progress import report_progress
+from simnet.base.units import format_seconds
 
 # Seconds to the first word on progress, and to the next one where it is a line of its own, as a share of what passed.
 _FIRST, _NEXT = 2.0, 0.25
@@ -111,9 +112,8 @@ def progress_line(verb: str) -> Iterator[Callable[[float, str], None]]:
         due = now + (0.2 if terminal else max(_FIRST, _NEXT * (now - begun)))
         # What takes its time before the first steps says nothing of the others.
         known = most >= _ESTIMATED[0] or now - begun >= _ESTIMATED[1]
-        left = [_left((now - begun) * (1 / most - 1))] * known
-        line = ", ".join([*[done] * bool(done), f"{100 * most:.0f} %", *left])
-        line = f"{verb}: {line}"
+        left = [f"{format_seconds(max(round((now - begun) * (1 / most - 1)), 1))} left"] * known
+        line = f"{verb}: {', '.join([*[done] * bool(done), f'{100 * most:.0f} %', *left])}"
         print(f"\r{line:{shown}}" if terminal else line, end="" if terminal else "\n", file=sys.stderr, flush=True)
         shown = len(line)
 
@@ -125,20 +125,10 @@ def progress_line(verb: str) -> Iterator[Callable[[float, str], None]]:
             print("\r" + " " * shown, end="\r", file=sys.stderr, flush=True)
 
 
-def _left(seconds: float) -> str:
-    for name, factor in (("h", 3600), ("min", 60)):
-        if seconds >= 2 * factor:
-            return f"{seconds / factor:.0f} {name} left"
-    return f"{max(round(seconds), 1)} s left"
-
-
 @contextmanager
-def no_empty_folders(folder: Path, *inside: str) -> Iterator[None]:
-    """Remove folders that a block created and left empty: `folder`, its parents and `inside`.
-
-    `inside` are names of folders in `folder`.
-    """
-    new = [one for one in (*(folder / name for name in inside), folder, *folder.parents) if not one.exists()]
+def no_empty_folders(folder: Path) -> Iterator[None]:
+    """Remove a folder and those above it that a block created and left empty."""
+    new = [one for one in (folder, *folder.parents) if not one.exists()]
     try:
         yield
     finally:

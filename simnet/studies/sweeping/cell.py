@@ -15,36 +15,33 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 
-from simnet.base.arrays import significant
 from simnet.base.errors import SimnetError
 from simnet.base.processes import Report
-from simnet.base.spreadsheets import guard_table
 from simnet.base.writing import FileSet, mark_incomplete, replace_files, write_files
-from simnet.cost_models.evidence.conditions import NEVER_COMPARED, Evidence
 from simnet.report import cost_summary, learning, wording
-from simnet.report.columns import Fields
 from simnet.report.paired import START_COLUMNS, start_ranges
-from simnet.report.results import LOCK, RESULTS, parquet, versions
+from simnet.report.results import LOCK, RESULTS, picture_files, rounded_table, table_files, versions
 from simnet.report.run_summary import (
     INTERVAL,
     PHASES,
     RunFacts,
     RunSummary,
     learning_columns,
+    plain,
+    policy_columns,
     ranked,
     summarize,
     with_exploration,
 )
 from simnet.scenario import Run, Scenario
 from simnet.scenario.finding import Source
-from simnet.scenario.runner import Request, identity, request, run_here
+from simnet.scenario.runner import Outcome, Request, identity, request, run_here
 from simnet.studies.assumptions import sample_warnings
 from simnet.studies.job_totals import judgement, ranges_of, rivals
 from simnet.studies.sweeping.answer import GridAnswer, compared_policies, grid_answer
-from simnet.studies.sweeping.grid import AxisColumn, GridAxis, GridCell
+from simnet.studies.sweeping.grid import AxisColumn, GridAxis
 from simnet.traces.source import CachedSource
 from simnet.traces.synthetic import SyntheticSource
 from simnet.training.job.job import job_overlap
@@ -102,24 +99,13 @@ def run_cell(source: Source, expected: str, report: Report = lambda done: None) 
                 "files that the scenario names"
             )
         built = _with_shared_gradients(loaded.build())
-        results: dict[str, PolicyResult] = {}
-        failed: dict[str, str] = {}
         done = dict.fromkeys(built.policies, 0)
 
         def of_policy(name: str, count: int) -> None:
             done[name] = count
             report(sum(done.values()) / (len(done) * built.job.iterations))
 
-        for name, outcome in run_here(built, of_policy):
-            if isinstance(outcome, SimnetError):
-                failed[name] = str(outcome).splitlines()[0]
-            else:
-                results[name] = outcome
-        results = {name: results[name] for name in built.policies if name in results}
-        trained = loaded.config.job.gradients.train
-        known = judgement(loaded, built, rivals(built, results))
-        target = None if trained is None else trained.target
-        rows = cell_rows(built, results, failed, target, loaded.prices, loaded.computing, known)
+        rows = cell_rows(loaded, built, dict(run_here(built, of_policy)))
         content = {
             "format": FORMAT,
             "identity": expected,
@@ -148,54 +134,45 @@ def _with_shared_gradients(built: Run) -> Run:
     return replace(built, job=replace(job, source=_made[0][1]))
 
 
-def cell_rows(
-    built: Run,
-    results: Mapping[str, PolicyResult],
-    failed: Mapping[str, str],
-    target: float | None = None,
-    prices: Mapping[str, Any] | None = None,
-    computing: str | None = None,
-    known: tuple[Mapping[str, Fields], Evidence] = ({}, NEVER_COMPARED),
-) -> list[dict[str, Any]]:
+def cell_rows(loaded: Scenario, built: Run, outcomes: Mapping[str, Outcome]) -> list[dict[str, Any]]:
     """Return a table row per policy with the keys `COLUMNS`; missing values are None."""
-    (judgements, evidence), job = known, built.job
-    summary: RunSummary = {}
+    found = {name: outcomes[name] for name in built.policies}
+    results = {name: one for name, one in found.items() if isinstance(one, PolicyResult)}
+    judgements, evidence = judgement(loaded, built, rivals(built, results))
+    job, trained, summary = built.job, loaded.config.job.gradients.train, RunSummary()
     if results:
         facts = RunFacts(
             bound=built.bound,
             stops={name: result.interruptions for name, result in results.items()},
-            target=target,
+            target=None if trained is None else trained.target,
             # In every cell the same one, be it that it failed.
             reference=next(iter(built.policies)),
             workers=job.source.workers,
             # Data parallelism has inner steps as well, one an iteration.
-            setup={"strategy": {"steps": 1 if job.strategy is None else job.strategy.steps}, "prices": prices},
+            setup={"strategy": {"steps": 1 if job.strategy is None else job.strategy.steps}, "prices": loaded.prices},
             starts=ranges_of(built, results),
             judgements=judgements,
         )
         summary = summarize({name: result.iterations for name, result in results.items()}, facts)
     not_sampled = wording.entering_apart({}, [], summary.get("starts_not_sampled"))
     gradients = job.strategy is None and job.steps is None
-    found = []
+    rows = []
     for name, policy in built.policies.items():
         row = _empty_row(
             policy=name,
             device=job.device.name,
             barrier=job.barrier,
             overlapped=gradients and job_overlap(job, policy.candidates) is not None,
-            computing=computing,
+            computing=loaded.computing,
             warning=" ".join([*sample_warnings(job, [policy]), *not_sampled]),
             status="failed",
-            message=failed.get(name, ""),
+            message="" if name in results else str(found[name]).splitlines()[0],
         )
         if name in results:
             row |= _cell_row(summary, name, results[name].iterations) | learning_columns(summary).get(name, {})
             row["evidence"] = evidence.level
-        if name in judgements:
-            ends = {f"simulated_prediction_{end}_s": judgements[name][f"{end}_s"] for end in ("low", "high")}
-            row |= ends | {"chance_to_be_fastest": judgements[name]["chance_to_be_fastest"]}
-        found.append(row)
-    return found
+        rows.append(row)
+    return rows
 
 
 def decoded(data: bytes, name: str) -> list[dict[str, Any]] | None:
@@ -224,26 +201,17 @@ def _cell_row(summary: RunSummary, name: str, frame: pd.DataFrame) -> dict[str, 
         "message": "" if one["unsettled"] is None else f"not settled: {one['unsettled']}",
         "wins": winner is not None and name == winner["policy"] and not winner["tied_with"],
         "tied": winner is not None and bool(winner["tied_with"]) and name in (winner["policy"], *winner["tied_with"]),
-        "iterations": count,
+        **policy_columns(one),
         "steady_from": steady_from,
-        "simulated_s": one["simulated_s"],
-        **{column: _plain_number(steady[column].mean()) if count else None for column in means},
-        "total_bytes_sent_B": one["total_bytes_sent_B"],
-        "choice": next(iter(one["choices"]), None),
-        "switch_count": one["switch_count"],
-        "vs_best": _plain_number(one["simulated_s"] / best) if best > 0 and ranked(one) else None,
-        "regret_s": None if one["regret"] is None else one["regret"]["seconds"],
+        **{column: plain(steady[column].mean()) if count else None for column in means},
+        "vs_best": plain(one["simulated_s"] / best) if best > 0 and ranked(one) else None,
         **(cost_summary.cost_columns(one["spent"]) if "spent" in one else {}),
         **{
-            column: _plain_number(steady["iteration_s"].mean() * end / one["simulated_s"])
+            column: plain(steady["iteration_s"].mean() * end / one["simulated_s"])
             for ends in start_ranges({name: one}).values()
             for column, end in zip(START_COLUMNS, ends, strict=True)
         },
     }
-
-
-def _plain_number(value: float) -> float | None:
-    return float(significant(value)) if np.isfinite(value) else None
 
 
 def _content_hash(content: object) -> str:
@@ -273,17 +241,6 @@ def without_result(status: str, message: str) -> list[dict[str, Any]]:
     return [_empty_row(status=status, message=message)]
 
 
-def rows_of(
-    cells: Sequence[GridCell], columns: Sequence[AxisColumn], results: Mapping[int, Sequence[Mapping[str, Any]]]
-) -> list[dict[str, Any]]:
-    """Return the table rows of all cells with results, in grid order."""
-    return [
-        {"cell": cell.number, **{column.name: column.values[cell.number] for column in columns}, **row}
-        for cell in cells
-        for row in results.get(cell.number, ())
-    ]
-
-
 def sweep_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[AxisColumn]) -> pd.DataFrame:
     """Return rows as a data frame; missing values are empty texts or NaN."""
     starts = [name for name in START_COLUMNS if any(name in row for row in rows)]
@@ -297,7 +254,11 @@ def write_sweep(
 ) -> GridAnswer:
     """Write a sweep's files except its cells, replacing earlier ones, and return the answer."""
     loaded, axes, cells, columns = planned.base, planned.axes, planned.cells, planned.columns
-    rows = rows_of(cells, columns, results)
+    rows = [
+        {"cell": one.number, **{column.name: column.values[one.number] for column in columns}, **row}
+        for one in cells
+        for row in results.get(one.number, ())
+    ]
     table = sweep_table(rows, columns)
     answer = grid_answer(table, planned)
     lock = request_of(loaded, axes).lock.encode()
@@ -315,19 +276,12 @@ def write_sweep(
         "missing": [cell.number for cell in cells if cell.number not in results],
         "rows": rows,
     }
-    written = {LOCK: lock}
-    for name, path in loaded.inputs().items():
-        written[name] = path.read_bytes()
-    for name, draw in answer.plots.items():
-        plot = draw()
-        written |= {f"figures/{name}.{kind}": getattr(plot, kind) for kind in ("png", "svg")}
+    written = {LOCK: lock, **{name: path.read_bytes() for name, path in loaded.inputs().items()}}
+    written |= picture_files(draw()._replace(name=name) for name, draw in answer.plots.items())
     over_seeds = compared_policies(table, columns, "iteration_s", loaded.bound)
     if over_seeds is not None:
-        numbers = over_seeds.select_dtypes("float64")
-        rounded = over_seeds.assign(**{str(name): significant(one) for name, one in numbers.items()})
-        written["paired.csv"] = guard_table(rounded).to_csv(index=False, lineterminator="\n").encode()
-    written["sweep.csv"] = guard_table(table).to_csv(index=False, lineterminator="\n").encode()
-    written["sweep.parquet"] = parquet(table)
+        written |= table_files(paired=rounded_table(over_seeds))
+    written |= table_files(sweep=table)
     written["sweep.json"] = json.dumps(content, indent=1, allow_nan=False).encode() + b"\n"
     with replace_files(folder, FILES) as stage:
         mark_incomplete(stage, incomplete)

@@ -32,13 +32,14 @@ _VALUE = re.compile(rf"({_NUMBER})\s*({_UNIT})?")
 _RANGE = re.compile(
     rf"({_NUMBER})\s*({_UNIT})?\s*:\s*({_NUMBER})\s*({_UNIT})?\s*:\s*([0-9]{{1,9}})\s*(?::\s*(lin|log)(?:\s+({_UNIT}))?)?"
 )
+_QUOTED, _QUOTE = re.compile(r"""((?:^|[\[{,:])\s*)(?:'[^']*'|"[^"]*")"""), re.compile(r"""(?:^|[\[{,:])\s*['"]""")
 # Marked fields that set several fields, or in words of their own.
 _MARKED = ("network", "schemes", "strategy", "sharding", "gradients")
-_KINDS = (("s", units.seconds), ("B", units.size), ("Bps", units.bandwidth))
-_SI = {"s": "s", "B": "B", "Bps": "B/s"}
-_FORMATS: Mapping[str, Callable[[float], str]] = {
-    "Bps": units.format_bandwidth, "s": units.format_seconds, "B": units.format_bytes,
-}  # fmt: skip
+_KINDS: Mapping[str, tuple[str, Callable[[units.Quantity], float], Callable[[float], str]]] = {
+    "s": ("s", units.seconds, units.format_seconds),
+    "B": ("B", units.size, units.format_bytes),
+    "Bps": ("B/s", units.bandwidth, units.format_bandwidth),
+}
 _DIGITS = 12
 _MOST_CHECKED = 100
 
@@ -81,13 +82,13 @@ class AxisColumn(NamedTuple):
     def heading(self) -> str:
         """The name without its unit."""
         before, _, unit = self.name.rpartition("_")
-        return before if unit in _FORMATS and before else self.name
+        return before if unit in _KINDS and before else self.name
 
     def text(self, value: Any) -> str:
         """Return a value as text with its unit."""
-        write = _FORMATS.get(self.name.rpartition("_")[2])
-        if isinstance(value, str) or write is not None:
-            return value if isinstance(value, str) or write is None else write(value)
+        unit = self.name.rpartition("_")[2]
+        if isinstance(value, str) or unit in _KINDS:
+            return value if isinstance(value, str) else _KINDS[unit][2](value)
         return f"{value:.3g}" if value < 1000 else f"{value:g}"
 
 
@@ -214,7 +215,7 @@ def numbers(texts: Sequence[str]) -> tuple[str | None, list[int | float] | list[
     >>> numbers(["1 ms", "0"]), numbers(["5 %", "0.1"]), numbers(["2", "4"]), numbers(["resnet18", "4"])
     (('s', [0.001, 0.0]), (None, [0.05, 0.1]), (None, [2, 4]), (None, ['resnet18', '4']))
     """
-    for unit, read in _KINDS:
+    for unit, (_, read, _) in _KINDS.items():
         try:
             found: list[int | float] = [read(0 if text == "0" else text) for text in texts]
         except ValueError:
@@ -235,25 +236,21 @@ def numbers(texts: Sequence[str]) -> tuple[str | None, list[int | float] | list[
 
 def _split_pieces(text: str, option: str, at: str = ",") -> list[str]:
     """Split a text at a separator outside brackets and quotes."""
-    pieces, depth, quote = [""], 0, ""
-    for letter in text:
-        if quote:
-            quote = "" if letter == quote else quote
-        elif letter in "'\"" and (depth or not pieces[-1].strip()):
-            quote = letter
-        elif letter in "[{":
-            depth += 1
-        elif letter in "]}":
-            depth -= 1
-        if letter == at and not depth and not quote:
-            pieces.append("")
+    pieces = [""]
+    for piece in text.split(at):
+        if _is_open(pieces[-1]):
+            pieces[-1] += at + piece
         else:
-            pieces[-1] += letter
-        if depth < 0:
-            break
-    if depth or quote:
+            pieces.append(piece)
+    if _is_open(pieces[-1]):
         raise InputError("has brackets or quotes that do not match", file=option)
-    return pieces
+    return pieces[1:]
+
+
+def _is_open(text: str) -> bool:
+    """Return whether a bracket, or a quote that a value begins with, has no end in a text."""
+    plain = _QUOTED.sub(r"\1", text)
+    return bool(_QUOTE.search(plain)) or any(plain.count(one) != plain.count(other) for one, other in ("[]", "{}"))
 
 
 def _with_units(pieces: Sequence[str], option: str) -> list[str]:
@@ -290,7 +287,11 @@ def _range_values(found: re.Match[str], limit: int, option: str) -> list[str]:
     if not 2 <= count <= limit:
         raise InputError(f"a range lo:hi:n needs n from 2 to {limit:,}, got {count}", file=option)
     if first != last:
-        low, high, first = _same_unit(f"{low} {first}", f"{high} {last or ''}".strip(), option)
+        both = f"{low} {first}", f"{high} {last or ''}".strip()
+        unit, ends = numbers(both)
+        if unit is None:
+            raise InputError(f"a range needs ends with units of one kind, got {both[0]!r} and {both[1]!r}", file=option)
+        (low, high), first = (f"{one:.{_DIGITS}g}" for one in ends), _KINDS[unit][0]
     begin, end = float(low), float(high)
     if begin == end:
         raise InputError(f"a range needs two different ends, got {found[0]!r}", file=option)
@@ -301,13 +302,3 @@ def _range_values(found: re.Match[str], limit: int, option: str) -> list[str]:
     # Rounded, so that the last bits, which differ between machines, do not show.
     texts = [low, *(f"{value:.{_DIGITS}g}" for value in values[1:-1]), high]
     return [text if first is None else f"{text} {first}" for text in texts]
-
-
-def _same_unit(low: str, high: str, option: str) -> tuple[str, str, str]:
-    for unit, read in _KINDS:
-        try:
-            ends = read(low), read(high)
-        except ValueError:
-            continue
-        return f"{ends[0]:.{_DIGITS}g}", f"{ends[1]:.{_DIGITS}g}", _SI[unit]
-    raise InputError(f"a range needs ends with units of one kind, got {low!r} and {high!r}", file=option)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,9 +16,9 @@ from typing import Any, NamedTuple
 from simnet.base.dask_cluster import connect_dask
 from simnet.base.errors import InputError, suggest_names, to_install
 from simnet.base.processes import Pool, Progress, TaskOutcome, run_task
+from simnet.base.progress import progress_stage, report_share
 from simnet.base.threads import THREADS
-from simnet.base.writing import explain_write_errors, lock_folder, mark_incomplete, write_files
-from simnet.report.results import prepare_folder
+from simnet.base.writing import mark_incomplete, write_files
 from simnet.scenario import Scenario, find
 from simnet.scenario.finding import Source
 from simnet.studies.sweeping import cell, grid
@@ -27,21 +28,20 @@ PREFIX = "slurm"
 """Prefix of a scheduler text: ``slurm``, or ``slurm:partition=long,jobs=32``."""
 
 FIELDS = {
-    "jobs": int,
-    "at_once": int,
-    "timeout_min": int,
-    "cpus_per_task": int,
-    "mem_gb": int,
-    "partition": str,
-    "account": str,
-    "qos": str,
+    "jobs": "jobs",
+    "at_once": "slurm_array_parallelism",
+    "timeout_min": "timeout_min",
+    "cpus_per_task": "cpus_per_task",
+    "mem_gb": "mem_gb",
+    "partition": "slurm_partition",
+    "account": "slurm_account",
+    "qos": "slurm_qos",
 }
-"""What may be said of the jobs: how many, how many of them at once, the limit of each [minute], processors, memory
-[GB], and where they run."""
+"""What may be said of the jobs, and its name in submitit: how many, how many of them at once, the limit of each
+[minute], processors, memory [GB], and where they run."""
 
-_JOBS = 16
-_OF_SLURM = {"partition": "slurm_partition", "account": "slurm_account", "qos": "slurm_qos"}
-_LOOK = 1.0
+_TEXTS = ("partition", "account", "qos")
+_JOBS, _LOOK = 16, 1.0
 
 
 class SchedulerChoice(NamedTuple):
@@ -65,12 +65,10 @@ def asked(scheduler: str) -> SchedulerChoice:
         if name not in FIELDS or not value:
             known = suggest_names(name, FIELDS)
             raise InputError(f"{part!r} is no FIELD=VALUE of a Slurm job; {known}", file=f"--on {scheduler}")
-        if FIELDS[name] is int and not (value.isascii() and value.isdigit() and 0 < int(value[:9]) == int(value)):
+        if name not in _TEXTS and not re.fullmatch(r"[1-9][0-9]{0,8}", value):
             raise InputError(f"{name} must be a whole number > 0, got {value!r}", file=f"--on {scheduler}")
-        found[name] = FIELDS[name](value)
-    jobs, at_once = found.pop("jobs", _JOBS), found.pop("at_once", None)
-    parameters = {_OF_SLURM.get(name, name): value for name, value in found.items()}
-    return SchedulerChoice(jobs, parameters if at_once is None else parameters | {"slurm_array_parallelism": at_once})
+        found[FIELDS[name]] = value if name in _TEXTS else int(value)
+    return SchedulerChoice(found.pop("jobs", _JOBS), found)
 
 
 def run_share(tasks: Sequence[tuple[Source, str]]) -> list[TaskOutcome]:
@@ -155,24 +153,8 @@ CELLS = "cells"
 """Name of the folder of cell files."""
 
 _LISTED = 20
-
-
-@contextmanager
-def lock_sweep(folder: Path) -> Iterator[None]:
-    """Create and lock the output folder for the block; InputError if another sweep uses it."""
-    prepare_folder(folder)
-    with explain_write_errors(folder / CELLS):
-        (folder / CELLS).mkdir(exist_ok=True)
-    with lock_folder(folder, "sweep", (CELLS,)):
-        yield
-
-
-def stored_rows(folder: Path, identity: str) -> list[dict[str, Any]] | None:
-    """Return the rows of a cell's results file; None if missing or incomplete."""
-    try:
-        return cell.decoded((folder / CELLS / f"{identity}.json").read_bytes(), identity)
-    except OSError:
-        return None
+# About which share of the time checking takes.
+_CHECKING = 0.05
 
 
 @dataclass(frozen=True)
@@ -194,24 +176,17 @@ class Plan:
         return grid.axis_columns(self.axes, self.cells, ("cell", *cell.COLUMNS))
 
 
-@dataclass
-class Checks:
-    """Results of checking the cells, by index: identities of valid cells, errors of others."""
-
-    identities: dict[int, str] = field(default_factory=dict)
-    refused: dict[int, str] = field(default_factory=dict)
-    at_once: int = 1_000_000
-
-
 def plan(source: Source, parameters: Sequence[str], *, most: int = grid.MAX_CELLS, seeds: int = 1) -> Plan:
     """Return the planned sweep of a scenario over parameters."""
+    base = source.load()
+    if seeds > 1:
+        own = ",".join(str(base.config.seed + later) for later in range(seeds))
+        parameters, source = [*parameters, f"seed={own}"], replace(source, seed=None)
     groups = [grid.moving_together(one) for one in parameters]
-    axes = [one for group in groups for one in group]
-    asked = math.prod(len(group[0].values) for group in groups) * seeds
+    asked = math.prod(len(group[0].values) for group in groups)
     if asked > most:
         more = "; --force runs them" if asked <= grid.MOST_CELLS else ""
         raise InputError(f"there are {asked:,} cells, more than {most:,}{more}", file="--grid")
-    base = source.load()
     cells = grid.grid_cells(source, base, groups)
     if source.seed is not None and any(one.startswith("seed=") for one in cells[0].overrides):
         raise InputError("is a parameter already", file="--seed")
@@ -220,111 +195,106 @@ def plan(source: Source, parameters: Sequence[str], *, most: int = grid.MAX_CELL
     path = str(found.resolve()) if found == Path(source.path) else source.path
     # What is drawn does not alter what is simulated.
     plain = "output={timeline: 0, report: false}"
-    tasks = [
-        replace(source, path=path, overrides=(*source.overrides, *one.overrides, plain), later=later)
-        for one in cells
-        for later in range(seeds)
-    ]
-    grid.refuse_wrong_values([one.values for one in cells], lambda number: tasks[number * seeds].load())
-    if seeds > 1:
-        if any(field.startswith("seed=") for field in cells[0].overrides):
-            raise InputError("means nothing where seed is a parameter", file="--seeds")
-        values = tuple(str(base.config.seed + later) for later in range(seeds))
-        axes = [*axes, grid.GridAxis("seed", values)]
-        cells = [
-            grid.GridCell(one.number * seeds + later, (*one.values, value), (*one.overrides, f"seed={value}"))
-            for one in cells
-            for later, value in enumerate(values)
-        ]
+    tasks = [replace(source, path=path, overrides=(*source.overrides, *one.overrides, plain)) for one in cells]
+    axes = [one for group in groups for one in group]
+    checked = len(axes) - (seeds > 1)
+    grid.refuse_wrong_values([one.values[:checked] for one in cells], lambda number: tasks[number].load())
     return Plan(base, axes, cells, tasks, any(len(group) > 1 for group in groups))
 
 
-def check_cells(planned: Plan, place: Path, workers: Pool, progress: Progress) -> Checks:
-    """Check every cell by loading and building it, unless its results exist."""
-    found = Checks()
-    cells = str((place / CELLS).resolve())
-    tasks = [(source, cells, workers.jobs) for source in planned.tasks]
-    for number, outcome in workers.each(cell.check_cell, tasks, progress):
-        if outcome.kind == "done":
-            found.identities[number] = outcome.content.identity
-            found.at_once = min(found.at_once, outcome.content.at_once)
-        elif outcome.kind == "failed":
-            raise RuntimeError(f"checking cell {number} ({planned.cells[number]}) failed:\n{outcome.content}")
-        elif outcome.kind == "lost":
-            # It may make sense, but not in the memory that there is.
-            found.refused[number] = f"could not be checked: {outcome.content}"
-        else:
-            said = str(outcome.content)
-            for one in planned.cells[number].overrides:
-                said = said.replace(f"--set {one}:", f"--grid {one}:")
-            found.refused[number] = said
-        progress(number, 1.0)
-    return found
+class Cells:
+    """Cells of a sweep in a folder: those that make no sense, those with results, and those to run."""
 
+    unit = "cells"
 
-def refuse_all(planned: Plan, checks: Checks) -> None:
-    """Raise InputError if no cell is valid."""
-    if len(checks.refused) < len(planned.cells):
-        return
-    said = list(dict.fromkeys(checks.refused[number] for number in sorted(checks.refused)))
-    if len(said) == 1:
-        raise InputError(said[0])
-    more = [f"... and {len(said) - _LISTED} more"] if len(said) > _LISTED else []
-    raise InputError("\n  ".join([f"none of the {len(planned.cells)} cells makes sense", *said[:_LISTED], *more]))
-
-
-class CellProgress:
-    """Finished and remaining cells of a sweep; `again` reruns cells whose results exist."""
-
-    def __init__(self, planned: Plan, checks: Checks, place: Path, *, again: bool = False) -> None:
-        self.planned, self.checks, self.place = planned, checks, place
-        self.results = {one: cell.without_result("refused", _worker_line(said)) for one, said in checks.refused.items()}
-        self.failures: list[str] = []
-        # Values may be written differently and mean the same cell.
+    def __init__(self, planned: Plan, place: Path, workers: Pool, on: str | None = None) -> None:
+        self.planned, self.place, self.total = planned, place, len(planned.cells)
+        self.errors: list[str] = []
+        """Traceback of a cell that failed, if any did."""
+        self._workers, self._on, self._at_once = workers, on, grid.MOST_CELLS
+        self._results: dict[int, list[dict[str, Any]]] = {}
+        # Indices by identity: values may be written differently and mean the same cell.
         self._numbers: dict[str, list[int]] = {}
-        for number in sorted(checks.identities):
-            self._numbers.setdefault(checks.identities[number], []).append(number)
+
+    def begin(self, force: bool = False) -> list[str]:
+        """Check all cells, and mark the folder as that of a sweep at work; return a sentence on cells with results.
+
+        `force` reruns cells with results. InputError if no cell makes sense.
+        """
+        with progress_stage(_CHECKING):
+            refused = self._check()
+        if len(refused) == self.total:
+            said = list(dict.fromkeys(refused[number] for number in sorted(refused)))
+            more = [f"... and {len(said) - _LISTED} more"] if len(said) > _LISTED else []
+            title = [f"none of the {self.total} cells makes sense"] if len(said) > 1 else []
+            raise InputError("\n  ".join([*title, *said[:_LISTED], *more]))
+        self._results = {one: cell.without_result("refused", _worker_line(said)) for one, said in refused.items()}
         for identity, numbers in self._numbers.items():
-            rows = None if again else stored_rows(place, identity)
-            if rows is not None:
-                self.results |= dict.fromkeys(numbers, rows)
-        self.there = len(self.results) - len(checks.refused)
-        # In the order of a hash: long cells and short ones mix, so that the time left can be told from that past.
-        self.waiting = sorted(one for one, numbers in self._numbers.items() if numbers[0] not in self.results)
+            with suppress(OSError):
+                rows = None if force else cell.decoded((self.place / CELLS / f"{identity}.json").read_bytes(), identity)
+                self._results |= {} if rows is None else dict.fromkeys(numbers, rows)
+        there, left = len(self._results) - len(refused), self.total - len(self._results)
+        mark_incomplete(self.place, self._marked("at work, or killed"))
+        return [f"{there} of {self.total} cells are there already, {left} to run"] if there else []
+
+    def _check(self) -> dict[int, str]:
+        """Load and build every cell without results; return why cells make no sense, by index."""
+        refused, identities = dict[int, str](), dict[int, str]()
+        tasks = [(source, str((self.place / CELLS).resolve()), self._workers.jobs) for source in self.planned.tasks]
+        checked = self._workers.each(cell.check_cell, tasks, lambda number, done: None)
+        for count, (number, outcome) in enumerate(checked, 1):
+            if outcome.kind == "done":
+                identities[number] = outcome.content.identity
+                self._at_once = min(self._at_once, outcome.content.at_once)
+            elif outcome.kind == "failed":
+                raise RuntimeError(f"checking cell {number} ({self.planned.cells[number]}) failed:\n{outcome.content}")
+            else:
+                # One that is lost may make sense, but not in the memory that there is.
+                said = f"could not be checked: {outcome.content}" if outcome.kind == "lost" else str(outcome.content)
+                for one in self.planned.cells[number].overrides:
+                    said = said.replace(f"--set {one}:", f"--grid {one}:")
+                refused[number] = said
+            report_share(count / self.total, f"{count:,}/{self.total:,} cells checked")
+        for number in sorted(identities):
+            self._numbers.setdefault(identities[number], []).append(number)
+        return refused
 
     @property
-    def missing(self) -> int:
-        """Number of unfinished cells."""
-        return len(self.planned.cells) - len(self.results)
+    def missing(self) -> list[str]:
+        """The number of cells without a result, as text."""
+        return [f"{self.total - len(self._results)} cells"]
 
-    def run(self, workers: Pool, scheduler: str | None, progress: Progress) -> None:
+    @property
+    def resumes(self) -> bool:
+        """Whether cells have files, which the same command does not run again."""
+        return any((self.place / CELLS).iterdir())
+
+    def run(self, progress: Progress) -> None:
         """Run the remaining cells, and write each results file when its cell finishes."""
-        if not self.waiting:
-            return
-        tasks = [(self.planned.tasks[self._numbers[one][0]], one) for one in self.waiting]
-        if scheduler is None:
-            outcomes = workers.each(cell.run_cell, tasks, progress, at_once=self.checks.at_once, retry=True)
-        elif scheduler.partition(":")[0] == PREFIX:
-            outcomes = run_on_slurm(tasks, scheduler, self.place / "slurm")
+        # In the order of a hash: long cells and short ones mix, so that the time left can be told from that past.
+        waiting = sorted(one for one, numbers in self._numbers.items() if numbers[0] not in self._results)
+        tasks = [(self.planned.tasks[self._numbers[one][0]], one) for one in waiting]
+        if self._on is None or not waiting:
+            outcomes = self._workers.each(cell.run_cell, tasks, progress, at_once=self._at_once, retry=True)
+        elif self._on.partition(":")[0] == PREFIX:
+            outcomes = run_on_slurm(tasks, self._on, self.place / "slurm")
         else:
-            outcomes = run_on_dask(tasks, scheduler)
+            outcomes = run_on_dask(tasks, self._on)
         for number, outcome in outcomes:
-            self._take(self.waiting[number], outcome)
+            self._take(waiting[number], outcome)
             progress(number, 1.0)
 
-    def mark(self, why: str) -> None:
-        """Write a marker file with the number of missing cells and the reason; remove it if complete."""
-        mark_incomplete(self.place, self._missing(why))
+    def write(self, why: str = "") -> GridAnswer | None:
+        """Write the sweep's files for the finished cells, and return the answer; None without any."""
+        if not self._results:
+            mark_incomplete(self.place, "")
+            return None
+        marked = self._marked(why) if len(self._results) < self.total else ""
+        return cell.write_sweep(self.place, self.planned, self._results, incomplete=marked)
 
-    def _missing(self, why: str) -> str:
-        said = f"{why}: {self.missing} of {len(self.planned.cells)} cells missing; the same command goes on from here"
-        return said if why else ""
-
-    def write(self, why: str = "") -> GridAnswer:
-        """Write the sweep's files for the finished cells, and return the answer."""
-        return cell.write_sweep(
-            self.place, self.planned, self.results, incomplete=self._missing(why if self.missing else "")
-        )
+    def _marked(self, why: str) -> str:
+        missing = self.total - len(self._results)
+        return f"{why}: {missing} of {self.total} cells missing; the same command goes on from here"
 
     def _take(self, identity: str, outcome: TaskOutcome) -> None:
         rows: list[dict[str, Any]] | None = None
@@ -333,7 +303,7 @@ class CellProgress:
             if rows is not None:
                 write_files(self.place / CELLS, {f"{identity}.json": outcome.content})
         elif outcome.kind == "failed":
-            self.failures.append(outcome.content)
+            self.errors = self.errors or [outcome.content]
         if rows is None:
             # No file is written, as this may go better another time.
             status = "refused" if outcome.kind == "refused" else "failed"
@@ -341,7 +311,7 @@ class CellProgress:
             rows = cell.without_result(
                 status, said.splitlines()[-1] if outcome.kind == "failed" else _worker_line(said)
             )
-        self.results |= dict.fromkeys(self._numbers[identity], rows)
+        self._results |= dict.fromkeys(self._numbers[identity], rows)
 
 
 def _worker_line(said: str) -> str:
