@@ -423,3 +423,14 @@ def test_ranks_of_one_host_send_each_other_in_no_time_whatever_the_weather(engin
 @pytest.mark.parametrize("seed", SEEDS)
 def test_networks_time_random_jobs_as_they_did(seed):
     assert not outputs.changes("timings", timed(seed))
+
+
+def test_a_million_messages_are_split_as_few_are():
+    # More than are split together; all are alike but one that enters late, and the one that sends to it.
+    schedule, late = allreduce_ring(600, 600e3), np.zeros(600)
+    late[417] = 1e-3
+    timing = Network(topologies.star(600, 1e-6, 1e9)).time(schedule, late)
+    np.testing.assert_allclose(sum(timing.split), timing.left - timing.entered, rtol=1e-9)
+    assert np.argmin(timing.rank_wait) == 417
+    assert np.ptp(np.delete(timing.rank_wait, [416, 417])) < 1e-9
+    assert timing.rank_compute.max() == 0

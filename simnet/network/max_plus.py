@@ -301,11 +301,15 @@ def round_runs(rounds: Sequence[Round], most: int = sys.maxsize) -> Iterator[tup
 
 def _split_times(program: Program, went: MaxPlusResult) -> Split:
     """Return the seconds each rank communicates, computes and waits, from a result that has message times."""
-    P, accounted = program.hosts.size, program.accounted
-    src, dst = ([getattr(one, end) for one in program.schedule.rounds] for end in ("src", "dst"))
-    begins, ends = [begin for begin, _ in went.computing], [end for _, end in went.computing]
-    work = [np.arange(one.size) % P for one in begins], begins, ends
-    return split_intervals(work, ([*src, *dst], [went.start] * 2, [went.arrive] * 2), accounted, went.finish)
+    P, accounted, rounds = program.hosts.size, program.accounted, program.schedule.rounds
+    begun, ended = np.concatenate([np.zeros((2, 0)), *map(np.array, went.computing)], axis=1)
+    # There may be a hundred million messages: ranks are in four bytes.
+    src, dst = np.empty((2, went.start.size), dtype=np.int32)
+    if rounds:
+        np.concatenate([one.src for one in rounds], out=src, casting="same_kind")
+        np.concatenate([one.dst for one in rounds], out=dst, casting="same_kind")
+    messages = [(ranks, went.start, went.arrive) for ranks in (src, dst)]
+    return split_intervals([(np.arange(begun.size) % P, begun, ended)], messages, accounted, went.finish)
 
 
 @cache

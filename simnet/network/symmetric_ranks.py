@@ -223,10 +223,10 @@ def _split_times(program: Program, went: SymmetricRun) -> Split:
     accounted, which = np.unique(program.accounted, return_inverse=True)
     finish = np.full(accounted.size, went.finish)
 
-    def of_all(begun: Floats, ended: Floats) -> tuple[list[Ranks], list[Floats], list[Floats]]:
+    def of_all(begun: Floats, ended: Floats) -> list[tuple[Ranks, Floats, Floats]]:
         some = begun < ended
         who = np.repeat(np.arange(accounted.size), some.sum())
-        return [who], [np.tile(begun[some], accounted.size)], [np.tile(ended[some], accounted.size)]
+        return [(who, np.tile(begun[some], accounted.size), np.tile(ended[some], accounted.size))]
 
     sent, arrived, begun, ended = went.times[:4]
     split = split_intervals(of_all(begun, ended), of_all(sent, arrived), accounted, finish)

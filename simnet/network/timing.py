@@ -270,32 +270,41 @@ def move_software(split: Split, program: Program) -> Split:
     return Split(split.communicate + moved, split.compute - moved, split.wait)
 
 
-Intervals: TypeAlias = tuple[Sequence[Ranks], Sequence[Floats], Sequence[Floats]]
-"""Ranks, starts and ends of intervals [s], each in pieces."""
+# Intervals of ranks whose union is taken together.
+_AT_ONCE = 1 << 19
+
+Intervals: TypeAlias = Sequence[tuple[NDArray[np.signedinteger], Floats, Floats]]
+"""Tables of intervals: rank, start and end [s] of each."""
 
 
 def split_intervals(work: Intervals, messages: Intervals, accounted: Floats, finish: Floats) -> Split:
     """Return the seconds each rank communicates, computes and waits, from the intervals of its work and messages."""
-    computing = _covered_seconds(*work, accounted, finish)
-    who, first, last = [*work[0], *messages[0]], [*work[1], *messages[1]], [*work[2], *messages[2]]
-    communicating = _covered_seconds(who, first, last, accounted, finish) - computing
+    computing = _covered_seconds(work, accounted, finish)
+    communicating = _covered_seconds([*work, *messages], accounted, finish) - computing
     wait = np.maximum(np.maximum(finish - accounted, 0.0) - communicating - computing, 0.0)
     return Split(communicating, computing, wait)
 
 
-def _covered_seconds(
-    who: Sequence[Ranks], first: Sequence[Floats], last: Sequence[Floats], accounted: Floats, finish: Floats
-) -> Floats:
-    """Return the total time that each rank's intervals cover, overlaps counted once [s]; shape (P,).
+def _covered_seconds(tables: Intervals, accounted: Floats, finish: Floats) -> Floats:
+    """Return the seconds from `accounted` to `finish` that each rank's intervals cover, overlaps counted once."""
+    total, n_intervals = np.zeros(finish.size), sum(rank.size for rank, *_ in tables)
+    # A group of ranks at a time, so that temporary arrays take less memory than the intervals.
+    for group in np.array_split(np.arange(finish.size), min(finish.size, 1 + n_intervals // _AT_ONCE)):
+        found = [np.flatnonzero((rank >= group[0]) & (rank <= group[-1])) for rank, *_ in tables]
+        rank, begin, end = (
+            np.concatenate([one[own] for one, own in zip(column, found, strict=True)])
+            for column in zip(*tables, strict=True)
+        )
+        begin = np.maximum(begin, accounted[rank])
+        end = np.maximum(np.minimum(end, finish[rank]), begin)
+        total[group] = _union_lengths(rank - group[0], begin, end, group.size)
+    return total
 
-    - `who`, `first`, `last`: rank, start and end of each interval [s].
-    - `accounted`, `finish` (P,): bounds of the time that counts [s].
-    """
-    rank, n_ranks = np.concatenate([np.zeros(0, dtype=np.int64), *who]), finish.size
-    begin = np.maximum(np.concatenate([np.zeros(0), *first]), accounted[rank])
-    end = np.maximum(np.minimum(np.concatenate([np.zeros(0), *last]), finish[rank]), begin)
+
+def _union_lengths(rank: NDArray[np.signedinteger], begin: Floats, end: Floats, n_ranks: int) -> Floats:
+    """Return the length of the union of each rank's intervals; shape (P,)."""
     order = np.lexsort((begin, rank))
-    rank, begin, end = rank[order], begin[order], end[order]
+    begin, end = begin[order], end[order]
     counts = np.bincount(rank, minlength=n_ranks)
     bounds, total = np.cumsum(counts) - counts, np.zeros(n_ranks)
     # Ranks with as many intervals go together.

@@ -23,7 +23,7 @@ from simnet.traces.source import Training, Values, begin_training
 from simnet.training.job.checkpoint import State
 from simnet.training.job.job import Bucket, Job, create_sparsifier, gradient_buckets, job_overlap
 from simnet.training.job.local_costs import local_operations, scheme_hook
-from simnet.training.job.record import Iteration
+from simnet.training.job.record import DRAWN, Iteration
 from simnet.training.job.spans import Span
 
 
@@ -342,7 +342,7 @@ def time_exchanges(
     numbers = where.active.tolist()
     options = {
         "placement": where.placement,
-        "messages": where.keeps_messages,
+        "messages": where.keeps_messages and sum(one.n_messages for one, _ in parts) <= DRAWN,
         "stream": where.stream,
         "deaths": {rank: where.failures[worker] for rank, worker in enumerate(numbers) if worker in where.failures},
         "origin": where.now,

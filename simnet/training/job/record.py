@@ -294,7 +294,7 @@ class JobRecord(PolicyResult):
             self.local_stages[label] = _stage_seconds(job.device, exchanges, active.size)
         if len(step.spans) <= DRAWN:
             self.recorded_spans += [(iteration.number, *span) for span in step.spans]
-        if iteration.keeps_messages and timing.messages is not None and timing.messages.src.size <= DRAWN:
+        if iteration.keeps_messages and timing.messages is not None:
             named = replace(timing.messages, src=active[timing.messages.src], dst=active[timing.messages.dst])
             self.recorded_messages.append((iteration.number, named))
             spans = worker_spans(job, iteration, seconds, timing)
