@@ -108,12 +108,13 @@ class Engine(LinkTables):
             self.release(handle)
         while self._n_transfers:
             self.arrived()
-        s.free_flow, s.n_free = -1, 0
+        s.free_flow, s.n_free = codes.NONE, 0
         self.loop.free_all(s, 0, self.flows.size)
-        self.links.write(0, self.n_links, users=0, first_membership=-1, limited=0, assigned=0, is_dirty=False)
-        self.links.write(0, self.n_links, port_rank=-1, port_flow=-1, port_first=-1, port_rest=0.0, port_free=-math.inf)
-        self.links.write(0, self.n_links, n_coming=0, first_passing=-1)
-        self.tables["background"].write(0, s.n_background, flow=-1, until=-math.inf)
+        self.links.write(0, self.n_links, users=0, limited=0, assigned=0, is_dirty=False, n_coming=0)
+        self.links.write(0, self.n_links, port_rest=0.0, port_free=-math.inf)
+        rows = ("first_membership", "port_rank", "port_flow", "port_first", "first_passing")
+        self.links.write(0, self.n_links, **dict.fromkeys(rows, codes.NONE))
+        self.tables["background"].write(0, s.n_background, flow=codes.NONE, until=-math.inf)
         # Latencies have been looked up that much later.
         rewind = now < s.now + s.send_overhead
         self.origin, s.now, s.hope = origin, now, -math.inf
@@ -418,5 +419,5 @@ class Engine(LinkTables):
         # Vanished messages are in queues only.
         for f in self.in_state(codes.VANISHED):
             self.loop.free_flow(s, f)
-        self.links.write(0, self.n_links, port_first=-1, n_coming=0, first_passing=-1)
+        self.links.write(0, self.n_links, port_first=codes.NONE, n_coming=0, first_passing=codes.NONE)
         s.n_moving = s.n_queued = 0

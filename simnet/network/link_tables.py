@@ -266,10 +266,10 @@ class LinkTables(Store):
             first, *behind = messages
             own = int(s.routes[s.flows[first].route].own)
             if s.links[own].port_flow == first:
-                s.links[own].port_flow = -1
+                s.links[own].port_flow = codes.NONE
             if self.loop.transmission_end(s, first) <= s.now:
                 # The message departs at this instant; the event is already queued.
-                s.flows[first].next, s.flows[first].counted, s.flows[first].pace = -1, s.now, math.inf
+                s.flows[first].next, s.flows[first].counted, s.flows[first].pace = codes.NONE, s.now, math.inf
                 stopped.append((g, own, behind))
                 continue
             self.loop.count_sent(s, first)
@@ -293,7 +293,7 @@ class LinkTables(Store):
         for _, g, link, f in sorted(turning):
             queues.setdefault((g, link), []).append(f)
         for (g, _), messages in queues.items():
-            for f, behind in itertools.pairwise([*messages, -1]):
+            for f, behind in itertools.pairwise([*messages, codes.NONE]):
                 s.flows[f].next = behind
             s.ranks[g].missing += 1
             end = self.loop.transmit_at(s, messages[0], max(s.now, s.flows[messages[0]].counted))
@@ -338,9 +338,9 @@ class LinkTables(Store):
             f = int(s.flows[f].next)
         gone = [f for f in waiting if s.flows[f].state == codes.QUEUED and s.routes[s.flows[f].route].own != link]
         kept = [f for f in waiting if f not in gone]
-        for f, behind in itertools.pairwise([*kept, -1]):
+        for f, behind in itertools.pairwise([*kept, codes.NONE]):
             s.flows[f].next = behind
-        s.links[link].port_first, s.links[link].port_last = [*kept, -1][0], [-1, *kept][-1]
+        s.links[link].port_first, s.links[link].port_last = [*kept, codes.NONE][0], [codes.NONE, *kept][-1]
         return gone
 
     def in_state(self, *states: int) -> list[int]:

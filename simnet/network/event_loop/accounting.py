@@ -20,7 +20,7 @@ def account_time(s: State, g: int) -> None:
     begun, busy = rank.since, 0.0
     if rank.stream >= 0:
         stream = s.streams[rank.stream]
-        advance_stream(s, rank.stream, s.now, math.inf, -1)
+        advance_stream(s, rank.stream, s.now, math.inf, codes.NONE)
         begun = max(begun, stream.computed)
         busy, stream.booked = stream.busy - stream.booked, stream.busy
     rank.since = s.now

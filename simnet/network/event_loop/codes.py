@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+# In place of a row: there is none. Rows are from 0 on.
+NONE = -1
+
 # Kinds of events. A rank resumes or fails. A message is injected at its host, has passed its latency, arrives, or has
 # left its host. An egress queue sends its next message; a link changes; background traffic may start or stop.
 RESUME, FAIL, INJECT, JOIN, DELIVER, LEFT, DEQUEUE, CHANGE, TOGGLE = range(9)

@@ -35,12 +35,12 @@ def send_shared(s: State, g: int, f: int) -> None:
             last = link.port_flow
             while s.flows[last].next >= 0:
                 last = s.flows[last].next
-            s.flows[last].next, flow.next, flow.unsent, flow.counted = f, -1, flow.remaining, begin
+            s.flows[last].next, flow.next, flow.unsent, flow.counted = f, codes.NONE, flow.remaining, begin
             return
         begin = max(begin, link.port_free)
-    link.port_rank, link.port_flow = g, -1
+    link.port_rank, link.port_flow = g, codes.NONE
     update_link(s, l, s.now)
-    flow.unsent, flow.next = flow.remaining, -1
+    flow.unsent, flow.next = flow.remaining, codes.NONE
     end = transmit_at(s, f, begin)
     if end <= link.until and not s.watching:
         flow.unsent = 0.0
@@ -147,7 +147,7 @@ def inject(s: State, f: int) -> None:
 def join_egress_queue(s: State, f: int, l: int) -> None:
     """Append message f to the egress queue of link l."""
     flow, link = s.flows[f], s.links[l]
-    flow.state, flow.next = codes.QUEUED, -1
+    flow.state, flow.next = codes.QUEUED, codes.NONE
     if link.port_first < 0:
         link.port_first = f
     else:

@@ -131,7 +131,7 @@ def clear_flow_end(s: State, f: int) -> None:
     here = s.flows[f].place
     if here < 0:
         return
-    s.flows[f].place = -1
+    s.flows[f].place = codes.NONE
     s.n_ends -= 1
     if here < s.n_ends:
         last = s.ends[s.n_ends]

@@ -36,9 +36,9 @@ def create_message(s: State, owner: int, first: int, candidates: int, pick: int,
     if s.routes[r].loss >= 0:
         nbytes = nbytes / s.losses[s.routes[r].loss].payload
     flow.state, flow.owner, flow.route = codes.ON_ITS_WAY, owner, r
-    flow.what, flow.behind, flow.waits, flow.holds, flow.passed = codes.DATA, -1, False, False, 0
+    flow.what, flow.behind, flow.waits, flow.holds, flow.passed = codes.DATA, codes.NONE, False, False, 0
     flow.remaining, flow.residue, flow.delay, flow.lasts = nbytes, _RESIDUE * nbytes, delay, math.inf
-    flow.port, flow.comes = -1, False
+    flow.port, flow.comes = codes.NONE, False
     return f
 
 
@@ -118,10 +118,10 @@ def keep_in_order(s: State, f: int, connection: int) -> None:
 def release_next(s: State, f: int, connection: int) -> None:
     """Release the message that waits on its connection for message f, which has ended or vanished."""
     if s.connections[connection].last == f:
-        s.connections[connection].last = -1
+        s.connections[connection].last = codes.NONE
     behind = s.flows[f].behind
     if behind >= 0:
-        s.flows[f].behind, s.flows[behind].waits = -1, False
+        s.flows[f].behind, s.flows[behind].waits = codes.NONE, False
         if s.flows[behind].state == codes.BLOCKED:
             start_message(s, behind)
 
@@ -220,7 +220,7 @@ def toggle_background(s: State, b: int) -> None:
         flow = s.flows[one.flow]
         flow.owner, flow.route, flow.limit, flow.weight = codes.BACKGROUND, one.route, one.limit, one.weight
         flow.passed = 0
-        flow.remaining, flow.residue, flow.port = math.inf, 0.0, -1
+        flow.remaining, flow.residue, flow.port = math.inf, 0.0, codes.NONE
         start_flow(s, one.flow, s.now)
 
 
@@ -230,7 +230,7 @@ def stop_background(s: State, b: int) -> None:
     if one.flow >= 0:
         detach_flow(s, one.flow)
         free_flow(s, one.flow)
-        one.flow = -1
+        one.flow = codes.NONE
 
 
 def stop_all_background(s: State) -> None:

@@ -45,10 +45,10 @@ def post_round(s: State, g: int, task: TaskRecord) -> None:
                 handle_control(s, g, f)
     if s.send_completion == codes.READY and sends_first:
         send_ready(s, g, task)
-    f = take_control(s, g, i, -1)
+    f = take_control(s, g, i, codes.NONE)
     while f >= 0:
         handle_control(s, g, f)
-        f = take_control(s, g, i, -1)
+        f = take_control(s, g, i, codes.NONE)
     if rank.early_software > 0:
         occupy_rank(s, g, rank.early_software, first_early_message(s, task, i), i, codes.TAKING_IN)
         rank.early_software = 0.0
@@ -61,7 +61,7 @@ def first_early_message(s: State, task: TaskRecord, i: int) -> int:
         run = s.runs[s.ranks[s.messages[m].dst].run]
         if run.arrived < 0 or not math.isnan(s.arrived[run.arrived + number_of(s, run, m, i)]):
             return m
-    return -1
+    return codes.NONE
 
 
 def number_of(s: State, run: RunRecord, m: int, i: int) -> int:
@@ -80,7 +80,7 @@ def send_ready(s: State, g: int, task: TaskRecord) -> None:
 def take_control(s: State, g: int, i: int, m: int) -> int:
     """Remove and return rank g's first early control message for round i, about message m if m >= 0; -1 if none."""
     rank = s.ranks[g]
-    f, before = rank.controls, -1
+    f, before = rank.controls, codes.NONE
     while f >= 0 and (s.flows[f].round_index != i or (m >= 0 and s.flows[f].message != m)):
         f, before = s.flows[f].next, f
     if f >= 0:
@@ -186,7 +186,7 @@ def receive_control(s: State, f: int) -> bool:
     if has_entered(s, g, flow.round_index):
         handle_control(s, g, f)
         return True
-    flow.state, flow.next = codes.EARLY_CONTROL, -1
+    flow.state, flow.next = codes.EARLY_CONTROL, codes.NONE
     last = rank.controls
     if last < 0:
         rank.controls = f
@@ -235,7 +235,7 @@ def count_down(s: State, g: int, i: int, sent: int) -> None:
 def take_early(s: State, g: int, i: int) -> int:
     """Remove rank g's record of round i; return how many of its messages arrived before the rank entered."""
     rank = s.ranks[g]
-    before, early = -1, rank.early
+    before, early = codes.NONE, rank.early
     while early >= 0 and s.early[early].round_index != i:
         before, early = early, s.early[early].next
     if early < 0:

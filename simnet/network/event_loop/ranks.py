@@ -154,10 +154,10 @@ def opens_at(s: State, g: int) -> float:
     """Return when rank g, which has a compute stream, may enter its round or finish [s]."""
     rank = s.ranks[g]
     last = rank.round_index == s.runs[rank.run].n_rounds
-    part = -1 if last else round_of(s, g).opens
+    part = codes.NONE if last else round_of(s, g).opens
     if part < 0 and not last:
         return s.now
-    advance_stream(s, rank.stream, s.now, math.inf, -1)
+    advance_stream(s, rank.stream, s.now, math.inf, codes.NONE)
     s.streams[rank.stream].beside = 1.0
     return stream_done_at(s, rank.stream) if last else selected_at(s, rank.stream, part)
 
@@ -174,7 +174,7 @@ def unpack_part(s: State, g: int) -> None:
     """Queue the kernels of rank g's round if the round unpacks a part; the rank does not wait for them."""
     rank, part = s.ranks[g], round_of(s, g).unpacks
     if part >= 0:
-        advance_stream(s, rank.stream, s.now, math.inf, -1)
+        advance_stream(s, rank.stream, s.now, math.inf, codes.NONE)
         s.streams[rank.stream].beside = 1.0
         if task_of(s, g).seconds > 0:
             post_kernels(s, rank.stream, part, task_of(s, g).seconds)
@@ -194,7 +194,7 @@ def start_compute(s: State, g: int) -> None:
         if one.unpacks >= 0:
             unpack_part(s, g)
         elif seconds > 0:
-            advance_stream(s, rank.stream, s.now, math.inf, -1)
+            advance_stream(s, rank.stream, s.now, math.inf, codes.NONE)
             end = queue_kernels(s, rank.stream, seconds)
             if one.worked >= 0:
                 s.worked[one.worked + rank.number] = s.streams[rank.stream].began
@@ -373,7 +373,7 @@ def fail_rank(s: State, g: int) -> None:
         if s.adaptive:
             count_assigned(s, flow.route, -1)
         # All messages of a connection vanish with either of its ranks.
-        s.connections[message.connection].last, flow.behind = -1, -1
+        s.connections[message.connection].last, flow.behind = codes.NONE, codes.NONE
         if flow.state in (codes.ON_ITS_WAY, codes.QUEUED):
             flow.state = codes.VANISHED
             continue
@@ -414,7 +414,7 @@ def withdraw_events(s: State, e: int) -> None:
                 event.kind = codes.WITHDRAWN
                 if event.time == math.inf:
                     s.n_quiet -= 1
-                s.links[s.routes[flow.route].own].port_flow = -1
+                s.links[s.routes[flow.route].own].port_flow = codes.NONE
                 while row >= 0:
                     row = finish_departure(s, row)
         elif (

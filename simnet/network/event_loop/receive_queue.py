@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from simnet.network.event_loop.codes import BACKGROUND, DATA
+from simnet.network.event_loop.codes import BACKGROUND, DATA, NONE
 from simnet.network.event_loop.event_queue import clear_flow_end, set_flow_end
 from simnet.network.event_loop.records import State
 
@@ -74,7 +74,7 @@ def finish_arrival(s: State, f: int) -> bool:
     stop_arriving(s, f)
     link = s.links[l]
     if link.backlog <= flow.residue:
-        flow.port = -1
+        flow.port = NONE
         return False
     flow.remaining, flow.since, flow.rate = link.backlog, s.now, link.capacity
     # It shares no link any more.
@@ -118,7 +118,7 @@ def leave_receive_queue(s: State, f: int) -> None:
             while s.flows[before].next != f:
                 before = s.flows[before].next
             s.flows[before].next = flow.next
-    flow.port = -1
+    flow.port = NONE
 
 
 def change_passing_rate(s: State, l: int) -> None:

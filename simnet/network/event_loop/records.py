@@ -30,7 +30,7 @@ class Event:
     time: float = 0.0
     order: int = 0
     kind: int = 0
-    row: int = -1
+    row: int = codes.NONE
 
 
 @dataclass(slots=True)
@@ -58,16 +58,16 @@ class FlowRecord:
     remaining: float = 0.0
     since: float = 0.0
     residue: float = 0.0
-    place: int = -1
-    port: int = -1
+    place: int = codes.NONE
+    port: int = codes.NONE
     state: int = codes.FREE
-    route: int = -1
+    route: int = codes.NONE
     owner: int = codes.TRANSFER
     round_index: int = 0
     message: int = 0
     what: int = codes.DATA
-    behind: int = -1
-    next: int = -1
+    behind: int = codes.NONE
+    next: int = codes.NONE
     passed: int = 0
     unsent: float = 0.0
     counted: float = 0.0
@@ -87,16 +87,16 @@ class HeapEntry:
     """An entry of a heap: a key, and the row that has it."""
 
     key: float = 0.0
-    row: int = -1
+    row: int = codes.NONE
 
 
 @dataclass(slots=True)
 class LinkMembership:
     """A node of the linked list of flows on a link."""
 
-    before: int = -1
-    behind: int = -1
-    flow: int = -1
+    before: int = codes.NONE
+    behind: int = codes.NONE
+    flow: int = codes.NONE
 
 
 @dataclass(slots=True)
@@ -114,25 +114,25 @@ class Link:
     capacity: float = 0.0
     until: float = math.inf
     users: int = 0
-    first_membership: int = -1
+    first_membership: int = codes.NONE
     carried: float = 0.0
     updates: int = 0
     limited: int = 0
     assigned: int = 0
-    incast_derating: int = -1
-    bandwidths: int = -1
-    latencies: int = -1
+    incast_derating: int = codes.NONE
+    bandwidths: int = codes.NONE
+    latencies: int = codes.NONE
     port_free: float = 0.0
-    port_rank: int = -1
+    port_rank: int = codes.NONE
     port_rest: float = 0.0
-    port_flow: int = -1
-    port_first: int = -1
-    port_last: int = -1
+    port_flow: int = codes.NONE
+    port_first: int = codes.NONE
+    port_last: int = codes.NONE
     coming: float = 0.0
     backlog: float = 0.0
     counted: float = 0.0
     n_coming: int = 0
-    first_passing: int = -1
+    first_passing: int = codes.NONE
     queues: bool = False
     is_dirty: bool = False
 
@@ -171,8 +171,8 @@ class Route:
     latency: float = 0.0
     begin: Row = 0
     end: Row = 0
-    own: Row = -1
-    loss: Row = -1
+    own: Row = codes.NONE
+    loss: Row = codes.NONE
 
 
 @dataclass(slots=True)
@@ -192,9 +192,9 @@ class BackgroundRecord:
     weight: float = 1.0
     on: float = 0.0
     until: float = -math.inf
-    route: int = -1
-    flow: int = -1
-    timeline: int = -1
+    route: int = codes.NONE
+    flow: int = codes.NONE
+    timeline: int = codes.NONE
 
 
 @dataclass(slots=True)
@@ -209,13 +209,13 @@ class RunRecord:
     n_rounds: int = 0
     running: int = 0
     pending: int = 0
-    ranks: int = -1
-    rounds: int = -1
-    delays: int = -1
-    picks: int = -1
-    sent: int = -1
-    arrived: int = -1
-    software: int = -1
+    ranks: int = codes.NONE
+    rounds: int = codes.NONE
+    delays: int = codes.NONE
+    picks: int = codes.NONE
+    sent: int = codes.NONE
+    arrived: int = codes.NONE
+    software: int = codes.NONE
     fails: bool = False
 
 
@@ -234,9 +234,9 @@ class Rank:
     communicate: float = 0.0
     compute: float = 0.0
     wait: float = 0.0
-    run: int = -1
+    run: int = codes.NONE
     number: int = 0
-    stream: int = -1
+    stream: int = codes.NONE
     round_index: int = -1
     state: int = codes.OUTSIDE
     missing: int = 0
@@ -244,8 +244,8 @@ class Rank:
     unsent: int = 0
     send_complete: float = -math.inf
     in_flight: int = 0
-    early: int = -1
-    controls: int = -1
+    early: int = codes.NONE
+    controls: int = codes.NONE
     early_software: float = 0.0
     leaves: bool = False
 
@@ -259,12 +259,12 @@ class RoundRecord:
     compute times are kept. It `opens` a part, or `unpacks` one. -1 is none.
     """
 
-    tasks: int = -1
-    gates: int = -1
-    worked: int = -1
+    tasks: int = codes.NONE
+    gates: int = codes.NONE
+    worked: int = codes.NONE
     offset: int = 0
-    opens: int = -1
-    unpacks: int = -1
+    opens: int = codes.NONE
+    unpacks: int = codes.NONE
     ahead: int = 0
     continues: bool = False
     sends_first: bool = False
@@ -280,9 +280,9 @@ class TaskRecord:
 
     seconds: float = 0.0
     software: float = 0.0
-    messages: Row = -1
+    messages: Row = codes.NONE
     sends: Row = 0
-    incoming: Row = -1
+    incoming: Row = codes.NONE
     receives: Row = 0
 
 
@@ -310,7 +310,7 @@ class StreamRecord:
     beside: float = 1.0
     slower_slices: float = 1.0
     slower_kernels: float = 1.0
-    compute_slices: int = -1
+    compute_slices: int = codes.NONE
     parts: int = 0
     slices: int = 0
     selected: int = 0
@@ -348,13 +348,13 @@ class MessageRecord:
 
     n_bytes: float = 0.0
     payload: float = 0.0
-    src: Row = -1
-    dst: Row = -1
-    route: Row = -1
+    src: Row = codes.NONE
+    dst: Row = codes.NONE
+    route: Row = codes.NONE
     candidates: Row = 1
     number: Row = 0
-    connection: Row = -1
-    back: Row = -1
+    connection: Row = codes.NONE
+    back: Row = codes.NONE
 
 
 @dataclass(slots=True)
@@ -364,7 +364,7 @@ class Connection:
     `asked` and `told` are the last arrivals of requests and of other control messages [s].
     """
 
-    last: int = -1
+    last: int = codes.NONE
     taken: float = 0.0
     asked: float = -math.inf
     told: float = -math.inf
@@ -381,7 +381,7 @@ class EarlyArrival:
     count: int = 0
     unsent: int = 0
     software: float = 0.0
-    next: int = -1
+    next: int = codes.NONE
 
 
 @dataclass(slots=True)
@@ -434,8 +434,8 @@ class State:
     most_sends: int = 1
     n_background: int = 0
     n_derating: int = 0
-    free_flow: int = -1
-    free_early: int = -1
+    free_flow: int = codes.NONE
+    free_early: int = codes.NONE
     # How much of the lists below is in use.
     n_events: int = 0
     n_ends: int = 0

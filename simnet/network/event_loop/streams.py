@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+from simnet.network.event_loop import codes
 from simnet.network.event_loop.records import ComputeSlice, State, StreamRecord
 
 
@@ -121,7 +122,7 @@ def queue_kernels(s: State, row: int, seconds: float) -> float:
     x = s.streams[row]
     x.queued += seconds
     x.began = x.reached
-    advance_stream(s, row, math.inf, x.queued, -1)
+    advance_stream(s, row, math.inf, x.queued, codes.NONE)
     return x.reached
 
 
@@ -142,5 +143,5 @@ def selected_at(s: State, row: int, part: int) -> float:
 
 def stream_done_at(s: State, row: int) -> float:
     """Advance the stream until it is idle; return that time [s]."""
-    advance_stream(s, row, math.inf, math.inf, -1)
+    advance_stream(s, row, math.inf, math.inf, codes.NONE)
     return s.streams[row].reached

@@ -151,9 +151,9 @@ def mahimahi(
     >>> signal.at(0), signal.at(0.01), signal.at(0.02)
     (300000.0, 150000.0, 300000.0)
     """
-    width = round(every * 1000) if 0 < every < 1e9 else 0
-    if width < 1 or not math.isclose(every, width / 1000, rel_tol=1e-9):
+    if not 0 < every < 1e9 or not math.isclose(every, round(every * 1000) / 1000, rel_tol=1e-9):
         raise ValueError(f"every must be a whole number of milliseconds >= 0.001 s, got {every!r} s")
+    width = round(every * 1000)
     check_positive(packet_bytes, "packet_bytes")
     opportunities = _delivery_times(path)
     duration = int(opportunities[-1])
