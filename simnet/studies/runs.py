@@ -65,8 +65,8 @@ class Batch:
         self, source: Source, loaded: Scenario, folder: Path, seeds: int = 1, jobs: int | None = 1, on: str = ""
     ) -> None:
         self.folder, self.place, self.built = folder, folder / CHECKPOINTS, loaded.build()
-        self.errors: dict[str, None] = {}
-        """Messages of the runs that failed."""
+        self.report, self.errors = loaded.config.output.report, dict[str, None]()
+        """Whether a page is written; messages of the runs that failed."""
         self._source, self._loaded, self._jobs, self._on, self._before = source, loaded, jobs, on or None, ""
         self._tasks: dict[int, Task] = {}
         self.labels: dict[tuple[str, int], str] = {}
@@ -158,7 +158,7 @@ class Batch:
 
     def _write_one(self, stage: Path) -> RunAnswer:
         results = self._of_seed(self._loaded.config.seed)
-        summary = fill(stage, self._loaded, self.built, results, self._source)
+        summary = fill(stage, self._loaded, self.built, results, self._source, report=self.report)
         return answers.run_answer(summary, results)
 
     def _write_joint(self, stage: Path) -> RunAnswer:
@@ -167,7 +167,7 @@ class Batch:
         _with_inputs(stage, self._loaded)
         ordered = {seed: self._summaries[seed] for seed in sorted(self._summaries)}
         lock = request(self._loaded, "run", len(self._tasks)).lock
-        joint = seeds.write_seeds(stage, ordered, lock, self.missing, report=self._loaded.config.output.report)
+        joint = seeds.write_seeds(stage, ordered, lock, self.missing, report=self.report)
 
         def figures() -> list[Plot]:
             from simnet.report.figures import seed_comparison
@@ -197,12 +197,10 @@ class Batch:
             self._stage = self._begun.enter_context(replace_files(self.folder, RUN))
         return self._stage
 
-    def _own_files(self) -> Iterator[Path]:
-        """Yield the checkpoint files of these runs."""
+    def _own_files(self) -> list[Path]:
+        """Return the checkpoint files of these runs."""
         own = {one.path.stem for one in self.own.values()}
-        for one in self.place.iterdir():
-            if _A_CHECKPOINT.fullmatch(one.name) and one.name[:32] in own:
-                yield one
+        return [one for one in self.place.iterdir() if _A_CHECKPOINT.fullmatch(one.name) and one.name[:32] in own]
 
 
 @contextmanager
@@ -229,11 +227,17 @@ def _with_inputs(folder: Path, loaded: Scenario) -> None:
 
 
 def fill(
-    folder: Path, loaded: Scenario, built: Run, results: Mapping[str, PolicyResult], source: Source | None = None
+    folder: Path,
+    loaded: Scenario,
+    built: Run,
+    results: Mapping[str, PolicyResult],
+    source: Source | None = None,
+    *,
+    report: bool = False,
 ) -> RunSummary:
     """Write a run's files and its scenario's input files into an empty folder.
 
-    With a `source` it has a page, unless the scenario wants none, and the defaults that affect the fastest exchange.
+    With a `source` the defaults that affect the fastest exchange are determined, too.
     """
     _with_inputs(folder, loaded)
     return write_run(
@@ -242,7 +246,7 @@ def fill(
         _run_facts(loaded, built, results, source),
         request(loaded, "run").lock,
         links=built.links,
-        report=source is not None and loaded.config.output.report,
+        report=report,
         setting=setting(loaded, built.job),
     )
 

@@ -108,7 +108,7 @@ def run(
         raise InputError(f"must be >= 1, got {jobs}", file="--jobs")
     seed, given = fields.pop("seed", None), set_texts(set)
     with scenario_path(scenario) as path:
-        overrides = [*given, *overrides_of(path, fields, given), *["output.report=false"] * (out is None)]
+        overrides = [*given, *overrides_of(path, fields, given)]
         source = Source(path, overrides, None if seed is None else int(seed), word_list(policies))
         asked = _Asked(seeds, on, jobs, out, force)
         return _over_grid(source, grid_texts(grid), asked) if grid else _one_run(source, asked)
@@ -144,9 +144,12 @@ def _one_run(source: Source, asked: _Asked) -> Summary:
     from simnet.studies import runs
 
     wanted = runner.request(loaded, "run", *([asked.seeds] if asked.seeds > 1 else []))
-    written = "report.html" if loaded.config.output.report else "summary.json"
+    report = loaded.config.output.report and asked.out is not None
+    written = "report.html" if report else "summary.json"
     with _results_folder(asked, loaded.name, wanted, written, ("run", runs.CHECKPOINTS)) as folder:
-        return _carry_out(runs.Batch(source, loaded, folder, asked.seeds, asked.jobs, on), asked)
+        batch = runs.Batch(source, loaded, folder, asked.seeds, asked.jobs, on)
+        batch.report = report
+        return _carry_out(batch, asked)
 
 
 def _over_grid(source: Source, axes: Sequence[str], asked: _Asked) -> Summary:
