@@ -22,7 +22,7 @@ import dataclasses
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Annotated, Literal, NamedTuple, TypeAlias
 
@@ -227,18 +227,19 @@ class DensitySearch:
             raise ValueError(f"weights must be >= 0 and finite, and must not all be 0, got {tuple(self.weights)}")
 
 
+@dataclass(eq=False)
 class Moo:
     """The multi-objective choice of density and exchange of the AR-Topk paper, as an adaptive policy.
 
     While a probe finds a link down, the decision stands, and no exploration begins.
     """
 
-    def __init__(
-        self, candidates: Sequence[Candidate], monitor: Monitor | None = None, search: DensitySearch | None = None
-    ) -> None:
-        self.candidates = check_distinct(candidates)
-        self.monitor = monitor or Monitor()
-        self.search = search or DensitySearch()
+    candidates: Sequence[Candidate]
+    monitor: Monitor = field(default_factory=Monitor)
+    search: DensitySearch = DensitySearch()
+
+    def __post_init__(self) -> None:
+        self.candidates = check_distinct(self.candidates)
         self._densities = np.array(sorted(self.search.densities, reverse=True), dtype=np.float64)
         self._published = self.search.mode == "published"
         self._costs = [closed_form(candidate) for candidate in self.candidates]

@@ -11,14 +11,14 @@ import itertools
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from simnet import sparsifier_models
 from simnet.base.arrays import Floats
-from simnet.base.checks import check_int
-from simnet.base.quantities import Count, Factor, Seconds, check_bounds
+from simnet.base.quantities import Count, Factor, Seconds, check_fields
 from simnet.base.rng import stream
 from simnet.cost_models.costs.devices import DeviceOp, DeviceProfile
 from simnet.cost_models.evidence.intervals import SCORE_95
@@ -321,6 +321,7 @@ AGREES = 2
 _REMEMBERED = 1000
 
 
+@dataclass(eq=False)
 class Advised:
     """The adviser as a policy: it learns exchange costs from iteration times, and chooses the fastest exchange.
 
@@ -353,28 +354,24 @@ class Advised:
         The last 1,000 decisions, and why they were taken.
     """
 
-    def __init__(
-        self,
-        candidates: Sequence[Candidate],
-        fallback: str | None = None,
-        decide_every: Count = 2,
-        horizon: Count = HORIZON,
-        margin: Factor = MARGIN,
-        change_cost: Seconds = 0.0,
-        probes: bool = True,
-    ) -> None:
-        self.candidates = check_distinct(candidates)
+    candidates: Sequence[Candidate]
+    fallback: str | None = None
+    decide_every: Count = 2
+    horizon: Count = HORIZON
+    margin: Factor = MARGIN
+    change_cost: Seconds = 0.0
+    probes: bool = True
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        self.candidates = check_distinct(self.candidates)
         self._of = {one.label: one for one in self.candidates}
         for one in self.candidates:
             closed_form(one)
         dense = [one.label for one in self.candidates if one.scheme in ("dense", "fp16")]
-        self.fallback = fallback or (*dense, self.candidates[0].label)[0]
-        if self.fallback not in self._of:
-            raise ValueError(f"fallback must be one of {', '.join(self._of)}, got {self.fallback!r}")
-        self.decide_every, self.horizon = check_int(decide_every, "decide_every", 1), check_int(horizon, "horizon", 1)
-        self.margin = check_bounds(margin, Factor, "margin")
-        self.change_cost = check_bounds(change_cost, Seconds, "change_cost")
-        self.probes = probes
+        self._fallback = self.fallback or (*dense, self.candidates[0].label)[0]
+        if self._fallback not in self._of:
+            raise ValueError(f"fallback must be one of {', '.join(self._of)}, got {self._fallback!r}")
         self.reset()
 
     def reset(self) -> None:
@@ -446,7 +443,7 @@ class Advised:
             if self._adviser is None:
                 within = {name: (one.low, one.high) for name, one in context.device.methods.items()}
                 self._adviser = Adviser(
-                    self._costs, self.fallback, within, every=self.decide_every, horizon=self.horizon,
+                    self._costs, self._fallback, within, every=self.decide_every, horizon=self.horizon,
                     margin=self.margin, change_cost=self.change_cost,
                 )  # fmt: skip
             self._adviser.costs_are(self._costs, len(buckets))

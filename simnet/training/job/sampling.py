@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,6 +82,7 @@ _TURN = (math.sqrt(5) - 1) / 2
 _TELLING = 32
 
 
+@dataclass(eq=False)
 class IterationSampling:
     """Stratified sample of a job's iterations, and the number of iterations that each represents.
 
@@ -90,78 +91,72 @@ class IterationSampling:
     `lasts` [s], and the `expected` duration up to a factor.
     """
 
-    def __init__(
-        self,
-        iterations: int,
-        samples: int = 1,
-        *,
-        block: float | None = None,
-        until: float = math.inf,
-        give_up: float = math.inf,
-        pace: ProgressModel | None = None,
-    ) -> None:
-        self._pace = pace
-        self._iterations, self._samples, self._given, self._until = iterations, samples, block, until
-        self._give_up = give_up
-        self.stands_for: list[float] = []
-        self.lasts: list[float] = []
-        self.expected: list[float] = []
+    iterations: int
+    samples: int = 1
+    _: KW_ONLY
+    block: float | None = None
+    until: float = math.inf
+    give_up: float = math.inf
+    pace: ProgressModel | None = None
+
+    def __post_init__(self) -> None:
+        self.stands_for, self.lasts, self.expected = list[float](), list[float](), list[float]()
         self._begun, self._done, self._reached = math.nan, 0.0, 0.0
-        self._block = block or 0.0
+        self._block = self.block or 0.0
 
     def after(self, began: float, seconds: float) -> tuple[int, float]:
         """Return the next iteration to simulate and its start [s], given the last one's start and duration [s]."""
-        left = self._iterations - self._done
+        left = self.iterations - self._done
         if not self.stands_for:
             # The first begins with the job.
             self._begun = self._reached = began
-            if self._given is None:
-                self._block = left * seconds / self._samples
+            if self.block is None:
+                self._block = left * seconds / self.samples
         span = self._block
-        if self._given is not None:
+        if self.block is not None:
             span = (self._cell() + 1) * self._block - (self._reached - self._begun)
         stands_for, lasts, expected = self._covered(began, seconds, span, left)
         left -= stands_for
         self._done += stands_for
         self._reached += lasts
-        over = left < 0.5 or self._reached - self._begun > self._give_up
+        over = left < 0.5 or self._reached - self._begun > self.give_up
         more = 1 + left / stands_for if over else 1.0
         for column, value in zip(
             (self.stands_for, self.lasts, self.expected), (stands_for, lasts, expected), strict=True
         ):
             column.append(value * more)
         if over:
-            return self._iterations, self._reached
-        if self._given is not None:
-            self._block = self._given * (1 if self._reached - self._begun < self._until else 4)
+            return self.iterations, self._reached
+        if self.block is not None:
+            self._block = self.block * (1 if self._reached - self._begun < self.until else 4)
             cell = self._cell()
             ahead = self._begun + (cell + (cell * _TURN) % 1) * self._block - self._reached
         else:
-            if (more := self._samples - len(self.stands_for)) > 0:
+            if (more := self.samples - len(self.stands_for)) > 0:
                 self._block = left * (self._reached - self._begun) / self._done / more
             ahead = ((len(self.stands_for) * _TURN) % 1) * self._block
         if self._block <= seconds or ahead < 0:
             ahead = 0.0
         number = int(self._done + 1e-9 + (ahead / seconds if seconds > 0 else 0.0))
-        return min(number, self._iterations - 1), self._reached + ahead
+        return min(number, self.iterations - 1), self._reached + ahead
 
     def _covered(self, began: float, seconds: float, span: float, left: float) -> tuple[float, float, float]:
         """Return the iterations that a sample represents, their duration [s], and their expected duration [s]."""
         if seconds <= 0:
             return left, 0.0, 0.0
         stands_for, lasts = min(max(span / seconds, 1.0), left), min(max(span, seconds), left * seconds)
-        if self._pace is None or seconds > self._give_up:
+        if self.pace is None or seconds > self.give_up:
             return stands_for, lasts, lasts
-        own = self._pace.between(began, began + seconds)
+        own = self.pace.between(began, began + seconds)
         if span <= seconds or not own > 0:
             return stands_for, lasts, own * stands_for
         # What the links are like in all of the block is known, and on which of them the iteration was.
-        block = self._pace.between(self._reached, self._reached + span)
+        block = self.pace.between(self._reached, self._reached + span)
         stands_for = max(block / own, 1.0)
         if stands_for <= left:
             return stands_for, span, block
         block *= left / stands_for
-        return left, self._pace.until(self._reached, block) - self._reached, block
+        return left, self.pace.until(self._reached, block) - self._reached, block
 
     def _cell(self) -> int:
         """Return the index of the sampling block at the time reached, at the current block length."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -36,23 +37,23 @@ ALGORITHMS: Mapping[str, str] = {
 """Default algorithm of each collective operation."""
 
 
+@dataclass(eq=False)
 class PlacedStep:
     """A step graph on a network, for repeated timing; without variation in the network the time is cached.
 
     `slowdown` >= 1 is the factor on compute time during a collective of the same worker.
     """
 
-    def __init__(
-        self,
-        graph: StepGraph,
-        network: Network,
-        algorithms: Mapping[str, str] | None = None,
-        placement: ArrayLike | None = None,
-        slowdown: float = 1.0,
-    ) -> None:
-        self.graph, self.network, self.slowdown = graph, network, slowdown
-        self.hosts = np.arange(graph.workers) if placement is None else np.asarray(placement)
-        schedule_of = schedules_of(algorithms or {})
+    graph: StepGraph
+    network: Network
+    algorithms: Mapping[str, str] | None = None
+    placement: ArrayLike | None = None
+    slowdown: float = 1.0
+
+    def __post_init__(self) -> None:
+        graph, network = self.graph, self.network
+        self.hosts = np.arange(graph.workers) if self.placement is None else np.asarray(self.placement)
+        schedule_of = schedules_of(self.algorithms or {})
         calls = {number: one.does for number, one in enumerate(graph.nodes) if isinstance(one.does, CollectiveCall)}
         self.schedules = {number: schedule_of(call) for number, call in calls.items()}
         self.does = graph.does()

@@ -38,27 +38,25 @@ class Stage3Limits(CheckedOptions):
     max_reuse_distance: WholeNumber = 1_000_000_000
 
 
+@dataclass(eq=False)
 class Stage3:
     """ZeRO stage 3 program of a worker: issues passes, all-gathers and reduce-scatters."""
 
-    def __init__(
-        self,
-        step: GraphBuilder,
-        layers: Sequence[Layer],
-        dtype: str,
-        reduce_bucket_size: int,
-        limits: Stage3Limits,
-        plus: ZeroPlusPlus,
-    ) -> None:
-        self.step, self.dtype, self.reduce_bucket_size, self.limits = step, dtype, reduce_bucket_size, limits
-        self.plus, self.nodes = plus, plus.nodes(step.workers)
-        self.layers, self.forward = layers, wrap_modules(layers)
-        self.sizes = {layer.name: layer.size for layer in layers}
+    step: GraphBuilder
+    layers: Sequence[Layer]
+    dtype: str
+    reduce_bucket_size: int
+    limits: Stage3Limits
+    plus: ZeroPlusPlus
+
+    def __post_init__(self) -> None:
+        self.nodes, self.forward = self.plus.nodes(self.step.workers), wrap_modules(self.layers)
+        self.sizes = {layer.name: layer.size for layer in self.layers}
         # The modules of a microbatch, in the order in which they are used.
         self.order = [*self.forward, *reversed(self.forward)]
-        self.kept = {layer.name for layer in layers if layer.size <= limits.param_persistence_threshold}
+        self.kept = {one.name for one in self.layers if one.size <= self.limits.param_persistence_threshold}
         # Tensors that are gathered or on their way, and the call that does it; None where that was before the step.
-        self.gathered: dict[str, int | None] = dict.fromkeys(self.kept) if step.iteration else {}
+        self.gathered: dict[str, int | None] = dict.fromkeys(self.kept) if self.step.iteration else {}
         self.passes = 0
         # Tensors of which a second shard is on every node until the optimiser's step.
         self.second: set[str] = set()
