@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,7 +37,9 @@ class PolicyLog:
         ]
         self._context: PolicyContext | None = None
         # Nobody asks for the log of a job without checkpoints.
-        self._kept, self._entries, self._probed = keeps, RowTable(), RowTable()
+        self._kept, self._entries = keeps, RowTable()
+        # When the rounds of a probe before the next decision arrived.
+        self._ends: Sequence[float] = ()
         # The last entry, as long as what the policy observes may be added.
         self._last: dict[str, int | float | str] | None = None
         policy.reset()
@@ -46,11 +47,13 @@ class PolicyLog:
     def decide(self, iteration: int, now: float, active: NDArray[np.intp]) -> Decision:
         """Return the policy's decision; a non-adaptive policy keeps the job's density."""
         self._keep()
-        self._last = {"iteration": iteration, "now": float(now), "active": active.tobytes().hex(), **_UNOBSERVED}
+        ends = np.asarray(self._ends, dtype=np.float64).tobytes().hex()
+        at = {"iteration": iteration, "now": float(now)}
+        self._last = {**at, "active": active.tobytes().hex(), "ends": ends, **_UNOBSERVED}
         return self._decided(iteration, now, active)
 
     def _decided(self, iteration: int, now: float, active: NDArray[np.intp]) -> Decision:
-        policy, self._context = self._policy, self._context_of(iteration, now, active)
+        policy, self._context, self._ends = self._policy, self._context_of(iteration, now, active), ()
         if self._adaptive is not None:
             decision = self._adaptive.decide(self._context)
             if not isinstance(decision, Decision):
@@ -69,9 +72,7 @@ class PolicyLog:
     def measured(self, iteration: int, now: float, active: NDArray[np.intp], ends: Sequence[float]) -> None:
         """Report to the policy when each probe round arrived [s since the last worker began]."""
         assert self._measures is not None
-        self._keep()
-        if self._kept:
-            self._probed.append({"entry": len(self._entries), "end": np.asarray(ends)})
+        self._ends = ends
         self._measures.measured(self._context_of(iteration, now, active), ends)
 
     def _context_of(self, iteration: int, now: float, active: NDArray[np.intp]) -> PolicyContext:
@@ -120,25 +121,21 @@ class PolicyLog:
     def save(self) -> State:
         """Return the log as a checkpoint state."""
         self._keep()
-        return {"entries": self._entries.save(), "probed": self._probed.save()}
+        return self._entries.save()
 
     def restore(self, state: State) -> None:
         """Restore the policy by replaying a saved log."""
-        self._entries.restore(state["entries"])
-        self._probed.restore(state["probed"])
-        columns, probes = self._entries.between(), defaultdict[int, list[float]](list)
-        for probe in zip(*(column.tolist() for column in self._probed.between().values()), strict=True):
-            probes[probe[0]].append(probe[1])
-        for number, row in enumerate(zip(*(column.tolist() for column in columns.values()), strict=True)):
-            self._replay(dict(zip(columns, row, strict=True)), probes[number])
+        self._entries.restore(state)
+        columns = self._entries.between()
+        for row in zip(*(column.tolist() for column in columns.values()), strict=True):
+            self._replay(dict(zip(columns, row, strict=True)))
 
-    def _replay(self, entry: dict[str, Any], ends: Sequence[float]) -> None:
-        active = np.frombuffer(bytes.fromhex(entry["active"]), dtype=np.intp)
-        at = entry["iteration"], entry["now"], active
+    def _replay(self, entry: dict[str, Any]) -> None:
+        active, ends = (bytes.fromhex(entry[name]) for name in ("active", "ends"))
+        at = entry["iteration"], entry["now"], np.frombuffer(active, dtype=np.intp)
         self.measures(*at)
         if ends:
-            assert self._measures is not None
-            self._measures.measured(self._context_of(*at), ends)
+            self.measured(*at, np.frombuffer(ends).tolist())
         decision = self._decided(*at)
         if entry["candidate"] >= 0:
             assert self._adaptive is not None
