@@ -110,9 +110,7 @@ class SpecifiedStepModel(StepModel):
 
 def specified_step_model(platform: Platform) -> SpecifiedStepModel:
     """Return the step model of a platform, from its specification."""
-    values, errors = zip(*specified_parameters(platform).values(), strict=True)
-    nccl, switch = platform.counted == "as NCCL does", platform.inner.switch_reduction
-    return SpecifiedStepModel(nccl, values, errors, switch, platform=platform)
+    return SpecifiedStepModel(platform.counted == "as NCCL does", (), platform=platform)
 
 
 def specified_parameters(platform: Platform) -> dict[str, tuple[float, float]]:
