@@ -22,15 +22,7 @@ from simnet.cost_models.costs.computing import PassTime, SampleCount
 from simnet.cost_models.costs.devices import DeviceProfile
 from simnet.interchange.kinds import companion_files
 from simnet.policies import Candidate, OneStepOracle, Policy
-from simnet.scenario import schema
-from simnet.scenario.computing import (
-    build_device,
-    describe_device_slowdown,
-    iteration_samples,
-    model_computing,
-    sending_stack,
-    stack_doubt,
-)
+from simnet.scenario import computing, schema
 from simnet.scenario.finding import find
 from simnet.scenario.job import (
     build_colocated,
@@ -154,7 +146,7 @@ class Scenario:
         ways = {
             label: [
                 *([] if one.backward is None else [f"{100 * one.backward:.3g} % backward"]),
-                describe_device_slowdown(self.device if one.trace is None else None, one.slowdown or 1.0),
+                computing.describe_device_slowdown(self.device if one.trace is None else None, one.slowdown or 1.0),
             ]
             for label, one in job.shardings.items()
         }
@@ -165,7 +157,7 @@ class Scenario:
     @property
     def device(self) -> DeviceProfile | None:
         """Profile of the job's device; None if it is wrong."""
-        return build_device(self.config.job, Findings(self.document))
+        return computing.build_device(self.config.job, Findings(self.document))
 
     @property
     def compute_time(self) -> PassTime | None:
@@ -174,20 +166,20 @@ class Scenario:
         if device is None or job.compute.mean is None:
             return None
         with suppress(ValueError):
-            known = model_computing(job, device)
+            known = computing.model_computing(job, device)
             return known if known is not None and known.seconds == job.compute.mean else None
         return None
 
     @property
     def samples(self) -> SampleCount | None:
         """Global batch of an iteration or inner step; None if unknown."""
-        return iteration_samples(self.config.job, self.config.workers, self.compute_time)
+        return computing.iteration_samples(self.config.job, self.config.workers, self.compute_time)
 
     @property
     def warnings(self) -> list[str]:
         """Sentences on valid settings that may not be meant."""
         device, found = self.device, self.document.found
-        doubt = None if device is None else stack_doubt(device, sending_stack(self.config.network))
+        doubt = None if device is None else computing.stack_doubt(device, computing.sending_stack(self.config.network))
         said = [doubt] if doubt else []
         chip = platform_chip(self.config.network.topology)
         if device and chip not in ("", device.chip) and found(("job", "device")) is None:

@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 
 from simnet.base.errors import InputError
 from simnet.base.progress import track_progress
-from simnet.base.rng import stream
 from simnet.base.writing import explain_write_errors
 from simnet.cost_models.costs.models import Layer
 from simnet.traces.archive import in_memory
 from simnet.traces.files import encode_stored, write_tensors, write_text
 from simnet.traces.metadata import DESCRIPTION, RecordedLayer, RecordedPoint, TraceInfo
-from simnet.traces.recorded import RecordedSource, step_file
+from simnet.traces.recorded import RecordedSource, chosen_entries, step_file
 from simnet.traces.source import Values
 from simnet.traces.synthetic import SyntheticSource
 
@@ -58,12 +57,10 @@ def trace_part(
     layers, columns, begin = [], [], 0
     for layer in info.layers:
         size = prod(layer.shape)
-        if entries is not None and size > entries:
-            columns.append(np.sort(stream(seed, "traces", "entries", layer.name).choice(size, entries, replace=False)))
-            layer = RecordedLayer(name=layer.name, shape=(entries,), of=layer.of or layer.shape)
-        else:
-            columns.append(np.arange(size))
-        columns[-1] += begin
+        some = chosen_entries(layer, size, entries or size, seed)
+        columns.append(begin + (np.arange(size) if some is None else some))
+        if some is not None:
+            layer = RecordedLayer(name=layer.name, shape=some.shape, of=layer.of or layer.shape)
         layers.append(layer)
         begin += size
     among: Any = slice(None) if entries is None else np.concatenate(columns)

@@ -23,13 +23,14 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from simnet.base.arrays import Ranks
 from simnet.base.errors import InputError, suggest_names
 from simnet.base.quantities import Count
 from simnet.base.rng import stream
 from simnet.cost_models.costs.models import Layer
 from simnet.traces.archive import ReadArchive
 from simnet.traces.files import check_finite, decode_stored, stored_tensor
-from simnet.traces.metadata import DESCRIPTION, SHIPPED, TraceInfo, is_name, read_description
+from simnet.traces.metadata import DESCRIPTION, SHIPPED, RecordedLayer, TraceInfo, is_name, read_description
 from simnet.traces.source import Values, as_matrices, output_buffer, shrink_sizes, training_progress
 
 _LARGEST_HEADER = 16_000_000
@@ -66,12 +67,7 @@ class RecordedSource:
         self._iterations = iterations
         self._steps = np.array([point.step for point in info.points])
         # Entries at random, as a fixed stride would meet the same rows of a matrix again and again.
-        self._entries = [
-            None
-            if size == entries
-            else np.sort(stream(seed, "traces", "entries", layer.name).choice(entries, size, replace=False))
-            for layer, entries, size in zip(self.shapes, there, sizes, strict=True)
-        ]
+        self._entries = [chosen_entries(*one, seed) for one in zip(self.shapes, there, sizes, strict=True)]
 
     def __repr__(self) -> str:
         steps = f"{len(self._steps):,} step{'s' * (len(self._steps) != 1)}"
@@ -123,6 +119,13 @@ class RecordedSource:
                     found[here, end : end + size] = values if entries is None else values[:, entries]
                     end += size
         return found
+
+
+def chosen_entries(layer: Layer | RecordedLayer, size: int, count: int, seed: int) -> Ranks | None:
+    """Return the indices of `count` random entries of a layer that has `size`, ascending; None if that is all."""
+    if count >= size:
+        return None
+    return np.sort(stream(seed, "traces", "entries", layer.name).choice(size, count, replace=False))
 
 
 def trace_names() -> list[str]:
