@@ -1,6 +1,7 @@
 """A folder of results answers one request, which its lock names."""
 
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -75,28 +76,32 @@ def test_without_a_folder_another_request_gets_one_of_its_own(tmp_path, monkeypa
     assert contents(tmp_path / "runs" / "quickstart") == before
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_the_lock_names_the_request_and_what_was_recorded_by_content(tmp_path, command):
-    with Recorder(tmp_path / "trace", {"weight": (400,)}, workers=4, every=1) as recorder:
-        for worker in range(4):
-            recorder.take({"weight": np.full(400, worker, dtype=np.float32)}, worker)
-        recorder.end_step(loss=1.0)
+@pytest.mark.parametrize(("command", "trace"), [*((one, "trace") for one in COMMANDS), ("run", "own.npz")])
+def test_the_lock_names_the_request_and_what_was_recorded_by_content(tmp_path, command, trace):
+    def record(last: float) -> None:
+        if trace == "own.npz":
+            np.savez(tmp_path / trace, **{"000000/weight": np.full((4, 400), last, dtype=np.float32)})
+            return
+        shutil.rmtree(tmp_path / trace, ignore_errors=True)
+        with Recorder(tmp_path / trace, {"weight": (400,)}, workers=4, every=1) as recorder:
+            for worker in range(4):
+                recorder.take({"weight": np.full(400, last)}, worker)
+            recorder.end_step(loss=1.0)
+
+    record(3.0)
     scenario = tmp_path / "own.yaml"
     text = "workers: 4\nnetwork: {topology: {star: {latency: 1 ms, bandwidth: 1 Gbit/s}}}\n"
-    text += (
-        "job: {gradients: {recorded: ./trace}, density: 10 %, compute: {mean: 1 ms}}\nexchanges: {AG: {scheme: topk}}\n"
+    text += f"job: {{gradients: {{recorded: ./{trace}}}, density: 10 %, compute: {{mean: 1 ms}}}}\n"
+    scenario.write_text(
+        f"{text}exchanges: {{AG: {{scheme: topk}}}}\npolicies: {{AG: {{fixed: AG}}}}\n", encoding="utf-8"
     )
-    scenario.write_text(f"{text}policies: {{AG: {{fixed: AG}}}}\n", encoding="utf-8")
     arguments = [one if one != "quickstart" else scenario for one in COMMANDS[command]]
     did(*arguments, "--out", tmp_path / "out")
     first, second, *_ = (tmp_path / "out" / "scenario.lock.yaml").read_text(encoding="utf-8").splitlines()
     assert re.fullmatch(r"# simnet run own, seed \d+; request [0-9a-f]{32}", first)
     assert re.fullmatch(r"# input \S+ [0-9a-f]{64}", second)
     # Another content at the same place is another request.
-    file = next(one for one in (tmp_path / "trace").rglob("*") if one.is_file() and one.suffix != ".json")
-    content = bytearray(file.read_bytes())
-    content[-1] ^= 1
-    file.write_bytes(bytes(content))
+    record(4.0)
     assert "has the results of another request" in refused(*arguments, "--out", tmp_path / "out")
 
 
