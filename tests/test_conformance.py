@@ -68,7 +68,7 @@ BROKEN = {
         changed(update=lambda self, one: one.update * np.float32(np.nan)), "overflows float32 at index 0, where",
     ),
     "selected as a list": (changed(selected=[1, 1, 1]), "ends with AttributeError|selected is of type list"),
-    "selects too much": (changed(selected=np.full(3, 5)), "a worker selected 5 entries, more than 3"),
+    "selects too much": (changed(selected=np.array([1, 5, 1])), "a worker selected 5 entries, more than 3"),
     "union too small": (changed(union=1), "the union of 1 is not between"),
     "sent of one worker": (changed(sent=np.ones(1)), "ends with|sent is"),
     "messages of other ranks": (changed(schedule=Schedule(5)), "ends with|the schedule is of 5 ranks"),

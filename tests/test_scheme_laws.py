@@ -12,7 +12,7 @@ from simnet.sparsifier_models import create
 from simnet.sparsifier_models.codes import HALVES, LARGEST
 from simnet.sparsifier_models.dense import round_to_format
 from simnet.sparsifier_models.exdyna import start_factor
-from simnet.sparsifier_models.samples import apportion
+from simnet.sparsifier_models.samples import apportion, density_warning
 from simnet.sparsifier_models.sidco import stage_targets
 
 
@@ -64,3 +64,9 @@ def test_what_a_format_cannot_hold_becomes_its_largest_number():
     for form in HALVES.values():
         most = np.array([LARGEST[form], -np.finfo(np.float32).max, 1.0], np.float32)
         np.testing.assert_array_equal(round_to_format(most, form), np.float32([LARGEST[form], -LARGEST[form], 1.0]))
+
+
+@pytest.mark.parametrize("scale", [1.5, 2.0, 3.0])
+def test_a_sample_of_any_scale_above_one_may_be_too_small(scale):
+    assert "keeps 1 of them, 10 % in place of " in density_warning([create("topk", 2, 10, 0.01, scale=scale)])
+    assert density_warning([create("topk", 2, 10, 0.01)]) is None

@@ -140,7 +140,7 @@ class SIDCo(Thresholded, rounds_down=True, released_widths=(4, 4), costs=(thresh
             sizes = [size for _, size in self.layers]
         self._ends = np.cumsum(sizes).tolist()
         # M of each worker and group, what they sent over what they should have, summed, and the exchanges in the sum.
-        self.stages = np.full((self.workers, len(sizes)), max(self.options.stages, 1 if self._adapts else 0))
+        self.stages = np.full((self.workers, len(sizes)), 1 if self._adapts else self.options.stages)
         self.ratios = np.zeros(self.stages.shape)
         self.calls = 0
 
