@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from simnet.policies import Fixed, density_at
 from simnet.report import run_setup, wording
 from simnet.report.cost_summary import throughput
 from simnet.report.paired import START_COLUMNS
-from simnet.report.summary import Summary, interval_text, percent, table_columns
+from simnet.report.summary import WIDTH, Summary, interval_text, percent, table_columns
 from simnet.scenario.settings import link_key
 from simnet.studies import assumptions
 from simnet.studies.choosing.closed_forms import Flip
@@ -32,10 +32,29 @@ _TWO_LINES = 154
 _NAMED = 2
 
 
+class RankingSummary(Summary):
+    """Summary of a ranking, whose table also names the exchanges that take the same times as a row."""
+
+    def text(self, width: int = WIDTH, *, wide: bool = False) -> str:
+        """Return the answer for a console."""
+        rows = [{**row, "exchange": _with_alike(row["exchange"], self.details["alike"])} for row in self.rows]
+        fields = {
+            name: getattr(self, name) for name in ("answer", "evidence", "assumed", "depends_on", "next", "notes")
+        }
+        return Summary(columns=self.columns, rows=rows, **fields).text(width, wide=wide)
+
+
+def _with_alike(label: str, alike: Mapping[str, Sequence[str]]) -> str:
+    """Return a label with those of exchanges whose iterations take the same times, as many as are named."""
+    same = alike.get(label, ())
+    more = [f"{len(same) - _NAMED} more"] * (len(same) > _NAMED)
+    return f"{label} (= {', '.join([*same[:_NAMED], *more])})" if same else label
+
+
 def ranking_summary(found: Ranking) -> Summary:
     """Return a ranking as a summary."""
     mixed, asked = run_setup.mixed_overlap(found.overlap), _misjudged_text(found) if found.asked_off else ()
-    return Summary(
+    return RankingSummary(
         answer=_answer(found),
         columns=COLUMNS,
         rows=list(_rows(found)),

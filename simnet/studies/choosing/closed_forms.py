@@ -10,13 +10,13 @@ S. Tyagi, M. Swany, "Flexible Communication ...", IEEE BigData 2023, arXiv 2312.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
 from simnet.base.errors import SimnetError
@@ -185,7 +185,9 @@ def iteration_model(job: Job) -> CostModel:
     return model
 
 
-def fastest_by_form(among: Sequence[Candidate], point: OperatingPoint, model: CostModel) -> tuple[np.ndarray, Floats]:
+def fastest_by_form(
+    among: Sequence[Candidate], point: OperatingPoint, model: CostModel
+) -> tuple[NDArray[np.intp], Floats]:
     """Return the index of the fastest exchange and its time [s], at each point; ties go to the first."""
     times = np.stack(np.broadcast_arrays(*(model(one, point).seconds for one in among)))
     return times.argmin(axis=0), times.min(axis=0)
@@ -201,8 +203,8 @@ def override_of(quantity: str, value: float) -> str:
     return f"{quantity}={value:.0f}" if quantity == "workers" else f"{quantity}={float(value)!r}{unit}"
 
 
-# Values looked at on each side, over how many decades, and how often a step of 4 % is halved.
-_STEPS, _DECADES, _HALVINGS = 240, 4.0, 12
+# Values looked at on each side, over how many decades, and those between two where the decision changes.
+_STEPS, _DECADES, _FINER = 241, 4.0, 4097
 _MOST_WORKERS = 4096
 _SIDE = 21
 
@@ -276,52 +278,40 @@ def _is_confirmed(load: Callable[[Sequence[str]], Scenario], flip: Flip, found: 
 def _nearest_flips(forms: ClosedForms, quantity: str) -> Iterator[Flip]:
     """Yield the nearest flip below and above; the first candidate is fastest at the operating point."""
     choices, point, model = forms
-    own = float(getattr(point, quantity))
+
+    def fastest(values: Floats) -> NDArray[np.intp]:
+        return fastest_by_form(choices, point.at(quantity, values), model)[0]
+
     for up in (False, True):
         values = _quantity_values(point, quantity, up)
-        if not len(values):
+        others = np.flatnonzero(fastest(values[1:]))
+        if not len(others):
             continue
-        which, _ = fastest_by_form(choices, point.at(quantity, values), model)
-        other = np.flatnonzero(which)
-        if not len(other):
-            continue
-        at = int(other[0])
-        near, far = (float(values[at - 1]) if at else own), float(values[at])
-        if quantity != "workers":
-            # Between the last value where the decision holds and the first where it does not.
-            for _ in range(_HALVINGS):
-                middle = math.sqrt(near * far)
-                found, _ = fastest_by_form(choices, point.at(quantity, np.array([middle])), model)
-                near, far = (near, middle) if found[0] else (middle, far)
-        found, _ = fastest_by_form(choices, point.at(quantity, np.array([far])), model)
-        yield Flip(quantity, far, choices[int(found[0])].label, up)
+        # From the last value where the decision holds to the first where it does not.
+        near = values[others[0] : others[0] + 2]
+        near = near if quantity == "workers" else np.geomspace(near[0], near[1], _FINER)
+        at = 1 + int(np.flatnonzero(which := fastest(near[1:]))[0])
+        yield Flip(quantity, float(near[at]), choices[int(which[at - 1])].label, up)
 
 
 def _quantity_values(point: OperatingPoint, quantity: str, up: bool) -> Floats:
-    """Return trial values of a quantity on one side of the point's value, the nearest first."""
+    """Return the point's value of a quantity, and trial values on one side of it, the nearest first."""
     own = float(getattr(point, quantity))
     if quantity == "workers":
-        return np.arange(own + 1, _MOST_WORKERS + 1) if up else np.arange(own - 1, 1, -1)
-    away = np.linspace(0, _DECADES, _STEPS + 1)[1:]
-    values = own * 10 ** (away if up else -away)
+        return np.arange(own, _MOST_WORKERS + 1) if up else np.arange(own, 1, -1)
+    values = own * 10 ** np.linspace(0, _DECADES if up else -_DECADES, _STEPS)
     if quantity == "density":
-        values = np.minimum(values, 1.0)
-        values = values[: int(np.searchsorted(values, 1.0)) + 1] if up else values[point.at("density", values).kept > 1]
-    return np.asarray(values[values > 0])
+        values = np.minimum(values, 1.0)[point.at("density", values).kept > 1]
+    return values[values > 0]
 
 
 def _misjudged_links(forms: ClosedForms, factor: float) -> Misjudged:
     choices, point, model = forms
-    factors = np.geomspace(1 / factor, factor, _SIDE) if factor > 1 else np.ones(1)
-    where = replace(
-        point,
-        latency=np.multiply(point.latency, factors)[:, np.newaxis],
-        bandwidth=np.multiply(point.bandwidth, factors),
-    )
+    factors = np.geomspace(1 / factor, factor, _SIDE)
+    latency, bandwidth = point.latency * factors, point.bandwidth * factors
+    where = replace(point, latency=latency[:, np.newaxis], bandwidth=bandwidth)
     which, least = fastest_by_form(choices, where, model)
-    own = np.broadcast_to(model(choices[0], where).seconds, which.shape)
-    lost = np.divide(own, least, out=np.where(own > least, np.inf, 1.0), where=least > 0) - 1
-    row, column = np.unravel_index(int(lost.argmax()), lost.shape)
-    latency, bandwidth = float(np.asarray(where.latency)[row, 0]), float(np.asarray(where.bandwidth)[column])
-    label = choices[int(which[row, column])].label
-    return Misjudged(factor, float(lost[row, column]), latency, bandwidth, label, float((lost <= 0).mean()))
+    lost = (model(choices[0], where).seconds - least) / np.maximum(least, 1e-300)
+    row, column = at = np.unravel_index(int(lost.argmax()), lost.shape)
+    label, holds = choices[int(which[at])].label, float((lost <= 0).mean())
+    return Misjudged(factor, float(lost[at]), float(latency[row]), float(bandwidth[column]), label, holds)

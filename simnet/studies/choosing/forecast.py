@@ -23,13 +23,14 @@ from simnet.training.job.sampling import total_time
 Kind: TypeAlias = Literal["dense", "half", "sparse"]
 """Kind of an exchange: whole gradient in float32, whole gradient in float16, or selected entries."""
 
+_KINDS: Mapping[str, Kind] = {"dense": "dense", "fp16": "half"}
 # Entries of a sparsifier of which only its kind matters.
 _ANY = 256
 
 
 def exchange_kind(one: Candidate) -> Kind:
     """Return the kind of an exchange: dense, half (fp16) or sparse."""
-    return "dense" if one.scheme == "dense" else "half" if one.scheme == "fp16" else "sparse"
+    return _KINDS.get(one.scheme, "sparse")
 
 
 def usual_exchanges(per_node: int = 1) -> list[Candidate]:
@@ -219,34 +220,27 @@ def error_between(row: JobForecast, best: JobForecast) -> float:
     Link variation cancels between rows that are sampled at the same times, or weighted by expected link times.
     """
     alone = math.hypot(row.error, best.error)
-    if row.simulated < PAIRED or best.simulated < PAIRED:
+    if min(row.simulated, best.simulated) < PAIRED:
         return alone
-    (ends, speed), (others, other) = (_block_speeds(one) for one in (row, best))
-    last = min(ends[-1], others[-1])
-    if not last > 0:
-        return 0.0
-    edges = np.unique(np.concatenate([[0.0], ends, others]))
-    edges = edges[edges <= last]
-    middle = (edges[1:] + edges[:-1]) / 2
-    gap = other[np.searchsorted(others, middle)] - speed[np.searchsorted(ends, middle)]
+    lengths, speeds = _speeds_together((row, best))
     # A change of the gap comes somewhere within the blocks on both of its sides.
-    lengths = np.diff(edges)
-    lost = math.sqrt(float((np.diff(gap) ** 2 / 2 * np.maximum(lengths[1:], lengths[:-1]) ** 2).sum()))
-    return min(lost * best.seconds / best.iterations, alone)
+    changes = np.diff(speeds[1] - speeds[0]) * np.maximum(lengths[1:], lengths[:-1])
+    return min(math.sqrt(float((changes**2).sum()) / 2) * best.seconds / best.iterations, alone)
 
 
 def leading_iterations(rows: Sequence[JobForecast]) -> dict[str, float]:
     """Return the number of iterations in which each row is the fastest, by label."""
-    of = [_block_speeds(row) for row in rows]
-    ends = np.unique(np.concatenate([ends for ends, _ in of]))
-    ends = ends[ends <= min(one[-1] for one, _ in of)]
-    lengths = np.diff(ends, prepend=0.0)
-    speeds = np.array([speed[np.searchsorted(own, ends - lengths / 2)] for own, speed in of])
+    lengths, speeds = _speeds_together(rows)
     done, first = lengths * speeds.max(axis=0), speeds.argmax(axis=0)
     return {row.label: float(done[first == number].sum()) for number, row in enumerate(rows)}
 
 
-def _block_speeds(row: JobForecast) -> tuple[Floats, Floats]:
-    """Return the end of each block of a row's sample [s], and its iterations per second."""
-    seconds = np.maximum(row.column("iteration_s"), 1e-300)
-    return np.cumsum(seconds * row.column("stands_for")), 1 / seconds
+def _speeds_together(rows: Sequence[JobForecast]) -> tuple[Floats, Floats]:
+    """Return the lengths of the stretches in which no row's speed changes [s], and the speeds, a line per row [1/s]."""
+    blocks = [np.maximum(row.column("iteration_s"), 1e-300) for row in rows]
+    each = [np.cumsum(seconds * row.column("stands_for")) for row, seconds in zip(rows, blocks, strict=True)]
+    ends = np.unique(np.concatenate(each))
+    ends = ends[ends <= min(own[-1] for own in each)]
+    lengths = np.diff(ends, prepend=0.0)
+    places = [np.searchsorted(own, ends - lengths / 2) for own in each]
+    return lengths, np.array([1 / seconds[place] for seconds, place in zip(blocks, places, strict=True)])

@@ -26,10 +26,10 @@ from simnet.report.summary import WIDTH, Column, Row, Summary, Unit, percent, ta
 from simnet.report.wording import lead_text, listed
 from simnet.studies.assumptions import assumed_text
 from simnet.studies.choosing import policy, whole_job
+from simnet.studies.choosing.answering import ranking_summary
 from simnet.studies.choosing.closed_forms import AGREE, QUANTITIES, ClosedForms, closed_forms, override_of
 from simnet.studies.choosing.ranking import ChooseRequest, Ranking, rank
 from simnet.studies.fastest_map import draw_fastest
-from simnet.studies.job_totals import interval_ends
 from simnet.studies.sweeping import grid
 
 _AXES: Mapping[str, tuple[str, Unit, Callable[[float], str]]] = {
@@ -93,6 +93,8 @@ LOOKED_AT = 20
 # Values of an axis of a map that is simulated, and exchanges that are simulated where closed forms are checked.
 _COARSE, _RIVALS = 8, 3
 
+_OF_FASTEST = ("exchange", "mean_iteration_s", "iteration_low_s", "iteration_high_s", "chance_to_be_fastest")
+
 Cell = tuple[str, ...]
 """Scenario overrides of a cell, in the notation of ``--set``."""
 
@@ -155,16 +157,11 @@ def _simulated(asked: ChooseRequest, cells: Sequence[Cell], jobs: int | None) ->
 def cell_row(asked: ChooseRequest, cell: Cell, report: Callable[[float], None] = lambda done: None) -> dict[str, Any]:
     """Return the table row of a cell: fastest exchange, its time and probability, and the runner-up."""
     found = rank(asked, cell, flips=False)
-    low, high = interval_ends(found.likely, 0, found.best.iterations)
-    second = found.rows[1] if len(found.rows) > 1 else None
-    over = None if second is None else found.over(second)
-    return {
-        "exchange": found.best.label,
-        "mean_iteration_s": found.best.seconds / found.best.iterations,
-        "iteration_low_s": low,
-        "iteration_high_s": high,
-        "chance_to_be_fastest": float(found.likely.fastest[0]),
-        "runner_up": None if second is None else second.label,
+    shown = ranking_summary(found)
+    second = next(iter(shown.rows[1 : len(found.rows)]), {})
+    over = second.get("over_the_fastest")
+    return {name: shown.rows[0][name] for name in _OF_FASTEST} | {
+        "runner_up": second.get("exchange"),
         "margin": over,
         "lead": "tied" if found.tied_with else None if over is None else lead_text(1 + over),
         "tied_with": found.tied_with,
@@ -226,7 +223,7 @@ def _map_summary(
         lost, off = _form_errors(asked, made)
     simulated = made is None or lost > AGREE
     if made is None or simulated:
-        made = _simulated_map(asked, found, {name: _thinned(one) for name, one in values.items()}, jobs)
+        made = _simulated_map(asked, found, values, jobs)
     few = f"{made.names.size} of {count:,} cells are simulated"
     if forms is None:
         note = f"No closed forms say what this job takes: {few}."
@@ -279,10 +276,9 @@ def _numbers(name: str, texts: Sequence[str]) -> Floats:
     return np.array(numbers, dtype=np.float64)
 
 
-def _thinned(values: Floats) -> Floats:
-    """Return about `_COARSE` evenly spaced values, both ends included."""
-    places = np.unique(np.linspace(0, len(values) - 1, min(_COARSE, len(values))).round().astype(int))
-    return np.asarray(values[places])
+def _spread(count: int, most: int) -> NDArray[np.intp]:
+    """Return at most so many evenly spaced places of `count`, both ends included."""
+    return np.unique(np.linspace(0, count - 1, min(most, count)).round().astype(np.intp))
 
 
 def map_of(forms: ClosedForms, values: Mapping[str, Floats]) -> Map:
@@ -300,8 +296,7 @@ def _form_errors(asked: ChooseRequest, made: Map) -> tuple[float, float]:
     """
     (x, along), (y, down) = made.values.items()
     lost = off = 0.0
-    cells = np.unique(np.linspace(0, made.names.size - 1, LOOKED_AT).round().astype(int))
-    for place in track_progress(cells.tolist(), 0.5):
+    for place in track_progress(_spread(made.names.size, LOOKED_AT).tolist(), 0.5):
         row, column = np.unravel_index(place, made.names.shape)
         rivals = np.argsort(made.seconds[:, row, column])[:_RIVALS]
         run = asked.load([override_of(x, float(along[column])), override_of(y, float(down[row]))]).build()
@@ -317,7 +312,8 @@ def _form_errors(asked: ChooseRequest, made: Map) -> tuple[float, float]:
 
 
 def _simulated_map(asked: ChooseRequest, found: Ranking, values: Mapping[str, Floats], jobs: int | None) -> Map:
-    """Return a map with every cell simulated."""
+    """Return a map over at most `_COARSE` values of each quantity, with every cell simulated."""
+    values = {name: one[_spread(len(one), _COARSE)] for name, one in values.items()}
     (x, along), (y, down) = values.items()
     cells = [(override_of(y, b), override_of(x, a)) for b in down for a in along]
     rows = _simulated(replace(asked, exact=False), cells, jobs)

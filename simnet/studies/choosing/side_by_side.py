@@ -116,23 +116,30 @@ def _rarer_row(loaded: Scenario, run: Run, one: Candidate, every: float) -> dict
     frame, total = _simulated(run, one.label, one)
     steps = len(frame) * strategy.steps
     low, high = job_totals.interval_ends(job_totals.judged([total], job_totals.computing_factors(loaded)), 0, steps)
-    step, compute, select = (math.fsum(frame[f"{name}_s"]) / steps for name in ("iteration", "compute", "select"))
     return {
         "exchange": f"{strategy_label(loaded)}, {one.label}",
         "scheme": one.scheme,
         "options": dict(one.options),
         "kind": "rarer",
         "steps_per_exchange": strategy.steps,
+        **_step_means(frame, steps, run.job.source.workers),
+        "iteration_low_s": low,
+        "iteration_high_s": high,
+        "over_the_fastest": total.seconds / steps / every - 1,
+        "to_best": "not ranked",
+        "iterations_simulated": len(frame),
+    }
+
+
+def _step_means(frame: pd.DataFrame, steps: int, workers: int) -> dict[str, float]:
+    """Return the parts of a step's time [s], and the bytes that a worker sends in it."""
+    step, compute, select = (math.fsum(frame[f"{name}_s"]) / steps for name in ("iteration", "compute", "select"))
+    return {
         "mean_iteration_s": step,
         "mean_compute_s": compute,
         "mean_select_s": select,
         "mean_communicate_and_wait_s": max(step - compute - select, 0.0),
-        "iteration_low_s": low,
-        "iteration_high_s": high,
-        "over_the_fastest": step / every - 1,
-        "to_best": "not ranked",
-        "mean_bytes_sent_per_worker_B": math.fsum(frame["bytes_sent_B"]) / run.job.source.workers / steps,
-        "iterations_simulated": len(frame),
+        "mean_bytes_sent_per_worker_B": math.fsum(frame["bytes_sent_B"]) / workers / steps,
     }
 
 
@@ -199,15 +206,7 @@ def sharding_ways(asked: ChooseRequest) -> Summary:
     rows: list[dict[str, Any]] = []
     for name, policy in track_progress(list(run.policies.items()), 0.5):
         frame = run_policy(run.job, name, policy).iterations
-        step, compute = (math.fsum(frame[one]) / len(frame) for one in ("iteration_s", "compute_s"))
-        rows.append({
-            "exchange": name,
-            "kind": "sharded",
-            "mean_iteration_s": step,
-            "mean_compute_s": compute,
-            "mean_communicate_and_wait_s": max(step - compute, 0.0),
-            "mean_bytes_sent_per_worker_B": math.fsum(frame["bytes_sent_B"]) / len(frame) / loaded.config.workers,
-        })  # fmt: skip
+        rows.append({"exchange": name, "kind": "sharded", **_step_means(frame, len(frame), loaded.config.workers)})
     plain = all(
         one.trace is None and not one.units and not _is_parallel(one.options)
         for one in loaded.config.job.shardings.values()

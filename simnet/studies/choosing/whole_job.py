@@ -49,10 +49,10 @@ from simnet.training.job.steady import steady_part
 EFFORT, EFFORT_OF_ALL = 1.7, 10.0
 """Budgets of simulation in CPU seconds, for the usual candidates and for all schemes."""
 
-# About what these take, where the event loop is compiled [s]: to time an iteration, and a message of it; to make an
-# exchange, with a worker of it, and an entry of a worker, whose gradients are drawn where they count.
-_ITERATION, _MESSAGE = 1.3e-3, 2e-7
-_EXCHANGE, _WORKER, _ENTRY, _DRAWN = 5e-4, 6e-5, 1.5e-8, 3e-8
+# About what these take, where the event loop is compiled [s]: to time an iteration, and its messages by the square of
+# the workers; to make an exchange, with a worker of it, and an entry of a worker, also where its gradients are drawn.
+_ITERATION, _MESSAGE = 1.3e-3, 4e-7
+_EXCHANGE, _WORKER, _ENTRY, _DRAWN = 5e-4, 6e-5, 1.5e-8, 4.5e-8
 # Iterations of the first look and by how much slower than the best it drops a row; those of the first sample and of the
 # second, the factor from there on, and the share of effort kept for policies.
 _LOOK, _FAR, _FIRST, _SECOND, _MORE, _KEPT = 4, 5.0, 12, PAIRED, 3, 0.25
@@ -135,19 +135,15 @@ class _JobTrial:
 
     def cost(self, one: Candidate, samples: int) -> float:
         """Return the estimated seconds to simulate `samples` iterations with an exchange."""
-        workers, entries = self.job.source.workers, self.job.source.parameters
+        workers, entries, recordings = self.job.source.workers, self.job.source.parameters, self.recordings([one])
+        drawn, exchanges = recordings is None or recordings.follows_gradients(one), samples
+        if recordings is not None:
+            turns = workers if recordings.takes_turns(one) else 1
+            window = _sampled_window(samples, self.job.iterations)
+            exchanges = max((window if drawn else min(samples, turns + self._densities)) - recordings.made(one), 0)
+        exchange = _EXCHANGE + workers * (_WORKER + (_DRAWN if drawn else _ENTRY) * entries)
         # Rings are what sends most messages.
-        timed = samples * (_ITERATION + _MESSAGE * 2 * workers**2)
-        exchange = _EXCHANGE + workers * (_WORKER + _ENTRY * entries)
-        recordings = self.recordings([one])
-        if recordings is None:
-            return timed + samples * (exchange + workers * _DRAWN * entries)
-        if recordings.follows_gradients(one):
-            more = max(_sampled_window(samples, self.job.iterations) - recordings.made(one), 0)
-            return timed + more * (exchange + workers * _DRAWN * entries)
-        turns = self.job.source.workers if recordings.takes_turns(one) else 1
-        more = max(min(samples, turns + self._densities) - recordings.made(one), 0)
-        return timed + more * exchange
+        return samples * (_ITERATION + _MESSAGE * workers**2) + exchanges * exchange
 
     def settled(self, row: JobForecast) -> bool:
         """Return whether a row is free of start-up effects of a gradient-dependent scheme."""
