@@ -31,10 +31,10 @@ def main() -> None:
         took = []
         for _ in range(3):
             begin = time.perf_counter()
-            made = map_of(forms, values)
+            fastest = map_of(forms, values).seconds.argmin(axis=0)
             took.append(time.perf_counter() - begin)
-        verdict = "PASS" if min(took) < LIMIT * made.which.size / 1e6 else "FAIL"
-        print(f"{verdict} {x:10}{y:10}{made.which.size:10,} cells {min(took):7.3f} s")
+        verdict = "PASS" if min(took) < LIMIT * fastest.size / 1e6 else "FAIL"
+        print(f"{verdict} {x:10}{y:10}{fastest.size:10,} cells {min(took):7.3f} s")
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ from simnet.base.errors import SimnetError
 from simnet.base.rng import stream
 from simnet.policies import Fixed
 from simnet.scenario import load, shipped
-from simnet.studies.choosing.whole_job import EFFORT, EFFORT_OF_ALL, candidates_of, decide_job
+from simnet.studies.choosing.whole_job import EFFORT, candidates_of, decide_job
 from simnet.training.job.running import run_in_step
 
 KINDS = ("star", "ring", "tree", "fat_tree", "wan")
@@ -121,7 +121,7 @@ def scenario(kind: str, number: int, seed: int) -> dict[str, Any]:
     }
 
 
-def lost(name: str, given: Mapping[str, Any] | None, every: bool, effort: float, whole: bool) -> dict[str, Any]:
+def lost(name: str, given: Mapping[str, Any] | None, effort: float, whole: bool) -> dict[str, Any]:
     """Choose for a scenario, run everything, and say what the choice costs."""
     if given is None:
         loaded = load(name)
@@ -131,7 +131,7 @@ def lost(name: str, given: Mapping[str, Any] | None, every: bool, effort: float,
             file.write_text(json.dumps(given), encoding="utf-8")
             loaded = load(file)
     run = loaded.build()
-    among = candidates_of(loaded, every=every)
+    among = candidates_of(loaded)
     begun = time.process_time()
     found = decide_job(run, among, effort=effort)
     seconds = time.process_time() - begun
@@ -169,8 +169,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scenarios", type=int, default=300)
     parser.add_argument("--shipped", action="store_true", help="those that come with simnet, in place of random ones")
-    parser.add_argument("--all", action="store_true", help="weigh every scheme")
-    parser.add_argument("--effort", type=float, help="seconds of simulation that a choice may take")
+    parser.add_argument("--effort", type=float, default=EFFORT, help="seconds of simulation that a choice may take")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--csv", type=Path, help="where every scenario is kept, and from where it goes on")
@@ -186,9 +185,8 @@ def main() -> None:
         rows = pd.read_csv(given.csv).to_dict(orient="records")
     done = {row["name"] for row in rows}
     with ProcessPoolExecutor(given.processes) as pool:
-        effort = given.effort or (EFFORT_OF_ALL if given.all else EFFORT)
         tasks = [
-            pool.submit(lost, name, one, given.all, effort, number % 10 == 0)
+            pool.submit(lost, name, one, given.effort, number % 10 == 0)
             for number, (name, one) in enumerate(asked.items())
             if name not in done
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -192,6 +193,8 @@ def _next_text(found: Ranking) -> str:
     kind, topology = found.loaded.config.network.topology.choice
     rate = found.best.column("bandwidth_Bps")[0]
     below, here, above = (format_bandwidth(factor * rate).replace(" ", "") for factor in (0.1, 1.0, 10.0))
+    if rate == math.inf:
+        return "--grid workers=2,4,8"
     if kind == "star" and found.flips is not None:
         return f"--grid bandwidth={below}:{above}:9:log   where the answer flips"
     if any(not row.complete for row in found.rows):

@@ -19,7 +19,6 @@ from simnet.studies import job_totals
 from simnet.studies.assumptions import assumed_text
 from simnet.studies.choosing.answering import COLUMNS, ranking_summary
 from simnet.studies.choosing.ranking import ChooseRequest, held_on_job, rank
-from simnet.training.job.local_steps import start_strategy
 from simnet.training.job.running import run_policy
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ def rarer_exchanges(asked: ChooseRequest, variants: Sequence[Sequence[str]]) -> 
     for variant in track_progress(variants):
         loaded = asked.load([*variant, *([] if asked.load(variant).config.network.weather else ["job.iterations=1"])])
         run = loaded.build()
-        among = _averaging(run, notes)
+        among = list(run.candidates.values())
         held = held_on_job(run.job, among)
         notes += [f"{strategy_label(loaded)}, {label} is ruled out: it {why}." for label, why in held.ruled_out.items()]
         own = [
@@ -93,20 +92,6 @@ def rarer_exchanges(asked: ChooseRequest, variants: Sequence[Sequence[str]]) -> 
         notes=[*ranked.notes, *notes],
         details={**ranked.details, "accuracy": "ignored"},
     )
-
-
-def _averaging(run: Run, notes: list[str]) -> list[Candidate]:
-    """Return the candidates with which a job's strategy can average; add the others to `notes`."""
-    own, found = run.job.strategy, []
-    assert own is not None
-    for one in run.candidates.values():
-        try:
-            start_strategy(run.job.source, own, one, run.job.seed)
-        except ValueError as error:
-            notes.append(f"{one.label} cannot average under {own.name}: {error}")
-        else:
-            found.append(one)
-    return found
 
 
 def _rarer_row(loaded: Scenario, run: Run, one: Candidate, every: float) -> dict[str, Any]:
@@ -152,13 +137,11 @@ def time_to_target(asked: ChooseRequest, variants: Sequence[Sequence[str]]) -> S
     """Return jobs that train a model, ranked by simulated time to the scenario's target accuracy."""
     frames: dict[str, pd.DataFrame] = {}
     totals: dict[str, job_totals.JobTotal] = {}
-    notes: list[str] = []
     for variant in variants:
         loaded = asked.load(variant)
         run = loaded.build()
         rarer = run.job.strategy is not None
-        among = _averaging(run, notes) if rarer else list(run.candidates.values())
-        for one in track_progress(among, 1 / len(variants)):
+        for one in track_progress(list(run.candidates.values()), 1 / len(variants)):
             label = f"{strategy_label(loaded)}, {one.label}" if rarer else one.label
             frames[label], totals[label] = _simulated(run, label, one)
     train = loaded.config.job.gradients.train
@@ -192,7 +175,6 @@ def time_to_target(asked: ChooseRequest, variants: Sequence[Sequence[str]]) -> S
         assumed=assumed_text(loaded),
         next="simnet run --seeds 5   tells whether other seeds agree",
         details={"decision": order[0] if order else None, "target_accuracy": train.target},
-        notes=notes,
     )
 
 

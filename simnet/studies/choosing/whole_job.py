@@ -67,13 +67,11 @@ _AMONG, _SLOWER = 4, 2.0
 
 
 def candidates_of(loaded: Scenario, *, per_node: int = 1) -> list[Candidate]:
-    """Return the candidate exchanges of a job: the scenario's and the usual ones."""
-    own = [candidate(label, exchange) for label, exchange in loaded.config.exchanges.items()]
-    found: dict[tuple[str, str], Candidate] = {}
-    for one in (*own, *forecast.usual_exchanges(per_node)):
-        taken = any(one.label == other.label for other in found.values())
-        found.setdefault(forecast.same_exchange(one), replace(one, label=f"{one.label} (usual)") if taken else one)
-    return list(found.values())
+    """Return the candidate exchanges of a job: the scenario's, and the usual ones that are none of these."""
+    own = {label: candidate(label, exchange) for label, exchange in loaded.config.exchanges.items()}
+    known = set(map(forecast.same_exchange, own.values()))
+    usual = [one for one in forecast.usual_exchanges(per_node) if forecast.same_exchange(one) not in known]
+    return [*own.values(), *(replace(one, label=f"{one.label} (usual)") if one.label in own else one for one in usual)]
 
 
 def decide_job(run: Run, among: Sequence[Candidate], *, effort: float = EFFORT, policies: bool = True) -> WholeJob:
@@ -99,7 +97,7 @@ def decide_job(run: Run, among: Sequence[Candidate], *, effort: float = EFFORT, 
 def _is_steady(job: Job, found: WholeJob) -> bool:
     """Return whether density and links are constant over the job, so that the fastest exchange is."""
     met = (row.column(name) for row in found.rows for name in ("latency_s", "bandwidth_Bps"))
-    return not job.has_ramps and all(np.ptp(one) == 0 for one in met)
+    return not job.has_ramps and all(one.min() == one.max() for one in met)
 
 
 class _JobTrial:
