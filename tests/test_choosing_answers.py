@@ -12,8 +12,16 @@ from commands import did, refused
 from looping import each
 from simnet.base.units import format_bandwidth, format_seconds
 from simnet.policies import Candidate
+from simnet.report.summary import interval_text
 from simnet.scenario import load
-from simnet.studies.choosing.forecast import PAIRED, JobForecast, error_between, usual_exchanges
+from simnet.studies.choosing.forecast import (
+    PAIRED,
+    JobForecast,
+    WholeJob,
+    error_between,
+    follows_gradients,
+    usual_exchanges,
+)
 from simnet.studies.choosing.grids import Map
 from simnet.studies.choosing.ranking import ChooseRequest, ranked_candidates, sampled_fields
 from simnet.studies.choosing.whole_job import candidates_of
@@ -80,6 +88,11 @@ def test_rows_agree_with_each_other(words):
     regrets = [row["regret_of_job"] for row in rows if row["chance_to_be_fastest"] < 0.5]
     assert all(one > 0 for one in regrets)
     assert all(later >= 0.98 * earlier for earlier, later in itertools.pairwise(regrets))
+    assert best["regret_of_job"] < rows[1]["regret_of_job"]
+    assert (
+        interval_text(*(best[f"{name}_s"] for name in ("mean_iteration", "iteration_low", "iteration_high")))
+        in found["answer"]
+    )
     whole = [row["job_s"] for row in rows if row["kind"] in ("dense", "half")]
     sparse = [row["job_s"] for row in rows if row["kind"] == "sparse"]
     assert found["gain_over_dense"] == pytest.approx(min(whole) / min(sparse))
@@ -176,7 +189,11 @@ def test_what_flips_the_choice_is_said_with_the_side_on_which_it_does():
         (part,) = (part for part in found["depends_on"].rstrip(".").split("; ") if part.startswith(one["exchange"]))
         low, _, high = part.partition("above")
         assert said in (low if below else high)
-    assert asked("--schemes", "topk")["depends_on"].startswith("nothing near: ")
+    steady = asked("--schemes", "topk")
+    assert steady["depends_on"].startswith("nothing near: ")
+    off = "With links up to 2x off, topk stays first."
+    assert off in steady["notes"]
+    assert off not in asked("--schemes", "topk", "--link-uncertainty", "2")["notes"]
 
 
 @pytest.mark.parametrize("factor", [1, 4, 60])
@@ -236,6 +253,10 @@ def test_cells_of_a_grid_are_choices_by_themselves():
         assert row["times_s"] == {one["exchange"]: one["mean_iteration_s"] for one in alone["rows"]}
         assert (row["lead"] == "tied") == bool(alone["tied_with"])
     assert found["evidence"]
+    shown = did("choose", *THREE, "--set", "job.scale=1000", "--grid", "device=v100,a100-torch2.6", "--grid",
+                "density=1%,30%", "--jobs", "1").stdout  # fmt: skip
+    assert re.search(r"^a100-torch2.6 +30\.0 ", shown, re.MULTILINE)
+    assert "[%]" in shown
     one = asked("--schemes", "topk", "--grid", "workers=2,3", "--grid", "latency=1,2,3us", "--jobs", "1")
     assert one["answer"] == "topk is first in all 6 cells."
     assert all(row["runner_up"] is row["margin"] is row["lead"] is None for row in one["rows"])
@@ -409,3 +430,27 @@ def test_the_error_between_samples_is_that_of_changes_of_their_speeds(seed):
     few = JobForecast(Candidate("few", "topk"), {name: one[:9] for name, one in rows[0].sample.items()}, 20, 0.0)
     assert error_between(few, rows[1]) == pytest.approx(math.hypot(few.error, rows[1].error))
     assert error_between(rows[0], rows[0]) == 0
+
+
+def test_rows_are_tied_within_the_sampling_error_or_a_thousandth():
+    def row(label, seconds, spread=0.0):
+        expected = 1 + spread * np.linspace(-1, 1, 40)
+        sample = {"iteration_s": np.full(40, seconds), "stands_for": np.full(40, 2.0), "expected_s": expected}
+        return JobForecast(Candidate(label, "topk"), sample, 80, 0.0)
+
+    first, alike, off = row("a", 1.0), row("b", 1.0009), row("c", 1.002)
+    assert [WholeJob((first, alike, off)).tied(one) for one in (first, alike, off)] == [False, True, False]
+    assert WholeJob((first, alike, off), alike={"a": ["d"]}).tied_with == ["d", "b"]
+    # Without all iterations the two are told apart by twice the error of their difference.
+    few = JobForecast(first.candidate, {name: one[:9] for name, one in row("a", 1.0, 0.4).sample.items()}, 80, 0.0)
+    error = error_between(few, off)
+    assert error > 0
+    for seconds, tied in ((few.seconds + 1.9 * error, True), (few.seconds + 2.1 * error, False)):
+        assert WholeJob((few, row("c", seconds / 80))).tied(row("c", seconds / 80)) == tied
+
+
+def test_what_is_free_or_cannot_be_made_is_weighed_all_the_same():
+    found = asked("--schemes", "dense", "--workers", "1", "--compute", "0s", "--set", "job.device=ideal")
+    assert [(row["job_s"], row["over_the_fastest"]) for row in found["rows"]] == [(0, 0)]
+    assert not follows_gradients(Candidate("teams", "spardl", {"teams": 3}))
+    assert follows_gradients(Candidate("g", "gaussiank"))

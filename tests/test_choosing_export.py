@@ -124,6 +124,8 @@ def damaged(change):
         (damaged(lambda one: one.update(matrx=[])), "there is no such field"),
         (damaged(lambda one: one["made_for"].update(worker=2)), "made_for.worker"),
         (damaged(lambda one: one["choices"][0].update(scheme="artpok")), "did you mean 'artopk'"),
+        (damaged(lambda one: one["choices"][0].update(label="x" * 301)), "choices.0.label"),
+        (damaged(lambda one: one["made_for"].update(title="x" * 300, seed=-1)), "made_for.seed"),
         (damaged(lambda one: one["choices"][0].update(density=2)), "choices.0.density"),
         (damaged(lambda one: one["made_for"].update(weights={"gain": "a"})), "made_for.weights"),
         (damaged(lambda one: one["matrix"].pop()), "must have 2 rows of 2 numbers"),

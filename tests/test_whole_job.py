@@ -147,16 +147,6 @@ def wan():
     return run, among, decide_job(run, among, effort=math.inf, policies=False)
 
 
-def test_simulated_in_full_the_rows_are_those_of_the_run(wan):
-    run, among, found = wan
-    one = among[1]
-    row = next(row for row in found.rows if row.label == one.label)
-    taken = run_policy(run.job, one.label, Fixed(one)).iterations
-    assert row.complete
-    assert row.seconds == pytest.approx(float(taken["iteration_s"].sum()), rel=1e-12)
-    assert row.sample["iteration_s"].tolist() == taken["iteration_s"].tolist()
-
-
 def test_the_choice_of_a_sample_is_that_of_the_run(wan):
     run, among, full = wan
     found = decide_job(run, among, effort=1.5)
@@ -174,24 +164,6 @@ def test_the_choice_of_a_sample_is_that_of_the_run(wan):
     assert found.per_stretch is not None
     assert found.per_stretch.policy.shares().keys() > {found.best.label}
     assert found.per_stretch.saved > 0
-
-
-def test_the_time_under_a_policy_in_a_sample_is_that_of_the_run(wan):
-    """A flexible policy takes other exchanges on other links, and its pace between samples is that of each of them."""
-    run, among, _ = wan
-    found = decide_job(run, among, effort=1.5)
-    (gain,) = (one for one in found.flexible if one.policy.label == "flexible")
-    taken = run_policy(run.job, "flexible", run.policies["flexible"]).iterations["iteration_s"].sum()
-    assert gain.policy.simulated < run.job.iterations / 4
-    assert gain.policy.seconds == pytest.approx(taken, rel=0.03)
-
-
-def test_the_same_question_has_the_same_answer(wan):
-    run, among, _ = wan
-    one, other = (decide_job(run, among[:4], effort=0.5) for _ in range(2))
-    assert [(row.label, row.seconds, row.error) for row in one.rows] == [
-        (row.label, row.seconds, row.error) for row in other.rows
-    ]
 
 
 def test_exchanges_that_cannot_do_the_job_are_named_with_why():

@@ -252,19 +252,18 @@ def first_place_flips(
     if forms is None or not _agree(forms, found):
         return None, None
     told = tuple(flip for quantity in QUANTITIES for flip in _nearest_flips(forms, quantity))
-    if not all(_is_confirmed(load, one, found, run.job.source.workers) for one in told):
+    if not all(_is_confirmed(load, one, found) for one in told):
         return None, None
     return told, _misjudged_links(forms, factor)
 
 
-def _is_confirmed(load: Callable[[Sequence[str]], Scenario], flip: Flip, found: WholeJob, workers: int) -> bool:
+def _is_confirmed(load: Callable[[Sequence[str]], Scenario], flip: Flip, found: WholeJob) -> bool:
     """Return whether simulations confirm a flip: the fastest exchange before it, and the other one after it."""
     rivals = [row.candidate for row in found.rows if row.label in (found.best.label, flip.label)]
     step = AWAY if flip.up else 1 / AWAY
     sides = {found.best.label: flip.value / step, flip.label: flip.value * step}
     if flip.quantity == "workers":
-        before = flip.value - 1 if flip.up else flip.value + 1
-        sides = {flip.label: flip.value} | ({} if before == workers else {found.best.label: before})
+        sides = {found.best.label: flip.value - 1 if flip.up else flip.value + 1, flip.label: flip.value}
     for first, value in sides.items():
         try:
             run = load([override_of(flip.quantity, value)]).build()

@@ -119,7 +119,7 @@ def grid_summary(asked: ChooseRequest, axes: Sequence[str], jobs: int | None = N
     count, alone = math.prod(map(len, together)), len(groups) == len(names)
     links = {"latency", "bandwidth"}
     three = alone and sorted(names) == ["bandwidth", "density", "latency"]
-    two = alone and len(names) == 2 and {*names} <= {*QUANTITIES} and (count > SIMULATED or {*names} == links)
+    two = alone and len(names) == 2 and not {*names} - {*QUANTITIES} and (count > SIMULATED or {*names} == links)
     if three or two:
         numbers = {name: _numbers(name, one.values) for name, one in zip(names, flat, strict=True)}
         densities = numbers.pop("density").tolist() if three else ()

@@ -66,8 +66,7 @@ def make(
     rates, among = np.array(tuple(densities) or (float(forms.point.density),)), forms.among
     if len(set(densities)) < len(densities):
         raise InputError("must be no two alike", file="--grid density")
-    grid = np.meshgrid(latency, bandwidth, indexing="ij")
-    alpha, rate = (one.ravel() for one in grid)
+    alpha, rate = (one.ravel() for one in np.meshgrid(latency, bandwidth, indexing="ij"))
     point = replace(forms.point, latency=alpha, bandwidth=rate, density=rates[:, np.newaxis])
     shape, device = (len(rates), len(alpha)), by_closed_form(job.device)
     seconds = [np.broadcast_to(forms.model(one, point).seconds, shape) for one in track_progress(among, 0.5)]
@@ -85,7 +84,8 @@ def make(
             gain = [_mean_gain(among[place], density, job, loaded, gains) for place, density in tried]
             of = (places, range(len(rates)), state)
             chosen[state] = moo.choose_candidate(gain, select[of], send[of], weights)
-    which, density = fastest[chosen, range(len(alpha))].reshape(grid[0].shape), rates[chosen].reshape(grid[0].shape)
+    cells = len(latency), len(bandwidth)
+    which, density = fastest[chosen, range(len(alpha))].reshape(cells), rates[chosen].reshape(cells)
     made_for = _made_for(loaded, job, "closed forms", tuple(rates.tolist()), weights)
     return _table(made_for, among, which, density, latency, bandwidth)
 

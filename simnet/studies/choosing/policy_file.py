@@ -26,7 +26,6 @@ MAX_BYTES = 8 * 2**20
 """Maximum size of a policy-table file [byte]."""
 
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-_Share = Annotated[float, Field(ge=0, le=1)]
 _Text = Annotated[str, Field(max_length=300)]
 
 
@@ -118,8 +117,10 @@ class PolicyTable(_FilePart):
         ):
             if not is_number(value) or not 0 <= value < math.inf or (value == 0 and name == "bandwidth"):
                 raise ValueError(f"{name} must be {allowed}, got {value!r}")
-            if not edges[0] <= value <= edges[-1]:
-                said.append(f"{name} {'below' if value < edges[0] else 'above'} the table")
+            if value < edges[0]:
+                said.append(f"{name} below the table")
+            if value > edges[-1]:
+                said.append(f"{name} above the table")
             # By the inner edges alone, so that what is outside falls into the nearest cell.
             place.append(bisect_right(edges[1:-1], value))
         return TableLookup(self.choices[self.matrix[place[0]][place[1]]], ", ".join(said))

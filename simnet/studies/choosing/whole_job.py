@@ -115,7 +115,7 @@ class _JobTrial:
         self._hosts = job.hosts.tolist()
         self._links = functools.cache(self._links_at)
         # Latency, bandwidth and time of iterations, by the exchange.
-        self._seen: dict[str, Floats] = {}
+        self._seen: dict[str, list[Floats]] = {}
 
     def recordings(self, among: Sequence[Candidate]) -> RecordedExchanges | None:
         """Return the recorded exchanges to reuse for candidates under one policy; None in a full simulation."""
@@ -156,8 +156,8 @@ class _JobTrial:
         # Networks that take turns by iterations are not known by moments.
         if len(self.job.stages) > 1 or isinstance(policy, Adaptive):
             return None
-        seen = {one.label: self._seen.get(one.label) for one in policy.candidates}
-        models = {label: fit_iteration_time(*rows) for label, rows in seen.items() if rows is not None}
+        seen = [one.label for one in policy.candidates if one.label in self._seen]
+        models = {label: fit_iteration_time(*np.concatenate(self._seen[label], axis=1)) for label in seen}
         network, message = self.job.network(0), 4.0 * self.job.source.true_parameters
         density, device = self.job.density[-1].end, self.job.device
         policy.reset()
@@ -166,7 +166,8 @@ class _JobTrial:
             at = PolicyContext(0, max(moment, 0.0), network, self._hosts, message, density, device=device)
             return min(model(*self._links(moment)) for one in policy.shortlist(at) if (model := models[one.label]))
 
-        return ProgressModel(step, expected) if len(models) == len(seen) and all(models.values()) else None
+        known = len(seen) == len(policy.candidates) and all(models.values())
+        return ProgressModel(step, expected) if known else None
 
     def run(
         self,
@@ -211,8 +212,7 @@ class _JobTrial:
         trains = columns["purpose"] == TRAIN
         rows, explored = {name: one[trains] for name, one in columns.items()}, columns["iteration_s"][~trains].sum()
         seen = np.array([rows[one] for one in ("latency_s", "bandwidth_Bps", "iteration_s")], dtype=np.float64)
-        before = self._seen.get(named.label, seen[:, :0])
-        self._seen[named.label] = np.concatenate([before, seen], axis=1)
+        self._seen.setdefault(named.label, []).append(seen)
         if whole or self._colocated:
             count = len(seen[2])
             stands_for, seconds = np.full(count, self.job.iterations / count), seen[2] + explored / count
