@@ -195,40 +195,6 @@ def chosen(*words):
     return json.loads(did("choose", *words, "--json").stdout)
 
 
-def test_flags_are_a_scenario_to_the_last_digit(tmp_path):
-    point = ("--workers", 8, "--model", "resnet50", "--latency", "1 ms", "--bandwidth", "10 Gbit/s", "--density", "1%")
-    path = tmp_path / "own.yaml"
-    path.write_text(
-        "name: base\nworkers: 8\nnetwork: {topology: {star: {latency: 1 ms, bandwidth: 10 Gbit/s}}}\n"
-        "job: {model: resnet50, scale: 1000, iterations: 8, density: 1 %}\n"
-        "exchanges:\n  AG-Topk: {scheme: topk}\n  ART-ring: {scheme: artopk, collective: ring}\n"
-        "  dense ring: {scheme: dense, algorithm: ring}\n",
-        encoding="utf-8",
-    )
-    found = chosen(*point)
-    assert found == chosen(path) == chosen("base")
-    assert found["decision"] == "AG-Topk"
-
-
-def test_flags_of_a_job_are_its_fields(tmp_path):
-    path, among = tmp_path / "own.yaml", ("--schemes", "topk,fp16:algorithm=ring")
-    path.write_text(
-        "name: base\nworkers: 4\nnetwork: {stack: tcp, topology: {multi_gpu_nodes: {nodes: 2, gpus_per_node: 2,\n"
-        "  intra_latency: 5 us, intra_bandwidth: 100 GB/s, nic_latency: 95 us, nic_bandwidth: 1 Gbit/s}}}\n"
-        "job: {parameters: 1M, scale: 1000, iterations: 8, density: 5 %, compute: {mean: 5 ms}}\n"
-        "exchanges: {AG-Topk: {scheme: topk}}\n",
-        encoding="utf-8",
-    )
-    job = ("--workers", 4, "--model", "1M", "--compute", "5 ms", "--density", "5%", "--stack", "tcp")
-    own = "intra_latency=5us,intra_bandwidth=100GB/s,nic_latency=95us,nic_bandwidth=1Gbit/s"
-    nodes = ("--network", f"multi_gpu_nodes:nodes=2,gpus_per_node=2,{own}")
-    ours, theirs = chosen(*job, *nodes, *among), chosen(path, *among)
-    times = [[one.pop("job_s") for one in found["rows"]] for found in (ours, theirs)]
-    assert times[0] == pytest.approx(times[1], rel=1e-9)
-    assert [one["exchange"] for one in ours["rows"]] == [one["exchange"] for one in theirs["rows"]]
-    assert ours["question"] == theirs["question"]
-
-
 def test_where_overlap_decides_the_first_place_flags_say_so():
     """A sparse exchange whose code cannot overlap would be first if none could."""
     point = ("--latency", "20 us", "--schemes", "topk,spardl")

@@ -2,7 +2,6 @@
 
 import json
 
-import pandas as pd
 import pytest
 
 from commands import NO_PAGE, did, refused
@@ -102,19 +101,6 @@ def test_no_choice_is_expected_to_lose_more_than_from_the_best_of_the_others_to_
     apart = json.loads(did("choose", *point, *two).stdout)["rows"]
     assert apart[0]["high_s"] < apart[1]["low_s"]
     assert apart[0]["regret_of_job"] == 0
-
-
-def test_a_map_says_tied_where_exchanges_take_the_same(tmp_path):
-    point = ("--workers", 2, "--model", "resnet18", "--schemes", "dense:algorithm=ring,fp16:algorithm=tree")
-    grid = ("--grid", "bandwidth=1Mbit/s:10Gbit/s:8:log", "--grid", "latency=10us:100ms:8:log")
-    console = " ".join(did("choose", *point, *grid, "--out", tmp_path / "m.csv").stdout.split())
-    cells = pd.read_csv(tmp_path / "m.csv")
-    close = cells["margin"] <= 1e-3
-    assert 0 < close.sum() < len(cells)
-    both = "dense:algorithm=ring and fp16:algorithm=tree, tied"
-    assert (cells["exchange"] == both).tolist() == close.tolist()
-    assert console.startswith(f"{both} is first in {100 * close.mean():.2g} % of the map, ")
-    assert console.count("ccuracy ignored") == 1
 
 
 def test_a_policy_table_says_what_it_has_most_often_and_that_accuracy_is_ignored(tmp_path):

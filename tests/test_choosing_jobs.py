@@ -6,33 +6,19 @@ import numpy as np
 import pytest
 
 from commands import did
-from simnet.policies import Candidate, Fixed
+from simnet.policies import Candidate
 from simnet.scenario import load
 from simnet.studies.choosing.closed_forms import closed_forms
 from simnet.studies.choosing.grids import Map
 from simnet.studies.choosing.policy import table_of_map
 from simnet.studies.choosing.whole_job import candidates_of, decide_job
 from simnet.training.job.running import run_policy
-from test_choosing_answers import SMALL, TRAINED, asked
+from test_choosing_answers import FIELDS, TWO, asked, frame_of, means, means_in
 
-TWO = "exchanges={dense: {scheme: dense}, topk: {scheme: topk}}"
-FIELDS = [*(f"{name}={value}" for name, value in SMALL.items()), "job.compute.mean=1 ms", TWO, "policies={}"]
-
-
-def frame_of(base, fields, label):
-    run = load(base, fields).build()
-    return run_policy(run.job, label, Fixed(run.candidates[label])).iterations
-
-
-def means(frame, steps, workers):
-    total, compute, select = (frame[f"{name}_s"].sum() / steps for name in ("iteration", "compute", "select"))
-    sent = frame["bytes_sent_B"].sum() / workers / steps
-    return pytest.approx([total, compute, select, total - compute - select, sent])
-
-
-def of_row(row):
-    names = ("iteration_s", "compute_s", "select_s", "communicate_and_wait_s", "bytes_sent_per_worker_B")
-    return [row[f"mean_{name}"] for name in names]
+TRAINED = (
+    "job={gradients: {train: {data: digits, target: 0.6}}, iterations: 40, density: 1%, compute: {mean: 10 ms},"
+    " strategy: {name: diloco, period: 5, inner: {sgd: {lr: 0.1}}}}"
+)
 
 
 def test_rarer_exchanges_take_the_step_times_of_their_runs_and_are_not_ranked():
@@ -45,7 +31,7 @@ def test_rarer_exchanges_take_the_step_times_of_their_runs_and_are_not_ranked():
         for label in ("topk", "dense"):
             frame = frame_of("base", [*FIELDS, f"job.strategy={{name: diloco, period: {period}}}"], label)[:1]
             row = rarer[f"diloco:period={period}, {label}"]
-            assert of_row(row) == means(frame, period, 8)
+            assert means_in(row) == means(frame, period, 8)
             assert row["iteration_low_s"] <= row["mean_iteration_s"] < row["iteration_high_s"]
             assert (row["steps_per_exchange"], row["iterations_simulated"]) == (period, 1)
             assert row["over_the_fastest"] == pytest.approx(row["mean_iteration_s"] / every["mean_iteration_s"] - 1)
@@ -97,7 +83,7 @@ def test_ways_of_sharding_are_ranked_with_exchanges_by_the_time_of_a_step(tmp_pa
     run = load(tmp_path / "saved.yaml", ["job.iterations=1"]).build()
     frame = run_policy(run.job, "fsdp2", run.policies["fsdp2"]).iterations
     row = next(row for row in rows if row["kind"] == "sharded")
-    assert of_row(row) == means(frame, 1, 8)
+    assert means_in(row) == means(frame, 1, 8)
     times = [row["mean_iteration_s"] for row in rows]
     assert times == sorted(times)
     lead = f"{100 * (times[1] / times[0] - 1):.0f} %"

@@ -124,18 +124,6 @@ def test_run_heeds_its_arguments(ran):
         only.plot("breakdwn")
 
 
-def test_choose_says_what_the_command_says(results):
-    links = ["--latency", "1 ms", "--bandwidth", "1 Gbit/s"]
-    assert json.loads(results["choose"].to_json()) == json.loads(did("choose", *links, "--json").stdout)
-    said = json.loads(did("choose", "quickstart", "--set", "job.iterations=4", "--json").stdout)
-    assert json.loads(results["job"].to_json()) == said
-    for one in (results["choose"], results["job"]):
-        rows = one.to_pandas()
-        assert one.best == rows["exchange"][0] == one.details["decision"]
-        assert rows["chance_to_be_fastest"].sum() == pytest.approx(1.0, abs=0.01)
-    assert simnet.choose(latency=1e-3, bandwidth=1.25e8).to_json() == results["choose"].to_json()
-
-
 def test_a_grid_has_the_rows_of_the_command(tmp_path, ran):
     did("run", "quickstart", "--grid", "density=0.01,0.1", "--set", "job.iterations=4", "--out", tmp_path / "a", "-q")
     text = (tmp_path / "a" / "sweep.csv").read_text()

@@ -1,6 +1,5 @@
 """Choosing by the whole job: samples against runs, fixed volumes against gradients, the decision against everything."""
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +8,6 @@ import pytest
 from simnet import sparsifier_models
 from simnet.policies import Fixed
 from simnet.scenario import load
-from simnet.studies.choosing.forecast import PAIRED
 from simnet.studies.choosing.whole_job import candidates_of, decide_job
 from simnet.training.job.running import run_policy
 from simnet.training.job.sampling import (
@@ -136,34 +134,6 @@ def test_recordings_make_the_exchanges_of_a_window_and_then_take_those_of_its_se
     half = sent[window // 2 : window]
     assert sent[window:] == [half[at % len(half)] for at in range(14 - window)]
     assert len(set(sent[:window])) >= min(window, 3)
-
-
-@pytest.fixture(scope="module")
-def wan():
-    """The flagship scenario: each exchange in full."""
-    loaded = load("fluctuating_wan", ["job.scale=20000", "job.iterations=200"])
-    run = loaded.build()
-    among = candidates_of(loaded)
-    return run, among, decide_job(run, among, effort=math.inf, policies=False)
-
-
-def test_the_choice_of_a_sample_is_that_of_the_run(wan):
-    run, among, full = wan
-    found = decide_job(run, among, effort=1.5)
-    totals = {row.label: row.seconds for row in full.rows}
-    assert not all(row.complete for row in found.rows)
-    assert totals[found.best.label] <= 1.01 * full.best.seconds
-    for row in found.rows:
-        assert row.seconds == pytest.approx(totals[row.label], abs=4 * row.error + 0.02 * totals[row.label])
-    # Samples are weighed by what links do in between: a few moments of each of their periods tell.
-    off = [row.seconds / totals[row.label] - 1 for row in found.rows if PAIRED <= row.simulated < row.iterations]
-    assert len(off) > 3
-    assert np.median(np.abs(off)) < 0.03
-    # AG is the fastest while links are fast, and takes half as long again over the whole job.
-    assert found.best.label.startswith("ART")
-    assert found.per_stretch is not None
-    assert found.per_stretch.policy.shares().keys() > {found.best.label}
-    assert found.per_stretch.saved > 0
 
 
 def test_exchanges_that_cannot_do_the_job_are_named_with_why():

@@ -116,11 +116,3 @@ def test_a_step_says_of_how_many_its_fastest_is_and_leads_have_three_digits(tmp_
     ]
     assert ", 4.16x faster than the best dense exchange" in leads[0]
     assert ", 6.13x faster than dense ring" in leads[1]
-
-
-@pytest.mark.parametrize("network", ["dgx-h100", "star"])
-def test_what_choose_offers_next_is_a_line_that_works(network):
-    asked = ("choose", *SHORT, "--network", network)
-    offered = did(*asked).stdout.partition("Next        ")[2].split()[:2]
-    assert offered[0] == "--grid"
-    did(*asked, *offered)
