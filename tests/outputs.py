@@ -28,6 +28,14 @@ FOLDER = Path(__file__).with_name("golden") / "outputs"
 SCENARIOS = Path(__file__).parents[1] / "simnet" / "scenarios"
 LINKS = "--latency '10 us' --bandwidth '10 Gbit/s'"
 STAR = f"--topology star {LINKS}"
+CHOICE = (
+    "choose --set job.parameters=20000 --set job.model=null --set job.iterations=4 --set job.scale=1"
+    " --set job.overlap=none --compute 1ms --jobs 1 --schemes topk,dense:algorithm=ring,artopk:collective=ring"
+)
+TRAINED = (
+    "'job={gradients: {train: {data: digits, target: 0.6}}, iterations: 40, density: 1%, compute: {mean: 10 ms},"
+    " strategy: {name: diloco, period: 5, inner: {sgd: {lr: 0.1}}}}'"
+)
 REQUESTS = {
     **{
         f"run-{path.stem}": f"run '{path}' --set job.iterations=2 --set output.report=false --jobs 1 --out run"
@@ -37,6 +45,15 @@ REQUESTS = {
     " --set job.iterations=3 --jobs 1 --out compare",
     "choose-quickstart": "choose quickstart --set job.iterations=5",
     "choose-wan": "choose fluctuating_wan --set job.iterations=5",
+    "choose-sample": "choose fluctuating_wan --set job.iterations=150 --set job.scale=20000",
+    "choose-followed": "choose quickstart --schemes gaussiank,topk,artopk,dense --set job.iterations=120",
+    "choose-exact": f"{CHOICE} --exact --memory 1MB --density 5% --link-uncertainty 30",
+    "choose-grid": f"{CHOICE} --grid density=1%,30% --grid device=v100,a100-torch2.6",
+    "choose-map": f"{CHOICE} --grid latency=1us:10ms:9:log --grid density=0.1%:50%:9:log",
+    "choose-simulated-map": f"{CHOICE},randomk --grid latency=1us:10ms:3:log --grid bandwidth=10Mbit/s,100Gbit/s",
+    "choose-rarer": f"{CHOICE} --strategy diloco --grid strategy.period=5,50",
+    "choose-sharding": "choose --sharding fsdp2",
+    "choose-target": f"choose local_steps_wan --set {TRAINED} --schemes topk,dense",
     "time-dgx": "time all_reduce --network dgx-h100 --workers 16 --size 25MB",
     "predict-job-quickstart": "step quickstart --set job.iterations=3",
     "predict-job-100g": "step resnet50_100g --set job.iterations=3",

@@ -1,9 +1,7 @@
 """`simnet choose` as users ask it: one job, jobs side by side, grids and maps; flags, files and the library alike."""
 
 import json
-import math
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -63,65 +61,33 @@ def test_the_answer_comes_first_and_fits_a_terminal():
     first = found["rows"][0]
     assert shown.startswith(f"AG-Topk: {1e3 * first['mean_iteration_s']:.1f} ms (")
     assert f"fastest with {100 * first['chance_to_be_fastest']:.0f}" in " ".join(shown.split())
-    dense = min(one["job_s"] for one in found["rows"] if one["kind"] in ("dense", "half"))
-    assert found["gain_over_dense"] == pytest.approx(dense / first["job_s"])
     for word in (
         "Evidence    extrapolated: here 10 Gbit/s",
         "Assumed     8 workers, 1 ms, 10 Gbit/s, density 1 %, resnet50 in 28 ms on V100\n"
         "            (fp32), stack ideal, accuracy ignored, 1 entry in 1,000 simulated.\n",
     ):
         assert word in shown
-    for row in found["rows"]:
-        assert row["iteration_low_s"] <= row["mean_iteration_s"] <= row["iteration_high_s"]
-    assert sum(row["chance_to_be_fastest"] for row in found["rows"]) == pytest.approx(1)
     assert not any("regret" in line for line in shown.splitlines()[:3])
 
 
 def test_policies_of_a_scenario_are_ranked_beside_exchanges():
     found = asked("quickstart")
-    assert found["decision"] == "flexible"
     assert [one["exchange"] for one in found["rows"]][:2] == ["flexible", "AG"]
-    assert found["rows"][0]["kind"] == "policy"
-    assert sum(found["rows"][0]["shares_of_iterations"].values()) == pytest.approx(1)
-    tied = [one for one in found["rows"] if one["to_best"] == "tied"]
-    assert [one["exchange"] for one in tied] == found["tied_with"]
     # Who is never the fastest is tied with nobody.
-    assert all(one["chance_to_be_fastest"] > 0 for one in tied)
+    assert all(one["chance_to_be_fastest"] > 0 for one in found["rows"] if one["to_best"] == "tied")
     few = asked("quickstart", "--policies", "AG,ART-ring", "--set", "job.iterations=3")
     assert {one["exchange"] for one in few["rows"]} == {"AG", "ART-ring"}
     assert "flexbile" in refused("choose", "quickstart", "--policies", "flexbile")
 
 
-def test_exact_tries_other_defaults():
-    found = asked("--exact", "--schemes", "topk,dense", *SETS)
-    assert {one["field"] for one in found["defaults"]} >= {"network.stack", "job.device", "job.barrier"}
-    assert found["overlap"]["during"] == ["topk", "dense"]
-    assert all(one["iterations_simulated"] == 2 for one in found["rows"])
-
-
-def test_misjudged_links_are_weighed_where_closed_forms_hold():
-    among = ("--workers", 4, "--model", "resnet18", "--density", "5%", "--latency", "100us",
-             "--schemes", "topk,fp16:algorithm=ring,dense:algorithm=ring")  # fmt: skip
-    # The same factor as a share; what it does stands in the answer where it was asked for.
-    near, same = (asked(*among, "--link-uncertainty", factor)["misjudged"] for factor in (1.5, "50%"))
+def test_what_wrong_links_do_stands_in_the_answer_where_it_was_asked_for():
+    among = ("--workers", 4, "--model", "resnet18", "--density", "5%", "--schemes", "topk,dense:algorithm=ring")
+    near, same = (asked(*among, "--link-uncertainty", factor) for factor in (1.5, "50%"))
     assert near == same
-    assert "With links up to 30x off, topk stays first in" in asked(*among, "--link-uncertainty", "30")["depends_on"]
+    assert "With links up to 1.5x off, topk stays first" in near["depends_on"]
     assert "With links" not in asked(*among)["depends_on"]
     none = asked("--schemes", "artopk:collective=ring,dense", "--link-uncertainty", "2", *SETS)
-    assert none["misjudged"] is None
     assert none["depends_on"].startswith("--link-uncertainty has no effect: no closed form holds for the first two.")
-
-
-def test_rarer_exchanges_stand_beside_those_of_every_step_and_are_not_ranked():
-    words = ("--grid", "strategy.period=5,50", "--strategy", "diloco", "--schemes", "topk,dense", *SETS)
-    found = asked(*words)
-    assert all("chance_to_be_fastest" not in one for one in found["rows"] if one["to_best"] == "not ranked")
-    assert found["decision"] == "topk"
-    # A longer period takes less a step; that wins nothing.
-    shown = did("choose", *words).stdout
-    assert "accuracy ignored" in shown.partition("exchange ")[0]
-    assert found["evidence"].startswith("extrapolated for rounds of diloco, never measured; in every step ")
-    assert "100 %" not in shown.partition("exchange ")[0]
 
 
 def test_a_map_is_written_as_figure_table_and_page(tmp_path):
@@ -146,13 +112,3 @@ def test_a_map_is_written_as_figure_table_and_page(tmp_path):
 ])  # fmt: skip
 def test_what_cannot_be_answered_is_refused_in_words(words, said):
     assert said in refused("choose", *words)
-
-
-def test_what_has_not_settled_is_last_and_without_rank():
-    found = asked("quickstart", "--schemes", "hardthreshold,topk", "--set", "job.iterations=40")
-    if found["memory"]["unsettled"]:
-        assert found["rows"][-1]["to_best"] == "not settled"
-        assert "chance_to_be_fastest" not in found["rows"][-1]
-    assert found["decision"] == "topk"
-    assert math.isfinite(found["rows"][0]["job_s"])
-    assert np.isfinite(found["rows"][0]["regret_of_job"])

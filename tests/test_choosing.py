@@ -13,9 +13,7 @@ from simnet.network import Network
 from simnet.policies import Candidate
 from simnet.studies.choosing.closed_forms import OperatingPoint, by_closed_form, fastest_by_form
 from simnet.studies.choosing.forecast import (
-    Gain,
     JobForecast,
-    WholeJob,
     leading_iterations,
     usual_exchanges,
 )
@@ -99,16 +97,6 @@ def test_an_exchange_leads_in_the_seconds_in_which_it_is_the_fastest(seed):
     found = leading_iterations([forecast(str(number), *block) for number, block in enumerate(blocks)])
     expected = [speeds.max(axis=0)[speeds.argmax(axis=0) == number].sum() for number in range(3)]
     assert list(found.values()) == pytest.approx(expected)
-
-
-def test_gains_are_over_the_fastest_exchange_of_the_other_kind():
-    times = (("topk", 2.0), ("dense", 3.0), ("artopk", 4.0), ("fp16", 5.0))
-    rows = tuple(forecast(scheme, [seconds], [10], scheme) for scheme, seconds in times)
-    assert WholeJob(rows).gain_over_dense() == 1.5
-    assert math.isnan(WholeJob(rows[::2]).gain_over_dense())
-    assert math.isnan(WholeJob(rows[1::2]).gain_over_dense())
-    assert Gain(rows[0], rows[2]).saved == 0.5
-    assert Gain(rows[2], rows[0]).saved == -1
 
 
 @each("per_node", [1, 2, 4])

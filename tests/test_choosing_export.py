@@ -16,6 +16,7 @@ from simnet.studies.choosing.closed_forms import by_closed_form, closed_forms, f
 from simnet.studies.choosing.policy import edges_around, entry, make
 from simnet.studies.choosing.policy_file import load_policy
 from simnet.studies.choosing.whole_job import candidates_of, decide_job
+from tables import made_table
 
 FIELDS = ["job.overlap=none", "job.iterations=2", "job.scale=20000"]
 LINKS = ("--grid", "latency=100us:10ms:5:log", "--grid", "bandwidth=1:10Gbit/s:4:log")
@@ -25,11 +26,6 @@ def closed(*fields):
     loaded = load("base", [*FIELDS, *fields])
     run = loaded.build()
     return closed_forms(loaded, run, decide_job(run, candidates_of(loaded), policies=False)), loaded, run.job
-
-
-def table_by(cells, latency=(1e-4, 1e-2), bandwidth=(1e8, 1e10), fields=(), **more):
-    forms, loaded, job = closed(*fields)
-    return make(forms, loaded, job, np.geomspace(*latency, cells), np.geomspace(*bandwidth, cells), **more)
 
 
 def test_lookups_at_the_centres_of_cells_are_the_fastest_exchange():
@@ -70,7 +66,7 @@ def test_gains_are_those_of_the_gradients_with_error_feedback():
 
 
 def test_what_is_outside_gets_the_nearest_cell_and_says_so():
-    table = table_by(5)
+    table = made_table(cells=5)
     inside, outside = table.lookup(1.0001e-4, 9.999e9), table.lookup(0.0, 1e15)
     assert (inside.entry, inside.outside) == (outside.entry, "")
     assert outside.outside == "latency below the table, bandwidth above the table"
@@ -81,7 +77,8 @@ def test_what_is_outside_gets_the_nearest_cell_and_says_so():
 
 def test_the_whole_gradient_has_no_density():
     # Between fast links nothing is worth selecting.
-    table = table_by(2, (1e-7, 1e-6), (1e11, 1e12), ["job.device=v100"], densities=(0.2, 0.1))
+    links = {"latency": (1e-7, 1e-6), "bandwidth": (1e11, 1e12)}
+    table = made_table(fields=["job.device=v100"], densities=(0.2, 0.1), **links)
     assert all(one.kind != "sparse" and one.density == 1.0 for one in table.choices)
 
 
@@ -108,7 +105,7 @@ def test_where_hooks_decide_a_table_is_simulated_and_has_the_choices_of_exact_ru
 
 
 def damaged(change):
-    found = json.loads(table_by(2).text())
+    found = json.loads(made_table().text())
     change(found)
     return json.dumps(found)
 

@@ -7,9 +7,11 @@ import pytest
 
 import outputs
 
+COMMANDS = [one for one, asked in outputs.REQUESTS.items() if asked[:6] not in ("", "choose")]
+
 
 @pytest.mark.long
-@pytest.mark.parametrize("request_name", [one for one, asked in outputs.REQUESTS.items() if asked])
+@pytest.mark.parametrize("request_name", COMMANDS)
 def test_a_command_says_what_it_said(request_name):
     found = "\n".join(outputs.differences(outputs.frozen(request_name), outputs.said(request_name)))
     assert not found, f"{found}\nright? make guard-renew REQUESTS={request_name}"
