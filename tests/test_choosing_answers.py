@@ -43,7 +43,7 @@ def asked(*words, small=SMALL):
 def test_rows_agree_with_each_other(words):
     found = asked(*words)
     rows, iterations = found["rows"], found["question"]["iterations"]
-    best, last = rows[0], rows[-1]
+    best = rows[0]
     assert [row["job_s"] for row in rows] == sorted(row["job_s"] for row in rows)
     assert sum(row["chance_to_be_fastest"] for row in rows) == pytest.approx(1)
     assert {"best": [best["exchange"]], "tied": found["tied_with"]} == {
@@ -57,7 +57,7 @@ def test_rows_agree_with_each_other(words):
         assert row["mean_select_low_s"] <= row["mean_select_s"] <= row["mean_select_high_s"]
         parts = [row[f"mean_{one}_s"] for one in ("compute", "select", "communicate_and_wait")]
         assert sum(parts) == pytest.approx(row["mean_iteration_s"])
-        assert 0 <= row["regret_of_job"] <= last["over_the_fastest"] + 1e-12
+        assert 0 <= row["regret_of_job"] <= rows[-1]["over_the_fastest"] + 1e-12
         assert row["sampling_error_s"] == 0 or row["iterations_simulated"] < iterations
     # Who is likely not the fastest is expected to lose, and the more the longer it takes.
     regrets = [row["regret_of_job"] for row in rows if row["chance_to_be_fastest"] < 0.5]
@@ -182,12 +182,10 @@ def test_the_cost_of_wrong_links_is_that_of_the_choice_on_every_pair_of_wrong_li
 
 def test_cells_of_a_grid_are_choices_by_themselves():
     found = asked(*THREE, "--grid", "bandwidth=0.1,10,400Gbit/s", "--grid", "density=1%,30%", "--jobs", "1")
-    rows = found["rows"]
-    assert len(rows) == 6
-    firsts = [row["exchange"] for row in rows]
-    for label in {*firsts}:
-        assert f"{label} in {firsts.count(label)}" in found["answer"]
-    for row in rows:
+    firsts = [row["exchange"] for row in found["rows"]]
+    assert len(firsts) == 6
+    assert all(f"{label} in {firsts.count(label)}" in found["answer"] for label in firsts)
+    for row in found["rows"]:
         alone = asked(*THREE, f"--bandwidth={row['bandwidth_Bps']} B/s", f"--density={row['density']}")
         first, second = alone["rows"][:2]
         for name in ("exchange", "mean_iteration_s", "iteration_low_s", "iteration_high_s", "chance_to_be_fastest"):
@@ -209,8 +207,7 @@ def test_a_map_names_in_each_cell_the_fastest_and_those_as_fast():
     seconds = np.array([[[1.0, 2.0, 3.0], [5.0, 4.0, 2.0]], [[1.0005, 1.0, 3.1], [4.0, 4.0, 9.0]]])
     made = Map([Candidate("a", "topk"), Candidate("b", "dense")],
                {"bandwidth": np.array([1.0, 2.0, 3.0]), "density": np.array([0.1, 0.2])}, seconds)  # fmt: skip
-    rows = made.rows()
-    assert [row["exchange"] for row in rows] == ["a and b, tied", "b", "a", "b", "a and b, tied", "a"]
+    assert [row["exchange"] for row in (rows := made.rows())] == ["a and b, tied", "b", "a", "b", "a and b, tied", "a"]
     assert [row["iteration_s"] for row in rows] == [1.0, 1.0, 3.0, 4.0, 4.0, 2.0]
     assert [row["margin"] for row in rows] == pytest.approx([0.0005, 1.0, 0.1 / 3, 0.25, 0.0, 3.5])
     assert [(row["bandwidth_Bps"], row["density"]) for row in rows[2:4]] == [(3.0, 0.1), (1.0, 0.2)]
