@@ -205,9 +205,9 @@ def test_cells_of_a_grid_are_choices_by_themselves():
 
 def test_a_map_names_in_each_cell_the_fastest_and_those_as_fast():
     seconds = np.array([[[1.0, 2.0, 3.0], [5.0, 4.0, 2.0]], [[1.0005, 1.0, 3.1], [4.0, 4.0, 9.0]]])
-    made = Map([Candidate("a", "topk"), Candidate("b", "dense")],
-               {"bandwidth": np.array([1.0, 2.0, 3.0]), "density": np.array([0.1, 0.2])}, seconds)  # fmt: skip
-    assert [row["exchange"] for row in (rows := made.rows())] == ["a and b, tied", "b", "a", "b", "a and b, tied", "a"]
+    values = {"bandwidth": np.array([1.0, 2.0, 3.0]), "density": np.array([0.1, 0.2])}
+    rows = (made := Map([Candidate("a", "topk"), Candidate("b", "dense")], values, seconds)).rows()
+    assert [row["exchange"] for row in rows] == ["a and b, tied", "b", "a", "b", "a and b, tied", "a"]
     assert [row["iteration_s"] for row in rows] == [1.0, 1.0, 3.0, 4.0, 4.0, 2.0]
     assert [row["margin"] for row in rows] == pytest.approx([0.0005, 1.0, 0.1 / 3, 0.25, 0.0, 3.5])
     assert [(row["bandwidth_Bps"], row["density"]) for row in rows[2:4]] == [(3.0, 0.1), (1.0, 0.2)]
