@@ -76,7 +76,8 @@ def traced(tests: str, sources: Sequence[str], copy: Path, kept: Path, interpret
     """
     place = kept / ("interpreted" if interpreted else "compiled") / (tests.replace("/", ".") + ".json")
     found = written(place)
-    if not found or any(digest(copy / file) != one for file, one in found["digests"].items()):
+    # Of a run that was stopped there are no digests.
+    if not found.get("digests") or any(digest(copy / file) != one for file, one in found["digests"].items()):
         place.parent.mkdir(parents=True, exist_ok=True)
         tracer = _Tracer(copy, sources, place)
         ran = run({tests: None}, LONGEST, interpreted, tracer)
