@@ -55,7 +55,7 @@ def test_what_all_jobs_share_does_not_decide(tmp_path):
 @pytest.mark.parametrize(
     ("stack", "rate", "level", "beyond"),
     [
-        ("gloo", "50 Mbit/s", "measured", ""),
+        ("gloo", "50 Mbit/s", "measured", "links and numbers of workers like these"),
         ("gloo", "10 Gbit/s", "extrapolated", "here 10 Gbit/s"),
         ("nccl", "50 Mbit/s", "extrapolated", "here nccl"),
     ],
@@ -65,13 +65,13 @@ def test_every_answer_names_its_evidence(tmp_path, stack, rate, level, beyond):
     run = did("run", path, *NO_PAGE, "--out", tmp_path / "run").stdout
     job = did("step", path).stdout
     did("run", path, "--grid", "density=0.02", "--out", tmp_path / "sweep")
-    for said in (run, job):
+    ring = ("allreduce_ring", "--workers", 4, "--size", "1 MB")
+    links = ("--latency", "1 ms", "--bandwidth", rate, "--stack", stack)
+    for said in (run, job, did("time", *ring, *links).stdout):
         line = next(one for one in said.splitlines() if one.startswith("Evidence    "))
         assert line.startswith(f"Evidence    {level}")
         assert beyond in line
     assert set(pd.read_csv(tmp_path / "sweep" / "sweep.csv")["evidence"]) == {level}
-    ring = ("allreduce_ring", "--workers", 4, "--size", "1 MB")
-    links = ("--latency", "1 ms", "--bandwidth", rate, "--stack", stack)
     assert timed(*ring, *links)["evidence"] == level
 
 

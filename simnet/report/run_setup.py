@@ -93,7 +93,7 @@ def calls_evidence(found: Sequence[Mapping[str, Any]]) -> Evidence:
     beyond = dict.fromkeys(one["why"] for one in found if one["extrapolates"])
     if not found or UNKNOWN in beyond:
         return Evidence("assumed", UNKNOWN if found else "no call of this schedule was calibrated")
-    return Evidence("extrapolated", "; ".join(beyond)) if beyond else Evidence("measured")
+    return Evidence("extrapolated", "; ".join(beyond)) if beyond else Evidence("measured", "such calls were measured")
 
 
 def call_rows(found: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:

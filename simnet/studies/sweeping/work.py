@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from simnet.base.dask_cluster import connect_dask
 from simnet.base.errors import InputError, suggest_names, to_install
@@ -44,20 +44,13 @@ _TEXTS = ("partition", "account", "qos")
 _JOBS, _LOOK = 16, 1.0
 
 
-class SchedulerChoice(NamedTuple):
-    """Parsed scheduler text: the number of jobs, and submitit parameters."""
-
-    jobs: int
-    parameters: dict[str, Any]
-
-
-def asked(scheduler: str) -> SchedulerChoice:
+def asked(scheduler: str) -> tuple[int, dict[str, Any]]:
     """Return the number of jobs and the Slurm parameters in a scheduler text.
 
     Examples
     --------
     >>> asked("slurm:partition=long,jobs=4")
-    SchedulerChoice(jobs=4, parameters={'slurm_partition': 'long'})
+    (4, {'slurm_partition': 'long'})
     """
     found: dict[str, Any] = {}
     for part in filter(None, scheduler.removeprefix(PREFIX).removeprefix(":").split(",")):
@@ -68,7 +61,7 @@ def asked(scheduler: str) -> SchedulerChoice:
         if name not in _TEXTS and not re.fullmatch(r"[1-9][0-9]{0,8}", value):
             raise InputError(f"{name} must be a whole number > 0, got {value!r}", file=f"--on {scheduler}")
         found[FIELDS[name]] = value if name in _TEXTS else int(value)
-    return SchedulerChoice(found.pop("jobs", _JOBS), found)
+    return found.pop("jobs", _JOBS), found
 
 
 def run_share(tasks: Sequence[tuple[Source, str]]) -> list[TaskOutcome]:
@@ -81,18 +74,18 @@ def run_on_slurm(
 ) -> Iterator[tuple[int, TaskOutcome]]:
     """Run cells, given with identities, in Slurm jobs; yield index and outcome of each as jobs finish."""
     option = f"--on {scheduler}"
-    wanted = asked(scheduler)
+    count, parameters = asked(scheduler)
     try:
         import submitit
     except ImportError:
         raise InputError(f"needs submitit: {to_install('slurm')}", file=option) from None
-    shares = [range(first, len(tasks), wanted.jobs) for first in range(min(wanted.jobs, len(tasks)))]
+    shares = [range(first, len(tasks), count) for first in range(min(count, len(tasks)))]
     jobs: list[Any] = []
     try:
         executor = submitit.AutoExecutor(folder=folder, cluster=cluster)
         # As on one machine: with several threads sums of linear algebra have other last digits.
         setup = [f"export {name}=1" for name in THREADS]
-        executor.update_parameters(name="simnet-sweep", slurm_setup=setup, **wanted.parameters)
+        executor.update_parameters(name="simnet-sweep", slurm_setup=setup, **parameters)
         jobs = executor.map_array(run_share, [[tasks[number] for number in share] for share in shares])
     except (RuntimeError, OSError, submitit.core.utils.FailedJobError) as failure:
         raise InputError(f"cannot submit jobs: {failure}", file=option) from None
