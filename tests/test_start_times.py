@@ -163,3 +163,10 @@ class TestSums:
     def test_of_others_nothing_is_known(self):
         found = offsets_of_sum(np.array([9.0, 12.0]), ["AG", "dense"], np.ones(2), SPREADS)
         assert found == pytest.approx((-1.0, 3.0))
+
+
+@pytest.mark.parametrize("shift", [-0.5, 0.0, 0.5])
+def test_offsets_of_a_sum_follow_the_median_and_hold_none_at_all(shift):
+    spread = StartSpread(1 + shift, 0.9 + shift, 1.2 + shift, 1.0, 5e-6, 16)
+    low, high = offsets_of_sum(np.ones(4), ["ring"] * 4, np.full(4, 2.0), {"ring": spread})
+    assert (low, high) == pytest.approx((min(8 * (shift - 0.1), 0.0), max(8 * (shift + 0.2), 0.0)))

@@ -9,31 +9,41 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Annotated, TypeAlias
+from typing import Annotated, TypeAlias, TypeVar, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simnet.network.event_loop import codes
 
+T = TypeVar("T")
+
 Row: TypeAlias = Annotated[int, np.int32]
 """A row or a count in four bytes, for large tables. The loop only reads these."""
 
 
-@dataclass(slots=True)
+def record(kind: type[T]) -> type[T]:
+    """Turn a class into a dataclass with slots, in which fields without a default begin as zero, or false."""
+    for name, hint in get_type_hints(kind).items():
+        if name not in vars(kind):
+            setattr(kind, name, hint())
+    return dataclass(slots=True)(kind)
+
+
+@record
 class Event:
     """An entry of the event queue: time, insertion order, kind, and the row it is for.
 
     As a notice for the caller of `advance`, only a kind of notice, and the run or the transfer's token.
     """
 
-    time: float = 0.0
-    order: int = 0
-    kind: int = 0
+    time: float
+    order: int
+    kind: int
     row: int = codes.NONE
 
 
-@dataclass(slots=True)
+@record
 class FlowRecord:
     """A message in flight, or background traffic that is on.
 
@@ -46,51 +56,51 @@ class FlowRecord:
     or all has arrived and `remaining` bytes are before its end.
     """
 
-    rate: float = 0.0
-    stamp: int = 0
+    rate: float
+    stamp: int
     bottleneck: int = codes.NOTHING
-    first: int = 0
-    stop: int = 0
+    first: int
+    stop: int
     weight: float = 1.0
-    new_rate: float = 0.0
+    new_rate: float
     new_bottleneck: int = codes.NOTHING
-    limit: float = 0.0
-    remaining: float = 0.0
-    since: float = 0.0
-    residue: float = 0.0
+    limit: float
+    remaining: float
+    since: float
+    residue: float
     place: int = codes.NONE
     port: int = codes.NONE
     state: int = codes.FREE
     route: int = codes.NONE
     owner: int = codes.TRANSFER
-    round_index: int = 0
-    message: int = 0
+    round_index: int
+    message: int
     what: int = codes.DATA
     behind: int = codes.NONE
     next: int = codes.NONE
-    passed: int = 0
-    unsent: float = 0.0
-    counted: float = 0.0
-    pace: float = 0.0
-    delay: float = 0.0
-    joined: float = 0.0
-    whole: float = 0.0
+    passed: int
+    unsent: float
+    counted: float
+    pace: float
+    delay: float
+    joined: float
+    whole: float
     lasts: float = math.inf
-    comes: bool = False
-    waits: bool = False
-    holds: bool = False
-    is_new: bool = False
+    comes: bool
+    waits: bool
+    holds: bool
+    is_new: bool
 
 
-@dataclass(slots=True)
+@record
 class HeapEntry:
     """An entry of a heap: a key, and the row that has it."""
 
-    key: float = 0.0
+    key: float
     row: int = codes.NONE
 
 
-@dataclass(slots=True)
+@record
 class LinkMembership:
     """A node of the linked list of flows on a link."""
 
@@ -99,7 +109,7 @@ class LinkMembership:
     flow: int = codes.NONE
 
 
-@dataclass(slots=True)
+@record
 class Link:
     """A directed link: its capacity, users, egress queue and receive queue.
 
@@ -111,33 +121,33 @@ class Link:
     time `counted`, and those from `first_passing` on have arrived in full.
     """
 
-    capacity: float = 0.0
+    capacity: float
     until: float = math.inf
-    users: int = 0
+    users: int
     first_membership: int = codes.NONE
-    carried: float = 0.0
-    updates: int = 0
-    limited: int = 0
-    assigned: int = 0
+    carried: float
+    updates: int
+    limited: int
+    assigned: int
     incast_derating: int = codes.NONE
     bandwidths: int = codes.NONE
     latencies: int = codes.NONE
-    port_free: float = 0.0
+    port_free: float
     port_rank: int = codes.NONE
-    port_rest: float = 0.0
+    port_rest: float
     port_flow: int = codes.NONE
     port_first: int = codes.NONE
     port_last: int = codes.NONE
-    coming: float = 0.0
-    backlog: float = 0.0
-    counted: float = 0.0
-    n_coming: int = 0
+    coming: float
+    backlog: float
+    counted: float
+    n_coming: int
     first_passing: int = codes.NONE
-    queues: bool = False
-    is_dirty: bool = False
+    queues: bool
+    is_dirty: bool
 
 
-@dataclass(slots=True)
+@record
 class LinkAllocation:
     """Working data of `settle_rates` for one link, valid only in call number `stamp`.
 
@@ -146,58 +156,58 @@ class LinkAllocation:
     limits, else infinity.
     """
 
-    stamp: int = 0
-    chosen: int = 0
-    weight: float = 0.0
-    rest: float = 0.0
-    unsolved: int = 0
-    level: float = 0.0
-    kept: float = 0.0
-    limited: int = 0
+    stamp: int
+    chosen: int
+    weight: float
+    rest: float
+    unsolved: int
+    level: float
+    kept: float
+    limited: int
 
 
-@dataclass(slots=True)
+@record
 class Timeline:
     """A piecewise-constant quantity: index of its current segment, and one past its last known segment."""
 
-    here: int = 0
-    last: int = 0
+    here: int
+    last: int
 
 
-@dataclass(slots=True)
+@record
 class Route:
     """A route: its constant latency, the range of its links in `route_links`, its own link, and its loss or -1."""
 
-    latency: float = 0.0
-    begin: Row = 0
-    end: Row = 0
+    latency: float
+    begin: Row
+    end: Row
     own: Row = codes.NONE
     loss: Row = codes.NONE
 
 
-@dataclass(slots=True)
+@record
 class LossRecord:
     """Rate limit by packet loss on a route: segment / (slope * rtt + fixed), and the share of payload."""
 
-    slope: float = 0.0
-    fixed: float = 0.0
+    slope: float
+    fixed: float
     payload: float = 1.0
 
 
-@dataclass(slots=True)
+@record
 class BackgroundRecord:
     """Background traffic of one on-off source: its state and next change, limit, weight, and current flow or -1."""
 
-    limit: float = 0.0
+    limit: float
     weight: float = 1.0
-    on: float = 0.0
+    on: float
     until: float = -math.inf
     route: int = codes.NONE
     flow: int = codes.NONE
     timeline: int = codes.NONE
 
 
-@dataclass(slots=True)
+@record
 class RunRecord:
     """A schedule in flight: first rows of its ranks, rounds and message columns, or -1.
 
@@ -205,10 +215,10 @@ class RunRecord:
     `software` is where software times are kept.
     """
 
-    n_ranks: int = 0
-    n_rounds: int = 0
-    running: int = 0
-    pending: int = 0
+    n_ranks: int
+    n_rounds: int
+    running: int
+    pending: int
     ranks: int = codes.NONE
     rounds: int = codes.NONE
     delays: int = codes.NONE
@@ -216,10 +226,10 @@ class RunRecord:
     sent: int = codes.NONE
     arrived: int = codes.NONE
     software: int = codes.NONE
-    fails: bool = False
+    fails: bool
 
 
-@dataclass(slots=True)
+@record
 class Rank:
     """The state of a rank in a run: its times, its current round, and the messages it waits for.
 
@@ -228,29 +238,29 @@ class Rank:
     messages start at `controls`. Work next to its rounds is on `stream`, or -1.
     """
 
-    start: float = 0.0
-    since: float = 0.0
-    finish: float = 0.0
-    communicate: float = 0.0
-    compute: float = 0.0
-    wait: float = 0.0
+    start: float
+    since: float
+    finish: float
+    communicate: float
+    compute: float
+    wait: float
     run: int = codes.NONE
-    number: int = 0
+    number: int
     stream: int = codes.NONE
     round_index: int = -1
     state: int = codes.OUTSIDE
-    missing: int = 0
-    leaving: int = 0
-    unsent: int = 0
+    missing: int
+    leaving: int
+    unsent: int
     send_complete: float = -math.inf
-    in_flight: int = 0
+    in_flight: int
     early: int = codes.NONE
     controls: int = codes.NONE
-    early_software: float = 0.0
-    leaves: bool = False
+    early_software: float
+    leaves: bool
 
 
-@dataclass(slots=True)
+@record
 class RoundRecord:
     """A round of a run: first rows of its tasks and gates, and the offset of its first message.
 
@@ -262,31 +272,31 @@ class RoundRecord:
     tasks: int = codes.NONE
     gates: int = codes.NONE
     worked: int = codes.NONE
-    offset: int = 0
+    offset: int
     opens: int = codes.NONE
     unpacks: int = codes.NONE
-    ahead: int = 0
-    continues: bool = False
-    sends_first: bool = False
+    ahead: int
+    continues: bool
+    sends_first: bool
     control_factor: int = 1
 
 
-@dataclass(slots=True)
+@record
 class TaskRecord:
     """A rank's work and messages in a round: seconds, a range of messages to send, and a range of `incoming`.
 
     Equal rounds share tasks. `software` follows `seconds` of a stream, and is part of them without one.
     """
 
-    seconds: float = 0.0
-    software: float = 0.0
+    seconds: float
+    software: float
     messages: Row = codes.NONE
-    sends: Row = 0
+    sends: Row
     incoming: Row = codes.NONE
-    receives: Row = 0
+    receives: Row
 
 
-@dataclass(slots=True)
+@record
 class StreamRecord:
     """The compute stream of a rank, advanced up to time `reached`.
 
@@ -297,31 +307,31 @@ class StreamRecord:
     All slices and kernels ended at `computed`. Slices ran `sliced` seconds, kernels `busy` since then, `booked` of it.
     """
 
-    reached: float = 0.0
-    left: float = 0.0
-    queued: float = 0.0
-    served: float = 0.0
-    since: float = 0.0
-    began: float = 0.0
+    reached: float
+    left: float
+    queued: float
+    served: float
+    since: float
+    began: float
     computed: float = math.inf
-    sliced: float = 0.0
-    busy: float = 0.0
-    booked: float = 0.0
+    sliced: float
+    busy: float
+    booked: float
     beside: float = 1.0
     slower_slices: float = 1.0
     slower_kernels: float = 1.0
     compute_slices: int = codes.NONE
-    parts: int = 0
-    slices: int = 0
-    selected: int = 0
-    unpacked: int = 0
-    posted: int = 0
-    runs: bool = False
-    serves: bool = False
-    aside: bool = False
+    parts: int
+    slices: int
+    selected: int
+    unpacked: int
+    posted: int
+    runs: bool
+    serves: bool
+    aside: bool
 
 
-@dataclass(slots=True)
+@record
 class ComputeSlice:
     """The slice of the backward pass before a part, and the kernels that select and unpack the part.
 
@@ -329,8 +339,8 @@ class ComputeSlice:
     its messages are in flight, and start and end of all three.
     """
 
-    seconds: float = 0.0
-    select: float = 0.0
+    seconds: float
+    select: float
     selects_to: float = math.inf
     unpacks_to: float = math.inf
     beside: float = 1.0
@@ -342,22 +352,22 @@ class ComputeSlice:
     unpack_ended: float = math.nan
 
 
-@dataclass(slots=True)
+@record
 class MessageRecord:
     """A message of a round: `n_bytes` on the wire, bytes of `payload`, and the route `back` to its sender."""
 
-    n_bytes: float = 0.0
-    payload: float = 0.0
+    n_bytes: float
+    payload: float
     src: Row = codes.NONE
     dst: Row = codes.NONE
     route: Row = codes.NONE
     candidates: Row = 1
-    number: Row = 0
+    number: Row
     connection: Row = codes.NONE
     back: Row = codes.NONE
 
 
-@dataclass(slots=True)
+@record
 class Connection:
     """The ordered messages between two ranks: the last one in flight, and bytes buffered by the system.
 
@@ -365,12 +375,12 @@ class Connection:
     """
 
     last: int = codes.NONE
-    taken: float = 0.0
+    taken: float
     asked: float = -math.inf
     told: float = -math.inf
 
 
-@dataclass(slots=True)
+@record
 class EarlyArrival:
     """Messages counted for a round that its rank is not in, and the seconds of `software` they need.
 
@@ -378,13 +388,13 @@ class EarlyArrival:
     """
 
     round_index: int = -1
-    count: int = 0
-    unsent: int = 0
-    software: float = 0.0
+    count: int
+    unsent: int
+    software: float
     next: int = codes.NONE
 
 
-@dataclass(slots=True)
+@record
 class State:
     """The complete state of the event loop: times, options, list lengths, lists, and tables.
 
@@ -393,57 +403,57 @@ class State:
     of `n_free` flows. `n_queued` messages are in egress queues.
     """
 
-    now: float = 0.0
+    now: float
     horizon: float = math.inf
     hope: float = -math.inf
-    send_overhead: float = 0.0
-    receive_overhead: float = 0.0
-    segment: float = 0.0
+    send_overhead: float
+    receive_overhead: float
+    segment: float
     # Whether flows have weights: round trips, `counted` seconds at most, and `queueing`, to the power -`exponent`.
-    weighted: bool = False
-    exponent: float = 0.0
+    weighted: bool
+    exponent: float
     counted: float = math.inf
-    queueing: float = 0.0
+    queueing: float
     # The stack; `frame` and `control_bytes` are bytes on the wire.
     send_completion: int = codes.LEFT_HOST
-    queues: bool = False
-    in_order: bool = False
-    runs_ahead: bool = False
-    posts_ahead: bool = False
-    eager_limit: float = 0.0
+    queues: bool
+    in_order: bool
+    runs_ahead: bool
+    posts_ahead: bool
+    eager_limit: float
     buffer: float = math.inf
-    frame: float = 0.0
-    control_bytes: float = 0.0
-    before: float = 0.0
-    after: float = 0.0
-    before_byte: float = 0.0
-    after_byte: float = 0.0
-    adaptive: bool = False
-    watching: bool = False
-    latency_changes: bool = False
-    background_on: bool = False
-    hops: int = 0
-    stamp: int = 0
-    n_pushed: int = 0
-    n_quiet: int = 0
-    n_moving: int = 0
-    n_queued: int = 0
-    n_early: int = 0
-    n_flows: int = 0
-    n_free: int = 0
+    frame: float
+    control_bytes: float
+    before: float
+    after: float
+    before_byte: float
+    after_byte: float
+    adaptive: bool
+    watching: bool
+    latency_changes: bool
+    background_on: bool
+    hops: int
+    stamp: int
+    n_pushed: int
+    n_quiet: int
+    n_moving: int
+    n_queued: int
+    n_early: int
+    n_flows: int
+    n_free: int
     most_sends: int = 1
-    n_background: int = 0
-    n_derating: int = 0
+    n_background: int
+    n_derating: int
     free_flow: int = codes.NONE
     free_early: int = codes.NONE
     # How much of the lists below is in use.
-    n_events: int = 0
-    n_ends: int = 0
-    n_new: int = 0
-    n_dirty: int = 0
-    n_chosen: int = 0
-    n_touched: int = 0
-    n_notices: int = 0
+    n_events: int
+    n_ends: int
+    n_new: int
+    n_dirty: int
+    n_chosen: int
+    n_touched: int
+    n_notices: int
     # Heaps of what is due, and of flows by their end [s]. Flows to solve, links that changed; flows and links of
     # `settle_rates`, and its heap of links l, or -1 - f for the rate limit of flow f, by level.
     event_queue: list[Event] = field(default_factory=list)
