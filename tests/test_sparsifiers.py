@@ -208,15 +208,6 @@ def test_the_released_mstopk_sometimes_sends_one_entry_less():
     assert starts == {("paper", 0), ("paper", 1), ("released", 0), ("released", 1), ("released", 2)}
 
 
-def test_mstopk_draws_anew_for_each_worker_and_iteration():
-    model = create("mstopk", 8, 1000, 0.01)
-    flat = np.ones(1000, dtype=np.float32)
-    starts = {int(model._select(flat, worker)[0]) for worker in range(8)}
-    model.iteration = 1
-    starts |= {int(model._select(flat, worker)[0]) for worker in range(8)}
-    assert len(starts) > 10
-
-
 # Random-k
 
 
@@ -386,17 +377,6 @@ def sizes(exchange):
 
 def exchanged(name, **options):
     return create(name, P, N_ENTRIES, C, **options).exchange(gradients_of("normal", P, N_ENTRIES, 3))
-
-
-def test_var_gathers_4_bytes_of_each_worker_before():
-    exchange = exchanged("artopk", selection="var", value_bytes=2, index_bytes=3)
-    assert sizes(exchange) == [[4], [8], [16]] + [[3 * K]] * 3 + [[2 * K / P]] * 14
-    assert exchange.schedule.rounds[3].src.tolist() == [int(exchange.stats["broadcaster"])]
-
-
-def test_shared_randomk_sends_no_indices():
-    assert sizes(exchanged("randomk")) == [[4 * K / P]] * 14
-    assert sizes(exchanged("randomk", collective="tree")) == [[4 * K]] * 6
 
 
 def test_widths_can_be_set():
