@@ -388,6 +388,13 @@ def test_markov_begins_stationary_or_where_told():
     assert np.abs(np.bincount(np.array(begun, int), minlength=3) / n - [0.25, 0.5, 0.25]).max() < 5 * 0.5 / math.sqrt(n)
 
 
+def test_the_ends_of_what_is_allowed_are_allowed():
+    assert ornstein_uhlenbeck(0, 1, 1, mean=0, seed=0).window(0, 9)[1].tolist() == [0]
+    assert markov([1, 0], 1.0, seed=0, start=1).at(0) == 0
+    assert [diurnal(amplitude).at(0) > 0 for amplitude in (0.0, 1.0)] == [True, True]
+    assert outages(at=[(0, 0)]).window(0, 9)[1].tolist() == [1]
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [
