@@ -8,10 +8,11 @@ import pandas as pd
 import pytest
 
 from simnet.scenario import load
-from simnet.scenario.job import memory
+from simnet.scenario.job import fixed_memory, memory
 from simnet.scenario.runner import results_of
 from simnet.sparsifier_models import create
 from simnet.traces.source import FixedTraining
+from simnet.training.job.memory import exchange_memory
 
 SMALL = ("job.scale=200", "job.iterations=6")
 
@@ -38,6 +39,21 @@ def test_a_job_with_one_exchange_holds_few_copies_of_its_gradients(monkeypatch):
     tracemalloc.stop()
     # One copy, as gradients are added to the residual, and of the rows that workers share six.
     assert peak < (1.2 + 6 / 16) * copy
+
+
+@pytest.mark.parametrize("scheme", ["topk", "artopk", "oktopk", "spardl", "exdyna"])
+def test_measuring_a_scheme_takes_no_more_memory_than_a_run_was_said_to(scheme):
+    sets = ("workers=8", "job.model=alexnet", "job.scale=200", f"exchanges.AG.scheme={scheme}", "job.density=1 %")
+    scenario = load("quickstart", sets).only(["AG"])
+    run = scenario.build()
+    # So that all is imported.
+    exchange_memory(run.job, run.policies["AG"].candidates[0])
+    tracemalloc.start()
+    exchange_memory(run.job, run.policies["AG"].candidates[0])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    said = memory(scenario.config) - fixed_memory(scenario.config)
+    assert 0.3 * said < peak < said
 
 
 def test_gradients_that_last_and_turn_are_counted_three_rows_more():

@@ -30,6 +30,7 @@ from simnet.traces.synthetic import row_count as synthetic_rows
 from simnet.training.job.job import Job, LocalSteps, Optimizer, Overlap, create_sparsifier, deadline_at, job_buckets
 from simnet.training.job.local_costs import scheme_hook
 from simnet.training.job.local_steps import NoGradients, StrategySet, check_switching, start_strategy
+from simnet.training.job.memory import has_fixed_size
 from simnet.training.job.running import ColocatedJob
 
 # Arrays of P x n float32 that are alive at once beside the residual of each candidate, where there are several:
@@ -257,12 +258,12 @@ def _gradient_rows(config: schema.Config, policy: schema.Policy) -> float:
             model = sparsifier_models.create(given.scheme, P, _TRIAL_ENTRIES, layers=(_TRIAL_ENTRIES,), **given.options)
         overlaps = model is not None and model.traits.overlaps
         in_buckets = isinstance(overlap, schema.Overlap) and (overlap.exchanges != "able" or overlaps)
-        if model is not None and not model.traits.reads_gradients and not in_buckets:
+        if model is not None and not model.traits.reads_gradients:
             drawn = job.gradients.synthetic
             # No file is read for this, and of those that come with simnet only that of digits has neither.
             more = drawn is not None and drawn.like != "digits"
             shared = _ROWS if drawn is None else synthetic_rows(lasts=more, turns=more)
-            adds = drawn is not None and model.keeps
+            adds = drawn is not None and model.keeps and not in_buckets and has_fixed_size(model)
             all_of, one = model.traits.memory_factor
             sent = _SENT * max(max(ramp.start, ramp.end) for ramp in _build_ramps(job.density))
             # The residual, which becomes its sum with fresh gradients; they are there if they are not made in it.

@@ -69,7 +69,7 @@ def exchange_memory(job: Job, candidate: Candidate, exchanges: Sequence[Candidat
     for bucket in job_buckets(job, exchanges or [candidate]):
         model = create_sparsifier(candidate, bucket, job)
         model.density = job.largest_density
-        if _has_fixed_size(model):
+        if has_fixed_size(model):
             rows = _any_rows(workers, model.parameters)
         else:
             if gradients is None:
@@ -104,8 +104,9 @@ def combine_memory(gradient: float, optimizer: str, schemes: Iterable[WorkerMemo
 def scheme_memory(model: Sparsifier, rows: NDArray[np.float32]) -> WorkerMemory:
     """Return a scheme's memory after one exchange of rows, shape (P, n), or two if its volume varies."""
     received, whole = 0.0, _FLOAT * model.parameters * model.options.scale
-    for _ in range(1 if _has_fixed_size(model) else 2):
-        made = model.exchange(rows)
+    # A copy of the first gradients becomes the residual, to which the second are added.
+    for given in [rows] if has_fixed_size(model) else [rows.copy(), rows]:
+        made = model.exchange(given, overwrite=model.keeps and not has_fixed_size(model))
         received = max(received, float(under_way(made.schedule, made.kernels, whole).max()))
     held, arrays = model.held_bytes(), model.save()
     residual = held.pop("residual", 0.0)
@@ -119,7 +120,7 @@ def scheme_memory(model: Sparsifier, rows: NDArray[np.float32]) -> WorkerMemory:
     return WorkerMemory(0.0, 0.0, moments, residual, sum(held.values()), masks, received=received)
 
 
-def _has_fixed_size(model: Sparsifier) -> bool:
+def has_fixed_size(model: Sparsifier) -> bool:
     """Return whether a scheme's messages and state have the same size for all gradients and exchanges."""
     return model.traits.fixed_volume and model.traits.is_restartable
 
