@@ -263,7 +263,7 @@ def outages(
             raise ValueError(f"an outage is a pair (start, duration) in seconds, got {one!r}") from None
         if not (is_number(start) and is_number(duration) and 0 <= start < math.inf and duration >= 0):
             raise ValueError(f"an outage needs a start >= 0 and a duration >= 0, got ({start!r}, {duration!r})")
-        if 0 < duration < math.inf and not math.isclose((start + duration) - start, duration, rel_tol=1e-3):
+        if not math.isclose((start + duration) - start, duration, rel_tol=1e-3):
             raise ValueError(f"an outage of {unresolved(duration, start)}")
         changes += [(start, 1), (start + duration, -1)]
     times, down = [0.0], [0]
