@@ -349,15 +349,6 @@ def test_the_density_settles_while_residuals_fill(name, density):
     assert not 0.8 < np.mean(ratios[1][64:]) < 1.25
 
 
-def test_a_start_that_was_saved_goes_on_as_it_would_have():
-    rng = np.random.default_rng(0)
-    model, twin = (create("exdyna", 4, 2000, 0.01) for _ in range(2))
-    for _ in range(40):
-        gradients = laplace(rng, 4, 2000)
-        twin.restore(model.save())
-        np.testing.assert_array_equal(twin.exchange(gradients).update, model.exchange(gradients).update)
-
-
 # Partitions and thresholds
 
 

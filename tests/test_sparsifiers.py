@@ -269,16 +269,6 @@ def test_artopk_is_algorithm_1(workers, parameters, density, selection, collecti
         assert exchange.stats["build_up"] == 1
 
 
-@pytest.mark.parametrize("workers", range(1, 18))
-@pytest.mark.parametrize("compat", ["paper", "released"])
-def test_star_workers_take_turns(workers, compat):
-    model = create("artopk", workers, 10, 0.2, compat=compat)
-    gradients = gradients_of("normal", workers, 10, 0)
-    turns = [int(model.exchange(gradients).stats["broadcaster"]) for _ in range(2 * workers)]
-    first = 0 if compat == "released" else 1
-    assert turns == [(first + step) % workers for step in range(2 * workers)]
-
-
 def test_var_takes_the_first_of_equal_norms():
     rows = f32([[1, 2, 0], [3, 1, 0], [0, -1, 3], [0, 0, 3]])
     exchange = create("artopk", 4, 3, 0.5, selection="var").exchange(rows)
