@@ -47,11 +47,11 @@ REQUESTS = {
     "choose-wan": "choose fluctuating_wan --set job.iterations=5",
     "choose-sample": "choose fluctuating_wan --set job.iterations=150 --set job.scale=20000",
     "choose-followed": "choose quickstart --schemes gaussiank,topk,artopk,dense --set job.iterations=120",
-    "choose-exact": f"{CHOICE} --exact --memory 1MB --density 5% --link-uncertainty 30",
+    "choose-exact": f"{CHOICE} --exact --memory 1MB --density 5% --latency 10us --link-uncertainty 30",
     "choose-grid": f"{CHOICE} --grid density=1%,30% --grid device=v100,a100-torch2.6",
     "choose-map": f"{CHOICE} --grid latency=1us:10ms:9:log --grid density=0.1%:50%:9:log",
     "choose-simulated-map": f"{CHOICE},randomk --grid latency=1us:10ms:3:log --grid bandwidth=10Mbit/s,100Gbit/s",
-    "choose-rarer": f"{CHOICE} --strategy diloco --grid strategy.period=5,50",
+    "choose-rarer": f"{CHOICE} --strategy diloco --grid strategy.period=3,50",
     "choose-sharding": "choose --sharding fsdp2",
     "choose-target": f"choose local_steps_wan --set {TRAINED} --schemes topk,dense",
     "time-dgx": "time all_reduce --network dgx-h100 --workers 16 --size 25MB",
@@ -104,6 +104,8 @@ def said(name: str) -> dict[str, Any]:
         if name == "list-schemes":
             found["rows"] = [row | {"options": row["options"].split(", ")} for row in found["rows"]]
         fields = _fields(found)
+        if name.startswith("choose-"):
+            fields |= {one: found[one] for one in ("answer", "depends_on", "evidence", "next")}
         if name.startswith("run-"):
             rows = pd.read_csv("run/iterations.csv")
             fields |= {f"iterations.csv {column}": _rounded(_total(rows[column])) for column in rows}
