@@ -17,6 +17,9 @@ else:
             self._name = name
 
         def __getattr__(self, name: str) -> Any:
+            # Tools look for such names, as doctest for __wrapped__, wherever they find a module.
+            if name.startswith("__"):
+                raise AttributeError(name)
             return getattr(import_module(self._name), name)
 
     torch, dist = _LazyModule("torch"), _LazyModule("torch.distributed")

@@ -62,12 +62,18 @@ class Batch:
     unit = "iterations"
 
     def __init__(
-        self, source: Source, loaded: Scenario, folder: Path, seeds: int = 1, jobs: int | None = 1, on: str = ""
+        self,
+        source: Source,
+        loaded: Scenario,
+        folder: Path,
+        seeds: int = 1,
+        jobs: int | None = 1,
+        on: str | None = None,
     ) -> None:
         self.folder, self.place, self.built = folder, folder / CHECKPOINTS, loaded.build()
         self.report, self.errors = loaded.config.output.report, dict[str, None]()
         """Whether a page is written; messages of the runs that failed."""
-        self._source, self._loaded, self._jobs, self._on, self._before = source, loaded, jobs, on or None, ""
+        self._source, self._loaded, self._jobs, self._on, self._before = source, loaded, jobs, on, ""
         self._tasks: dict[int, Task] = {}
         self.labels: dict[tuple[str, int], str] = {}
         """Label of each run by policy and seed."""

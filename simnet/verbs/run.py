@@ -136,10 +136,12 @@ def _results_folder(asked: _Asked, usual: str, wanted: Request, written: str, wh
 
 def _one_run(source: Source, asked: _Asked) -> Summary:
     """Run the policies of a scenario with one or several seeds, and write the results folder."""
-    on = asked.on or ""
-    if on.startswith("slurm"):
-        raise InputError("is for the cells of a --grid; a single run takes processes:N or dask:", file=f"--on {on}")
-    loaded = replace(source.load(), elsewhere=on.startswith("dask:"))
+    kind = (asked.on or "").partition(":")[0]
+    if kind.startswith("slurm"):
+        raise InputError(
+            "is for the cells of a --grid; a single run takes processes:N or dask:", file=f"--on {asked.on}"
+        )
+    loaded = replace(source.load(), elsewhere=kind == "dask")
     from simnet.scenario import runner
     from simnet.studies import runs
 
@@ -147,7 +149,7 @@ def _one_run(source: Source, asked: _Asked) -> Summary:
     report = loaded.config.output.report and asked.out is not None
     written = "report.html" if report else "summary.json"
     with _results_folder(asked, loaded.name, wanted, written, ("run", runs.CHECKPOINTS)) as folder:
-        batch = runs.Batch(source, loaded, folder, asked.seeds, asked.jobs, on)
+        batch = runs.Batch(source, loaded, folder, asked.seeds, asked.jobs, asked.on)
         batch.report = report
         return _carry_out(batch, asked)
 
