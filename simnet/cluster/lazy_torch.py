@@ -17,8 +17,8 @@ else:
             self._name = name
 
         def __getattr__(self, name: str) -> Any:
-            # Tools look for such names, as doctest for __wrapped__, wherever they find a module.
-            if name.startswith("__"):
+            # Tools look for such names wherever they find a module, as doctest does for __wrapped__.
+            if name.startswith("__") and name != "__version__":
                 raise AttributeError(name)
             return getattr(import_module(self._name), name)
 
