@@ -136,12 +136,10 @@ def _results_folder(asked: _Asked, usual: str, wanted: Request, written: str, wh
 
 def _one_run(source: Source, asked: _Asked) -> Summary:
     """Run the policies of a scenario with one or several seeds, and write the results folder."""
-    kind = (asked.on or "").partition(":")[0]
-    if kind.startswith("slurm"):
-        raise InputError(
-            "is for the cells of a --grid; a single run takes processes:N or dask:", file=f"--on {asked.on}"
-        )
-    loaded = replace(source.load(), elsewhere=kind == "dask")
+    on = asked.on or ""
+    if on.startswith("slurm"):
+        raise InputError("is for the cells of a --grid; a single run takes processes:N or dask:", file=f"--on {on}")
+    loaded = replace(source.load(), elsewhere=on.startswith("dask:"))
     from simnet.scenario import runner
     from simnet.studies import runs
 
