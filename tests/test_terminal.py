@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 import subprocess
 import sys
@@ -98,7 +99,7 @@ def test_bash_completes_what_the_script_that_it_loads_asks_for(shell: dict[str, 
     )
     # The function sets COMPREPLY of this shell, so that it is not to be called in one of its own.
     found = output(["bash", "--norc", "-c", script + asks], shell).splitlines()
-    assert dict(zip(cases, map(str.split, found), strict=True)) == cases
+    assert dict(zip(cases, map(shlex.split, found), strict=True)) == cases
 
 
 @pytest.mark.parametrize("kind", ["zsh", "fish"])
