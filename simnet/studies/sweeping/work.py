@@ -44,12 +44,12 @@ _TEXTS = ("partition", "account", "qos")
 _JOBS, _LOOK = 16, 1.0
 
 
-def asked(scheduler: str) -> tuple[int, dict[str, Any]]:
+def slurm_parameters(scheduler: str) -> tuple[int, dict[str, Any]]:
     """Return the number of jobs and the Slurm parameters in a scheduler text.
 
     Examples
     --------
-    >>> asked("slurm:partition=long,jobs=4")
+    >>> slurm_parameters("slurm:partition=long,jobs=4")
     (4, {'slurm_partition': 'long'})
     """
     found: dict[str, Any] = {}
@@ -74,7 +74,7 @@ def run_on_slurm(
 ) -> Iterator[tuple[int, TaskOutcome]]:
     """Run cells, given with identities, in Slurm jobs; yield index and outcome of each as jobs finish."""
     option = f"--on {scheduler}"
-    count, parameters = asked(scheduler)
+    count, parameters = slurm_parameters(scheduler)
     try:
         import submitit
     except ImportError:

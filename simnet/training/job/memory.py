@@ -104,9 +104,12 @@ def combine_memory(gradient: float, optimizer: str, schemes: Iterable[WorkerMemo
 def scheme_memory(model: Sparsifier, rows: NDArray[np.float32]) -> WorkerMemory:
     """Return a scheme's memory after one exchange of rows, shape (P, n), or two if its volume varies."""
     received, whole = 0.0, _FLOAT * model.parameters * model.options.scale
-    # A copy of the first gradients becomes the residual, to which the second are added.
-    for given in [rows] if has_fixed_size(model) else [rows.copy(), rows]:
-        made = model.exchange(given, overwrite=model.keeps and not has_fixed_size(model))
+    # A copy of the first gradients becomes the residual, if there is one, and the second are added to it in place.
+    twice = not has_fixed_size(model)
+    adds = twice and model.keeps
+    first = rows.copy() if adds else rows
+    for given in (first, rows) if twice else (first,):
+        made = model.exchange(given, overwrite=adds)
         received = max(received, float(under_way(made.schedule, made.kernels, whole).max()))
     held, arrays = model.held_bytes(), model.save()
     residual = held.pop("residual", 0.0)
