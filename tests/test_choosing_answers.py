@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -104,11 +105,12 @@ def test_the_answer_names_the_fastest_its_rivals_and_its_lead(words, said):
     assert re.fullmatch(said, asked(*words)["answer"])
 
 
-def test_a_scheme_of_the_user_that_takes_the_same_times_is_named_in_the_table():
+def test_a_scheme_of_the_user_that_takes_the_same_times_is_named_in_the_table(tmp_path):
     alike = "exchanges={mine: {scheme: topk}, my own: {scheme: topk}, third: {scheme: topk}, fourth: {scheme: topk}}"
     words = [word for one in (alike, *(f"{name}={value}" for name, value in SMALL.items())) for word in ("--set", one)]
-    shown = did("choose", *words, "--compute", "1ms").stdout
+    shown = did("choose", *words, "--compute", "1ms", "--out", tmp_path / "page.html").stdout
     assert "\nmine (= my own, third, 1 more)" in shown
+    assert "<td>mine (= my own, third, 1 more)</td>" in (tmp_path / "page.html").read_text()
     assert all(len(line) <= 80 for line in shown.splitlines())
     own = "exchanges={AG-Topk: {scheme: dense}, b: {scheme: topk}}"
     labels = [one.label for one in candidates_of(load("base", [own]))]
@@ -171,8 +173,8 @@ def test_the_cost_of_wrong_links_is_that_of_the_choice_on_every_pair_of_wrong_li
 
 def test_cells_of_a_grid_are_choices_by_themselves():
     found = asked(*THREE, "--grid", "bandwidth=0.1,10,400Gbit/s", "--grid", "density=1%,30%", "--jobs", "1")
-    firsts = [row["exchange"] for row in found["rows"]]
-    assert all(f"{label} in {firsts.count(label)}" in found["answer"] for label in firsts)
+    firsts = Counter((row["exchange"], *row["tied_with"]) for row in found["rows"])
+    assert all(f"{' or '.join(tied)} in {count} of 6 cells" in found["answer"] for tied, count in firsts.items())
     for row in found["rows"]:
         alone = asked(*THREE, f"--bandwidth={row['bandwidth_Bps']} B/s", f"--density={row['density']}")
         first, second = alone["rows"][:2]
@@ -187,7 +189,9 @@ def test_cells_of_a_grid_are_choices_by_themselves():
     assert re.search(r"^a100-torch2.6 +30\.0 ", shown, re.MULTILINE)
     assert "[%]" in shown
     one = asked("--schemes", "topk", "--grid", "workers=2,3", "--grid", "latency=1,2,3us", "--jobs", "1")
-    assert one["answer"] == "topk is first in all 6 cells."
+    ends = [end(row["mean_iteration_s"] for row in one["rows"]) for end in (min, max)]
+    least, most = map(interval_text, ends)
+    assert one["answer"] == f"topk: {least} at workers 2, 1 us to {most} at workers 3, 3 us an iteration."
     assert all(row["runner_up"] is row["margin"] is row["lead"] is None for row in one["rows"])
 
 

@@ -268,6 +268,8 @@ def test_a_choice_that_does_not_fit_is_no_choice():
     free, bound = (json.loads(did(*asked, *more).stdout) for more in ((), ("--memory", "20.5 MB")))
     assert {row["exchange"] for row in free["rows"]} == {"topk", "artopk"}
     assert [row["exchange"] for row in bound["rows"]] == ["artopk"]
+    over = json.loads(did(*asked, "--grid", "memory=20.5MB,1GB", "--jobs", "1").stdout)
+    assert [row["exchange"] for row in over["rows"]] == [one["rows"][0]["exchange"] for one in (bound, free)]
     assert "needs 25.1 MB of the 20.5 MB" in bound["memory"]["ruled_out"]["topk"]
     assert bound["rows"][0]["memory"]["peak_B"] <= bound["memory"]["limit_B"] == 20_500_000
 

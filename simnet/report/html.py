@@ -155,8 +155,9 @@ def report(
 
 def answer_html(answer: Summary, template: str = "answer", plots: Sequence[Plot] = ()) -> str:
     """Return the HTML of an answer in a notebook, or with template ``page`` and its figures as a page."""
-    cells = [column_cells(one, answer.rows) for one in answer.columns]
-    return _rendered(template, answer=answer, cells=cells, figures=_pictures(plots))
+    columns, rows = answer.shown()
+    cells = [column_cells(one, rows) for one in columns]
+    return _rendered(template, answer=answer, rows=rows, cells=cells, figures=_pictures(plots))
 
 
 def _table(answer: Summary, names: Sequence[str] = ()) -> dict[str, Any]:

@@ -148,12 +148,12 @@ class Summary:
 
     def text(self, width: int = WIDTH, *, wide: bool = False) -> str:
         """Return the answer as text in lines of at most `width` characters; `wide` adds hidden columns and notes."""
-        blocks, hidden = [_wrapped(self.answer, width)], list[str]()
-        if self.rows and self.columns:
-            shown, hidden = _fitting(self, width, wide)
+        blocks, hidden, (columns, rows) = [_wrapped(self.answer, width)], list[str](), self.shown()
+        if rows and columns:
+            shown, hidden = _fitting(columns, rows, width, wide)
             blocks.append("\n".join(_table_lines(list(shown.values()))))
         if not wide:
-            hidden += [f"{len(self.rows) - _ROWS} rows"] * (len(self.rows) > _ROWS)
+            hidden += [f"{len(rows) - _ROWS} rows"] * (len(rows) > _ROWS)
             hidden += [f"{len(self.notes)} note{'s' * (len(self.notes) > 1)}"] * bool(self.notes)
         labelled = [*self.labelled()]
         if hidden:
@@ -161,6 +161,10 @@ class Summary:
         blocks.append("\n".join(_labelled_text(label, text, width, wide) for label, text in labelled))
         blocks.append("\n".join(_wrapped(one, width, whole_words=True) for one in self.notes if wide))
         return "\n\n".join(one for one in blocks if one)
+
+    def shown(self) -> tuple[Sequence[Column], Sequence[Row]]:
+        """Return the columns and rows of the table that a reader sees, on a console, a page or in a notebook."""
+        return self.columns, self.rows
 
     def labelled(self) -> list[tuple[str, str]]:
         """Return the label and the text of what the answer says below its table."""
@@ -358,25 +362,27 @@ class _Shown(NamedTuple):
         return max((len(one) for cell in (*self.heading, *self.cells) for one in cell.split("\n")), default=0)
 
 
-def _fitting(summary: Summary, width: int, wide: bool) -> tuple[dict[str, _Shown], list[str]]:
+def _fitting(
+    columns: Sequence[Column], rows: Sequence[Row], width: int, wide: bool
+) -> tuple[dict[str, _Shown], list[str]]:
     """Return the columns that fit into the width as text, and the headings of the hidden ones."""
-    rows = summary.rows if wide else summary.rows[:_ROWS]
+    rows = rows if wide else rows[:_ROWS]
     made = {}
-    for place, column in enumerate(summary.columns):
+    for place, column in enumerate(columns):
         heading, cells = column_cells(column, rows)
         # The first column, phrases, and what stands alone beside the first.
-        left = not place or column.unit == "phrase" or (len(summary.columns) == 2 and column.unit == "text")
+        left = not place or column.unit == "phrase" or (len(columns) == 2 and column.unit == "text")
         made[column.name] = _Shown(_broken(heading, cells), cells, left)
     hidden: list[str] = []
-    spare = sorted((one for one in summary.columns if one.priority), key=lambda one: -one.priority)
+    spare = sorted((one for one in columns if one.priority), key=lambda one: -one.priority)
     while not wide and spare and _table_width(made.values()) > width:
         gone = spare.pop(0)
         del made[gone.name]
         hidden.append(gone.heading)
     if not wide:
-        _narrow(made, summary.columns, width)
+        _narrow(made, columns, width)
     # On a terminal of 40 characters not even what matters most has room.
-    for column in reversed(summary.columns[2:] if not wide else ()):
+    for column in reversed(columns[2:] if not wide else ()):
         if column.name in made and _table_width(made.values()) > width:
             del made[column.name]
             hidden.append(column.heading)

@@ -56,7 +56,7 @@ def full_key(name: str, scenario: Scenario, option: str = "--set") -> str:
     if parts[0] in _IDLE:
         raise InputError("does not alter what is simulated", file=place)
     marked = {one.name: one.key for one in MARKED_FIELDS if one.key is not None}
-    if name in marked and name not in schema.Config.model_fields:
+    if name in marked and (option == "--grid" or name not in schema.Config.model_fields):
         return str(marked[name])
     known = _fields_by_path(scenario.config.model_dump(mode="json", by_alias=True))
     if name in known:

@@ -14,7 +14,7 @@ from simnet.policies import Fixed, density_at
 from simnet.report import run_setup, wording
 from simnet.report.cost_summary import throughput
 from simnet.report.paired import START_COLUMNS
-from simnet.report.summary import WIDTH, Summary, interval_text, percent, table_columns
+from simnet.report.summary import Column, Row, Summary, interval_text, percent, table_columns
 from simnet.scenario.settings import link_key
 from simnet.studies import assumptions
 from simnet.studies.choosing.closed_forms import Flip
@@ -36,13 +36,10 @@ _NAMED = 2
 class RankingSummary(Summary):
     """Summary of a ranking, whose table also names the exchanges that take the same times as a row."""
 
-    def text(self, width: int = WIDTH, *, wide: bool = False) -> str:
-        """Return the answer for a console."""
-        rows = [{**row, "exchange": _with_alike(row["exchange"], self.details["alike"])} for row in self.rows]
-        fields = {
-            name: getattr(self, name) for name in ("answer", "evidence", "assumed", "depends_on", "next", "notes")
-        }
-        return Summary(columns=self.columns, rows=rows, **fields).text(width, wide=wide)
+    def shown(self) -> tuple[Sequence[Column], Sequence[Row]]:
+        """Return the table, with exchanges that take the same times named in one row."""
+        alike = self.details["alike"]
+        return self.columns, [{**row, "exchange": _with_alike(row["exchange"], alike)} for row in self.rows]
 
 
 def _with_alike(label: str, alike: Mapping[str, Sequence[str]]) -> str:

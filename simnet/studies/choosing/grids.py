@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -22,14 +21,15 @@ from simnet.policies import Candidate
 from simnet.policies.moo import Moo
 from simnet.report.paired import TIE
 from simnet.report.run_setup import mixed_overlap
-from simnet.report.summary import WIDTH, Column, Row, Summary, Unit, percent, table_columns
+from simnet.report.summary import Column, Row, Summary, Unit, percent, table_columns
 from simnet.report.wording import lead_text, listed
+from simnet.scenario.finding import Source
 from simnet.studies.assumptions import assumed_text
 from simnet.studies.choosing import policy, whole_job
 from simnet.studies.choosing.answering import ranking_summary
 from simnet.studies.choosing.closed_forms import AGREE, QUANTITIES, ClosedForms, closed_forms, override_of
 from simnet.studies.choosing.ranking import ChooseRequest, Ranking, rank
-from simnet.studies.fastest_map import draw_fastest
+from simnet.studies.fastest import GridTimes, axis_heads, draw_fastest, value_text, where_fastest
 from simnet.studies.sweeping import grid
 
 _AXES: Mapping[str, tuple[str, Unit, Callable[[float], str]]] = {
@@ -102,12 +102,10 @@ Cell = tuple[str, ...]
 class MapSummary(Summary):
     """Summary of a decision map: the fastest exchange in each cell."""
 
-    def text(self, width: int = WIDTH, *, wide: bool = False) -> str:
-        """Return the answer for a console: the number of cells in which each exchange is fastest."""
+    def shown(self) -> tuple[Sequence[Column], Sequence[Row]]:
+        """Return the table of the share of cells in which each exchange is fastest."""
         rows = [{"exchange": label, "share": share} for label, share in self.details["shares"].items()]
-        columns = [Column("exchange", "fastest", "text"), Column("share", "of the map", "percent")]
-        fields = {name: getattr(self, name) for name in ("answer", "evidence", "assumed", "next", "notes")}
-        return Summary(columns=columns, rows=rows, **fields).text(width, wide=wide)
+        return [Column("exchange", "fastest", "text"), Column("share", "of the map", "percent")], rows
 
 
 def grid_summary(asked: ChooseRequest, axes: Sequence[str], jobs: int | None = None) -> Summary:
@@ -115,8 +113,7 @@ def grid_summary(asked: ChooseRequest, axes: Sequence[str], jobs: int | None = N
     groups = [grid.moving_together(text) for text in axes]
     flat = [one for group in groups for one in group]
     names = [one.name.rpartition(".")[2] for one in flat]
-    together = [list(zip(*(one.values for one in group), strict=True)) for group in groups]
-    count, alone = math.prod(map(len, together)), len(groups) == len(names)
+    count, alone = math.prod(len(group[0].values) for group in groups), len(groups) == len(names)
     links = {"latency", "bandwidth"}
     three = alone and sorted(names) == ["bandwidth", "density", "latency"]
     two = alone and len(names) == 2 and not {*names} - {*QUANTITIES} and (count > SIMULATED or {*names} == links)
@@ -126,12 +123,10 @@ def grid_summary(asked: ChooseRequest, axes: Sequence[str], jobs: int | None = N
         return _map_summary(asked, {name: np.unique(one) for name, one in numbers.items()}, jobs, densities)
     if count > SIMULATED:
         raise InputError(f"has {count:,} cells, more than the {SIMULATED} that are simulated", file="--grid")
-    values = [tuple(itertools.chain(*each)) for each in itertools.product(*together)]
-    cells = [tuple(f"{axis.name}={one}" for axis, one in zip(flat, each, strict=True)) for each in values]
-    grid.refuse_wrong_values(cells, lambda number: asked.load(cells[number]))
-    return _table_summary(
-        asked, dict(zip(names, zip(*values, strict=True), strict=True)), _simulated(asked, cells, jobs)
-    )
+    cells = grid.grid_cells(Source(asked.source, asked.overrides), asked.load(), groups)
+    grid.refuse_wrong_values([one.values for one in cells], lambda number: asked.load(cells[number].overrides))
+    rows = _simulated(asked, [one.overrides for one in cells], jobs)
+    return _table_summary(asked, grid.axis_columns(flat, cells, ()), rows)
 
 
 def axis_fields(text: str) -> list[str]:
@@ -171,39 +166,27 @@ def cell_row(asked: ChooseRequest, cell: Cell, report: Callable[[float], None] =
     }
 
 
-def _table_summary(asked: ChooseRequest, values: Mapping[str, Sequence[str]], rows: Sequence[Row]) -> Summary:
+def _table_summary(asked: ChooseRequest, by: Sequence[grid.AxisColumn], rows: Sequence[Row]) -> Summary:
     """Return the cells of a grid as a summary."""
-    columns, shown = [], [dict[str, Any]() for _ in rows]
-    for name, texts in values.items():
-        unit, numbers = grid.numbers(texts)
-        key = name if unit is None else f"{name}_{unit}"
-        columns.append(
-            Column(key, name, "text" if isinstance(numbers[0], str) else "percent" if name == "density" else None)
-        )
-        for row, value in zip(shown, numbers, strict=True):
-            row[key] = value
-    for row, found in zip(shown, rows, strict=True):
-        row |= {name: one for name, one in found.items() if name not in ("evidence", "depends_on")}
-    columns += table_columns("choose grid")
-    refused = [f"{key}: {row['refused']}" for key, row in zip(map(str, shown), rows, strict=True) if "refused" in row]
+    shown, cells, refused = [], [], []
+    for number, found in enumerate(rows):
+        values = tuple(one.values[number] for one in by)
+        kept = {name: one for name, one in found.items() if name not in ("evidence", "depends_on")}
+        shown.append(dict(zip([one.name for one in by], values, strict=True)) | kept)
+        if "refused" in found:
+            refused.append(f"{', '.join(map(value_text, values, by))}: {found['refused']}")
+        else:
+            cells.append(GridTimes(values, found["times_s"], [found["exchange"], *found["tied_with"]]))
     return Summary(
-        answer=_where_text([one["exchange"] for one in shown if "exchange" in one]),
-        columns=columns,
+        answer=where_fastest(cells, by),
+        columns=[*axis_heads(by), *table_columns("choose grid")],
         rows=shown,
         evidence=next((one["evidence"] for one in rows if "evidence" in one), ""),
-        assumed=assumed_text(asked.load(), varied=values),
+        assumed=assumed_text(asked.load(), varied=[one.heading for one in by]),
         depends_on=next((one["depends_on"] for one in rows if one.get("depends_on")), ""),
         notes=refused,
         next="choose without --grid says what each takes in one cell",
     )
-
-
-def _where_text(first: Sequence[str]) -> str:
-    """Return text on the number of cells in which each exchange is fastest."""
-    if len({*first}) == 1:
-        return f"{first[0]} is first in all {len(first)} cells."
-    parts = [f"{label} in {first.count(label)}" for label in dict.fromkeys(first)]
-    return f"It depends: {listed(parts)} of {len(first)} cells."
 
 
 def _map_summary(

@@ -15,9 +15,8 @@ from simnet.report import run_setup, seeds, wording
 from simnet.report import summary as summaries
 from simnet.report.drawing import Plot, draw_table
 from simnet.report.paired import START_COLUMNS
-from simnet.report.summary import interval_text
 from simnet.studies.assumptions import compute_time_lines, logic_text
-from simnet.studies.fastest_map import draw_fastest
+from simnet.studies.fastest import GridTimes, axis_heads, draw_fastest, where_fastest
 from simnet.studies.sweeping.grid import AxisColumn
 
 if TYPE_CHECKING:
@@ -25,18 +24,27 @@ if TYPE_CHECKING:
 
 
 class Measure(NamedTuple):
-    """A time by which policies are compared: figure name, columns of seconds and of wins, and label."""
+    """A time by which policies are compared: figure, columns of seconds and of wins, label, and ends of sentences."""
 
     figure: str
     seconds: str
     wins: str
     label: str
+    each: str
+    without: str
 
 
-ITERATION = Measure("sweep", "iteration_s", "wins", "time of an iteration")
+ITERATION = Measure("sweep", "iteration_s", "wins", "time of an iteration", " an iteration", "No cell has a result.")
 """Mean iteration time, known for all policies that completed."""
 
-TARGET = Measure("sweep-target", "time_to_target_s", "first_to_target", "time to target accuracy")
+TARGET = Measure(
+    "sweep-target",
+    "time_to_target_s",
+    "first_to_target",
+    "time to target accuracy",
+    " to the target",
+    "No policy reaches the target.",
+)
 """Time to the target accuracy, missing for policies that do not reach it."""
 
 
@@ -45,21 +53,6 @@ class GridAnswer(summaries.Summary):
     """Answer of a sweep; `cells` has a row per cell and policy, as in sweep.csv."""
 
     cells: pd.DataFrame
-
-
-class _Cell(NamedTuple):
-    """A cell of a grid: its axis values, seconds by policy, the fastest policies, and the lower bound."""
-
-    values: tuple[Any, ...]
-    seconds: dict[str, float]
-    first: list[str]
-    bound: str | None
-
-    @property
-    def next(self) -> tuple[str, float] | None:
-        """The fastest policy behind the winners, and its time relative to theirs."""
-        later = [(time, name) for name, time in self.seconds.items() if name not in (*self.first, self.bound)]
-        return (min(later)[1], min(later)[0] / self.seconds[self.first[0]]) if later and self.first else None
 
 
 def grid_answer(table: pd.DataFrame, planned: Plan) -> GridAnswer:
@@ -77,7 +70,7 @@ def grid_answer(table: pd.DataFrame, planned: Plan) -> GridAnswer:
     overlap = _overlap(table, planned)
     mixed = run_setup.mixed_overlap(overlap)
     trained = table["accuracy"].notna().any()
-    answer = _where_who_wins(cells, by, bound, measure)
+    answer = where_fastest(cells, by, measure.each) or measure.without
     if why:
         several = left["cell"].nunique()
         answer += f" {several} of {table['cell'].nunique()} cells without result: {why[0]}"
@@ -100,14 +93,14 @@ def grid_answer(table: pd.DataFrame, planned: Plan) -> GridAnswer:
     )
 
 
-def _times(cells: Sequence[_Cell], by: Sequence[AxisColumn], bound: str | None) -> dict[str, Any]:
+def _times(cells: Sequence[GridTimes], by: Sequence[AxisColumn], bound: str | None) -> dict[str, Any]:
     """Return columns and rows of the table: axis values and each policy's time by cell."""
     names = list(dict.fromkeys(name for one in cells for name in one.seconds))
     means = {name: [one.seconds[name] for one in cells if name in one.seconds] for name in names}
     order = sorted(names, key=lambda name: (name == bound, sum(means[name]) / max(len(means[name]), 1)))
     shown = {name: f"({name})" if name == bound else name for name in order}
     columns = [
-        *(summaries.Column(one.name, _heading(one), None if one.numeric else "text") for one in by),
+        *axis_heads(by),
         *(summaries.Column(f"{name}_s", shown[name], "time", place) for place, name in enumerate(order)),
     ]
     rows = [
@@ -130,7 +123,7 @@ def _figures(table: pd.DataFrame, planned: Plan, by: Sequence[AxisColumn]) -> di
     return found
 
 
-def _draw(cells: Sequence[_Cell], moving: Sequence[AxisColumn], planned: Plan, measure: Measure) -> Plot:
+def _draw(cells: Sequence[GridTimes], moving: Sequence[AxisColumn], planned: Plan, measure: Measure) -> Plot:
     title = f"{planned.base.name}: {measure.label}"
     if len(moving) == 1 or planned.zipped:
         first = [one._replace(values=one.values[:1]) for one in cells]
@@ -161,13 +154,9 @@ def compared_policies(
     return seeds.comparison(rows.drop_duplicates([*by, "seed", "policy"]), by, seconds, bound=bound)
 
 
-def _heading(column: AxisColumn) -> str:
-    return column.heading.rpartition(".")[2].replace("_", " ")
-
-
 def _cells_of(
     table: pd.DataFrame, columns: Sequence[AxisColumn], by: list[str], measure: Measure, bound: str | None
-) -> list[_Cell]:
+) -> list[GridTimes]:
     over_seeds = None if measure is TARGET else compared_policies(table, columns, measure.seconds, bound)
     if over_seeds is not None and not {*by} <= {*over_seeds}:
         # Seeds alone are cells of their own.
@@ -189,76 +178,8 @@ def _cells_of(
             # Seeds disagree: who was first most often.
             first = group.loc[group["first"], "policy"].mode().tolist()
         first = sorted((name for name in first if name in seconds), key=lambda name: seconds[name])
-        found.append(_Cell(values, seconds, first, bound))
+        found.append(GridTimes(values, seconds, first, bound))
     return found
-
-
-def _where_who_wins(cells: Sequence[_Cell], by: Sequence[AxisColumn], bound: str | None, measure: Measure) -> str:
-    """Return text on where each policy is fastest, or on the range of a single policy's times."""
-    done = [one for one in cells if any(name != bound for name in one.seconds)]
-    rivals = {name for one in done for name in one.seconds if name != bound}
-    each = " to the target" if measure is TARGET else " an iteration"
-    if not done:
-        return "No policy reaches the target." if measure is TARGET else "No cell has a result."
-    if len(rivals) == 1:
-        (name,) = rivals
-        ends = [end(done, key=lambda one: one.seconds[name]) for end in (min, max)]
-        at = [", ".join(map(_value_text, one.values, by)) for one in ends]
-        told = [f"{interval_text(one.seconds[name])} at {where}" for one, where in zip(ends, at, strict=True)]
-        return f"{name}: {' to '.join(dict.fromkeys(told))}{each}."
-    won = [one for one in done if one.first]
-    if not won:
-        return f"No policy has settled in any of {len(done)} cells."
-    always = set.intersection(*(set(one.first) for one in won))
-    if all(set(one.first) == always for one in won) or len(won) == 1:
-        where = f"in all {len(done)} cells" if len(won) == len(done) else f"in {len(won)} of {len(done)} cells"
-        tied = ": tied" if len(won[0].first) > 1 else ""
-        took = [one.seconds[won[0].first[0]] for one in won]
-        between = " to ".join(dict.fromkeys((interval_text(min(took)), interval_text(max(took)))))
-        return f"{wording.alternatives_text(won[0].first)}{tied} {where}, {between}{each}{_lead(won)}."
-    groups: dict[tuple[str, ...], list[_Cell]] = {}
-    for one in won:
-        groups.setdefault(tuple(name for name in one.first if name not in always) or tuple(one.first), []).append(one)
-    separating = next((at for at in range(len(by)) if _separates(list(groups.values()), at)), None)
-    parts = []
-    for names, members in groups.items():
-        where = f"in {len(members)} of {len(done)} cells"
-        if separating is not None:
-            where = f"at {_range_text([one.values[separating] for one in members], by[separating])}"
-        parts.append(f"{wording.alternatives_text(names)} {where}{_lead(members)}")
-    more = f" {wording.listed(sorted(always))}: tied with the first in all." if always else ""
-    return f"It depends: {', '.join(parts)}.{more}"
-
-
-def _separates(groups: Sequence[Sequence[_Cell]], at: int) -> bool:
-    """Return whether the values on an axis determine the group of a cell."""
-    each = [{one.values[at] for one in group} for group in groups]
-    return len(set.union(*each)) == sum(map(len, each))
-
-
-def _lead(cells: Sequence[_Cell]) -> str:
-    """Return text on the lead over the next policy, in brackets."""
-    later = [one.next for one in cells if one.next is not None]
-    if not later:
-        return ""
-    ratios = [ratio for _, ratio in later]
-    texts = [wording.to_best("", (), ratio, 1.0) for ratio in (min(ratios), max(ratios))]
-    names = dict.fromkeys(name for name, _ in later)
-    return f" ({next(iter(names)) if len(names) == 1 else 'the next'} {' to '.join(dict.fromkeys(texts))})"
-
-
-def _value_text(value: Any, column: AxisColumn) -> str:
-    has_unit = column.numeric and column.heading != column.name
-    return column.text(value) if has_unit else f"{_heading(column)} {column.text(value)}"
-
-
-def _range_text(values: Sequence[Any], column: AxisColumn) -> str:
-    """Return axis values as text, consecutive ones as a range."""
-    known = list(dict.fromkeys(column.values))
-    places = sorted({known.index(one) for one in values})
-    if len(places) > 2 and places == list(range(places[0], places[-1] + 1)):
-        return f"{_value_text(known[places[0]], column)} to {_value_text(known[places[-1]], column)}"
-    return " and ".join(_value_text(known[one], column) for one in places)
 
 
 def _evidence(table: pd.DataFrame) -> str:

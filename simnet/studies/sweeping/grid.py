@@ -79,16 +79,20 @@ class AxisColumn(NamedTuple):
         return self.name.rpartition(".")[2] == "seed"
 
     @property
+    def unit(self) -> str:
+        """The unit at the end of the name: ``s``, ``B`` or ``Bps``; empty if the values have none."""
+        end = self.name.rpartition("_")[2]
+        return end if self.numeric and end in _KINDS else ""
+
+    @property
     def heading(self) -> str:
-        """The name without its unit."""
-        before, _, unit = self.name.rpartition("_")
-        return before if unit in _KINDS and before else self.name
+        """The field without its part of the scenario and its unit."""
+        return self.name.removesuffix(f"_{self.unit}").rpartition(".")[2].replace("_", " ")
 
     def text(self, value: Any) -> str:
         """Return a value as text with its unit."""
-        unit = self.name.rpartition("_")[2]
-        if isinstance(value, str) or unit in _KINDS:
-            return value if isinstance(value, str) else _KINDS[unit][2](value)
+        if isinstance(value, str) or self.unit:
+            return value if isinstance(value, str) else _KINDS[self.unit][2](value)
         return f"{value:.3g}" if value < 1000 else f"{value:g}"
 
 

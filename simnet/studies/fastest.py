@@ -1,0 +1,155 @@
+"""Fastest choices over a grid: where each one is fastest, as text and as a figure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet.report import wording
+from simnet.report.summary import Column, Unit, interval_text
+from simnet.studies.sweeping.grid import AxisColumn
+
+if TYPE_CHECKING:
+    from simnet.report.drawing import Plot
+
+
+class GridTimes(NamedTuple):
+    """A cell of a grid: its axis values, seconds by policy, the fastest policies, and the lower bound."""
+
+    values: tuple[Any, ...]
+    seconds: dict[str, float]
+    first: list[str]
+    bound: str | None = None
+
+    @property
+    def rivals(self) -> list[str]:
+        """Policies with a time, but for the bound."""
+        return [name for name in self.seconds if name != self.bound]
+
+    @property
+    def next(self) -> tuple[str, float] | None:
+        """The fastest policy behind the winners, and its time relative to theirs."""
+        later = [(self.seconds[name], name) for name in self.rivals if name not in self.first]
+        return (min(later)[1], min(later)[0] / self.seconds[self.first[0]]) if later and self.first else None
+
+
+def where_fastest(cells: Sequence[GridTimes], by: Sequence[AxisColumn], each: str = " an iteration") -> str:
+    """Return text on where each policy is fastest, or on the range of a single policy's times; empty without times.
+
+    `each` says what the times are of.
+
+    Examples
+    --------
+    >>> slow, fast = {"AG": 1.0, "ring": 1.2}, {"AG": 0.9, "ring": 0.3}
+    >>> cells = [GridTimes((8e6,), slow, ["AG"]), GridTimes((8e9,), fast, ["ring"])]
+    >>> where_fastest(cells, [AxisColumn("bandwidth_Bps", [8e6, 8e9])])
+    'It depends: AG at 64 Mbit/s (ring +20 %), ring at 64 Gbit/s (AG 3.00x).'
+    """
+    done = [one for one in cells if one.rivals]
+    rivals = {name for one in done for name in one.rivals}
+    if not done:
+        return ""
+    if len(rivals) == 1:
+        (name,) = rivals
+        ends = [end(done, key=lambda one: one.seconds[name]) for end in (min, max)]
+        at = [", ".join(map(value_text, one.values, by)) for one in ends]
+        told = [f"{interval_text(one.seconds[name])} at {where}" for one, where in zip(ends, at, strict=True)]
+        return f"{name}: {' to '.join(dict.fromkeys(told))}{each}."
+    won = [one for one in done if one.first]
+    if not won:
+        return f"No policy has settled in any of {len(done)} cells."
+    always = set.intersection(*(set(one.first) for one in won))
+    if all(set(one.first) == always for one in won) or len(won) == 1:
+        where = f"in all {len(done)} cells" if len(won) == len(done) else f"in {len(won)} of {len(done)} cells"
+        tied = ": tied" if len(won[0].first) > 1 else ""
+        took = [one.seconds[won[0].first[0]] for one in won]
+        between = " to ".join(dict.fromkeys((interval_text(min(took)), interval_text(max(took)))))
+        return f"{wording.alternatives_text(won[0].first)}{tied} {where}, {between}{each}{_lead(won)}."
+    groups: dict[tuple[str, ...], list[GridTimes]] = {}
+    for one in won:
+        groups.setdefault(tuple(name for name in one.first if name not in always) or tuple(one.first), []).append(one)
+    separating = next((at for at in range(len(by)) if _separates(list(groups.values()), at)), None)
+    parts = []
+    for names, members in groups.items():
+        where = f"in {len(members)} of {len(done)} cells"
+        if separating is not None:
+            where = f"at {_range_text([one.values[separating] for one in members], by[separating])}"
+        parts.append(f"{wording.alternatives_text(names)} {where}{_lead(members)}")
+    more = f" {wording.listed(sorted(always))}: tied with the first in all." if always else ""
+    return f"It depends: {', '.join(parts)}.{more}"
+
+
+def _separates(groups: Sequence[Sequence[GridTimes]], at: int) -> bool:
+    """Return whether the values on an axis determine the group of a cell."""
+    each = [{one.values[at] for one in group} for group in groups]
+    return len(set.union(*each)) == sum(map(len, each))
+
+
+def _lead(cells: Sequence[GridTimes]) -> str:
+    """Return text on the lead over the next policy, in brackets."""
+    later = [one.next for one in cells if one.next is not None]
+    if not later:
+        return ""
+    ratios = [ratio for _, ratio in later]
+    texts = [wording.to_best("", (), ratio, 1.0) for ratio in (min(ratios), max(ratios))]
+    names = dict.fromkeys(name for name, _ in later)
+    return f" ({next(iter(names)) if len(names) == 1 else 'the next'} {' to '.join(dict.fromkeys(texts))})"
+
+
+def value_text(value: Any, column: AxisColumn) -> str:
+    """Return a value of an axis as text, with the axis where no unit says which it is."""
+    return column.text(value) if column.unit else f"{column.heading} {column.text(value)}"
+
+
+def _range_text(values: Sequence[Any], column: AxisColumn) -> str:
+    """Return axis values as text, consecutive ones as a range."""
+    known = list(dict.fromkeys(column.values))
+    places = sorted({known.index(one) for one in values})
+    if len(places) > 2 and places == list(range(places[0], places[-1] + 1)):
+        return f"{value_text(known[places[0]], column)} to {value_text(known[places[-1]], column)}"
+    return " and ".join(value_text(known[one], column) for one in places)
+
+
+def axis_heads(by: Sequence[AxisColumn]) -> list[Column]:
+    """Return the table columns of axes."""
+    units: Mapping[str, Unit] = {"density": "percent"}
+    return [Column(one.name, one.heading, units.get(one.heading) if one.numeric else "text") for one in by]
+
+
+# With more values than this, not every one is named.
+_NAMED = 14
+
+
+def draw_fastest(title: str, texts: Mapping[str, Sequence[str]], names: NDArray[np.object_]) -> Plot:
+    """Draw a map with an area per name; `names` has shape (values down, values across), from bottom to top.
+
+    `texts` are the values of the axes by heading, the one across first.
+    """
+    from matplotlib import colormaps
+    from matplotlib.colors import ListedColormap
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    from simnet.report.drawing import COLOURS, plot, style
+
+    labels, which = np.unique(names.astype(str), return_inverse=True)
+    colours = [*COLOURS, *colormaps["tab20b"].colors][: len(labels)]  # type: ignore[attr-defined]
+    colours += ["#9A9A9A"] * (len(labels) - len(colours))
+    with style():
+        figure = Figure(figsize=(7.6, 5.6), layout="constrained")
+        axes = figure.subplots()
+        look: dict[str, Any] = {"vmin": -0.5, "vmax": len(labels) - 0.5, "rasterized": True, "alpha": 0.7}
+        axes.pcolormesh(which.reshape(names.shape), cmap=ListedColormap(colours), **look)
+        for axis, (heading, values) in zip((axes.xaxis, axes.yaxis), texts.items(), strict=True):
+            named = range(0, len(values), 1 + (len(values) - 1) // _NAMED)
+            axis.set_ticks([one + 0.5 for one in named], [values[one] for one in named])
+            axis.set_label_text(heading)
+        axes.grid(visible=False)
+        axes.tick_params(axis="x", rotation=45)
+        handles = [Patch(color=colour, alpha=0.7, label=label) for colour, label in zip(colours, labels, strict=True)]
+        figure.legend(handles=handles, loc="outside right upper")
+        figure.suptitle(title, x=0.01, ha="left")
+    return plot("map", title, "", figure)
