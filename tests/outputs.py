@@ -28,13 +28,20 @@ FOLDER = Path(__file__).with_name("golden") / "outputs"
 SCENARIOS = Path(__file__).parents[1] / "simnet" / "scenarios"
 LINKS = "--latency '10 us' --bandwidth '10 Gbit/s'"
 STAR = f"--topology star {LINKS}"
-CHOICE = (
+BARE = (
     "choose --set job.parameters=20000 --set job.model=null --set job.iterations=4 --set job.scale=1"
-    " --set job.overlap=none --compute 1ms --jobs 1 --schemes topk,dense:algorithm=ring,artopk:collective=ring"
+    " --set job.overlap=none --compute 1ms --jobs 1"
 )
+CHOICE = f"{BARE} --schemes topk,dense:algorithm=ring,artopk:collective=ring"
+BUCKETS = "choose --set job.scale=1000 --set job.iterations=2 --bandwidth 25Gbit/s --schemes topk,dense:algorithm=ring"
+OTHER = (
+    "'other_jobs={other: {workers: 4, placement: [8, 9, 10, 11], exchange: {scheme: dense},"
+    " job: {parameters: 20000, iterations: 3, density: 1, compute: {mean: 1 ms}}}}'"
+)
+WEATHER = "'network.weather=[{links: all, bandwidth: {steps: {at: [0 s, 8 ms], factors: [100 %, 10 %]}}}]'"
 TRAINED = (
-    "'job={gradients: {train: {data: digits, target: 0.6}}, iterations: 40, density: 1%, compute: {mean: 10 ms},"
-    " strategy: {name: diloco, period: 5, inner: {sgd: {lr: 0.1}}}}'"
+    "'job={{gradients: {{train: {{data: digits, target: {}}}}}, iterations: {}, density: 1%, compute: {{mean: 10 ms}},"
+    " strategy: {{name: diloco, period: 5, inner: {{sgd: {{lr: 0.1}}}}}}}}'"
 )
 REQUESTS = {
     **{
@@ -49,11 +56,30 @@ REQUESTS = {
     "choose-followed": "choose quickstart --schemes gaussiank,topk,artopk,dense --set job.iterations=120",
     "choose-exact": f"{CHOICE} --exact --memory 1MB --density 5% --latency 10us --link-uncertainty 30",
     "choose-grid": f"{CHOICE} --grid density=1%,30% --grid device=v100,a100-torch2.6",
-    "choose-map": f"{CHOICE} --grid latency=1us:10ms:9:log --grid density=0.1%:50%:9:log",
-    "choose-simulated-map": f"{CHOICE},randomk --grid latency=1us:10ms:3:log --grid bandwidth=10Mbit/s,100Gbit/s",
+    "choose-together": f"{CHOICE} --grid 'latency=1us,1ms; bandwidth=1,10Gbit/s'",
+    "choose-cells": f"{CHOICE} --grid device_memory=300kB,350kB,1MB",
+    "choose-map": f"{BARE} --grid latency=1us:10ms:9:log --grid density=0.1%:50%:9:log",
+    "choose-densities": f"{CHOICE} --grid latency=1us,1ms --grid bandwidth=1,10Gbit/s --grid density=1%,10%",
+    "choose-simulated-map": f"{CHOICE},randomk --grid latency=1us:10ms:9:log --grid bandwidth=10Mbit/s,100Gbit/s",
+    "choose-wrong-map": f"{BARE} --workers 12 --schemes topk,artopk:collective=tree --density 5%"
+    " --grid latency=1ms:5ms:3:log --grid bandwidth=10Mbit/s:1Gbit/s:5:log",
+    "choose-buckets": f"{BUCKETS} --device v100-torch2.6 --latency 100us --set job.batch=32 --set job.update=1ms",
+    "choose-unconfirmed": f"{BUCKETS},artopk:collective=ring --model resnet18 --latency 10us",
+    "choose-nodes": f"{BARE} --network dgx-h100 --workers 16",
+    "choose-usual": f"{BARE} --latency 300us --memory 412800B",
+    "choose-alike": f"{BARE} --set 'exchanges={{a: {{scheme: topk}}, b: {{scheme: topk}}, c: {{scheme: topk}}}}'",
+    "choose-dense": f"{BARE} --schemes topk,dense:algorithm=ring --latency 1us --bandwidth 100Gbit/s",
+    "choose-free": "choose quickstart --workers 1 --compute 0s --device ideal --set job.iterations=3",
+    "choose-ramp": f"{CHOICE} --set 'job.density=[{{iterations: 3, from: 10 %, to: 1 %}}, {{at: 0.1 %}}]'",
+    "choose-weather": f"{CHOICE} --set {WEATHER}",
+    "choose-beside": f"{CHOICE} --network fat_tree:k=4 --set {OTHER}",
     "choose-rarer": f"{CHOICE} --strategy diloco --grid strategy.period=3,50",
+    **{f"choose-rarer-{period}": f"{CHOICE} --strategy diloco:period={period}" for period in (1, 2)},
+    "choose-rarer-wan": f"{CHOICE} fluctuating_wan --strategy diloco:period=3",
     "choose-sharding": "choose --sharding fsdp2",
-    "choose-target": f"choose local_steps_wan --set {TRAINED} --schemes topk,dense",
+    "choose-parallel": "choose --sharding fsdp2:tensor_parallel=2,tokens=1024 --model gpt2",
+    "choose-target": f"choose local_steps_wan --set {TRAINED.format(0.6, 40)} --schemes topk,dense",
+    "choose-missed": f"choose local_steps_wan --set {TRAINED.format(0.99, 5)} --schemes topk",
     "time-dgx": "time all_reduce --network dgx-h100 --workers 16 --size 25MB",
     "predict-job-quickstart": "step quickstart --set job.iterations=3",
     "predict-job-100g": "step resnet50_100g --set job.iterations=3",
@@ -97,15 +123,17 @@ def said(name: str) -> dict[str, Any]:
     if name in COMPUTED:
         return COMPUTED[name]()
     with TemporaryDirectory() as folder, chdir(folder):
-        found = json.loads(did(*shlex.split(REQUESTS[name]), "--json").stdout)
+        choice = ("--out", "said.txt") if name.startswith("choose-") else ()
+        found = json.loads(did(*shlex.split(REQUESTS[name]), *choice, "--json").stdout)
         if REQUESTS[name].startswith("run "):
             # What these have is said by policy, or by cell and policy, as well.
             del found["rows"], found["notes"]
         if name == "list-schemes":
             found["rows"] = [row | {"options": row["options"].split(", ")} for row in found["rows"]]
         fields = _fields(found)
-        if name.startswith("choose-"):
-            fields |= {one: found[one] for one in ("answer", "depends_on", "evidence", "next")}
+        if choice:
+            fields |= {one: found[one] for one in ("answer", "assumed", "depends_on", "evidence", "next", "notes")}
+            fields["table"] = Path("said.txt").read_text().split("\n\n")[1].splitlines()[:5]
         if name.startswith("run-"):
             rows = pd.read_csv("run/iterations.csv")
             fields |= {f"iterations.csv {column}": _rounded(_total(rows[column])) for column in rows}

@@ -103,13 +103,6 @@ def test_no_choice_is_expected_to_lose_more_than_from_the_best_of_the_others_to_
     assert apart[0]["regret_of_job"] == 0
 
 
-def test_a_policy_table_says_what_it_has_most_often_and_that_accuracy_is_ignored(tmp_path):
-    grid = ("--grid", "bandwidth=100Mbit/s:10Gbit/s:4:log", "--grid", "latency=10us:10ms:4:log")
-    console = " ".join(did("choose", *grid, "--out", tmp_path / "t.json").stdout.split())
-    assert " is first in " in console.partition(" % of the map")[0]
-    assert console.count("ccuracy ignored") == 1
-
-
 @pytest.mark.parametrize("where", ["--set", "the file"])
 def test_what_a_scenario_sets_to_its_default_is_no_default(tmp_path, where):
     path = scenario(tmp_path, {"AG": "{scheme: topk}", "dense": "{scheme: dense}"})

@@ -10,31 +10,19 @@ from commands import did, refused
 
 QUICK = {"job.iterations": 2, "job.scale": 20000}
 SETS = [word for name, value in QUICK.items() for word in ("--set", f"{name}={value}")]
-NODES = (
-    "multi_gpu_nodes:nodes=2,gpus_per_node=4,intra_latency=5us,intra_bandwidth=100GB/s,"
-    "nic_latency=1ms,nic_bandwidth=1GB/s"
-)
+TRAINS = ("--gradients", "train", "--compute", "1ms")
 PROBLEMS = [
     {},
-    {"workers": 4},
-    {"model": "resnet18"},
+    {"workers": 3, "model": "bert-base", "bandwidth": "100Mbit/s", "seed": 7},
+    {"workers": 4, "model": "resnet18", "latency": "10us", "density": "0.1%", "stack": "gloo"},
     {"model": "7B"},
-    {"density": "0.1%"},
-    {"bandwidth": "1Gbit/s"},
-    {"latency": "10us"},
-    {"stack": "gloo"},
-    {"device": "h100-torch2.6"},
-    {"compute": "50ms"},
-    {"compute": "0s"},
-    {"memory": "16GB"},
-    {"seed": 7},
+    {"device": "h100-torch2.6", "compute": "50ms", "memory": "16GB"},
+    {"compute": "0s", "network": "fat_tree:k=4"},
     {"schemes": "topk,artopk:collective=tree,fp16:algorithm=ring"},
-    {"network": "fat_tree:k=4"},
-    {"network": NODES},
-    {"workers": 3, "model": "bert-base", "bandwidth": "100Mbit/s"},
+    {"network": "dgx-h100"},
     {"strategy": "diloco:period=3"},
     {"sharding": "fsdp2"},
-    {"gradients": "synthetic:like=transformer"},
+    {"gradients": "train", "compute": "1ms"},
 ]
 
 
@@ -52,6 +40,7 @@ def test_flags_a_saved_scenario_and_the_library_say_the_same(fields, tmp_path):
     assert asked(tmp_path / "saved.yaml") == by_flags
     found = simnet.choose(**fields, **few, set=QUICK if quick else ())
     assert json.loads(found.to_json()) == by_flags
+    assert all(len(line) <= 80 for line in str(found).splitlines())
 
 
 def test_the_answer_comes_first_and_fits_a_terminal():
@@ -95,7 +84,8 @@ def test_a_map_is_written_as_figure_table_and_page(tmp_path):
     fields = ("--set", "job.overlap=none", "--schemes", "topk,artopk:collective=ring", *SETS)
     for name in ("map.png", "map.svg", "map.csv", "map.html"):
         did("choose", *axes, *fields, "--out", tmp_path / name)
-    assert len(pd.read_csv(tmp_path / "map.csv")) == 120
+    table = pd.read_csv(tmp_path / "map.csv")
+    assert (len(table), [*table]) == (120, ["latency_s", "density", "exchange", "iteration_s", "margin"])
     assert b"svg" in (tmp_path / "map.svg").read_bytes()
     assert "data:image/svg+xml" in (tmp_path / "map.html").read_text()
 
@@ -109,6 +99,13 @@ def test_a_map_is_written_as_figure_table_and_page(tmp_path):
     (["--schemes", "topkk"], "did you mean 'topk'"),
     (["--density", "2"], "density"),
     (["--memory", "1MB"], "no exchange is left"),
+    (["--link-uncertainty", "2", "--grid", "workers=2,4"], "--link-uncertainty: is for a ranking of exchanges"),
+    (["--link-uncertainty", "2", "--sharding", "fsdp2"], "--link-uncertainty: is for a ranking of exchanges"),
+    ([*TRAINS, "--set", "job.gradients.train.target=0.9", "--link-uncertainty", "2"], "is for a ranking of exchanges"),
+    (["--grid", "workers=2:66:65"], "has 65 cells, more than the 64 that are simulated"),
+    (["--grid", "workers=0:63:64"], "workers: must be >= 1, got 0"),
+    (["--grid", "latency=slow,fast", "--grid", "bandwidth=1,2Gbit/s"], "must be numbers with units, got 'slow'"),
+    (["--grid", "latency=1:2ms:221", "--grid", "density=1%:2%:181"], "has 40,001 cells, at most 40,000"),
 ])  # fmt: skip
 def test_what_cannot_be_answered_is_refused_in_words(words, said):
     assert said in refused("choose", *words)

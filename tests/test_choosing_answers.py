@@ -10,6 +10,7 @@ import pytest
 
 import outputs
 from commands import did
+from simnet.base.progress import report_progress
 from simnet.policies import Candidate, Fixed
 from simnet.report.summary import interval_text
 from simnet.scenario import load
@@ -18,13 +19,13 @@ from simnet.studies.choosing.grids import Map
 from simnet.studies.choosing.ranking import sampled_fields
 from simnet.studies.choosing.whole_job import candidates_of
 from simnet.training.job.running import run_policy
+from simnet.verbs import terminal
 
 SMALL = {"job.parameters": "20000", "job.model": "null", "job.iterations": "4", "job.scale": "1",
          "job.overlap": "none"}  # fmt: skip
 TWO = "exchanges={dense: {scheme: dense}, topk: {scheme: topk}}"
 FIELDS = [*(f"{name}={value}" for name, value in SMALL.items()), "job.compute.mean=1 ms", TWO, "policies={}"]
 THREE = ("--schemes", "topk,dense:algorithm=ring,fp16:algorithm=ring")
-NODES = "multi_gpu_nodes:nodes=2,gpus_per_node=2,intra_latency=5us,intra_bandwidth=100GB/s,nic_latency=1ms,nic_bandwidth=1GB/s"  # noqa: E501
 
 
 def asked(*words, small=SMALL):
@@ -38,7 +39,7 @@ def asked(*words, small=SMALL):
     (*THREE, "--network", "fat_tree:k=4", "--set", "job.compute.spread=20%"),
     (*THREE, "--network", "fluctuating_wan", "--set", "seed=3", "--set", "job.iterations=60"),
     (*THREE, "--latency", "1us", "--bandwidth", "100Gbit/s"),
-    ("--network", NODES, "--workers", 4),
+    ("--network", "dgx-h100", "--workers", 16),
 ], ids=["star", "fat-tree", "wan", "dense-wins", "nodes"])  # fmt: skip
 def test_rows_agree_with_each_other(words):
     found = asked(*words)
@@ -91,17 +92,13 @@ def means_in(row):
 
 
 @pytest.mark.parametrize(("words", "said"), [
-    (THREE, r"topk: 4\.16 ms \(.*\) an iteration, 3\.63x before fp16:algorithm=ring; fastest with \d+ %\."),
-    ((), r"AG-Topk: 4\.16 ms .*, 73 % faster than the best dense exchange \(fp16 tree, 7\.21 ms\)\."),
-    (("--schemes", "topk,dense:algorithm=ring", "--latency", "1us", "--bandwidth", "100Gbit/s"),
-     r"dense:algorithm=ring: .* before topk; fastest with \d+ %; compression does not pay: topk takes \d+ % longer\."),
     (("--schemes", "topk,randomk,dgc,oktopk,dense", "--latency", "0s", "--bandwidth", "1Tbit/s", "--compute", "1s"),
      r"dense, randomk or topk \(and 1 more\): tied \(>99 %, .*\)\. dense: .*"),
     (("--set", "exchanges={a: {scheme: topk}, b: {scheme: topk}}",
       "--set", "policies={a: {fixed: a}, b: {fixed: b}}"),
      r"a or b: tied, 4\.16 ms \(.*\) an iteration\."),
 ])  # fmt: skip
-def test_the_answer_names_the_fastest_its_rivals_and_its_lead(words, said):
+def test_the_answer_names_all_that_are_tied(words, said):
     assert re.fullmatch(said, asked(*words)["answer"])
 
 
@@ -153,6 +150,7 @@ def test_the_cost_of_wrong_links_is_that_of_the_choice_on_every_pair_of_wrong_li
     """All pairs of a logarithmic grid, each by the job's closed form: of one bucket, and without kernels."""
     found = asked(*FLIPPING, "--link-uncertainty", factor)
     misjudged, nbytes, kept = found["misjudged"], 8e6, 4e5
+    assert ("With links up to" in found["depends_on"]) == (factor > 1)
 
     def seconds(label, alpha, rate):
         sends = {"topk": (3, 2 * kept * 7), "dense:algorithm=ring": (14, nbytes * 14 / 8),
@@ -211,7 +209,10 @@ def test_a_map_names_in_each_cell_the_fastest_and_those_as_fast():
 SIZES = [(model, density) for model in ("resnet18", "resnet50", "gpt2", "7B") for density in ("1%", "0.01%", "30%")]
 
 
-@pytest.mark.parametrize(("model", "density"), [*SIZES, (20000, "1%"), (2_000_000, "0.01%")])
+SIZES += [(20_000, "1%"), (200_000, "1%"), (400_000, "1%"), (5 * 10**8, "1%"), (2 * 10**9, "1%"), (2_000_000, "0.01%")]
+
+
+@pytest.mark.parametrize(("model", "density"), SIZES)
 def test_gradients_are_scaled_down_until_drawing_them_is_cheap_and_buckets_still_select(model, density):
     size = f"job.model={model}" if isinstance(model, str) else f"job.model=null,job.parameters={model}"
     fields = [*size.split(","), f"job.density={density}", "job.compute.mean=1 ms", "job.iterations=7"]
@@ -254,6 +255,10 @@ def test_rarer_exchanges_take_the_step_times_of_their_runs_and_are_not_ranked():
 
 
 @pytest.mark.parametrize("name", [one for one in outputs.REQUESTS if one.startswith("choose")])
-def test_a_choice_says_what_it_said(name):
+def test_a_choice_says_what_it_said_and_how_far_it_is(name, monkeypatch):
+    shares = []
+    monkeypatch.setattr(terminal, "report_progress", lambda _: report_progress(lambda share, *_: shares.append(share)))
     found = "\n".join(outputs.differences(outputs.frozen(name), outputs.said(name)))
     assert not found, f"{found}\nright? make guard-renew REQUESTS={name}"
+    assert shares == sorted(shares)
+    assert all(0 < one <= 1 for one in shares)

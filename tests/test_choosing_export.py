@@ -1,6 +1,7 @@
 """Tables for run time: what `simnet choose` writes of a grid of latencies and bandwidths."""
 
 import dataclasses
+import itertools
 import json
 import math
 
@@ -15,6 +16,7 @@ from simnet.studies.choosing import policy
 from simnet.studies.choosing.closed_forms import by_closed_form, closed_forms, fastest_by_form
 from simnet.studies.choosing.policy import edges_around, entry, make
 from simnet.studies.choosing.policy_file import load_policy
+from simnet.studies.choosing.ranking import sampled_fields
 from simnet.studies.choosing.whole_job import candidates_of, decide_job
 from tables import made_table
 
@@ -26,6 +28,20 @@ def closed(*fields):
     loaded = load("base", [*FIELDS, *fields])
     run = loaded.build()
     return closed_forms(loaded, run, decide_job(run, candidates_of(loaded), policies=False)), loaded, run.job
+
+
+@pytest.mark.parametrize(("field", "cut"), [
+    ("network.weather=[{links: all, latency: {steps: {at: [0 s, 1 s], factors: [1, 2]}}}]", False),
+    ("job.density=[{iterations: 1, from: 10 %, to: 1 %}, {at: 1 %}]", False),
+    ("job.strategy={name: diloco, period: 2}", False),
+    ("network.stack=tcp", True),
+    ("network.topology={fat_tree: {k: 4, latency: 1 us, bandwidth: 1 Gbit/s}}", True),
+    ("exchanges={r: {scheme: randomk}}", True),
+])  # fmt: skip
+def test_closed_forms_are_of_usual_exchanges_on_a_star_and_iterations_are_cut_where_all_are_alike(field, cut):
+    assert closed(field)[0] is None
+    fields = sampled_fields(load("base", ["job.model=7B", "job.compute.mean=1 ms", "job.iterations=3", field]))
+    assert ("job.iterations=1" in fields) == cut
 
 
 def test_lookups_at_the_centres_of_cells_are_the_fastest_exchange():
@@ -63,6 +79,7 @@ def test_gains_are_those_of_the_gradients_with_error_feedback():
     _, loaded, job = closed()
     gain = [policy._mean_gain(Candidate("AG", "topk"), density, job, loaded, {}) for density in (0.1, 0.01)]
     assert 0 < gain[1] < gain[0] < 1
+    assert policy._mean_gain(Candidate("whole", "dense"), 0.1, job, loaded, {}) == 1.0
 
 
 def test_what_is_outside_gets_the_nearest_cell_and_says_so():
@@ -70,6 +87,7 @@ def test_what_is_outside_gets_the_nearest_cell_and_says_so():
     inside, outside = table.lookup(1.0001e-4, 9.999e9), table.lookup(0.0, 1e15)
     assert (inside.entry, inside.outside) == (outside.entry, "")
     assert outside.outside == "latency below the table, bandwidth above the table"
+    assert table.lookup(table.edges.latency_s[0], table.edges.bandwidth_B_per_s[-1]).outside == ""
     for latency, bandwidth in ((-1, 1e9), (math.nan, 1e9), (1e-3, 0), (1e-3, math.inf), ("1", 1e9)):
         with pytest.raises(ValueError, match="must be a number"):
             table.lookup(latency, bandwidth)
@@ -95,13 +113,28 @@ def test_a_table_reads_back_as_it_was_and_is_made_alike_twice(tmp_path):
 
 def test_where_hooks_decide_a_table_is_simulated_and_has_the_choices_of_exact_runs(tmp_path):
     fields = ("--schemes", "dense,powersgd:rank=1", "--compute", "61ms", "--stack", "nccl", "--set", "job.iterations=2")
-    did("choose", *fields, "--grid", "latency=30,60us", "--grid", "bandwidth=16,64Gbit/s", "--out", tmp_path / "p.json")
+    axes = [("--grid", "latency=30,60,90us"), ("--grid", "bandwidth=16,64Gbit/s")]
+    for name, order in (("p.json", axes), ("q.json", axes[::-1])):
+        did("choose", *fields, *itertools.chain(*order), "--out", tmp_path / name)
     table = load_policy(tmp_path / "p.json")
+    assert table == load_policy(tmp_path / "q.json")
     assert table.made_for.method == "simulated"
     # Kernels alone would leave PowerSGD first in both.
     for rate, label in ((16, "powersgd:rank=1"), (64, "dense")):
         exact = did("choose", *fields, "--latency", "30us", "--bandwidth", f"{rate}Gbit/s", "--exact", "--json").stdout
         assert table.lookup(30e-6, rate * 1e9 / 8).entry.label == json.loads(exact)["decision"] == label
+
+
+@pytest.mark.parametrize(("axes", "said"), [
+    (("latency=1ms", "bandwidth=1,2Gbit/s"), "needs two values or more above 0 for a table"),
+    (("latency=0,1ms", "bandwidth=1,2Gbit/s"), "needs two values or more above 0 for a table"),
+    (("latency=1,2ms", "bandwidth=1,2Gbit/s", "density=1%,1%"), "must be no two alike"),
+    (("latency=1,2ms", "bandwidth=1,2Gbit/s", "density=1%,2%"), "is only for jobs whose times follow from closed"),
+])  # fmt: skip
+def test_what_no_table_can_be_made_of_is_refused(axes, said, tmp_path):
+    grid = [word for one in axes for word in ("--grid", one)]
+    fields = [word for one in FIELDS for word in ("--set", one)] + ["--stack", "tcp"] * ("only for jobs" in said)
+    assert said in refused("choose", *grid, *fields, "--schemes", "topk,dense", "--out", tmp_path / "p.json")
 
 
 def damaged(change):
@@ -128,7 +161,9 @@ def damaged(change):
         (damaged(lambda one: one["matrix"].pop()), "must have 2 rows of 2 numbers"),
         (damaged(lambda one: one["matrix"][0].__setitem__(0, 99)), "has the number 99"),
         (damaged(lambda one: one["matrix"][0].__setitem__(0, -1)), "matrix.0.0"),
-        (damaged(lambda one: one["edges"]["latency_s"].reverse()), "must ascend"),
+        (damaged(lambda one: one["matrix"][0].pop()), "must have 2 rows of 2 numbers"),
+        (damaged(lambda one: one["edges"]["latency_s"].__setitem__(1, one["edges"]["latency_s"][0])), "must ascend"),
+        (damaged(lambda one: one["edges"]["latency_s"].__setitem__(2, 7e300)).replace("7e+300", "1e999"), "edges"),
         (damaged(lambda one: one["edges"]["latency_s"].__setitem__(0, 0)), "edges.latency_s.0"),
         (damaged(lambda one: one.pop("edges")), "edges"),
     ],
@@ -141,6 +176,7 @@ def test_damaged_tables_are_refused_in_words(text, message, tmp_path):
 
 
 def test_huge_files_are_not_read(tmp_path):
-    (tmp_path / "p.json").write_text(" " * (2**23 + 1))
-    with pytest.raises(InputError, match="is larger than"):
-        load_policy(tmp_path / "p.json")
+    for size, said in ((2**23 + 1, "is larger than"), (2**23, "is no JSON")):
+        (tmp_path / "p.json").write_text(" " * size)
+        with pytest.raises(InputError, match=said):
+            load_policy(tmp_path / "p.json")

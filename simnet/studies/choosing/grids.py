@@ -88,7 +88,7 @@ MOST_CELLS = 40_000
 """Maximum cells of a map."""
 
 LOOKED_AT = 20
-"""Number of map cells at which closed forms are compared with simulations."""
+"""Maximum number of map cells at which closed forms are compared with simulations."""
 
 # Values of an axis of a map that is simulated, and exchanges that are simulated where closed forms are checked.
 _COARSE, _RIVALS = 8, 3
@@ -138,7 +138,7 @@ def axis_fields(text: str) -> list[str]:
 def _simulated(asked: ChooseRequest, cells: Sequence[Cell], jobs: int | None) -> list[dict[str, Any]]:
     """Return the row of each cell."""
     rows: list[dict[str, Any]] = [{}] * len(cells)
-    with Pool(jobs if jobs is not None and jobs > 1 else 0) as pool:
+    with Pool(0 if jobs == 1 else jobs or 0) as pool:
         done = pool.each(cell_row, [(asked, cell) for cell in cells], lambda number, share: None)
         for (number, outcome), _ in zip(done, track_progress(cells), strict=True):
             if outcome.kind in ("failed", "lost"):
@@ -200,23 +200,20 @@ def _map_summary(
     forms = closed_forms(found.loaded, found.run, found.found)
     if (count := math.prod(map(len, values.values()))) > MOST_CELLS:
         raise InputError(f"has {count:,} cells, at most {MOST_CELLS:,}", file="--grid")
-    made, lost, off = None, 0.0, 0.0
-    if forms is not None:
-        made = map_of(forms, values)
+    made = None if forms is None else map_of(forms, values)
+    note = "No closed forms say what this job takes"
+    if made is not None:
         lost, off = _form_errors(asked, made)
-    simulated = made is None or lost > AGREE
-    if made is None or simulated:
-        made = _simulated_map(asked, found, values, jobs)
-    few = f"{made.names.size} of {count:,} cells are simulated"
-    if forms is None:
-        note = f"No closed forms say what this job takes: {few}."
-    elif simulated:
-        note = f"Closed forms would cost {percent(lost)}: {few}."
-    else:
         note = (
-            f"By closed forms; at {LOOKED_AT} cells that were simulated these cost {percent(lost)} at most, "
-            f"and times are {percent(off)} off."
+            f"By closed forms; at {min(LOOKED_AT, made.names.size)} cells that were simulated these cost "
+            f"{percent(lost)} at most, and times are {percent(off)} off."
         )
+        if lost > AGREE:
+            made, note = None, f"Closed forms would cost {percent(lost)}"
+    simulated = made is None
+    if made is None:
+        made = _simulated_map(asked, found, values, jobs)
+        note += f": {made.names.size} of {count:,} cells are simulated."
     (label, share), *others = made.shares().items()
     rest = listed([f"{one} in {percent(part)}" for one, part in others[:3]])
     texts = {name: [_AXES[name][2](value) for value in own.tolist()] for name, own in made.values.items()}

@@ -181,7 +181,7 @@ def sampled_fields(loaded: Scenario) -> list[str]:
         return fields
     if drawn and job.iterations < SETTLES and any(map(follows_gradients, run.candidates.values())):
         fields.append(f"job.iterations={SETTLES}")
-    elif whole > _LARGE and job.iterations > 1:
+    elif whole > _LARGE:
         fields.append("job.iterations=1")
     return fields
 

@@ -75,7 +75,7 @@ def rarer_exchanges(asked: ChooseRequest, variants: Sequence[Sequence[str]]) -> 
         if run.job.strategy is not None and run.job.strategy.steps > 1:
             rounds.append(run.job.strategy.name)
         rows += own
-        said += [(row["mean_iteration_s"], row["exchange"]) for row in own[:1]]
+        said += [(row["mean_iteration_s"], row["exchange"]) for row in own]
     if not said:
         raise InputError(f"leaves nothing to choose from: {'; '.join(notes)}", field="job.strategy")
     took, label = min(said)
@@ -146,11 +146,12 @@ def time_to_target(asked: ChooseRequest, variants: Sequence[Sequence[str]]) -> S
             frames[label], totals[label] = _simulated(run, label, one)
     train = loaded.config.job.gradients.train
     assert train is not None
+    assert train.target is not None
     computed = {label: math.fsum(frame["compute_s"]) for label, frame in frames.items()}
     learnt = learning_summaries(frames, computed, train.target)
     times = {label: one["time_to_target_s"] for label, one in learnt.items() if one["time_to_target_s"] is not None}
     order = sorted(times, key=lambda label: times[label])
-    target = f"an accuracy of {percent(train.target or 0.0)}"
+    target = f"an accuracy of {percent(train.target)}"
     answer = f"Nothing reaches {target} in {asked.load(variants[0]).build().job.iterations:,} iterations."
     if order:
         second = f", {lead_text(times[order[1]] / times[order[0]])} before {order[1]}" if len(order) > 1 else ""
