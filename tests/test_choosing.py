@@ -83,6 +83,7 @@ def test_figures_of_a_sample_are_those_of_the_iterations_that_it_stands_for(seed
     every = np.repeat(seconds, stands_for)
     assert row.seconds == every.sum()
     assert row.spread() == tuple(np.quantile(every, (0.05, 0.95), method="inverted_cdf"))
+    assert forecast("all", range(1, 21), np.ones(20)).spread() == (1, 19)
     assert row.mean("select_s") == pytest.approx(np.repeat(selecting, stands_for).mean())
     times = Counter(np.repeat(choices, stands_for).tolist()).most_common()
     assert list(row.shares().values()) == pytest.approx([count / len(every) for _, count in times])
