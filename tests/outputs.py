@@ -50,11 +50,14 @@ REQUESTS = {
     },
     "compare-all": "run quickstart --schemes all --set job.model=null --set job.parameters=50000 --compute '15 ms'"
     " --set job.iterations=3 --jobs 1 --out compare",
+    "choose-base": "choose",
     "choose-quickstart": "choose quickstart --set job.iterations=5",
     "choose-wan": "choose fluctuating_wan --set job.iterations=5",
     "choose-sample": "choose fluctuating_wan --set job.iterations=150 --set job.scale=20000",
     "choose-followed": "choose quickstart --schemes gaussiank,topk,artopk,dense --set job.iterations=120",
     "choose-exact": f"{CHOICE} --exact --memory 1MB --density 5% --latency 10us --link-uncertainty 30",
+    "choose-undecided": "choose quickstart --exact",
+    "choose-unsettled": "choose quickstart --schemes hardthreshold,topk",
     "choose-grid": f"{CHOICE} --grid density=1%,30% --grid device=v100,a100-torch2.6",
     "choose-together": f"{CHOICE} --grid 'latency=1us,1ms; bandwidth=1,10Gbit/s'",
     "choose-cells": f"{CHOICE} --grid device_memory=300kB,350kB,1MB",
@@ -64,7 +67,7 @@ REQUESTS = {
     "choose-wrong-map": f"{BARE} --workers 12 --schemes topk,artopk:collective=tree --density 5%"
     " --grid latency=1ms:5ms:3:log --grid bandwidth=10Mbit/s:1Gbit/s:5:log",
     "choose-buckets": f"{BUCKETS} --device v100-torch2.6 --latency 100us --set job.batch=32 --set job.update=1ms",
-    "choose-unconfirmed": f"{BUCKETS},artopk:collective=ring --model resnet18 --latency 10us",
+    "choose-unconfirmed": f"{BUCKETS},artopk:collective=ring --model resnet18 --latency 10us --link-uncertainty 2",
     "choose-nodes": f"{BARE} --network dgx-h100 --workers 16",
     "choose-usual": f"{BARE} --latency 300us --memory 412800B",
     "choose-alike": f"{BARE} --set 'exchanges={{a: {{scheme: topk}}, b: {{scheme: topk}}, c: {{scheme: topk}}}}'",

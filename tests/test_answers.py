@@ -211,16 +211,6 @@ def test_where_overlap_decides_the_first_place_flags_say_so():
     assert ", stack ideal, accuracy ignored, 1 entry in 1,000 simulated." in said
 
 
-def test_a_flip_that_a_simulation_refutes_is_not_told():
-    """By closed forms a tree is faster from 13.7 Gbit/s on; there, simulated, AG is the first."""
-    among = ("--schemes", "topk,artopk:collective=ring,artopk:collective=tree,fp16:algorithm=ring")
-    slow = (*among, "--bandwidth", "100 Mbit/s", "--latency", "20 us")
-    assert chosen(*slow)["decision"] == "artopk:collective=ring"
-    assert chosen(*among, "--bandwidth", "14.2 Gbit/s", "--latency", "20 us")["decision"] == "topk"
-    told = [one["exchange"] for one in chosen(*slow)["flips"] or () if one["quantity"] == "bandwidth"]
-    assert told in ([], ["topk"])
-
-
 def test_of_a_size_alone_the_exchange_is_ranked_by_itself():
     found = chosen("--model", "1M", "--workers", 4)
     assert found["question"]["passes_s"] == 0
@@ -276,14 +266,3 @@ def test_exchanges_under_a_strategy_are_not_ranked_without_it(tmp_path):
     console = did("run", job(tmp_path), "--schemes", "topk,dense", *diloco, "--out", tmp_path / "out").stdout
     assert "depends_on" not in json.loads((tmp_path / "out" / "summary.json").read_text())
     assert "Depends on" not in console
-
-
-def test_a_lead_that_a_sample_does_not_tell_is_no_first_place():
-    """Without a barrier the two fastest exchanges of this job are closer than its sample of iterations can tell."""
-    said = json.loads(did("choose", "quickstart", "--exact", "--json").stdout)
-    found = {one["field"]: one for one in said["defaults"]}
-    assert found["job.barrier"]["undecided"]
-    assert (found["job.barrier"]["first"], found["job.barrier"]["lead"]) == (None, None)
-    assert not found["job.device"]["undecided"]
-    notes = "\n".join(said["notes"])
-    assert "job.barrier=false" in notes.partition("a sample does not tell of ")[2].partition(";")[0]

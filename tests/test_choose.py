@@ -19,7 +19,6 @@ PROBLEMS = [
     {"device": "h100-torch2.6", "compute": "50ms", "memory": "16GB"},
     {"compute": "0s", "network": "fat_tree:k=4"},
     {"schemes": "topk,artopk:collective=tree,fp16:algorithm=ring"},
-    {"network": "dgx-h100"},
     {"strategy": "diloco:period=3"},
     {"sharding": "fsdp2"},
     {"gradients": "train", "compute": "1ms"},
@@ -50,12 +49,6 @@ def test_the_answer_comes_first_and_fits_a_terminal():
     first = found["rows"][0]
     assert shown.startswith(f"AG-Topk: {1e3 * first['mean_iteration_s']:.1f} ms (")
     assert f"fastest with {100 * first['chance_to_be_fastest']:.0f}" in " ".join(shown.split())
-    for word in (
-        "Evidence    extrapolated: here 10 Gbit/s",
-        "Assumed     8 workers, 1 ms, 10 Gbit/s, density 1 %, resnet50 in 28 ms on V100\n"
-        "            (fp32), stack ideal, accuracy ignored, 1 entry in 1,000 simulated.\n",
-    ):
-        assert word in shown
     assert not any("regret" in line for line in shown.splitlines()[:3])
 
 
@@ -75,8 +68,6 @@ def test_what_wrong_links_do_stands_in_the_answer_where_it_was_asked_for():
     assert near == same
     assert "With links up to 1.5x off, topk stays first" in near["depends_on"]
     assert "With links" not in asked(*among)["depends_on"]
-    none = asked("--schemes", "artopk:collective=ring,dense", "--link-uncertainty", "2", *SETS)
-    assert none["depends_on"].startswith("--link-uncertainty has no effect: no closed form holds for the first two.")
 
 
 def test_a_map_is_written_as_figure_table_and_page(tmp_path):

@@ -12,11 +12,7 @@ from simnet.cost_models.costs.devices import load_device
 from simnet.network import Network
 from simnet.policies import Candidate
 from simnet.studies.choosing.closed_forms import OperatingPoint, by_closed_form, fastest_by_form
-from simnet.studies.choosing.forecast import (
-    JobForecast,
-    leading_iterations,
-    usual_exchanges,
-)
+from simnet.studies.choosing.forecast import JobForecast, leading_iterations, usual_exchanges
 from simnet.validate.published import table_vi
 
 IDEAL = load_device("ideal")

@@ -108,7 +108,6 @@ def test_a_scheme_of_the_user_that_takes_the_same_times_is_named_in_the_table(tm
     shown = did("choose", *words, "--compute", "1ms", "--out", tmp_path / "page.html").stdout
     assert "\nmine (= my own, third, 1 more)" in shown
     assert "<td>mine (= my own, third, 1 more)</td>" in (tmp_path / "page.html").read_text()
-    assert all(len(line) <= 80 for line in shown.splitlines())
     own = "exchanges={AG-Topk: {scheme: dense}, b: {scheme: topk}}"
     labels = [one.label for one in candidates_of(load("base", [own]))]
     assert labels[:2] == ["AG-Topk", "b"]
@@ -182,10 +181,6 @@ def test_cells_of_a_grid_are_choices_by_themselves():
         assert row["tied_with"] == alone["tied_with"]
         assert row["times_s"] == {one["exchange"]: one["mean_iteration_s"] for one in alone["rows"]}
         assert (row["lead"] == "tied") == bool(alone["tied_with"])
-    shown = did("choose", *THREE, "--set", "job.scale=1000", "--grid", "device=v100,a100-torch2.6", "--grid",
-                "density=1%,30%", "--jobs", "1").stdout  # fmt: skip
-    assert re.search(r"^a100-torch2.6 +30\.0 ", shown, re.MULTILINE)
-    assert "[%]" in shown
     one = asked("--schemes", "topk", "--grid", "workers=2,3", "--grid", "latency=1,2,3us", "--jobs", "1")
     ends = [end(row["mean_iteration_s"] for row in one["rows"]) for end in (min, max)]
     least, most = map(interval_text, ends)
@@ -247,11 +242,6 @@ def test_rarer_exchanges_take_the_step_times_of_their_runs_and_are_not_ranked():
             assert (row["steps_per_exchange"], row["iterations_simulated"]) == (period, 1)
             assert row["over_the_fastest"] == pytest.approx(row["mean_iteration_s"] / every["mean_iteration_s"] - 1)
             assert "chance_to_be_fastest" not in row
-    # A longer period takes less a step; that wins nothing.
-    ratio = every["mean_iteration_s"] / rarer["diloco:period=5, topk"]["mean_iteration_s"]
-    assert f"diloco:period=5, topk: 1.63 ms a step, {ratio:.2f}x less; accuracy ignored" in found["answer"]
-    assert "100 %" not in found["answer"]
-    assert found["evidence"].startswith("extrapolated for rounds of diloco, never measured; in every step ")
 
 
 @pytest.mark.parametrize("name", [one for one in outputs.REQUESTS if one.startswith("choose")])

@@ -169,16 +169,6 @@ def test_the_times_of_the_page_are_those_that_its_command_gives() -> None:
             assert 1e3 * found == pytest.approx(float(milliseconds), abs=0.51, rel=2e-3)
 
 
-def test_choose_simulates_on_a_stack(small: str) -> None:
-    def best(*arguments: object) -> dict[str, object]:
-        return json.loads(did("choose", *arguments, "--json").stdout)["question"]
-
-    assert best("--workers", 2, "--model", 1000, "--stack", "gloo")["stack"] == "gloo"
-    assert best(small, "--exact", "--stack", "tcp")["stack"] == "tcp"
-    assert best(small, "--set", "network.stack=tcp")["stack"] == "tcp"
-    assert best(small, "--stack", "gloo")["stack"] == "gloo"
-
-
 def test_an_exported_network_says_that_it_has_no_stack(small: str) -> None:
     said = did("convert", small, "net.xml", "--set", "network.stack=tcp").stdout
     assert "Not in it: stack of the network" in said

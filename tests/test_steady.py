@@ -204,12 +204,6 @@ def test_what_has_not_settled_has_no_rank_in_a_choice(words):
     assert f"hardthreshold has not settled, and has no rank: {why}." in answer["notes"]
 
 
-def test_where_one_exchange_alone_has_settled_the_answer_says_so():
-    for words in (POINT, ("quickstart",)):
-        shown = did("choose", *words, "--schemes", "hardthreshold,topk")
-        assert re.match(r"topk: .* an iteration; no other exchange has settled\.", " ".join(shown.split()))
-
-
 @pytest.mark.parametrize("words", [POINT, ("quickstart",)])
 def test_where_nothing_has_settled_there_is_no_choice(words):
     found = commands.invoke("choose", *words, "--schemes", "hardthreshold")

@@ -274,10 +274,6 @@ def test_a_choice_that_does_not_fit_is_no_choice():
     assert bound["rows"][0]["memory"]["peak_B"] <= bound["memory"]["limit_B"] == 20_500_000
 
 
-def test_nothing_is_chosen_where_nothing_fits():
-    assert "no exchange is left" in refused("choose", "--model", "1000000", "--memory", "1 MB")
-
-
 def test_jobs_of_a_grid_that_do_not_fit_are_refused():
     fields = ("--set", "job.iterations=1", "--set", "job.scale=200000", "--memory", "3.6 GB")
     found = json.loads(did("choose", "local_steps_wan", "--grid", "job.strategy.period=5", *fields, "--json").stdout)
