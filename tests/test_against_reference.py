@@ -408,6 +408,7 @@ def agree(run, result):
         and near(run.finish, result.rank_finish)
         and near(run.sent, result.messages.start)
         and near(run.arrived, result.messages.finish)
+        and near([time for _, *both in sorted(run.occupied) for time in both], occupied(result))
     )
 
 
@@ -434,6 +435,7 @@ def agreed(case, jobs, chains, begin, results, logs):
             for name in ("finish", "sent", "arrived"):
                 setattr(run, name, [float(time) for time in getattr(run, name)])
             run.stalled = None if run.stalled is None else float(run.stalled)
+            run.occupied = [tuple(map(float, one)) for one in run.occupied]
         return runs, [[float(time) for time in log] for log in expected]
 
     if same(*case.reference(jobs, chains, 0.0, begin)):
@@ -476,19 +478,29 @@ def on_lists(monkeypatch):
     monkeypatch.setattr(engine_selection, "loop_is_loaded", lambda: False)
 
 
+# Cheap cases that run what `test_networks_time_random_jobs_as_they_did` does not, or seldom.
+PLAIN, STACKED = [5, 85, 91, 93, 99, 126, 168, 204, 219, 228, 242], [0, 16, 40, 42, 122, 126, 140, 144, 148, 242]
+
+
+@pytest.mark.parametrize(("seed", "stacked"), [*((one, False) for one in PLAIN), *((one, True) for one in STACKED)])
+def test_cheap_cases_are_as_the_reference_has_them(seed, stacked, on_lists):
+    hold_alone_and_together(Case(seed, stacked))
+
+
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32 - 1))
 def test_messages_leave_and_arrive_when_the_reference_says(seed, on_lists):
-    case = Case(seed)
+    hold_alone_and_together(Case(seed))
+
+
+def hold_alone_and_together(case):
     network = case.network()
     alone = [case.time(network, job) for job in case.jobs]
     for job, result in zip(case.jobs, alone, strict=True):
-        begin = job["start"].min()
-        assert agreed(case, [job], [], begin, [result], []), "alone"
+        assert agreed(case, [job], [], job["start"].min(), [result], []), "alone"
     for job, result in reversed(list(zip(case.jobs, alone, strict=True))):
         assert equal(case.time(network, job), result), "asked twice"
-    results, logs = case.company()
-    assert agreed(case, case.jobs, case.chains, 0.0, results, logs), "together"
+    assert agreed(case, case.jobs, case.chains, 0.0, *case.company()), "together"
 
 
 def of_reference(runs, logs, begin):

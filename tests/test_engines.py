@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from unittest import mock
 
 import networkx as nx
 import numpy as np
@@ -161,17 +162,17 @@ def test_auto_and_fluid_agree(many, job):
 def test_what_ranks_did_takes_one_pass_and_is_what_a_second_one_says(job):
     graph, options, parts, more = job
     asked = {**more, "messages": False}
-    splits = []
+    splits, once = [], max_plus.MaxPlus.completion_times
     for few, most in ((max_plus._FEW, 1), (0, 2)):
-        with pytest.MonkeyPatch.context() as patch:
-            went = passages(patch)
+        passes = mock.patch.object(max_plus.MaxPlus, "completion_times", autospec=True, side_effect=once)
+        with pytest.MonkeyPatch.context() as patch, passes as went:
             patch.setattr(max_plus, "_FEW", few)
             try:
                 timing = Network(graph, **options).time(parts, **asked)
             except StalledError:
                 return
             splits.append(timing.split)
-            assert len(went) <= most
+            assert went.call_count <= most
     for one, other in zip(*splits, strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -230,23 +231,11 @@ def test_work_is_counted_in_messages_and_a_third_of_one_for_each_that_it_meets_a
     assert work(*apart, weather={(1, "switch"): fluctuating}) > 3
 
 
-def passages(monkeypatch):
-    """Count the attempts of the max-plus clock that succeed."""
-    real, went = max_plus.MaxPlus.completion_times, []
-
-    def counted(*arguments, **options):
-        result = real(*arguments, **options)
-        went.append(result is not None)
-        return result
-
-    monkeypatch.setattr(max_plus.MaxPlus, "completion_times", counted)
-    return went
-
-
-def test_what_meets_out_of_step_is_left_to_the_fluid_clock(monkeypatch):
-    went = passages(monkeypatch)
-    Network(graph_of("star")).time(Schedule(3, [Round([0, 1], [2, 2], [100, 100])]), start=[0, 1e-5, 0])
-    assert went == [False]
+def test_what_meets_out_of_step_is_left_to_the_fluid_clock():
+    schedule, start = Schedule(3, [Round([0, 1], [2, 2], [100, 100])]), [0, 1e-5, 0]
+    with pytest.raises(SimnetError, match="messages meet"):
+        Network(graph_of("star"), engine="vectorised").time(schedule, start)
+    assert Network(graph_of("star")).time(schedule, start).finish > 0
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -401,6 +390,28 @@ def test_messages_without_bytes_pass_those_that_are_under_way_on_their_connectio
     # Bytes leave their host in 10 s, and come through the slower link in 100 s, where only bytes wait for bytes.
     assert messages.sent.tolist() == [0.0] * pairs + [10.0] * pairs
     assert messages.arrived.tolist() == [101.0] * pairs + np.where(src == 3, 106.0, 11.0).tolist()
+
+
+EVERYBODY = Round(*np.nonzero(1 - np.eye(4)), np.full(12, 1e6))
+NEXT = Round(np.arange(4), (np.arange(4) + 1) % 4, np.full(4, 1e6), np.arange(4.0))
+HALVED = dict.fromkeys(topologies.star(4, 0.0, 1e6).edges, Weather(steps([0.0, 4.0], [1e6, 5e5])))
+
+
+@pytest.mark.parametrize("engine", ["fluid", "vectorised"])
+@pytest.mark.parametrize(
+    ("latency", "rounds", "weather", "left"),
+    [
+        # Ten rounds in step, four of 1 s and six of 2 s.
+        (0.0, [Round(NEXT.src, NEXT.dst, NEXT.nbytes)] * 10, HALVED, [16.0] * 4),
+        # Two messages to the same rank leave one after the other.
+        (1.0, [Round([0, 0], [1, 1], [1e6, 1e6])], {}, [2.0, 3.0, 0.0, 0.0]),
+        # All to all in 3 s, then to the next after 0 to 3 s of work.
+        (0.0, [EVERYBODY, NEXT], {}, [7.0, 5.0, 6.0, 7.0]),
+    ],
+)
+def test_rounds_take_as_long_as_by_hand(engine, latency, rounds, weather, left):
+    network = Network(topologies.star(4, latency, 1e6), weather, engine=engine)
+    assert network.time(Schedule(4, rounds)).left == pytest.approx(left, rel=1e-12)
 
 
 @pytest.mark.parametrize("held", [1, 400])

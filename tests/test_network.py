@@ -14,6 +14,7 @@ from simnet import topologies
 from simnet.base.errors import StalledError
 from simnet.collectives import allreduce_ring
 from simnet.network import ConstantLoad, Network, OnOffFlow
+from simnet.network.transport import MeasuredIncast
 from simnet.network.weather import Weather, constant, ornstein_uhlenbeck, outages, steps
 from simnet.schedule import Round, Schedule
 from timings import SEEDS, timed
@@ -56,28 +57,31 @@ def bandwidths(draw, graph, values=(0.0, 2e5, 1e6, 4e6)):
 # What one message costs
 
 
-def test_a_message_costs_overheads_latency_and_bytes():
-    network = Network(topologies.star(2, ALPHA, RATE), send_overhead=1e-4, receive_overhead=2e-4)
-    timing = network.time(Schedule(2, [Round([0], [1], 500)]), start=3.0)
-    assert timing.finish == pytest.approx(3.0 + 1e-4 + ALPHA + 500 / RATE + 2e-4, rel=1e-12)
+STAR = topologies.star(2, ALPHA, RATE)
+LATER = {(0, 1): Weather(latency=steps([0, 1], [0.5, 0.01]))}
+# Of one message over a ring: what it may go around is at most 256 links long.
+DOWN = {"weather": {(0, 1): Weather(bandwidth=steps([0, 5], [0.0, RATE]))}, "on_outage": "reroute"}
 
 
-def test_a_message_of_no_bytes_still_pays_the_latency():
-    network = Network(topologies.ring(5, ALPHA, RATE))
-    assert network.time(Schedule(5, [Round([0], [2], 0)])).finish == pytest.approx(2 * ALPHA)
+@pytest.mark.parametrize(
+    ("graph", "options", "message", "start", "finish"),
+    [
+        (STAR, {"send_overhead": 1e-4, "receive_overhead": 2e-4}, (0, 1, 500), 3.0, 3.0008 + ALPHA),
+        (topologies.ring(5, ALPHA, RATE), {}, (0, 2, 0), 0.0, 2 * ALPHA),
+        (topologies.ring(2, ALPHA, RATE), {"weather": LATER}, (0, 1, 0), 0.9, 1.4),
+        (topologies.ring(2, ALPHA, RATE), {"weather": LATER}, (0, 1, 0), 1.0, 1.01),
+        (topologies.ring(257, ALPHA, RATE), DOWN, (0, 1, 1e6), 0.0, 256 * ALPHA + 1),
+        (topologies.ring(258, ALPHA, RATE), DOWN, (0, 1, 1e6), 0.0, 5 + 1),
+    ],
+)
+def test_a_message_costs_overheads_the_latency_as_it_leaves_and_bytes(graph, options, message, start, finish):
+    network = Network(graph, **options)
+    schedule = Schedule(network.routes.n_hosts, [Round(*([one] for one in message))])
+    assert network.time(schedule, start=start).finish == pytest.approx(finish, rel=1e-12)
 
 
 def test_ranks_on_one_host_exchange_at_once():
-    network = Network(topologies.star(2, ALPHA, RATE))
-    assert network.time(Schedule(2, [Round([0], [1], 1e9)]), placement=[1, 1]).finish == 0.0
-
-
-def test_latency_is_taken_as_the_message_leaves():
-    latency = Weather(latency=steps([0, 1], [0.5, 0.01]))
-    network = Network(topologies.ring(2, ALPHA, RATE), {(0, 1): latency})
-    send = Schedule(2, [Round([0], [1], 0)])
-    assert network.time(send, start=0.9).finish == pytest.approx(1.4)
-    assert network.time(send, start=1.0).finish == pytest.approx(1.01)
+    assert Network(STAR).time(Schedule(2, [Round([0], [1], 1e9)]), placement=[1, 1]).finish == 0.0
 
 
 def test_a_transfer_in_flight_is_re_rated_and_waits_for_a_link_that_is_down():
@@ -109,41 +113,52 @@ def test_a_parameter_server_is_served_at_its_own_link(n_ranks):
     assert finish == pytest.approx(2 * ALPHA + 2 * (n_ranks - 1), rel=1e-12)
 
 
-def test_constant_background_load_takes_its_rate_and_no_more():
-    network = Network(topologies.star(2, 0.0, 10.0), background=[ConstantLoad((0, "switch"), 4.0)])
-    assert network.time(Schedule(2, [Round([0], [1], 12)])).finish == 2.0
+FIRST, SECOND = OnOffFlow(0, 2, steps([0, 4, 8], [0, 1, 0])), OnOffFlow(0, 3, steps([0, 8, 12], [0, 1, 0]))
 
 
-def test_a_background_flow_shares_while_it_is_on():
-    on = steps([0, 4, 8], [0, 1, 0])
-    network = Network(topologies.star(3, 0.0, 10.0), background=[OnOffFlow(0, 2, on)])
-    # 40 bytes alone, 20 at half rate, then 40 alone.
-    assert network.time(Schedule(3, [Round([0], [1], 100)])).finish == pytest.approx(12.0)
-    limited = Network(topologies.star(3, 0.0, 10.0), background=[OnOffFlow(0, 2, constant(1), limit=1.0)])
-    assert limited.time(Schedule(3, [Round([0], [1], 90)])).finish == pytest.approx(10.0)
+@pytest.mark.parametrize(
+    ("background", "nbytes", "finish"),
+    [
+        ([ConstantLoad((0, "switch"), 4.0)], 12, 2.0),
+        # 40 bytes alone, 20 at half rate, then 40 alone; and 20 at half rate beside each of two, one after the other.
+        ([FIRST], 100, 12.0),
+        ([FIRST, SECOND], 100, 14.0),
+        ([SECOND, FIRST], 100, 14.0),
+        ([OnOffFlow(0, 2, constant(1), limit=1.0)], 90, 10.0),
+    ],
+)
+def test_traffic_of_others_shares_while_it_is_on(background, nbytes, finish):
+    network = Network(topologies.star(4, 0.0, 10.0), background=background)
+    assert network.time(Schedule(4, [Round([0], [1], nbytes)])).finish == pytest.approx(finish)
 
 
-def test_each_of_several_background_flows_comes_and_goes_at_its_own_times():
-    graph = topologies.star(4, 0.0, 10.0)
-    first, second = OnOffFlow(0, 2, steps([0, 4, 8], [0, 1, 0])), OnOffFlow(0, 3, steps([0, 8, 12], [0, 1, 0]))
-    message = Schedule(4, [Round([0], [1], 100)])
-    for background in ([first, second], [second, first]):
-        # 40 bytes alone, and 20 at half rate beside each of the two, one after the other; then 20 alone.
-        assert Network(graph, background=background).time(message).finish == pytest.approx(14.0)
-
-
-@pytest.mark.parametrize("slow", ["left", "right"])
-def test_adaptive_routes_are_those_whose_most_loaded_link_is_the_least_loaded(slow):
+def two_ways(slow, bandwidth):
     graph = nx.Graph()
     for ends in ((0, "in"), (1, "in"), ("out", 2), ("out", 3)):
         graph.add_edge(*ends, latency=0.0, bandwidth=10.0)
     for middle in ("left", "right"):
         for end in ("in", "out"):
-            graph.add_edge(end, middle, latency=0.0, bandwidth=1.0 if middle == slow else 10.0)
-    network = Network(graph.to_directed(), routing="adaptive")
+            graph.add_edge(end, middle, latency=0.0, bandwidth=bandwidth if middle == slow else 10.0)
+    return Network(graph.to_directed(), routing="adaptive")
+
+
+@pytest.mark.parametrize("slow", ["left", "right"])
+def test_adaptive_routes_are_those_whose_most_loaded_link_is_the_least_loaded(slow):
+    network = two_ways(slow, 1.0)
     assert network.time(Schedule(4, [Round([0], [2], 100)])).finish == pytest.approx(10.0)
     # Two have 5 B/s each on the faster one, five times as much as one alone on the other.
     assert network.time(Schedule(4, [Round([0, 1], [2, 3], 100)])).finish == pytest.approx(20.0)
+
+
+@pytest.mark.parametrize("slow", ["left", "right"])
+def test_what_vanishes_with_its_rank_loads_no_route(slow):
+    # One message at a time goes the way of 10 B/s, and a second one that of 6 B/s.
+    network = two_ways(slow, 6.0)
+    job = network.run(Schedule(4, [Round([0], [2], 100)]), deaths={0: 1.0})
+    with pytest.raises(StalledError):
+        network.env.run(job)
+    timing = network.env.run(network.run(Schedule(4, [Round([0, 1], [2, 3], 100)]), messages=True))
+    assert timing.messages.finish == pytest.approx([1 + 10, 1 + 100 / 6])
 
 
 # A SimPy citizen
@@ -166,6 +181,49 @@ def test_transfers_of_other_processes_share_with_a_schedule():
     env.process(job())
     env.run()
     assert arrivals == {"backup": pytest.approx(5.0), "job": pytest.approx(7.0)}
+
+
+@pytest.mark.parametrize("origin", [None, 40.0])
+def test_a_schedule_starts_no_sooner_than_now(origin):
+    network, send = Network(STAR, env=simpy.Environment(initial_time=100.0)), Schedule(2, [Round([0], [1], 500)])
+    with pytest.raises(ValueError, match="start must not be before now, 100 s, got 99"):
+        network.run(send, start=99.999 - (origin or 0.0), origin=origin)
+    assert network.env.run(network.run(send, start=100.0 - (origin or 0.0), origin=origin)).start == 100.0
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "dies", "finish"),
+    [
+        # 10 B/s come from either of two hosts, and 10 B/s go on. 50 bytes wait when the receiver of the first dies.
+        (100.0, 5.0, 15.0),
+        # All of its 20 bytes have come by 2 s, and 20 of both wait from then on.
+        (20.0, 3.0, 12.0),
+        (20.0, 30.0, 12.0),
+    ],
+)
+def test_bytes_of_a_message_that_vanishes_stay_in_the_queue_of_their_receiver(nbytes, dies, finish):
+    network = Network(topologies.star(3, 0.0, 10.0), stack={"send_completion": "taken", "own_link": "queue"})
+    network.run(Schedule(3, [Round([0], [2], nbytes)]), deaths={2: dies}).defused = True
+    assert network.env.run(network.run(Schedule(3, [Round([1], [2], 100.0)]))).finish == pytest.approx(finish)
+
+
+def test_a_word_waits_for_the_bytes_before_it_in_the_queue_of_its_receiver():
+    stack = {"send_completion": "ready", "own_link": "queue", "eager_limit": 50.0, "word": 10.0}
+    network = Network(topologies.star(4, 0.0, 10.0), stack=stack)
+    # 50 bytes come to host 0 from either of two; 30 wait there when rank 1 says that it is ready, in 10 bytes.
+    network.run(Schedule(4, [Round([2, 3], [0, 0], [50.0, 50.0])]))
+    job = network.run(Schedule(2, [Round([0], [1], [100.0])]), start=3.0)
+    assert network.env.run(job).finish == pytest.approx(3.0 + 30 / 10 + 1.0 + 10.0)
+
+
+@pytest.mark.parametrize(("crowded", "finish"), [(0, [20.0, 15.0]), (2, [20.0, 20.0])])
+def test_links_without_incast_keep_their_receive_queue(crowded, finish):
+    graph, incast = topologies.star(3, 0.0, 10.0), MeasuredIncast([2, 4], [1.0, 1.0], links=[("switch", crowded)])
+    graph.edges[1, "switch"]["bandwidth"] = 20.0
+    network = Network(graph, incast=incast, stack={"send_completion": "taken", "own_link": "queue"})
+    # What comes at 20 B/s is there by 5 s, when 100 bytes of both wait; where it shares the link, half of it is.
+    timing = network.time(Schedule(3, [Round([0, 1], [2, 2], [100.0, 100.0])]), messages=True)
+    assert timing.messages.finish == pytest.approx(finish)
 
 
 def test_timing_leaves_the_environment_alone_and_repeats_itself():

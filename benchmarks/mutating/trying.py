@@ -177,7 +177,7 @@ def _imported(path: Path) -> frozenset[str]:
 
 
 def _distance(file: str, imported: frozenset[str]) -> int:
-    """Return how far tests are from a file that import so much: 0 the module, 1 its package, 2 a part of that, 3 else.
+    """Return how far tests are from a file by what they import: 0 the module, 1 its package, 2 a part, 3 that above it.
 
     What stands at the top of the repository is imported as a part of simnet, too.
 
@@ -185,7 +185,7 @@ def _distance(file: str, imported: frozenset[str]) -> int:
     --------
     >>> names = ("simnet.cost_models.costs.models", "simnet.cost_models.costs", "re")
     >>> [_distance("simnet/cost_models/costs/models.py", frozenset([one])) for one in names]
-    [0, 1, 3]
+    [0, 1, 4]
     """
     module = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     package = module.rpartition(".")[0]
@@ -194,4 +194,6 @@ def _distance(file: str, imported: frozenset[str]) -> int:
         return 0
     if package in known:
         return 1
-    return 2 if any(one.startswith(package + ".") for one in known) else 3
+    if any(one.startswith(package + ".") for one in known):
+        return 2
+    return 3 if package.rpartition(".")[0] in known else 4
