@@ -43,10 +43,11 @@ def to_first(senders, nbytes):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("nbytes", [0.0, 1.0, 1e6])
-def test_a_transfer_takes_latency_and_its_bytes_at_the_limit(engine, nbytes):
-    network = star(2, loss=lossy(2e5, (0, "switch")), engine=engine)
-    assert network.time(messages(2, (0, 1, nbytes))).finish == pytest.approx(ALPHA + nbytes / 2e5, rel=1e-9)
+@pytest.mark.parametrize(("limit", "nbytes"), [(2e5, 0.0), (2e5, 1.0), (2e5, 1e6), (2 * RATE, 1e6)])
+def test_a_transfer_takes_latency_and_its_bytes_at_the_limit(engine, limit, nbytes):
+    network = star(2, loss=lossy(limit, (0, "switch")), engine=engine)
+    least = ALPHA + nbytes / min(limit, RATE)
+    assert network.time(messages(2, (0, 1, nbytes))).finish == pytest.approx(least, rel=1e-9)
     assert network.time(messages(2, (1, 0, nbytes))).finish == pytest.approx(ALPHA + nbytes / RATE, rel=1e-9)
 
 
@@ -55,12 +56,6 @@ def test_a_transfer_of_somebodys_own_is_limited_too():
     arrival = network.transfer(0, 1, 1e6)
     network.env.run(arrival)
     assert arrival.value == pytest.approx(ALPHA + 1e6 / 2e5, rel=1e-9)
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_limit_above_the_bandwidth_does_not_bind(engine):
-    network = star(2, loss=lossy(2 * RATE, (0, "switch")), engine=engine)
-    assert network.time(messages(2, (0, 1, 1e6))).finish == pytest.approx(ALPHA + 1, rel=1e-12)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -160,7 +155,6 @@ def test_weather_and_incast_multiply():
     weather = {("switch", 0): Weather(bandwidth=steps([0.0, 2 + ALPHA], [RATE, RATE / 2]))}
     timing = star(3, weather=weather, incast=HALF).time(messages(3, (1, 0, 7.5e5), (2, 0, 7.5e5)))
     assert timing.finish == pytest.approx(ALPHA + 2 + 5e5 / (RATE / 4), rel=1e-9)
-    assert math.isfinite(timing.finish)
 
 
 def test_the_scenario_that_comes_with_simnet_meets_its_incast():
