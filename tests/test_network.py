@@ -163,20 +163,14 @@ def test_what_vanishes_with_its_rank_loads_no_route(slow):
 def test_transfers_of_other_processes_share_with_a_schedule():
     env = simpy.Environment()
     network = Network(topologies.star(3, 0.0, 10.0), env=env)
-    arrivals = {}
 
     def backup():
         yield env.timeout(1.0)
-        arrivals["backup"] = yield network.transfer(0, 2, 20)
+        return (yield network.transfer(0, 2, 20))
 
-    def job():
-        timing = yield network.run(Schedule(3, [Round([0], [1], 50)]))
-        arrivals["job"] = timing.finish
-
-    env.process(backup())
-    env.process(job())
+    both = env.process(backup()), network.run(Schedule(3, [Round([0], [1], 50)]))
     env.run()
-    assert arrivals == {"backup": pytest.approx(5.0), "job": pytest.approx(7.0)}
+    assert [both[0].value, both[1].value.finish] == pytest.approx([5.0, 7.0])
 
 
 @pytest.mark.parametrize("origin", [None, 40.0])

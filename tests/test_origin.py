@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import simpy
 
-from jobs import AG, DENSE, job_on, star
+from jobs import AG, DENSE, job_on
 from simnet import collectives, topologies
 from simnet.base.errors import SimnetError, StalledError
 from simnet.network import Network, OnOffFlow
@@ -137,9 +137,3 @@ def test_what_the_clock_of_a_simulation_cannot_tell_is_refused(late):
 def test_changes_that_doubles_cannot_tell_apart_are_refused_with_the_reason(late):
     with pytest.raises((SimnetError, ValueError), match=r"numbers (there )?are \S+ s apart"):
         late()
-
-
-def test_messages_of_a_network_tell_absolute_times_too():
-    timing = star().time(collectives.allreduce_ring(4, 400.0), 100.0, messages=True)
-    assert timing.messages.start.min() == timing.start == 100.0
-    assert timing.messages.finish.max() == timing.finish == 100.0 + timing.duration

@@ -75,6 +75,7 @@ def test_a_route_whose_loss_rounds_to_all_packets_still_delivers(engine):
 
 
 AGAIN = Loss({(1, "switch"): 0.1}, Transport("go_back_n", window=9))
+FAINT = {("switch", 0): Weather(bandwidth=steps([0.0, 2 + ALPHA], [RATE, RATE / 2]))}
 
 
 @pytest.mark.parametrize(
@@ -90,6 +91,8 @@ AGAIN = Loss({(1, "switch"): 0.1}, Transport("go_back_n", window=9))
         ({"incast": HALF}, (1e6, 2e6), (4.0, 5.0)),
         # A limited flow of 0.1 MB/s leaves the other what incast leaves of the link but for that.
         ({"incast": HALF, "loss": lossy(1e5, (1, "switch"))}, (1e5, 8e5), (1.0, 1.4)),
+        # Half the link, and a quarter from 2 s on.
+        ({"incast": HALF, "weather": FAINT}, (7.5e5, 7.5e5), (4.0, 4.0)),
     ],
 )
 def test_two_that_meet_share_what_limits_and_incast_leave(options, sent, finish):
@@ -149,12 +152,6 @@ def test_background_flows_are_in_the_crowd():
     background = [OnOffFlow(2, 0, constant(1.0))]
     alone = star(3, incast=HALF, background=background).time(messages(3, (1, 0, 1e6))).finish
     assert alone == pytest.approx(ALPHA + 4.0, rel=1e-9)
-
-
-def test_weather_and_incast_multiply():
-    weather = {("switch", 0): Weather(bandwidth=steps([0.0, 2 + ALPHA], [RATE, RATE / 2]))}
-    timing = star(3, weather=weather, incast=HALF).time(messages(3, (1, 0, 7.5e5), (2, 0, 7.5e5)))
-    assert timing.finish == pytest.approx(ALPHA + 2 + 5e5 / (RATE / 4), rel=1e-9)
 
 
 def test_the_scenario_that_comes_with_simnet_meets_its_incast():

@@ -182,6 +182,13 @@ class TestRingOrder:
         tours = ((0, *rest) for rest in itertools.permutations(range(1, len(seconds))))
         return min(max(seconds[a, b] for a, b in itertools.pairwise((*one, 0))) for one in tours)
 
+    @staticmethod
+    def connected(seconds):
+        """Return the smallest time within which every rank reaches every other one over others."""
+        P = len(seconds)
+        within = (np.linalg.matrix_power((seconds <= one) | np.eye(P, dtype=bool), P) for one in np.unique(seconds))
+        return next(one for one, near in zip(np.unique(seconds), within, strict=True) if near.all())
+
     @pytest.mark.parametrize("tried", [rings.MOST_TRIED, 0])
     @pytest.mark.parametrize("seed", range(12))
     def test_of_few_is_that_of_brute_force(self, seed, tried, monkeypatch):
@@ -193,7 +200,7 @@ class TestRingOrder:
         found = ring_order(seconds)
         assert sorted(found.order) == list(range(P))
         assert found.slowest == pytest.approx(self.brute(seconds))
-        assert found.bound <= found.slowest
+        assert found.bound == (found.slowest if tried else self.connected(seconds)) <= found.slowest
         taken = [seconds[a, b] for a, b in itertools.pairwise((*found.order, found.order[0]))]
         assert max(taken) == found.slowest
 
@@ -202,6 +209,11 @@ class TestRingOrder:
         far = np.array([[0, 1, 9], [1, 0, 1], [9, 1, 0.0]])[site][:, site] + 0.1
         found = ring_order(np.where(np.eye(12, dtype=bool), 0, far + 0.0))
         assert found.slowest == found.bound == pytest.approx(1.1)
+
+    @pytest.mark.parametrize("shape", [(0, 0), (2, 3), (3,)])
+    def test_what_is_no_square_matrix_is_refused(self, shape):
+        with pytest.raises(ValueError, match="must be a square matrix, got shape"):
+            ring_order(np.zeros(shape))
 
 
 class TestJobs:

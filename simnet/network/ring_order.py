@@ -144,11 +144,10 @@ def _improve_ring(seconds: Floats, tour: NDArray[np.int64]) -> NDArray[np.int64]
 def _ring_bound(seconds: Floats) -> float:
     """Return a lower bound on the slowest pair of neighbours over all rings [s]."""
     others = np.where(np.eye(len(seconds), dtype=np.bool_), np.inf, seconds)
-    least = max(others.min(axis=1).max(), others.min(axis=0).max())
-    values = np.unique(others[np.isfinite(others) & (others >= least)])
+    values = np.unique(others)
     low, high = 0, len(values) - 1
     while low < high:
         middle = (low + high) // 2
         near: DiGraph[int] = from_numpy_array(others <= values[middle], create_using=DiGraph)
         low, high = (low, middle) if is_strongly_connected(near) else (middle + 1, high)
-    return float(values[low]) if len(values) else float(least)
+    return float(values[low])
