@@ -206,11 +206,18 @@ def test_a_word_waits_for_the_bytes_before_it_in_the_queue_of_its_receiver():
     assert network.env.run(job).finish == pytest.approx(3.0 + 30 / 10 + 1.0 + 10.0)
 
 
-@pytest.mark.parametrize(("crowded", "finish"), [(0, [20.0, 15.0]), (2, [20.0, 20.0])])
-def test_links_without_incast_keep_their_receive_queue(crowded, finish):
-    graph, incast = topologies.star(3, 0.0, 10.0), MeasuredIncast([2, 4], [1.0, 1.0], links=[("switch", crowded)])
+@pytest.mark.parametrize(
+    ("others", "finish"),
+    [
+        ({"incast": MeasuredIncast([2, 4], [1.0, 1.0], links=[("switch", 0)])}, [20.0, 15.0]),
+        ({"incast": MeasuredIncast([2, 4], [1.0, 1.0], links=[("switch", 2)])}, [20.0, 20.0]),
+        ({"background": [OnOffFlow(1, 2, constant(0.0)), OnOffFlow(1, 0, constant(0.0))]}, [20.0, 20.0]),
+    ],
+)
+def test_links_without_incast_or_traffic_of_others_have_a_receive_queue(others, finish):
+    graph = topologies.star(3, 0.0, 10.0)
     graph.edges[1, "switch"]["bandwidth"] = 20.0
-    network = Network(graph, incast=incast, stack={"send_completion": "taken", "own_link": "queue"})
+    network = Network(graph, **others, stack={"send_completion": "taken", "own_link": "queue"})
     # What comes at 20 B/s is there by 5 s, when 100 bytes of both wait; where it shares the link, half of it is.
     timing = network.time(Schedule(3, [Round([0, 1], [2, 2], [100.0, 100.0])]), messages=True)
     assert timing.messages.finish == pytest.approx(finish)
