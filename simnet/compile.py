@@ -1,8 +1,8 @@
 """Ahead-of-time compilation of everything that simnet compiles: ``python -m simnet.compile``, once for all users.
 
-Numba compiles a function when it first meets arguments of some types. So the loops over gradients are imported, which
-compiles them, and the start of some shipped scenarios is run with the compiled event loop at hand: on links that are
-constant and that change, with messages that share links, with faults, and beside other jobs.
+A function is compiled when it first meets arguments of some kinds. So the loops over gradients are called once, and the
+start of some shipped scenarios is run with the compiled event loop at hand: on links that are constant and that change,
+with messages that share links, with faults, and beside other jobs.
 """
 
 from __future__ import annotations
@@ -10,11 +10,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from simnet.base.errors import InputError
+from simnet.base.jit_threshold import native_copy
 from simnet.base.progress import track_progress
 from simnet.network.compiled_loop import compiled_loop
 from simnet.scenario import load
 from simnet.scenario.runner import results_of
+from simnet.sparsifier_models import compiled_selection
 
 SCENARIOS = ("fluctuating_wan", "quickstart", "incast", "link_faults", "shared_fat_tree")
 """Shipped scenarios that together need everything that is compiled."""
@@ -31,15 +35,18 @@ def warm() -> Warmed:
     """Compile what is not in the cache."""
     if compiled_loop() is None:
         raise InputError("is missing, or told not to compile (NUMBA_DISABLE_JIT); loops are interpreted", field="numba")
-    from simnet.base import compiled_cache
+    from simnet.base import native
 
-    compiled_cache.silence_compiling()
-    import simnet.sparsifier_models.compiled_selection
-
-    assert simnet.sparsifier_models.compiled_selection
+    native.silence_compiling()
+    loops, bits = native_copy(compiled_selection), np.zeros(1, np.uint32)
+    assert loops is not None
+    loops.sample(bits, 1, bits)
+    loops.count_between(bits, 0, 1)
+    loops.band(bits, 0, 1, bits)
+    loops.select(bits, 0, 1, 1, np.zeros(1, np.int64))
     for name in track_progress(SCENARIOS):
         results_of(load(name, ["job.iterations=2"]).build())
-    return Warmed(*compiled_cache.cache_summary())
+    return Warmed(*native.compiled_summary())
 
 
 def main() -> None:

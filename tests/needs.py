@@ -7,9 +7,10 @@ marked `extras`, and ``make test-extras`` installs them.
 import os
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+
+from simnet.base.native import NativeModule
 
 REASONS: set[str] = set()
 
@@ -32,7 +33,7 @@ _SHARED = reason("the folder ../shared")
 _COMPILED = reason("loops that numba compiles")
 
 
-def compiled(loops: ModuleType | None) -> ModuleType:
+def compiled(loops: NativeModule | None) -> NativeModule:
     """Return loops; skip the test where numba is told not to compile, and there are none."""
     if loops is None:
         pytest.skip(_COMPILED)

@@ -447,7 +447,7 @@ from simnet.network import Network
 
 graph = topologies.fat_tree(14, 1e-5, 1.25e9) if sys.argv[1] == "unequal" else topologies.star(400, 1e-5, 1.25e9)
 schedule = collectives.allreduce_ring(400, 1e8)
-print(Network(graph).time(schedule).finish, "numba" in sys.modules)
+print(Network(graph).time(schedule).finish, "llvmlite" in sys.modules)
 """
 
 

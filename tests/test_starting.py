@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-HEAVY = {"jinja2", "matplotlib", "networkx", "numba", "pandas", "pyarrow", "scipy", "simpy", "torch"}
+HEAVY = {"jinja2", "matplotlib", "llvmlite", "networkx", "numba", "pandas", "pyarrow", "scipy", "simpy", "torch"}
 
 COMMANDS = {
     "--help": HEAVY | {"numpy", "pydantic"},
@@ -74,16 +74,16 @@ def test_a_program_that_times_a_ring_loads_no_event_loop(family, size):
 COUNTED = """
 import io, sys
 from contextlib import redirect_stdout
-from simnet.base import compiled_cache
+from simnet.base import native
 from simnet.network import compiled_loop, max_plus
 from simnet.sparsifier_models import selection
 # All that may be compiled is at hand, and used at once.
 compiled_loop.compiled_loop(), max_plus._compiled_recurrence()
-selection._interpreted.enough = selection._LONG = selection._SHORT = 0
+selection._interpreted.loading = selection._LONG = selection._SHORT = 0
 from simnet.verbs.app import run_line
 with redirect_stdout(io.StringIO()):
     assert not run_line(sys.argv[1:])
-print(*compiled_cache.cache_summary()[0])
+print(*native.compiled_summary()[0])
 """
 
 

@@ -1,74 +1,163 @@
-"""Compilation of loops by numba, with an on-disk cache."""
+"""Compilation of loops by numba, and the numba type of records."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from types import FunctionType, ModuleType
-from typing import Any, TypeVar
+from typing import Any
 
-from numba import config, njit, types
+import llvmlite.binding as llvm
+import numpy as np
+from numba import njit, typeof, types
+from numba.core import cgutils
+from numba.core.imputils import lower_getattr_generic, lower_setattr_generic
 from numba.core.options import DefaultOptions
+from numba.core.typing.templates import AttributeTemplate, infer_getattr
+from numba.extending import models, register_model, typeof_impl
+from numba.np import arrayobj
+from numba.np.numpy_support import from_dtype
 
-from simnet.base.compiled_cache import find_cache
-
-if config.DISABLE_JIT:
-    raise ImportError("numba is set not to compile (NUMBA_DISABLE_JIT)")
-
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def compile_function(*signatures: Any, sources: Sequence[str] = (), **options: Any) -> Callable[[Function], Function]:
-    """Return a decorator that compiles a function for these argument types, or loads it from the cache.
-
-    Without types it is compiled on first call. `sources` are files of functions it calls, `options` those of
-    `numba.njit`. Importing this module raises ImportError if numba is missing or disabled.
-    """
-
-    def compile_now(function: Function) -> Function:
-        made = njit(**options)(function)
-        made._cache = find_cache(function, sources)
-        for one in signatures:
-            made.compile(one)
-        if signatures:
-            made.disable_compile()
-        loops: Function = made
-        return loops
-
-    return compile_now
-
+from simnet.base.compiled_records import CompiledRecords
+from simnet.base.native import ObjectCode, target_machine
 
 # References to arrays are not counted, where numba knows how: at every call that takes three quarters of the time.
-UNCOUNTED: dict[str, Any] = {"_nrt": False} if hasattr(DefaultOptions, "_nrt") else {}
+# Nothing of Python's is made, as the code is called by its address.
+_OPTIONS: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True} | (
+    {"_nrt": False} if hasattr(DefaultOptions, "_nrt") else {}
+)
+_RETURNED = {types.float64: "d", types.int64: "q", types.boolean: "b", types.none: "n"}
+_NUMBERS = {float: types.float64, int: types.int64, bool: types.boolean}
+
+
+def compile_object(
+    modules: Sequence[ModuleType], replaced: Sequence[tuple[str, str]], name: str, args: Sequence[Any]
+) -> ObjectCode:
+    """Compile a function of modules for the types of its arguments; see `simnet.base.native.NativeModule`."""
+    function = _compiled_functions(tuple(modules), tuple(replaced))[name]
+    signature = tuple(_widened(typeof(_specimen(one))) for one in args)
+    function.compile(signature)
+    made = function.overloads[signature]
+    code: bytes = target_machine().emit_object(llvm.parse_assembly(function.inspect_llvm(signature)))
+    return ObjectCode(made.fndesc.llvm_func_name, _returned(made.signature.return_type), code)
+
+
+def _specimen(value: Any) -> Any:
+    """Return a value of the same type whose arrays can be written to, as one version of a function serves both."""
+    if isinstance(value, np.ndarray):
+        whole = np.empty((2,) * value.ndim, value.dtype)
+        return whole if value.flags.c_contiguous else whole[..., ::2]
+    if isinstance(value, tuple):
+        return (type(value)._make if hasattr(value, "_make") else tuple)(map(_specimen, value))
+    return value
+
+
+def _returned(kind: Any) -> str:
+    if isinstance(kind, types.BaseTuple):
+        return f"({''.join(map(_returned, kind))})"
+    return _RETURNED[types.unliteral(kind)]
+
+
+def _widened(kind: Any) -> Any:
+    """Return int64 for all integer types, so that a function has one version for them."""
+    return types.int64 if isinstance(types.unliteral(kind), types.Integer) else types.unliteral(kind)
 
 
 @cache
-def compiled_module(*modules: ModuleType) -> ModuleType:
-    """Return a module that has the compiled functions of all `modules`; names must be distinct.
-
-    The functions call each other compiled and must not create arrays. They are compiled on first call.
-    """
+def _compiled_functions(modules: Sequence[ModuleType], replaced: Sequence[tuple[str, str]]) -> Mapping[str, Any]:
+    """Return the functions of modules, which numba compiles on demand, and which call each other compiled."""
     names = {one.__name__ for one in modules}
-    sources = [file for one in modules if (file := getattr(one, "__file__", None))]
-    made = ModuleType(modules[-1].__name__)
+    made: dict[str, Any] = {}
     # Functions find each other in the names of their module, so copies with other names find the compiled ones.
     for module in modules:
-        made.__dict__.update(vars(module))
-    for name, function in list(vars(made).items()):
+        made.update(vars(module))
+    made.update({name: made[other] for name, other in replaced})
+    for name, function in list(made.items()):
         if isinstance(function, FunctionType) and function.__module__ in names:
-            copy = FunctionType(function.__code__, made.__dict__, name, function.__defaults__)
+            copy = FunctionType(function.__code__, made, name, function.__defaults__)
             copy.__module__, copy.__qualname__ = function.__module__, function.__qualname__
-            made.__dict__[name] = _in_one_version(compile_function(sources=sources, **UNCOUNTED)(copy))
+            made[name] = _in_one_version(njit(**_OPTIONS)(copy))
     return made
 
 
 def _in_one_version(function: Any) -> Any:
     """Compile one version of a function for all integer types: compiled callers pass integers as int64."""
-    template = function.get_call_template
+    template: Callable[..., Any] = function.get_call_template
 
     def widened(args: Sequence[Any], kws: Mapping[str, Any]) -> Any:
-        plain = map(types.unliteral, args)
-        return template(tuple(types.int64 if isinstance(one, types.Integer) else one for one in plain), kws)
+        return template(tuple(map(_widened, args)), kws)
 
     function.get_call_template = widened
     return function
+
+
+class _RecordsType(types.Type):  # type: ignore[misc]
+    """The numba type of records: the types of their fields, and the places of these."""
+
+    def __init__(self, kind: type[CompiledRecords]) -> None:
+        self.fields = {
+            name: _NUMBERS[hint] if dtype is None else types.Array(from_dtype(dtype), 1, "C")
+            for name, (hint, dtype) in kind.fields.items()
+        }
+        self.places = {name: place for place, name in enumerate(kind.fields)}
+        super().__init__(name=f"{kind.__name__}({kind.fields})")
+
+
+@cache
+def _records_type(kind: Any) -> _RecordsType:
+    return _RecordsType(kind)
+
+
+@typeof_impl.register(CompiledRecords)  # type: ignore[untyped-decorator]
+def _typeof_records(value: CompiledRecords, _: Any) -> _RecordsType:
+    kind: Any = type(value)
+    return _records_type(kind)
+
+
+register_model(_RecordsType)(models.OpaqueModel)
+
+
+@infer_getattr
+class _Fields(AttributeTemplate):  # type: ignore[misc]
+    key = _RecordsType
+
+    def generic_resolve(self, records: _RecordsType, name: str) -> Any:
+        return records.fields.get(name)
+
+
+def _field_address(context: Any, builder: Any, records: _RecordsType, value: Any, name: str, kind: Any) -> Any:
+    """Return the address of a field."""
+    slots = builder.bitcast(value, context.get_value_type(kind).as_pointer())
+    return cgutils.gep_inbounds(builder, slots, records.places[name])
+
+
+@lower_getattr_generic(_RecordsType)  # type: ignore[untyped-decorator]
+def _read_field(context: Any, builder: Any, records: _RecordsType, value: Any, name: str) -> Any:
+    kind = records.fields[name]
+    if not isinstance(kind, types.Array):
+        stored = types.int64 if kind == types.boolean else kind
+        found = builder.load(_field_address(context, builder, records, value, name, stored))
+        return found if stored is kind else builder.icmp_signed("!=", found, found.type(0))
+    address = builder.load(_field_address(context, builder, records, value, name, types.intp))
+    item = context.get_data_type(kind.dtype)
+    size = context.get_constant(types.intp, context.get_abi_sizeof(item))
+    # Nobody asks how long it is: its functions know by themselves how much of it is in use.
+    table = arrayobj.make_array(kind)(context, builder)
+    arrayobj.populate_array(
+        table,
+        data=builder.inttoptr(address, item.as_pointer()),
+        shape=[context.get_constant(types.intp, 1 << 40)],
+        strides=[size],
+        itemsize=size,
+        meminfo=None,
+    )
+    return table._getvalue()
+
+
+@lower_setattr_generic(_RecordsType)  # type: ignore[untyped-decorator]
+def _write_field(context: Any, builder: Any, signature: Any, given: Any, name: str) -> None:
+    records, kind = signature.args
+    value = given[1]
+    if kind == types.boolean:
+        kind, value = types.int64, builder.zext(value, context.get_value_type(types.int64))
+    builder.store(value, _field_address(context, builder, records, given[0], name, kind))

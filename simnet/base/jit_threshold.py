@@ -1,25 +1,45 @@
-"""Interpreted work of a process, up to the point where loading compiled loops pays off."""
+"""Interpreted work of a process, up to the point where native code saves time."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from simnet.base.native import NativeModule
+
+
+def native_copy(*modules: ModuleType, **replaced: str) -> NativeModule | None:
+    """Return the functions of modules as native code (`simnet.base.native.native_module`); None without numba."""
+    try:
+        from simnet.base.native import native_module
+    except (ImportError, OSError):
+        return None
+    return native_module(*modules, **replaced)
+
 
 class JitThreshold:
-    """The amount of interpreted work, in any unit, from which loading compiled loops saves time.
+    """The amount of interpreted work, in any unit, from which native code saves time.
+
+    Code that is kept from an earlier process pays off from `loading` on, code that is still to be compiled from
+    `compiling` on; `is_kept` says which it is.
 
     Examples
     --------
-    >>> messages = JitThreshold(100)
+    >>> messages = JitThreshold(100, 1000, lambda: True)
     >>> [messages.is_enough_with(work) for work in (60, 30, 10, 1)]
     [False, False, True, True]
-    >>> JitThreshold(100).is_enough_with(1, ahead=200)
-    True
+    >>> messages = JitThreshold(100, 1000, lambda: False)
+    >>> messages.is_enough_with(500), messages.is_enough_with(1, ahead=500)
+    (False, True)
     """
 
-    def __init__(self, enough: float) -> None:
-        self.enough, self.done = enough, 0.0
+    def __init__(self, loading: float, compiling: float, is_kept: Callable[[], bool]) -> None:
+        self.loading, self.compiling, self.is_kept, self.done = loading, compiling, is_kept, 0.0
 
     def is_enough_with(self, work: float, ahead: float = 0.0) -> bool:
         """Add `work` to the work done; return whether past work plus max(work, ahead) reaches the threshold."""
-        begun = self.done
+        whole = self.done + max(work, ahead)
         self.done += work
-        return begun + max(work, ahead) >= self.enough
+        return whole >= self.loading and (whole >= self.compiling or self.is_kept())

@@ -1,28 +1,32 @@
-"""Access to the compiled event loop."""
+"""Access to the event loop as native code."""
 
 from __future__ import annotations
 
 from functools import cache
-from types import ModuleType
+from typing import TYPE_CHECKING
 
+from simnet.base.jit_threshold import native_copy
 
-def compiled_copy(*modules: ModuleType) -> ModuleType | None:
-    """Return the compiled functions of modules; None if numba is missing or disabled."""
-    try:
-        from simnet.base.compiling import compiled_module
-    except (ImportError, OSError):
-        return None
-    return compiled_module(*modules)
+if TYPE_CHECKING:
+    from simnet.base.native import NativeModule
 
 
 @cache
-def compiled_loop() -> ModuleType | None:
-    """Return the compiled event loop; None if numba is missing or disabled."""
+def compiled_loop() -> NativeModule | None:
+    """Return the event loop as native code; None if numba is missing or disabled."""
     from simnet.network import event_loop
 
-    return compiled_copy(*event_loop.MODULES)
+    return native_copy(*event_loop.MODULES)
+
+
+def loop_is_kept() -> bool:
+    """Return whether an earlier process has compiled the event loop, so that it is loaded at once."""
+    from simnet.network import event_loop
+
+    found = native_copy(*event_loop.MODULES)
+    return found is not None and found.is_kept("advance")
 
 
 def loop_is_loaded() -> bool:
-    """Return whether this process has loaded the compiled event loop."""
+    """Return whether this process uses the compiled event loop."""
     return compiled_loop.cache_info().currsize > 0 and compiled_loop() is not None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simnet.base.jit_threshold import JitThreshold
-from simnet.network.compiled_loop import loop_is_loaded
+from simnet.network.compiled_loop import loop_is_kept, loop_is_loaded
 from simnet.network.links import Links
 from simnet.network.program import Program
 from simnet.network.sharing import Sharing
@@ -21,8 +21,8 @@ from simnet.schedule import count_rounds
 if TYPE_CHECKING:
     from simnet.network.engine import Engine
 
-# Work from which on loading the compiled event loop takes less time than it saves.
-_MANY = 50_000
+# Work from which on loading the compiled event loop takes less time than it saves, and compiling it.
+_MANY, _VERY_MANY = 5_000, 500_000
 # What meeting another message on a link, a change of a link, and settling the rates of flows once, are of that.
 _MEETING, _CHANGING, _SETTLING = 1 / 3, 1 / 3, 2
 
@@ -45,7 +45,7 @@ def estimated_work(program: Program, links: Links) -> float:
 
 
 # What all networks of this process have had done without the compiled event loop.
-_interpreted = JitThreshold(_MANY)
+_interpreted = JitThreshold(_MANY, _VERY_MANY, lambda: loop_is_kept())
 
 
 class EngineSelector:

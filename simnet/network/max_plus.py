@@ -16,15 +16,15 @@ from functools import cache
 from itertools import groupby
 from math import inf
 from types import ModuleType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats, Ranks
-from simnet.base.jit_threshold import JitThreshold
+from simnet.base.jit_threshold import JitThreshold, native_copy
 from simnet.network import recurrence
-from simnet.network.compiled_loop import compiled_copy, loop_is_loaded
+from simnet.network.compiled_loop import loop_is_loaded
 from simnet.network.jitter import Delays
 from simnet.network.links import Links
 from simnet.network.program import Program
@@ -33,8 +33,11 @@ from simnet.network.timing import MessageDetail, Split, Timing, message_times, m
 from simnet.network.weather_forecast import WeatherForecast
 from simnet.schedule import Round, Schedule
 
-# Compiled loops take a quarter of a second to load, and the interpreter needs about as long for so many messages.
-_MANY = 100_000
+if TYPE_CHECKING:
+    from simnet.base.native import NativeModule
+
+# The interpreter needs as long for so many messages as native code takes to load, and to be compiled.
+_MANY, _VERY_MANY = 15_000, 1_000_000
 # Messages from which on numpy's overhead for a round is less than the interpreter's.
 _WIDE = 8
 # Messages that the interpreter carries in the time that numpy takes for a round, and how many of a round add one more.
@@ -313,25 +316,31 @@ def _split_times(program: Program, went: MaxPlusResult) -> Split:
 
 
 @cache
-def _compiled_recurrence() -> ModuleType | None:
-    """Return the compiled recurrence; None if numba is missing or disabled."""
-    loops = compiled_copy(recurrence)
-    if loops is not None:
-        # Numpy is quicker than the interpreter only.
-        loops.__dict__["_carry_round"] = loops.__dict__["_one_by_one"]
-    return loops
+def _compiled_recurrence() -> NativeModule | None:
+    """Return the recurrence as native code; None if numba is missing or disabled."""
+    return _native_recurrence()
+
+
+def _native_recurrence() -> NativeModule | None:
+    # Numpy is quicker than the interpreter only.
+    return native_copy(recurrence, _carry_round="_one_by_one")
+
+
+def _recurrence_is_kept() -> bool:
+    found = _native_recurrence()
+    return found is not None and found.is_kept("run_round")
 
 
 # How many messages this process has carried without compiled loops, or what took as long.
-_interpreted = JitThreshold(_MANY)
+_interpreted = JitThreshold(_MANY, _VERY_MANY, _recurrence_is_kept)
 
 
-def _loaded_loops() -> ModuleType | None:
+def _loaded_loops() -> NativeModule | None:
     """Return the compiled recurrence if this process has loaded it; else None."""
     return _compiled_recurrence() if _compiled_recurrence.cache_info().currsize or loop_is_loaded() else None
 
 
-def _loops_for(effort: int, ahead: int) -> ModuleType:
+def _loops_for(effort: int, ahead: int) -> NativeModule | ModuleType:
     """Return the compiled recurrence if work done and `ahead`, in messages, justify loading it; else interpreted."""
     loops = _loaded_loops()
     if loops is None and _interpreted.is_enough_with(effort, ahead):

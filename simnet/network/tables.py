@@ -37,7 +37,7 @@ def empty_state(compiled: bool) -> State:
         return State()
     from simnet.base.compiled_records import compiled_state
 
-    made: State = compiled_state(State, event_loop.MODULES)()
+    made: State = compiled_state(State)()
     return made
 
 

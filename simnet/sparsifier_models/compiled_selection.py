@@ -11,52 +11,41 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import int64, types, uint32, uint64
+import numpy as np
 
-from simnet.base.compiling import compile_function
-
-MAGNITUDE = uint32(0x7FFFFFFF)
+MAGNITUDE = np.uint32(0x7FFFFFFF)
 
 
-def _array_type(of: Any, *, readonly: bool = False) -> Any:
-    return types.Array(of, 1, "C", readonly=readonly)
-
-
-_BITS = _array_type(uint32, readonly=True)
-
-
-@compile_function(types.void(_BITS, int64, _array_type(uint32)))
 def sample(bits: Any, step: int, taken: Any) -> None:
     """Write one magnitude out of every `step` entries to `taken`, at quasi-random offsets."""
     for i in range(taken.size):
         # Multiples of the golden ratio, modulo 1, are spread evenly.
-        fraction = uint64(uint32(uint32(i) * uint32(2654435769)))
-        taken[i] = bits[i * step + int64(fraction * uint64(step) >> uint64(32))] & MAGNITUDE
+        fraction = np.uint64(np.uint32(np.uint32(i) * np.uint32(2654435769)))
+        taken[i] = bits[i * step + np.int64(fraction * np.uint64(step) >> np.uint64(32))] & MAGNITUDE
 
 
-@compile_function(int64(_BITS, uint32, uint32))
 def count_between(bits: Any, low: int, high: int) -> int:
     """Return the number of magnitudes in [low, high]."""
-    width = uint32(high - low)
-    found = 0
+    found, least, width = 0, np.uint32(low), np.uint32(high - low)
     for i in range(bits.size):
         # Unsigned, what is below `low` is far above any width.
-        found += uint32((bits[i] & MAGNITUDE) - low) <= width
+        if np.uint32((bits[i] & MAGNITUDE) - least) <= width:
+            found += 1
     return found
 
 
-@compile_function(types.UniTuple(int64, 2)(_BITS, uint32, uint32, _array_type(uint32)))
 def band(bits: Any, low: int, high: int, inside: Any) -> tuple[int, int]:
     """Write the magnitudes in [low, high] to `inside`.
 
     Returns how many there are, -1 if `inside` is too short for them, and how many are above `high`.
     """
     found = above = 0
+    least, most = np.uint32(low), np.uint32(high)
     for i in range(bits.size):
         magnitude = bits[i] & MAGNITUDE
-        if magnitude > high:
+        if magnitude > most:
             above += 1
-        elif magnitude >= low:
+        elif magnitude >= least:
             if found == inside.size:
                 return -1, 0
             inside[found] = magnitude
@@ -64,15 +53,14 @@ def band(bits: Any, low: int, high: int, inside: Any) -> tuple[int, int]:
     return found, above
 
 
-@compile_function(int64(_BITS, uint32, uint32, int64, _array_type(int64)))
 def select(bits: Any, low: int, high: int, ties: int, indices: Any) -> int:
     """Write the indices of magnitudes in (low, high], and of the first `ties` equal to `low`, to `indices`.
 
     Returns how many there are, -1 if `indices` is too short for them.
     """
-    found, width = 0, uint32(high - low)
+    found, least, width = 0, np.uint32(low), np.uint32(high - low)
     for i in range(bits.size):
-        beyond = uint32((bits[i] & MAGNITUDE) - low)
+        beyond = np.uint32((bits[i] & MAGNITUDE) - least)
         if beyond <= width:
             if beyond == 0:
                 if ties == 0:

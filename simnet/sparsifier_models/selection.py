@@ -13,14 +13,17 @@ from collections.abc import Callable
 from fractions import Fraction
 from functools import cache, lru_cache, partial
 from itertools import repeat
-from types import ModuleType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.base.jit_threshold import JitThreshold
+from simnet.base.jit_threshold import JitThreshold, native_copy
 from simnet.base.rows import Rows, map_rows
+from simnet.sparsifier_models import compiled_selection
+
+if TYPE_CHECKING:
+    from simnet.base.native import NativeModule
 
 Values = NDArray[np.float32]
 Indices = NDArray[np.int64]
@@ -28,11 +31,11 @@ Bits = NDArray[np.uint32]
 
 # Blocks this short stay in the cache while they are converted, squared and summed.
 _BLOCK = 8192
-# With shorter arrays it takes thousands of calls to gain the third of a second that loading the compiled loops takes:
-# so many entries. To call them takes longer than numpy does with fewer than those of a short array.
-_LONG, _SHORT, _WORTH = 1 << 17, 1 << 12, 1 << 28
+# With shorter arrays it takes thousands of calls to gain the time that loading the compiled loops takes, and compiling
+# them: so many entries. To call them takes longer than numpy does with fewer than those of a short array.
+_LONG, _SHORT, _WORTH, _WORTH_COMPILING = 1 << 17, 1 << 12, 1 << 25, 1 << 28
 # Entries of such arrays that numpy has gone through so far.
-_interpreted = JitThreshold(_WORTH)
+_interpreted = JitThreshold(_WORTH, _WORTH_COMPILING, lambda: _loops_are_kept())
 # One entry in so many is looked at to tell how many there will be, or where the k-th magnitude lies.
 _SAMPLED = 512
 # Magnitudes as integers, see `simnet.sparsifier_models.compiled_selection`.
@@ -208,16 +211,17 @@ def _exceeds_threshold(values: Values, threshold: float, strict: bool) -> NDArra
 
 
 @cache
-def _compiled_loops() -> ModuleType | None:
-    """Return the module of compiled loops; None if numba is missing or disabled."""
-    try:
-        from simnet.sparsifier_models import compiled_selection
-    except (ImportError, OSError):
-        return None
-    return compiled_selection
+def _compiled_loops() -> NativeModule | None:
+    """Return the loops as native code; None if numba is missing or disabled."""
+    return native_copy(compiled_selection)
 
 
-def _loops_for(values: NDArray[np.floating]) -> ModuleType | None:
+def _loops_are_kept() -> bool:
+    found = native_copy(compiled_selection)
+    return found is not None and found.is_kept("select")
+
+
+def _loops_for(values: NDArray[np.floating]) -> NativeModule | None:
     """Return the compiled loops if this array, or the interpreted work so far, justifies compiling; else None."""
     if values.dtype != np.float32:
         return None
@@ -238,7 +242,7 @@ def _least_magnitude(threshold: float, strict: bool) -> int:
     return (int(limit.view(np.uint32)) & _LARGEST) + strict if limit >= 0 else 0
 
 
-def _kth_largest(loops: ModuleType, bits: Bits, k: int) -> tuple[int, int]:
+def _kth_largest(loops: NativeModule, bits: Bits, k: int) -> tuple[int, int]:
     """Return the k-th largest magnitude's bits and the number of larger ones, in one pass after a sample, mostly."""
     n, m = bits.size, max(1, bits.size // _SAMPLED)
     sample = np.empty(m, dtype=np.uint32)

@@ -126,7 +126,8 @@ def grid_summary(asked: ChooseRequest, axes: Sequence[str], jobs: int | None = N
     cells = grid.grid_cells(Source(asked.source, asked.overrides), asked.load(), groups)
     grid.refuse_wrong_values([one.values for one in cells], lambda number: asked.load(cells[number].overrides))
     rows = _simulated(asked, [one.overrides for one in cells], jobs)
-    return _table_summary(asked, grid.axis_columns(flat, cells, ()), rows)
+    short = [one._replace(name=name) for one, name in zip(flat, names, strict=True)]
+    return _table_summary(asked, grid.axis_columns(short, cells, ()), rows)
 
 
 def axis_fields(text: str) -> list[str]:
