@@ -195,7 +195,7 @@ class MaxPlus:
             table = np.ascontiguousarray(links.routes.table(src, dst))
             used, port = table[table >= 0], links.own_of(table)
             exclusive = links.constant and len(src) >= _WIDE and _no_two(used)
-            single = exclusive or _no_two(port[port >= 0])
+            single = _no_two(port[port >= 0])
             if links.constant:
                 latency, rate, own = _constant_routes(table, port, links)
             else:

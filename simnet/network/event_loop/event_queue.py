@@ -71,16 +71,13 @@ def sink_event(s: State, place: int, entry: Event) -> None:
     """Move an entry down the heap from `place` until no child precedes it."""
     event_queue, size = s.event_queue, s.n_events
     while True:
-        first = 4 * place + 1
-        if first >= size:
+        below, first = place, entry
+        for other in range(4 * place + 1, min(4 * place + 5, size)):
+            if is_before(event_queue[other], first):
+                below, first = other, event_queue[other]
+        if below == place:
             break
-        below = first
-        for other in range(first + 1, min(first + 4, size)):
-            if is_before(event_queue[other], event_queue[below]):
-                below = other
-        if not is_before(event_queue[below], entry):
-            break
-        copy_event(event_queue[below], event_queue[place])
+        copy_event(first, event_queue[place])
         place = below
     copy_event(entry, event_queue[place])
 

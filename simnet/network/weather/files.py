@@ -218,7 +218,7 @@ class _TraceTable:
         self.file = str(path)
         self.times: list[float] = []
         # Times such as those since 1970 are read exactly before the first is subtracted.
-        self._first, self._last = Decimal(0), Decimal(0)
+        self._first = self._last = Decimal("-Infinity")
         self.values: dict[str, list[float]] = {}
         reader = csv.reader(io.StringIO(_read_text(path), newline=""), strict=True)
         try:
@@ -296,7 +296,7 @@ class _TraceTable:
                 self.values[name].append(value)
                 continue
             written = Decimal(text.strip())
-            if self.times and written <= self._last:
+            if written <= self._last:
                 raise self._wrong(f"must be later than the row before ({self._last}), got {written}", line, name)
             self._last = written
             if not self.times:
