@@ -22,6 +22,9 @@ import pandas as pd
 
 from commands import did
 from exchanges import all_exchanged
+from simnet.policies import Candidate
+from simnet.scenario import load
+from simnet.studies.choosing.whole_job import candidates_of, decide_job
 from timings import all_timed
 
 FOLDER = Path(__file__).with_name("golden") / "outputs"
@@ -56,9 +59,11 @@ REQUESTS = {
     "choose-sample": "choose fluctuating_wan --set job.iterations=150 --set job.scale=20000",
     "choose-followed": "choose quickstart --schemes gaussiank,topk,artopk,dense --set job.iterations=120",
     "choose-exact": f"{CHOICE} --exact --memory 1MB --density 5% --latency 10us --link-uncertainty 30",
-    "choose-undecided": "choose quickstart --exact",
+    "choose-undecided": "choose quickstart --exact --schemes topk,artopk:collective=ring,artopk:collective=tree",
     "choose-unsettled": "choose quickstart --schemes hardthreshold,topk",
     "choose-grid": f"{CHOICE} --grid density=1%,30% --grid device=v100,a100-torch2.6",
+    "choose-steady": f"{BARE} --schemes topk --link-uncertainty 2",
+    "choose-lone": f"{BARE} --schemes topk --grid workers=2,3",
     "choose-together": f"{CHOICE} --grid 'latency=1us,1ms; bandwidth=1,10Gbit/s'",
     "choose-cells": f"{CHOICE} --grid device_memory=300kB,350kB,1MB",
     "choose-map": f"{BARE} --grid latency=1us:10ms:9:log --grid density=0.1%:50%:9:log",
@@ -77,7 +82,7 @@ REQUESTS = {
     "choose-weather": f"{CHOICE} --set {WEATHER}",
     "choose-beside": f"{CHOICE} --network fat_tree:k=4 --set {OTHER}",
     "choose-rarer": f"{CHOICE} --strategy diloco --grid strategy.period=3,50",
-    **{f"choose-rarer-{period}": f"{CHOICE} --strategy diloco:period={period}" for period in (1, 2)},
+    **{f"choose-rarer-{period}": f"{BARE} --schemes topk --strategy diloco:period={period}" for period in (1, 2)},
     "choose-rarer-wan": f"{CHOICE} fluctuating_wan --strategy diloco:period=3",
     "choose-sharding": "choose --sharding fsdp2",
     "choose-parallel": "choose --sharding fsdp2:tensor_parallel=2,tokens=1024 --model gpt2",
@@ -103,12 +108,28 @@ REQUESTS = {
     "sweep": "run quickstart --grid bandwidth=1,10Gbit/s --set job.iterations=2 --jobs 1 --out sweep",
     "reproduce": "reproduce",
     "list-schemes": "list schemes",
+    "choose-races": "",
     "exchanges": "",
     "timings": "",
 }
 """What is asked, by the name of the file of its values; without a command it is one of `COMPUTED`."""
-COMPUTED = {"exchanges": all_exchanged, "timings": all_timed}
-"""What every scheme exchanges, and what networks say of random jobs."""
+
+
+def races() -> dict[str, Any]:
+    """Return how many iterations of each exchange are simulated for how much effort, and what they say."""
+    found = {}
+    for name, effort in (("fluctuating_wan", 0.6), ("quickstart", 0.2), ("quickstart", 0.6), ("quickstart", 1.2)):
+        loaded = load(name, ["job.iterations=150", "job.scale=20000", "exchanges.G={scheme: gaussiank}"])
+        among = [*candidates_of(loaded), Candidate("teams", "spardl", {"teams": 3})]
+        won = decide_job(loaded.build(), among, effort=effort)
+        gains = [{"simulated": one.policy.simulated, "saved": one.saved} for one in won.flexible]
+        rows = [{"label": one.label, "simulated": one.simulated, "job_s": one.seconds} for one in won.rows]
+        found |= _fields({"rows": rows, "flexible": gains, "refused": [*won.refused]}, f"{name}, effort {effort}")
+    return found
+
+
+COMPUTED = {"choose-races": races, "exchanges": all_exchanged, "timings": all_timed}
+"""How choices spend their effort, what every scheme exchanges, and what networks say of random jobs."""
 SENTENCES = ("schema", "answer", "assumed", "depends_on", "next", "notes")
 """What every answer says beside its values."""
 KEPT = {
@@ -136,7 +157,9 @@ def said(name: str) -> dict[str, Any]:
         fields = _fields(found)
         if choice:
             fields |= {one: found[one] for one in ("answer", "assumed", "depends_on", "evidence", "next", "notes")}
-            fields["table"] = Path("said.txt").read_text().split("\n\n")[1].splitlines()[:5]
+            fields["table"] = Path("said.txt").read_text().split("\n\n")[1].splitlines()[1:5]
+            # What was asked.
+            fields = {field: value for field, value in fields.items() if not field.startswith("rows.options.")}
         if name.startswith("run-"):
             rows = pd.read_csv("run/iterations.csv")
             fields |= {f"iterations.csv {column}": _rounded(_total(rows[column])) for column in rows}

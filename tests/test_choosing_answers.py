@@ -58,7 +58,9 @@ def test_rows_agree_with_each_other(words):
         assert row["mean_select_low_s"] <= row["mean_select_s"] <= row["mean_select_high_s"]
         parts = [row[f"mean_{one}_s"] for one in ("compute", "select", "communicate_and_wait")]
         assert sum(parts) == pytest.approx(row["mean_iteration_s"])
-        assert 0 <= row["regret_of_job"] <= rows[-1]["over_the_fastest"] + 1e-12
+        # From the best of the others to its own worst, whatever tails there are beyond.
+        most = row["high_s"] / min(other["low_s"] for other in rows if other is not row) - 1
+        assert 0 <= row["regret_of_job"] <= min(rows[-1]["over_the_fastest"], max(most, 0.0)) + 1e-12
         assert row["sampling_error_s"] == 0 or row["iterations_simulated"] < iterations
     # Who is likely not the fastest is expected to lose, and the more the longer it takes.
     regrets = [row["regret_of_job"] for row in rows if row["chance_to_be_fastest"] < 0.5]
@@ -138,10 +140,6 @@ def test_what_flips_the_choice_is_what_choices_on_both_sides_say():
         workers = f"{one['value'] + (1 if direction == 'down' else -1):.0f} workers"
         said = workers if quantity == "workers" else FORMATS[quantity](one["value"])
         assert f"{'a density of ' * (quantity == 'density')}{said}" in (low if direction == "down" else high)
-    steady = asked("--schemes", "topk")
-    assert steady["depends_on"].startswith("nothing near: ")
-    other = asked("--schemes", "topk", "--link-uncertainty", "2")
-    assert {*steady["notes"]} - {*other["notes"]} == {"With links up to 2x off, topk stays first."}
 
 
 @pytest.mark.parametrize("factor", [1, 4, 60])
@@ -181,11 +179,6 @@ def test_cells_of_a_grid_are_choices_by_themselves():
         assert row["tied_with"] == alone["tied_with"]
         assert row["times_s"] == {one["exchange"]: one["mean_iteration_s"] for one in alone["rows"]}
         assert (row["lead"] == "tied") == bool(alone["tied_with"])
-    one = asked("--schemes", "topk", "--grid", "workers=2,3", "--grid", "latency=1,2,3us", "--jobs", "1")
-    ends = [end(row["mean_iteration_s"] for row in one["rows"]) for end in (min, max)]
-    least, most = map(interval_text, ends)
-    assert one["answer"] == f"topk: {least} at workers 2, 1 us to {most} at workers 3, 3 us an iteration."
-    assert all(row["runner_up"] is row["margin"] is row["lead"] is None for row in one["rows"])
 
 
 def test_a_map_names_in_each_cell_the_fastest_and_those_as_fast():

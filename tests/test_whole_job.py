@@ -1,14 +1,12 @@
 """Choosing by the whole job: samples against runs, fixed volumes against gradients, the decision against everything."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from simnet import sparsifier_models
 from simnet.policies import Fixed
 from simnet.scenario import load
-from simnet.studies.choosing.whole_job import candidates_of, decide_job
+from simnet.studies.choosing.whole_job import candidates_of
 from simnet.training.job.running import run_policy
 from simnet.training.job.sampling import (
     IterationSampling,
@@ -134,12 +132,3 @@ def test_recordings_make_the_exchanges_of_a_window_and_then_take_those_of_its_se
     half = sent[window // 2 : window]
     assert sent[window:] == [half[at % len(half)] for at in range(14 - window)]
     assert len(set(sent[:window])) >= min(window, 3)
-
-
-def test_exchanges_that_cannot_do_the_job_are_named_with_why():
-    run = load("quickstart", ["job.iterations=3"]).build()
-    among = candidates_of(load("quickstart"))
-    wrong = replace(among[0], label="teams", scheme="spardl", options={"teams": 3})
-    found = decide_job(run, [*among[:2], wrong], policies=False)
-    assert "teams" in found.refused
-    assert "teams" not in [row.label for row in found.rows]
