@@ -5,7 +5,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sharing import max_min_shares
@@ -16,7 +16,8 @@ from simnet.topologies.routes import route_table
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
+@example(steps=[(2, False)] * 4 + [(0, True), (0, False), (0, False), (0, True), (4, False)])
 @given(steps=st.lists(st.tuples(st.integers(0, 40), st.booleans()), max_size=30))
 def test_stretches_are_as_new_apart_and_keep_what_is_written(compiled, steps):
     store, held = Store(compiled, 0), {}
@@ -37,6 +38,9 @@ def test_stretches_are_as_new_apart_and_keep_what_is_written(compiled, steps):
             assert store.links.read("capacity", other, length).tolist() == [value] * length
             assert store.links.read("users", other, length).tolist() == list(range(length))
             assert all(store.state.links[row].is_dirty for row in range(other, other + length))
+    for at, (length, _) in held.items():
+        store.links.give_back(at, length)
+    assert (size := store.links.size, store.links.take(size), store.links.size) == (size, 0, size)
 
 
 @pytest.mark.parametrize("compiled", [False, True])
