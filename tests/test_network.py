@@ -128,14 +128,14 @@ def test_traffic_of_others_shares_while_it_is_on(background, nbytes, finish):
     assert network.time(Schedule(4, [Round([0], [1], nbytes)])).finish == pytest.approx(finish)
 
 
-def two_ways(slow, bandwidth):
+def two_ways(slow, bandwidth, weather=None):
     graph = nx.Graph()
     for ends in ((0, "in"), (1, "in"), ("out", 2), ("out", 3)):
         graph.add_edge(*ends, latency=0.0, bandwidth=10.0)
     for middle in ("left", "right"):
         for end in ("in", "out"):
             graph.add_edge(end, middle, latency=0.0, bandwidth=bandwidth if middle == slow else 10.0)
-    return Network(graph.to_directed(), routing="adaptive")
+    return Network(graph.to_directed(), weather, routing="adaptive")
 
 
 @pytest.mark.parametrize("slow", ["left", "right"])
@@ -147,14 +147,16 @@ def test_adaptive_routes_are_those_whose_most_loaded_link_is_the_least_loaded(sl
 
 
 @pytest.mark.parametrize("slow", ["left", "right"])
-def test_what_vanishes_with_its_rank_loads_no_route(slow):
+def test_what_vanishes_with_its_rank_or_never_arrives_loads_no_route(slow):
     # One message at a time goes the way of 10 B/s, and a second one that of 6 B/s.
-    network = two_ways(slow, 6.0)
-    job = network.run(Schedule(4, [Round([0], [2], 100)]), deaths={0: 1.0})
-    with pytest.raises(StalledError):
-        network.env.run(job)
-    timing = network.env.run(network.run(Schedule(4, [Round([0, 1], [2, 3], 100)]), messages=True))
+    dies, stops = two_ways(slow, 6.0), two_ways(slow, 6.0, {("out", 2): Weather(bandwidth=steps([0, 1], [10.0, 0.0]))})
+    for network, deaths in ((dies, {0: 1.0}), (stops, {})):
+        with pytest.raises(StalledError):
+            network.env.run(network.run(Schedule(4, [Round([0], [2], 100)]), deaths=deaths))
+    timing = dies.env.run(dies.run(Schedule(4, [Round([0, 1], [2, 3], 100)]), messages=True))
     assert timing.messages.finish == pytest.approx([1 + 10, 1 + 100 / 6])
+    # What never arrives has left its host at 10 s.
+    assert stops.env.run(stops.transfer(1, 3, 100)) == pytest.approx(10 + 10)
 
 
 # A SimPy citizen
@@ -276,16 +278,16 @@ def test_no_message_beats_its_latency_and_bottleneck(name, data):
 @given(graphs, st.data())
 def test_no_link_carries_more_than_it_can(name, data):
     graph = GRAPHS[name]
-    network = Network(graph, bandwidths(data.draw, graph))
+    load = [ConstantLoad(data.draw(st.sampled_from(sorted(graph.edges, key=str))), 1e5)]
+    network = Network(graph, bandwidths(data.draw, graph), background=load)
     timing = network.time(data.draw(schedules(5)), messages=True)
-    carried = dict.fromkeys(range(len(network.routes.links)), 0.0)
+    carried = np.zeros(len(network.routes.links))
     for src, dst, nbytes in zip(timing.messages.src, timing.messages.dst, timing.messages.nbytes, strict=True):
-        for link in network.routes.route(int(src), int(dst)):
-            carried[link] += nbytes
-    for link, nbytes in carried.items():
-        signal = network.links._bandwidth[link]
-        room = signal * timing.finish if isinstance(signal, float) else signal.integral(0, timing.finish)
-        assert nbytes <= room * (1 + 1e-9) + 1e-6
+        carried[list(network.routes.route(int(src), int(dst)))] += nbytes
+    for link, nbytes in enumerate(carried):
+        times, capacities = network.links.capacities(link, 0.0, timing.finish)
+        assert capacities.tolist() == [network.links.capacity(link, t)[0] for t in times]
+        assert nbytes <= np.diff([*times, timing.finish]) @ capacities * (1 + 1e-9) + 1e-6
 
 
 @given(graphs, st.data())
