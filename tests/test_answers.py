@@ -206,8 +206,8 @@ def test_where_overlap_decides_the_first_place_flags_say_so():
     said = " ".join(did("choose", *point, "--exact", "--wide").stdout.split())
     assert "Overlap: spardl timed without it, as its code does; topk during the backward pass, in DDP's" in said
     assert re.search(r"job.overlap=none \(not as in DDP\): spardl first, \d+ % ahead", said)
-    assumed = "8 workers, bandwidth 10 Gbit/s, density 1 %, resnet50 in 28 ms on V100 (fp32), kernels alone "
-    assert f"Assumed {assumed}(spardl-released takes " in said
+    assumed = "8 workers, bandwidth 10 Gbit/s, density 1 %, resnet50 in 28 ms on V100 (fp32), time of GPU kernels only "
+    assert f"Assumed {assumed}(as PyTorch code, spardl-released, spardl takes " in said
     assert ", stack ideal, accuracy ignored, 1 entry in 1,000 simulated." in said
 
 

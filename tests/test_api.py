@@ -49,11 +49,3 @@ def test_the_page_lists_what_is_offered(module):
 def test_a_released_name_stays_or_has_a_replacement(module):
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert not unexplained(module, offered(module), changelog)
-
-
-def test_a_name_that_goes_needs_its_replacement():
-    empty = "## [Unreleased]\n\n### Changed\n\n{}## [0.2.0]\n"
-    left = set(RELEASED["simnet"]) - {"run"}
-    assert unexplained("simnet", left, empty.format("")) == {"run"}
-    assert unexplained("simnet", left, empty.format("- `simnet.run` is gone.\n")) == {"run"}
-    assert not unexplained("simnet", left, empty.format("- `simnet.run` is now `simnet.simulate`.\n"))

@@ -250,11 +250,6 @@ def test_version() -> None:
     assert (result.exit_code, result.stdout) == (0, f"simnet {simnet.__version__}\n")
 
 
-def test_whatever_has_a_listing_can_be_listed() -> None:
-    kinds = json.loads(did("list", "--json").stdout)["rows"]
-    assert [one["kind"] for one in kinds] == list(listing.LISTS)
-
-
 @pytest.mark.parametrize("kind", listing.LISTS)
 def test_lists(kind: str) -> None:
     result = invoke("list", kind, "--wide")
@@ -273,6 +268,8 @@ def test_lists(kind: str) -> None:
         "measured": ["shaped_openmpi", "published_plateaus"],
         "readers": ["nccl-json", "Read the OSU micro-benchmarks;"],
         "stacks": ["gloo", "send_completion ready", "has no software"],
+        "columns": ["iteration_s", "total_bytes_sent_B"],
+        "words": ["busbw", "artopk:selection=var"],
     }
     for name in expected[kind]:
         assert name in result.stdout
@@ -283,6 +280,17 @@ def test_lists(kind: str) -> None:
 def test_a_scenario_that_comes_with_simnet_is_shown_as_a_start_for_others() -> None:
     assert did("show", "quickstart").stdout == shipped()["quickstart"].read_text()
     assert "did you mean 'quickstart'?" in refused("show", "quikstart")
+
+
+def test_words_labels_options_symbols_and_papers_are_explained() -> None:
+    for label, scheme in (("ART-ring", "artopk:collective=ring"), ("STAR", "artopk:selection=star"), ("AG", "topk")):
+        assert f"is {scheme}, " in " ".join(did("show", label).stdout.split())
+        assert f"--schemes: {label!r} is a label of answers; write {scheme}" in refused("choose", "--schemes", label)
+    assert did("show", "exposed").stdout.startswith("exposed communication: Communication that computing does not hide")
+    said = " ".join(did("show", "artopk").stdout.split())
+    for text in ("selection Who broadcasts its indices: the workers in turn", "ring: alpha [2 (N - 1)", "N workers",
+                 "paper Flexible Communication for Optimal Distributed Learning"):  # fmt: skip
+        assert text in said
 
 
 @pytest.mark.parametrize("arguments", [[], ["run"], ["list"], ["convert"], ["show"]])

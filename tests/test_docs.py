@@ -2,22 +2,30 @@
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from ruamel.yaml import YAML
 from validating import recorded
 
 import build_site
 import fidelity_page
 import house
+import pictures
 from commands import did
 from simnet import sparsifier_models
+from simnet.base.errors import InputError
 from simnet.base.reading import read_shipped_rows
-from simnet.scenario import json_schema
+from simnet.base.terms import all_terms, find_term
+from simnet.scenario import json_schema, load
+from simnet.scenario.choice_text import read_choice
+from simnet.scenario.finding import shipped
+from simnet.studies.choosing.forecast import usual_exchanges
 from simnet.studies.listing import scheme_notes
 
 ROOT = Path(__file__).parents[1]
@@ -94,6 +102,50 @@ def test_a_page_is_plain_english(name):
         one.split() for one in re.split(r"(?<=[.:?!])\s|\n\n|^- ", lines, flags=re.MULTILINE) if len(one.split()) > 2
     ]
     assert sum(map(len, sentences)) < 25 * len(sentences)
+
+
+FENCES = [
+    pytest.param(block, id=f"{name}:{number}")
+    for name, page in {"README.md": README, **PAGES}.items()
+    for number, block in enumerate(re.findall(r"^ *```yaml\n(.*?)^ *```$", page, flags=re.DOTALL | re.MULTILINE))
+]
+BASE = YAML(typ="safe").load(shipped()["base"].read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("block", FENCES)
+def test_yaml_of_a_page_is_a_scenario_or_has_fields_of_one(block, tmp_path):
+    found, file = YAML(typ="safe").load(block) or {}, tmp_path / "page.yaml"
+    if {"workers", "job", "exchanges"} <= found.keys():
+        file.write_text(block, encoding="utf-8")
+        load(file)
+    elif found.keys() <= {*BASE, "policies", "other_jobs"}:
+        parts = {key: {**BASE[key], **value} if key in ("job", "network") else value for key, value in found.items()}
+        file.write_text(json.dumps(BASE | parts), encoding="utf-8")
+        said = ""
+        try:
+            load(file)
+        except InputError as error:  # of other fields of the base, or of a file that is not there
+            said = str(error)
+        assert "no such field" not in said
+
+
+def words_of(picture):
+    """Return the words of titles, axes and legends that a picture records, without units."""
+    texts = Image.open(picture).text["Description"].split("; ")
+    return {re.sub(r" \[.*?\]", "", one) for one in texts}
+
+
+QUICK = {"quickstart_choices.png": "", "digits_info.png": "", "fluctuating_wan.png": " --set job.iterations=2"}
+LONG = pictures.PICTURES.keys() - QUICK - {"choosing_map.png"}
+
+
+@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(one, marks=pytest.mark.long) for one in sorted(LONG))])
+def test_a_picture_has_the_words_that_simnet_draws_today(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    command, file = pictures.PICTURES[name]
+    did(*shlex.split(command + QUICK.get(name, " --set job.iterations=20")))
+    # A short run may have another axis.
+    assert words_of(DOCS / "images" / name) ^ words_of(file) <= {"iteration", "simulated time"}
 
 
 def test_every_image_is_shown_and_none_is_fetched():
@@ -173,21 +225,20 @@ def test_the_glossary_is_sorted_and_points_to_pages():
     assert len(words) >= 35
     assert words == sorted(words, key=str.lower)
     assert all(meaning.endswith(".") and meaning.count(". ") <= 1 for _, meaning, _ in rows)
+    known = {one.term: one.meaning for one in all_terms() if not one.type and one.term != "version"}
+    assert {word: meaning for word, meaning, _ in rows} == known
+
+
+def test_labels_of_exchanges_are_explained_by_what_to_type():
+    for one in usual_exchanges(2):
+        if not one.label.startswith("two-level "):
+            scheme, options = read_choice(find_term(one.label).type)
+            assert scheme == one.scheme
+            assert options.items() <= {"collective": "ring", "selection": "star", **one.options}.items()
+            assert f"| {one.label} | `{find_term(one.label).type}` |" in PAGES["choosing.md"]
 
 
 # Generated pages
-
-
-def test_the_page_of_commands_has_all_of_them_with_their_options():
-    page = build_site.PAGES["reference/commands.md"]()
-    for command, options in {
-        "run": ["--set", "--seeds"],
-        "validate": ["--against"],
-        "convert": ["--part"],
-    }.items():
-        (section,) = re.findall(rf"^## simnet {command}\n(.*?)(?=^## |\Z)", page, flags=re.DOTALL | re.MULTILINE)
-        assert all(f"| `{option}" in section for option in options)
-    assert len(re.findall(r"^## simnet ", page, flags=re.MULTILINE)) >= 12
 
 
 def test_the_page_of_the_scenario_has_every_field():
@@ -209,14 +260,6 @@ def test_the_page_on_released_code_and_the_description_of_a_scheme_have_the_same
             for text in row.values():
                 assert fidelity_page.cell(text) in page
                 assert text in ("-", row.get("source")) or text.replace("`", "") in notes, text
-
-
-def test_the_reference_has_every_public_name():
-    from simnet import topologies
-
-    page = build_site.PAGES["reference/simnet-topologies.md"]()
-    found = re.findall(r"^::: simnet\.topologies\.(\w+)$", page, re.M)
-    assert found == topologies.__all__
 
 
 # The site

@@ -111,20 +111,3 @@ def test_long_commands_work(folder, command):
 
 def test_pages_have_the_commands_that_are_treated_apart():
     assert {shlex.join(words) for own in PAGES.values() for words, _, _ in own} >= SLOW
-
-
-def test_an_option_that_there_is_not_is_found():
-    with pytest.raises(Exception, match="--sead"):
-        read(["run", "quickstart", "--sead", "3"])
-
-
-def test_commands_are_found_with_comments_continuations_and_prompts(tmp_path):
-    (tmp_path / "a.md").write_text(
-        "```sh\nmake\nsimnet run 'a b' # c\nsimnet schema > s.json\n```\n"
-        "<!-- needs a cluster -->\n```console\n$ simnet time \\\n  --json\n```\n```yaml\nsimnet no\n```\n"
-    )
-    assert list(commands(tmp_path / "a.md")) == [
-        (["run", "a b"], "", False),
-        (["schema"], "s.json", False),
-        (["time", "--json"], "", True),
-    ]

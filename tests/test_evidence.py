@@ -119,7 +119,7 @@ def test_no_interval_over_seeds_has_no_width(tmp_path):
     said = did(
         "run", scenario(tmp_path), *fixed, "--policies", "AG,dense,ART-ring", "--seeds", 2, "--out", tmp_path / "o"
     )
-    assert "the same with all seeds" in " ".join(said.stdout.split())
+    assert "with every seed" in " ".join(said.stdout.split())
 
 
 def test_a_collective_has_the_interval_that_other_sites_gave_such_predictions():

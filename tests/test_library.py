@@ -11,14 +11,11 @@ import pytest
 
 import simnet
 from commands import contents, did
-from simnet import topologies
 from simnet.base.errors import InputError, SimnetError
 from simnet.base.progress import report_progress
 from simnet.collectives import allreduce_ring
-from simnet.network import Network
 from simnet.report.summary import Summary
-from simnet.schedule import Round, Schedule
-from simnet.traces import recorded
+from simnet.schedule import Schedule
 
 SHORT = {"job.iterations": 4}
 SHORT_TEXTS = ["job.iterations=4"]
@@ -203,17 +200,6 @@ def test_a_program_without_a_guard_may_run(tmp_path):
     )
     found = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
     assert (found.returncode, found.stdout, found.stderr) == (0, "begun\n", "")
-
-
-def test_networks_times_and_recordings_have_short_reprs():
-    network = Network(topologies.star(4, latency=1e-3, bandwidth=1e6))
-    assert repr(network) == "Network(4 hosts, 8 links, stack ideal)"
-    timing = network.time(Schedule(2, [Round([0], [1], [1000.0])]))
-    assert repr(timing) == "Timing(2 ranks, 2 ms)"
-    assert list(timing.to_pandas().columns) == [
-        "rank", "start_s", "finish_s", "communicate_s", "compute_s", "wait_s",
-    ]  # fmt: skip
-    assert repr(recorded("digits", workers=4)).startswith("RecordedSource(digits, 4 workers, ")
 
 
 def test_a_scenario_that_was_read_is_a_request_too(tmp_path):

@@ -115,7 +115,10 @@ def test_only_messages_of_the_size_of_a_gradient_slow_the_backward_pass(tmp_path
 
 @pytest.mark.parametrize(
     ("stack", "scheme", "said"),
-    [("ideal", "powersgd", "kernels alone (torch takes"), ("nccl", "thc", "those of thc unknown: kernels alone")],
+    [
+        ("ideal", "powersgd", "only (as PyTorch code, torch, powersgd takes"),
+        ("nccl", "thc", "those of thc unknown: GPU kernels only"),
+    ],
 )
 def test_what_is_not_counted_is_said_rather_than_free(stack: str, scheme: str, said: str) -> None:
     found = did("choose", *QUESTION, "--stack", stack, "--schemes", f"{scheme},dense", "--json").stdout

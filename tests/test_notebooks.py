@@ -40,10 +40,6 @@ def code(name):
     return [cell for cell in cells if cell["cell_type"] == "code"]
 
 
-def test_there_are_some():
-    assert len(NOTEBOOKS) == 3
-
-
 @pytest.mark.parametrize(
     "name", [pytest.param(one, marks=pytest.mark.slow if one in LONG else ()) for one in NOTEBOOKS]
 )

@@ -3,7 +3,6 @@
 import itertools
 import re
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -43,13 +42,6 @@ def test_loops_in_loops_take_equal_parts(outer, inner):
             for _ in track_progress(range(inner)):
                 pass
     assert shares == pytest.approx([number / (outer * inner) for number in range(1, outer * inner + 1)])
-
-
-def test_arrays_are_gone_over_as_well():
-    shares = []
-    with report_progress(shares.append):
-        assert list(track_progress(np.arange(2))) == [0, 1]
-    assert shares == [0.5, 1.0]
 
 
 @pytest.mark.parametrize("quiet", [False, True])

@@ -109,7 +109,7 @@ def test_where_a_model_was_trained_who_reaches_the_target_comes_first():
     found = run_answer(summary)
     assert found.answer.startswith(
         "sure reaches 50 % accuracy first: 4 s, 75 % before late (7 s). quick does not reach it. "
-        "One seed; --seeds 3 says how sure that is. quick: 3.00 s"
+        "One seed; --seeds 10 says how sure that is. quick: 3.00 s"
     )
     assert [(row["policy"], row["to_best"]) for row in found.rows] == [
         ("sure", "best"), ("late", "+75 %"), ("quick", "not reached"), ("(oracle)", "+0 %"),

@@ -149,6 +149,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         ("workers: 4\n", "", ["a.yaml:1: workers: is missing"]),
         ("workers: 4", "wokers: 4",
          ["a.yaml:3: wokers: there is no such field; did you mean 'workers'?", "workers: is missing"]),
+        ("density: 0.01", "density: 0.01\n  bucket: 1 MB", ["job.bucket: there is no", "overlap: {bucket:"]),
         ("density: 0.01", "density: 0", ["a.yaml:10: job.density: must be > 0, got 0"]),
         ("density: 0.01", "density: 1.5", ["a.yaml:10: job.density: must be <= 1, got 1.5"]),
         ("density: 0.01", "density: [{iterations: 3, from: 1, to: 0}]", ["a.yaml:10: job.density[0].to: must be > 0"]),

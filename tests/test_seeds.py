@@ -140,7 +140,7 @@ def test_the_sentence_names_who_is_tied_and_by_how_much_the_next_is_behind():
     names = ("simulated_s", "to_best", "paired", "fastest_with")
     cells = {row["policy"]: tuple(row[name] for name in names) for row in seeds_answer(summary).rows}
     assert cells["a"] == (20.0, "best, tied", "-", "2 of 3")
-    assert cells["c"] == (30.0, "+50 %", "the same with all seeds", "0 of 3")
+    assert cells["c"] == (30.0, "+50 %", "+50 % with every seed", "0 of 3")
     assert cells["(oracle)"] == (9.0, "bound", "-", None)
     assert len(table) == 12
     assert json.loads(json.dumps(summary, allow_nan=False)) == summary

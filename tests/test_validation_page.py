@@ -39,10 +39,8 @@ def test_the_summary_has_medians_over_predictions_of_several_nodes(benchmarks):
     )
     one = entry("one", {"setting": ["all_reduce, 8 ranks on 1 node"], "measured": [1.0], "ours": [9.0]})
     text = page.page({"sets": {"many": many, "one": one}, "left_out": {"odd": "why"}, "machine": {}}, {})
-    assert (
-        "| Size left out, NCCL and RCCL over several nodes | median 4 %, p90 15 % | 2.0 % / 8.4 % | 100 % / 100 % |"
-        in text
-    )
+    what = "A size removed from the data, NCCL and RCCL on several nodes"
+    assert f"| {what} | median 4 %, p90 15 % | 2.0 % / 8.4 % | 100 % / 100 % |" in text
     assert "worse in `one`" in text
     assert "- `odd`: why" in text
     assert "| a/b 'c' (d) |" in text

@@ -213,7 +213,7 @@ def summary(results: Mapping[str, Any], judged: Mapping[str, pd.DataFrame] | Non
     links = table[table["split"] == "links"]
     specified = table[(table["split"] == SPECIFIED) & (table["size"] >= HUGE)]
     rows = [
-        _aim("Size left out, NCCL and RCCL over several nodes", "median 4 %, p90 15 %", sizes, NEIGHBOURS),
+        _aim("A size removed from the data, NCCL and RCCL on several nodes", "median 4 %, p90 15 %", sizes, NEIGHBOURS),
         _aim("of these from 16 MB", "median 2 %", sizes[sizes["size"] >= LARGE], NEIGHBOURS),
         _by_curve("the same, curve by curve", "median 4 %, p90 15 %", sizes, NEIGHBOURS),
         _by_curve(
@@ -244,7 +244,8 @@ def summary(results: Mapping[str, Any], judged: Mapping[str, pd.DataFrame] | Non
         each = off.groupby([specified["set"], specified["system"]])
         right, count = int((each.median() <= math.log(2)).sum()), len(each)
         share = float(each.apply(lambda one: (one <= math.log(2)).mean()).mean())
-        said = f"{right} of {count} systems in the median; {share:.0%} of the sizes of a system, in their mean"
+        said = f"{right} of {count} systems within a factor of 2 in the median; "
+        said += f"{share:.0%} of the sizes of a system, in their mean"
         what = "Platform from its specification, 64 MB and more"
         rows.append(f"| {what} | within a factor of 2 | {said} | | {_count(specified)} |")
         for name, (right, count) in ordered(specified).items():

@@ -19,7 +19,7 @@ PICTURES = {
     "time_to_accuracy_wan_learning.png": ("run time_to_accuracy_wan", "runs/time_to_accuracy_wan/figures/learning.png"),
     "incast_breakdown.png": ("run incast", "runs/incast/figures/breakdown.png"),
     "link_faults_iteration_time.png": ("run link_faults", "runs/link_faults/figures/iteration_time.png"),
-    "compare.png": ("run compare --schemes topk,oktopk,spardl", "runs/compare/figures/compare.png"),
+    "compare.png": ("run compare --schemes topk,oktopk,spardl", "runs/compare/figures/breakdown.png"),
     "choosing_map.png": (
         "choose --grid latency=10us:10ms:40:log --grid bandwidth=1:100Gbit/s:40:log --set job.overlap=none "
         "--schemes topk,artopk:collective=ring,dense:algorithm=ring --out map.png",

@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
 
 from simnet.base.errors import DISTRIBUTION, InputError, SimnetError, suggest_names
 from simnet.base.reading import read_text
+from simnet.base.terms import find_term
 from simnet.base.threads import set_environment
 
 if TYPE_CHECKING:
@@ -153,6 +154,9 @@ def named_class(
     if found is None and plain in renamed:
         raise ValueError(f"the {what} {name!r} is now {renamed[plain]}")
     if found is None:
+        label = find_term(name)
+        if label is not None and label.type:
+            raise ValueError(f"{name!r} is a label of answers; write {label.type}")
         allowed = suggest_names(name, [*own, *plugin_names(kind)])
         here = f"is it ./{name}.py:CLASS? " if Path(f"{name}.py").is_file() else ""
         raise ValueError(f"there is no {what} {name!r}: {here}{allowed}{refused_names(kind)}")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from simnet.report.drawing import Plot
     from simnet.training.job.record import PolicyResult
 
-NEXT = "--seeds 5   how far that depends on the seed"
+NEXT = "--seeds 10   how far that depends on the seed"
 """The suggested next command after a run with one seed."""
 
 # A change smaller than this is not offered as what a switch coincided with.

@@ -129,9 +129,18 @@ def _fix_layout(figure: Figure) -> None:
             axes.set_position((left, bottom, width, height))
 
 
+def _texts(figure: Figure) -> list[str]:
+    """Return the titles, axis labels and legends of a figure, for readers who cannot see it."""
+    labels = [one for axes in figure.axes for one in (axes.get_title(), axes.get_xlabel(), axes.get_ylabel())]
+    legends = [*figure.legends, *(one for axes in figure.axes if (one := axes.get_legend()) is not None)]
+    found = [*labels, *(one.get_text() for legend in legends for one in legend.get_texts())]
+    return [" ".join(one.split()) for one in dict.fromkeys(found) if one]
+
+
 def _saved_figure(figure: Figure, kind: str) -> bytes:
     buffer = io.BytesIO()
-    metadata = {"Software": None} if kind == "png" else {"Date": None, "Creator": None}
+    metadata: dict[str, str | None] = {"Software": None} if kind == "png" else {"Date": None, "Creator": None}
+    metadata["Description"] = "; ".join(_texts(figure))
     with style():
         figure.savefig(buffer, format=kind, metadata=metadata)
     return buffer.getvalue()

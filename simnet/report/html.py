@@ -19,7 +19,7 @@ import markupsafe
 import numpy as np
 import pandas as pd
 
-from simnet.base.reading import read_shipped_rows
+from simnet.base.terms import all_terms, meaning
 from simnet.base.units import format_bandwidth, format_seconds
 from simnet.report import answers
 from simnet.report.answers import ranking
@@ -122,7 +122,7 @@ def _learning_points(frame: pd.DataFrame) -> dict[str, list[Any]]:
 # Columns of the table at the top: on a screen, and on a narrow one.
 _MOST, _NARROW = 7, 3
 
-TERMS = {row["term"]: row["meaning"] for row in read_shipped_rows("data/terms.csv")}
+TERMS = {one.term: meaning(one.term) for one in all_terms() if one.report}
 """Terms of the page with their meanings, in order of appearance."""
 
 
@@ -171,7 +171,7 @@ def _table(answer: Summary, names: Sequence[str] = ()) -> dict[str, Any]:
     narrow = {one.name for one in kept[:_NARROW]}
     texts = {one.name for one in columns if one.unit == "text"}
     heads = [
-        (heading, TERMS.get(one.heading), one.name in texts, one.name not in narrow)
+        (heading, meaning(one.heading), one.name in texts, one.name not in narrow)
         for one, (heading, _) in zip(columns, cells, strict=True)
     ]
     rows = [

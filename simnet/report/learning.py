@@ -25,7 +25,7 @@ COLUMNS = (
 )
 """Training columns of tables with a row per policy; see `simnet.report.run_summary.learning_columns`."""
 
-ONE_SEED = "One seed; --seeds 3 says how sure that is."
+ONE_SEED = "One seed; --seeds 10 says how sure that is."
 """The note after the sentence on the first policy to reach the target, in a run with one seed."""
 
 NOT_EVALUATED = "The accuracy was not measured: the job is shorter than job.gradients.train.evaluate."

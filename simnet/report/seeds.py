@@ -258,7 +258,7 @@ def versus(one: Mapping[Any, Any], best: float | None, stem: str, sign: str = ""
     more, bounded = percent(mean / best, sign), math.isfinite(low) and math.isfinite(high)
     least, most = percent(low / best, sign), percent(high / best, sign)
     if bounded and least == most:
-        return more, "the same with all seeds"
+        return more, f"{least} with every seed"
     return more, f"{least} to {most}" if bounded else "-"
 
 

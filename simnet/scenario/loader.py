@@ -297,8 +297,15 @@ def problems(document: Document, error: ValidationError) -> list[InputError]:
         names, fields = above.names() if above else None, field_names(part) if part else ()
         # A key that is wrong is marked; a blank one stands nowhere.
         place = loc[: -1 if str(loc[-2]).strip() else -2] if loc[-1:] == ("[key]",) else loc
-        found.append(document.problem(place, validation_message(one, got, names, fields)))
+        inside = [name for name in names or () if loc[-1] in _names_at((*loc[:-1], name))]
+        hint = f"; write {inside[0]}: {{{loc[-1]}: ...}}" if inside and loc[-1] not in (names or ()) else ""
+        found.append(document.problem(place, validation_message(one, got, names, fields) + hint))
     return found
+
+
+def _names_at(loc: Sequence[str | int]) -> Sequence[str]:
+    part = part_at(loc)
+    return [] if part is None else list(part.names())
 
 
 def part_at(loc: Sequence[str | int]) -> type[Part] | None:

@@ -16,6 +16,7 @@ from simnet.cost_models.calibration.platform import is_platform, platform_names
 from simnet.interchange.kinds import FORMATS, WITHOUT_LATENCIES, kind_of, read_network
 from simnet.scenario.choice_text import choice_words, read_choice, refuse_bare_option, split_choices
 from simnet.scenario.finding import find, shipped
+from simnet.scenario.parts import parameter_help
 
 ALL = "all"
 """Text that stands for all schemes."""
@@ -35,6 +36,16 @@ def own_options(scheme: str) -> list[str]:
     """
     fields = dataclasses.fields(sparsifier_models.scheme(scheme).option_type)
     return [field.name for field in fields if field.name not in FROM_JOB]
+
+
+def option_meanings(scheme: str) -> list[tuple[str, str]]:
+    """Return the options that a scheme adds to those of all schemes, or with ``any`` those, with their meanings."""
+    common = parameter_help(sparsifier_models.Options)
+    if scheme == "any":
+        return [*common.items()]
+    classes = sparsifier_models.scheme(scheme).option_type.__mro__
+    meanings = {option: text for one in reversed(classes) for option, text in parameter_help(one).items()}
+    return [(option, text) for option, text in meanings.items() if option not in {*common, *FROM_JOB}]
 
 
 def named_exchanges(names: str | Sequence[str], folder: Path | None = None) -> dict[str, dict[str, Any]]:

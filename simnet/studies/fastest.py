@@ -150,6 +150,6 @@ def draw_fastest(title: str, texts: Mapping[str, Sequence[str]], names: NDArray[
         axes.grid(visible=False)
         axes.tick_params(axis="x", rotation=45)
         handles = [Patch(color=colour, alpha=0.7, label=label) for colour, label in zip(colours, labels, strict=True)]
-        figure.legend(handles=handles, loc="outside right upper")
+        figure.legend(handles=handles, loc="outside right center")
         figure.suptitle(title, x=0.01, ha="left")
     return plot("map", title, "", figure)

@@ -11,10 +11,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from inspect import Parameter, getdoc
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, get_type_hints
 
-from simnet.base import plugins
+from simnet.base import plugins, terms
 from simnet.base.errors import InputError
 from simnet.base.reading import read_shipped_rows, read_text
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds
+from simnet.report.columns import COLUMNS
 
 if TYPE_CHECKING:
     from simnet import sparsifier_models
@@ -30,14 +31,11 @@ def schemes() -> Listing:
     from simnet.scenario.named_choices import own_options
 
     common = {field.name for field in dataclasses.fields(sparsifier_models.Options)}
-    symbols = (
-        "alpha: latency [s], beta: seconds per byte, N: workers, M: bytes of the gradient, c: density, k = c M / 4, "
-        "k' and |U|: entries selected and their union; a word is 4 bytes"
-    )
-    rows = [("any", "Options that every scheme has.", "", _option_texts(sparsifier_models.Options, common), symbols)]
+    shared = _option_texts(sparsifier_models.Options, common)
+    rows = [("any", "Options that every scheme has.", "", shared, terms.meaning("symbols"))]
     for name, scheme in sparsifier_models.usable().items():
         own = set(own_options(name)) - common
-        costs = "; ".join(_cost_formula(cost) for cost in scheme.traits.costs)
+        costs = "; ".join(_cost_formula(cost, len(scheme.traits.costs) > 1) for cost in scheme.traits.costs)
         rows.append((name, _first_line(scheme), scheme.paper, _option_texts(scheme.option_type, own), costs))
     return ("scheme", "what it is", "after", "options", "closed-form cost"), rows
 
@@ -239,6 +237,17 @@ def stacks_() -> Listing:
     ]
 
 
+def columns_() -> Listing:
+    """List the columns of tables and JSON."""
+    rows = [(name, one.meaning, one.unit, one.commands) for name, one in COLUMNS.items()]
+    return ("column", "meaning", "unit", "written by"), rows
+
+
+def words() -> Listing:
+    """List words of answers, and labels of exchanges with what to type for each."""
+    return ("word", "meaning", "to type"), [(one.term, one.meaning, one.type) for one in terms.all_terms()]
+
+
 _REGISTERED = {"schemes": "sparsifiers", "networks": "topologies"}
 
 
@@ -258,6 +267,33 @@ def listing(kind: str) -> Listing:
             warnings.warn(one.message, one.category, stacklevel=1)
     rest = [""] * (len(columns) - 2)
     return columns, [*rows, *((name, why, *rest) for name, why in unusable.items())]
+
+
+def describe(name: str) -> tuple[str, list[tuple[str, str]]]:
+    """Return what a listed name, or a word of answers, is, and its fields with their texts; "" for an unknown name."""
+    from simnet.scenario.named_choices import option_meanings
+
+    found = [
+        (kind, headings[1:], row[1:])
+        for kind, (headings, listed) in ((kind, listing(kind)) for kind in LISTS)
+        for row in listed
+        if row[0] == name
+    ]
+    kinds = [kind for kind, *_ in found]
+    if set(kinds) <= {"columns", "words"} and (sentence := terms.explain(name)):
+        return sentence, []
+    texts = [field for _, *both in found for field in zip(*both, strict=True) if field[1]]
+    if "schemes" in kinds:
+        texts += [*option_meanings(name), *scheme_notes(name)]
+    if any(field.startswith("closed") and text for field, text in texts):
+        texts.append(("symbols", terms.meaning("symbols")))
+    titles = [row for row in read_shipped_rows("data/papers.csv") if any(row["id"] in text for _, text in texts)]
+    texts += [("paper" if len(titles) == 1 else f"paper, {row['id']}", row["title"]) for row in titles]
+    singular = " and ".join(f"a {_SINGULAR.get(kind, kind.removesuffix('s'))}" for kind in kinds)
+    return singular and f"{name}: {singular}.", texts
+
+
+_SINGULAR = {"policies": "policy", "strategies": "strategy", "weather": "kind of weather", "measured": "measurement"}
 
 
 class Lists(NamedTuple):
@@ -281,6 +317,8 @@ LISTS: Mapping[str, Lists] = {
     "measured": Lists("measurements of real clusters", measured_),
     "stacks": Lists("models of communication libraries", stacks_),
     "readers": Lists("log formats that calibrate reads", readers),
+    "columns": Lists("columns of tables and JSON, with units", columns_),
+    "words": Lists("words of answers, and what to type for labels of exchanges", words),
 }
 """All lists by name."""
 
@@ -302,9 +340,10 @@ def _option_texts(option_type: type[sparsifier_models.Options], names: Collectio
     return ", ".join(shown)
 
 
-def _cost_formula(cost: Callable[..., object]) -> str:
-    """Return the formula of a closed form, the part of its first docstring line between colon and semicolon."""
-    return _first_line(cost).partition(";")[0].rpartition(": ")[2]
+def _cost_formula(cost: Callable[..., object], labelled: bool = False) -> str:
+    """Return the formula of a closed form from its first docstring line, with what it is the time of if `labelled`."""
+    text = _first_line(cost).partition(";")[0]
+    return text if labelled else text.rpartition(": ")[2]
 
 
 def _first_line(documented: object) -> str:

@@ -92,14 +92,14 @@ def local_costs_text(job: Job, among: Sequence[Candidate]) -> str:
         alone = counted_cost(replace(job, device=free), next(one for one in among if one.label == dearest)).framework
         if hook is None or alone is None or share - alone.seconds / job.compute.mean < _WORTH_SAYING:
             return ""
-        return f"kernels alone ({hook.implementation} takes {took} for {dearest})"
+        return f"time of GPU kernels only (as PyTorch code, {hook.implementation}, {dearest} takes {took})"
     said = [f"compressing by {dearest} takes {percent(share)} of computing, {took}"] if share >= _WORTH_SAYING else []
     prices = hooks.host_prices(job.device, job.device.implementation)
     said.append(f"local costs of {job.device.implementation}, {prices.known}")
     unknown = [label for label, one in costs.items() if one.hook is None]
     # Kernels of a processor were measured as operations of PyTorch.
     if unknown and not hooks.is_processor(job.device):
-        said.append(f"those of {listed(unknown)} unknown: kernels alone")
+        said.append(f"those of {listed(unknown)} unknown: GPU kernels only")
     return ", ".join(said)
 
 

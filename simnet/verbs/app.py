@@ -18,6 +18,7 @@ import sys
 import textwrap
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import UnionType
@@ -328,6 +329,8 @@ def _show(found: Summary | str | None, common: Mapping[str, Any], *, written: bo
     if common["out"] and not written:
         found.save(common["out"], force=bool(common["force"]))
         terminal.say(f"wrote {common['out']}")
+        if found.next.startswith("--out"):
+            found = replace(found, next="")
     print(found.to_json() if common["json"] else found.text(line_width(), wide=bool(common["wide"])))
     return found.exit_code
 

@@ -68,7 +68,7 @@ def _described(name: str, density: Words) -> Summary | str:
     from simnet.scenario import json_schema
     from simnet.scenario.named_choices import network_taken_for
     from simnet.sparsifier_models import scheme
-    from simnet.studies.listing import LISTS, listing, scenario_text, scheme_notes
+    from simnet.studies.listing import LISTS, describe, listing, scenario_text
     from simnet.studies.trace_files import is_trace
     from simnet.traces import trace_names
 
@@ -83,19 +83,10 @@ def _described(name: str, density: Words) -> Summary | str:
         rows = [{"field": "what it is", "value": getdoc(own) or ""}, {"field": "after", "value": own.paper}]
         following = f"simnet run --schemes topk,{name}"
         return Summary(answer=f"{name}: a scheme.", columns=table_columns("show"), rows=rows, next=following)
-    found = [
-        (kind, headings[1:], row[1:])
-        for kind, (headings, listed) in ((kind, listing(kind)) for kind in LISTS)
-        for row in listed
-        if row[0] == name
-    ]
-    if found:
-        texts = [field for _, *both in found for field in zip(*both, strict=True) if field[1]]
-        texts += scheme_notes(name) if any(kind == "schemes" for kind, *_ in found) else []
-        kinds = (_SINGULAR.get(kind, kind.removesuffix("s")) for kind, *_ in found)
-        answer = f"{name}: {' and '.join(f'a {kind}' for kind in kinds)}."
-        rows = [{"field": field, "value": text} for field, text in texts]
-        return Summary(answer=answer, columns=table_columns("show"), rows=rows)
+    answer, fields = describe(name)
+    if answer:
+        rows = [{"field": field, "value": text} for field, text in fields]
+        return Summary(answer=answer, columns=table_columns("show") if rows else (), rows=rows)
     is_small = is_config(name) and Path(name).is_file() and Path(name).stat().st_size <= MAX_BYTES
     if is_small and '"model_type"' in read_text(Path(name), MAX_BYTES):
         model = load_model(name)
@@ -110,9 +101,6 @@ def _described(name: str, density: Words) -> Summary | str:
     known = [*shipped(), *trace_names(), *(row[0] for kind in LISTS for row in listing(kind)[1])]
     close = did_you_mean(name, known)
     raise InputError(f"there is no {name!r}, nor a file of that name; {close}See simnet list", file="simnet show")
-
-
-_SINGULAR = {"policies": "policy", "strategies": "strategy", "weather": "kind of weather", "measured": "measurement"}
 
 
 def _runs_page(folders: list[Path], out: str | None, force: bool) -> Summary:

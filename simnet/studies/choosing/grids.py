@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -24,12 +24,13 @@ from simnet.report.run_setup import mixed_overlap
 from simnet.report.summary import Column, Row, Summary, Unit, percent, table_columns
 from simnet.report.wording import lead_text, listed
 from simnet.scenario.finding import Source
-from simnet.studies.assumptions import assumed_text
+from simnet.studies.assumptions import FORMATS, assumed_text
 from simnet.studies.choosing import policy, whole_job
 from simnet.studies.choosing.answering import ranking_summary
 from simnet.studies.choosing.closed_forms import AGREE, QUANTITIES, ClosedForms, closed_forms, override_of
 from simnet.studies.choosing.ranking import ChooseRequest, Ranking, rank
 from simnet.studies.fastest import GridTimes, axis_heads, draw_fastest, value_text, where_fastest
+from simnet.studies.runs import setting
 from simnet.studies.sweeping import grid
 
 _AXES: Mapping[str, tuple[str, Unit, Callable[[float], str]]] = {
@@ -206,8 +207,8 @@ def _map_summary(
     if made is not None:
         lost, off = _form_errors(asked, made)
         note = (
-            f"By closed forms; at {min(LOOKED_AT, made.names.size)} cells that were simulated these cost "
-            f"{percent(lost)} at most, and times are {percent(off)} off."
+            f"Closed forms fill the map. At {min(LOOKED_AT, made.names.size)} simulated cells their choice loses "
+            f"{percent(lost)} at most, and their times differ by {percent(off)}."
         )
         if lost > AGREE:
             made, note = None, f"Closed forms would cost {percent(lost)}"
@@ -232,10 +233,18 @@ def _map_summary(
         assumed=assumed_text(found.loaded, found.run, values),
         depends_on=mixed_overlap(found.overlap),
         details={"shares": made.shares(), "simulated": simulated, "cells": int(made.names.size)},
-        plots={"map": partial(draw_fastest, f"Fastest exchange: {found.loaded.name}", texts, made.names)},
+        plots={"map": partial(draw_fastest, _title(found, values), texts, made.names)},
         next=f"--out map.html, .png, .svg or .csv{'; --out policy.json for run time' * of_links}",
         writers={".json": lambda path: path.write_text(table(), encoding="utf-8")} if of_links else {},
     )  # fmt: skip
+
+
+def _title(found: Ranking, values: Collection[str]) -> str:
+    """Return the title of a map: the model, and the quantities that are the same in all cells."""
+    links = found.loaded.config.network.topology.choice[1].arguments().items()
+    fixed = {one: FORMATS[one](value) for one, value in links if one in FORMATS and isinstance(value, float)}
+    said = setting(found.loaded, found.run.job) | fixed
+    return f"Fastest exchange\n{', '.join(f'{one} {text}' for one, text in said.items() if one not in values)}"
 
 
 def _table_text(forms: ClosedForms | None, made: Map, found: Ranking, densities: Sequence[float]) -> str:

@@ -174,7 +174,7 @@ def time_to_target(asked: ChooseRequest, variants: Sequence[Sequence[str]]) -> S
         rows=rows,
         evidence=job_totals.evidence_of_job(run.job, frames.values()).line(),
         assumed=assumed_text(loaded),
-        next="simnet run --seeds 5   tells whether other seeds agree",
+        next="simnet run --seeds 10   says whether other seeds agree",
         details={"decision": order[0] if order else None, "target_accuracy": train.target},
     )
 

@@ -1,0 +1,64 @@
+"""Words of answers and of the glossary with their meanings, and labels of exchanges with what to type for them."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+from simnet.base.reading import read_shipped_rows
+
+
+class Term(NamedTuple):
+    """A word with other spellings, whether reports explain it (``x``), what to type for a label, and its meaning."""
+
+    term: str
+    also: str
+    report: str
+    type: str
+    meaning: str
+
+
+@cache
+def all_terms() -> tuple[Term, ...]:
+    """Return the terms in the order of the file: first those of reports, then the glossary, then labels."""
+    return tuple(Term(**row) for row in read_shipped_rows("data/terms.csv"))
+
+
+def find_term(word: str) -> Term | None:
+    """Return the term with this spelling; case, hyphens, underscores and blanks do not matter.
+
+    Examples
+    --------
+    >>> find_term("art_ring").type, find_term("exposed").term
+    ('artopk:collective=ring', 'exposed communication')
+    """
+    return _spellings().get(_plain(word))
+
+
+def explain(word: str) -> str:
+    """Return a sentence that explains a word of an answer or the glossary; "" for other words.
+
+    Examples
+    --------
+    >>> explain("AG-Topk")
+    'AG-Topk is topk, the largest entries of each worker, by all-gather.'
+    """
+    found = find_term(word)
+    if found is None:
+        return ""
+    return f"{found.term} is {found.type}, {found.meaning}." if found.type else f"{found.term}: {meaning(word)}"
+
+
+def meaning(word: str) -> str:
+    """Return the meaning of a word as plain text; "" for other words."""
+    found = find_term(word)
+    return "" if found is None else found.meaning.replace("`", "")
+
+
+@cache
+def _spellings() -> dict[str, Term]:
+    return {_plain(word): one for one in all_terms() for word in (one.term, *one.also.split("; ")) if word}
+
+
+def _plain(word: str) -> str:
+    return word.casefold().replace("-", " ").replace("_", " ")
