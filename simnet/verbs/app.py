@@ -329,7 +329,7 @@ def _show(found: Summary | str | None, common: Mapping[str, Any], *, written: bo
     if common["out"] and not written:
         found.save(common["out"], force=bool(common["force"]))
         terminal.say(f"wrote {common['out']}")
-        if found.next.startswith("--out"):
+        if found.next.startswith("--out") and not common["json"]:
             found = replace(found, next="")
     print(found.to_json() if common["json"] else found.text(line_width(), wide=bool(common["wide"])))
     return found.exit_code
