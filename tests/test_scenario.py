@@ -225,7 +225,7 @@ def test_wrong_weather_is_refused(tmp_path: Path, entry: str, messages: list[str
         ("network.placement=pakced", "did you mean 'packed'"),
         ("network.jitter={uniform: {low: 2 ms, high: 1 ms}}", "network.jitter.uniform: high must be at least low"),
         ("network.topology={star: {hosts: 3, latency: 1 ms, bandwidth: 1 Mbit/s}}",
-         "workers: must be at most 3, the hosts of the topology, got 4"),
+         "workers: must be at most 3, the hosts of the topology, got 4; raise network.topology.star.hosts to 4"),
         ("network.topology={fat_tree: {k: 3, latency: 1 ms, bandwidth: 1 Mbit/s}}", "must be a multiple of 2, got 3"),
         (f"network.topology={{wan: {{{SITES}, latency: [[0, 0], [0, 0]], bandwidth: [[0, 1 bps], [0, 0]]}}}}",
          "there is no route from host 2 (site b) to host 0 (site a)"),

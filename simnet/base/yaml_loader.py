@@ -176,6 +176,17 @@ def yaml_text(value: object, width: int) -> str:
     return stream.getvalue()
 
 
+def dotted_key(path: str) -> str:
+    """Return the key of a field as ``--set`` takes it: what `field_path` writes, with dots for brackets.
+
+    Examples
+    --------
+    >>> dotted_key("network.weather[0].bandwidth")
+    'network.weather.0.bandwidth'
+    """
+    return re.sub(r"\[(\d+)\]", r".\1", path)
+
+
 def field_path(loc: Sequence[str | int]) -> str:
     """Return the path of a value as text.
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from simnet.base.errors import InputError, SimnetError
 from simnet.base.plugins import name_author
 from simnet.base.reading import read_text
-from simnet.base.yaml_loader import Loc, field_path, load_yaml, shorten_value, validation_message
+from simnet.base.yaml_loader import Loc, dotted_key, field_path, load_yaml, shorten_value, validation_message
 from simnet.scenario import schema
 from simnet.scenario.choice_text import kind_fields, named_fields
 from simnet.scenario.fields import is_file
@@ -84,7 +84,7 @@ class Document:
         """
         option = getattr(assignment, "option", f"--set {assignment}")
         way, equals, text = assignment.partition("=")
-        parts = [part.strip() for part in way.split(".")]
+        parts = [part.strip() for part in dotted_key(way).split(".")]
         if not equals or not all(parts):
             raise InputError("must be written as field=value, e.g. --set job.iterations=50", file=option)
         value = self._from_here(load_yaml(text, option).value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -20,7 +21,7 @@ from simnet.network.weather import Signal, Weather
 from simnet.scenario import network_parts, schema, weather_parts
 from simnet.scenario.loader import Findings
 from simnet.scenario.parts import Part, given_fields
-from simnet.scenario.topology_parts import build_topology, sending
+from simnet.scenario.topology_parts import Topology, build_topology, sending
 from simnet.topologies.graphs import Link, label
 
 if TYPE_CHECKING:
@@ -84,7 +85,8 @@ def _rank_placement(config: schema.Config, graph: nx.DiGraph[Any], found: Findin
     if isinstance(given, list):
         return _listed_hosts(given, workers, hosts, ("network", "placement"), found)
     if workers > hosts:
-        found.add(("workers",), f"must be at most {hosts}, the hosts of the topology, got {workers}")
+        more = _more_hosts(config.network.topology, hosts, workers)
+        found.add(("workers",), f"must be at most {hosts}, the hosts of the topology, got {workers}{more}")
     if given == "random":
         order: list[int] = stream(config.seed, "placement").permutation(hosts).tolist()
     elif given == "spread":
@@ -92,6 +94,18 @@ def _rank_placement(config: schema.Config, graph: nx.DiGraph[Any], found: Findin
     else:
         order = list(range(hosts))
     return order[:workers]
+
+
+def _more_hosts(topology: Topology, hosts: int, workers: int) -> str:
+    """Return text on each number in a topology that, if raised, gives it a host for every worker; "" without any."""
+    kind, part = topology.choice
+    given, enough = part.arguments(), []
+    for name, value in given.items():
+        more = -(-int(value) * workers // hosts) if type(value) is int else 0
+        with suppress(ValueError, TypeError):
+            if more and int(topologies.FAMILIES[kind](**given | {name: more}).graph["hosts"]) >= workers:
+                enough.append(f"network.topology.{kind}.{name} to {more}")
+    return f"; raise {' or '.join(enough)}" if enough else ""
 
 
 def _listed_hosts(given: list[int], workers: int, hosts: int, loc: Loc, found: Findings) -> list[int]:

@@ -15,6 +15,7 @@ from simnet import topologies
 from simnet.base import plugins
 from simnet.base.errors import InputError, suggest_names
 from simnet.base.quantities import WorkerLink, parameter_hints
+from simnet.base.yaml_loader import dotted_key
 from simnet.scenario import job_parts, schema
 from simnet.scenario.choice_text import read_choice, refuse_bare_option
 from simnet.scenario.fields import is_file
@@ -51,7 +52,7 @@ def full_key(name: str, scenario: Scenario, option: str = "--set") -> str:
         ...
     simnet.base.errors.InputError: --set bandwith: there is no such field in scenario 'quickstart'; did you mean 'bandwidth'? Allowed: any field in full, as --set takes it, or in short absences, bandwidth, barrier, batch, churn, deadline, density, device, device_memory, epoch, hosts, implementation, iterations, latency, memory, model, optimizer, parameters, precision, prices, scale, seed, sharding, strategy, tokens, update, workers, workers_per_device
     """  # noqa: E501
-    place = f"{option} {name}"
+    place, name = f"{option} {name}", dotted_key(name)
     parts = name.split(".")
     if parts[0] in _IDLE:
         raise InputError("does not alter what is simulated", file=place)
@@ -177,7 +178,8 @@ def apply_fields(document: Document, fields: Mapping[str, object], before: Seque
     known = {one.name: one for one in MARKED_FIELDS}
     for name in fields:
         if name not in known:
-            raise InputError(f"there is no such field; {suggest_names(name, known)}", field=name)
+            more = f"; simnet.run(..., set={{{name!r}: ...}}) takes fields in full" if "." in name else ""
+            raise InputError(f"there is no such field; {suggest_names(name, known)}{more}", field=name)
     document.open_texts()
     done: list[str] = []
     # What takes the place of other fields comes first, so that those given beside it are not lost.

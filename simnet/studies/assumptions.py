@@ -134,7 +134,7 @@ def assumed_text(
     said += filter(None, [_computing_assumed(loaded, base and job.model == usual.job.model, written)])
     if run is not None:
         said += filter(None, [local_costs_text(run.job, _exchange_labels(loaded)), _slowdown_assumed(run.job)])
-        said += filter(None, [_silence_assumed(run.job)])
+        said += filter(None, [_silence_assumed(run.job), _empty_sites(loaded, run.job)])
     default = written or loaded.document.found(("network", "stack")) is None
     if default and (run is not None or kind not in ("file", "platform")):
         name = run_setup.stack_name(run.job.network(0)) if run else sending_stack(config.network)
@@ -165,6 +165,16 @@ def _silence_assumed(job: Job) -> str:
         if window_after_silence(longest, silence, there + back, network.stack.initial_window) < holds:
             return f"TCP starts slowly after {format_seconds(silence)} without messages"
     return ""
+
+
+def _empty_sites(loaded: Scenario, job: Job) -> str:
+    """Return text on sites that the default placement leaves without workers; "" if there are none."""
+    graph = job.stages[0][1].graph
+    sites = [graph.nodes[host].get("site") for host in range(graph.graph["hosts"])]
+    used = {sites[host] for host in job.hosts.tolist()}
+    if loaded.document.found(("network", "placement")) is not None or used == {*sites}:
+        return ""
+    return f"workers on {len(used)} of {len({*sites})} sites (network.placement)"
 
 
 def logic_text(loaded: Scenario) -> str:

@@ -78,7 +78,7 @@ def where_fastest(cells: Sequence[GridTimes], by: Sequence[AxisColumn], each: st
         if separating is not None:
             where = f"at {_range_text([one.values[separating] for one in members], by[separating])}"
         parts.append(f"{wording.alternatives_text(names)} {where}{_lead(members)}")
-    more = f" {wording.listed(sorted(always))}: tied with the first in all." if always else ""
+    more = f" {wording.listed(sorted(always))}: first or tied in all." if always else ""
     return f"It depends: {', '.join(parts)}.{more}"
 
 

@@ -78,7 +78,12 @@ def scenario_path(scenario: ScenarioSource) -> Iterator[str | Path]:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "scenario.yaml"
         path.write_text(scenario.to_yaml(), encoding="utf-8")
-        yield path
+        try:
+            yield path
+        except InputError as error:
+            if error.file != str(path):
+                raise
+            raise InputError(error.message, file="scenario", field=error.field) from None
 
 
 def set_texts(fields: Overrides | None) -> list[str]:

@@ -17,6 +17,7 @@ from simnet.base.errors import InputError, SimnetError
 from simnet.base.processes import Pool
 from simnet.base.progress import track_progress
 from simnet.base.units import format_bandwidth, format_seconds
+from simnet.cost_models.evidence.conditions import Evidence
 from simnet.policies import Candidate
 from simnet.policies.moo import Moo
 from simnet.report.paired import TIE
@@ -24,6 +25,7 @@ from simnet.report.run_setup import mixed_overlap
 from simnet.report.summary import Column, Row, Summary, Unit, percent, table_columns
 from simnet.report.wording import lead_text, listed
 from simnet.scenario.finding import Source
+from simnet.studies import job_totals
 from simnet.studies.assumptions import FORMATS, assumed_text
 from simnet.studies.choosing import policy, whole_job
 from simnet.studies.choosing.answering import ranking_summary
@@ -163,7 +165,7 @@ def cell_row(asked: ChooseRequest, cell: Cell, report: Callable[[float], None] =
         "lead": "tied" if found.tied_with else None if over is None else lead_text(1 + over),
         "tied_with": found.tied_with,
         "times_s": {row.label: row.seconds / row.iterations for row in found.rows},
-        "evidence": found.evidence.line(),
+        "evidence": found.evidence,
         "depends_on": mixed_overlap(found.overlap),
     }
 
@@ -183,12 +185,31 @@ def _table_summary(asked: ChooseRequest, by: Sequence[grid.AxisColumn], rows: Se
         answer=where_fastest(cells, by),
         columns=[*axis_heads(by), *table_columns("choose grid")],
         rows=shown,
-        evidence=next((one["evidence"] for one in rows if "evidence" in one), ""),
+        evidence=joint_evidence([one["evidence"] for one in rows if "evidence" in one]),
         assumed=assumed_text(asked.load(), varied=[one.heading for one in by]),
         depends_on=next((one["depends_on"] for one in rows if one.get("depends_on")), ""),
         notes=refused,
         next="choose without --grid says what each takes in one cell",
     )
+
+
+def joint_evidence(cells: Sequence[Evidence]) -> str:
+    """Return text on the evidence for the cells of a grid: how many have which level, and why.
+
+    Examples
+    --------
+    >>> joint_evidence([Evidence("measured"), Evidence("extrapolated", "here 1 us"), Evidence("measured")])
+    'measured in 2 of 3 cells, extrapolated in 1: here 1 us.'
+    >>> joint_evidence([Evidence("measured")] * 2)
+    'measured: links and numbers of workers like these were measured.'
+    """
+    if len(set(cells)) < 2:
+        return "".join(one.line() for one in cells[:1])
+    counts = Counter(one.level for one in cells).most_common()
+    texts = [
+        f"{level} in {count}{'' if place else f' of {len(cells)} cells'}" for place, (level, count) in enumerate(counts)
+    ]
+    return f"{', '.join(texts)}: {next(one for one in cells if one.because).line().partition(': ')[2]}"
 
 
 def _map_summary(
@@ -205,7 +226,7 @@ def _map_summary(
     made = None if forms is None else map_of(forms, values)
     note = "No closed forms say what this job takes"
     if made is not None:
-        lost, off = _form_errors(asked, made)
+        lost, off, known = _form_errors(asked, made)
         note = (
             f"Closed forms fill the map. At {min(LOOKED_AT, made.names.size)} simulated cells their choice loses "
             f"{percent(lost)} at most, and their times differ by {percent(off)}."
@@ -214,7 +235,7 @@ def _map_summary(
             made, note = None, f"Closed forms would cost {percent(lost)}"
     simulated = made is None
     if made is None:
-        made = _simulated_map(asked, found, values, jobs)
+        made, known = _simulated_map(asked, found, values, jobs)
         note += f": {made.names.size} of {count:,} cells are simulated."
     (label, share), *others = made.shares().items()
     rest = listed([f"{one} in {percent(part)}" for one, part in others[:3]])
@@ -229,7 +250,7 @@ def _map_summary(
             Column("margin", "before the next", "percent"),
         ],
         rows=made.rows(),
-        evidence=found.evidence.line(),
+        evidence=joint_evidence(known),
         assumed=assumed_text(found.loaded, found.run, values),
         depends_on=mixed_overlap(found.overlap),
         details={"shares": made.shares(), "simulated": simulated, "cells": int(made.names.size)},
@@ -279,13 +300,13 @@ def map_of(forms: ClosedForms, values: Mapping[str, Floats]) -> Map:
     return Map(forms.among, values, np.stack(seconds))
 
 
-def _form_errors(asked: ChooseRequest, made: Map) -> tuple[float, float]:
+def _form_errors(asked: ChooseRequest, made: Map) -> tuple[float, float, list[Evidence]]:
     """Return the largest errors of closed forms at simulated cells, as fractions, until one is above `AGREE`.
 
-    They are the extra time of their choice, and the error of its time.
+    They are the extra time of their choice, and the error of its time; behind them is the evidence for these cells.
     """
     (x, along), (y, down) = made.values.items()
-    lost = off = 0.0
+    lost, off, known = 0.0, 0.0, []
     for place in track_progress(_spread(made.names.size, LOOKED_AT).tolist(), 0.5):
         row, column = np.unravel_index(place, made.names.shape)
         rivals = np.argsort(made.seconds[:, row, column])[:_RIVALS]
@@ -296,17 +317,21 @@ def _form_errors(asked: ChooseRequest, made: Map) -> tuple[float, float]:
         own = took.get(made.among[rivals[0]].label, math.inf)
         lost = max(lost, own / min(took.values()) - 1)
         off = max(off, abs(float(made.seconds[rivals[0], row, column]) / own - 1))
+        known.append(job_totals.evidence_of_job(run.job, [row.sample for row in found.rows]))
         if lost > AGREE:
             break
-    return lost, off
+    return lost, off, known
 
 
-def _simulated_map(asked: ChooseRequest, found: Ranking, values: Mapping[str, Floats], jobs: int | None) -> Map:
-    """Return a map over at most `_COARSE` values of each quantity, with every cell simulated."""
+def _simulated_map(
+    asked: ChooseRequest, found: Ranking, values: Mapping[str, Floats], jobs: int | None
+) -> tuple[Map, list[Evidence]]:
+    """Return a map over at most `_COARSE` values of each quantity, with every cell simulated, and their evidence."""
     values = {name: one[_spread(len(one), _COARSE)] for name, one in values.items()}
     (x, along), (y, down) = values.items()
     cells = [(override_of(y, b), override_of(x, a)) for b in down for a in along]
     rows = _simulated(replace(asked, exact=False), cells, jobs)
     among = [row.candidate for row in found.found.rows]
     seconds = np.array([[one.get("times_s", {}).get(each.label, math.inf) for one in rows] for each in among])
-    return Map(among, values, seconds.reshape(len(among), len(down), len(along)))
+    made = Map(among, values, seconds.reshape(len(among), len(down), len(along)))
+    return made, [one["evidence"] for one in rows if "evidence" in one]
