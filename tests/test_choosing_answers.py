@@ -179,9 +179,7 @@ def test_cells_of_a_grid_are_choices_by_themselves():
         assert row["tied_with"] == alone["tied_with"]
         assert row["times_s"] == {one["exchange"]: one["mean_iteration_s"] for one in alone["rows"]}
         assert (row["lead"] == "tied") == bool(alone["tied_with"])
-    levels = Counter(asked(*THREE, "--bandwidth", one)["evidence"].split(":")[0] for one in ("100Mbit/s", "400Gbit/s"))
     over = asked(*THREE, "--grid", "bandwidth=100Mbit/s,400Gbit/s", "--jobs", "1")["evidence"]
-    assert levels == {"measured": 1, "extrapolated": 1}
     assert re.match(r"measured in 1 of 2 cells, extrapolated in 1: here .*400 Gbit/s", over)
 
 

@@ -180,7 +180,6 @@ def test_nothing_is_printed_or_written(tmp_path, monkeypatch, capfd):
         (lambda: simnet.time("all_reduce", size="3"), r"time\(size=...\): "),
         (lambda: simnet.time(Schedule(2, []), size=3), r"time\(size=...\): is for a collective"),
         (lambda: simnet.run("quickstart", grid={"density": ["0,1"]}), r"run\(grid=...\): cannot hold a comma"),
-        (lambda: simnet.run("quickstart", workers=0), "workers"),
         (lambda: simnet.run("quickstart", grid={"workers": [4, 0]}), r"run\(grid=...\): workers: must be >= 1, got 0"),
         (lambda: simnet.run(simnet.load("fluctuating_wan").replace(workers=16)),
          "^scenario: workers: must be at most 8, .* raise network.topology.wan.workers_per_site to 4$"),
