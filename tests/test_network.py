@@ -149,14 +149,14 @@ def test_adaptive_routes_are_those_whose_most_loaded_link_is_the_least_loaded(sl
 @pytest.mark.parametrize("slow", ["left", "right"])
 def test_what_vanishes_with_its_rank_or_never_arrives_loads_no_route(slow):
     # One message at a time goes the way of 10 B/s, and a second one that of 6 B/s.
-    dies, stops = two_ways(slow, 6.0), two_ways(slow, 6.0, {("out", 2): Weather(bandwidth=steps([0, 1], [10.0, 0.0]))})
-    for network, deaths in ((dies, {0: 1.0}), (stops, {})):
+    dies, stops = two_ways(slow, 6.0), two_ways(slow, 6.0, {("out", 2): Weather(bandwidth=steps([0, 0.1], [10, 0]))})
+    for network, deaths in ((dies, {0: 0.1}), (stops, {})):
         with pytest.raises(StalledError):
-            network.env.run(network.run(Schedule(4, [Round([0], [2], 100)]), deaths=deaths))
-    timing = dies.env.run(dies.run(Schedule(4, [Round([0, 1], [2, 3], 100)]), messages=True))
-    assert timing.messages.finish == pytest.approx([1 + 10, 1 + 100 / 6])
-    # What never arrives has left its host at 10 s.
-    assert stops.env.run(stops.transfer(1, 3, 100)) == pytest.approx(10 + 10)
+            network.env.run(network.run(Schedule(4, [Round([0], [2], 6)]), deaths=deaths))
+    timing = dies.env.run(dies.run(Schedule(4, [Round([0, 1], [2, 3], 6)]), messages=True))
+    assert timing.messages.finish == pytest.approx([0.1 + 0.6, 0.1 + 1.0])
+    # What never arrives has left its host at 0.6 s.
+    assert stops.env.run(stops.transfer(1, 3, 6)) == pytest.approx(0.6 + 0.6)
 
 
 # A SimPy citizen
