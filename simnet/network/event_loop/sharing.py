@@ -82,7 +82,7 @@ def attach_flow(s: State, f: int, now: float) -> bool:
         if first >= 0:
             memberships[first].before = u
             shares = True
-            if link.limited or link.incast_derating >= 0:
+            if link.limited:
                 mark_dirty(s, l)
         else:
             update_link(s, l, now)
@@ -330,7 +330,7 @@ def solve_rates(s: State) -> None:
                 continue
             allocation.level = current
             u = s.links[l].first_membership
-            while u >= 0 and allocation.unsolved:
+            while allocation.unsolved:
                 f = memberships[u].flow
                 if is_unsolved(s, f):
                     fix_rate(s, f, current * flows[f].weight, l)
