@@ -27,6 +27,7 @@ from reference_protocols import StackRun
 from reference_stack import framed
 from simnet import collectives, topologies
 from simnet.base.errors import StalledError
+from simnet.base.jit_threshold import JitThreshold
 from simnet.network import ConstantLoad, Network, OnOffFlow, engine_selection, max_plus, recurrence
 from simnet.network.compute_stream import Computing
 from simnet.network.sharing import MAX_MIN, Sharing
@@ -474,7 +475,7 @@ def equal(one, other):
 @pytest.fixture
 def on_lists(monkeypatch):
     """Keep the engine to lists, however many messages there are."""
-    monkeypatch.setattr(engine_selection, "_MANY", 10**9)
+    monkeypatch.setattr(engine_selection, "_interpreted", JitThreshold(10**9, 10**9, bool))
     monkeypatch.setattr(engine_selection, "loop_is_loaded", lambda: False)
 
 
@@ -606,7 +607,7 @@ def test_compiled_and_on_lists_it_is_the_same_to_the_last_bit(seed, stacked):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine_selection, "loop_is_loaded", lambda: False)
         for many in (0, 10**9):
-            patch.setattr(engine_selection, "_MANY", many)
+            patch.setattr(engine_selection, "_interpreted", JitThreshold(many, many, bool))
             network = case.network()
             told.append(([case.time(network, job) for job in case.jobs], *case.company()))
     for one, other in zip(*told, strict=True):

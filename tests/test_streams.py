@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from jobs import AG, Source, check_split, job_on
 from simnet import topologies
 from simnet.base.errors import StalledError
+from simnet.base.jit_threshold import JitThreshold
 from simnet.cost_models.costs.devices import (
     CollectiveSlowdown,
     DeviceProfile,
@@ -146,8 +147,10 @@ def test_compiled_and_interpreted_streams_are_the_same_to_the_last_bit(given):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine_selection, "loop_is_loaded", lambda: False)
         for many in (0, 10**9):
-            patch.setattr(engine_selection, "_MANY", many)
-            told.append(timed(parts, ready, select, pair(engine="fluid"), **options))
+            patch.setattr(engine_selection, "_interpreted", JitThreshold(many, many, bool))
+            network = pair(engine="fluid")
+            told.append(timed(parts, ready, select, network, **options))
+            assert network._timing._compiled == (not many)
     one, other = told
     assert np.array_equal(one.left, other.left)
     for what in one.computed.begun:

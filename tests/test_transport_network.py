@@ -126,8 +126,8 @@ def test_many_to_one_takes_what_incast_leaves_of_the_link(senders):
 
 
 def test_one_to_many_is_no_incast():
-    schedule = messages(4, (0, 1, 1e6), (0, 2, 1e6), (0, 3, 1e6))
-    assert star(4, incast=HALF).time(schedule).finish == pytest.approx(ALPHA + 3.0, rel=1e-9)
+    finish = star(4, incast=HALF).time(messages(4, (0, 1, 1e6), (0, 2, 1e6), (0, 3, 1e6))).finish
+    assert finish == pytest.approx(ALPHA + 3.0, rel=1e-9)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -138,8 +138,7 @@ def test_a_ring_meets_nowhere_and_is_left_alone(engine):
 
 
 def test_background_flows_are_in_the_crowd():
-    background = [OnOffFlow(2, 0, constant(1.0))]
-    alone = star(3, incast=HALF, background=background).time(messages(3, (1, 0, 1e6))).finish
+    alone = star(3, incast=HALF, background=[OnOffFlow(2, 0, constant(1.0))]).time(messages(3, (1, 0, 1e6))).finish
     assert alone == pytest.approx(ALPHA + 4.0, rel=1e-9)
 
 
