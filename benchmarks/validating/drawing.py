@@ -43,7 +43,8 @@ def predicted(table: pd.DataFrame, split: str) -> Plot:
         left.legend(loc="upper left", fontsize=7)
         _over_size(right, part)
         right.set(title="median error, and dotted p90", xlabel="size", ylabel="error (%)")
-        right.legend(loc="best", fontsize=7)
+        if right.get_legend_handles_labels()[0]:
+            right.legend(loc="best", fontsize=7)
     words = "Each dot is a measurement that the prediction had not seen; on the line, it is exact."
     return plot(f"validation_{split}", f"Predicted against measured, {title}", words, figure)
 
