@@ -14,6 +14,7 @@ from simnet import topologies
 from simnet.base.errors import StalledError
 from simnet.collectives import allreduce_ring
 from simnet.network import ConstantLoad, Network, OnOffFlow
+from simnet.network.start_spread import start_spread
 from simnet.network.transport import MeasuredIncast
 from simnet.network.weather import Weather, constant, ornstein_uhlenbeck, outages, steps
 from simnet.schedule import Round, Schedule
@@ -251,6 +252,12 @@ def test_schedules_in_sequence_wait_until_they_are_ready():
     send = Schedule(2, [Round([0], [1], 3)])
     assert network.time([(send, 1.0), (send, 2.0)], start=1.0).finish == 7.0
     assert network.time([(send, 1.0), (send, [9.0, 9.5])], start=1.0).finish == 12.0
+
+
+def test_the_spread_of_start_times_counts_from_when_the_last_schedule_may_be_entered():
+    network, ring, hosts = Network(topologies.star(4, ALPHA, 1e9), stack="gloo"), allreduce_ring(4, 4e6), np.arange(4)
+    both = start_spread(network, [(ring, np.zeros(4)), (ring, np.full(4, 0.5))], hosts)
+    assert both.at_once == pytest.approx(start_spread(network, ring, hosts, ready=0.25).at_once, rel=1e-9)
 
 
 # Laws of every schedule

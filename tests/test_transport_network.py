@@ -130,13 +130,6 @@ def test_one_to_many_is_no_incast():
     assert finish == pytest.approx(ALPHA + 3.0, rel=1e-9)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_ring_meets_nowhere_and_is_left_alone(engine):
-    schedule = allreduce_ring(8, 1e6)
-    crowd = star(8, incast=HALF, engine=engine).time(schedule).finish
-    assert crowd == pytest.approx(star(8, engine=engine).time(schedule).finish, rel=1e-12)
-
-
 def test_background_flows_are_in_the_crowd():
     alone = star(3, incast=HALF, background=[OnOffFlow(2, 0, constant(1.0))]).time(messages(3, (1, 0, 1e6))).finish
     assert alone == pytest.approx(ALPHA + 4.0, rel=1e-9)
