@@ -1,4 +1,4 @@
-"""Schedules of messages in rounds, as columns of numpy arrays.
+"""Schedules: the messages of a collective or exchange in rounds, as columns of numpy arrays.
 
 A schedule says who sends how many bytes to whom, and in which order. It knows nothing of time: any clock (closed form,
 max-plus, event loop) can time it on any network, and it can be replayed on a real cluster.
@@ -102,7 +102,7 @@ class Round:
 
 
 class Call(NamedTuple):
-    """A call of a collective: its operation, algorithm and sizes, and the range of rounds that hold its messages.
+    """A call of a collective in a schedule: operation, algorithm and sizes, and the range of rounds with its messages.
 
     Parameters
     ----------
@@ -244,7 +244,7 @@ class Schedule:
         return Schedule(self.n_ranks, [one for schedule in parts for one in schedule.rounds], calls)
 
     def scaled(self, factor: float) -> Schedule:
-        """Return the schedule with message sizes multiplied by `factor`; compute times stay.
+        """Return the schedule with message sizes multiplied by `factor`; compute times do not change.
 
         Raises
         ------
@@ -264,7 +264,7 @@ class Schedule:
         )
 
     def with_work(self, seconds: Mapping[int, ArrayLike]) -> Schedule:
-        """Return the schedule with extra compute time [s] before some of its rounds, or after the last.
+        """Return the schedule with extra compute time [s] before some of its rounds, or after the last round.
 
         Parameters
         ----------
@@ -307,7 +307,7 @@ class Schedule:
         return Schedule(self.n_ranks, rounds, self.calls)
 
     def in_phase(self, phase: str) -> Schedule:
-        """Return the schedule with the `phase` of every round set to one name.
+        """Return the schedule with `phase` as the name of every round's phase.
 
         Examples
         --------
@@ -318,7 +318,7 @@ class Schedule:
         return Schedule(self.n_ranks, rounds, self.calls)
 
     def embed(self, ranks: Sequence[int] | Ranks, n_ranks: int) -> Schedule:
-        """Return the schedule on a larger set of ranks: rank r becomes ``ranks[r]`` of `n_ranks`.
+        """Return the schedule on a larger set of ranks, 0 .. `n_ranks` - 1: rank r becomes ``ranks[r]``.
 
         Parameters
         ----------
@@ -368,7 +368,7 @@ class Schedule:
 
 
 def merge_schedules(schedules: Sequence[Schedule], ranks: Sequence[NDArray[np.int64]], n_ranks: int) -> Schedule:
-    """Return one schedule that runs several schedules on disjoint sets of ranks concurrently, round by round.
+    """Return one schedule in which several schedules run at the same time, round by round, on disjoint sets of ranks.
 
     It is a call of a collective where one is: of several at once, nothing that looks at calls knows the ranks.
 
@@ -412,13 +412,13 @@ def _one_round(there: Sequence[tuple[Round, NDArray[np.int64]]], n_ranks: int) -
 
 
 def _map_rounds(rounds: Sequence[Round], change: Callable[[Round], Round]) -> list[Round]:
-    """Apply `change` once to each distinct round object, so that repeated rounds stay one object."""
+    """Return the rounds after `change`, applied once per distinct object: repeated rounds stay one object."""
     changed = {id(one): change(one) for one, _ in count_rounds(rounds)}
     return [changed[id(one)] for one in rounds]
 
 
 def count_rounds(rounds: Sequence[Round]) -> Iterator[tuple[Round, int]]:
-    """Yield each distinct round object, and the number of its occurrences."""
+    """Yield each distinct round object with the number of times it occurs."""
     objects = {id(one): one for one in rounds}
     return ((objects[key], count) for key, count in Counter(map(id, rounds)).items())
 
@@ -437,14 +437,14 @@ def _float_array(values: ArrayLike, name: str) -> Floats:
 
 
 def _refuse_outside(given: Floats, name: str, most: float, unit: str = "") -> None:
-    """Raise ValueError with the first value that is not from 0 to `most`, if any."""
+    """Raise ValueError, with the first such value, if a value is not between 0 and `most`."""
     if not ((given >= 0) & (given <= most)).all():
         _refuse_first(~(np.isfinite(given) & (given >= 0)), given, f"{name} must be finite and >= 0")
         _refuse_first(given > most, given, f"{name} must be <= {most:g}{unit}")
 
 
 def _refuse_first(wrong: NDArray[np.bool_], given: NDArray[Any], requirement: str) -> None:
-    """Raise ValueError with the first value of `given` for which `wrong` is true, if any."""
+    """Raise ValueError, with the first such value of `given`, if `wrong` is true anywhere."""
     if wrong.any():
         index = int(np.argmax(wrong))
         number = f"number {index} " if given.ndim else ""

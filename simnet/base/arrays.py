@@ -26,7 +26,7 @@ PERCENTS = (50, 90, 99)
 
 
 def percentiles(values: Floats) -> list[float]:
-    """Return the percentiles `PERCENTS` of a non-empty sample, each an observed value.
+    """Return the percentiles `PERCENTS` of a non-empty sample; each is a value of the sample.
 
     Examples
     --------
@@ -60,7 +60,7 @@ def significant(values: ArrayLike) -> NDArray[np.float64]:
 
 
 def unique_places(numbers: Ranks, below: int) -> tuple[Ranks, Ranks]:
-    """Return the distinct values of `numbers` (>= 0), ascending, and for each number its index in them, shape (m,).
+    """Return the distinct values of `numbers` (>= 0), ascending, and the index of each number in them, shape (m,).
 
     `below` exceeds all of them; if it is not much above m, no sorting is needed.
 

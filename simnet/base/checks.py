@@ -41,7 +41,7 @@ def is_number(value: object) -> TypeGuard[float]:
 
 
 def read_number(text: str) -> float:
-    """Return the number in an untrusted text; NaN if it is none or too long. Rejects ``_`` and non-ASCII digits.
+    """Return the number that a text states; NaN if it is no number, or too long. Rejects ``_`` and non-ASCII digits.
 
     Examples
     --------
@@ -82,7 +82,7 @@ def check_choice(value: object, name: str, allowed: Collection[str]) -> None:
 
 
 def make_dataclass(kind: Callable[..., T], given: Mapping[str, Any], called: str) -> T:
-    """Return an instance of the dataclass `kind`; ValueError, which calls it `called`, for an unknown field."""
+    """Return an instance of the dataclass `kind`. ValueError: unknown field; `called` names the object in the error."""
     known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
     for name in given:
         if name not in known:

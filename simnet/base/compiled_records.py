@@ -1,4 +1,4 @@
-"""Records with named fields for native code: a dataclass of numbers and tables behind one address.
+"""Records with named fields for native code: all numbers and tables of a record are reached from one address.
 
 A table is an array of numbers, or of records that are dataclasses of numbers. Functions written for lists of such
 records compile unchanged (`simnet.base.native`); they take an address, so that calls are cheap.
@@ -20,7 +20,7 @@ _NUMBERS = (float, int, bool)
 
 
 class CompiledRecords:
-    """Records at an `address`; `fields` are their annotations and the dtypes of tables, None for numbers."""
+    """Numbers and tables at a memory `address`; `fields` maps a name to annotation and dtype (None: a number)."""
 
     fields: ClassVar[Mapping[str, tuple[Any, np.dtype[Any] | None]]]
     address: int
@@ -42,7 +42,7 @@ def _number_dtype(hint: Any) -> np.dtype[Any]:
 
 
 def _entry_dtype(hint: Any) -> np.dtype[Any] | None:
-    """Return the dtype of the entries of a table field; None if the annotation is of a number."""
+    """Return the dtype of the entries of a table field, given its annotation; None if the field is a number."""
     if hint in _NUMBERS:
         return None
     kind = get_args(hint)[0] if get_origin(hint) is list else float
@@ -74,7 +74,7 @@ def _table_view(name: str, place: int, dtype: np.dtype[Any]) -> property:
 
 @cache
 def compiled_state(kind: type[State]) -> type[State]:
-    """Return a class like a dataclass whose instances native code accepts, with arrays for tables.
+    """Return a subclass of the dataclass `kind` that native code can access; its tables are numpy arrays.
 
     `kind` has float, int, bool, and tables: `list` of one of these or of a dataclass of them, or a float64 array;
     Annotated numbers in tables have the annotated dtype.

@@ -1,4 +1,4 @@
-"""Compilation of loops by numba, and the numba type of records."""
+"""Compilation of Python functions by numba, and the numba type of `CompiledRecords`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NUMBERS = {float: types.float64, int: types.int64, bool: types.boolean}
 def compile_object(
     modules: Sequence[ModuleType], replaced: Sequence[tuple[str, str]], name: str, args: Sequence[Any]
 ) -> ObjectCode:
-    """Compile a function of modules for the types of its arguments; see `simnet.base.native.NativeModule`."""
+    """Compile the function `name` of some modules for the types of `args`; return its object code."""
     function = _compiled_functions(tuple(modules), tuple(replaced))[name]
     signature = tuple(_widened(typeof(_specimen(one))) for one in args)
     function.compile(signature)
@@ -43,7 +43,7 @@ def compile_object(
 
 
 def _specimen(value: Any) -> Any:
-    """Return a value of the same type whose arrays can be written to, as one version of a function serves both."""
+    """Return a value of the same type with writable arrays: one compiled version then also serves read-only arrays."""
     if isinstance(value, np.ndarray):
         whole = np.empty((2,) * value.ndim, value.dtype)
         return whole if value.flags.c_contiguous else whole[..., ::2]
@@ -59,13 +59,13 @@ def _returned(kind: Any) -> str:
 
 
 def _widened(kind: Any) -> Any:
-    """Return int64 for all integer types, so that a function has one version for them."""
+    """Return int64 in place of any integer type, so that a function is compiled only once for all integers."""
     return types.int64 if isinstance(types.unliteral(kind), types.Integer) else types.unliteral(kind)
 
 
 @cache
 def _compiled_functions(modules: Sequence[ModuleType], replaced: Sequence[tuple[str, str]]) -> Mapping[str, Any]:
-    """Return the functions of modules, which numba compiles on demand, and which call each other compiled."""
+    """Return numba-compiled copies of all functions of modules, which call each other's compiled copy."""
     names = {one.__name__ for one in modules}
     made: dict[str, Any] = {}
     # Functions find each other in the names of their module, so copies with other names find the compiled ones.
@@ -81,7 +81,7 @@ def _compiled_functions(modules: Sequence[ModuleType], replaced: Sequence[tuple[
 
 
 def _in_one_version(function: Any) -> Any:
-    """Compile one version of a function for all integer types: compiled callers pass integers as int64."""
+    """Make calls from compiled code pass integers as int64, so that the function has one version for all of them."""
     template: Callable[..., Any] = function.get_call_template
 
     def widened(args: Sequence[Any], kws: Mapping[str, Any]) -> Any:
@@ -92,7 +92,7 @@ def _in_one_version(function: Any) -> Any:
 
 
 class _RecordsType(types.Type):  # type: ignore[misc]
-    """The numba type of records: the types of their fields, and the places of these."""
+    """The numba type of `CompiledRecords`: the type of each field, and its position in the record."""
 
     def __init__(self, kind: type[CompiledRecords]) -> None:
         self.fields = {
@@ -126,7 +126,7 @@ class _Fields(AttributeTemplate):  # type: ignore[misc]
 
 
 def _field_address(context: Any, builder: Any, records: _RecordsType, value: Any, name: str, kind: Any) -> Any:
-    """Return the address of a field."""
+    """Return the address of a field of a record, in generated code."""
     slots = builder.bitcast(value, context.get_value_type(kind).as_pointer())
     return cgutils.gep_inbounds(builder, slots, records.places[name])
 

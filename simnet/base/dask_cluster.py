@@ -44,7 +44,7 @@ def connect_dask(scheduler: str, option: str) -> Iterator[Any]:
 
 
 def _in_the_open(scheduler: str) -> bool:
-    """Return whether an address is remote and unencrypted.
+    """Return whether the address of a Dask scheduler is remote and unencrypted.
 
     Examples
     --------

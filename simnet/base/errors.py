@@ -48,7 +48,7 @@ class InputError(SimnetError):
 
 
 def to_install(extra: str) -> str:
-    """Return the command that installs simnet with an extra of ``pyproject.toml``.
+    """Return the command that installs simnet with an optional dependency group (extra) of ``pyproject.toml``.
 
     Examples
     --------
@@ -59,11 +59,11 @@ def to_install(extra: str) -> str:
 
 
 class DivergedError(SimnetError):
-    """A training whose loss or gradients are no longer finite."""
+    """The loss or the gradients of a training are no longer finite."""
 
 
 class Waits(NamedTuple):
-    """A rank that waits for ever: the index of its round, the phase, and the ranks it waits for."""
+    """A deadlocked rank: its number, the index and phase of its current round, and the ranks it waits for."""
 
     rank: int
     round: int

@@ -1,4 +1,4 @@
-"""Interpreted work of a process, up to the point where native code saves time."""
+"""Decides when native code saves time, by the amount of work that a process has interpreted so far."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def native_copy(*modules: ModuleType, **replaced: str) -> NativeModule | None:
-    """Return the functions of modules as native code (`simnet.base.native.native_module`); None without numba."""
+    """Return the functions of modules as native code (`simnet.base.native.native_module`); None if numba is missing."""
     try:
         from simnet.base.native import native_module
     except (ImportError, OSError):
@@ -39,7 +39,7 @@ class JitThreshold:
         self.loading, self.compiling, self.is_kept, self.done = loading, compiling, is_kept, 0.0
 
     def is_enough_with(self, work: float, ahead: float = 0.0) -> bool:
-        """Add `work` to the work done; return whether past work plus max(work, ahead) reaches the threshold."""
+        """Add `work` to the work done; return whether the work before plus max(work, ahead) reaches the threshold."""
         whole = self.done + max(work, ahead)
         self.done += work
         return whole >= self.loading and (whole >= self.compiling or self.is_kept())

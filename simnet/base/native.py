@@ -1,4 +1,4 @@
-"""Loops as native code: numba compiles a function once, and every later process loads its object code without numba.
+"""Python functions as native code: numba compiles each once, and later processes load the object code without numba.
 
 A function is compiled for the kinds of its arguments: float, int, bool, None, arrays, tuples of these, and records
 (`simnet.base.compiled_records`). It returns a number, or a tuple of numbers. Its object code is kept beside its source,
@@ -49,7 +49,7 @@ _engines: list[Any] = []
 
 
 class ObjectCode(NamedTuple):
-    """The object code of a function, its symbol in it, and the kinds of what it returns."""
+    """A compiled function: the name of its symbol, the types it returns (a letter each), and the object code."""
 
     symbol: str
     returns: str
@@ -74,11 +74,11 @@ class NativeModule:
         return found
 
     def is_kept(self, name: str) -> bool:
-        """Return whether a function has been compiled before, and its code is at hand."""
+        """Return whether the object code of the function `name` is stored in a folder."""
         return any(any(one.glob(f"{name}-*-{self._key}.o")) for one in self._places(name))
 
     def _places(self, name: str) -> list[Path]:
-        """Return the folders in which a function's code may be, the first choice first."""
+        """Return the folders that may store a function's object code, in order of preference."""
         if given := os.environ.get("NUMBA_CACHE_DIR"):
             return [Path(given)]
         source = next(
@@ -88,7 +88,7 @@ class NativeModule:
         return [*([Path(source).parent / "__pycache__"] if source else []), Path(own) / "simnet"]
 
     def code_for(self, name: str, kinds: str, args: Sequence[Any]) -> ObjectCode:
-        """Return the code of a function for arguments of these kinds, from a folder or from numba."""
+        """Return the object code of a function for arguments of the types `kinds`: stored code, or newly compiled."""
         file = f"{name}-{hashlib.sha256(kinds.encode()).hexdigest()[:12]}-{self._key}.o"
         for place in self._places(name):
             if (found := _read_code(place / file)) is not None:
@@ -116,14 +116,14 @@ class NativeModule:
 
 
 class NativeFunction:
-    """A function of a `NativeModule`, with a version for each kinds of arguments that it met."""
+    """A function of a `NativeModule`, with a compiled version for each combination of argument types."""
 
     def __init__(self, module: NativeModule, name: str) -> None:
         self._module, self._name = module, name
         self._versions: dict[str, Callable[[Sequence[Any]], Any]] = {}
 
     def __call__(self, *args: Any) -> Any:
-        """Run the function."""
+        """Run the function, after compiling or loading it for the types of its arguments."""
         kinds: list[str] = []
         values: list[Any] = []
         for one in args:
@@ -136,7 +136,7 @@ class NativeFunction:
 
 
 def _take_apart(value: Any, kinds: list[str], values: list[Any]) -> None:
-    """Append the kinds of an argument and of its parts, and what stands for them in a call."""
+    """Append the type codes of an argument to `kinds`, and the numbers and addresses passed for it to `values`."""
     if isinstance(value, float):
         kinds.append("d")
         values.append(value)
@@ -164,7 +164,7 @@ def _take_apart(value: Any, kinds: list[str], values: list[Any]) -> None:
 
 
 def _types_of(kinds: Iterable[str]) -> list[Any]:
-    """Return the types of the arguments of a call."""
+    """Return the ctypes types of the native parameters, given the type codes of the arguments."""
     found: list[Any] = []
     for one in kinds:
         if one[0] == "a":
@@ -175,7 +175,7 @@ def _types_of(kinds: Iterable[str]) -> list[Any]:
 
 
 def _loaded(name: str, kinds: Sequence[str], found: ObjectCode) -> Callable[[Sequence[Any]], Any]:
-    """Return a function that calls object code with the values of its arguments."""
+    """Return a Python function that calls the object code `found` with a list of argument values."""
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine())
     engine.add_object_file(llvm.ObjectFileRef.from_data(found.code))
     engine.finalize_object()
@@ -198,7 +198,7 @@ def _loaded(name: str, kinds: Sequence[str], found: ObjectCode) -> Callable[[Seq
 
 @cache
 def target_machine() -> Any:
-    """Return what code is compiled for: the processor of this machine."""
+    """Return the LLVM target for which functions are compiled: the processor of this machine."""
     # Since llvmlite 0.45 it does so by itself, and says so.
     with suppress(RuntimeError):
         llvm.initialize()
@@ -217,7 +217,7 @@ def _processor() -> tuple[str, str]:
 
 @cache
 def _environment() -> str:
-    """Return all that code depends on beside its function: processor, versions, settings of numba, and this module."""
+    """Return everything but the functions that compiled code depends on: processor, versions, and numba settings."""
     try:
         numba = find_spec("numba")
     except ValueError:
@@ -230,7 +230,7 @@ def _environment() -> str:
 
 
 def _function_code(module: ModuleType) -> str:
-    """Return the bytecode and constants of a module's functions, and the fields of its records."""
+    """Return the bytecode and constants of a module's functions, and the fields of its record classes, as text."""
     parts = []
     for name, one in sorted(vars(module).items()):
         if isinstance(one, FunctionType) and one.__module__ == module.__name__:
@@ -243,13 +243,13 @@ def _function_code(module: ModuleType) -> str:
 
 
 def _code_text(code: CodeType) -> str:
-    """Return bytecode, constants and names as text, also of functions inside."""
+    """Return bytecode, constants and names of a code object as text, nested functions included."""
     constants = [_code_text(one) if isinstance(one, CodeType) else repr(one) for one in code.co_consts]
     return f"{code.co_code.hex()} {constants} {code.co_names} {code.co_varnames}"
 
 
 def _read_code(path: Path) -> ObjectCode | None:
-    """Return the code in a file; None if there is none, or it is not whole."""
+    """Return the object code in a file; None if the file is missing or damaged."""
     with suppress(OSError, ValueError, KeyError):
         start, _, rest = path.read_bytes().partition(b"\n")
         head, _, code = rest.partition(b"\n")
@@ -260,7 +260,7 @@ def _read_code(path: Path) -> ObjectCode | None:
 
 
 def _keep_code(found: ObjectCode, place: Path, file: str) -> None:
-    """Write code to a folder at once, and remove that of versions long ago; OSError if that cannot be done."""
+    """Store object code in a folder atomically, and delete its oldest versions; OSError if it cannot be written."""
     place.mkdir(parents=True, exist_ok=True)
     head = {"symbol": found.symbol, "returns": found.returns, "sha256": hashlib.sha256(found.code).hexdigest()}
     with NamedTemporaryFile(dir=place, delete=False) as made:
@@ -277,12 +277,12 @@ def _keep_code(found: ObjectCode, place: Path, file: str) -> None:
 
 
 def silence_compiling() -> None:
-    """Suppress the one-time warning that loops are compiled."""
+    """Suppress the one-time warning that functions are being compiled."""
     _told.add(_COMPILES)
 
 
 def compiled_summary() -> tuple[tuple[str, ...], tuple[Path, ...]]:
-    """Return the functions compiled by this process, and the folders in use."""
+    """Return the names of the functions that this process compiled, and the folders of object code it used."""
     return tuple(_compiled), tuple(sorted(_folders))
 
 
@@ -294,7 +294,7 @@ def _report_once(what: str) -> None:
 
 @cache
 def native_module(*modules: ModuleType, **replaced: str) -> NativeModule | None:
-    """Return the functions of modules as native code; None if numba is missing or set not to compile.
+    """Return the functions of modules as native code; None if numba is missing or disabled (``NUMBA_DISABLE_JIT``).
 
     Names of functions must be distinct. `replaced`: names of functions, and of those that take their places.
     """

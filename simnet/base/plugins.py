@@ -79,7 +79,7 @@ class PluginWarning(UserWarning):
 
 
 def registered_plugins(kind: Kind) -> EntryPoints:
-    """Return the entry points of a kind; where plug-ins are refused, only those of simnet.
+    """Return the entry points registered for a kind of plug-in; only those of simnet if plug-ins are refused.
 
     Examples
     --------
@@ -92,7 +92,7 @@ def registered_plugins(kind: Kind) -> EntryPoints:
 
 
 def plugin_names(kind: Kind) -> list[str]:
-    """Return the names registered for a kind, sorted."""
+    """Return the sorted names under which plug-ins of a kind are registered."""
     return sorted(registered_plugins(kind).names)
 
 
@@ -119,7 +119,7 @@ def load_plugin(kind: Kind, name: str, make: Callable[[Any], T]) -> T | None:
 
 
 def usable_plugins(kind: Kind, get: Callable[[str], T | None]) -> dict[str, T]:
-    """Return `get(name)` by registered name; names for which it raises PluginError are skipped with a warning."""
+    """Return a dict from registered name to `get(name)`; if `get` raises PluginError, warn and skip the name."""
     found = {}
     for name in plugin_names(kind):
         try:
@@ -135,7 +135,7 @@ def usable_plugins(kind: Kind, get: Callable[[str], T | None]) -> dict[str, T]:
 def named_class(
     kind: Kind, what: str, name: str, own: Mapping[str, type[T]], base: Any, renamed: Mapping[str, str]
 ) -> type[T]:
-    """Return the class of a name: one of simnet's `own`, one in a file, or a registered one.
+    """Return the class with this name: one of simnet's `own`, one in the user's file, or a registered plug-in.
 
     Case, hyphens, underscores and blanks do not matter in own names. `what` is the kind in the singular. Raises
     ValueError for an unknown name, PluginError for a class that is no complete subclass of `base`, InputError for a
@@ -179,7 +179,7 @@ def _complete_class(found: Any, base: Any, name: str) -> Any:
 
 
 def return_error(by: Any, found: object, wanted: str) -> Exception:
-    """Return an error that says that `by`, maybe a plug-in, returned `found` instead of a `wanted`.
+    """Return the error that states that `by`, which may be a plug-in, returned `found` instead of a `wanted`.
 
     Examples
     --------
@@ -197,14 +197,14 @@ def return_error(by: Any, found: object, wanted: str) -> Exception:
 
 
 def check_instance(found: object, wanted: type[T]) -> T:
-    """Return an object if it has the wanted type; raise PluginError otherwise."""
+    """Return `found` if it is an instance of `wanted`; raise PluginError otherwise."""
     if isinstance(found, wanted):
         return found
     raise PluginError(f"it gives no {wanted.__name__}, but what is of type {type(found).__name__}")
 
 
 def name_author(error: BaseException) -> BaseException:
-    """Return an error from plug-in code as a `PluginError` with its author; others unchanged."""
+    """Return an error raised by plug-in code as a `PluginError` with the plug-in's author; other errors unchanged."""
     if not isinstance(error, Exception) or isinstance(error, SimnetError):
         return error
     author, place = _find_culprit(error)
@@ -227,7 +227,7 @@ def name_authors() -> Iterator[None]:
 
 
 def refused_names(kind: Kind) -> str:
-    """Return the suffix of a not-found message that lists refused plug-ins."""
+    """Return text, for the end of an unknown-name error, that lists the plug-ins of a kind that are refused."""
     refused = sorted(one.name for one in _all_entries(kind) if not plugins_allowed() and not _is_own(one))
     return f"; not looked at: {', '.join(refused)}, {_WHY}" if refused else ""
 
@@ -254,7 +254,7 @@ def names_file(name: str) -> bool:
 
 
 def absolute_name(name: str, folder: Path) -> str:
-    """Return a plug-in name with an absolute file path, resolved against `folder`; names without a file unchanged.
+    """Return a plug-in name with its file path made absolute, from `folder`; a name without a file unchanged.
 
     Examples
     --------
@@ -266,7 +266,7 @@ def absolute_name(name: str, folder: Path) -> str:
 
 
 def load_from_file(name: str) -> Any:
-    """Return the object that a file defines, as ``my_scheme.py:Rotating``; loaded once per content and process.
+    """Return the object that a file defines, as ``my_scheme.py:Rotating``; a process loads equal content once.
 
     Raises PluginError if plug-ins are refused or the name has another form, InputError if the file cannot be imported.
     """
@@ -293,7 +293,7 @@ def plugins_allowed() -> bool:
 
 
 def refuse_plugins() -> AbstractContextManager[None]:
-    """Load no plug-ins inside the block."""
+    """Refuse to load plug-ins inside the block."""
     return set_environment({REFUSED: "1"})
 
 
@@ -305,7 +305,7 @@ _AUTHORS: set[tuple[str, str, str]] = set()
 
 
 def _author_of(module: str, name: str) -> str:
-    """Return the author of a function or class, by name, module, or package; "" if it is not a plug-in's."""
+    """Return the author of a function or class, by its name, module or package; "" if no plug-in defines it."""
     near = sorted(one for one in _AUTHORS if one[0].partition(".")[0] == module.partition(".")[0])
     for same in ((module, name.partition(".")[0]), (module,), ()):
         if found := [one[-1] for one in near if one[: len(same)] == same]:
@@ -342,7 +342,7 @@ def _all_entries(kind: Kind) -> EntryPoints:
 
 @lru_cache
 def _scanned_entries(kind: Kind, *_folders: tuple[str, int]) -> EntryPoints:
-    """Scan all installed packages, again only if a folder has changed."""
+    """Return the entry points of a kind, from a scan of all installed packages that is repeated if a folder changed."""
     from importlib.metadata import entry_points
 
     return entry_points(group=f"simnet.{kind}")
@@ -353,7 +353,7 @@ def _is_own(entry: EntryPoint) -> bool:
 
 
 def _module_from_text(path: str, text: bytes) -> ModuleType:
-    """Return the module of a file's text, named by its content."""
+    """Return the module that results from executing a file's text; its name is a hash of the text."""
     import hashlib
     import traceback
 

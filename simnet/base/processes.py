@@ -35,7 +35,7 @@ _REPORT_EVERY = 0.1
 
 
 class TaskOutcome(NamedTuple):
-    """Result of a task: ``done`` with a value, ``refused`` or ``failed`` and why, or ``lost`` with its process."""
+    """Result of a task: ``done`` and a value, ``refused`` or ``failed`` and why, or ``lost`` if its process ended."""
 
     kind: Literal["done", "refused", "failed", "lost"]
     content: Any
@@ -48,7 +48,7 @@ class Worker(NamedTuple):
     process: BaseProcess
 
     def ended(self, remedy: str) -> str:
-        """Return a phrase on how the process ended, with a remedy if it may have run out of memory."""
+        """Return a phrase that says how the process ended, with `remedy` if it may have run out of memory."""
         self.process.join()
         self.connection.close()
         exitcode = self.process.exitcode
@@ -61,7 +61,7 @@ class Worker(NamedTuple):
 
 
 class Pool:
-    """A context manager of up to `jobs` worker processes, which are reused; with 0, tasks run in this process."""
+    """A context manager of up to `jobs` worker processes, which are reused; if `jobs` is 0, this process runs tasks."""
 
     def __init__(self, jobs: int) -> None:
         self.jobs = jobs
@@ -125,7 +125,7 @@ class Pool:
 
 
 def run_task(work: Callable[..., Any], task: tuple[Any, ...], report: Report = lambda done: None) -> TaskOutcome:
-    """Run a task in this process and return its outcome, errors included."""
+    """Run a task in this process and return its outcome; errors become part of the outcome."""
     try:
         with name_authors():
             return TaskOutcome("done", work(*task, report))
@@ -136,7 +136,7 @@ def run_task(work: Callable[..., Any], task: tuple[Any, ...], report: Report = l
 
 
 def _start_context(module: str) -> BaseContext:
-    """Return the multiprocessing context: a fork server if available, which is safe with threads."""
+    """Return the multiprocessing context: a fork server, which is safe with threads, if the system has one."""
     # Forking a process that has threads can hang; a server that imported everything and did nothing else forks safely.
     if "forkserver" in multiprocessing.get_all_start_methods():
         found = multiprocessing.get_context("forkserver")

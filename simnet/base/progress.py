@@ -1,4 +1,4 @@
-"""Progress of long computations, from the loops inside to the command that shows it.
+"""Progress of long computations: loops report it, and the command that runs them displays it.
 
 Loops that may take seconds iterate over `track_progress`; a command listens with `report_progress`. A nested loop fills
 its share of the enclosing step.
@@ -28,7 +28,7 @@ _listener: ContextVar[_Listener | None] = ContextVar("listener", default=None)
 
 @contextmanager
 def report_progress(tell: Callable[..., None]) -> Iterator[None]:
-    """Call a function with the progress of the block: the completed share, up to 1, and the text of `report_share`.
+    """Report the progress of the block to a function: the completed share, up to 1, and the texts of `report_share`.
 
     Examples
     --------
@@ -49,7 +49,7 @@ def report_progress(tell: Callable[..., None]) -> Iterator[None]:
 
 @contextmanager
 def progress_stage(share: float) -> Iterator[None]:
-    """Map the progress of the block to a share, in (0, 1], of the rest of the enclosing step."""
+    """Let the block count as `share`, in (0, 1], of what remains of the enclosing step."""
     listener = _listener.get()
     if listener is None:
         yield
@@ -64,7 +64,7 @@ def progress_stage(share: float) -> Iterator[None]:
 
 
 def track_progress(items: Collection[T], share: float = 1.0) -> Iterator[T]:
-    """Yield items of about equal cost and report how many are done; `share` as in `progress_stage`."""
+    """Yield items of about equal cost and report how many are done; together they are one `progress_stage`."""
     listener = _listener.get()
     if listener is None or len(items) == 0:
         yield from items
@@ -79,7 +79,7 @@ def track_progress(items: Collection[T], share: float = 1.0) -> Iterator[T]:
 
 
 def report_share(share: float, done: str) -> None:
-    """Report the completed share of the enclosing step, with a description, where no loop reports progress."""
+    """Report the completed share of the enclosing step, with a description, in code without a loop to track."""
     listener = _listener.get()
     if listener is not None:
         listener.tell(listener.done + share * (listener.end - listener.done), done)

@@ -1,4 +1,4 @@
-"""Annotations of quantities: the notation of a number in files, and its bounds.
+"""Annotations of quantities: how a number is written in files, and its bounds.
 
 A parameter annotated ``latency: Seconds`` is a float in Python and the text ``10 ms`` in a scenario, whose fields
 derive from the signatures they configure (`simnet.scenario.parts`). Unit, bounds and default are stated once, in the
@@ -89,7 +89,7 @@ class NotTiny:
 
 @dataclass(frozen=True)
 class Written:
-    """The type of a parameter in files, where Python also accepts other types."""
+    """Annotation with the type of a parameter in files, for parameters that accept other types in Python."""
 
     form: Any
 
@@ -202,7 +202,7 @@ _BOUNDS: Sequence[tuple[type, str, str, Callable[[float, float], bool]]] = (
 
 
 def bounds_error(value: float, quantity: Any, got: object = None) -> str:
-    """Return the error message for a number outside the bounds of `quantity`, "" if valid; `got` is its text.
+    """Return the error message if a number is outside the bounds of `quantity`, else ""; `got` is the number as text.
 
     Examples
     --------
@@ -244,7 +244,7 @@ _FORMS: dict[Any, tuple[Any, str]] = {
 
 
 def check_value(value: Any, hint: Any, name: str) -> Any:
-    """Return a value as the number, text, truth value or list of its annotation; ValueError if it is none.
+    """Return a value converted to its annotation: a number, text, truth value or list; ValueError if it does not fit.
 
     None is allowed where the annotation has it. Values of other annotations, and of unions, are taken as they are.
 
@@ -287,7 +287,7 @@ def check_fields(owner: Any) -> None:
 
 
 def parameter_hints(target: Callable[..., Any], names: Sequence[str]) -> dict[str, Any]:
-    """Return the annotations of some parameters, except those that only exist for type checkers."""
+    """Return the annotations of some parameters of `target`, except annotations that only type checkers can resolve."""
     if isinstance(target, type) and (dataclasses.is_dataclass(target) or hasattr(target, "_fields")):
         written, known = target.__annotations__, vars(sys.modules[target.__module__])
     else:

@@ -1,4 +1,4 @@
-"""Reading of untrusted files: only regular files of limited size, texts only in UTF-8."""
+"""Reading of untrusted files: only regular files of limited size, and only texts in UTF-8."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MARKS = {
 
 
 def open_unpacked(file: BinaryIO) -> BinaryIO | gzip.GzipFile:
-    """Return a file that unpacks gzip content; other files unchanged.
+    """Return a file object that decompresses gzip content; the same object if the content is not gzip.
 
     Reading a damaged file raises `OSError`, `EOFError` or `zlib.error`.
 
@@ -56,7 +56,7 @@ def read_bytes(path: Path, largest: int, *, unpack: bool = True) -> bytes:
 
 @contextmanager
 def open_reading(path: Path, largest: int, *, unpack: bool = True) -> Iterator[Callable[[int], bytes]]:
-    """Provide a function that returns up to n further bytes of a file; parameters and errors as of `read_bytes`.
+    """Provide a function that returns up to n further bytes of a file; parameters and errors are those of `read_bytes`.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Arrays with a row per worker, stored in shards: other processes, on this or on other machines.
+"""Arrays with a row per worker, distributed over shards: processes on this or other machines that store the rows.
 
 Work is sent to the rows, and only results come back. Worker w lives in shard w modulo their number. `map_rows` works on
 arrays and on `Rows`; `simnet.base.shards` starts shards.
@@ -37,11 +37,11 @@ class Separable(Protocol):
         """Number of entries of a gradient, n."""
 
     def gradients_of(self, workers: Sequence[int], iteration: int, out: Values | None = None) -> Values:
-        """Return gradients of some workers, ascending, as float32 of shape (len(workers), n), in `out` if given."""
+        """Return the gradients of some workers, ascending; float32, (len(workers), n), in `out` if given."""
 
 
 class _RowPlace(NamedTuple):
-    """Reference to a row in a shard: the number of the `Rows`, the worker, and the range of entries."""
+    """Reference to a row in a shard: the number of its array, the worker, and the range of entries."""
 
     number: int
     worker: int
@@ -49,7 +49,7 @@ class _RowPlace(NamedTuple):
 
 
 class Shard:
-    """The rows of workers `first`, `first` + `shards`, ..., in the process that stores them."""
+    """The rows of every `shards`-th worker from `first` on, and the process that stores them."""
 
     def __init__(self, source: Separable, first: int, shards: int) -> None:
         self._source, self._shards = source, shards
@@ -63,7 +63,7 @@ class Shard:
         return getattr(self, asked)(*given)
 
     def make(self, number: int, entries: int) -> None:
-        """Allocate array `number`: a row of `entries` zeros for each worker of the shard."""
+        """Allocate array `number` with a row of `entries` zeros for each worker of the shard."""
         self._kept[number] = np.zeros((len(self._workers), entries), dtype=np.float32)
 
     def draw(self, number: int, iteration: int) -> None:
@@ -80,7 +80,7 @@ class Shard:
 
 
 class Shards:
-    """All shards of a job: numbers of workers and entries, and a function per shard that calls its methods."""
+    """All shards of a job: the numbers of workers and entries, and for each shard a function that calls its methods."""
 
     def __init__(self, source: Separable, asks: Sequence[Ask]) -> None:
         self.workers, self.parameters = source.workers, source.parameters
@@ -104,7 +104,7 @@ class Shards:
         return self._new(self.parameters, "draw", iteration)
 
     def redraw(self, rows: Rows, iteration: int) -> None:
-        """Overwrite `rows`, of all workers and entries, with the gradients of an iteration."""
+        """Overwrite `rows`, which has all workers and entries, with the gradients of an iteration."""
         self._everywhere("draw", rows.number, iteration)
 
     def _new(self, entries: int, asked: str, *given: Any) -> Rows:
@@ -149,7 +149,7 @@ class Rows:
         return self.each(np.copy)
 
     def __getitem__(self, part: Any) -> Any:
-        """Return a copy of a row for an integer, or a view for ``[:, a:b]`` or an array of workers."""
+        """Return a copy of one worker's row for an integer, or a view for ``[:, a:b]`` or an array of workers."""
         if isinstance(part, tuple):
             start, stop, step = part[1].indices(self.shape[1])
             if part[0] != slice(None) or step != 1:
@@ -162,7 +162,7 @@ class Rows:
         return self.at(part, np.copy)
 
     def zeros(self) -> Rows:
-        """Return zeros of the same shape in the same shards."""
+        """Return distributed zeros of the same shape, in the same shards."""
         made = self.shards.zeros(self.shape[1])
         return made if len(self) == self.shards.workers else made[np.asarray(self._workers)]
 
@@ -173,7 +173,7 @@ class Rows:
         return made
 
     def at(self, place: int, work: Callable[..., Any]) -> Any:
-        """Return the result of `work` on the row at an index, computed in its shard."""
+        """Return the result of `work` on the row with index `place`, computed in the shard that stores the row."""
         worker = self._workers[place]
         return self.shards.ask(worker, "call", work, _RowPlace(self.number, worker, self._entries)).result()
 
@@ -200,7 +200,7 @@ class Rows:
 
 
 def map_rows(work: Callable[..., Any], rows: Values | Rows, *others: Any) -> Iterator[Any]:
-    """Yield the result of `work` on each row, like `map`; rows of shards are processed in their shard.
+    """Yield the result of `work` on each row, like `map`; rows in a shard are processed in their shard.
 
     Examples
     --------
@@ -211,12 +211,12 @@ def map_rows(work: Callable[..., Any], rows: Values | Rows, *others: Any) -> Ite
 
 
 def zeros_like(rows: Any) -> Any:
-    """Return zeros of the same shape: an array, or distributed rows in the same shards."""
+    """Return zeros of the shape of `rows`: an array, or distributed rows in the same shards."""
     return rows.zeros() if isinstance(rows, Rows) else np.zeros_like(rows)
 
 
 def apply_to_row(work: Callable[..., Any], rows: Values | Rows, place: int) -> Any:
-    """Return the result of `work` on the row at an index, computed in its shard if it is in one.
+    """Return the result of `work` on the row with index `place`, computed in the row's shard if it is in one.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Shards of workers (`simnet.base.rows`): local processes, or actors on Dask workers."""
+"""Starts the shards of `simnet.base.rows`, which store rows of workers: local processes, or actors on Dask workers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from simnet.base.rows import Ask, Separable, Shard, Shards
 
 @contextmanager
 def open_shards(source: Separable, where: str) -> Iterator[Shards]:
-    """Provide shards of a job's workers, each with a pickled copy of the source, as a context manager.
+    """Provide the shards of a job's workers as a context manager; each shard has a pickled copy of the gradient source.
 
     `where` is ``processes:4``, or ``dask:tcp://10.0.0.1:8786`` for a shard per Dask worker. InputError if neither, if
     Dask is not installed, or the scheduler does not answer.
@@ -45,7 +45,7 @@ def open_shards(source: Separable, where: str) -> Iterator[Shards]:
 
 @contextmanager
 def _in_threads(answers: Sequence[Callable[..., Any]]) -> Iterator[list[Ask]]:
-    """Provide non-blocking versions of functions: a thread each runs its calls in order; a call returns a future."""
+    """Provide non-blocking versions of functions; each has a thread that runs its calls in order, and gives futures."""
     threads = [ThreadPoolExecutor(1) for _ in answers]
     try:
         yield [partial(thread.submit, answer) for thread, answer in zip(threads, answers, strict=True)]
@@ -55,7 +55,7 @@ def _in_threads(answers: Sequence[Callable[..., Any]]) -> Iterator[list[Ask]]:
 
 
 def _process_answer(worker: Worker, workers: Sequence[int], work: Callable[..., Any], *task: Any) -> Any:
-    """Run a function in the process of a shard; return its result or raise its error."""
+    """Run a function in the process of a shard; return its result or raise its error here."""
     try:
         worker.connection.send((work, task))
         outcome: TaskOutcome = worker.connection.recv()

@@ -1,4 +1,4 @@
-"""Tables that are safe to open in a spreadsheet, which evaluates text that starts with ``=``.
+"""Tables that are safe to open in a spreadsheet, which evaluates text that starts with ``=`` as a formula.
 
 Texts may come from untrusted sources. Text cells that might be evaluated get a leading apostrophe, as OWASP recommends.
 """
@@ -33,7 +33,7 @@ def guard_cell(cell: T) -> T | str:
 
 
 def unguard_cell(cell: str) -> str:
-    """Return the text that `guard_cell` was given.
+    """Return the text that a cell had before `guard_cell`.
 
     Examples
     --------
@@ -44,7 +44,7 @@ def unguard_cell(cell: str) -> str:
 
 
 def guard_table(table: pd.DataFrame) -> pd.DataFrame:
-    r"""Return a copy of a table with guarded texts and headings.
+    r"""Return a copy of a table in which `guard_cell` was applied to texts and headings.
 
     Examples
     --------

@@ -8,7 +8,7 @@ from functools import cache
 
 @cache
 def student_quantile(freedom: int, probability: float) -> float:
-    """Return the quantile of Student's t distribution for a whole number of degrees of freedom.
+    """Return the quantile of Student's t distribution with `freedom` (a whole number of) degrees of freedom.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ def student_quantile(freedom: int, probability: float) -> float:
 
 
 def _share_within(angle: float, freedom: int) -> float:
-    """Return the probability of values within ``sqrt(freedom) * tan(angle)`` of 0."""
+    """Return the probability that Student's t is within ``sqrt(freedom) * tan(angle)`` of 0."""
     odd, square = freedom % 2, math.cos(angle) ** 2
     term, total = math.cos(angle) ** odd, 0.0
     for power in range(odd, freedom, 2):

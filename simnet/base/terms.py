@@ -1,4 +1,4 @@
-"""Words of answers and of the glossary with their meanings, and labels of exchanges with what to type for them."""
+"""Terms of reports and of the glossary with their meanings, and labels of exchanges with what users type for them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from simnet.base.reading import read_shipped_rows
 
 
 class Term(NamedTuple):
-    """A word with other spellings, whether reports explain it (``x``), what to type for a label, and its meaning."""
+    """A term: its other spellings, whether reports explain it (``x``), what users type for a label, and its meaning."""
 
     term: str
     also: str
@@ -20,7 +20,7 @@ class Term(NamedTuple):
 
 @cache
 def all_terms() -> tuple[Term, ...]:
-    """Return the terms in the order of the file: first those of reports, then the glossary, then labels."""
+    """Return the terms in the order of the file: terms of reports, then of the glossary, then labels of exchanges."""
     return tuple(Term(**row) for row in read_shipped_rows("data/terms.csv"))
 
 
@@ -36,7 +36,7 @@ def find_term(word: str) -> Term | None:
 
 
 def explain(word: str) -> str:
-    """Return a sentence that explains a word of an answer or the glossary; "" for other words.
+    """Return a sentence that explains a term of reports or the glossary; "" for other words.
 
     Examples
     --------

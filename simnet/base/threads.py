@@ -26,7 +26,7 @@ def set_environment(values: Mapping[str, str]) -> Iterator[None]:
 
 
 def one_thread() -> AbstractContextManager[None]:
-    """Let libraries loaded, and processes started, inside the block use one thread.
+    """Limit libraries loaded, and processes started, inside the block to one thread.
 
     Examples
     --------

@@ -36,7 +36,7 @@ _FACTORS = {
 
 
 class _UnitKind(NamedTuple):
-    """A dimension of a quantity: its name, common units, and an example."""
+    """A dimension such as time: its name, common units, and an example."""
 
     name: str
     units: tuple[str, ...]
@@ -118,7 +118,7 @@ def bandwidth(text: Quantity) -> float:
 
 
 def fraction(text: str, percent: bool = False) -> float:
-    """Return a number or percentage as a number; ValueError if it is neither, or `percent` and no percentage.
+    """Return a number or percentage as a number. ValueError if it is neither, or no percentage with `percent` true.
 
     Examples
     --------
@@ -201,7 +201,7 @@ def finite(value: float) -> float | None:
 
 
 def interval_figures(low: float, high: float, unit: str = "") -> dict[str, float | str | None]:
-    """Return JSON fields ``low`` and ``high``, with `unit` as suffix; nulls and the reason if not determined.
+    """Return JSON fields ``low`` and ``high``, with `unit` as suffix; nulls and a reason if the interval is too wide.
 
     Examples
     --------
@@ -274,7 +274,7 @@ def _unit_factor(unit: str, shown: str, kind: _UnitKind) -> Decimal:
 
 @lru_cache(maxsize=1024)
 def _resolve_unit(unit: str) -> tuple[Decimal, _UnitKind | None] | None:
-    """Return SI factor and dimension (None: other quotient) of a unit such as Gbit/s; None for an unknown unit."""
+    """Return SI factor and dimension (None if simnet has none) of a unit such as Gbit/s; None if it is unknown."""
     above, slash, below = unit.partition("/")
     first, second = _UNITS.get(above.strip()), _UNITS.get(below.strip())
     if first is None or not slash:
@@ -285,7 +285,7 @@ def _resolve_unit(unit: str) -> tuple[Decimal, _UnitKind | None] | None:
 
 
 def _format_scaled(value: float, units: tuple[tuple[str, float], ...]) -> str:
-    """Return `value` in the largest of the ascending `units` in which it rounds to at least 1."""
+    """Return `value` as text in the largest of the ascending `units` in which it rounds to at least 1."""
     base = next(name for name, factor in units if factor == 1)
     if value == 0 or not math.isfinite(value):
         return f"{value:g} {base}"

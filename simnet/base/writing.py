@@ -35,12 +35,12 @@ _BEGUN = re.compile(r"\..*[0-9a-f]{16}\.tmp")
 
 
 def temporary_name(path: Path) -> Path:
-    """Return a unique name in the same folder, for a file that is renamed to `path` when complete."""
+    """Return a unique file name in the folder of `path`, for a file that is renamed to `path` when complete."""
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove temporary files and folders of killed processes."""
+    """Remove temporary files and folders that killed processes left in a folder."""
     for one in folder.iterdir() if folder.is_dir() else ():
         if _BEGUN.fullmatch(one.name):
             with suppress(OSError):
@@ -71,7 +71,7 @@ def open_atomic(path: Path, sync: bool = True) -> Iterator[BinaryIO]:
 
 @contextmanager
 def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
-    """Open a file as `open_atomic` does, with InputError if it cannot be written.
+    """Open a file as `open_atomic` does; InputError if the file cannot be written.
 
     Examples
     --------
@@ -87,7 +87,7 @@ def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write files, and the folders they need, in order and atomically each."""
+    """Write files, and the folders they need, in the given order; each file appears complete or not at all."""
     for name, data in files.items():
         with explain_write_errors(folder / name):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -97,7 +97,7 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
 
 @contextmanager
 def stage_files(targets: Sequence[Path], force: bool, suffixes: Sequence[str] = ()) -> Iterator[Path]:
-    """Provide a folder whose files and folders then appear as `targets`, of one folder, unless an error occurs.
+    """Provide an empty folder; what is written there becomes `targets`, in one other folder, unless the block fails.
 
     With `force` existing targets are replaced, folders only if all their files end in one of `suffixes`. Raises
     InputError if a target may not be replaced, or something cannot be written.
@@ -149,14 +149,14 @@ def _put_aside(targets: Sequence[Path], folder: Path) -> Iterator[None]:
 
 
 def write_new(files: Mapping[Path, bytes | str], force: bool) -> None:
-    """Write files in one folder, all or none, and only with `force` over existing ones; see `stage_files`."""
+    """Write files in one folder, all or none; existing files are replaced only with `force`."""
     with stage_files(list(files), force) as folder:
         for path, data in files.items():
             (folder / path.name).write_bytes(data.encode() if isinstance(data, str) else data)
 
 
 def refuse_existing(targets: Sequence[Path], force: bool, suffixes: Sequence[str] = ()) -> None:
-    """Raise InputError for existing targets that may not be replaced; parameters as of `stage_files`."""
+    """Raise InputError if targets exist that may not be replaced; parameters are those of `stage_files`."""
     for target in targets:
         with explain_write_errors(target, advice=""):
             if not (target.exists() or target.is_symlink()):
@@ -170,7 +170,7 @@ def refuse_existing(targets: Sequence[Path], force: bool, suffixes: Sequence[str
 
 
 def mark_incomplete(folder: Path, said: str) -> None:
-    """Write the marker file of an incomplete results folder with the text `said`; remove it if `said` is ""."""
+    """Write `said` to the file that marks a results folder as incomplete; remove that file if `said` is ""."""
     if said:
         write_files(folder, {INCOMPLETE: f"{said}\n".encode()})
     else:
@@ -189,7 +189,7 @@ def sync_to_disk(path: Path) -> None:
 
 @contextmanager
 def explain_write_errors(path: Path, advice: str = "; choose another folder with --out") -> Iterator[None]:
-    """Turn write errors into InputError, with advice at the end."""
+    """Convert write errors in the block into InputError, with `advice` at the end of the message."""
     try:
         yield
     except OSError as error:
@@ -201,7 +201,7 @@ def explain_write_errors(path: Path, advice: str = "; choose another folder with
 
 @contextmanager
 def lock_folder(folder: Path, what: str, below: Sequence[str] = ()) -> Iterator[None]:
-    """Lock an existing folder, and remove leftovers of killed processes there and in subfolders `below`.
+    """Lock an existing folder, and remove what killed processes left there and in the subfolders `below`.
 
     Raises InputError, with `what` works there, if another process holds the lock; file systems without locks are not
     locked.
@@ -239,7 +239,7 @@ The process ended while new files took the place of older ones, of which some ar
 
 
 class FileSet(NamedTuple):
-    """Files that are replaced together: a noun for messages, glob patterns in a folder, and the file moved last."""
+    """Files that are replaced together: a noun for messages, glob patterns, and the file that is moved last."""
 
     kind: str
     names: tuple[str, ...]
@@ -252,7 +252,7 @@ class FileSet(NamedTuple):
 
 @contextmanager
 def replace_files(folder: Path, files: FileSet) -> Iterator[Path]:
-    """Provide an empty folder whose files then replace those of a set in `folder`; on an error, nothing changes.
+    """Provide an empty folder; its files then replace the set's files in `folder`. An error changes nothing.
 
     Raises InputError if something cannot be written.
 

@@ -47,13 +47,13 @@ _TRUTH = {"true": True, "false": False}
 
 
 class YamlDocument(NamedTuple):
-    """Values of a YAML text (mappings, lists, texts, numbers, truth values, None), and the line of each by its path."""
+    """The content of a YAML text as plain values (dict, list, str, number, bool, None), with the line of each value."""
 
     value: Any
     lines: dict[Loc, int]
 
     def line(self, loc: Sequence[str | int]) -> int:
-        r"""Return the line of a value; if it is not in the file, of the last value on its path.
+        r"""Return the line of the value at the path `loc`; if there is none, the line of the last value on the path.
 
         Examples
         --------
@@ -68,7 +68,7 @@ class YamlDocument(NamedTuple):
 
 
 def load_yaml(text: str, file: str) -> YamlDocument:
-    """Return the values of a YAML text; InputError, with `file` and line, if they are not plain or exceed a limit.
+    """Return the content of a YAML text. InputError, with `file` and line: values not plain, or above a limit.
 
     Examples
     --------
@@ -82,7 +82,7 @@ def load_yaml(text: str, file: str) -> YamlDocument:
 
 
 def load_yaml_mapping(text: str, file: str, what: str) -> YamlDocument:
-    """Return a YAML text that must be a mapping; `what` it is, such as ``a platform``, is for the InputError.
+    """Return the content of a YAML text that must be a mapping; `what`, as ``a platform``, names it in the InputError.
 
     Examples
     --------
@@ -119,7 +119,7 @@ _UNKNOWN_FIELD = ("unexpected_keyword_argument", "extra_forbidden")
 
 
 def validation_message(one: ErrorDetails, got: str, names: Iterable[str] | None, fields: Iterable[str] = ()) -> str:
-    """Return an error of pydantic in plain words.
+    """Return the message of a pydantic error in plain words.
 
     `got` is the value as text, `names` are the fields that there are where one is unknown, `fields` those of a mapping
     that may stand there.
@@ -150,7 +150,7 @@ def validation_message(one: ErrorDetails, got: str, names: Iterable[str] | None,
 def validation_refusal(
     error: ValidationError, file: str | None = None, read: YamlDocument | None = None, names: Iterable[str] = ()
 ) -> InputError:
-    """Return pydantic's first error as InputError with its line; suggests one of `names` for an unknown field."""
+    """Return pydantic's first error as an InputError with its line; it suggests one of `names` for an unknown field."""
     # A field that is not there tells more than the one that is missing for it.
     first, *_ = sorted(error.errors(include_url=False), key=lambda one: one["type"] not in _UNKNOWN_FIELD)
     suggests = first["type"] == "unexpected_keyword_argument" or (read is None and len(first["loc"]) == 1)
@@ -160,7 +160,7 @@ def validation_refusal(
 
 
 def yaml_text(value: object, width: int) -> str:
-    r"""Return plain values as YAML of this width: mappings in order, innermost collections on one line.
+    r"""Return plain values as YAML text of this width; innermost collections take one line, mappings keep their order.
 
     Examples
     --------
@@ -177,7 +177,7 @@ def yaml_text(value: object, width: int) -> str:
 
 
 def dotted_key(path: str) -> str:
-    """Return the key of a field as ``--set`` takes it: what `field_path` writes, with dots for brackets.
+    """Return the path of a field as ``--set`` takes it, with dots in place of brackets.
 
     Examples
     --------
@@ -188,7 +188,7 @@ def dotted_key(path: str) -> str:
 
 
 def field_path(loc: Sequence[str | int]) -> str:
-    """Return the path of a value as text.
+    """Return the path of a field as text for messages, with list indices in brackets.
 
     Examples
     --------
@@ -199,7 +199,7 @@ def field_path(loc: Sequence[str | int]) -> str:
 
 
 def shorten_value(value: object) -> str:
-    """Return a value in a length that fits a message; "nothing" for None.
+    """Return a value as text short enough for a message; "nothing" for None.
 
     Examples
     --------

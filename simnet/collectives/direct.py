@@ -1,4 +1,4 @@
-"""Collectives in which every rank, or a server, talks to every other directly."""
+"""Collectives in which every rank, or one server, exchanges messages directly with every other rank."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from simnet.schedule import Schedule
 
 
 def all_to_all(n_ranks: int) -> ChunkProgram:
-    """Personalised exchange of P x P chunks in P - 1 rounds; chunk i P + j goes from rank i to rank j.
+    """Personalised exchange between P ranks in P - 1 rounds: each rank has a chunk for every other rank.
 
     In round s = 1 .. P - 1 rank r sends to r + s and receives from r - s.
     """
@@ -28,7 +28,7 @@ def all_to_all(n_ranks: int) -> ChunkProgram:
 
 
 def through_server(n_ranks: int, server: int = 0) -> ChunkProgram:
-    """All-reduce of one chunk in 2 rounds: everyone sends to the server, the server sends to everyone.
+    """All-reduce of one chunk in 2 rounds: all ranks send to the server, which sends the result to all.
 
     The messages of a round share the server's link, which is what makes them follow each other.
     """

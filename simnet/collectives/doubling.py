@@ -1,4 +1,4 @@
-"""Collectives in about log2 P rounds, whose messages double or halve from round to round.
+"""Collectives in about log2(number of ranks) rounds, whose messages double or halve from round to round.
 
 Recursive doubling and halving pair ranks at distance 1, 2, 4, ... and need a power of two. For other P each of the
 first P - 2^floor(log2 P) odd ranks hands its data to the even rank before it, sits out, and gets the result
@@ -37,7 +37,7 @@ from simnet.schedule import Call, Round, Schedule
 
 
 def all_reduce(n_ranks: int) -> ChunkProgram:
-    """All-reduce of one chunk: partners exchange and reduce the whole vector, at distance 1, 2, 4, ..."""
+    """All-reduce of one chunk: partners at rank distance 1, 2, 4, ... exchange and reduce the whole vector."""
     P = check_int(n_ranks, "n_ranks", 1)
     stay, leave = _fold_ranks(P)
     q = np.arange(len(stay))
@@ -48,7 +48,7 @@ def all_reduce(n_ranks: int) -> ChunkProgram:
 
 
 def rabenseifner(n_ranks: int) -> ChunkProgram:
-    """All-reduce of 2^floor(log2 P) chunks: reduce-scatter by recursive halving, all-gather by recursive doubling."""
+    """All-reduce by Rabenseifner's algorithm: reduce-scatter by recursive halving, all-gather by recursive doubling."""
     P = check_int(n_ranks, "n_ranks", 1)
     stay, leave = _fold_ranks(P)
     Q = len(stay)
@@ -64,7 +64,7 @@ def rabenseifner(n_ranks: int) -> ChunkProgram:
 
 
 def all_gather(n_ranks: int) -> ChunkProgram:
-    """All-gather of P chunks: partners at distance 1, 2, 4, ... exchange all they have; rank r contributes chunk r."""
+    """All-gather of one chunk per rank: partners at rank distance 1, 2, 4, ... exchange all chunks they have."""
     P = check_int(n_ranks, "n_ranks", 1)
     stay, leave = _fold_ranks(P)
     q = np.arange(len(stay))
@@ -82,7 +82,7 @@ def all_gather(n_ranks: int) -> ChunkProgram:
 
 
 def bruck(n_ranks: int) -> ChunkProgram:
-    """All-gather of P chunks in ceil(log2 P) rounds for every P; rank r contributes chunk r."""
+    """All-gather of one chunk per rank in ceil(log2 `n_ranks`) rounds, also if that is no power of two."""
     P = check_int(n_ranks, "n_ranks", 1)
     rank = np.arange(P)
     # At distance d rank r has chunks r .. r + d - 1, of which rank r - d needs as many as it lacks.
@@ -91,13 +91,13 @@ def bruck(n_ranks: int) -> ChunkProgram:
 
 
 def shortest(n_ranks: int) -> ChunkProgram:
-    """All-gather of P chunks in ceil(log2 P) rounds: recursive doubling at powers of two, Bruck's algorithm else."""
+    """All-gather of one chunk per rank: recursive doubling if `n_ranks` is a power of two, else Bruck's algorithm."""
     P = check_int(n_ranks, "n_ranks", 1)
     return all_gather(P) if POWERS_OF_TWO.among(P) else bruck(P)
 
 
 def halving(n_ranks: int) -> ChunkProgram:
-    """Reduce-scatter of P chunks: recursive doubling backwards, at distance ..., 4, 2, 1; rank r ends with chunk r."""
+    """Reduce-scatter of one chunk per rank: the rounds of recursive doubling in reverse, at distance ..., 4, 2, 1."""
     phases = {"fold": "unfold", "recursive doubling": "recursive halving", "unfold": "fold"}
     steps = reversed(all_gather(n_ranks).steps)
     back = [ChunkStep(s.dst, s.src, s.first, s.count, reduce=True, phase=phases[s.phase]) for s in steps]
@@ -105,7 +105,7 @@ def halving(n_ranks: int) -> ChunkProgram:
 
 
 def _fold_ranks(P: int) -> tuple[Ranks, Ranks]:
-    """Return the ranks that take part, a power of two, and those that first hand their data to the previous rank."""
+    """Return the ranks that take part (a power of two), and those that first hand their data to the previous rank."""
     extra = P - (1 << (P.bit_length() - 1))
     leave = np.arange(1, 2 * extra, 2)
     return np.setdiff1d(np.arange(P), leave), leave

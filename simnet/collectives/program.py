@@ -1,4 +1,4 @@
-"""Chunk programs: in each round of a collective, the chunks that ranks send, copied or reduced by the receiver.
+"""Chunk programs: for each round of a collective, which chunks ranks send, and whether the receiver reduces them.
 
 Every rank holds a buffer of the same chunks, numbered round a circle: after the last comes the first again, so that
 the pieces a ring or Bruck's algorithm moves are plain ranges. From one `ChunkProgram` follow the `Schedule` (how many
@@ -137,7 +137,7 @@ class ChunkProgram:
         return sum(step.times for step in self.steps)
 
     def bounds(self, n: int) -> NDArray[np.int64]:
-        """Return the boundaries of `n_chunks` chunks of nearly equal length in an array of `n` elements.
+        """Return the boundaries of the program's chunks in an array of `n` elements; the lengths are nearly equal.
 
         Returns
         -------
@@ -201,7 +201,7 @@ class ChunkProgram:
         return Schedule(self.n_ranks, rounds, [call])
 
     def of_vector(self, nbytes: float, gamma: float = 0.0) -> Schedule:
-        """Return the schedule for a vector of `nbytes` bytes, cut into equal chunks; `gamma` as in `schedule`."""
+        """Return the schedule for a vector of `nbytes` bytes, cut into equal chunks; `gamma` is that of `schedule`."""
         return self.schedule(one_size(nbytes) / self.n_chunks, gamma=gamma)
 
     def of_each(self, nbytes: float) -> Schedule:
@@ -209,7 +209,7 @@ class ChunkProgram:
         return self.schedule(one_size(nbytes))
 
     def _reduction(self, step: ChunkStep, nbytes: Floats, gamma: float) -> float | Floats:
-        """Return the seconds each rank takes to reduce what it received in a step; a scalar if all are equal."""
+        """Return the seconds in which each rank reduces what it received in a step; a scalar if all are equal."""
         if not gamma or not step.reduce.any():
             return 0.0
         received = np.bincount(step.dst[step.reduce], weights=nbytes[step.reduce], minlength=self.n_ranks)
@@ -272,14 +272,14 @@ class ChunkProgram:
         return held
 
     def _rounds(self) -> Iterator[tuple[ChunkStep, Ranks]]:
-        """Yield the step of every round, and the first chunk of each of its messages."""
+        """Yield for every round its step, and the index of the first chunk of each of its messages."""
         for step in self.steps:
             for repetition in range(step.times):
                 yield step, (step.first + repetition * step.stride) % self.n_chunks
 
 
 def _chunk_elements(cuts: NDArray[np.int64], first: int, count: int) -> list[slice]:
-    """Return the elements of `count` chunks from chunk `first`: one slice, or two if the range wraps around."""
+    """Return the elements of `count` chunks from chunk `first` on: one slice, or two if the range wraps around."""
     last, n_chunks = first + count, len(cuts) - 1
     if last <= n_chunks:
         return [slice(int(cuts[first]), int(cuts[last]))]
@@ -287,7 +287,7 @@ def _chunk_elements(cuts: NDArray[np.int64], first: int, count: int) -> list[sli
 
 
 def gathered(program: Callable[[int], ChunkProgram], sizes: ArrayLike, padded: bool) -> Schedule:
-    """Return the schedule of an all-gather of contributions of unequal `sizes` [byte], or padded to the largest.
+    """Return the schedule of an all-gather of unequal contributions of `sizes` [byte], or `padded` to the largest.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Registry of collectives: one entry for each algorithm, from which commands, timing and file writers derive.
+"""Registry of collectives: one entry for each algorithm, used by commands, timing and writers of files.
 
 A collective is a function that returns its `Schedule`, marked by `collective` with the rest of its entry: program,
 closed form, the names that libraries have for it. It stands in a module of this package, where it is found by itself,
@@ -33,7 +33,7 @@ Offer: TypeAlias = Literal["always", "on nodes", "never"]
 
 
 class Ranks(NamedTuple):
-    """A set of rank counts for which an algorithm is defined: a description, and a test of membership."""
+    """The numbers of ranks for which an algorithm is defined: a description, and a test."""
 
     words: str
     among: Callable[[int], bool]
@@ -103,7 +103,7 @@ class Collective:
         return _schedule_from(self.function, n_ranks, nbytes, **options)
 
     def schedule_of_vector(self, n_ranks: int, nbytes: float, **options: Any) -> Schedule:
-        """Return the schedule for a total size of `nbytes` bytes, as in the size column of nccl-tests.
+        """Return the schedule for a total size of `nbytes` bytes, counted like the size column of nccl-tests.
 
         That is what ``--size`` means, and the size column of nccl-tests: in an all-gather a rank contributes, and in an
         all-to-all it sends to each other, one P-th of it. So a reduce-scatter and an all-gather make an all-reduce.
@@ -136,7 +136,7 @@ class Collective:
 
     @property
     def options(self) -> dict[str, Parameter]:
-        """Keyword parameters of the function beyond ranks and bytes, by name."""
+        """Keyword parameters, by name, of the function that builds the schedule, without ranks and bytes."""
         return dict([*signature(self.function).parameters.items()][2:])
 
     @property
@@ -146,12 +146,12 @@ class Collective:
 
     @property
     def summary(self) -> str:
-        """First line of the function's docstring."""
+        """First line of the docstring of the function that builds the schedule."""
         return (getdoc(self.function) or "").partition("\n")[0]
 
 
 def collective(operation: Operation, algorithm: str, **entry: Any) -> Callable[[F], F]:
-    """Return a decorator that registers a function as a collective: an operation by an algorithm.
+    """Return a decorator that registers a function as a collective: one algorithm of an operation.
 
     Parameters
     ----------
@@ -185,14 +185,14 @@ def _schedule_from(by: Callable[..., Schedule], *arguments: Any, **options: Any)
 
 
 def entry_of(function: object) -> Collective | None:
-    """Return the `Collective` that the decorator attached to a function; None without one."""
+    """Return the `Collective` that the decorator `collective` attached to a function; None if there is none."""
     found = getattr(function, "collective", None)
     return found if isinstance(found, Collective) else None
 
 
 @cache
 def built_in() -> tuple[Collective, ...]:
-    """Return the collectives that ship with simnet, by module and in order of definition.
+    """Return the collectives that ship with simnet, ordered by module, then by definition.
 
     Examples
     --------
@@ -206,7 +206,7 @@ def built_in() -> tuple[Collective, ...]:
 
 
 def _plugin_collective(name: str) -> Collective | None:
-    """Return the collective that a plug-in registers under a name; None if its name or algorithm is built in."""
+    """Return the collective that a plug-in registers under a name; None if a built-in one has its name or algorithm."""
     one = plugins.load_plugin("collectives", name, _marked_builder)
     taken = (one is None) or any(
         one.name == own.name or (one.operation, one.algorithm) == (own.operation, own.algorithm) for own in built_in()
@@ -221,7 +221,7 @@ def _marked_builder(function: object) -> Collective:
 
 
 def all_collectives(operation: Operation | None = None) -> list[Collective]:
-    """Return all collectives, or those of one operation: the built-in ones, then those of plug-ins.
+    """Return all collectives, or those of one operation: first the built-in ones, then those of plug-ins.
 
     A warning tells which of other packages cannot be used.
     """
@@ -274,7 +274,7 @@ def collective_by_algorithm(operation: Operation, algorithm: str) -> Collective:
 
 
 def unknown_collective(what: str, name: object, allowed: Iterable[str]) -> ValueError:
-    """Return the error for an unknown collective, or the error of the plug-in registered under its name.
+    """Return the error for an unknown collective; if an unusable plug-in has registered the name, the plug-in's error.
 
     Parameters
     ----------
@@ -297,7 +297,7 @@ def unknown_collective(what: str, name: object, allowed: Iterable[str]) -> Value
 
 
 def usual_collectives(operation: Operation, *, on_nodes: bool) -> list[Collective]:
-    """Return the collectives with a closed form that `simnet choose` compares by default; multi-GPU nodes add some.
+    """Return the collectives that `simnet choose` compares by default; multi-GPU nodes (`on_nodes`) add some.
 
     Examples
     --------
@@ -310,7 +310,7 @@ def usual_collectives(operation: Operation, *, on_nodes: bool) -> list[Collectiv
 
 
 def algorithm_in_logs(name: str) -> str:
-    """Return simnet's name of an algorithm, given its name in MPI libraries; other names are unchanged.
+    """Return simnet's name of an algorithm, given its name in logs of MPI libraries; other names unchanged.
 
     Examples
     --------
@@ -321,6 +321,6 @@ def algorithm_in_logs(name: str) -> str:
 
 
 def _first_wanted(wanted: Callable[[Collective], bool]) -> Collective | None:
-    """Return the first collective that `wanted` accepts, built-in before plug-ins; None if there is none."""
+    """Return the first collective that `wanted` accepts, built-in ones before plug-ins; None if there is none."""
     found = next(filter(wanted, built_in()), None)
     return found or next(filter(wanted, plugins.usable_plugins("collectives", _plugin_collective).values()), None)

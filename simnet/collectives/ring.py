@@ -1,4 +1,4 @@
-"""Collectives round a ring: every rank sends to its right neighbour only, one chunk a round.
+"""Collectives on a ring: every rank sends only to its right neighbour, one chunk in each round.
 
 References
 ----------
@@ -18,7 +18,7 @@ from simnet.schedule import Schedule
 
 
 def all_gather(n_ranks: int) -> ChunkProgram:
-    """All-gather of P chunks in P - 1 rounds; rank r contributes chunk r."""
+    """All-gather of one chunk per rank in `n_ranks` - 1 rounds; rank r contributes chunk r."""
     P = check_int(n_ranks, "n_ranks", 1)
     rank = np.arange(P)
     # In round s rank r passes on chunk r - s, which its left neighbour sent it the round before.
@@ -27,7 +27,7 @@ def all_gather(n_ranks: int) -> ChunkProgram:
 
 
 def reduce_scatter(n_ranks: int) -> ChunkProgram:
-    """Reduce-scatter of P chunks in P - 1 rounds; rank r ends with chunk r."""
+    """Reduce-scatter of one chunk per rank in `n_ranks` - 1 rounds; rank r ends with chunk r."""
     P = check_int(n_ranks, "n_ranks", 1)
     rank = np.arange(P)
     # In round s rank r passes on what it has of chunk r - 1 - s; chunk r has then come full circle to rank r.
@@ -36,7 +36,7 @@ def reduce_scatter(n_ranks: int) -> ChunkProgram:
 
 
 def all_reduce(n_ranks: int) -> ChunkProgram:
-    """All-reduce of P chunks in 2 (P - 1) rounds: reduce-scatter, then all-gather."""
+    """All-reduce in 2 (`n_ranks` - 1) rounds: reduce-scatter, then all-gather, of one chunk per rank."""
     steps = [*reduce_scatter(n_ranks).steps, *all_gather(n_ranks).steps]
     return ChunkProgram(n_ranks, n_ranks, steps, "all_reduce", "ring")
 

@@ -1,4 +1,4 @@
-"""Collectives along a tree: binomial or k-ary, whole messages or segments in a pipeline.
+"""Collectives along a binomial or k-ary tree, with whole messages, or with segments that follow each other.
 
 A tree is its edges (parent, child) and, for each, the round in which a broadcast crosses it. Segment s of a message
 crosses every edge s rounds later than segment 0, so that segments follow each other through the tree. A reduction
@@ -27,7 +27,7 @@ from simnet.schedule import Schedule
 
 
 class TreeEdges(NamedTuple):
-    """Edges of a tree of ranks, with the round (from 0) in which segment 0 crosses each, and whether it reduces."""
+    """Edges of a tree of ranks: the round (from 0) in which segment 0 crosses each, and if the receiver reduces."""
 
     src: Ranks
     dst: Ranks
@@ -70,7 +70,7 @@ def reduce(n_ranks: int, root: int = 0, *, arity: int | None = None, segments: i
 
 
 def all_reduce(n_ranks: int, *, arity: int | None = None, segments: int = 1) -> ChunkProgram:
-    """All-reduce of `segments` chunks: reduction to rank 0, then broadcast; each segment turns round at the root.
+    """All-reduce of `segments` chunks: reduction to rank 0, then broadcast; a segment turns round once it is reduced.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def _tree_name(arity: int | None, segments: int) -> str:
 
 
 def _tree_edges(P: int, arity: int | None) -> tuple[TreeEdges, int]:
-    """Return the parent-to-child edges of a tree rooted at rank 0, and the rounds of a one-segment broadcast."""
+    """Return the parent-to-child edges of a tree rooted at rank 0, and the rounds of a broadcast in one segment."""
     child = np.arange(1, P)
     if arity is None:
         # Binomial: the parent of v is v without its lowest set bit; edges of the highest bit come first.
@@ -117,7 +117,7 @@ def _from_root(edges: TreeEdges, root: int, P: int) -> TreeEdges:
 
 
 def _in_pipeline(edges: TreeEdges, segments: int) -> list[ChunkStep]:
-    """Return the rounds of a pipeline: an edge that segment 0 crosses in round a carries segment t - a in round t."""
+    """Return the steps of a pipeline: an edge that segment 0 crosses in round a carries segment t - a in round t."""
     check_int(segments, "segments", 1)
     order = np.argsort(edges.at, kind="stable")
     src, dst, at, reduce = (column[order] for column in edges)

@@ -1,4 +1,4 @@
-"""All-reduce on two levels: inside groups (nodes, sites) and between one leader of each."""
+"""All-reduce on two levels: inside groups of ranks (nodes, sites), and between one leader of each group."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from simnet.schedule import Schedule
 
 
 def two_levels(n_ranks: int, group_size: int) -> ChunkProgram:
-    """All-reduce: binomial reduction to the leaders, ring all-reduce between leaders, binomial broadcast.
+    """All-reduce on two levels: binomial reduction to group leaders, ring all-reduce of leaders, binomial broadcast.
 
     Groups are `group_size` consecutive ranks (the last may be smaller), leaders their first ranks, chunks as many as
     leaders.

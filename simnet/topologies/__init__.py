@@ -66,7 +66,7 @@ def names() -> list[str]:
 
 
 def build(name: str, **parameters: Any) -> nx.DiGraph[Any]:
-    """Return the topology of the family `name`.
+    """Return the topology of the family `name`, such as ``ring``, built with the given options.
 
     Parameters
     ----------

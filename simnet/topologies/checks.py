@@ -22,7 +22,7 @@ LARGEST = 1_000_000
 
 
 def checked(builder: F) -> F:
-    """Return a wrapper of a topology builder that checks arguments against the annotations of its parameters.
+    """Return a wrapper of a topology builder that checks each argument against the annotation of its parameter.
 
     Counts, latencies, bandwidths and ratios arrive as an int or float within their bounds; None where that is allowed,
     and what is annotated otherwise, arrive as they are.
@@ -35,7 +35,7 @@ def checked(builder: F) -> F:
 
     @cache
     def checks() -> tuple[inspect.Signature, dict[str, Callable[[object, str], float] | None]]:
-        """Return the builder's signature and a check for each parameter, or None; evaluated on the first call."""
+        """Return the builder's signature and a check (None if unchecked) per parameter; evaluated on the first call."""
         signature = inspect.signature(builder)
         hints = parameter_hints(builder, list(signature.parameters))
         return signature, {name: _annotation_check(hint) for name, hint in hints.items()}
@@ -55,7 +55,7 @@ def checked(builder: F) -> F:
 
 
 def _annotation_check(hint: Any) -> Callable[[object, str], float] | None:
-    """Return the function that checks and converts an argument with this annotation; None if nothing is checked."""
+    """Return the function that checks and converts an argument with this annotation; None if there is no check."""
     if get_origin(hint) in (Union, UnionType):
         return next((check for one in get_args(hint) if (check := _annotation_check(one)) is not None), None)
     kind, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
@@ -68,7 +68,7 @@ def _annotation_check(hint: Any) -> Callable[[object, str], float] | None:
 
 
 def latency_seconds(value: object, name: str) -> float:
-    """Return a latency [s] as a float; ValueError, with `name`, unless it is finite and in bounds.
+    """Return a latency [s] as a float; ValueError, with `name` as the argument, unless finite and in bounds.
 
     Raises
     ------
@@ -79,7 +79,7 @@ def latency_seconds(value: object, name: str) -> float:
 
 
 def rate(value: object, name: str) -> float:
-    """Return a bandwidth [byte/s] as a float; ValueError, with `name`, unless it is finite and in bounds.
+    """Return a bandwidth [byte/s] as a float; ValueError, with `name` as the argument, unless finite and in bounds.
 
     Raises
     ------
@@ -90,7 +90,7 @@ def rate(value: object, name: str) -> float:
 
 
 def factor(value: object, name: str, least: float = 0.0) -> float:
-    """Return a ratio as a float; ValueError, with `name`, unless it is finite, above 0 and at least `least`.
+    """Return a ratio as a float; ValueError, with `name` as the argument, unless finite, > 0 and >= `least`.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ def factor(value: object, name: str, least: float = 0.0) -> float:
 
 
 def affordable(links: int, what: str) -> None:
-    """Raise ValueError if a graph would have too many links, before any part of it is built.
+    """Raise ValueError if a graph of this many links would be too large; called before any part of it is built.
 
     Raises
     ------

@@ -85,7 +85,7 @@ def deferred(nodes: Collection[_Node], **facts: Any) -> nx.DiGraph[Any]:
 
 
 def add_node(graph: nx.DiGraph[Any], node: _Node, **attributes: Any) -> None:
-    """Add a node, or attributes of an existing node, as ``graph.add_node`` does, without building a deferred graph.
+    """Add a node, or more attributes to an existing node, like ``graph.add_node``; a deferred graph stays deferred.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ def add_node(graph: nx.DiGraph[Any], node: _Node, **attributes: Any) -> None:
 
 
 def add_link(graph: nx.DiGraph[Any], u: _Node, v: _Node, **attributes: Any) -> None:
-    """Add a link with attributes, as ``graph.add_edge`` does, without building a deferred graph.
+    """Add a link with attributes, like ``graph.add_edge``; a deferred graph stays deferred.
 
     Parameters
     ----------
@@ -166,5 +166,5 @@ def built_graph(graph: Deferred | nx.DiGraph[Any]) -> nx.DiGraph[Any]:
 
 
 def _recorded_parts(graph: nx.DiGraph[Any]) -> list[tuple[_Node, _Node | None, _Attributes]] | None:
-    """Return the recorded nodes and links (link end None for a node) of a deferred graph; None once it is built."""
+    """Return the nodes and links recorded in a deferred graph (a node has None as link end); None once it is built."""
     return vars(graph)["_recorded"] if isinstance(graph, Deferred) else None

@@ -135,12 +135,12 @@ class DragonflyShape:
                     yield f"router:{G}.{R}", f"router:{H}.{S}", parallel
 
     def cables(self) -> Iterator[Cable]:
-        """Yield all cables: local, then global."""
+        """Yield all cables: those inside groups, then those between groups."""
         yield from self.local_cables()
         yield from ((u, v, "global") for u, v, _ in self.global_cables())
 
     def path(self, src: int, dst: int, choose: Choose) -> list[Node]:
-        """Return the minimal route from host `src` to `dst`: at most one local, one global and one local link."""
+        """Return the minimal route from host `src` to `dst`: at most one global link, and one local one per group."""
         G, R = divmod(src // self.hosts_per_router, self.routers)
         H, S = divmod(dst // self.hosts_per_router, self.routers)
         nodes: list[Node] = [f"router:{G}.{R}"]
@@ -178,7 +178,7 @@ class DragonflyShape:
 
     @cached_property
     def _joined(self) -> dict[int, Counter[tuple[int, int]]]:
-        """By distance d > 0 between groups, the number of links from router R of one to router S of the other."""
+        """The number of links between routers R and S of two groups, by the distance d > 0 of the groups and (R, S)."""
         g, h = self.groups, self.global_links
         joined: dict[int, Counter[tuple[int, int]]] = {d: Counter() for d in range(1, g)}
         for d, ends in joined.items():

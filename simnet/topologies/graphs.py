@@ -44,7 +44,7 @@ def empty(name: str, hosts: int, **facts: Any) -> nx.DiGraph[Node]:
 
 
 def cable(graph: nx.DiGraph[Node], a: Node, b: Node, latency: float, bandwidth: float, kind: str) -> None:
-    """Connect `a` and `b` by two independent links, one in each direction.
+    """Connect `a` and `b` by two links, one in each direction.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def check_graph(graph: nx.DiGraph[Any]) -> int:
 
 
 def checked_parts(graph: nx.DiGraph[Any]) -> tuple[int, list[Node], list[tuple[Node, Node, dict[str, Any]]]]:
-    """Return the number of hosts, the nodes, and the links with attributes of a topology, after `check_graph`.
+    """Return the number of hosts, the nodes, and the links with attributes of a topology, as `check_graph` checks it.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Selectors: texts by which a scenario names the links that get weather or background traffic."""
+"""Selectors of links: the texts by which a scenario names links, such as those with weather or background traffic."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def multi_gpu_nodes(
     spine_latency: Seconds | None = None,
     spine_bandwidth: Bandwidth | None = None,
 ) -> nx.DiGraph[Node]:
-    """Return `nodes` nodes of `gpus_per_node` GPUs on one ideal fabric switch, or on one switch for each rail.
+    """Return `nodes` nodes of `gpus_per_node` GPUs, joined by one ideal switch, or by one switch for each rail.
 
     The GPUs are the hosts, numbered node by node: GPU g of node n is host n * `gpus_per_node` + g. Between two GPUs of
     one node a message pays `intra_latency` and can have `intra_bandwidth`. Between nodes it pays `intra_latency` +
@@ -131,7 +131,7 @@ class MultiGpuShape:
 
     @property
     def hosts_forward(self) -> bool:
-        """Whether GPUs forward messages between rails: only if rails have no spine switches."""
+        """Whether GPUs forward messages between rails; they do only if there are no spine switches."""
         return self.rails and not self.spines
 
     def cables(self) -> Iterator[Cable]:
@@ -150,7 +150,7 @@ class MultiGpuShape:
                     yield f"rail:{g}", f"spine:{s}", "fabric"
 
     def path(self, src: int, dst: int, choose: Choose) -> list[Node]:
-        """Return the route from GPU `src` to GPU `dst`: by the node's switch, one rail, a spine, or the fabric."""
+        """Return the route from GPU `src` to GPU `dst`, by switches of nodes, rails, spines, or the fabric switch."""
         (n, g), (to_n, to_g) = divmod(src, self.gpus_per_node), divmod(dst, self.gpus_per_node)
         if n == to_n:
             return [f"node:{n}", dst]
@@ -168,7 +168,7 @@ class MultiGpuShape:
         return self.nodes * self.gpus_per_node
 
     def borders(self) -> list[Node]:
-        """Return the nodes with links to the outside: spines, else rail switches, else the fabric switch."""
+        """Return the nodes with links to the outside: spines if any, else rail switches or the fabric switch."""
         if not self.rails:
             return ["fabric"]
         if self.spines:
@@ -183,7 +183,7 @@ class MultiGpuShape:
         return [f"rail:{g}", *([f"spine:{choose(f'rail:{g}', self.spines)}"] if self.spines else [])]
 
     def inward(self, dst: int, choose: Choose) -> list[Node]:
-        """Return the route from the outside to GPU `dst`, over its own rail if there are rails."""
+        """Return the route from the outside to GPU `dst`, by the rail of that GPU if there are rails."""
         n, g = divmod(dst, self.gpus_per_node)
         if not self.rails:
             return ["fabric", f"node:{n}", dst]

@@ -28,7 +28,7 @@ _SHAPES: dict[str, Callable[..., SiteShape]] = {
 
 
 def family_shape(name: object, numbers: object) -> SiteShape | None:
-    """Return the shape of a topology family, given its name and parameters; None if they do not fit the family."""
+    """Return the shape of a topology family, given its name and parameters; None if they do not fit together."""
     if not isinstance(name, str) or name not in _SHAPES or not isinstance(numbers, dict):
         return None
     each = (one for value in numbers.values() for one in (value if isinstance(value, list) else [value]))
@@ -42,7 +42,7 @@ def family_shape(name: object, numbers: object) -> SiteShape | None:
 
 
 def links_of(cables: Iterable[Cable], weights: Mapping[Link, float], weight: float) -> int | None:
-    """Return the number of links of `cables`; None if one is missing from a graph or has another weight.
+    """Return the number of links of `cables`, two each; None if a graph lacks one of them, or gives it another weight.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def links_of(cables: Iterable[Cable], weights: Mapping[Link, float], weight: flo
 
 
 def recognised_shape(facts: Mapping[str, Any], weights: Mapping[Link, float]) -> SiteShape | None:
-    """Return the shape declared in a graph's attributes; None unless the links are those of the shape, with weight 1.
+    """Return the shape that a graph's attributes declare; None unless its links are those of the shape, with weight 1.
 
     Parameters
     ----------

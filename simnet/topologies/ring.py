@@ -62,7 +62,7 @@ class RingShape(CountedHosts, ForwardingHosts):
         return ((host, (host + 1) % P, "host") for host in range(P if P > 2 else P - 1))
 
     def path(self, src: int, dst: int, choose: Choose) -> list[Node]:
-        """Return the route from host `src` to `dst`, in the shorter direction."""
+        """Return the route from host `src` to host `dst`, in the direction with fewer links."""
         P = self.hosts
         ahead = (dst - src) % P
         up = 2 * ahead <= P

@@ -296,7 +296,7 @@ class Routes:
         return self._search(int(src), int(dst), self._rule(pair), down)
 
     def table(self, src: ArrayLike, dst: ArrayLike) -> NDArray[np.int64]:
-        """Return the routes of many pairs of hosts as rows of links, padded with -1.
+        """Return the routes of many pairs of hosts as a table: a row of link indices for each pair, padded with -1.
 
         Parameters
         ----------
@@ -361,7 +361,7 @@ class Routes:
 
     @cached_property
     def _links_by_ends(self) -> tuple[Places, Places, NDArray[np.int32]]:
-        """Indices of links from and to each host, shape (P,) each, and between switches, shape (S, S); -1 for none."""
+        """Indices of the links from and to each host, shape (P,) each, and between switches, (S, S); -1 if missing."""
         first, count = self.n_hosts, len(self._nodes) - self.n_hosts
         up, down = np.full(first, -1), np.full(first, -1)
         between = np.full((count, count), -1, dtype=np.int32)
@@ -373,7 +373,7 @@ class Routes:
         return up, down, between
 
     def gap(self) -> tuple[int, int] | None:
-        """Return the first pair of hosts (src, dst), ordered by dst, without a route; None if all are connected."""
+        """Return the first pair of hosts (src, dst), in order of dst, that has no route; None if all are connected."""
         if self._shape is not None:
             return None
         for dst in range(self.n_hosts):
@@ -389,7 +389,7 @@ class Routes:
         return math.fsum(self.latency[link] for link in self.route(src, dst))
 
     def bottleneck(self, src: int, dst: int) -> float:
-        """Return the nominal bandwidth [byte/s] from host `src` to host `dst`: the least on the route, or infinity."""
+        """Return the lowest nominal bandwidth [byte/s] on the route from host `src` to `dst`; inf if they are equal."""
         return min((float(self.bandwidth[link]) for link in self.route(src, dst)), default=math.inf)
 
     def _find(self, src: int, dst: int, choose: _Choose) -> _Route:
@@ -426,11 +426,11 @@ class Routes:
         return mix(mix(self._salt ^ self._host(src, "src")) ^ self._host(dst, "dst"))
 
     def _rule(self, pair: int) -> _Choose:
-        """Return a function that chooses among equal-cost next hops: by the hash of a host pair, or the first."""
+        """Return a function that chooses among equal-cost next hops: by the host pair's hash, or the first of them."""
         return _pair_hash(pair) if self._hashes else lambda node, ways: 0
 
     def _gate(self, dst: int) -> tuple[int, tuple[int, ...]]:
-        """Return the last switch before host `dst` and the link to `dst`; `dst` and no link if several links enter it.
+        """Return the only switch linked to host `dst`, and the link; `dst` and no link if several links enter `dst`.
 
         The hosts of one switch then share one table of distances.
         """
@@ -475,7 +475,7 @@ class Routes:
 
 
 def route_table(routes: Sequence[Sequence[int]]) -> NDArray[np.int64]:
-    """Return routes as rows of a table of links, padded with -1."""
+    """Return routes as a table: a row of link indices for each route, padded with -1."""
     table = np.full((len(routes), max(1, max(map(len, routes), default=0))), -1, dtype=np.int64)
     for row, route in zip(table, routes, strict=True):
         row[: len(route)] = route

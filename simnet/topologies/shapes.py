@@ -1,4 +1,4 @@
-"""Shapes: cables of regular topologies, without latencies and bandwidths, and routes by formula.
+"""Shapes of regular topologies: their cables, without latencies and bandwidths, and their routes, found by formula.
 
 A family of this package leaves the numbers that settle its shape in ``graph.graph["shape"]``, as plain data, so that a
 graph that was written to a file and read again still has them. From them follow all links, by which `Routes`
@@ -43,7 +43,7 @@ class Shape(Protocol):
         """Yield every cable once."""
 
     def path(self, src: int, dst: int, choose: Choose) -> list[Node]:
-        """Return the route from host `src` to another host `dst`: the nodes after `src`, ending with `dst`.
+        """Return the route from host `src` to another host `dst`: the nodes after `src` up to and including `dst`.
 
         Parameters
         ----------
@@ -65,15 +65,15 @@ class SiteShape(Shape, Protocol):
         """Return the nodes with links to the outside."""
 
     def outward(self, src: int, choose: Choose) -> list[Node]:
-        """Return the shortest route from host `src` to a border, without `src`; empty if `src` is a border."""
+        """Return the shortest route from host `src` to a border node, without `src`; empty if `src` is one."""
 
     def inward(self, dst: int, choose: Choose) -> list[Node]:
-        """Return the shortest route from a border, chosen at `OUTSIDE`, to host `dst`, both included."""
+        """Return the shortest route from a border node, chosen by ``choose(OUTSIDE, n)``, to `dst`, both included."""
 
 
 @dataclass(frozen=True)
 class CountedHosts:
-    """Base class of shapes with a field `hosts`, their number of hosts."""
+    """Base class of shapes whose field `hosts` is their number of hosts."""
 
     hosts: int
 
@@ -98,11 +98,11 @@ class ForwardingHosts:
         return list(range(self.n_hosts))
 
     def outward(self, src: int, choose: Choose) -> list[Node]:
-        """Return the empty route from host `src` to the outside, as `src` is a border."""
+        """Return the route from host `src` to the outside: empty, as `src` is itself a border node."""
         return []
 
     def inward(self, dst: int, choose: Choose) -> list[Node]:
-        """Return the route from the outside to host `dst`: `dst`, which is a border."""
+        """Return the route from the outside to host `dst`: only `dst`, as it is itself a border node."""
         return [dst]
 
 
@@ -110,7 +110,7 @@ P = TypeVar("P")
 
 
 def every_answer(find: Callable[[Callable[[Any, int], int]], P]) -> Iterator[P]:
-    """Yield the result of `find` for every combination of its choices, in lexicographic order of the choices.
+    """Yield the results of `find` for every sequence of choices it can make, in lexicographic order of the choices.
 
     Parameters
     ----------

@@ -27,7 +27,7 @@ def mix(value: int) -> int:
 
 
 def mix_all(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return the SplitMix64 hash of each number, as `mix` does for one; uint64 arithmetic wraps as intended."""
+    """Return the SplitMix64 hash of each number of an array, like `mix`; uint64 overflow is intended."""
     values = values + np.uint64(0x9E3779B97F4A7C15)
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -69,7 +69,7 @@ class StarShape(CountedHosts):
         return ["switch", dst]
 
     def paths(self, src: Places, dst: Places, choose: ChooseAll, place: Mapping[Node, int]) -> list[Places]:
-        """Return the routes of many pairs of hosts, an array of node indices per hop."""
+        """Return the routes of many pairs of hosts: for each hop, an array of each pair's node index."""
         return [np.full_like(src, place["switch"]), dst]
 
     def borders(self) -> list[Node]:

@@ -80,7 +80,7 @@ class TorusShape(ForwardingHosts):
     dims: Sequence[int]
 
     def _strides(self) -> list[tuple[int, int]]:
-        """Return for each dimension its size, and the difference of host numbers between neighbours along it."""
+        """Return the size of each dimension, and the difference between the numbers of neighbours along it."""
         return [(size, math.prod(self.dims[d + 1 :])) for d, size in enumerate(self.dims)]
 
     def cables(self) -> Iterator[Cable]:
@@ -92,7 +92,7 @@ class TorusShape(ForwardingHosts):
                     yield host, host + ((at + 1) % size - at) * stride, f"dim{d}"
 
     def path(self, src: int, dst: int, choose: Choose) -> list[Node]:
-        """Return the route from host `src` to `dst`, dimension by dimension, in the shorter direction each."""
+        """Return the route from host `src` to `dst`: one dimension after the other, each in the shorter direction."""
         nodes: list[Node] = []
         here = src
         for size, stride in self._strides():

@@ -1,4 +1,4 @@
-"""Tree: hosts under leaf switches, these under switches of the next level, up to one root."""
+"""Tree: hosts below leaf switches, which are below switches of the next level, up to one root switch."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class TreeShape(CountedHosts):
     hosts_forward: ClassVar[bool] = False
 
     def levels(self) -> Iterator[Iterator[Cable]]:
-        """Yield for each level of switches, from the lowest, the cables below it."""
+        """Yield, for each level of switches from the lowest, the cables from its switches to the nodes below."""
         level, children = 1, self.hosts
         while level == 1 or children > 1:
             yield self._below(level, children)

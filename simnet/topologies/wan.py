@@ -1,4 +1,4 @@
-"""Wide-area network: workers at several sites, the sites joined by long links of unequal latency and bandwidth."""
+"""Wide-area network: workers at several sites, which are joined by long links of unequal latency and bandwidth."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def wan(
     local_latency: Seconds = 100e-6,
     local_bandwidth: Bandwidth = 1.25e9,
 ) -> nx.DiGraph[Node]:
-    """Return the workers of several sites, each behind the router of its site.
+    """Return a network of workers at several sites, each site with a router that connects its workers to other sites.
 
     Hosts are numbered site by site. Between two hosts of one site a message pays `local_latency`. From a host at
     site a to one at b it pays `local_latency` + ``latency[a, b]`` (half the local latency at each end) and can have
@@ -111,7 +111,7 @@ def wan(
 
 
 def site_names(sites: object) -> tuple[str, ...]:
-    """Return the names of sites, from a sequence of names or from a number of sites.
+    """Return the names of sites, given a sequence of names or a number of sites.
 
     Raises
     ------
@@ -146,7 +146,7 @@ def _workers_by_site(workers_per_site: object, S: int) -> list[int]:
 def between_sites(
     names: tuple[str, ...], latency: ArrayLike, bandwidth: ArrayLike
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return latency [s] and bandwidth [byte/s] between sites, shape (S, S) each; bandwidth 0 means no link.
+    """Return latency [s] and bandwidth [byte/s] of the links between S sites, shape (S, S) each; bandwidth 0: no link.
 
     Parameters
     ----------
@@ -174,7 +174,7 @@ def between_sites(
 
 
 def _site_matrix(values: ArrayLike, names: tuple[str, ...], what: str) -> NDArray[np.float64]:
-    """Return `values` as a float64 array of shape (S, S); a scalar applies to every pair of sites."""
+    """Return `values` as a float64 matrix with a row and a column per site; a scalar applies to every pair of sites."""
     S = len(names)
     try:
         given = np.asarray(values)

@@ -1,4 +1,4 @@
-"""Wide-area network of clusters: sites that are topologies of their own, joined by border routers and long links."""
+"""Wide-area network of clusters: each site has a topology of its own, and long links join the sites' border routers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def wan_of_clusters(
     border_latency: Seconds = 0.0,
     borders: Mapping[str, Sequence[Node]] | None = None,
 ) -> nx.DiGraph[Node]:
-    """Return a network of clusters, each a site with a border router; long links join the border routers.
+    """Return a network of clusters: each has a topology and a border router; long links join border routers.
 
     Hosts are numbered site by site, and a site keeps its links, its latencies and its routes: no message between two
     hosts of one site leaves it. From a host at site a to one at b a message goes to the nearest of the borders of a,
@@ -144,7 +144,7 @@ def wan_of_clusters(
 
 
 def _add_site(graph: nx.DiGraph[Node], name: str, cluster: nx.DiGraph[Any], first: int) -> dict[Any, Node]:
-    """Add the nodes and links of a site, its hosts numbered from `first`; return a dict from old to new node."""
+    """Add the nodes and links of a site, hosts numbered from `first`; return a dict from cluster node to new node."""
     renamed = {node: _site_node(node, name, first) for node in cluster}
     for node, attributes in cluster.nodes(data=True):
         graph.add_node(renamed[node], **{**attributes, "site": name})
@@ -158,7 +158,7 @@ def _site_node(node: Node, site: str, first: int) -> Node:
 
 
 def _site_cluster(name: str, graph: nx.DiGraph[Any]) -> tuple[nx.DiGraph[Any], SiteShape | None]:
-    """Return the checked graph of a site, and its shape; None for a graph without a known shape."""
+    """Return the checked graph of a site and its shape, which is None if the graph has no known regular shape."""
     try:
         hosts = check_graph(graph)
     except ValueError as error:
@@ -205,7 +205,7 @@ def _border_nodes(
 
 
 def _hosts_forward(names: Sequence[str], clusters: Sequence[tuple[nx.DiGraph[Any], SiteShape | None]]) -> bool:
-    """Return whether hosts forward messages of others; ValueError if sites with several links per host disagree."""
+    """Return whether hosts forward messages; ValueError if sites disagree and one has hosts with several links."""
     for name, (graph, _) in zip(names, clusters, strict=True):
         if graph.graph.get("routes"):
             raise ValueError(f"site {name} gives the routes of its hosts one by one, which no site of a WAN can")
@@ -222,13 +222,13 @@ def _hosts_forward(names: Sequence[str], clusters: Sequence[tuple[nx.DiGraph[Any
 
 
 def _border_weight(links: Iterator[Mapping[str, Any]]) -> float:
-    """Return a link weight, a power of two, above the total of any path inside a site, so that sums stay exact."""
+    """Return a power of two above the total weight of any path inside a site, as link weight; sums then stay exact."""
     return float(2.0 ** math.ceil(math.log2(1 + sum(float(link.get("weight", 1.0)) for link in links))))
 
 
 @dataclass(frozen=True)
 class WanOfClustersShape:
-    """Cables and routes of a WAN of clusters: the shapes of its sites, and the weighted links between sites."""
+    """Cables and routes of a WAN of clusters: the shape of each site, and the weighted links between sites."""
 
     names: Sequence[str]
     shapes: Sequence[SiteShape]
@@ -258,7 +258,7 @@ class WanOfClustersShape:
                 yield _site_node(node, name, first), f"site:{name}", "border"
 
     def path(self, src: int, dst: int, choose: Choose) -> list[Node]:
-        """Return the route from host `src` to `dst`: out of a site, between border routers, and into a site."""
+        """Return the route from host `src` to `dst`: out of a site, along border routers, and into a site."""
         a, b = self._site(src), self._site(dst)
         if a == b:
             return self._inside(a, self.shapes[a].path(src - self.first[a], dst - self.first[a], self._from(a, choose)))
@@ -283,7 +283,7 @@ class WanOfClustersShape:
         return lambda at, ways: choose(f"site:{name}" if at == OUTSIDE else _site_node(at, name, first), ways)
 
     def _steps_to(self, b: int) -> list[list[int]]:
-        """Return for each site the next sites on least-weight paths to site `b`, in the order of its links."""
+        """Return for each site the next sites on all least-weight paths to site `b`, in the order of its links."""
         if b not in self._steps:
             distance = [math.inf] * len(self.names)
             distance[b] = 0.0
@@ -315,7 +315,7 @@ class WanOfClustersShape:
 
 
 def recognised_sites(facts: Mapping[str, Any], weights: Mapping[Link, float]) -> WanOfClustersShape | None:
-    """Return the shape declared in a WAN's graph attributes; None unless the links are exactly those of the shape.
+    """Return the shape that a WAN's graph attributes declare; None unless the links are exactly those of the shape.
 
     Parameters
     ----------
