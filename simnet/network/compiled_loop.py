@@ -20,7 +20,7 @@ def compiled_loop() -> NativeModule | None:
 
 
 def loop_is_kept() -> bool:
-    """Return whether an earlier process has compiled the event loop, so that it is loaded at once."""
+    """Return whether the compiled event loop is stored, so that it loads without being compiled."""
     from simnet.network import event_loop
 
     found = native_copy(*event_loop.MODULES)

@@ -1,4 +1,4 @@
-"""Compute streams of ranks: slices of the backward pass and the kernels that queue behind them.
+"""Compute streams of ranks: slices of the backward pass, and the kernels of an exchange that queue behind them.
 
 A worker has one compute stream, first come first served, without preemption. When the slice that produces a part of
 the gradient is done, its selection kernels queue, then the part may be exchanged; work before rounds queues too. All
@@ -21,7 +21,7 @@ from simnet.schedule import Schedule
 
 @dataclass(frozen=True)
 class Computing:
-    """Selection-kernel times [s] and slowdown factors of a backward pass that overlaps with an exchange in parts.
+    """Kernel times [s] and slowdown factors of a backward pass that overlaps with an exchange in several parts.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class Computing:
 
 @dataclass(frozen=True)
 class Streams:
-    """Durations [s] and slowdowns of the slices and kernels on the compute streams of all ranks.
+    """Durations [s] and slowdowns of the backward-pass slices and kernels on the compute streams of all ranks.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class Streams:
 
 @dataclass(frozen=True)
 class Computed:
-    """Start and end of each rank's slices and kernels next to an exchange.
+    """Start and end of each rank's backward-pass slices and kernels, which ran next to an exchange.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ class Computed:
 
 
 def check_slices(start: Floats, ready: Sequence[Floats], computing: Computing) -> tuple[Floats, Floats]:
-    """Return the ready times of parts and the seconds of their kernels, shape (n_parts, P) each, after checks.
+    """Return the ready times of parts of an exchange, and the seconds of their kernels, (n_parts, P) each, checked.
 
     Raises
     ------
@@ -122,7 +122,7 @@ def check_slices(start: Floats, ready: Sequence[Floats], computing: Computing) -
 
 
 def queue_in_turn(start: Floats, ready: Floats, select: Floats) -> tuple[Floats, Computed]:
-    """Return when each rank may send each part [s], (n_parts, P), and its slices and kernels, run one after another.
+    """Return when each rank may send each part [s], (n_parts, P), and the times of slices and kernels run in turn.
 
     Examples
     --------
@@ -143,7 +143,7 @@ def queue_in_turn(start: Floats, ready: Floats, select: Floats) -> tuple[Floats,
 
 
 def runs_in_turn(parts: Sequence[Schedule], computing: Computing) -> bool:
-    """Return whether slices and kernels run one after another, with no work between them and no slowdown."""
+    """Return whether slices and kernels run one after the other: nothing slows them, and no work comes between them."""
     between = any(np.any(one.compute) for schedule in parts[:-1] for one in schedule.rounds)
     beside = np.broadcast_to(np.asarray(computing.beside), len(parts))[:-1]
     aside = computing.side_stream is not None and np.any(np.asarray(computing.select)[:-1])

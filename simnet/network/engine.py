@@ -1,4 +1,4 @@
-"""The event loop's driver: writes schedules into the loop's tables and reads results from them."""
+"""The driver of the event loop: it writes schedules into the loop's tables and reads results from them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BESIDE = "slice", "select", "unpack"
 
 
 class Handle(NamedTuple):
-    """Rows of one run in the event loop's tables.
+    """Rows that a schedule in flight (a run) occupies in the event loop's tables.
 
     - `run`, `ranks`: row of the run, and of its first rank.
     - `n_ranks`, `slots`, `n_messages`: ranks, messages that can be in flight at once, and all messages.
@@ -42,7 +42,7 @@ class Handle(NamedTuple):
 
 
 class Engine(LinkTables):
-    """The event loop with its tables: schedules and transfers in flight.
+    """The event loop with its tables, which hold the schedules (runs) and single transfers in flight.
 
     Times are seconds since `origin`, so that they keep their precision late in a simulation.
 
@@ -87,7 +87,7 @@ class Engine(LinkTables):
         self.write_links()
 
     def grow(self) -> None:
-        """Enlarge the tables of messages in flight and of early arrivals if few free rows are left."""
+        """Enlarge the tables of messages in flight and of early arrivals if few of their rows are free."""
         if self.state.n_free < self.state.most_sends:
             self.make_room(flows=max(self.state.most_sends, self.flows.size // 2))
         if self.state.n_early < 4:
@@ -99,7 +99,7 @@ class Engine(LinkTables):
             self.state.n_early += count
 
     def reset(self, origin: float, now: float) -> None:
-        """Remove all runs, messages and events; set the origin [s] and the current time [s since the origin]."""
+        """Remove all runs, messages and events; set the time to `now` [s], which counts from `origin` [s]."""
         s = self.state
         s.n_events = s.n_pushed = s.n_quiet = s.n_ends = s.n_moving = s.n_queued = s.n_new = s.n_dirty = s.n_notices = 0
         s.background_on = False
@@ -130,7 +130,7 @@ class Engine(LinkTables):
     # Runs and transfers.
 
     def transfer(self, src: int, dst: int, nbytes: float, delay: float, pick: int, token: int) -> None:
-        """Send a message now on candidate route `pick`; the notice of its arrival carries `token`."""
+        """Send a message now on the candidate route number `pick`; the notice of its arrival will carry `token`."""
         s = self.state
         self._n_transfers += 1
         self.make_room(flows=1)
@@ -150,7 +150,7 @@ class Engine(LinkTables):
         self.give_room(flows=1)
 
     def run(self, program: Program, keep: bool) -> Handle:
-        """Enter a program into the tables and start its ranks; return the table rows of the run.
+        """Write a program into the tables and start its ranks; return the table rows that it occupies.
 
         - `program`: the schedules.
         - `keep`: whether to keep start and finish of every message.
@@ -238,7 +238,7 @@ class Engine(LinkTables):
         software: dict[int, float | Floats],
         take: Callable[[Table, int], int],
     ) -> dict[int, int]:
-        """Write the messages of each distinct round, and each rank's task in the round.
+        """Write the messages of each distinct round, and each rank's task in it; return first task rows by round id.
 
         `sends` and `receives`, shape (rounds, P), count the messages; `software` has the seconds of rounds, by id, that
         need no stream. Returns the first task of each round by its id.
@@ -280,7 +280,7 @@ class Engine(LinkTables):
         return {id(one): first + P * place for place, one in enumerate(rounds)}
 
     def _write_streams(self, given: Streams, start: Floats, g: int, take: Callable[[Table, int], int]) -> None:
-        """Attach a compute stream to each rank of a run, from row `g`; it starts when the rank enters."""
+        """Attach a compute stream to each rank of a run whose first rank is row `g`; streams start with their rank."""
         n_parts, P = given.slices.shape
         compute_slices, streams = self.tables["compute_slices"], self.tables["streams"]
         first, x = take(compute_slices, n_parts * P), take(streams, P)
@@ -306,7 +306,7 @@ class Engine(LinkTables):
         self.tables["ranks"].write(g, P, stream=x + np.arange(P))
 
     def computed(self, handle: Handle) -> Computed:
-        """Return start and end of the slices and kernels that the ranks of a run computed [s since the origin]."""
+        """Return start and end of the slices and kernels on the compute streams of a run [s since the origin]."""
         s, x = self.state, int(self.state.ranks[handle.ranks].stream)
         streams, compute_slices = self.tables["streams"], self.tables["compute_slices"]
         n_parts, first = int(s.streams[x].parts), int(s.streams[x].compute_slices)
@@ -319,14 +319,14 @@ class Engine(LinkTables):
         return Computed(done, sliced, times("begun"), times("ended"), bool(s.streams[x].aside))
 
     def busy_until(self, handle: Handle, now: float) -> float:
-        """Return when the surviving ranks of a stalled run finish their slices and kernels [s]; at least `now`."""
+        """Return when the compute streams of a stalled run's surviving ranks become idle [s]; at least `now`."""
         s = self.state
         ranks = [s.ranks[g] for g in range(handle.ranks, handle.ranks + handle.n_ranks)]
         beside = [int(one.stream) for one in ranks if one.stream >= 0 and one.state != codes.FAILED]
         return max([now, *(float(self.loop.stream_done_at(s, x)) for x in beside)])
 
     def release(self, handle: Handle) -> None:
-        """Remove a run from the event loop, finished or not, and free its rows."""
+        """Remove a run, finished or not, from the event loop, and free its table rows."""
         self._handles.remove(handle)
         self.loop.forget_run(self.state, handle.run)
         self.give_room(flows=handle.slots, ranks=handle.n_ranks)
@@ -353,13 +353,13 @@ class Engine(LinkTables):
         return found
 
     def of_messages(self, handle: Handle, field: str) -> Floats:
-        """Return each message's time `field` of a run [s], ``sent`` or ``arrived``; NaN if it has not happened."""
+        """Return when each message of a run was ``sent`` or ``arrived`` [s], by `field`; NaN if it has not happened."""
         return self.tables[field].numbers(getattr(self.state.runs[handle.run], field), handle.n_messages)
 
     def software(self, handle: Handle) -> Floats:
-        """Return start and end of the ranks' software for each message [s], shape (4, 2, messages); NaN for none.
+        """Return start and end of the software work of ranks for each message [s], (4, 2, messages); NaN for none.
 
-        The four kinds are those of `records`: asking, speaking, sending, taking in.
+        The four kinds are those of `codes`: asking, speaking, sending, taking in.
         """
         at, count = self.state.runs[handle.run].software, handle.n_messages
         if at < 0:
@@ -382,28 +382,28 @@ class Engine(LinkTables):
     # Messages in flight.
 
     def notices(self) -> list[tuple[int, int]]:
-        """Return and clear the pending notices as pairs: the kind, and the run or the token of a transfer."""
+        """Return and clear the event loop's notices, as pairs: the kind, and the run's row or the transfer's token."""
         count = self.state.n_notices
         self.state.n_notices = 0
         return [(int(one.kind), int(one.row)) for one in self.state.notices[:count]]
 
     def under_way(self) -> list[int]:
-        """Return the flows of all messages in flight, without background traffic."""
+        """Return the rows of all messages in flight; flows of background traffic are left out."""
         found = self.in_state(codes.ON_ITS_WAY, codes.BLOCKED, codes.FLOWING, codes.QUEUED)
         return [f for f in found if self.state.flows[f].owner != codes.BACKGROUND]
 
     def is_blocked(self, f: int) -> bool:
-        """Return whether a message waits in an egress queue or has rate 0."""
+        """Return whether message f waits in an egress queue or is sent at rate 0."""
         flow = self.state.flows[f]
         return bool(flow.state == codes.QUEUED or (flow.state == codes.FLOWING and flow.place < 0))
 
     def owner(self, f: int) -> tuple[int, int]:
-        """Return the run of a message and its number, or for a transfer `records.TRANSFER` and its token."""
+        """Return the run that message f belongs to and its number, or for a transfer `codes.TRANSFER` and its token."""
         flow = self.state.flows[f]
         return int(flow.owner), int(flow.message)
 
     def place(self, f: int) -> tuple[int, int]:
-        """Return the round index of a message of a run, and its position in the round."""
+        """Return the round index of message f of a run, and its position in the round."""
         flow = self.state.flows[f]
         return int(flow.round_index), int(self.state.messages[flow.message].number)
 

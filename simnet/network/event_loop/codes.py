@@ -1,4 +1,4 @@
-"""Codes of the event loop: kinds of events and notices, states of ranks and flows, and return values."""
+"""Integer codes of the event loop: kinds of events and notices, states of ranks and flows, and return values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The egress queue of a host's own link, the first link of a route, and the departure of messages from hosts.
+"""The egress queue of a host's own link, which is the first link of a route, and the departure of messages.
 
 A message has left its host when its bytes have passed the own link at full bandwidth; what waits behind slower links
 waits in the network. With a shared own link all messages leave at once, and the rank continues when the link has sent
@@ -21,7 +21,7 @@ from simnet.network.event_loop.timelines import update_link
 
 
 def send_shared(s: State, g: int, f: int) -> None:
-    """Start a message now on a shared own link; set when the rank's sends complete, or make the rank wait."""
+    """Start message f on its host's own link at once; set when rank g's sends complete, or let the rank wait."""
     rank, flow = s.ranks[g], s.flows[f]
     begin = s.now + s.send_overhead
     rank.send_complete = max(rank.send_complete, begin)
@@ -53,7 +53,7 @@ def send_shared(s: State, g: int, f: int) -> None:
 
 
 def transmit_at(s: State, f: int, begin: float) -> float:
-    """Set the transmission of a message on its own link to start at `begin`; return its end at constant capacity."""
+    """Let the transmission of message f on its host's own link start at `begin`; return its end if capacity stays."""
     flow = s.flows[f]
     link = s.links[s.routes[flow.route].own]
     flow.counted, flow.pace = begin, min(link.capacity, flow.limit)
@@ -61,13 +61,13 @@ def transmit_at(s: State, f: int, begin: float) -> float:
 
 
 def transmission_end(s: State, f: int) -> float:
-    """Return when the last byte of a message leaves its host at the current capacity; infinity at rate 0."""
+    """Return when the last byte of message f leaves its host at the current capacity; infinity at rate 0."""
     flow = s.flows[f]
     return flow.counted + flow.unsent / flow.pace if flow.pace > 0 else math.inf
 
 
 def schedule_departure(s: State, f: int, end: float) -> None:
-    """Schedule the departure of a message at `end`, or the change of its host's own link if that is earlier."""
+    """Schedule the departure of message f at `end`, or the next capacity change of its host's own link if earlier."""
     flow = s.flows[f]
     link = s.links[s.routes[flow.route].own]
     time = end if end <= link.until else max(flow.counted, link.until)
@@ -77,14 +77,14 @@ def schedule_departure(s: State, f: int, end: float) -> None:
 
 
 def count_sent(s: State, f: int) -> None:
-    """Update the unsent bytes of a message to the current time."""
+    """Update the number of unsent bytes of message f to the current time."""
     flow = s.flows[f]
     # A message that has not departed has bytes left, despite rounding.
     flow.unsent = max(flow.residue, flow.unsent - max(0.0, s.now - flow.counted) * flow.pace)
 
 
 def continue_sending(s: State, f: int) -> bool:
-    """Resume transmission of message f and those queued behind it; return whether the end of all is known."""
+    """Resume sending message f and those queued behind it; return whether it is known when all have been sent."""
     l = s.routes[s.flows[f].route].own
     link, g, end = s.links[l], s.messages[s.flows[f].message].src, transmission_end(s, f)
     update_link(s, l, s.now)
@@ -106,7 +106,7 @@ def continue_sending(s: State, f: int) -> bool:
 
 
 def finish_departure(s: State, f: int) -> int:
-    """Record that all bytes of a message have left its host; return the next message on the link, or -1."""
+    """Record that all bytes of message f have left its host; return the next message on the same link, or -1."""
     flow = s.flows[f]
     behind = flow.next
     flow.unsent = 0.0
@@ -116,7 +116,7 @@ def finish_departure(s: State, f: int) -> int:
 
 
 def inject(s: State, f: int) -> None:
-    """Send a message from its host now, or append it to the egress queue if the own link is busy."""
+    """Send message f from its host now, or append it to the egress queue if the host's own link is busy."""
     flow = s.flows[f]
     begin = s.now + s.send_overhead
     route = s.routes[flow.route]
@@ -157,7 +157,7 @@ def join_egress_queue(s: State, f: int, l: int) -> None:
 
 
 def dequeue(s: State, l: int) -> None:
-    """Start the next message of an egress queue if its own link is free, or schedule when that will be."""
+    """Start the next message in the egress queue of link l if the link is free, or schedule when it will be."""
     link = s.links[l]
     if s.now < link.port_free:
         # Scheduled for a message that was rerouted since.

@@ -1,4 +1,4 @@
-"""The event queue: a four-ary heap of events by time, and a heap of flows by their end."""
+"""The event queue: a four-ary heap of events by time, and a heap of flows by the time at which they end."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def pop_event(s: State) -> None:
 
 
 def remove_event(s: State, kind: int, row: int) -> float:
-    """Remove an event and return its time."""
+    """Remove the event of this kind and row, and return its time."""
     place = 0
     while s.event_queue[place].kind != kind or s.event_queue[place].row != row:
         place += 1
@@ -68,7 +68,7 @@ def drop_withdrawn(s: State) -> None:
 
 
 def sink_event(s: State, place: int, entry: Event) -> None:
-    """Move an entry down the heap from `place` until no child precedes it."""
+    """Move `entry` down the heap of events from `place` until no child precedes it."""
     event_queue, size = s.event_queue, s.n_events
     while True:
         below, first = place, entry
@@ -90,7 +90,7 @@ def is_before(a: Event, b: Event) -> bool:
 
 
 def copy_event(a: Event, b: Event) -> None:
-    """Copy entry `a` to `b`."""
+    """Copy the fields of entry `a` of the event queue to entry `b`."""
     b.time, b.order, b.kind, b.row = a.time, a.order, a.kind, a.row
 
 
@@ -124,7 +124,7 @@ def set_flow_end(s: State, f: int, time: float) -> None:
 
 
 def clear_flow_end(s: State, f: int) -> None:
-    """Remove the end of a flow, if it has one."""
+    """Remove the scheduled end of flow f, if it has one."""
     here = s.flows[f].place
     if here < 0:
         return

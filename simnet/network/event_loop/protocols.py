@@ -1,4 +1,4 @@
-"""Protocols of transport stacks: sends and receives posted on entry into a round, and control messages.
+"""Protocols of transport stacks: sends and receives that ranks post on entry into a round, and control messages.
 
 A message that needs a control message of its receiver leaves when that is there (`simnet.network.stack`). A rank's
 software work for messages takes place one after another. With stack ``ideal`` there is none of this.
@@ -18,7 +18,7 @@ from simnet.network.event_loop.sharing import free_flow
 
 
 def post_round(s: State, g: int, task: TaskRecord) -> None:
-    """Post rank g's receives and sends of its round; sends that need a control message wait for it."""
+    """Post rank g's receives and sends of its current round; sends that need a control message wait for it."""
     rank = s.ranks[g]
     i = rank.round_index
     sends_first = s.rounds[s.runs[rank.run].rounds + i].sends_first
@@ -55,7 +55,7 @@ def post_round(s: State, g: int, task: TaskRecord) -> None:
 
 
 def first_early_message(s: State, task: TaskRecord, i: int) -> int:
-    """Return the first message of round i that has arrived, or the first of all if arrivals are not recorded."""
+    """Return the first message to a rank in round i that has arrived, or any first one if arrivals are not recorded."""
     for at in range(task.incoming, task.incoming + task.receives):
         m = s.incoming[at]
         run = s.runs[s.ranks[s.messages[m].dst].run]
@@ -65,12 +65,12 @@ def first_early_message(s: State, task: TaskRecord, i: int) -> int:
 
 
 def number_of(s: State, run: RunRecord, m: int, i: int) -> int:
-    """Return the position of message m of round i among all messages of its run."""
+    """Return the index of message m of round i among all messages of its run."""
     return s.rounds[run.rounds + i].offset + s.messages[m].number
 
 
 def send_ready(s: State, g: int, task: TaskRecord) -> None:
-    """Send a ready message to the sender of each message of the round that needs one."""
+    """Send a ready message from rank g to the sender of each message of its round that must wait for one."""
     for at in range(task.incoming, task.incoming + task.receives):
         m = s.incoming[at]
         if needs_control(s, m):
@@ -78,7 +78,7 @@ def send_ready(s: State, g: int, task: TaskRecord) -> None:
 
 
 def take_control(s: State, g: int, i: int, m: int) -> int:
-    """Remove and return rank g's first early control message for round i, about message m if m >= 0; -1 if none."""
+    """Remove and return rank g's first early control message for round i (about message m, if m >= 0); -1 if none."""
     rank = s.ranks[g]
     f, before = rank.controls, codes.NONE
     while f >= 0 and (s.flows[f].round_index != i or (m >= 0 and s.flows[f].message != m)):
@@ -92,12 +92,12 @@ def take_control(s: State, g: int, i: int, m: int) -> int:
 
 
 def needs_control(s: State, m: int) -> bool:
-    """Return whether the send of message m completes or starts only with a control message of the receiver."""
+    """Return whether the send of message m starts or completes only after a control message of the receiver."""
     return s.send_completion >= codes.ACKNOWLEDGED and s.messages[m].payload > s.eager_limit
 
 
 def occupy_rank(s: State, g: int, seconds: float, m: int, i: int, what: int) -> float:
-    """Occupy rank g with software for message m of round i, after its earlier work; return the end time [s].
+    """Occupy rank g with software for message m of round i, after all earlier work; return when it ends [s].
 
     `what` is `ASKING`, `SPEAKING`, `SENDING` or `TAKING_IN`.
     """
@@ -114,13 +114,13 @@ def occupy_rank(s: State, g: int, seconds: float, m: int, i: int, what: int) -> 
 
 
 def software_of(s: State, m: int) -> tuple[float, float]:
-    """Return the software time of message m at its sender and at its receiver [s]."""
+    """Return the seconds of software that message m takes at its sender and at its receiver."""
     payload = s.messages[m].payload
     return s.before + s.before_byte * payload, s.after + s.after_byte * payload
 
 
 def send_message(s: State, g: int, m: int, i: int) -> None:
-    """Send message m of round i from rank g, after the software time of the sender."""
+    """Send message m of round i from rank g, once the software of the sender has run."""
     message, rank = s.messages[m], s.ranks[g]
     run = s.runs[rank.run]
     number = number_of(s, run, m, i)
@@ -152,7 +152,7 @@ def send_message(s: State, g: int, m: int, i: int) -> None:
 
 
 def send_control(s: State, g: int, m: int, i: int, what: int) -> None:
-    """Send a control message of kind `what` about message m of round i from rank g to the other end of m."""
+    """Send a control message of kind `what`, about message m of round i, from rank g to the other rank of m."""
     message, rank = s.messages[m], s.ranks[g]
     route = message.back if message.dst == g else message.route
     f = create_message(s, rank.run, route, 1, 0, s.control_bytes, 0.0)
@@ -166,13 +166,13 @@ def send_control(s: State, g: int, m: int, i: int, what: int) -> None:
 
 
 def inject_at(s: State, f: int, time: float) -> None:
-    """Inject message f at `time` [s], when its rank has finished the software for it, and for all earlier messages."""
+    """Inject message f into the network at `time` [s], after its rank's software for it and for earlier messages."""
     s.runs[s.flows[f].owner].pending += 1
     push_event(s, time, codes.INJECT, f)
 
 
 def receive_control(s: State, f: int) -> bool:
-    """Handle or store a control message that has arrived; return whether its rank had entered the round.
+    """Handle control message f, or store it until its rank enters the round; return whether it was handled.
 
     Early control messages wait for the rank.
     """
@@ -198,13 +198,13 @@ def receive_control(s: State, f: int) -> bool:
 
 
 def has_entered(s: State, g: int, i: int) -> bool:
-    """Return whether a rank has entered round i."""
+    """Return whether rank g has entered round i."""
     rank = s.ranks[g]
     return rank.round_index > i or (rank.round_index == i and rank.state == codes.IN_ROUND)
 
 
 def handle_control(s: State, g: int, f: int) -> None:
-    """Act on control message f, by an answer, a send, or the completion of a send; free its flow."""
+    """Act on control message f: answer it, send the message it is about, or complete a send; free its flow."""
     flow = s.flows[f]
     m, i, what = flow.message, flow.round_index, flow.what
     free_flow(s, f)
@@ -233,7 +233,7 @@ def count_down(s: State, g: int, i: int, sent: int) -> None:
 
 
 def take_early(s: State, g: int, i: int) -> int:
-    """Remove rank g's record of round i; return how many of its messages arrived before the rank entered."""
+    """Remove rank g's record of round i; return how many messages arrived before the rank entered the round."""
     rank = s.ranks[g]
     before, early = codes.NONE, rank.early
     while early >= 0 and s.early[early].round_index != i:
@@ -252,7 +252,7 @@ def take_early(s: State, g: int, i: int) -> int:
 
 
 def early_entry(s: State, g: int, i: int) -> int:
-    """Return the index of rank g's `EarlyArrival` for round i, which it is not in; allocate one if there is none."""
+    """Return the index of the `EarlyArrival` of rank g for round i, not its current one; create it if missing."""
     early = s.ranks[g].early
     while early >= 0 and s.early[early].round_index != i:
         early = s.early[early].next

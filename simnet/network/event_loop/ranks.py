@@ -1,4 +1,4 @@
-"""Ranks that go through the rounds of a schedule: they wait, compute, send, receive, and fail."""
+"""Ranks that go through the rounds of a schedule: they wait, compute, send, receive and fail."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from simnet.network.event_loop.streams import advance_stream, post_kernels, queu
 
 
 def start_run(s: State, e: int) -> None:
-    """Schedule the entry of every rank of run e."""
+    """Schedule when each rank of run e enters its schedule."""
     for g in range(s.runs[e].ranks, s.runs[e].ranks + s.runs[e].n_ranks):
         resume_at(s, s.ranks[g].start, g)
 
 
 def forget_run(s: State, e: int) -> None:
-    """Remove the events, early arrivals and queued messages of run e, finished or not."""
+    """Remove the events, early arrivals and queued messages of run e, which may be unfinished."""
     run = s.runs[e]
     if run.running != 0:
         for g in range(run.ranks, run.ranks + run.n_ranks):
@@ -53,13 +53,13 @@ def forget_run(s: State, e: int) -> None:
 
 
 def resume_at(s: State, time: float, g: int) -> None:
-    """Schedule when rank g resumes [s]; its state says what it waits for."""
+    """Schedule rank g to resume at `time` [s]; its state says what it waits for."""
     s.runs[s.ranks[g].run].pending += 1
     push_event(s, time, codes.RESUME, g)
 
 
 def resume_rank(s: State, g: int) -> None:
-    """Let rank g continue after what it waited for: its start, its gate, its work, or the software of its messages."""
+    """Let rank g continue after what it waited for: its start, its gate time, its work, or software for messages."""
     rank = s.ranks[g]
     run = s.runs[rank.run]
     run.pending -= 1
@@ -151,7 +151,7 @@ def has_work(s: State, g: int, task: TaskRecord) -> bool:
 
 
 def opens_at(s: State, g: int) -> float:
-    """Return when rank g, which has a compute stream, may enter its round or finish [s]."""
+    """Return when rank g, which has a compute stream, may enter its current round or finish the schedule [s]."""
     rank = s.ranks[g]
     last = rank.round_index == s.runs[rank.run].n_rounds
     part = codes.NONE if last else round_of(s, g).opens
@@ -163,7 +163,7 @@ def opens_at(s: State, g: int) -> float:
 
 
 def begin_part(s: State, g: int) -> None:
-    """Apply the slowdown of slices by messages in flight if rank g's round is the first of a part."""
+    """Slow the backward-pass slices of rank g by messages in flight, if its round is the first of a part."""
     part = round_of(s, g).opens
     if part >= 0:
         stream = s.streams[s.ranks[g].stream]
@@ -171,7 +171,7 @@ def begin_part(s: State, g: int) -> None:
 
 
 def unpack_part(s: State, g: int) -> None:
-    """Queue the kernels of rank g's round if the round unpacks a part; the rank does not wait for them."""
+    """Queue the kernels that unpack a part, if rank g's round does so; the rank does not wait for them."""
     rank, part = s.ranks[g], round_of(s, g).unpacks
     if part >= 0:
         advance_stream(s, rank.stream, s.now, math.inf, codes.NONE)
@@ -181,7 +181,7 @@ def unpack_part(s: State, g: int) -> None:
 
 
 def start_compute(s: State, g: int) -> None:
-    """Start rank g's work before its round, and schedule the end; a rank with a stream queues kernels there."""
+    """Start rank g's work before its round, and schedule the end; work goes to the compute stream if there is one."""
     account_time(s, g)
     rank, one = s.ranks[g], round_of(s, g)
     rank.state = codes.COMPUTING
@@ -204,7 +204,7 @@ def start_compute(s: State, g: int) -> None:
 
 
 def enter_round(s: State, g: int) -> bool:
-    """Post rank g's messages of its round; return whether the round is already complete."""
+    """Post rank g's messages of its current round; return whether the round is already complete."""
     rank, task = s.ranks[g], task_of(s, g)
     rank.state = codes.IN_ROUND
     post_round(s, g, task)
@@ -212,7 +212,7 @@ def enter_round(s: State, g: int) -> bool:
 
 
 def is_round_done(s: State, g: int) -> bool:
-    """Return whether rank g may leave its round; if only its own software delays it, schedule the end of that."""
+    """Return whether rank g may leave its round; if only its own software still runs, schedule the end of that."""
     rank = s.ranks[g]
     if rank.send_complete == math.inf or rank.leaves:
         return False
@@ -226,7 +226,7 @@ def is_round_done(s: State, g: int) -> bool:
 
 
 def may_advance(s: State, g: int) -> bool:
-    """Return whether rank g may enter the next round, given the number of earlier rounds still open."""
+    """Return whether rank g may enter its next round, given how many of its earlier rounds are incomplete."""
     rank, run = s.ranks[g], s.runs[s.ranks[g].run]
     following = rank.round_index + 1
     coming = s.rounds[run.rounds + following]
@@ -243,7 +243,7 @@ def may_advance(s: State, g: int) -> bool:
 
 
 def finish_rank(s: State, g: int) -> None:
-    """Record that rank g has finished the schedule; leave a notice after the last rank of the run."""
+    """Record that rank g has finished the schedule; post a notice if it is the last rank of the run."""
     account_time(s, g)
     rank = s.ranks[g]
     rank.state, rank.finish = codes.OUTSIDE, s.now
@@ -254,7 +254,7 @@ def finish_rank(s: State, g: int) -> None:
 
 
 def end_flow(s: State, f: int) -> None:
-    """Record that all bytes of message f have arrived or entered the receive queue, and deliver it if due."""
+    """Record that all bytes of message f have arrived or are in the receive queue; deliver it if nothing is left."""
     flow = s.flows[f]
     detach_flow(s, f)
     if flow.port >= 0 and not flow.comes:
@@ -274,7 +274,7 @@ def end_flow(s: State, f: int) -> None:
 
 
 def deliver_message(s: State, f: int) -> None:
-    """Deliver message f to its receiver, which may then finish its round, and free the flow."""
+    """Deliver message f to its receiver, which may complete the round, and free the flow."""
     flow = s.flows[f]
     if s.adaptive:
         count_assigned(s, flow.route, -1)
@@ -298,7 +298,7 @@ def deliver_message(s: State, f: int) -> None:
 
 
 def own_link_event(s: State, f: int) -> None:
-    """Process the departure of message f, or a capacity change of its host's own link."""
+    """Process the departure of message f, or a capacity change of the own link of its host."""
     flow = s.flows[f]
     e, g = flow.owner, s.messages[flow.message].src
     s.ranks[g].leaving -= 1
@@ -310,7 +310,7 @@ def own_link_event(s: State, f: int) -> None:
 
 
 def receive_message(s: State, f: int) -> None:
-    """Count the arrival of data message f at both ranks; the receiver or a waiting sender may finish its round."""
+    """Count the arrival of data message f at both ranks; the receiver, or a sender that waits, may finish its round."""
     flow = s.flows[f]
     i, message, run = flow.round_index, s.messages[flow.message], s.runs[flow.owner]
     if run.arrived >= 0:
@@ -389,14 +389,14 @@ def fail_rank(s: State, g: int) -> None:
 
 
 def stop_message(s: State, f: int) -> None:
-    """Remove a flowing message from its links and its receive queue."""
+    """Remove message f, which is flowing, from its links and its receive queue."""
     detach_flow(s, f)
     if s.flows[f].port >= 0:
         leave_receive_queue(s, f)
 
 
 def withdraw_events(s: State, e: int) -> None:
-    """Remove events of vanished messages, and of ranks of run e that have failed or finished."""
+    """Remove the events of vanished messages, and those of ranks of run e that have failed or finished."""
     over = s.runs[e].running <= 0
     for place in range(s.n_events):
         event = s.event_queue[place]
@@ -427,7 +427,7 @@ def withdraw_events(s: State, e: int) -> None:
 
 
 def check_stalled(s: State, e: int) -> None:
-    """Leave a notice if run e is unfinished and has no pending event."""
+    """Post a notice if run e is unfinished and has no pending event."""
     run = s.runs[e]
     if run.pending or run.running <= 0:
         return
@@ -441,6 +441,6 @@ def check_stalled(s: State, e: int) -> None:
 
 
 def push_notice(s: State, kind: int, row: int) -> None:
-    """Append a notice for the caller of `advance`."""
+    """Post a notice for the caller of `advance`."""
     s.notices[s.n_notices].kind, s.notices[s.n_notices].row = kind, row
     s.n_notices += 1

@@ -1,4 +1,4 @@
-"""The state of the event loop: a dataclass for each kind of record, and the tables that hold the records.
+"""The state of the event loop: a dataclass for each kind of record, and the tables of records.
 
 Things are referred to by their row in a table, -1 for none: ``s.flows[f].rate`` is the rate of flow f. Tables are lists
 of these classes when interpreted, and arrays of the same fields for the compiled functions
@@ -23,7 +23,7 @@ Row: TypeAlias = Annotated[int, np.int32]
 
 
 def record(kind: type[T]) -> type[T]:
-    """Turn a class into a dataclass with slots, in which fields without a default begin as zero, or false."""
+    """Turn a class into a dataclass with slots; fields without a default start at zero or false."""
     for name, hint in get_type_hints(kind).items():
         if name not in vars(kind):
             setattr(kind, name, hint())
@@ -32,7 +32,7 @@ def record(kind: type[T]) -> type[T]:
 
 @record
 class Event:
-    """An entry of the event queue: time, insertion order, kind, and the row it is for.
+    """An entry of the event queue: its time, insertion order and kind, and the table row that the event is about.
 
     As a notice for the caller of `advance`, only a kind of notice, and the run or the transfer's token.
     """
@@ -94,7 +94,7 @@ class FlowRecord:
 
 @record
 class HeapEntry:
-    """An entry of a heap: a key, and the row that has it."""
+    """An entry of a heap: a key that orders it, and the table row that the key belongs to."""
 
     key: float
     row: int = codes.NONE
@@ -102,7 +102,7 @@ class HeapEntry:
 
 @record
 class LinkMembership:
-    """A node of the linked list of flows on a link."""
+    """A node in the doubly linked list of flows on a link."""
 
     before: int = codes.NONE
     behind: int = codes.NONE
@@ -111,7 +111,7 @@ class LinkMembership:
 
 @record
 class Link:
-    """A directed link: its capacity, users, egress queue and receive queue.
+    """A directed link: its capacity, the flows on it, its egress queue and its receive queue.
 
     Its flows carry `carried` byte/s, but for the rounding of `updates`, and it is the bottleneck of `limited` of them.
     `assigned` counts messages in flight, for adaptive routing. As a host's own link: `port_rank` sent last, `port_free`
@@ -149,7 +149,7 @@ class Link:
 
 @record
 class LinkAllocation:
-    """Working data of `settle_rates` for one link, valid only in call number `stamp`.
+    """Working data of `settle_rates` for one link; valid only in the call that has the number `stamp`.
 
     `chosen` flows of total `weight` are solved again, `unsolved` of them have no rate yet. The others have the rate
     `kept` in all, and the link limits `limited` of them. `rest` is left, and `level` is that of the flows the link
@@ -168,7 +168,7 @@ class LinkAllocation:
 
 @record
 class Timeline:
-    """A piecewise-constant quantity: index of its current segment, and one past its last known segment."""
+    """A piecewise-constant quantity: the index of its current segment, and the index after its last known segment."""
 
     here: int
     last: int
@@ -176,7 +176,7 @@ class Timeline:
 
 @record
 class Route:
-    """A route: its constant latency, the range of its links in `route_links`, its own link, and its loss or -1."""
+    """A route: its constant latency, the range of its links in `route_links`, its first (own) link, and its loss."""
 
     latency: float
     begin: Row
@@ -187,7 +187,7 @@ class Route:
 
 @record
 class LossRecord:
-    """Rate limit by packet loss on a route: segment / (slope * rtt + fixed), and the share of payload."""
+    """Coefficients of a route's rate limit by packet loss: segment / (slope * rtt + fixed), and the `payload` share."""
 
     slope: float
     fixed: float
@@ -196,7 +196,7 @@ class LossRecord:
 
 @record
 class BackgroundRecord:
-    """Background traffic of one on-off source: its state and next change, limit, weight, and current flow or -1."""
+    """An on-off source of background traffic: its state, next change, rate limit, weight, and current flow or -1."""
 
     limit: float
     weight: float = 1.0
@@ -209,7 +209,7 @@ class BackgroundRecord:
 
 @record
 class RunRecord:
-    """A schedule in flight: first rows of its ranks, rounds and message columns, or -1.
+    """A schedule in flight: its numbers of ranks and rounds, and the first row in each table, or -1.
 
     `running` counts unfinished ranks, negative once stalled; `pending` counts its events. It `fails` if a rank will.
     `software` is where software times are kept.
@@ -231,7 +231,7 @@ class RunRecord:
 
 @record
 class Rank:
-    """The state of a rank in a run: its times, its current round, and the messages it waits for.
+    """The state of a rank in a run: its times, its current round, and the messages that it waits for.
 
     `missing` counts messages that have not arrived, sends that wait (`unsent` of them), and own links that are busy
     (`leaving` of them). It stays until `send_complete` at least, and `leaves` once that is scheduled. Early control
@@ -262,7 +262,7 @@ class Rank:
 
 @record
 class RoundRecord:
-    """A round of a run: first rows of its tasks and gates, and the offset of its first message.
+    """A round of a run: its first rows in the tables of tasks and gate times, and the number of its first message.
 
     Ranks enter it with up to `ahead` earlier rounds open. If it `sends_first`, control messages come after sends; they
     cost `control_factor` times their software. It `continues` the phase of the previous round. `worked` is where
@@ -283,7 +283,7 @@ class RoundRecord:
 
 @record
 class TaskRecord:
-    """A rank's work and messages in a round: seconds, a range of messages to send, and a range of `incoming`.
+    """Work and messages of a rank in a round: seconds, a range of messages to send, and a range of `incoming`.
 
     Equal rounds share tasks. `software` follows `seconds` of a stream, and is part of them without one.
     """
@@ -333,7 +333,7 @@ class StreamRecord:
 
 @record
 class ComputeSlice:
-    """The slice of the backward pass before a part, and the kernels that select and unpack the part.
+    """The slice of a backward pass before a part, and the kernels that select and that unpack the part.
 
     Places in the kernel queue where selection and unpacking end (infinity if not queued), the slowdown `beside` while
     its messages are in flight, and start and end of all three.
@@ -354,7 +354,7 @@ class ComputeSlice:
 
 @record
 class MessageRecord:
-    """A message of a round: `n_bytes` on the wire, bytes of `payload`, and the route `back` to its sender."""
+    """A message of a round: bytes on the wire and of `payload`, its ranks and route, and the route `back`."""
 
     n_bytes: float
     payload: float
@@ -369,7 +369,7 @@ class MessageRecord:
 
 @record
 class Connection:
-    """The ordered messages between two ranks: the last one in flight, and bytes buffered by the system.
+    """The ordered messages from one rank to another: the last one in flight, and bytes that the system buffers.
 
     `asked` and `told` are the last arrivals of requests and of other control messages [s].
     """
@@ -382,7 +382,7 @@ class Connection:
 
 @record
 class EarlyArrival:
-    """Messages counted for a round that its rank is not in, and the seconds of `software` they need.
+    """The messages that arrived for a round which its rank has not entered, and the `software` seconds they need.
 
     For an open earlier round, the negative count of what is missing, `unsent` sends among it. `next` is the next one.
     """
@@ -396,7 +396,7 @@ class EarlyArrival:
 
 @record
 class State:
-    """The complete state of the event loop: times, options, list lengths, lists, and tables.
+    """The complete state of the event loop: times, options, lengths of lists, lists, and tables of records.
 
     The weather is known until `horizon`; a network in which nothing moves may recover until `hope`. `stamp` numbers
     calls of `settle_rates`. `n_quiet` counts events that move nothing by themselves. One event takes up to `most_sends`

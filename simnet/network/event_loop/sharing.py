@@ -1,4 +1,4 @@
-"""Max-min fair rates of flows on the links of their routes, re-solved for as few flows as possible.
+"""Max-min fair rates of flows on shared links, recomputed for as few flows as possible: here bytes become seconds.
 
 Flows may have weights; what is fair is their *level*, rate over weight. Without weights all are 1.
 
@@ -35,7 +35,7 @@ def take_flow(s: State) -> int:
 
 
 def free_flow(s: State, f: int) -> None:
-    """Return flow f to the free list."""
+    """Return flow f to the list of free flows."""
     flow = s.flows[f]
     flow.state, flow.next = codes.FREE, s.free_flow
     s.free_flow = f
@@ -43,14 +43,14 @@ def free_flow(s: State, f: int) -> None:
 
 
 def free_all(s: State, first: int, count: int) -> None:
-    """Return `count` consecutive flows to the free list; the first is allocated first."""
+    """Return `count` consecutive flows to the list of free flows; the first of them will be allocated first."""
     for f in range(first + count - 1, first - 1, -1):
         s.flows[f].place, s.flows[f].is_new = -1, False
         free_flow(s, f)
 
 
 def start_flow(s: State, f: int, now: float) -> None:
-    """Start the flow of a message or of background traffic."""
+    """Start flow f, of a message or of background traffic, on the links of its route."""
     flow = s.flows[f]
     flow.state, flow.bottleneck, flow.place = codes.FLOWING, codes.NOTHING, -1
     flow.rate, flow.since = 0.0, now
@@ -71,7 +71,7 @@ def start_flow(s: State, f: int, now: float) -> None:
 
 
 def attach_flow(s: State, f: int, now: float) -> bool:
-    """Add flow f to its links, and mark those dirty that limit others; return whether it shares a link."""
+    """Add flow f to its links, and mark those that limit other flows as dirty; return whether it shares a link."""
     links, memberships, shares = s.links, s.memberships, False
     u = f * s.hops
     for at in range(s.flows[f].first, s.flows[f].stop):
@@ -94,7 +94,7 @@ def attach_flow(s: State, f: int, now: float) -> bool:
 
 
 def detach_flow(s: State, f: int) -> None:
-    """Remove flow f from its links, and mark those dirty that limit others, which may get its bandwidth."""
+    """Remove flow f from its links, and mark those as dirty that limit others, which may get its bandwidth."""
     flow, memberships = s.flows[f], s.memberships
     if flow.bottleneck >= 0:
         s.links[flow.bottleneck].limited -= 1
@@ -120,7 +120,7 @@ def detach_flow(s: State, f: int) -> None:
 
 
 def mark_dirty(s: State, l: int) -> None:
-    """Mark link l for the next call of `settle_rates`."""
+    """Mark link l as dirty: the next call of `settle_rates` recomputes its rates."""
     link = s.links[l]
     if not link.is_dirty:
         link.is_dirty = True
@@ -138,7 +138,7 @@ def mark_new(s: State, f: int) -> None:
 
 
 def effective_capacity(s: State, l: int) -> float:
-    """Return the capacity of link l [byte/s], derated by incast for its current number of flows."""
+    """Return the capacity of link l [byte/s], reduced by incast according to its current number of flows."""
     link = s.links[l]
     if link.incast_derating < 0:
         return link.capacity
@@ -170,7 +170,7 @@ def set_rate(s: State, f: int, rate: float, bottleneck: int, now: float) -> None
 
 
 def settle_rates(s: State, now: float) -> None:
-    """Set the rate of every flow whose max-min fair rate has changed.
+    """Update the rate of every flow whose max-min fair rate has changed.
 
     Rates are max-min fair if and only if no link is overloaded and each flow has a bottleneck: a full link on which no
     flow has a higher level, or a limit of its own. First the new flows, those with their bottleneck on a changed link,
@@ -222,7 +222,7 @@ def settle_rates(s: State, now: float) -> None:
 
 
 def choose_flow(s: State, f: int) -> None:
-    """Add flow f to the set of flows whose rates are recomputed."""
+    """Add flow f to the chosen flows: those whose rates are recomputed."""
     if s.flows[f].stamp != s.stamp:
         s.flows[f].stamp = s.stamp
         s.chosen[s.n_chosen] = f
@@ -230,7 +230,7 @@ def choose_flow(s: State, f: int) -> None:
 
 
 def note_chosen(s: State, f: int) -> None:
-    """Add flow f to the count and the weight of chosen flows on each of its links, and take it off the others."""
+    """Count flow f as chosen on each of its links, and subtract its rate from that of the links' other flows."""
     flow, allocations, route_links, stamp = s.flows[f], s.allocations, s.route_links, s.stamp
     for at in range(flow.first, flow.stop):
         l = route_links[at]
@@ -248,7 +248,7 @@ def note_chosen(s: State, f: int) -> None:
 
 
 def choose_link_flows(s: State, l: int, bottleneck: int) -> None:
-    """Choose the flows on link l that have this bottleneck, all if it is `NOTHING`."""
+    """Choose the flows on link l whose bottleneck is `bottleneck`; all of them if that is `NOTHING`."""
     u = s.links[l].first_membership
     while u >= 0:
         f = s.memberships[u].flow
@@ -258,7 +258,7 @@ def choose_link_flows(s: State, l: int, bottleneck: int) -> None:
 
 
 def carried_rate(s: State, l: int) -> float:
-    """Return the total rate of the flows on link l [byte/s], summed afresh now and then to avoid rounding drift."""
+    """Return the total rate of the flows on link l [byte/s]; it is summed anew now and then, against rounding drift."""
     link = s.links[l]
     if link.updates > _UPDATES + link.users:
         link.carried, link.updates = 0.0, 0
@@ -270,7 +270,7 @@ def carried_rate(s: State, l: int) -> float:
 
 
 def check_link(s: State, l: int) -> None:
-    """Choose the other flows on link l that are too fast for the new rates or have lost their bottleneck."""
+    """Choose also the flows on link l that are too fast for the new rates, or that have lost their bottleneck."""
     flows, memberships, link, allocation = s.flows, s.memberships, s.links[l], s.allocations[l]
     full = allocation.rest <= _EQUAL * effective_capacity(s, l)
     top = 0.0
@@ -292,7 +292,7 @@ def check_link(s: State, l: int) -> None:
 
 
 def solve_rates(s: State) -> None:
-    """Compute max-min fair rates of the chosen flows by progressive filling; all other rates stay.
+    """Compute max-min fair rates of the chosen flows by progressive filling; the rates of others do not change.
 
     The link with the smallest share per unit of weight is the bottleneck of its unsolved flows; their rates are then
     taken off the other links of their routes.
@@ -346,7 +346,7 @@ def is_unsolved(s: State, f: int) -> bool:
 
 
 def unsolved_weight(s: State, l: int) -> float:
-    """Return the total weight of unsolved flows on link l, summed afresh to avoid rounding drift."""
+    """Return the total weight of flows on link l without a new rate, summed anew to avoid rounding drift."""
     if not s.weighted:
         return s.allocations[l].unsolved
     total, u = 0.0, s.links[l].first_membership
@@ -359,7 +359,7 @@ def unsolved_weight(s: State, l: int) -> float:
 
 
 def fix_rate(s: State, f: int, rate: float, bottleneck: int) -> None:
-    """Set the new rate of chosen flow f, and subtract it from the remaining capacity of its links."""
+    """Set the new rate of chosen flow f, and subtract it from the free capacity of its links."""
     flow, allocations, route_links = s.flows[f], s.allocations, s.route_links
     flow.new_rate, flow.new_bottleneck = rate, bottleneck
     for at in range(flow.first, flow.stop):
@@ -369,7 +369,7 @@ def fix_rate(s: State, f: int, rate: float, bottleneck: int) -> None:
 
 
 def sink_share(s: State, place: int, size: int, level: float, of: int) -> None:
-    """Move an entry down the heap of shares from `place` until no child has a lower level."""
+    """Insert an entry with key `level` and row `of` into the heap of shares, moved down from `place`."""
     shares = s.shares
     while True:
         below, least = place, level

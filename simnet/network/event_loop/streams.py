@@ -1,4 +1,4 @@
-"""Compute streams of ranks: slices of the backward pass, and the kernels of the exchange that queue behind them.
+"""Compute streams of ranks: slices of the backward pass, and the kernels of an exchange that queue behind them.
 
 Streams have no events: what runs follows from what the rank has queued, so a stream is advanced when its rank needs it.
 Kernels queued at an instant run before a slice that starts then. Rules: `simnet.network.compute_stream`.
@@ -13,7 +13,7 @@ from simnet.network.event_loop.records import ComputeSlice, State, StreamRecord
 
 
 def advance_stream(s: State, row: int, until: float, place: float, part: int) -> None:
-    """Advance a stream to a time, to a position in its kernel queue, or to the end of a part's selection.
+    """Advance a stream to a time, to a position in its queue of kernels, or to the end of a part's selection kernels.
 
     - s
     - `row`: the stream.
@@ -67,7 +67,7 @@ def advance_stream(s: State, row: int, until: float, place: float, part: int) ->
 
 
 def next_kernel_end(s: State, x: StreamRecord) -> float:
-    """Return the position in the kernel queue [s] where the current or next group of kernels ends."""
+    """Return where in the queue of kernels [s of work] the current or next group of kernels ends."""
     stop = x.queued
     if x.selected < x.slices:
         stop = min(stop, s.compute_slices[x.compute_slices + x.selected].selects_to)
@@ -77,7 +77,7 @@ def next_kernel_end(s: State, x: StreamRecord) -> float:
 
 
 def finish_slice(compute_slice: ComputeSlice, x: StreamRecord) -> None:
-    """Record the end of a slice, and queue the selection kernels behind it."""
+    """Record the end of a slice of the backward pass, and queue the part's selection kernels behind it."""
     compute_slice.slice_ended = x.reached
     x.queued += compute_slice.select
     compute_slice.selects_to = x.queued
@@ -86,7 +86,7 @@ def finish_slice(compute_slice: ComputeSlice, x: StreamRecord) -> None:
 
 
 def finish_kernels(s: State, x: StreamRecord) -> None:
-    """Record start and end of the group of kernels that has just finished."""
+    """Record start and end of the group of kernels (selection or unpacking of a part) that has just finished."""
     skip_selected(s, x, -math.inf)
     if x.selected < x.slices and s.compute_slices[x.compute_slices + x.selected].selects_to <= x.served:
         compute_slice = s.compute_slices[x.compute_slices + x.selected]
@@ -100,7 +100,7 @@ def finish_kernels(s: State, x: StreamRecord) -> None:
 
 
 def skip_selected(s: State, x: StreamRecord, served: float) -> None:
-    """Advance the count of selected parts past parts whose selection kernels are absent or end by position `served`."""
+    """Count parts as selected whose selection kernels are absent or end by position `served` of the queue."""
     while x.selected < x.slices:
         compute_slice = s.compute_slices[x.compute_slices + x.selected]
         if compute_slice.select > 0.0 and compute_slice.selects_to > served:
@@ -109,7 +109,7 @@ def skip_selected(s: State, x: StreamRecord, served: float) -> None:
 
 
 def skip_unpacked(s: State, x: StreamRecord) -> None:
-    """Advance the count of unpacked parts past parts whose unpacking kernels have finished or are absent."""
+    """Count parts as unpacked whose unpacking kernels are absent or have finished."""
     while x.unpacked < x.posted:
         place = s.compute_slices[x.compute_slices + x.unpacked].unpacks_to
         if x.served < place < math.inf:
@@ -118,7 +118,7 @@ def skip_unpacked(s: State, x: StreamRecord) -> None:
 
 
 def queue_kernels(s: State, row: int, seconds: float) -> float:
-    """Queue kernels of this many seconds, run the stream to their end, and return that time [s]."""
+    """Queue kernels of this many seconds and advance the stream to their end; return that time [s]."""
     x = s.streams[row]
     x.queued += seconds
     x.began = x.reached
@@ -127,7 +127,7 @@ def queue_kernels(s: State, row: int, seconds: float) -> float:
 
 
 def post_kernels(s: State, row: int, part: int, seconds: float) -> None:
-    """Queue the kernels that unpack a part; the stream is not advanced."""
+    """Queue the kernels that unpack a part, without advancing the stream."""
     x = s.streams[row]
     x.queued += seconds
     s.compute_slices[x.compute_slices + part].unpacks_to = x.queued

@@ -13,7 +13,7 @@ from simnet.network.event_loop.records import State
 
 
 def value_at(s: State, timeline: int, t: float) -> float:
-    """Return the value of a timeline at time t [s], and make its segment the current one."""
+    """Return the value of a timeline at time t [s], and make the segment at t its current one."""
     times, one = s.times, s.timelines[timeline]
     low, high = one.here, one.last
     # Latencies are looked up at departure, an overhead ahead, and where messages are rerouted, at once.
@@ -36,7 +36,7 @@ def changes_at(s: State, timeline: int) -> float:
 
 
 def update_link(s: State, l: int, now: float) -> None:
-    """Update the capacity of link l to its value at `now`, and schedule its next change."""
+    """Update the capacity of link l to its value at `now` [s], and schedule the next change."""
     link = s.links[l]
     if link.until > now:
         return
