@@ -1,1 +1,1 @@
-"""The simulated training job (`job`), sharded models (`parallel`), and the adviser (`advise`)."""
+"""Simulated training jobs (`job`), sharded models (`parallel`), and an adviser that picks exchanges (`advise`)."""

@@ -1,1 +1,1 @@
-"""Online adviser: learns exchange costs from iteration times and recommends the fastest exchange, with reasons."""
+"""Online adviser: learns the costs of exchanges from iteration times and recommends the fastest, with reasons."""

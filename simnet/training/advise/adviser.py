@@ -1,4 +1,4 @@
-"""Decision rule of the adviser, and the adviser as a policy: expected exchange times, and whether a switch pays off.
+"""Adviser of exchanges: predicts the time of each exchange, and decides whether a switch pays off.
 
 The worth of a change is the time that it saves over the horizon; its first iterations count as information: ``every x
 E[gain] + (horizon - every) x E[max(gain, 0)]``, the knowledge gradient of P. Frazier, W. Powell, S. Dayanik, SIAM
@@ -34,7 +34,7 @@ _SAMPLE = 64
 
 
 class ExchangeCost(NamedTuple):
-    """Cost of an exchange: sequential rounds, bytes, and kernel seconds by kernel method."""
+    """Cost of an exchange: number of sequential rounds, bytes sent, and kernel seconds by kernel method."""
 
     rounds: float
     nbytes: float
@@ -45,7 +45,7 @@ class ExchangeCost(NamedTuple):
 def exchange_cost(
     candidate: Candidate, workers: int, buckets: Sequence[int], density: float, device: DeviceProfile
 ) -> ExchangeCost:
-    """Return an exchange's cost between P workers by closed forms; ValueError if the time is not linear in links."""
+    """Return an exchange's cost by closed forms. ValueError: its time is not linear in latency and time per byte."""
     formula = closed_form(candidate)
     rounds = nbytes = 0.0
     select: dict[str, float] = {}
@@ -101,7 +101,7 @@ _WIDEST = 10.0
 
 
 class PredictedTime(NamedTuple):
-    """Expected exchange time in an iteration, computing excluded [s], and its 90 % interval.
+    """Expected seconds per iteration spent in an exchange, compute excluded, and their 90 % interval.
 
     `factor` scales the closed-form communication time, `worth` is the gain of a switch over the horizon [s].
     """
@@ -118,7 +118,7 @@ class PredictedTime(NamedTuple):
 
 
 class Advice(NamedTuple):
-    """The adviser's decision before an iteration, its reason, and link estimates with 90 % intervals."""
+    """Decision of the adviser before an iteration, the reason, and link estimates with 90 % intervals."""
 
     iteration: int
     took: str
@@ -179,7 +179,7 @@ class Adviser:
         self.costs_are(costs)
 
     def costs_are(self, costs: Mapping[str, ExchangeCost], buckets: int = 1) -> None:
-        """Replace the cost of each exchange, after buckets or density have changed."""
+        """Replace the cost of each exchange after the gradient buckets or the density have changed."""
         self._buckets = buckets
         each = [costs[label] for label in self._labels]
         messages = [self._messages(*one) for one in zip(self._labels, each, strict=True)]
@@ -200,7 +200,7 @@ class Adviser:
         self._exchanged += took.communicate + took.select + took.merge
 
     def probes(self, lasts: float) -> None:
-        """Record that workers spend `lasts` seconds on a link probe."""
+        """Record that workers spend `lasts` seconds on measuring the links with probe messages."""
         self._probed, self._probed_at = lasts, self._links.jumps
         self._spent += lasts if self._words else 0.0
 
@@ -213,12 +213,12 @@ class Adviser:
             self._links.learn(WeightedTimes(both, np.zeros_like(both)), seconds, _PROBE_NOISE)
 
     def wants_probe(self) -> bool:
-        """Return whether links have jumped since the last probe and the probe-time budget allows another."""
+        """Return whether links have changed abruptly since the last probe, and the time budget allows another probe."""
         jumped = self._probed_at != self._links.jumps
         return jumped and self._spent + self._words <= self.probe_share * self._exchanged
 
     def decide(self, iteration: int) -> Advice:
-        """Choose the exchange of the next iteration, and return the choice with its reason."""
+        """Choose the exchange of the next iteration, and return the decision with its reason."""
         before, predicted = self.choice, self._predicted()
         now = next(one for one in predicted if one.label == before)
         best, faster = max(predicted, key=lambda one: one.worth), min(predicted, key=lambda one: one.seconds)
@@ -296,14 +296,14 @@ class Adviser:
         return tuple(PredictedTime(*one) for one in zip(self._labels, *columns, strict=True))
 
     def _variances(self, links: Floats, kernels: Floats) -> Floats:
-        """Return the variance of each of several times, given its gradients by the states of both estimators."""
+        """Return the variance of predicted times, given their gradients with respect to link and kernel estimates."""
         both = ((links, self._links.covariance), (kernels, self._kernels.covariance))
         first, second = (np.maximum(((one @ covariance) * one).sum(axis=1), 0.0) for one, covariance in both)
         return np.asarray(first + second)
 
 
 def _expected_excess(mean: Floats, deviation: Floats) -> Floats:
-    """Return E[max(X, 0)] for normal X with each mean and standard deviation."""
+    """Return E[max(X, 0)] of normally distributed X, for each pair of mean and standard deviation."""
     z: Floats = np.clip(mean / np.maximum(deviation, 1e-30), -40.0, 40.0)
     below = np.array([0.5 * math.erfc(-one / math.sqrt(2)) for one in z.tolist()])
     found: Floats = mean * below + deviation * np.exp(-z * z / 2) / math.sqrt(2 * math.pi)
@@ -311,7 +311,7 @@ def _expected_excess(mean: Floats, deviation: Floats) -> Floats:
 
 
 def probe_bytes(costs: Mapping[str, ExchangeCost]) -> float:
-    """Return the bytes of the first probe's long message, a fixed fraction of the smallest exchange's bytes."""
+    """Return the bytes of the long message in the first link probe: a fixed fraction of the smallest exchange."""
     return _PROBE_PART * min(one.nbytes for one in costs.values())
 
 
@@ -323,7 +323,7 @@ _REMEMBERED = 1000
 
 @dataclass(eq=False)
 class Advised:
-    """The adviser as a policy: it learns exchange costs from iteration times, and chooses the fastest exchange.
+    """Policy that follows the adviser: it learns exchange costs from iteration times and picks the fastest exchange.
 
     Links are measured by a probe before the first iteration, and then by the exchanges themselves; workers stop for a
     word there and back after links have jumped. While it is not known what exchanges take, the fallback is taken.
@@ -406,7 +406,7 @@ class Advised:
         return Schedule(workers.size, rounds)
 
     def measured(self, context: PolicyContext, ends: Sequence[float]) -> None:
-        """Learn round trips from the first probe; queue those of later probes until workers have agreed on them."""
+        """Learn round-trip times from the first probe; queue those of later probes until all workers have them."""
         adviser = self._updated(context)
         adviser.probes(max(ends))
         took = np.diff(ends[1::2], prepend=0.0).tolist()
@@ -417,14 +417,14 @@ class Advised:
         adviser.learn_round_trip(took[-1], probe_bytes(self._costs))
 
     def decide(self, context: PolicyContext) -> Decision:
-        """Return the chosen exchange, re-deciding first if a decision is due."""
+        """Return the chosen exchange, after a new decision if one is due."""
         adviser = self._updated(context)
         if self._due(context):
             self.log.append(adviser.decide(context.iteration))
         return Decision((self._of[adviser.choice],))
 
     def observe(self, context: PolicyContext, observation: Observation) -> None:
-        """Queue the times of an iteration until workers have agreed on them."""
+        """Queue the times of an iteration until all workers have agreed on them."""
         label = observation.candidate.label
         self._told.append((context.iteration, (label, self._costs[label], observation.took)))
 
@@ -432,7 +432,7 @@ class Advised:
         return context.iteration % self.decide_every == 0 or self._adviser is None or not self._adviser.knows
 
     def _updated(self, context: PolicyContext) -> Adviser:
-        """Return the adviser, updated with the queued times that workers have agreed on if a decision is due."""
+        """Return the adviser; if a decision is due, it first learns the queued times on which all workers agree."""
         state, buckets = (len(context.placement), context.density), context.buckets or [round(context.message / 4)]
         if state != self._state:
             self._state = state

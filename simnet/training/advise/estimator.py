@@ -1,4 +1,4 @@
-"""Kalman filter that estimates link and kernel quantities from times that are weighted sums of these.
+"""Kalman filter that estimates link and kernel costs from measured times, which are weighted sums of these costs.
 
 An exchange takes ``factor x (rounds x latency + bytes x seconds per byte)``, kernels a weighted sum of factors. The
 state has latency, seconds per byte and factors of kernels as they are, and logarithms of factors of exchanges, for
@@ -41,14 +41,14 @@ _LEAST = 1e-6
 
 
 class WeightedTimes(NamedTuple):
-    """Linear observation model: times as weighted sums of state quantities, times a factor where `factors` is 1."""
+    """Linear model of times: sums of state quantities weighted by `coefficients`, times exp(`factors` @ state)."""
 
     coefficients: Floats
     factors: Floats
 
 
 class ExpectedTimes(NamedTuple):
-    """Expected times [s], shape () or (k,), and their gradients with respect to the state, shape (n,) or (k, n)."""
+    """Expected times [s] of one or k observations, shape () or (k,), and their gradients by the n state quantities."""
 
     seconds: Floats
     gradient: Floats
@@ -56,7 +56,7 @@ class ExpectedTimes(NamedTuple):
 
 @dataclass
 class _SurpriseSum:
-    """One-sided CUSUM of standardised errors, with the filter state before its first increment."""
+    """One-sided CUSUM of the filter's standardised errors, and the filter's state before the sum began to rise."""
 
     sign: int
     total: float = 0.0
@@ -64,7 +64,7 @@ class _SurpriseSum:
 
 
 class Estimator:
-    """Kalman filter over positive quantities and log factors; some of them drift over time."""
+    """Kalman filter over positive quantities and logarithms of factors, some of which drift over time."""
 
     def __init__(self, state: Sequence[float], deviation: Sequence[float], wanders: Sequence[bool]) -> None:
         self.state: Floats = np.asarray(state, dtype=np.float64)
@@ -80,7 +80,7 @@ class Estimator:
         return _expect_times(kinds, self.state)
 
     def learn(self, kind: WeightedTimes, seconds: float, noise: float | None = None) -> None:
-        """Update the state from a measured time [s], > 0; adapt noise, drift and jumps unless `noise` is given."""
+        """Update the state from a measured time > 0 [s]; adapt noise, drift and jumps too if `noise` is None."""
         if noise is not None:
             self._take_in(kind, seconds, noise)
             return
@@ -92,7 +92,7 @@ class Estimator:
         self._watch(kind, seconds, surprise, before)
 
     def _take_in(self, kind: WeightedTimes, seconds: float, noise: float) -> float:
-        """Update the state with a measured time, and return its error in standard deviations."""
+        """Update the state with a measured time; return the prediction error in standard deviations."""
         before, free = self.state, self.covariance
         state, self.covariance, surprise = _kalman_update(kind, seconds, noise, before, free)
         # What would fall below its least is there; the others then account for the time.
@@ -103,7 +103,7 @@ class Estimator:
         return surprise
 
     def _adapt(self, kind: WeightedTimes, seconds: float, surprise: float) -> None:
-        """Adapt the noise from consecutive times with equal coefficients, and the drift from the standardised error."""
+        """Adapt the noise from consecutive times of the same kind, and the drift from the standardised error."""
         if self._last is not None and np.array_equal(self._last[0], kind.coefficients):
             differs = min(math.log(seconds / self._last[1]) ** 2 / 2, (_FAR * self.noise) ** 2)
             self.noise = math.sqrt(max((1 - _RATE) * self.noise**2 + _RATE * differs, _LEAST_NOISE**2))
@@ -114,7 +114,7 @@ class Estimator:
     def _watch(
         self, kind: WeightedTimes, seconds: float, surprise: float, before: tuple[Floats, Floats, float]
     ) -> None:
-        """Update both CUSUMs of errors; on a jump, reset the filter and widen the drifting quantities."""
+        """Update both CUSUMs of errors; if one signals a jump, reset the filter and widen the drifting quantities."""
         clipped = min(max(surprise, -_FAR - _ALLOWANCE), _FAR + _ALLOWANCE)
         for run in self._runs:
             run.total = max(0.0, run.total + run.sign * clipped - _ALLOWANCE)
@@ -137,7 +137,7 @@ class Estimator:
 def _kalman_update(
     kind: WeightedTimes, seconds: float, noise: float, before: Floats, prior: Floats
 ) -> tuple[Floats, Floats, float]:
-    """Return the posterior mean and covariance after a measured time, and its error in standard deviations."""
+    """Return the mean and covariance after a measured time, and the prediction error in standard deviations."""
     at, factor, surprise = before, int(kind.factors.argmax()) if kind.factors.any() else None, 0.0
     for turn in range(1 if factor is None else _ITERATIONS):
         found = _expect_times(kind, at)

@@ -1,4 +1,4 @@
-"""Checkpoint files, from which a killed job resumes under one policy with identical results.
+"""Checkpoint files of jobs: a killed job resumes from them with identical results.
 
 A file of NumPy (``.npz``) holds the arrays of the state; one of them is the rest, as JSON. It is replaced atomically. A
 file that is cut off, altered or of another scenario is not read.
@@ -31,7 +31,7 @@ _TEXT, _FLOAT, _INT = "text", "float64", "int64"
 
 
 class RowTable:
-    """Table of rows in one byte array; each column holds integers, floats or texts, eight bytes a value.
+    """Growing table of rows in one byte array; columns hold integers, floats or texts, eight bytes per value.
 
     An empty table has the columns `expected`; `constants` are columns with the same text in each row.
 
@@ -55,7 +55,7 @@ class RowTable:
         return len(self._rows) // (_NUMBER * max(len(self._kinds), 1))
 
     def append(self, columns: Mapping[str, Any]) -> None:
-        """Add one row, or several where columns are arrays; scalars and texts are repeated in each row."""
+        """Add rows given by column; if some columns are arrays, scalars and texts are repeated in each row."""
         if not self._kinds:
             for name, one in columns.items():
                 self._kinds[name] = (
@@ -73,7 +73,7 @@ class RowTable:
         self._rows += rows.data
 
     def between(self, first: int = 0, last: int | None = None) -> dict[str, NDArray[Any]]:
-        """Return the columns of rows `first` to `last` (exclusive), int64, float64 or texts; all by default."""
+        """Return the columns of rows `first` to `last` (exclusive; by default all) as int64, float64 or text."""
         last, row = len(self) if last is None else last, _NUMBER * len(self._kinds)
         rows = np.frombuffer(self._rows[first * row : last * row]).reshape(-1, max(len(self._kinds), 1))
         columns = zip(self._kinds.items(), rows.T.copy(), strict=False)
@@ -82,19 +82,19 @@ class RowTable:
         return found | texts
 
     def frame(self, first: int = 0, last: int | None = None) -> pd.DataFrame:
-        """Return rows `first` to `last` (exclusive) as a table; all by default."""
+        """Return rows `first` to `last` (exclusive; by default all) as a DataFrame."""
         import pandas as pd
 
         found = self.between(first, last) or {name: np.zeros(0, dtype=object) for name in self._expected}
         return pd.DataFrame({**self._constants, **found}, copy=False)
 
     def save(self) -> dict[str, Any]:
-        """Return the rows as a checkpoint state."""
+        """Return the rows in the form that a checkpoint stores."""
         texts = {name: list(known) for name, known in self._texts.items()}
         return {"kinds": self._kinds, "texts": texts, "rows": np.frombuffer(bytes(self._rows), dtype=np.int64)}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Replace the rows with those of a state returned by `save`."""
+        """Replace the rows by those of a state that `save` returned."""
         self._kinds, self._rows = dict(saved["kinds"]), bytearray(saved["rows"].tobytes())
         self._texts = {name: {text: number for number, text in enumerate(own)} for name, own in saved["texts"].items()}
 
@@ -129,7 +129,7 @@ class Checkpoint:
         return self._began >= self._next
 
     def write(self, state: State, done: int, ended: bool = False) -> None:
-        """Write the state after `done` iterations atomically; warn and keep the last file if that fails."""
+        """Write the state after `done` iterations atomically. On failure, warn and keep the previous file."""
         arrays: dict[str, NDArray[Any]] = {}
         arrays[_STATE] = _json_array(_flatten_state(state, arrays))
         arrays[_HEADER] = _json_array({"identity": self._identity, "done": done, "ended": ended})
@@ -142,13 +142,13 @@ class Checkpoint:
         self._next = now + max(self._every, (now - self._began) / self._share if self._every else 0.0)
 
     def done(self) -> tuple[int, bool] | None:
-        """Return the iterations in the last checkpoint, and whether the job has ended; None without a valid file."""
+        """Return the iterations that the file's state has done, and whether the job has ended; None without a file."""
         with suppress(*_BROKEN), self._opened() as (header, _):
             return int(header["done"]), bool(header["ended"])
         return None
 
     def read(self) -> dict[str, Any] | None:
-        """Return the state in the checkpoint file; None if the file is missing, corrupt or of another job."""
+        """Return the state in the checkpoint file; None if the file is missing, corrupt or belongs to another job."""
         with suppress(*_BROKEN), self._opened() as (_, arrays):
             found = _nest_state(json.loads(arrays[_STATE].tobytes()), arrays)
             return found if isinstance(found, dict) else None
@@ -156,7 +156,7 @@ class Checkpoint:
 
     @contextmanager
     def _opened(self) -> Iterator[tuple[dict[str, Any], Mapping[str, NDArray[Any]]]]:
-        """Yield the header of the file and its arrays, which are read, and checked by their sums, when used."""
+        """Yield the file's header and its arrays, each of which is read and verified by checksum on first use."""
         # To open a pipe would wait for ever.
         if not self.path.is_file():
             raise FileNotFoundError(self.path)
@@ -168,7 +168,7 @@ class Checkpoint:
 
     @contextmanager
     def understood(self) -> Iterator[None]:
-        """Convert errors from restoring an incompatible state inside the block to InputError."""
+        """Convert errors inside the ``with`` block, from restoring a state that does not fit, to InputError."""
         try:
             yield
         except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, AssertionError) as error:
@@ -176,7 +176,7 @@ class Checkpoint:
 
 
 def _flatten_state(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
-    """Return a state as JSON values; numeric arrays move to `arrays`, and text arrays become lists."""
+    """Return a state as JSON values: numeric arrays are moved to `arrays`, text arrays become lists."""
     if isinstance(value, Rows):
         value = np.stack([*value])
     if isinstance(value, np.ndarray):

@@ -1,4 +1,4 @@
-"""Exchange of an iteration: real sparsifiers create the messages, and the network times them."""
+"""Exchange of an iteration: sparsifiers applied to gradients create the messages, and the network times them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from simnet.training.job.spans import Span
 
 
 class BucketExchange(NamedTuple):
-    """Messages and kernels of a bucket, and each worker's earliest start `ready` [s], shape (P,)."""
+    """Messages and kernels of a gradient bucket, and the time `ready` from which each worker may start [s]."""
 
     schedule: Schedule
     kernels: Sequence[DeviceOp]
@@ -39,7 +39,7 @@ class BucketExchange(NamedTuple):
 def queue_buckets(
     buckets: Sequence[BucketExchange], device: DeviceProfile, stack: Stack
 ) -> tuple[list[tuple[Schedule, Floats]], Computing]:
-    """Return the schedules with start times, and the workers' compute, in the form that `Network.time` takes."""
+    """Return the schedules with their start times, and the workers' compute, as arguments of `Network.time`."""
     parts, select = [], []
     for one in buckets:
         selecting, between = device.work(one.kernels, one.schedule.n_ranks)
@@ -52,17 +52,17 @@ def queue_buckets(
 
 
 def collective_slowdown(device: DeviceProfile, stack: Stack) -> float:
-    """Return the factor by which a dense collective slows the backward pass: 1 unless both run on the device."""
+    """Return how many times slower the backward pass is during a dense collective: 1 unless both use the GPU."""
     return device.beside_collectives.compute if device.beside_collectives and stack == STACKS["nccl"] else 1.0
 
 
 def slows_backward(computing: Computing) -> bool:
-    """Return whether concurrent kernels or collectives lengthen the backward pass."""
+    """Return whether kernels or collectives that run concurrently slow the backward pass."""
     return computing.side_stream is not None or bool(np.any(np.asarray(computing.beside) != 1.0))
 
 
 def exposed_after_backward(backward: float, select: ArrayLike, communicate: ArrayLike, buckets: int) -> Floats:
-    """Return the exposed seconds after the backward pass when equal buckets overlap it.
+    """Return the seconds of communication after the backward pass if equal buckets overlap that pass.
 
     A bucket's kernels take `select` seconds and delay the backward pass; its messages take `communicate` seconds.
     """
@@ -73,7 +73,7 @@ def exposed_after_backward(backward: float, select: ArrayLike, communicate: Arra
 
 
 def total_communication(left: float, backward: float, select: float, buckets: int) -> float:
-    """Return the communication seconds of all equal buckets, `left` seconds of it exposed after the backward pass."""
+    """Return the communication seconds of all equal buckets, given `left` seconds of it after the backward pass."""
     # Either the last bucket finds the others gone, or all are under way one after another from the first on.
     return min(buckets * left, left + (backward + select) * (buckets - 1) / buckets)
 
@@ -83,7 +83,7 @@ TimingResult: TypeAlias = Timing | StalledError
 
 
 class TimingRequest(NamedTuple):
-    """A request for the time of an exchange: the network, and arguments for `Network.time`."""
+    """Request of a job for the time of an exchange: the network, and the arguments of `Network.time`."""
 
     network: Network
     parts: list[tuple[Schedule, Floats]]
@@ -100,7 +100,7 @@ TimingRequests: TypeAlias = Generator[TimingRequest, TimingResult, None]
 
 
 class TimedExchange(NamedTuple):
-    """An exchange under one candidate, with its timing result.
+    """Exchange with one candidate (scheme and options), with its timing result.
 
     `exchanges` has one exchange per bucket. `select` and `slowed` are each worker's kernel seconds and backward-pass
     slowdown, shape (P',); `held` is the wait for late workers [s]. `begun` is the start of the iteration [s]. `spans`
@@ -118,12 +118,12 @@ class TimedExchange(NamedTuple):
 
     @property
     def finish_order(self) -> tuple[bool, float]:
-        """Sort key: completed exchanges first, then by duration."""
+        """Sort key of attempts: completed exchanges come first, shorter ones before longer ones."""
         return isinstance(self.result, StalledError), self.lasts
 
     @property
     def lasts(self) -> float:
-        """Seconds from the start of the iteration until the last worker finishes, or all stall."""
+        """Seconds from the start of the iteration until the last worker finishes or all workers stall."""
         if isinstance(self.result, Timing):
             return self.result.lasts_from(self.begun)
         assert self.result.elapsed is not None
@@ -136,7 +136,7 @@ ExchangeProcess: TypeAlias = Generator[TimingRequest, TimingResult, TimedExchang
 def keep_fastest(
     attempts: Iterable[ExchangeProcess],
 ) -> Generator[TimingRequest, TimingResult, tuple[int, TimedExchange]]:
-    """Run all attempts in turn, and return the index and result of the fastest."""
+    """Run alternative exchanges in turn, and return the index and result of the fastest."""
     best: tuple[int, TimedExchange] | None = None
     for number, attempt in enumerate(attempts):
         step = yield from attempt
@@ -147,26 +147,26 @@ def keep_fastest(
 
 
 class ExchangeSet:
-    """Base class that runs and times a job's exchanges: by sparsifiers, a training strategy or sharded steps."""
+    """Base class of what creates and times a job's exchanges: sparsifiers, training strategies or sharded steps."""
 
     training: Training
 
     def step(self, where: Iteration, shortlist: Sequence[Candidate]) -> ExchangeProcess:
-        """Run and time an iteration's exchange with each candidate of the shortlist, and return the fastest."""
+        """Run and time an iteration's exchange with each candidate of the shortlist, and return the fastest one."""
         raise NotImplementedError
 
     def clear_residuals(self) -> None:
         """Set the error-feedback residuals, if any, to zero."""
 
     def without(self, gone: NDArray[np.bool_]) -> ExchangeSet:
-        """Return exchanges for the remaining workers, in the state before the interrupted exchange."""
+        """Return exchanges for the workers not in the mask `gone`, in the state before the interrupted exchange."""
         raise ValueError("a job of sharded steps does not go on without some of its workers")
 
     def apply(self, exchanges: Sequence[Exchange]) -> None:
         """Apply the update of a complete exchange, unless the exchange itself has applied it."""
 
     def save(self) -> State:
-        """Return the state on which later iterations depend, as a checkpoint stores it."""
+        """Return the state that later iterations depend on, as a checkpoint stores it."""
         return {}
 
     def restore(self, state: State) -> None:
@@ -174,7 +174,7 @@ class ExchangeSet:
 
 
 class SparsifierSet(ExchangeSet):
-    """A job's sparsifiers, one per candidate and bucket, which share one error-feedback residual."""
+    """Sparsifiers of a job, one per candidate and bucket; all candidates share one error-feedback residual."""
 
     def __init__(
         self,
@@ -202,7 +202,7 @@ class SparsifierSet(ExchangeSet):
         check_feedback({label: models[first].options.error_feedback for label, models in self._models.items()})
 
     def without(self, gone: NDArray[np.bool_]) -> SparsifierSet:
-        """Return new sparsifiers for the remaining workers, with their residuals before the interrupted exchange."""
+        """Return new sparsifiers for the workers not in the mask `gone`, with the residuals before the exchange."""
         kept = None if self._residuals is None else [one[~gone] for one in self._residuals]
         left = SparsifierSet(self._job, self._candidates, int((~gone).sum()), kept, self.training)
         for label, models in left._models.items():
@@ -212,7 +212,7 @@ class SparsifierSet(ExchangeSet):
         return left
 
     def _note_beside(self) -> None:
-        """Snapshot the auxiliary state of schemes, for recovery if failures interrupt the exchange."""
+        """Save the auxiliary state of schemes, to restore it if failures interrupt the exchange."""
         if self._job.failures:
             self._beside = {
                 label: [{name: getattr(model, name) for name in model.traits.auxiliary_state} for model in models]
@@ -220,7 +220,7 @@ class SparsifierSet(ExchangeSet):
             }
 
     def step(self, where: Iteration, shortlist: Sequence[Candidate]) -> ExchangeProcess:
-        """Exchange an iteration's gradients with each candidate of the shortlist, and return the fastest."""
+        """Exchange an iteration's gradients with each candidate of the shortlist, and return the fastest exchange."""
         gradients = [self._gradients(where, shortlist)]
         in_force = self._in_force
         self._note_beside()
@@ -253,7 +253,7 @@ class SparsifierSet(ExchangeSet):
         return self._models[candidate.label]
 
     def _gradients(self, where: Iteration, shortlist: Sequence[Candidate]) -> Values | Adds:
-        """Return the gradients, or a function that adds them if one bucket is all-reduced unread."""
+        """Return the gradients, or for a single dense bucket a function that adds them to an array."""
         (models, *others) = (self._models[one.label] for one in shortlist)
         if not others and len(models) == 1 and models[0].keeps and not models[0].traits.reads_gradients:
             adds = self.training.adding(where.batch, where.active)
@@ -299,7 +299,7 @@ class SparsifierSet(ExchangeSet):
     def _exchanged(
         self, models: Sequence[Sparsifier], gradients: Values | Adds, where: Iteration, *, overwrite: bool = False
     ) -> list[Exchange]:
-        """Exchange the gradients of each bucket without timing, and return the exchanges."""
+        """Return the exchanges of all buckets, not yet timed; the sparsifiers' states advance."""
         exchanges = []
         for bucket, model in zip(self._buckets, models, strict=True):
             model.density, model.iteration = where.density, where.batch
@@ -333,7 +333,7 @@ class SparsifierSet(ExchangeSet):
 def time_exchanges(
     job: Job, candidate: Candidate, exchanges: list[Exchange], sent: Sequence[BucketExchange], where: Iteration
 ) -> ExchangeProcess:
-    """Request the time of an iteration's exchanges, and return it with each worker's kernel delays [s].
+    """Request the timing of an iteration's exchanges, and return it with each worker's kernel delays [s].
 
     `sent` is in the order of readiness; the last bucket is ready when all compute is done.
     """
@@ -363,14 +363,14 @@ def time_exchanges(
 
 
 def _carries_gradient(exchange: Exchange, bucket: Bucket, scale: float) -> bool:
-    """Return whether every entry is sent in at least two bytes, as by a dense all-reduce."""
+    """Return whether an exchange sends every entry in at least two bytes, as a dense all-reduce does."""
     entries: int = bucket.entries.stop - bucket.entries.start
     sent = float(np.mean(exchange.stats["bytes_sent"]))
     return bool(np.min(exchange.selected) >= entries) and sent >= 2.0 * scale * entries
 
 
 def _one_after_another(sent: Sequence[BucketExchange], ready: Floats) -> BucketExchange:
-    """Return the exchanges of all buckets as one sequence, for hooks that block the backward pass."""
+    """Return the exchanges of all buckets as a single sequence, for hooks that block the backward pass."""
     kernels: list[DeviceOp] = []
     rounds = 0
     for one in sent:
@@ -381,7 +381,7 @@ def _one_after_another(sent: Sequence[BucketExchange], ready: Floats) -> BucketE
 
 
 def messages_alone(schedule: Schedule, sent: Floats, received: Floats, norm: float = math.nan) -> Exchange:
-    """Return an exchange of messages only, with an empty update: bytes per worker, and `norm` for all norms."""
+    """Return an exchange without update, given its messages and bytes by worker; all norms are set to `norm`."""
     stats: Stats = {"bytes_sent": sent, "bytes_received": received}
     stats |= dict.fromkeys(("sent_norm", "given_norm", "residual_norm"), np.full(sent.size, norm))
     selected = np.zeros(sent.size, dtype=np.int64)
@@ -389,7 +389,7 @@ def messages_alone(schedule: Schedule, sent: Floats, received: Floats, norm: flo
 
 
 def check_feedback(feedback: Mapping[str, bool]) -> None:
-    """Raise ValueError if a policy mixes exchanges with and without error feedback; `feedback` is by label."""
+    """Raise ValueError if some exchanges of a policy use error feedback and others do not; `feedback` is by label."""
     if len(set(feedback.values())) > 1:
         with_it = ", ".join(label for label, has in feedback.items() if has)
         without = ", ".join(label for label, has in feedback.items() if not has)

@@ -1,4 +1,4 @@
-"""The training job: compute times, densities, gradient buckets, and workers that fail, leave and come back."""
+"""Description of a training job: compute times, densities, gradient buckets, and workers that fail or leave."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Compute:
 
 @dataclass(frozen=True)
 class Overlap:
-    """Exchange of buckets during back-propagation, as PyTorch's DistributedDataParallel does.
+    """Exchange of gradient buckets during back-propagation, as PyTorch's DistributedDataParallel does.
 
     Layers become ready from the last to the first. A bucket closes when it reaches `bucket` bytes; it is selected and
     exchanged on its own, after the bucket before it. Of the backward pass each tensor takes an equal share.
@@ -125,7 +125,7 @@ DDP_OVERLAP = Overlap(first=FIRST_BUCKET_MIB * 2.0**20, exchanges="able")
 
 @dataclass(frozen=True)
 class LocalSteps:
-    """Configuration of a training strategy: inner `steps` per iteration, `bucket`, and `shares` sent in turn."""
+    """Configuration of a training strategy: inner `steps` per iteration, bucket size, and parameter `shares`."""
 
     name: str
     options: Mapping[str, Any]
@@ -200,12 +200,12 @@ class Job:
 
     @property
     def has_ramps(self) -> bool:
-        """Whether the density changes."""
+        """Whether the target density changes over the iterations."""
         return len(self.density) > 1 or self.density[0].start != self.density[0].end
 
     @property
     def elastic(self) -> bool:
-        """Whether workers may be absent from exchanges by churn or a deadline, rather than by failure."""
+        """Whether exchanges may run without some workers, which have left (churn) or missed the deadline."""
         return bool(self.absences) or self.churn is not None or self.deadline is not None
 
     def computes(self, iteration: int, workers: NDArray[np.intp]) -> Floats:
@@ -215,7 +215,7 @@ class Job:
         return self.compute.seconds(self.seed, iteration, self.source.workers)[workers]
 
     def inner_computes(self, iteration: int, workers: NDArray[np.intp]) -> Floats:
-        """Return the compute seconds of each inner step, shape (steps, P'), updates included except in the last."""
+        """Return the compute seconds of each inner step, shape (steps, P'), with all local updates but the last."""
         steps = 1 if self.strategy is None else self.strategy.steps
         numbers = range(iteration * steps, (iteration + 1) * steps)
         each = np.stack([self.compute.seconds(self.seed, number, self.source.workers) for number in numbers])
@@ -223,7 +223,7 @@ class Job:
         return np.asarray(each[:, workers])
 
     def begins(self, now: float) -> Floats:
-        """Return each worker's delay [s] behind the first at the start of a job; shape (P,), zero with a barrier."""
+        """Return each worker's delay [s] behind the first at the start of the job, shape (P,); zero after a barrier."""
         if self.barrier:
             return np.zeros(self.source.workers)
         order = broadcast_binomial(self.source.workers, _INDEX * len(self.source.layers))
@@ -231,12 +231,12 @@ class Job:
         return np.asarray(left - left.min())
 
     def network(self, iteration: int) -> Network:
-        """Return the network that is in force in an iteration."""
+        """Return the network that the job uses in an iteration."""
         return next(network for first, network in reversed(self.stages) if first <= iteration)
 
 
 class Bucket(NamedTuple):
-    """A contiguous range of the gradient, ready after a share of the backward pass; a dense bucket is all-reduced."""
+    """Contiguous range of the gradient, ready after the share `ready` of the backward pass; dense or sparsified."""
 
     entries: slice
     layers: slice
@@ -245,7 +245,7 @@ class Bucket(NamedTuple):
 
 
 def job_overlap(job: Job, exchanges: Iterable[Candidate]) -> Overlap | None:
-    """Return the overlap in force for alternating exchanges; None if one of them cannot overlap.
+    """Return how buckets overlap the backward pass if a policy alternates `exchanges`; None if one cannot overlap.
 
     A counted hook says itself whether it works on buckets.
     """
@@ -261,7 +261,7 @@ def job_overlap(job: Job, exchanges: Iterable[Candidate]) -> Overlap | None:
 
 
 def job_buckets(job: Job, exchanges: Iterable[Candidate]) -> list[Bucket]:
-    """Return the gradient buckets for alternating exchanges; one bucket if an exchange cannot overlap."""
+    """Return the gradient buckets if a policy alternates `exchanges`; one bucket if one of them cannot overlap."""
     return gradient_buckets(job.source, job_overlap(job, exchanges))
 
 
@@ -281,7 +281,7 @@ def gradient_buckets(source: GradientSource, overlap: Overlap | None) -> list[Bu
 
 
 def create_sparsifier(candidate: Candidate, bucket: Bucket, job: Job, workers: int | None = None) -> Sparsifier:
-    """Return a candidate's sparsifier for a bucket; options such as ranks per node follow from the network."""
+    """Return a candidate's sparsifier for a bucket; `auto` options, such as ranks per node, follow the network."""
     candidate = fit_to_network(candidate, job)
     scheme, options = candidate.scheme, candidate.options
     if bucket.dense and scheme != _DENSE:
@@ -322,7 +322,7 @@ def _ring_order(network: Network, hosts: tuple[int, ...], nbytes: float) -> Ring
 
 
 def job_node_sizes(job: Job) -> tuple[int, ...]:
-    """Return the `node_sizes` of a job's workers, by the time of one dense-ring message."""
+    """Return the `node_sizes` of a job's workers, for messages of the size that a dense ring all-reduce sends."""
     return node_sizes(job.network(0), job.hosts.tolist(), _chunk_bytes(job))
 
 
@@ -331,7 +331,7 @@ def _chunk_bytes(job: Job) -> float:
 
 
 def fit_to_network(candidate: Candidate, job: Job) -> Candidate:
-    """Return a candidate with `auto` ranks per node and node order replaced by values for the job's network."""
+    """Return a candidate whose `auto` options, ranks per node and node order, are replaced to fit the job's network."""
     if not candidate.scheme.startswith(PREFIX):
         return candidate
     given: Any = option_values(sparsifier_models.scheme(candidate.scheme).option_type, candidate.options)
@@ -357,7 +357,7 @@ _Time: TypeAlias = Annotated[Duration, Ge(1e-3)]
 
 
 class Absence(NamedTuple):
-    """A period from `begin` to `end` [s] in which a worker is away; with `notice` it first finishes its iteration."""
+    """Period [s] in which a worker is away; if it leaves with `notice`, it first finishes its iteration."""
 
     worker: int
     begin: float
@@ -382,7 +382,7 @@ class Churn:
     notice: bool = True
 
     def absences(self, seed: int, worker: int) -> Iterator[Absence]:
-        """Yield a worker's absences, endlessly, from the worker's own random stream."""
+        """Yield a worker's absences without end, from a random stream of that worker alone."""
         draws, now = stream(seed, "churn", worker), 0.0
         while True:
             begin = now + draws.exponential(self.stay)
@@ -391,7 +391,7 @@ class Churn:
 
 
 class WorkerPresence:
-    """Which workers are present at each simulated time of an elastic job."""
+    """Presence of workers of an elastic job: which are there at each simulated time."""
 
     def __init__(self, job: Job) -> None:
         workers = range(job.source.workers)
@@ -401,7 +401,7 @@ class WorkerPresence:
         self._more = [None if job.churn is None else job.churn.absences(job.seed, worker) for worker in workers]
 
     def _absences(self, worker: int, now: float) -> list[Absence]:
-        """Return a worker's absences, drawn until one begins after `now`; earlier ones are dropped."""
+        """Return a worker's absences up to the first that begins after `now`; those already over are dropped."""
         own, more = self._of[worker], self._more[worker]
         while more is not None and (not own or own[-1].begin <= now):
             # Of those that are past the last tells when the worker came back.
@@ -411,21 +411,21 @@ class WorkerPresence:
         return own
 
     def present(self, workers: NDArray[np.intp], now: float) -> NDArray[np.bool_]:
-        """Return a mask of the given workers that are present at `now`; shape (P',)."""
+        """Return which of the given workers are present at time `now`, as a mask of shape (P',)."""
         away = [any(one.begin <= now < one.end for one in self._absences(worker, now)) for worker in workers.tolist()]
         return ~np.array(away, dtype=np.bool_)
 
     def returned(self, worker: int, now: float) -> float:
-        """Return when a present worker last came back [s]; `now` if the worker was never away."""
+        """Return when a worker that is present last came back [s]; `now` if it was never away."""
         return max((one.end for one in self._absences(worker, now) if one.end <= now), default=now)
 
     def returns(self, workers: NDArray[np.intp], now: float) -> float:
-        """Return the earliest time at which an absent worker among those given returns [s]; infinite if none does."""
+        """Return when the first of the given workers that are absent comes back [s]; infinite if none does."""
         away = [one for worker in workers.tolist() for one in self._absences(worker, now)]
         return min((one.end for one in away if one.begin <= now < one.end), default=math.inf)
 
     def leaves(self, workers: NDArray[np.intp], now: float) -> dict[int, float]:
-        """Return the next departure without notice [s] by worker, only for workers that have one."""
+        """Return the time [s] of the next departure without notice, by worker, of those workers that have one."""
         found = {}
         for worker in workers.tolist():
             soon = [one.begin for one in self._absences(worker, now) if one.begin > now and not one.notice]
@@ -445,7 +445,7 @@ def parameters_sent(
 
 
 def deadline_at(job: Job, quantile: float) -> float:
-    """Return a quantile of workers' compute delay behind the fastest worker [s], over 200 iterations."""
+    """Return the quantile of the time [s] by which workers' compute lags the fastest worker, over 200 iterations."""
     everybody = np.arange(job.source.workers)
     each = np.array([job.computes(number, everybody) for number in range(_DRAWN)])
     return float(np.quantile(each - each.min(axis=1, keepdims=True), quantile))

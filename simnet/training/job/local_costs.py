@@ -1,4 +1,4 @@
-"""Local operations of a worker in an exchange, besides messages: a scheme's kernels, or a hook's counted operations."""
+"""Local operations of a worker in an exchange: a scheme's kernels, or counted operations of its framework hook."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _HOOKED: WeakKeyDictionary[Sparsifier, tuple[Any, list[StageCost]]] = WeakKeyDic
 
 
 def scheme_hook(device: DeviceProfile, scheme: str) -> Hook | None:
-    """Return the counted hook of a scheme in the device's implementation; None where kernels alone count."""
+    """Return the hook by whose counted operations a scheme is timed; None if its kernels are timed instead."""
     # A profile may have measured the hook itself, or set one cost for everything. On a processor kernels are operations
     # of PyTorch, launches included, as which `simnet.cluster.hooks` runs its schemes.
     if device.implementation is None or not {f"hook_{scheme}_begin", "*"}.isdisjoint(device.methods):
@@ -45,7 +45,7 @@ def scheme_hook(device: DeviceProfile, scheme: str) -> Hook | None:
 
 
 def local_operations(device: DeviceProfile, model: Sparsifier, exchange: Exchange) -> tuple[DeviceOp, ...]:
-    """Return a worker's local operations in an exchange: the counted operations of its hook, or the scheme's kernels.
+    """Return a worker's local operations in an exchange: those of the scheme's hook, or the scheme's kernels.
 
     Kernels of a scheme have those of the communication hook beside them where the device profile has measured these.
     """
@@ -60,7 +60,7 @@ def local_operations(device: DeviceProfile, model: Sparsifier, exchange: Exchang
 
 
 def hook_stages(device: DeviceProfile, hook: Hook, model: Sparsifier) -> list[StageCost]:
-    """Return the cost of each stage of a hook on the tensors of a scheme."""
+    """Return the cost of each stage of a communication hook on the tensors that a scheme exchanges."""
     key = hook, model.density, device.name, device.memory_bandwidth, device.host, device.implementation
     if _HOOKED.get(model, (None,))[0] != key:
         assert device.implementation is not None
@@ -69,7 +69,7 @@ def hook_stages(device: DeviceProfile, hook: Hook, model: Sparsifier) -> list[St
 
 
 def hooked_tensors(model: Sparsifier) -> HookedTensors:
-    """Return the tensors of the whole model for a hook; those that PowerSGD compresses are marked as matrices."""
+    """Return the model's tensors as a hook sees them: those that PowerSGD compresses are marked as matrices."""
     shapes = model.true_shapes or model.shapes or tuple((size,) for size in model.true_sizes)
     if not shapes:
         whole = model.true_parameters
@@ -80,7 +80,7 @@ def hooked_tensors(model: Sparsifier) -> HookedTensors:
 
 
 def hooked_shapes(shapes: Sequence[Sequence[int]], rank: int = 1) -> HookedTensors:
-    """Return tensors of these shapes for one worker; matrices are those whose factors are at most half as long."""
+    """Return the tensors of one worker as a hook sees them; matrices are those that low-rank factors halve at least."""
     matrices = as_matrices(shapes)
     compressed = [len(one) > 1 and 2 * rank * sum(one) < math.prod(one) for one in matrices]
     sizes, sides = np.array([(math.prod(one), one[0]) for one in matrices], dtype=np.float64).T

@@ -1,4 +1,4 @@
-"""Exchange sets of jobs under a training strategy with inner steps, and of jobs of sharded steps.
+"""Exchanges of jobs with a training strategy, which takes inner steps, and of jobs of sharded steps.
 
 An iteration has the inner steps from one wait of the workers to the next. An exchange begins after the inner step that
 gives its data, and workers compute the remaining steps meanwhile, or a whole iteration if it has so long to arrive.
@@ -42,7 +42,7 @@ from simnet.training.parallel.placing import PlacedStep
 
 
 def start_strategy(source: GradientSource, own: LocalSteps, candidate: Candidate, seed: int = 0) -> Strategy:
-    """Return a new training strategy at its initial parameters; the candidate's scheme does its averaging."""
+    """Return a training strategy at its initial parameters, which averages by the candidate's scheme."""
     name, options, bucket = own.name, own.options, own.bucket
     initial = source.initial() if isinstance(source, Evaluable) else np.zeros(source.parameters, dtype=np.float32)
     replicas = Replicas(source.workers, initial, scale=source.scale, seed=seed, **tensor_options(source))
@@ -57,7 +57,7 @@ def start_strategy(source: GradientSource, own: LocalSteps, candidate: Candidate
 
 
 def strategy_syncs(job: Job, candidate: Candidate, iteration: int) -> list[Sync]:
-    """Return the exchanges that begin in an iteration, counted from 0, under a single candidate."""
+    """Return the exchanges that begin in an iteration if a training strategy uses one candidate throughout."""
     assert job.strategy is not None
     own, found = job.strategy, list[Sync]()
     made = start_strategy(job.source, own, candidate, job.seed)
@@ -70,7 +70,7 @@ def strategy_syncs(job: Job, candidate: Candidate, iteration: int) -> list[Sync]
 
 
 def _step_gradients(source: GradientSource, strategy: Strategy, number: int) -> NDArray[np.float32]:
-    """Return the workers' gradients of an inner step, at each worker's own parameters if a model is trained."""
+    """Return the workers' gradients of an inner step; a trained model computes them at each worker's own parameters."""
     return source.gradients_at(strategy.local, number) if isinstance(source, Evaluable) else source.gradients(number)
 
 
@@ -127,7 +127,7 @@ class StrategySet(ExchangeSet):
         return best
 
     def _stepped(self, where: Iteration, candidate: Candidate) -> ExchangeProcess:
-        """Run and time an iteration's inner steps with one candidate."""
+        """Run an iteration's inner steps with one candidate, and time the exchanges that end in it."""
         self.strategy.switch(self._numbers[candidate.label])
         steps, workers = self.strategy.steps, len(where.placement)
         begun, self._late, self._before = [(one, 0) for one in self._late], [], None
@@ -170,7 +170,7 @@ class StrategySet(ExchangeSet):
         return step._replace(select=step.select - idle, held=held)
 
     def _kernels(self, sync: Sync) -> Sequence[DeviceOp]:
-        """Return the kernels of an exchange, plus the DDP hook's kernels if gradients are exchanged."""
+        """Return an exchange's kernels, with those of the scheme's communication hook if it exchanges gradients."""
         made = sync.exchange
         if sync.what != "gradients" or sync.scheme is None or made is None:
             return sync.kernels
@@ -178,7 +178,7 @@ class StrategySet(ExchangeSet):
         return made.kernels
 
     def _inner(self, where: Iteration | None, number: int, *, last: bool) -> Sequence[Sync]:
-        """Run inner step `number`, by all workers if `where` is None, and return the exchanges that begin after it."""
+        """Run an inner step, by all workers if `where` is None; return the exchanges that begin after it."""
         strategy = self.strategy
         for model in strategy.schemes:
             model.density = model.density if where is None else where.density
@@ -191,7 +191,7 @@ class StrategySet(ExchangeSet):
         return strategy.step(at[crew], crew, where.late).syncs
 
     def _left(self, where: Iteration) -> Floats:
-        """Return each worker's remaining compute after each number of inner steps [s]; shape (steps + 1, P)."""
+        """Return the compute seconds each worker has left after each inner step, shape (steps + 1, P)."""
         each = self._job.inner_computes(where.batch, where.active)
         done = np.concatenate([np.zeros((1, each.shape[1])), np.cumsum(each, axis=0)])
         left: Floats = where.behind - np.minimum(done, where.behind)
@@ -199,12 +199,12 @@ class StrategySet(ExchangeSet):
         return left
 
     def clear_residuals(self) -> None:
-        """Set residuals to zero."""
+        """Set the error-feedback residuals to zero."""
         for model in self.strategy.schemes:
             model.residual = np.zeros_like(model.residual)
 
     def without(self, gone: NDArray[np.bool_]) -> StrategySet:
-        """Restore the state before the interrupted exchange, which the remaining workers repeat; return self."""
+        """Restore the state before the interrupted exchange, which the other workers repeat; return self."""
         assert self._round is not None
         self.strategy.restore(self._round)
         return self
@@ -224,7 +224,7 @@ class StrategySet(ExchangeSet):
 
 
 def check_switching(name: str, options: Mapping[str, Any], exchanges: int) -> None:
-    """Raise ValueError if a policy has several exchanges and the strategy cannot switch between them."""
+    """Raise ValueError if a policy has more than one of `exchanges` and the strategy cannot switch between them."""
     own, why = strategy(name), ""
     if not averages_by_scheme(own, options):
         why = "what is exchanged is its own"
@@ -235,13 +235,13 @@ def check_switching(name: str, options: Mapping[str, Any], exchanges: int) -> No
 
 
 class _ScoredTraining(Training):
-    """Training whose score is that of the strategy's global parameters."""
+    """Training that is scored (loss and accuracy) at the strategy's global parameters."""
 
     def __init__(self, source: Evaluable, strategy: Strategy) -> None:
         self._source, self.strategy = source, strategy
 
     def score(self, iteration: int | None) -> Score:
-        """Return loss and accuracy after an iteration; NaN if no evaluation is due."""
+        """Return loss and accuracy after an iteration; NaN where no evaluation is due."""
         if iteration is None or (iteration + 1) % self._source.evaluate:
             return Score(math.nan, math.nan)
         return self._source.score(self.strategy.global_parameters)
@@ -256,7 +256,7 @@ _MOST_PLACED = 16
 
 
 class NoGradients:
-    """A gradient source without gradients, for sharded steps: P workers, and the parameter count (1 if unknown)."""
+    """Gradient source of sharded steps: it has workers and a parameter count (1 if unknown), but no gradients."""
 
     parameters = 1
     layers: tuple[tuple[str, int], ...] = (("model", 1),)
@@ -298,7 +298,7 @@ class StepSet(ExchangeSet):
         return TimedExchange(self._candidate, [exchange], np.zeros(left.size), step.slowed, result, where.now, spans)
 
     def first(self) -> StepTiming:
-        """Return the timing of the job's steady step, started at time 0 with equal compute times."""
+        """Return the timing of the job's steady step, started at time 0 with equal compute times on all workers."""
         job = self._job
         number = max(job.iterations - 1, 0)
         return self._timed(number, 0.0, np.full(job.source.workers, job.compute.mean))[1]
@@ -315,7 +315,7 @@ class StepSet(ExchangeSet):
 
 
 def _step_spans(step: StepTiming, begun: float) -> Iterator[Span]:
-    """Yield each worker's spans in a step: compute, overlapped and exposed communication, and idle time."""
+    """Yield each worker's timeline in a step: compute, overlapped and exposed communication, and idle time."""
     computes = np.array([not isinstance(node.does, CollectiveCall) for node in step.graph.nodes], dtype=np.bool_)
     for worker in range(step.graph.workers):
         times = np.stack([step.begun[:, worker], step.ended[:, worker]], axis=1)

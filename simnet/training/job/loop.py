@@ -1,4 +1,4 @@
-"""Simulation loop of a job under one policy, which requests the time of each exchange."""
+"""Simulation loop of a job under one policy. The loop requests the time of each exchange from its caller."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _STATE = ("now", "lost", "number", "attempts", "active", "begins", "busy", "comp
 
 @dataclass(eq=False)
 class JobLoop:
-    """Simulation loop of a job under one policy from `start` [s] on, with its state between iterations.
+    """Simulation loop of a job under one policy from `start` [s], and its state between iterations.
 
     `may_try` allows shortlists of several exchanges. `now` is the simulated time [s], `lost` its rounding error.
     """
@@ -73,7 +73,7 @@ class JobLoop:
         checkpoint: Checkpoint | None = None,
         sampling: IterationSampling | None = None,
     ) -> TimingRequests:
-        """Run all iterations or a sample of them, until they are done or failures end the job."""
+        """Run all iterations, or a sample of them, until the last is done or failures end the job."""
         while self.number < self.job.iterations and not self.ended:
             with self._errors_located():
                 iteration = self._begin()
@@ -98,7 +98,7 @@ class JobLoop:
         return state | parts
 
     def restore(self, kept: State) -> None:
-        """Restore the loop from a state returned by `save`."""
+        """Restore the loop from a state that `save` returned."""
         active = np.asarray(kept["active"], dtype=np.intp)
         if active.size < self.active.size:
             self.models = self._create_models(active.size)
@@ -110,7 +110,7 @@ class JobLoop:
         self.active = active
 
     def _create_models(self, workers: int | None = None) -> ExchangeSet:
-        """Return the exchange set of the job's kind for the given number of workers, by default all."""
+        """Return the exchanges that fit the kind of job, for a number of workers (by default all)."""
         if self.job.strategy is not None:
             return StrategySet(self.job, self.policy.candidates)
         if self.job.steps is not None:
@@ -118,7 +118,7 @@ class JobLoop:
         return SparsifierSet(self.job, self.policy.candidates, workers)
 
     def _begin(self) -> Iteration:
-        """Start an iteration: gather workers, measure links, ask the policy for a decision, and draw compute times."""
+        """Start an iteration: find its workers, probe the links, ask the policy to decide, and draw compute times."""
         job = self.job
         if self._presence is not None:
             self._gather_workers(self._presence)
@@ -152,7 +152,7 @@ class JobLoop:
         return density_at(self.job.density, self.number) if decision.density is None else decision.density
 
     def _measure_links(self, placement: list[int]) -> tuple[Floats, Timing | None]:
-        """Return each worker's probing time [s] and the probe's timing; zeros and None without a probe."""
+        """Return each worker's time for a link probe [s], and the probe's timing; zeros and None if no probe is due."""
         if (probe := self.log.measures(self.number, self.now, self.active)) is None:
             return np.zeros(self.active.size), None
         stream: tuple[str | int, ...] = (*self.stream, "iteration", self.number, "probe")
@@ -166,7 +166,7 @@ class JobLoop:
         return probes.left - self.begins, probes
 
     def _leave_out_late(self, iteration: Iteration) -> None:
-        """Exclude workers that miss the deadline; these receive the parameters after computing."""
+        """Exclude workers that miss the deadline; they receive the parameters when they have finished computing."""
         deadline, complete = self.job.deadline, iteration.complete
         if deadline is None or not (missed := complete > complete.min() + deadline).any():
             return
@@ -178,11 +178,11 @@ class JobLoop:
         iteration.remove_workers(missed)
 
     def _sent_in(self, moment: float, source: int, worker: int, what: str) -> float:
-        """Return the seconds to send the parameters from one worker to another."""
+        """Return the seconds that `source` takes to send the parameters to `worker` at time `moment`."""
         return parameters_sent(self.job, self.number, moment, source, worker, (*self.stream, what, self.number))
 
     def _exchange(self, iteration: Iteration) -> Generator[TimingRequest, TimingResult, TimedExchange | None]:
-        """Exchange until no failure interrupts; return None if all workers have failed or are away."""
+        """Repeat an exchange until no failure interrupts it; return None if all workers have failed or are away."""
         while True:
             decision = iteration.decision
             if len(decision.shortlist) > 1 and not self.may_try:
@@ -196,7 +196,7 @@ class JobLoop:
                 return None
 
     def _enter_state(self, decision: Decision) -> None:
-        """Save the training state before exploration, and restore it in each attempt and afterwards."""
+        """Save the training state before a policy explores, and restore it before each attempt and at the end."""
         starts = decision.attempt == 0 or (decision.attempt is not None and self._trained is None)
         self._trained = self.models.save() if self._trained is None and starts else self._trained
         if self._trained is not None and (starts or decision.attempt is None):
@@ -237,7 +237,7 @@ class JobLoop:
         return True
 
     def _book(self, iteration: Iteration, step: TimedExchange) -> float:
-        """Record an iteration and advance the clock; return the advance [s], earlier rounding errors included."""
+        """Record an iteration, advance the clock, and return by how much [s]; rounding errors do not accumulate."""
         job, timing = self.job, step.result
         assert isinstance(timing, Timing)
         if job.barrier:
@@ -260,7 +260,7 @@ class JobLoop:
         return advance
 
     def _gather_workers(self, presence: WorkerPresence) -> None:
-        """Set an iteration's start and its workers: those present that hold the current parameters."""
+        """Set the start of an iteration and its workers: those present that have the current parameters."""
         models, everybody, there, busy, computing = self.models, self._everybody, self.active, self.busy, self.computing
         assert isinstance(models, StrategySet)
         while True:
@@ -291,7 +291,7 @@ class JobLoop:
 
     @contextmanager
     def _errors_located(self) -> Iterator[None]:
-        """Add job and iteration to errors raised inside the block."""
+        """Add job and iteration to errors raised inside the ``with`` block."""
         where = f"{self.record.whose}, iteration {self.number}"
         try:
             yield
@@ -305,7 +305,7 @@ class JobLoop:
 def _describe_interruption(
     job: Job, name: str, iteration: Iteration, step: TimedExchange, stalled: StalledError
 ) -> tuple[Interruption, float, NDArray[np.bool_]]:
-    """Return an interruption by failed workers, the seconds until it resumes, and the mask of lost workers."""
+    """Return a record of an interruption by failures, the seconds until it is over, and the mask of lost workers."""
     active, begun, failures = iteration.active.tolist(), step.begun, iteration.failures
     failed = np.isin(np.arange(len(active)), list(stalled.failed))
     # A worker that fails while the others wait is found missing together with the first.

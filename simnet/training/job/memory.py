@@ -1,4 +1,4 @@
-"""Memory of a worker without activations: parameters, gradients, optimiser, scheme and messages.
+"""Memory of a worker, activations excluded: parameters, gradients, optimiser, scheme and messages.
 
 It is that of the objects of the job after exchanges of its first gradients at the largest density.
 """
@@ -34,7 +34,7 @@ _DRAWN = 2**16
 
 
 class WorkerMemory(NamedTuple):
-    """Peak memory of a worker by part [byte], without activations and allocator overhead.
+    """Peak memory of a worker by part [byte]; excludes activations and the allocator's overhead.
 
     `outer` are a strategy's global parameters, `in_flight` a strategy's undelivered messages or the peak buffers of
     sharded steps; `received` are messages that arrive together.
@@ -57,7 +57,7 @@ class WorkerMemory(NamedTuple):
 
 
 def exchange_memory(job: Job, candidate: Candidate, exchanges: Sequence[Candidate] = ()) -> WorkerMemory:
-    """Return a worker's memory in a job with a candidate, which alternates with `exchanges`."""
+    """Return the memory of a worker that uses one candidate, in a job that alternates it with `exchanges`."""
     if job.strategy is not None:
         return _under_strategy(job, candidate)
     if job.steps is not None:
@@ -80,17 +80,17 @@ def exchange_memory(job: Job, candidate: Candidate, exchanges: Sequence[Candidat
 
 
 def is_measurable(job: Job, *, elsewhere: bool) -> bool:
-    """Return whether memory can be measured in this process; False for over 1 GiB of gradients held elsewhere."""
+    """Return whether this process can measure memory; False for over 1 GiB of gradients in other processes."""
     return not elsewhere or _FLOAT * job.source.workers * job.source.parameters <= _HERE
 
 
 def with_shared_gradients(job: Job) -> Job:
-    """Return the job with its first gradients cached, so that `exchange_memory` makes them once."""
+    """Return the job with its first gradients cached, so that several `exchange_memory` calls share them."""
     return replace(job, source=cached_source(job.source, 1))
 
 
 def combine_memory(gradient: float, optimizer: str, schemes: Iterable[WorkerMemory]) -> WorkerMemory:
-    """Return a worker's memory, summed over its schemes; optimiser state is added unless a scheme has moments."""
+    """Return a worker's memory summed over its schemes; the optimiser counts unless a scheme has its own moments."""
     each = [WorkerMemory(0.0, 0.0, 0.0), *schemes]
     whole = WorkerMemory(*np.sum(each, axis=0).tolist())
     return whole._replace(
@@ -102,7 +102,7 @@ def combine_memory(gradient: float, optimizer: str, schemes: Iterable[WorkerMemo
 
 
 def scheme_memory(model: Sparsifier, rows: NDArray[np.float32]) -> WorkerMemory:
-    """Return a scheme's memory after one exchange of rows, shape (P, n), or two if its volume varies."""
+    """Return a scheme's memory after an exchange of gradients `rows`, shape (P, n); after two if its volume varies."""
     received, whole = 0.0, _FLOAT * model.parameters * model.options.scale
     # A copy of the first gradients becomes the residual, if there is one, and the second are added to it in place.
     twice = not has_fixed_size(model)
@@ -129,13 +129,13 @@ def has_fixed_size(model: Sparsifier) -> bool:
 
 
 def _any_rows(workers: int, parameters: int) -> NDArray[np.float32]:
-    """Return cheap random gradients, the same row for all workers; shape (P, n)."""
+    """Return random gradients that are cheap to make, the same for all workers; shape (P, n)."""
     some = stream(0, "memory").standard_normal(min(parameters, _DRAWN), dtype=np.float32)
     return np.broadcast_to(np.resize(some, parameters), (workers, parameters))
 
 
 def candidates_memory(job: Job, candidates: Sequence[Candidate], known: dict[str, WorkerMemory]) -> WorkerMemory:
-    """Return the memory of the candidate with the highest peak; `known` caches memory by label."""
+    """Return the memory of the candidate with the highest peak; `known` caches results by label."""
     for one in candidates:
         if one.label not in known:
             known[one.label] = exchange_memory(job, one)
@@ -145,7 +145,7 @@ def candidates_memory(job: Job, candidates: Sequence[Candidate], known: dict[str
 
 
 def _under_strategy(job: Job, candidate: Candidate) -> WorkerMemory:
-    """Return the memory of a worker under the job's training strategy, measured on a new strategy."""
+    """Return the memory of a worker under the job's training strategy, measured on a newly started strategy."""
     own, source = job.strategy, job.source
     assert own is not None
     strategy = start_strategy(source, own, candidate, job.seed)
@@ -173,7 +173,7 @@ def _under_strategy(job: Job, candidate: Candidate) -> WorkerMemory:
 
 
 def _step_memory(strategy: Strategy, gradients: NDArray[np.float32]) -> tuple[float, float]:
-    """Return an inner step's bytes of tensor masks, and the largest receive memory of messages without a scheme."""
+    """Return the bytes of tensor masks in an inner step, and the most that messages without a scheme receive."""
     masks = received = 0.0
     for sync in strategy.step(gradients).syncs:
         if sync.what == "masks":

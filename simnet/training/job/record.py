@@ -1,4 +1,4 @@
-"""The record of a job: rows of iterations and workers, messages, spans, and interruptions."""
+"""Records of a job: tables by iteration and by worker, messages, timeline spans, and interruptions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TRAIN, EXPLORE = "train", "explore"
 
 @dataclass
 class Iteration:
-    """State of an iteration, or of an exploration attempt, until its exchange completes.
+    """State of an iteration, or of a policy's exploration attempt, until its exchange completes.
 
     The workers `active`, shape (P',), `begin` so many seconds after the first, spend `probing` on the links and
     `compute` on passes; they have gradients after `complete` seconds, `behind` of them computed. `failures` are the
@@ -71,18 +71,18 @@ class Iteration:
         self.set_compute(self.compute)
 
     def set_compute(self, compute: Floats) -> None:
-        """Set the seconds that each worker computes; shape (P',)."""
+        """Set the compute seconds of each worker in the iteration; shape (P',)."""
         self.compute = self.behind = compute
         self.complete = self.begins + self.probing + compute
 
     @property
     def trains(self) -> bool:
-        """Whether the iteration trains, rather than explores."""
+        """Whether the iteration trains, rather than explores exchanges for the policy."""
         return self.decision.attempt is None
 
     @property
     def purpose(self) -> str:
-        """`TRAIN` or `EXPLORE`, as a column value."""
+        """Purpose of the iteration as a column value: `TRAIN` or `EXPLORE`."""
         return TRAIN if self.trains else EXPLORE
 
     @property
@@ -97,12 +97,12 @@ class Iteration:
 
     @property
     def lost(self) -> Floats:
-        """Seconds each worker waited between selections, for a deadline or an interrupted exchange; shape (P,)."""
+        """Seconds that each worker waited for a deadline or lost in an interrupted exchange; shape (P,)."""
         between = [later - (begin + seconds) for (begin, seconds), (later, _) in itertools.pairwise(self.selections)]
         return sum(between, np.zeros(self.active.size))
 
     def add_selection(self, select: Floats, slowed: Floats, held: Floats | float) -> None:
-        """Record each worker's selection, backward-pass slowdown, and wait for the deadline [s]."""
+        """Record each worker's selection time, backward-pass slowdown, and wait for the deadline [s]."""
         self.slowed = self.slowed + slowed
         entered = self.complete + slowed
         if self.waits:
@@ -111,7 +111,7 @@ class Iteration:
         self.selections.append((entered, select))
 
     def remove_workers(self, gone: NDArray[np.bool_]) -> None:
-        """Remove the workers of a mask from the iteration."""
+        """Remove the workers in the mask `gone` from the iteration."""
         self.placement = [host for host, left in zip(self.placement, (~gone).tolist(), strict=True) if left]
         self.selections = [(begin[~gone], seconds[~gone]) for begin, seconds in self.selections]
         for name in ("active", "begins", "probing", "compute", "slowed", "complete", "behind"):
@@ -154,7 +154,7 @@ class Interruption(NamedTuple):
 
 
 class JobShare(NamedTuple):
-    """Slowdown of a job by co-located jobs; `alone_s` is the iteration time with the network to itself."""
+    """Slowdown of a job by jobs on the same network; `alone_s` is its iteration time without them."""
 
     job: str
     workers: int
@@ -185,7 +185,7 @@ class PolicyResult:
 
     @cached_property
     def iterations(self) -> pd.DataFrame:
-        """A row per iteration: start, duration and its split (means over workers, which add up).
+        """Table of iterations: start, duration and its parts (means over workers, which add up to the duration).
 
         The `purpose` is ``train``, or ``explore`` for attempts before the iteration of that number.
         """
@@ -193,7 +193,7 @@ class PolicyResult:
 
     @cached_property
     def messages(self) -> pd.DataFrame:
-        """A row per message of the first iterations."""
+        """Table of the messages of the first iterations."""
         import pandas as pd
 
         found = [
@@ -208,7 +208,7 @@ class PolicyResult:
 
     @cached_property
     def spans(self) -> pd.DataFrame:
-        """A row per time that a worker's resource is in use in the first iterations."""
+        """Table of the periods in which each worker's resources are in use in the first iterations."""
         import pandas as pd
 
         columns = ["iteration", "worker", "resource", "what", "start_s", "finish_s"]
@@ -218,12 +218,12 @@ class PolicyResult:
 
     @cached_property
     def workers(self) -> pd.DataFrame:
-        """A row per iteration and worker; ``merge_in_select_s`` is part of ``select_s``."""
+        """Table by iteration and worker; ``merge_in_select_s`` is part of ``select_s``."""
         return self.worker_rows.frame()
 
 
 class JobRecord(PolicyResult):
-    """Result of a policy to which a running job appends rows."""
+    """Result of a policy while the job runs: each iteration appends its rows."""
 
     def __init__(self, policy: str, job: str = MAIN) -> None:
         super().__init__(policy)
@@ -235,18 +235,18 @@ class JobRecord(PolicyResult):
 
     @property
     def whose(self) -> str:
-        """Name of job and policy in messages."""
+        """Name of job and policy, as error messages give it."""
         return self.policy if self.job == MAIN else f"{self.job}, beside {self.policy}"
 
     @property
     def durations(self) -> list[float]:
-        """Seconds of each iteration done, exploration included."""
+        """Seconds of each finished iteration, exploration included."""
         return self.iteration_rows.between()["iteration_s"].tolist() if len(self.iteration_rows) else []
 
     def add(
         self, job: Job, iteration: Iteration, step: TimedExchange, start: float, seconds: float, score: Score | None
     ) -> None:
-        """Record an iteration: each worker's seconds as compute, select, communicate or wait."""
+        """Record an iteration, with each worker's seconds split into compute, select, communicate and wait."""
         timing, exchanges, active = step.result, step.exchanges, iteration.active
         assert isinstance(timing, Timing)
         until = timing.left.max() if job.barrier else timing.left
@@ -301,7 +301,7 @@ class JobRecord(PolicyResult):
             self.recorded_spans += [(iteration.number, *span) for span in spans]
 
     def save(self) -> State:
-        """Return all rows as a checkpoint state."""
+        """Return all rows in the form that a checkpoint stores."""
         return {
             "iterations": self.iteration_rows.save(),
             "workers": self.worker_rows.save(),
@@ -332,14 +332,14 @@ def _interruption_list() -> TypeAdapter[list[Interruption]]:
 
 
 def compression_gains(exchanges: Sequence[Exchange]) -> tuple[float, Floats]:
-    """Return the compression gain over all buckets, of the iteration and of each worker; 1 if all is zero."""
+    """Return the compression gain over all buckets, for the iteration and for each worker; 1 if gradients are zero."""
     sent, given = (_sum_statistic(exchanges, name, 2) for name in ("sent_norm", "given_norm"))
     each = np.divide(sent, given, out=np.ones_like(given), where=given > 0)
     return (float(sent.sum()) / float(given.sum()) if given.any() else 1.0), each
 
 
 def _stage_seconds(device: DeviceProfile, exchanges: Sequence[Exchange], workers: int) -> dict[str, float]:
-    """Return the seconds of local operations by stage of a hook, or by kernel; means over workers, of all buckets."""
+    """Return the mean seconds per worker of local operations, summed over buckets, by stage of a hook or by kernel."""
     found: defaultdict[str, float] = defaultdict(float)
     for kernel in (one for exchange in exchanges for one in exchange.kernels):
         found[kernel.method.removeprefix("hook_")] += float(device.seconds([kernel], workers).mean())
@@ -347,12 +347,12 @@ def _stage_seconds(device: DeviceProfile, exchanges: Sequence[Exchange], workers
 
 
 def _sum_statistic(exchanges: Sequence[Exchange], name: str, power: int = 1) -> Floats:
-    """Return a statistic of each worker, raised to `power`, summed over all buckets."""
+    """Return a statistic of each worker, raised to `power` and then summed over all buckets."""
     return functools.reduce(np.add, [np.asarray(one.stats[name]) ** power for one in exchanges])
 
 
 def _density_ratio(exchanges: Sequence[Exchange]) -> float:
-    """Return entries selected over entries requested, all buckets together; NaN if a scheme selects exactly k."""
+    """Return entries selected over entries requested, all buckets together; NaN if all schemes select exactly k."""
     entries = [exchange.update.size for exchange in exchanges]
     ratios = [float(exchange.stats.get("density_ratio", math.nan)) for exchange in exchanges]
     return float(np.average(ratios, weights=entries)) if any(entries) else math.nan

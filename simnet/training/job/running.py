@@ -1,4 +1,4 @@
-"""Runs of a job under its policies: sequential or interleaved, alone or with co-located jobs on one clock."""
+"""Runs of a job under its policies: sequential or interleaved, alone or sharing a network with other jobs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def workers_in_shards(job: Job, policies: Mapping[str, Policy], where: str) -> Iterator[Job]:
-    """Shard the job's gradient workers over processes in the ``with`` block, and yield the job."""
+    """Yield the job with its workers' gradients spread over processes, which live as long as the ``with`` block."""
     option = f"--on {where}"
     if job.steps is not None:
         raise InputError("under job.sharding workers have no gradients that could be elsewhere", file=option)
@@ -57,7 +57,7 @@ def workers_in_shards(job: Job, policies: Mapping[str, Policy], where: str) -> I
 
 @dataclass(frozen=True)
 class ColocatedJob:
-    """A second job on the same network, with one fixed exchange, from `start` [s] on."""
+    """Second job on the same network from `start` [s] on, with one exchange throughout."""
 
     job: Job
     exchange: Candidate
@@ -80,7 +80,7 @@ class RunOptions(NamedTuple):
 
 
 def run_policy(job: Job, name: str, policy: Policy, **options: Any) -> PolicyResult:
-    """Run a job under one policy with `RunOptions`; raise StalledError if an exchange never completes."""
+    """Run a job under one policy; keyword arguments are `RunOptions`. StalledError: an exchange never completes."""
     given = RunOptions(**options)
     (_, outcome) = next(_take_turns({name: _run_steps(job, name, policy, given)}))
     if isinstance(outcome, SimnetError):
@@ -97,7 +97,7 @@ def run_in_step(
     colocated: Mapping[str, ColocatedJob] | None = None,
     checkpoints: Mapping[str, Checkpoint] | None = None,
 ) -> Iterator[tuple[str, PolicyResult | SimnetError]]:
-    """Run policies of a job interleaved, always advancing the one furthest behind; yield results or SimnetErrors.
+    """Run policies of a job interleaved, the one furthest behind next; yield results or SimnetErrors.
 
     Policies at about the same iteration share gradients. `progress` is called with a policy and its iteration count.
     """
@@ -116,7 +116,7 @@ def run_in_step(
 def _take_turns(
     running: dict[str, Generator[int, None, PolicyResult]],
 ) -> Iterator[tuple[str, PolicyResult | SimnetError]]:
-    """Run jobs interleaved, the furthest behind next; yield each result when its job ends."""
+    """Run jobs interleaved, the one furthest behind next; yield each result when its job ends."""
     done = dict.fromkeys(running, 0)
     while running:
         name = min(running, key=done.__getitem__)
@@ -134,7 +134,7 @@ def _take_turns(
 
 
 def _run_steps(job: Job, name: str, policy: Policy, given: RunOptions) -> Generator[int, None, PolicyResult]:
-    """Run a job under one policy; yield the number of finished iterations from time to time."""
+    """Run a job under one policy; yield the number of finished iterations as it grows."""
     checkpoint, colocated = given.checkpoint, given.colocated
     record = JobRecord(name)
     kept = None if checkpoint is None else checkpoint.read()
@@ -164,7 +164,7 @@ def _run_steps(job: Job, name: str, policy: Policy, given: RunOptions) -> Genera
 
 
 def _time_alone(requests: TimingRequests) -> Iterator[None]:
-    """Time every exchange of a job on a clock of its own; yield after each."""
+    """Time each exchange that a job requests on a simulated clock of its own; yield after each."""
     result: TimingResult | None = None
     with suppress(StopIteration):
         while True:
@@ -180,7 +180,7 @@ def _time_alone(requests: TimingRequests) -> Iterator[None]:
 def _on_shared_clock(
     job: Job, requests: TimingRequests, record: JobRecord, colocated: Mapping[str, ColocatedJob]
 ) -> None:
-    """Time exchanges of co-located jobs on one clock until the first job ends; record each job's slowdown."""
+    """Run co-located jobs on one simulated clock until the first job ends; record each job's slowdown."""
     import simpy
 
     env = simpy.Environment()
@@ -199,7 +199,7 @@ def _on_shared_clock(
 
 
 def _job_process(shared: Network, requests: TimingRequests, record: JobRecord) -> Generator[simpy.Event, Timing, None]:
-    """Run a job as a SimPy process."""
+    """Run a job as a SimPy process, which times its exchanges on the shared network."""
     result: TimingResult | None = None
     with suppress(StopIteration):
         while True:
@@ -214,7 +214,7 @@ def _job_process(shared: Network, requests: TimingRequests, record: JobRecord) -
 
 
 def _time_exchange(request: TimingRequest) -> Timing:
-    """Time an exchange on a clock of its own."""
+    """Time an exchange on a simulated clock of its own."""
     if deaths := request.options["deaths"]:
         # Where all are done before they fail, failures are no matter, and every clock will do.
         with suppress(StalledError):
@@ -225,7 +225,7 @@ def _time_exchange(request: TimingRequest) -> Timing:
 
 
 def _job_share(job: Job, record: JobRecord) -> JobShare:
-    """Return a job's slowdown by co-located jobs."""
+    """Return how much co-located jobs have slowed a job."""
     durations, done = record.durations, record.done
     mean = math.fsum(durations) / done if done else math.nan
     alone = mean - record.held_up / done if done else math.nan

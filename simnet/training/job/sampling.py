@@ -1,4 +1,4 @@
-"""Sampled simulation of a job: a subset of iterations, and exchanges that are recorded once and reused.
+"""Sampled simulation of a job: only some iterations are simulated, and recorded exchanges are reused.
 
 The time of a job is cut into blocks; one iteration of each is simulated, and stands for all that the block has at its
 speed.
@@ -28,19 +28,19 @@ _LEAST = 1e-3
 
 
 class ProgressModel:
-    """Model of a job's progress over time, from the `expected` iteration duration at each time."""
+    """Progress of a job over time, given the expected iteration duration at each time."""
 
     def __init__(self, step: float, expected: Callable[[float], float]) -> None:
         self._step, self._expected = step, expected
         self._done = [0.0]
 
     def between(self, start: float, end: float) -> float:
-        """Return the progress from `start` >= 0 to `end` [s], in iterations of the expected duration."""
+        """Return the progress from `start` >= 0 to `end` [s], as a number of iterations of expected duration."""
         first, last = self._by(start), self._by(end)
         return last - first
 
     def until(self, start: float, done: float) -> float:
-        """Return when `done` iterations after `start` are complete [s], if `between` has reached that time."""
+        """Return when `done` iterations from `start` on are complete [s]; `between` must have reached that time."""
         wanted = self._by(start) + done
         return float(np.interp(wanted, self._done, self._step * np.arange(len(self._done))))
 
@@ -54,7 +54,7 @@ class ProgressModel:
 
 
 def fit_iteration_time(latency: Floats, bandwidth: Floats, seconds: Floats) -> Callable[[float, float], float] | None:
-    """Return a fitted iteration time [s] as a function of latency and bandwidth; None on constant links.
+    """Return the iteration time [s] fitted as a function of latency and bandwidth; None if links are constant.
 
     Arrays of shape (iterations,) hold the links at the start of each iteration, and its duration [s].
     """
@@ -105,7 +105,7 @@ class IterationSampling:
         self._block = self.block or 0.0
 
     def after(self, began: float, seconds: float) -> tuple[int, float]:
-        """Return the next iteration to simulate and its start [s], given the last one's start and duration [s]."""
+        """Return the next iteration to simulate and its start [s], given start and duration [s] of the last one."""
         left = self.iterations - self._done
         if not self.stands_for:
             # The first begins with the job.
@@ -141,7 +141,7 @@ class IterationSampling:
         return min(number, self.iterations - 1), self._reached + ahead
 
     def _covered(self, began: float, seconds: float, span: float, left: float) -> tuple[float, float, float]:
-        """Return the iterations that a sample represents, their duration [s], and their expected duration [s]."""
+        """Return the iterations that a sample represents, and their estimated and expected durations [s]."""
         if seconds <= 0:
             return left, 0.0, 0.0
         stands_for, lasts = min(max(span / seconds, 1.0), left), min(max(span, seconds), left * seconds)
@@ -164,7 +164,7 @@ class IterationSampling:
 
 
 class RecordedExchanges(SparsifierSet):
-    """Exchanges made once and reused; for gradient-dependent schemes, a `window` of iterations of them."""
+    """Exchanges that are made once and reused; schemes whose volume follows gradients record a `window` of them."""
 
     def __init__(self, job: Job, window: int) -> None:
         super().__init__(job, (), training=FixedTraining(job.source))
@@ -180,17 +180,17 @@ class RecordedExchanges(SparsifierSet):
         return not all(model.traits.fixed_volume for model in self._maker(candidate).of(candidate))
 
     def made(self, candidate: Candidate) -> int:
-        """Return the number of exchanges made so far for a candidate."""
+        """Return how many exchanges of a candidate have been made rather than reused."""
         followed = sum(len(rows) for (label, _), rows in self._rows.items() if label == candidate.label)
         return followed + sum(label == candidate.label for label, _, _ in self._once)
 
     def takes_turns(self, candidate: Candidate) -> bool:
-        """Return whether the messages of a fixed-volume candidate depend on the selecting worker, or may."""
+        """Return whether the messages of a candidate of fixed volume may depend on which worker selects."""
         turns = [turn for label, _, turn in self._once if label == candidate.label]
         return not turns or max(turns) >= 0
 
     def unsettled(self, candidate: Candidate) -> str:
-        """Return why a gradient-dependent candidate has not become steady; empty if it has."""
+        """Return why the volume of a candidate that follows gradients is not yet steady; empty if it is."""
         first = max((first for label, first in self._rows if label == candidate.label), default=None)
         if first is None:
             return ""
@@ -212,7 +212,7 @@ class RecordedExchanges(SparsifierSet):
         return best
 
     def _timed_once(self, candidate: Candidate, where: Iteration) -> ExchangeProcess:
-        """Time an exchange; on constant links, reuse the time of an iteration with the same start."""
+        """Time an exchange; on constant links, reuse the time of an iteration that started in the same way."""
         exchanges, network = self._exchanges(candidate, where), self._job.network(where.number)
         steady = network.links.constant and network.jitter is None and network.routing != "flow"
         key = (id(exchanges), *(one.tobytes() for one in (where.active, where.complete, where.behind)))
@@ -223,7 +223,7 @@ class RecordedExchanges(SparsifierSet):
         return known._replace(result=replace(known.result, origin=where.now), begun=where.now)
 
     def apply(self, exchanges: Sequence[Exchange]) -> None:
-        """Do nothing: the recording set has applied the updates."""
+        """Do nothing, as updates were applied when the exchanges were recorded."""
 
     def _maker(self, candidate: Candidate) -> SparsifierSet:
         if candidate.label not in self._makers:
@@ -249,7 +249,7 @@ class RecordedExchanges(SparsifierSet):
         return rows[wanted]
 
     def _of_any(self, candidate: Candidate, where: Iteration) -> list[Exchange]:
-        """Return a fixed-volume candidate's recorded exchange, one per selecting worker if workers take turns."""
+        """Return the recorded exchange of a candidate of fixed volume, by selecting worker if workers take turns."""
         for turn in (-1, where.number % where.active.size):
             if (found := self._once.get((candidate.label, where.density, turn))) is not None:
                 return found
@@ -263,7 +263,7 @@ class RecordedExchanges(SparsifierSet):
 
 
 def _constant_density_range(job: Job, iteration: int) -> tuple[int, int]:
-    """Return the range of iterations around one that have the same density; a ramp's is one iteration."""
+    """Return the range of iterations around one with the same density; one iteration while the density changes."""
     first = 0
     for ramp in job.density:
         last = first + ramp.iterations
@@ -276,12 +276,12 @@ def _constant_density_range(job: Job, iteration: int) -> tuple[int, int]:
 
 
 def _without_updates(exchanges: Sequence[Exchange]) -> list[Exchange]:
-    """Return exchanges whose updates are zeros that take no memory."""
+    """Return exchanges with their updates replaced by zeros that take no memory."""
     return [replace(one, update=np.broadcast_to(np.float32(0), one.update.shape)) for one in exchanges]
 
 
 def total_time(seconds: Floats, stands_for: Floats, expected: Floats | None = None) -> tuple[float, float]:
-    """Return the duration of a job from a sample of its iterations, and the standard error [s].
+    """Return a job's duration estimated from a sample of its iterations, and the standard error [s].
 
     Arrays have shape (samples,): the `seconds` of iterations, how many iterations each stands for, and how long these
     were expected to last, up to a factor. The error is that of differences between neighbours in speed.

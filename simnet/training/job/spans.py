@@ -1,4 +1,4 @@
-"""Timeline spans of each resource of a worker in an iteration, from the timing of its exchange."""
+"""Timeline of each resource of a worker in an iteration, from the timing of its exchange."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _Piece: TypeAlias = tuple[str, str, float, float]
 
 
 def worker_spans(job: Job, iteration: Iteration, seconds: float, timing: Timing) -> Iterator[Span]:
-    """Yield the resource spans of each worker in an iteration that lasts `seconds`.
+    """Yield the periods in which each worker's resources are busy in an iteration that lasts `seconds`.
 
     After the selection of its buckets a worker does one thing at a time. Earlier exchanges, and those during other
     work, are `overlapped`, from readiness of a bucket to its last message.
@@ -58,12 +58,12 @@ def worker_spans(job: Job, iteration: Iteration, seconds: float, timing: Timing)
 
 
 def _times(begun: Floats, ended: Floats, which: Any) -> list[tuple[float, float]]:
-    """Return the (begin, end) pairs selected by an index."""
+    """Return the (begin, end) pairs at the indices `which`."""
     return list(zip(begun[which].tolist(), ended[which].tolist(), strict=True))
 
 
 def _exchange_pieces(rank: int, timing: Timing, uninterrupted: bool) -> tuple[list[_Piece], float]:
-    """Return a worker's spans in its last exchange, on the clock of the timing, and when they end [s]."""
+    """Return a worker's spans in its last exchange, and when they end [s], both on the clock of the timing."""
     messages, work_of, computed = timing.messages, timing.work, timing.computed
     assert messages is not None
     assert work_of is not None
@@ -96,7 +96,7 @@ def _exchange_pieces(rank: int, timing: Timing, uninterrupted: bool) -> tuple[li
 
 
 def _earlier_pieces(rank: int, state: Iteration) -> tuple[list[_Piece], float]:
-    """Return a worker's spans before its last selection, and when they end [s]."""
+    """Return a worker's spans in an iteration before its last selection, and when they end [s]."""
     pieces: list[_Piece] = []
     first = float(state.begins[rank])
     reached = first + float(state.probing[rank])
@@ -114,7 +114,7 @@ def _earlier_pieces(rank: int, state: Iteration) -> tuple[list[_Piece], float]:
 
 
 def _exchange_spans(rank: int, timing: Timing) -> Iterator[tuple[float, float]]:
-    """Yield the intervals in which a worker exchanges each bucket, from readiness to the last message."""
+    """Yield the interval of each bucket in which a worker exchanges it, from readiness to the last message."""
     messages = timing.messages
     assert messages is not None
     assert timing.work is not None
@@ -157,7 +157,7 @@ def merge_intervals(intervals: Sequence[tuple[float, float]]) -> Iterator[tuple[
 def intersect_intervals(
     interval: tuple[float, float], others: Sequence[tuple[float, float]]
 ) -> Iterator[tuple[float, float]]:
-    """Yield the parts of an interval inside sorted others."""
+    """Yield the parts of an interval that lie inside other intervals, which are sorted."""
     begin, end = interval
     for first, last in others:
         if max(begin, first) < min(end, last):
@@ -168,7 +168,7 @@ def intersect_intervals(
 def subtract_intervals(
     interval: tuple[float, float], others: Sequence[tuple[float, float]]
 ) -> Iterator[tuple[float, float]]:
-    """Yield the parts of an interval outside sorted others."""
+    """Yield the parts of an interval that lie outside other intervals, which are sorted."""
     begin, end = interval
     for first, last in others:
         if first < end and last > begin:

@@ -1,4 +1,4 @@
-"""Detection of the steady part of a run, which decides whether results are ranked.
+"""Detection of the steady part of a run; policies are ranked only by steady parts.
 
 A run has settled if between the halves of its last half no mean of bytes, density and build-up moves by more than 10 %
 or two standard errors, at most 10 % of the time goes on exploration, and half to twice the entries asked for are
@@ -37,13 +37,13 @@ class SteadyPart(NamedTuple):
 
 
 def common_start(found: Iterable[SteadyPart]) -> int:
-    """Return the latest steady start of all runs that have settled, from which their means are compared."""
+    """Return the first iteration from which the means of all runs are compared: the latest steady start."""
     each = list(found)
     return max((one.start for one in [one for one in each if not one.unsettled] or each), default=0)
 
 
 def steady_part(rows: Columns) -> SteadyPart:
-    """Return the steady part of a run under one policy, from its columns of iterations, exploration included."""
+    """Return the steady part of a run under one policy, given its table of iterations, exploration included."""
     columns = {name: np.asarray(rows[name]) for name in map(str, rows)}
     aside = columns["purpose"] == EXPLORE if "purpose" in columns else np.zeros(columns["iteration_s"].size, bool)
     trained = {name: one[~aside] for name, one in columns.items()}
@@ -71,14 +71,14 @@ def steady_part(rows: Columns) -> SteadyPart:
 
 
 def last_half(iterations: int, period: int = 1) -> int:
-    """Return the first iteration of the last half of a run, in whole periods."""
+    """Return the first iteration of the last half of a run, rounded to whole periods."""
     return max(iterations - max(iterations // 2 // period, 1) * period, 0)
 
 
 def detect_steady_part(
     columns: Mapping[str, Floats], iterations: int, period: int = 1, asked: float = 1.0
 ) -> SteadyPart:
-    """Return the steady part of a run with one exchange, from columns of iteration statistics.
+    """Return the steady part of a run with one exchange, given statistics of its iterations.
 
     `columns` are ``bytes_sent_B``, ``density_ratio`` and ``build_up``, if known, of shape (iterations,); the scheme
     restarts after `period` exchanges; `asked` is the requested density.
@@ -117,14 +117,14 @@ def detect_steady_part(
 
 
 def _means_differ(one: Floats, other: Floats) -> bool:
-    """Return whether two means differ by more than 10 %, and by more than chance."""
+    """Return whether two means differ by more than 10 %, and by more than chance explains."""
     error = math.hypot(*(float(each.std()) / math.sqrt(each.size) for each in (one, other)))
     difference = abs(float(one.mean() - other.mean()))
     return difference > max(MOVED * abs(float(other.mean())), 2 * error)
 
 
 def _is_transient(name: str, values: Floats, start: int, last: int) -> bool:
-    """Return whether a statistic from `start` on still differs from its steady mean from `last` on."""
+    """Return whether a statistic in the block that begins at `start` still differs from its mean from `last` on."""
     steady, block = values[last:], values[start : max(2 * start, 1)]
     if not np.isfinite(block).all():
         return True

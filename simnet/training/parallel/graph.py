@@ -29,7 +29,7 @@ COMPUTE = "compute"
 
 
 class CollectiveCall(NamedTuple):
-    """A collective call by each rank of its group, in a phase of an iteration and microbatch (None after all).
+    """Collective call by each rank of a group; `microbatch` is None for calls after all microbatches.
 
     `unit` names the data: a unit, ``"bucket"`` of gradients, or ``"model"``.
     """
@@ -58,7 +58,7 @@ class CollectiveCall(NamedTuple):
 
 
 class ComputePart(NamedTuple):
-    """Part of a forward or backward pass: `elements` of the parameters of `unit`, in a microbatch."""
+    """Part of a forward or backward pass of a microbatch: compute for `elements` parameters of a unit."""
 
     unit: str
     phase: Phase
@@ -67,7 +67,7 @@ class ComputePart(NamedTuple):
 
 
 class StepNode(NamedTuple):
-    """A node of a step graph: its operation, queue, dependencies, and workers (None for all)."""
+    """Node of a step graph: its operation, queue, dependencies, and the workers that run it (None: all)."""
 
     does: ComputePart | CollectiveCall
     queue: str
@@ -76,7 +76,7 @@ class StepNode(NamedTuple):
 
 
 class StepBuffer(NamedTuple):
-    """A temporary buffer of a worker [byte], live from the begin of one node to the end of another."""
+    """Temporary buffer of a worker [byte], live from the start of one node to the end of another."""
 
     what: Literal["parameters", "gradients"]
     nbytes: int
@@ -110,11 +110,11 @@ class StepGraph:
 
     @cached_property
     def iteration(self) -> int:
-        """Iteration of the step; 0 for a step without collectives."""
+        """Iteration to which the step's calls belong; 0 for a step without collectives."""
         return next((call.iteration for call in self.calls), 0)
 
     def groups(self, name: GroupName) -> list[list[int]]:
-        """Return the worker lists of all process groups of a name."""
+        """Return the process groups called `name`, each as a list of workers."""
         return [list(members) for members in self.layout[name]]
 
     def does(self) -> NDArray[np.bool_]:
@@ -126,7 +126,7 @@ class StepGraph:
         return found
 
     def groups_of(self, node: StepNode) -> list[list[int]]:
-        """Return the worker lists of the process groups that run a collective node."""
+        """Return the process groups that run a collective node, each as a list of workers."""
         assert isinstance(node.does, CollectiveCall)
         found = self.groups(node.does.group)
         return found if node.workers is None else [one for one in found if set(one) <= set(node.workers)]
@@ -134,7 +134,7 @@ class StepGraph:
 
 @dataclass
 class GraphBuilder:
-    """Builder of a step graph, which adds nodes in the order in which a worker's program issues them."""
+    """Builder of a step graph: adds nodes in the order in which a worker's program issues them."""
 
     workers: int
     iteration: int = 0
@@ -157,7 +157,7 @@ class GraphBuilder:
         self.layout = {**own, **self.layout}
 
     def compute(self, unit: str, phase: Phase, elements: int) -> int:
-        """Add a part of a pass, and return its node number."""
+        """Add compute for some parameters of a unit in a pass, and return its node number."""
         assert self.microbatch is not None
         after, self._waits = tuple(sorted(self._waits)), set()
         self.nodes.append(StepNode(ComputePart(unit, phase, self.microbatch, elements), COMPUTE, after))
@@ -177,7 +177,7 @@ class GraphBuilder:
         after: Iterable[int | None] = (),
         root: int = 0,
     ) -> int | None:
-        """Add a collective to its group's queue, and return its node number; None with fewer than two ranks."""
+        """Add a collective call, and return its node number; None if the group has fewer than two ranks."""
         ranks = self.ranks(group)
         if ranks < 2 or not elements[0]:
             return None
@@ -190,7 +190,7 @@ class GraphBuilder:
         return len(self.nodes) - 1
 
     def ranks(self, group: GroupName) -> int:
-        """Return the number of ranks in each process group of a name."""
+        """Return the number of ranks in each process group called `group`."""
         return len(self.layout[group][0])
 
     def wait(self, *numbers: int | None) -> None:
@@ -198,28 +198,28 @@ class GraphBuilder:
         self._waits |= {number for number in numbers if number is not None}
 
     def computed(self) -> set[int]:
-        """Return the dependencies of the next compute node: the previous one, and nodes passed to `wait`."""
+        """Return the nodes on which the next compute node depends: the previous one, and those given to `wait`."""
         return self._waits | (set() if self._computed is None else {self._computed})
 
     def hold(self, what: Literal["parameters", "gradients"], nbytes: int, first: int | None, last: int | None) -> None:
-        """Record a buffer that is live from the begin of node `first` to the end of node `last`."""
+        """Record a temporary buffer that is live from the start of node `first` to the end of node `last`."""
         if first is not None and last is not None and nbytes:
             self.buffers.append(StepBuffer(what, nbytes, first, last))
 
     def built(self, held: HeldMemory) -> StepGraph:
-        """Return the step graph, given a worker's persistent memory."""
+        """Return the finished step graph, given the persistent memory of a worker."""
         return StepGraph(tuple(self.nodes), self.workers, self.replicas, held, tuple(self.buffers), self.layout)
 
 
 def describe_slowdown(slowdown: float) -> str:
-    """Return text on the slowdown of compute during collectives."""
+    """Return text on how much compute slows while collectives run."""
     if slowdown != 1:
         return f"{slowdown:.3g} times as long beside collectives"
     return "as long beside collectives as alone (beside NCCL 1.76 to 2.5 times by kernel: NVIDIA/nccl, issue 1428)"
 
 
 class StepMemory(NamedTuple):
-    """Memory of a worker without activations [byte]: persistent parts, peaks of buffers, and the total peak."""
+    """Memory of a worker without activations [byte]: persistent parts, peaks of temporary buffers, and total peak."""
 
     parameters: int
     gradients: int
@@ -231,7 +231,7 @@ class StepMemory(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class StepTiming:
-    """Begin and end of each node on each worker [s since the start]; shape (nodes, P)."""
+    """Start and end of each node on each worker [s since the start of the step]; shape (nodes, P)."""
 
     graph: StepGraph
     begun: Floats
@@ -261,12 +261,12 @@ class StepTiming:
 
     @property
     def exposed(self) -> Floats:
-        """Seconds of each worker's step outside compute; shape (P,)."""
+        """Seconds of the step in which each worker does not compute; shape (P,)."""
         return np.asarray(self.ended.max(axis=0, initial=0.0) - self.computing)
 
     @property
     def communicating(self) -> Floats:
-        """Seconds in which each worker has a collective in flight without computing; shape (P,)."""
+        """Seconds in which each worker has a collective in flight and does not compute; shape (P,)."""
         order = np.argsort(self.begun, axis=0, kind="stable")
         begun, ended = (np.take_along_axis(one, order, axis=0) for one in (self.begun, self.ended))
         # Until when nothing was left out, before each node.
@@ -280,7 +280,7 @@ class StepTiming:
         return np.asarray(self.ended - self.begun)
 
     def waits(self) -> Floats:
-        """Return each worker's exposed seconds by the node waited for, with sum `exposed`; shape (nodes, P)."""
+        """Return the seconds each worker waits for each node, shape (nodes, P); they add up to `exposed`."""
         found, does = np.zeros_like(self.ended), self.graph.does()
         for worker in range(self.graph.workers):
             free = 0.0
@@ -299,7 +299,7 @@ class StepTiming:
         return found
 
     def memory(self) -> StepMemory:
-        """Return the maximum memory over workers."""
+        """Return the memory of a worker [byte], by part; the maximum over workers."""
         held = self.graph.held
         peaks = {
             what: max(self._peak(worker, what) for worker in range(self.graph.workers))
@@ -324,7 +324,7 @@ class StepTiming:
 
 
 def seconds_of(graph: StepGraph, forward: ArrayLike, backward: ArrayLike, work: PassShares | None = None) -> Floats:
-    """Return each node's compute seconds, shape (nodes, P), from the pass seconds of a microbatch."""
+    """Return each node's compute seconds, shape (nodes, P), from the seconds of a microbatch's two passes."""
     passes = {}
     for name, given in (("forward", forward), ("backward", backward)):
         passes[name] = np.broadcast_to(np.asarray(given, dtype=np.float64), graph.workers)

@@ -1,4 +1,4 @@
-"""Blocking collectives inside passes: tensor and expert parallelism on the critical path of a step.
+"""Blocking collectives of tensor and expert parallelism, which interrupt the forward and backward pass.
 
 `tensor_parallel` has those of Megatron: behind attention and perceptron of each block results are all-reduced, forward
 and backward. Calls of a vocabulary that is split, of embedding and loss, are left out.
@@ -36,7 +36,7 @@ from simnet.training.parallel.units import DTYPE_BYTES, CheckedOptions, Paramete
 
 
 class StoppingCall(NamedTuple):
-    """A blocking collective inside a pass, issued on the compute queue after the share `at` of the pass."""
+    """Blocking collective in a pass; compute stops for it after the share `at` of the pass."""
 
     at: float
     operation: Operation
@@ -51,19 +51,19 @@ class StoppingCall(NamedTuple):
 
 
 class BlockPart(NamedTuple):
-    """Part of a block, with its begin and end as shares of the forward pass."""
+    """Attention or MLP part of a transformer block; its start and end are shares of the forward pass."""
 
     block: str
     begin: float
     end: float
 
     def backward(self) -> BlockPart:
-        """Return the same part with its begin and end in the backward pass."""
+        """Return the same part with its start and end as shares of the backward pass."""
         return BlockPart(self.block, 1 - self.end, 1 - self.begin)
 
 
 def block_parts(model: Units, attention: float) -> list[tuple[BlockPart, BlockPart]]:
-    """Return the attention and MLP parts of each block; `attention` is the share of attention in a block."""
+    """Return the parts of each transformer block; `attention` is the share of attention in a block's compute."""
     found, done = [], model.before
     for block in model.blocks:
         begin, middle, end = done, done + attention * block.size, done + block.size
@@ -76,7 +76,7 @@ def block_parts(model: Units, attention: float) -> list[tuple[BlockPart, BlockPa
 def insert_calls(
     step: StepGraph, forward: Iterable[StoppingCall], backward: Iterable[StoppingCall], layout: Mapping[str, Groups]
 ) -> StepGraph:
-    """Return a step with the blocking collectives `forward` and `backward` in each microbatch's passes."""
+    """Return a step with blocking collectives added to each microbatch's forward and backward pass."""
     of: Mapping[str, Sequence[StoppingCall]] = {
         "forward": sorted(forward, key=lambda one: one.at),
         "backward": sorted(backward, key=lambda one: one.at),
@@ -134,7 +134,7 @@ ATTENTION = 1 / 3
 
 @dataclass(frozen=True, kw_only=True)
 class ModelParallelism(CheckedOptions):
-    """Parallelism around a sharded step, by the options of `docs/sharded.md`."""
+    """Tensor, pipeline and expert parallelism of a sharded model; `docs/sharded.md` describes the options."""
 
     tokens: Count | None = None
     width: Count | None = None
@@ -168,12 +168,12 @@ class ModelParallelism(CheckedOptions):
 
     @property
     def entries(self) -> int:
-        """Activation entries of a microbatch, b s h."""
+        """Activation entries of a microbatch: samples x tokens x hidden size."""
         return (self.tokens or 1) * (self.width or 1)
 
 
 def split_tensors(layers: Iterable[Layer], degree: int) -> list[Layer]:
-    """Return the tensor shards of one of `degree` workers; matrices are split by their first dimension."""
+    """Return the tensors of one of `degree` tensor-parallel workers; matrices are split by their first dimension."""
     check_int(degree, "degree", 1)
     found = []
     for layer in layers:
@@ -185,7 +185,7 @@ def split_tensors(layers: Iterable[Layer], degree: int) -> list[Layer]:
 
 
 def tensor_parallel(step: StepGraph, model: Units, around: ModelParallelism) -> StepGraph:
-    """Return a step with tensor parallelism: T consecutive workers in place of each data-parallel one.
+    """Return a step in which consecutive tensor-parallel workers replace each data-parallel worker.
 
     `step` and `model` describe a worker's shards of the tensors. `sequence_parallel` replaces each all-reduce by an
     all-gather and a reduce-scatter.
@@ -199,7 +199,7 @@ def tensor_parallel(step: StepGraph, model: Units, around: ModelParallelism) -> 
         )
 
     def calls_of(part: BlockPart) -> list[StoppingCall]:
-        """Return the blocking collectives of one block part in a pass."""
+        """Return the blocking collectives of one block part in a forward or backward pass."""
 
         def stop(at: float, operation: Literal["all_reduce", "all_gather", "reduce_scatter"]) -> StoppingCall:
             given = entries // degree if operation == "all_gather" else entries
@@ -217,7 +217,7 @@ def tensor_parallel(step: StepGraph, model: Units, around: ModelParallelism) -> 
 
 
 def _widen_workers(step: StepGraph, degree: int) -> StepGraph:
-    """Return a step with `degree` consecutive workers in place of each, all running the same nodes."""
+    """Return a step with `degree` consecutive workers in place of each, which run the same nodes."""
 
     def at(workers: Iterable[int], place: int) -> tuple[int, ...]:
         return tuple(worker * degree + place for worker in workers)
@@ -242,7 +242,7 @@ _MOMENTS = 2
 
 
 def expert_capacity(tokens: int, experts: int, factor: float, choices: int, least: int) -> int:
-    """Return the tokens of a worker that an expert accepts: max(least, ceil(T / E x factor x choices))."""
+    """Return how many of a worker's tokens an expert accepts: max(least, ceil(tokens / experts x factor x choices))."""
     return max(least, math.ceil(tokens / experts * factor * choices))
 
 
@@ -257,7 +257,7 @@ def expert_parallel(
     overlap: bool = True,
     seed: int = 0,
 ) -> StepGraph:
-    """Return a step with the MLPs of some blocks replaced by experts, `expert_size` entries each, over workers.
+    """Return a step in which experts, spread over workers, replace the MLPs of some blocks.
 
     Each block dispatches tokens by an all-to-all and combines results by another, in both passes. Without token
     dropping, an all-reduce first finds the largest token count. Expert gradients are all-reduced after the last

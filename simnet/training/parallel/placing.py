@@ -1,4 +1,4 @@
-"""Timing of a training step on a network: begin and end of each node.
+"""Timing of a training step on a network: start and end of each compute or collective node.
 
 A node begins when the node before it on its queue and those that it waits for have ended, a collective when all ranks
 of its group have come to it. Calls that never share a link are timed one by one.
@@ -39,7 +39,7 @@ ALGORITHMS: Mapping[str, str] = {
 
 @dataclass(eq=False)
 class PlacedStep:
-    """A step graph on a network, for repeated timing; without variation in the network the time is cached.
+    """Step graph on a network, for repeated timing; the time is cached if the network does not vary.
 
     `slowdown` >= 1 is the factor on compute time during a collective of the same worker.
     """
@@ -68,7 +68,7 @@ class PlacedStep:
         self._known: tuple[Floats, StepTiming] | None = None
 
     def time(self, seconds: Floats, start: float = 0.0, iteration: int = 0) -> StepTiming:
-        """Return begin and end of every node, given the compute `seconds` of each, shape (nodes, P)."""
+        """Return start and end of every node, given the compute `seconds` of each, shape (nodes, P)."""
         if not self.changes:
             start, iteration = 0.0, 0
             if self._known is not None and np.array_equal(self._known[0], seconds):
@@ -79,7 +79,7 @@ class PlacedStep:
         return timing
 
     def nbytes(self) -> tuple[Floats, Floats]:
-        """Return the bytes each worker sends and receives over all calls; both of shape (P,)."""
+        """Return the bytes that each worker sends and receives in all calls; both of shape (P,)."""
         sent, received = np.zeros((2, self.graph.workers))
         each = {id(one): (one.bytes_sent(), one.bytes_received()) for one in self.schedules.values()}
         for number, schedule in self.schedules.items():
@@ -89,7 +89,7 @@ class PlacedStep:
         return sent, received
 
     def _never_meet(self) -> bool:
-        """Return whether no two calls share a link: one queue and group, or disjoint routes."""
+        """Return whether concurrent calls cannot share a link: one queue and group, or disjoint routes."""
         network, found = self.network, defaultdict[tuple[str, bytes], set[tuple[int, int]]](set)
         pairs = {id(one): _schedule_pairs(one) for one in self.schedules.values()}
         for number, schedule in self.schedules.items():
@@ -115,7 +115,7 @@ def _schedule_pairs(schedule: Schedule) -> set[tuple[int, int]]:
 
 
 def schedules_of(algorithms: Mapping[str, str]) -> Callable[[CollectiveCall], Schedule]:
-    """Return a function from a collective call to its schedule; `algorithms` override `ALGORITHMS` by operation."""
+    """Return a function from a collective call to its schedule; `algorithms` override the default of an operation."""
     for operation in algorithms:
         check_choice(operation, "operation", list(ALGORITHMS))
     chosen = {
@@ -139,7 +139,7 @@ Workers = NDArray[np.intp]
 
 
 class SlowedComputing:
-    """Compute in progress on each worker, `slowdown` times slower while a collective of the worker runs."""
+    """Compute in progress on each worker; it runs `slowdown` times slower while the worker has a collective."""
 
     def __init__(
         self, env: simpy.Environment, workers: int, slowdown: float, done: Callable[[int, Workers], None]
@@ -151,13 +151,13 @@ class SlowedComputing:
         self._beside, self._plan = np.zeros((2, workers), dtype=np.int64)
 
     def begin(self, number: int, workers: Workers, seconds: Floats) -> None:
-        """Start a compute node on workers, with its seconds at full speed."""
+        """Start a compute node on some workers, given its seconds at full speed."""
         self._node[workers], self._left[workers] = number, seconds
         self._since[workers] = self._env.now
         self._settle(workers)
 
     def beside(self, workers: Workers, change: int) -> None:
-        """Update the workers' counts of running collectives by `change` and adapt their compute speed."""
+        """Add `change` to the running collectives of some workers, and adapt the speed of their compute."""
         before = self._beside[workers] > 0
         self._left[workers] -= (self._env.now - self._since[workers]) / np.where(before, self._slowdown, 1.0)
         self._since[workers] = self._env.now
@@ -183,7 +183,7 @@ class SlowedComputing:
 
 
 class EventRun:
-    """Discrete-event simulation of one step; compute `seconds` have shape (nodes, P)."""
+    """Discrete-event simulation of one step, given compute `seconds` of shape (nodes, P)."""
 
     def __init__(self, step: PlacedStep, seconds: Floats, start: float, name: tuple[str | int, ...]) -> None:
         self._step, self._seconds, self._start, self._name = step, seconds, start, name
@@ -207,7 +207,7 @@ class EventRun:
             self._computing = SlowedComputing(self._env, seconds.shape[1], step.slowdown, self._computed)
 
     def run(self) -> tuple[Floats, Floats]:
-        """Return begin and end of each node on each worker [s since the start]; both of shape (nodes, P)."""
+        """Return start and end of each node on each worker [s since the start]; both of shape (nodes, P)."""
         step = self._step
         self._network = step.network.on(self._env)
         self._network.expect(sum(one.n_messages * len(step.groups[number]) for number, one in step.schedules.items()))
@@ -278,7 +278,7 @@ class EventRun:
 
 
 def node_waits(step: PlacedStep) -> tuple[list[list[tuple[int, NDArray[np.bool_]]]], NDArray[np.int64]]:
-    """Return the successors of each node with their workers, and the number of predecessors, (nodes, P)."""
+    """Return each node's successors with their workers, and its number of predecessors, shape (nodes, P)."""
     behind: list[list[tuple[int, NDArray[np.bool_]]]] = [[] for _ in step.graph.nodes]
     missing = np.zeros(step.does.shape, dtype=np.int64)
     last: dict[str, NDArray[np.int64]] = defaultdict(lambda: np.full(step.graph.workers, -1))

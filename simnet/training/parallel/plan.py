@@ -1,4 +1,4 @@
-"""Step of a named model and sharding on P = S x D x T workers: S stages, D data-, T tensor-parallel."""
+"""Planning of the training step of a named model that is sharded over pipeline stages, data and tensors."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _WITH_TIED = ("ddp", "zero1")
 
 @dataclass(frozen=True, repr=False)
 class PlannedStep:
-    """A step graph, and each worker's share of the whole model's compute, shape (P,)."""
+    """Step graph, and the share of the whole model's compute that each worker does, shape (P,)."""
 
     graph: StepGraph
     shares: Floats
@@ -67,13 +67,13 @@ class PlannedStep:
     work: PassShares | None = None
 
     def seconds(self, whole: ArrayLike) -> Floats:
-        """Return each node's compute seconds, shape (nodes, P), given a microbatch's seconds for the whole model."""
+        """Return each node's compute seconds, shape (nodes, P); `whole` is a microbatch's time for the whole model."""
         own = np.asarray(whole) * self.shares
         return seconds_of(self.graph, (1 - self.backward) * own, self.backward * own, self.work)
 
 
 def sharding_options(sharding: str, *, pipeline: bool = False) -> dict[str, object]:
-    """Return the options of a sharding of `SHARDINGS` with their defaults, inside a `pipeline` or alone."""
+    """Return the options of a kind of sharding, with their defaults inside a `pipeline` or alone."""
     if sharding not in SHARDINGS:
         raise ValueError(f"there is no {sharding!r}: {suggest_names(sharding, SHARDINGS)}")
     known = {name: one.default for name, one in _known_options(sharding).items()}
@@ -93,7 +93,7 @@ def plan_step(
     seed: int = 0,
     backward: float | None = None,
 ) -> PlannedStep:
-    """Return the step of a model under a named sharding with options."""
+    """Return the training step of a model under a kind of sharding, with the options `given`."""
     chosen: dict[str, Any] = {"iteration": LATER, **_check_options(sharding, given)}
     groups = {}
     for group, options in [*GROUPS[sharding].items()][1:]:
@@ -147,7 +147,7 @@ def _is_divided(around: ModelParallelism) -> bool:
 
 
 def _check_names(profile: ModelProfile, around: ModelParallelism, chosen: Mapping[str, Any]) -> None:
-    """Raise ValueError for unknown block names, or options that a model of units does not allow."""
+    """Raise ValueError for unknown block names, or for options that models listed as units do not allow."""
     wrapped = wrap_units(profile.layers)
     blocks = [block.name for block in wrapped.blocks]
     for name in around.expert_blocks or ():
@@ -162,7 +162,7 @@ def _check_names(profile: ModelProfile, around: ModelParallelism, chosen: Mappin
 
 
 def _check_options(sharding: str, given: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the options; raise ValueError for an unknown name, or if a list of names is required."""
+    """Return the options of a sharding. ValueError: an option is unknown, or is not the list of names required."""
     known = sharding_options(sharding)
     for name, value in given.items():
         if name not in known:
@@ -194,7 +194,7 @@ def _stage_layers(profile: ModelProfile, stages: int) -> list[list[Layer]]:
 
 
 class _StagePlanner(NamedTuple):
-    """Planner of pipeline stages; `workers` is the number of workers in a stage before tensor parallelism."""
+    """Planner of pipeline stages, each of which has `workers` data-parallel workers before tensor parallelism."""
 
     profile: ModelProfile
     sharding: str
@@ -204,14 +204,14 @@ class _StagePlanner(NamedTuple):
     seed: int
 
     def tied(self, both: Sequence[Layer]) -> TiedWeights:
-        """Return the weights tied between first and last stage, sized for one tensor-parallel worker."""
+        """Return the weights that first and last stage share, as split over tensor-parallel workers."""
         degree = self.around.tensor_parallel
         elements = sum(layer.size for layer in split_tensors(_pad_rows(both, degree), degree))
         names, dtype = ", ".join(layer.name for layer in both), str(self.chosen.get("dtype", "float32"))
         return TiedWeights(names, elements, dtype, first=self.sharding == "zero1")
 
     def step(self, layers: Sequence[Layer], place: int) -> StepGraph:
-        """Return the step of a stage, with expert and tensor parallelism."""
+        """Return the step of a pipeline stage, with expert and tensor parallelism."""
         around, chosen, degree = self.around, self.chosen, self.around.tensor_parallel
         layers, experts = _without_experts(layers, around)
         layers = split_tensors(_pad_rows(layers, degree), degree)
@@ -226,7 +226,7 @@ class _StagePlanner(NamedTuple):
         return tensor_parallel(step, model, around)
 
     def _sharded(self, model: Units, layers: Sequence[Layer], place: int) -> StepGraph:
-        """Return the step of a stage with data-parallel sharding only."""
+        """Return the step of a pipeline stage with data parallelism only."""
         build, chosen, stages = SHARDINGS[self.sharding], dict(self.chosen), self.around.pipeline
         if build is zero:
             if stages > 1 and self.sharding != "zero1":
@@ -247,7 +247,7 @@ class _StagePlanner(NamedTuple):
 
 
 def _without_experts(layers: Sequence[Layer], around: ModelParallelism) -> tuple[Sequence[Layer], dict[str, int]]:
-    """Return the tensors that experts do not replace, and the entries of an expert in each block."""
+    """Return the tensors that do not belong to experts, and the entries of one expert by block."""
     if around.experts is None:
         return layers, {}
     blocks = {block.name: block for block in wrap_units(layers).blocks}
@@ -266,7 +266,7 @@ def _without_experts(layers: Sequence[Layer], around: ModelParallelism) -> tuple
 
 
 def _pad_rows(layers: Sequence[Layer], degree: int) -> list[Layer]:
-    """Return tensors with the rows of matrices outside blocks padded to a multiple of `degree`, as Megatron does."""
+    """Return tensors with matrices outside blocks padded to multiples of `degree` rows, as Megatron pads them."""
     inside = {layer.name for block in wrap_units(layers).blocks for layer in block.layers}
     return [
         layer
@@ -278,7 +278,7 @@ def _pad_rows(layers: Sequence[Layer], degree: int) -> list[Layer]:
 
 @dataclass(frozen=True)
 class TrainingSteps:
-    """Steps of a training; `step` maps an iteration to its step, one shared object for equal steps."""
+    """Steps of a training: `step` returns the step of an iteration, the same object where steps are equal."""
 
     step: Callable[[int], PlannedStep | TracedStep]
     algorithms: Mapping[str, str] = field(default_factory=dict)
@@ -297,7 +297,7 @@ def model_steps(
     backward: float | None = None,
     seed: int = 0,
 ) -> Callable[[int], PlannedStep]:
-    """Return a function from an iteration to its step; an `iteration` in `options` holds for all iterations."""
+    """Return a function from an iteration to its step; an `iteration` among the options fixes it for all."""
     draws = options.get("experts") is not None and options.get("drop_tokens") is False
     known: dict[int, PlannedStep] = {}
 

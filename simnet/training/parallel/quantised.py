@@ -1,4 +1,4 @@
-"""Quantised collectives of sharded steps: ZeRO++, LoCo and SDP4Bit, whose codes are in `sparsifier_models`."""
+"""Quantised collectives of sharded steps: ZeRO++, LoCo and SDP4Bit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HOPS = "two hops"
 
 
 def layout_of(nodes: Nodes) -> dict[str, Groups]:
-    """Return the rank groups inside and across nodes, by group name."""
+    """Return the process groups inside nodes and across nodes, by name."""
     named = {NODE: nodes.within(), ACROSS: nodes.across()}
     return {name: tuple(tuple(members) for members in groups.tolist()) for name, groups in named.items()}
 
@@ -59,7 +59,7 @@ class ZeroPlusPlus(CheckedOptions):
             raise ValueError("loco needs zero_quantized_gradients")
 
     def nodes(self, workers: int) -> Nodes:
-        """Return the node layout of a number of workers; raise ValueError if nodes do not divide it."""
+        """Return how workers are divided into nodes. ValueError: their number is not a multiple of the node size."""
         if self.ranks_per_node is not None:
             return Nodes.of(workers, self.ranks_per_node)
         return Nodes.of(workers, self.zero_hpz_partition_size, "zero_hpz_partition_size")
@@ -67,7 +67,7 @@ class ZeroPlusPlus(CheckedOptions):
     def gather(
         self, step: GraphBuilder, unit: str, shard: int, dtype: str, phase: Phase, group: str, after: Waits
     ) -> int | None:
-        """Add the all-gather of a unit's shards, and return the node number of its last call."""
+        """Add the all-gather of a unit's shards, and return its last node number."""
         entries, ranks = shard * (self.nodes(step.workers).nodes if group == NODE else 1), step.ranks(group)
         if not self.zero_quantized_weights:
             return step.call("all_gather", unit, (entries, entries * ranks), dtype, phase, group=group, after=after)
@@ -78,7 +78,7 @@ class ZeroPlusPlus(CheckedOptions):
     def scatter(
         self, step: GraphBuilder, unit: str, layers: tuple[Layer, ...], dtype: str, group: str, queue: str | None = None
     ) -> int | None:
-        """Add the reduce-scatter of the gradients of `layers`, and return the node number of its last call."""
+        """Add the reduce-scatter of the gradients of `layers`, and return its last node number."""
         nodes, after = self.nodes(step.workers), step.computed()
         if self.zero_quantized_gradients and nodes.nodes > 1:
             return reduce_tensors(step, nodes, layers, dtype, after, unit)
@@ -90,7 +90,7 @@ class ZeroPlusPlus(CheckedOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class SDP4Bit(CheckedOptions):
-    """SDP4Bit options of stages 1 and 2: 4-bit weight differences, gradients in hops of 8 and 4 bits."""
+    """SDP4Bit options of ZeRO stages 1 and 2: 4-bit weight differences; gradients of 8 bits, then 4 bits."""
 
     quantized_weights: bool = False
     quantized_gradients: bool = False
@@ -100,12 +100,12 @@ class SDP4Bit(CheckedOptions):
     second_group: Count = 128
 
     def nodes(self, workers: int) -> Nodes:
-        """Return the node layout of a number of workers; raise ValueError if nodes do not divide it."""
+        """Return how workers are divided into nodes. ValueError: their number is not a multiple of the node size."""
         return Nodes.of(workers, self.ranks_per_node)
 
 
 def gather_differences(step: GraphBuilder, how: SDP4Bit, elements: int, after: Waits) -> int | None:
-    """Add the all-gathers of a bucket's quantised weight differences, and return the last call's node number."""
+    """Add the all-gathers of a bucket's quantised weight differences, and return their last node number."""
     m = shard_of(elements, step.workers)
     return _add_gathers(step, "bucket", Hop.of(m, WEIGHT_BITS, -(-m // how.weight_group)), "step", "world", after)
 
@@ -119,17 +119,17 @@ def _add_gathers(step: GraphBuilder, unit: str, sent: Hop, phase: Phase, group: 
 
 
 def _code_elements(sent: Hop) -> list[tuple[int, str]]:
-    """Return element count and dtype of a hop's codes, and of its scales."""
+    """Return element count and dtype of the codes in a quantised message, and of its scales."""
     return [(round(sent.codes), "int8"), (round(sent.scales / SCALE_BYTES), "float32")]
 
 
 def shard_of(elements: int, workers: int) -> int:
-    """Return the entries of a bucket per worker with SDP4Bit, padded to the size of the Hadamard transform."""
+    """Return each worker's entries of a bucket with SDP4Bit, a multiple of the size of its Hadamard transform."""
     return -(-elements // (workers * HADAMARD)) * HADAMARD
 
 
 def _two_hops(step: GraphBuilder, first: Hop, second: Hop, after: Waits, unit: str = "bucket") -> int | None:
-    """Add both hops of a hierarchical reduction, and return the last call's node number."""
+    """Add a reduction in two all-to-alls, inside and across nodes, and return its last node number."""
     waits, found = tuple(after), None
     for hop, group in ((first, NODE), (second, ACROSS)):
         for elements, dtype in _code_elements(hop):
@@ -140,7 +140,7 @@ def _two_hops(step: GraphBuilder, first: Hop, second: Hop, after: Waits, unit: s
 
 
 def reduce_bucket(step: GraphBuilder, how: SDP4Bit, elements: int, after: Waits) -> int | None:
-    """Add a bucket's reduction by SDP4Bit, and return the last call's node number."""
+    """Add the reduction of a gradient bucket by SDP4Bit, and return its last node number."""
     nodes, m = how.nodes(step.workers), shard_of(elements, step.workers)
     first = Hop.of(nodes.ranks * m, FIRST_BITS, nodes.ranks * -(-m // how.first_group))
     second = Hop.of(nodes.nodes * m, SECOND_BITS, nodes.nodes * -(-m // how.second_group))
@@ -150,7 +150,7 @@ def reduce_bucket(step: GraphBuilder, how: SDP4Bit, elements: int, after: Waits)
 def reduce_tensors(
     step: GraphBuilder, nodes: Nodes, layers: Iterable[Layer], dtype: str, after: Waits, unit: str = "bucket"
 ) -> int | None:
-    """Add the reductions of tensors by qgZ in sequence, and return the last call's node number."""
+    """Add the reductions of tensors by qgZ (ZeRO++) one after another, and return their last node number."""
     last: int | None = None
     waits = tuple(after)
     for layer in layers:
@@ -167,7 +167,7 @@ def reduce_tensors(
 
 
 def memory_of_loco(layers: Iterable[Layer], nodes: Nodes) -> int:
-    """Return the bytes of LoCo's two error memories on a rank."""
+    """Return the bytes of the two error-feedback memories that LoCo keeps on a rank."""
     quantised = [(layer.size, groups_of(layer.shape, nodes)) for layer in layers]
     first = sum(entries + SCALE_BYTES * groups for entries, groups in quantised if groups)
     return first + first // nodes.each

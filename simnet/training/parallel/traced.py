@@ -1,4 +1,4 @@
-"""Training steps from Chakra execution traces: compute, messages, collectives and dependencies of each rank."""
+"""Training steps read from Chakra execution traces: compute, messages, collectives and their dependencies."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _OPERATIONS: Mapping[str, Operation] = {
 
 
 class _RankNode(NamedTuple):
-    """Key of a trace node: its rank and number."""
+    """Key of a node in the traces: its rank, and its number in the rank's trace."""
 
     rank: int
     number: int
@@ -45,7 +45,7 @@ _Members: TypeAlias = tuple[_RankNode, ...]
 
 @dataclass(frozen=True, repr=False)
 class TracedStep:
-    """A step read from execution traces: graph (elements are bytes), compute seconds, shape (nodes, P), and notes."""
+    """Step read from execution traces: a graph whose elements are bytes, compute seconds (nodes, P), and notes."""
 
     graph: StepGraph
     traced: Floats
@@ -57,7 +57,7 @@ class TracedStep:
 
 
 class _Traces(dict[_RankNode, TraceNode]):
-    """Trace nodes of all ranks, in the order of the trace files, with file paths for errors."""
+    """Trace nodes of all ranks in file order, and the paths of the files for error messages."""
 
     def __init__(self, prefix: str | Path, largest: int) -> None:
         super().__init__()
@@ -72,12 +72,12 @@ class _Traces(dict[_RankNode, TraceNode]):
         return (at for at, one in self.items() if one.kind in kinds)
 
     def refuse(self, at: _RankNode, why: str) -> NoReturn:
-        """Raise InputError at the position of a node."""
+        """Raise InputError with the file and node of a trace node, and the reason `why`."""
         raise InputError(why, file=str(self.paths[at.rank]), field=f"node {at.number}")
 
 
 def read_traced_step(prefix: str | Path, *, largest: int = MAX_BYTES, eager_limit: float = math.inf) -> TracedStep:
-    """Read the step of Chakra execution traces ``PREFIX.0.et``, ``PREFIX.1.et``, ..., collectives included.
+    """Read the step in Chakra execution traces ``PREFIX.0.et``, ``PREFIX.1.et``, ...; one file per rank.
 
     The k-th collective of a rank group is one call. Calls of a group keep their order, as do messages between two
     ranks; those of more than `eager_limit` bytes wait for their receives, others only for what their send waits for.
@@ -106,7 +106,7 @@ def read_traced_step(prefix: str | Path, *, largest: int = MAX_BYTES, eager_limi
 
 
 def _joint_calls(traces: _Traces) -> dict[_RankNode, _Members]:
-    """Match the collective calls of each group across ranks: return all members of a call by each member."""
+    """Match the collective calls of each group across ranks; return, for each node, all nodes of its call."""
     groups: dict[str, dict[int, list[_RankNode]]] = defaultdict(lambda: defaultdict(list))
     for at in traces.of_kinds("collective"):
         groups[traces[at].group][at.rank].append(at)
@@ -122,7 +122,7 @@ def _joint_calls(traces: _Traces) -> dict[_RankNode, _Members]:
 
 
 def _joint_messages(traces: _Traces) -> dict[_RankNode, _Members]:
-    """Match sends with receives: return each (send, receive) pair by either member."""
+    """Match sends with receives; return, for each such node, its (send, receive) pair."""
     last, waiting = len(traces.paths) - 1, defaultdict[tuple[int, int, int], list[_RankNode]](list)
     for at in traces.of_kinds("send", "recv"):
         node = traces[at]
@@ -146,7 +146,7 @@ def _joint_messages(traces: _Traces) -> dict[_RankNode, _Members]:
 def _trace_calls(
     traces: _Traces, together: Iterable[_Members]
 ) -> tuple[dict[str, Groups], dict[_Members, CollectiveCall]]:
-    """Return the process groups by name, and the collective call of each matched set of nodes."""
+    """Return the process groups by name, and the collective call that each set of matched nodes makes."""
     layout: dict[str, Groups] = {}
     calls: dict[_Members, CollectiveCall] = {}
     for members in together:
@@ -180,7 +180,7 @@ def _trace_calls(
 def _topological_order(
     traces: _Traces, joint: Mapping[_RankNode, _Members], eager_limit: float
 ) -> tuple[dict[_Members, set[_Members]], list[_Members]]:
-    """Return the predecessors of each matched node set, and all node sets in topological order."""
+    """Return the predecessors of each set of matched nodes, and these sets in topological order."""
     place = {at: number for number, at in enumerate(traces)}
     members_of = {at: joint.get(at, (at,)) for at in traces}
     waits = _waits(traces, members_of, eager_limit)
@@ -209,7 +209,7 @@ def _topological_order(
 def _waits(
     traces: _Traces, members_of: Mapping[_RankNode, _Members], eager_limit: float
 ) -> dict[_Members, set[_Members]]:
-    """Return the predecessors of each matched node set.
+    """Return the predecessors of each set of matched nodes.
 
     What waits for the receive of an eager message waits for the message and for what the receive waits for.
     """

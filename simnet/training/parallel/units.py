@@ -1,4 +1,4 @@
-"""Units of sharding: tensors gathered and reduced together, and models given as lists of units."""
+"""Units of sharding (tensors gathered and reduced together), and models given as lists of units."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ UNIT_NAME = r"[A-Za-z][A-Za-z0-9-]{0,39}"
 
 
 def unit_name(name: str) -> str:
-    """Return a unit's name unchanged; raise ValueError if the name is not allowed."""
+    """Return the name of a unit if it is allowed; raise ValueError otherwise."""
     if not re.fullmatch(UNIT_NAME, name):
         raise ValueError(f"must be a letter and up to 39 letters, digits or - behind it, got {name!r}")
     return name
 
 
 class ListedUnit(NamedTuple):
-    """A listed unit of a model: name, entries, work of both passes (seconds or operations), and repetitions."""
+    """Unit in a list that describes a model: entries, work of each pass (seconds or operations), repetitions."""
 
     name: str
     parameters: int
@@ -37,7 +37,7 @@ class ListedUnit(NamedTuple):
 
 
 def profile_of_units(units: Sequence[ListedUnit]) -> ModelProfile:
-    """Return the profile of a model of listed units in forward order."""
+    """Return the profile of a model that is given as a list of units, in forward order."""
     found = [(number, one) for one in units for number in range(one.times)]
     layers = [Layer(f"{one.name}.{number}.weight", (one.parameters,)) for number, one in found]
     work = tuple(float(one.work) for _, one in found)
@@ -48,14 +48,14 @@ def profile_of_units(units: Sequence[ListedUnit]) -> ModelProfile:
 
 
 class PassShares:
-    """Shares of a pass by tensor, from `sizes` in entries and `work`, both in forward order."""
+    """Time of a pass spread over tensors, given their `sizes` in entries and `work`, both in forward order."""
 
     def __init__(self, sizes: Sequence[int], work: Sequence[float]) -> None:
         self._ends: Floats = np.cumsum([0.0, *sizes])
         self._done: Floats = np.cumsum([0.0, *work]) / sum(work)
 
     def share(self, passed: int, elements: int, *, backward: bool) -> float:
-        """Return the share of a pass that `elements` entries take after the first `passed` entries."""
+        """Return the share of a pass's time for the `elements` entries that follow the first `passed` entries."""
         ends = np.array([passed, passed + elements], dtype=np.float64)
         if backward:
             ends = self._ends[-1] - ends[::-1]
@@ -74,24 +74,24 @@ _BLOCK = re.compile(r"(.*?[._]\d+)\.")
 
 
 class Unit(NamedTuple):
-    """Tensors that one call gathers, and whose gradients one call reduces."""
+    """Tensors whose parameters one call gathers, and whose gradients one call reduces."""
 
     name: str
     layers: tuple[Layer, ...]
 
     @property
     def size(self) -> int:
-        """Number of entries."""
+        """Number of entries of all tensors in the unit."""
         return sum(layer.size for layer in self.layers)
 
     def shard(self, ranks: int) -> int:
-        """Return the entries of a rank's shard, each tensor split and padded by its first dimension."""
+        """Return the entries of one rank's shard; each tensor is padded and split along its first dimension."""
         return sum(-(-layer.shape[0] // ranks) * (layer.size // layer.shape[0]) for layer in self.layers)
 
 
 @dataclass(frozen=True)
 class Units:
-    """A wrapped model: a unit per block, and a root unit with `before` entries used ahead of the blocks."""
+    """Units of a wrapped model: one per block, and a root unit, `before` entries of which precede the blocks."""
 
     blocks: tuple[Unit, ...]
     root: Unit
@@ -99,12 +99,12 @@ class Units:
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        """All tensors, root tensors first."""
+        """All tensors of the model, those of the root unit first."""
         return (*self.root.layers, *(layer for block in self.blocks for layer in block.layers))
 
     @property
     def size(self) -> int:
-        """Number of entries."""
+        """Number of entries of the whole model."""
         return sum(layer.size for layer in self.layers)
 
 
@@ -140,7 +140,7 @@ def wrap_modules(layers: Iterable[Layer]) -> tuple[Unit, ...]:
 
 
 def check_layers(layers: Iterable[Layer]) -> Sequence[Layer]:
-    """Return a model's tensors; raise ValueError for an empty model, or an empty or repeated tensor."""
+    """Return a model's tensors. ValueError: there are none, or a tensor is empty or named twice."""
     found = list(layers)
     if not found:
         raise ValueError("a model needs at least one tensor")
@@ -158,7 +158,7 @@ def check_layers(layers: Iterable[Layer]) -> Sequence[Layer]:
 
 @dataclass(frozen=True)
 class CheckedOptions:
-    """Base class of step options; ValueError if a value does not fit its annotation."""
+    """Base class of step options. ValueError: a value is not of the type that the field's annotation states."""
 
     def __post_init__(self) -> None:
         check_fields(self)
