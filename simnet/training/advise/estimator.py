@@ -64,7 +64,7 @@ class _SurpriseSum:
 
 
 class Estimator:
-    """Kalman filter over positive quantities and logarithms of factors, some of which drift over time."""
+    """Kalman filter over positive quantities and logarithms of factors; some quantities drift over time."""
 
     def __init__(self, state: Sequence[float], deviation: Sequence[float], wanders: Sequence[bool]) -> None:
         self.state: Floats = np.asarray(state, dtype=np.float64)
