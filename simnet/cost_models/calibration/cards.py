@@ -72,7 +72,7 @@ def likely_card_counts(curves: Sequence[Curve], least: float = LEAST_CHANCE) -> 
 
 
 def normalise_chances(chances: dict[float, float], least: float = LEAST_CHANCE) -> tuple[CardCount, ...]:
-    """Return card counts most likely first, without those below the share `least`, probabilities scaled to sum 1."""
+    """Return the card counts with a probability of at least `least`, most likely first, rescaled to sum 1."""
     total = sum(chances.values())
     kept = {count: chance for count, chance in chances.items() if chance >= least * total}
     found = [CardCount(count, chance / sum(kept.values())) for count, chance in kept.items()]
@@ -80,7 +80,7 @@ def normalise_chances(chances: dict[float, float], least: float = LEAST_CHANCE) 
 
 
 def node_rate(curves: Sequence[Curve]) -> tuple[float, float]:
-    """Return the highest measured rate out of a node [byte/s], 0 if unknown, and the ranks per node at that rate."""
+    """Return the highest measured rate out of a node [byte/s], 0 if unknown, and the number of ranks per node there."""
     found = (0.0, 1.0)
     for curve in curves:
         one = curve.setting
@@ -103,7 +103,7 @@ def describe_card_counts(cards: Sequence[CardCount], each: float) -> str:
 
 
 def _rate_likelihood(ratio: float) -> float:
-    """Return the likelihood of a ratio of measured to expected rate; heavy-tailed, as clusters differ."""
+    """Return the likelihood of a ratio of measured to expected rate, from a heavy-tailed distribution."""
     return 1 / (1 + (math.log(ratio) / _SPREAD) ** 2)
 
 

@@ -36,7 +36,7 @@ _DRAWN = 100_000
 
 @dataclass(frozen=True)
 class ComputeFit:
-    """A fitted compute-time distribution, with fields of `simnet.training.job.job.Compute`, and the log's size.
+    """A compute-time distribution fitted to logs, as fields of `simnet.training.job.job.Compute`, and the logs' size.
 
     `measured` and `fitted` are `PERCENTS` percentiles of the iterations not fitted, every other one, and of draws [s].
     """
@@ -59,7 +59,7 @@ class ComputeFit:
         return found | ({"slow": slow} if slow else {}) | ({"straggle": straggle} if self.straggle else {})
 
     def text(self) -> str:
-        """Return the YAML of ``job.compute``, with percentiles of fit and measurement in a comment."""
+        """Return the YAML of ``job.compute``, with percentiles of the fit and of the measurements in a comment."""
         each = zip(PERCENTS, self.fitted, self.measured, strict=True)
         compared = ", ".join(f"p{at} {1e3 * one:.4g} ms (measured {1e3 * other:.4g} ms)" for at, one, other in each)
         sample = f"every other of {self.iterations} iterations of {self.workers} workers"
@@ -123,7 +123,7 @@ def fit_compute(seconds: Floats) -> ComputeFit:
 
 
 def _fit_stragglers(rest: Floats) -> tuple[float, float, float, float]:
-    """Fit a two-normal mixture by EM; return mean, spread, straggler share and shift (0, 0 unless BIC favours it)."""
+    """Fit two normals by EM; return mean, spread, straggler share and shift, the last two 0 if BIC prefers one."""
     middle, spread = float(rest.mean()), max(float(rest.std()), 1e-12)
     alone = _log_likelihood(_normal_density(rest, middle, spread))
     robust = max(1.4826 * float(np.median(np.abs(rest - np.median(rest)))), 1e-12)

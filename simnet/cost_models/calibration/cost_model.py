@@ -28,7 +28,7 @@ DEFAULT_COVERAGE = 0.9
 
 
 class Prediction(NamedTuple):
-    """A predicted time with its prediction interval [s], and whether and `why` it extrapolates.
+    """A predicted time [s], its prediction interval [s], and `why` it is an extrapolation, if it is one.
 
     `kind` says which errors the interval comes from: ``sizes``, ``ranks``, ``beyond``, ``collectives`` or
     ``specified``. No links between the ranks take less than `least` [s].
@@ -72,7 +72,7 @@ class CalibratedCostModel:
 
     @property
     def platform(self) -> Platform | None:
-        """The platform if the model is from a specification alone; None if calibrated."""
+        """Platform on whose specification alone the model is based; None if it is calibrated."""
         return self.model.steps.platform if isinstance(self.model.steps, specification.SpecifiedStepModel) else None
 
     def predict(
@@ -130,13 +130,13 @@ class CalibratedCostModel:
     def fastest(
         self, collective: str, algorithm: str, ranks: int, nbytes: float, *, nodes: int | None = None
     ) -> Prediction:
-        """Return the predicted time of a call by `algorithm` if it was measured, else by the fastest one."""
+        """Return the predicted time of a call by `algorithm` if that was measured, else by the fastest algorithm."""
         ways = self._ways(collective, algorithm)
         found = [self.predict(collective, ranks, nbytes, nodes=nodes, algorithm=a, protocol=b) for a, b in ways]
         return min(found, key=lambda one: one.seconds)
 
     def _ways(self, collective: str, algorithm: str) -> list[tuple[str | None, str | None]]:
-        """Return (algorithm, protocol) pairs to compare for a call; None stands for the library's choice."""
+        """Return the (algorithm, protocol) pairs to compare for a call; None means that the library chooses."""
         families = {one.setting.family[1:] for one in self.model.known if one.setting.collective == collective}
         own = {one for one in families if one[0].casefold() == algorithm}
         if not families and algorithm in known_algorithms() and any(one.setting.algorithm for one in self.model.known):
@@ -144,7 +144,7 @@ class CalibratedCostModel:
         return [(one or None, protocol or None) for one, protocol in sorted(own or families or {("", "")})]
 
     def _interval_basis(self, setting: Setting, basis: Basis) -> Basis:
-        """Return the basis of the interval: "beyond" also for node counts outside those measured."""
+        """Return the basis of the interval; "ranks" becomes "beyond" for node counts outside those measured."""
         return "beyond" if basis == "ranks" and self._unlike_nodes(setting) else basis
 
     def pinned(self, name: str) -> list[str]:
@@ -199,7 +199,7 @@ class CalibratedCostModel:
         return InputError(f"{name} was not measured; without, {some} are allowed, got {setting.ranks}", field="ranks")
 
     def _unlike_nodes(self, setting: Setting) -> bool:
-        """Return whether nodes, or ranks per node, are outside the range measured in the family."""
+        """Return whether nodes, or ranks per node, are outside the range of the curves of the setting's family."""
         if not setting.nodes:
             return False
         known = [one for one in self.model.family(setting) if one.nodes]
@@ -208,7 +208,7 @@ class CalibratedCostModel:
         return not known or not all(min(one) <= setting.nodes <= max(one) for one in ranges)
 
     def _extrapolated(self, setting: Setting, basis: Basis, nbytes: float) -> list[str]:
-        """Return the reasons, in words, why a prediction is an extrapolation; empty if it is none."""
+        """Return the reasons, in words, why a prediction is an extrapolation; empty if it is not."""
         if self.platform is not None:
             return ["nothing was measured"]
         family, reasons = self.model.family(setting), list[str]()
@@ -226,7 +226,7 @@ class CalibratedCostModel:
         return reasons
 
     def _measured(self, setting: Setting) -> tuple[float, float]:
-        """Return the smallest and largest measured size [byte]: of the curve, else its family, else any."""
+        """Return the least and largest size [byte] measured for a setting, or else for its family, or else at all."""
         near = self.model.near(setting)
         return min(one.smallest for one in near), max(one.largest for one in near)
 
@@ -270,7 +270,7 @@ def calibrate(
 
 
 def specified_cost_model(platform: Platform, coverage: float = DEFAULT_COVERAGE) -> CalibratedCostModel:
-    """Return a cost model from a platform specification alone; every prediction is an extrapolation."""
+    """Return a cost model from a platform specification alone; it marks every prediction as an extrapolation."""
     bounds = specification.specified_half_widths(platform, coverage)
     intervals: dict[Basis, list[tuple[float, float]]] = dict.fromkeys(get_args(Basis), bounds)
     model = Predictor("interpolated", "steps", (), specification.specified_step_model(platform))
@@ -284,7 +284,7 @@ def _counted_of(count: int, what: str) -> str:
 
 
 def _measured_nodes(family: Sequence[FittedCurve]) -> str:
-    """Return a phrase with the measured ranges of nodes and of ranks per node."""
+    """Return a phrase that states the measured ranges of nodes and of ranks per node."""
     known = [one.setting for one in family if one.setting.nodes]
     if not known:
         return "on how many was measured is not known"

@@ -83,7 +83,7 @@ class ParameterEntry(_FilePart):
 
 
 class StepModelEntry(_FilePart):
-    """The step model in a fabric file, with possible card counts per node and ranks per node."""
+    """The step model in a fabric file: parameters, possible card counts per node, and measured ranks per node."""
 
     counted: _StepCounting
     cards: Annotated[tuple[CardCount, ...], MinLen(1), MaxLen(100), AfterValidator(_check_cards)] = RAIL_CARDS
@@ -99,7 +99,7 @@ class StepModelEntry(_FilePart):
 
 
 class IntervalEntry(_FilePart):
-    """Half-widths of prediction intervals per size bin, for one basis of predictions."""
+    """Half-widths of prediction intervals per size bin, for predictions with one basis."""
 
     held_out: Annotated[int, Ge(0)]
     below: _Widths
@@ -196,13 +196,13 @@ def cost_model_of(source: str) -> CalibratedCostModel:
 
 
 def has_curves(path: str | Path) -> bool:
-    """Return whether a fabric file has measured curves; raise InputError if it cannot be read."""
+    """Return whether a fabric file contains measured curves; raise InputError if it cannot be read."""
     lines = read_text(Path(path), MAX_BYTES).splitlines()
     return any(line.startswith("curves:") and line.partition(":")[2].strip() != "[]" for line in lines)
 
 
 def load_cost_model(path: str | Path) -> CalibratedCostModel:
-    """Read a cost model from a fabric file; raise InputError for a file that cannot be read, or a wrong field."""
+    """Read a cost model from a fabric file; raise InputError for an unreadable file or an invalid field."""
     name = str(path)
     read = load_yaml_mapping(read_text(Path(path), MAX_BYTES), name, "a fabric file")
     version = read.value.get("version")

@@ -46,7 +46,7 @@ _FASTEST_STEP = 2e-6
 
 
 def size_folds(curve: Curve) -> list[np.ndarray]:
-    """Return masks of the sizes held out in each fold; the smallest size is never held out."""
+    """Return for each fold a mask of the sizes that it holds out; no fold holds out the smallest size."""
     if len(curve.sizes) < MIN_SIZES:
         return []
     place = np.arange(len(curve.sizes))
@@ -55,7 +55,7 @@ def size_folds(curve: Curve) -> list[np.ndarray]:
 
 
 def leave_sizes_out(curves: Sequence[Curve], curve_model: str) -> list[HeldOut]:
-    """Return held-out predictions by size: in each fold, every fourth size of a curve from its other sizes."""
+    """Return held-out predictions by size: each fold predicts every fourth size of a curve from the other sizes."""
     found = []
     for curve in curves:
         for mask in size_folds(curve):
@@ -88,7 +88,7 @@ def mixture_weights(
 def mixture_held(
     by_curve_model: Mapping[str, Sequence[HeldOut]], weights: Mapping[Setting, Mapping[str, float]]
 ) -> list[HeldOut]:
-    """Return held-out predictions of each curve's weighted mixture of models."""
+    """Return the held-out predictions of each curve's weighted mixture of models."""
     found = []
     for place, held in enumerate(next(iter(by_curve_model.values()))):
         named = weights[held.setting].items()
@@ -98,14 +98,14 @@ def mixture_held(
 
 
 def without_ranks(curves: Sequence[Curve], ranks: int) -> tuple[list[Curve], list[Curve]]:
-    """Return the curves on other numbers of ranks, and the curves on `ranks` whose family they include."""
+    """Return the curves on other numbers of ranks, and those on `ranks` whose family the former include."""
     kept = [one for one in curves if one.setting.ranks != ranks]
     families = {one.setting.family for one in kept}
     return kept, [one for one in curves if one.setting.ranks == ranks and one.setting.family in families]
 
 
 def leave_ranks_out(curves: Sequence[Curve], curve_model: str, nccl: bool) -> tuple[list[HeldOut], list[HeldOut]]:
-    """Return held-out predictions of each number of ranks from the others, by the predictor and by the step model."""
+    """Return held-out predictions for each number of ranks from all others, by the predictor and by the step model."""
     usual, stepped = list[HeldOut](), list[HeldOut]()
     for ranks in track_progress(sorted({curve.setting.ranks for curve in curves}), 0.5):
         kept, held = without_ranks(curves, ranks)
@@ -117,7 +117,7 @@ def leave_ranks_out(curves: Sequence[Curve], curve_model: str, nccl: bool) -> tu
 
 
 def leave_collectives_out(curves: Sequence[Curve], curve_model: str, nccl: bool) -> dict[Transfer, list[HeldOut]]:
-    """Return held-out predictions of each collective from the others, for each transfer method."""
+    """Return held-out predictions for each collective from all others, by transfer method."""
     found: dict[Transfer, list[HeldOut]] = {name: [] for name in get_args(Transfer)}
     for collective in track_progress(sorted({curve.setting.collective for curve in curves})):
         kept = [one for one in curves if one.setting.collective != collective]
@@ -130,7 +130,7 @@ def leave_collectives_out(curves: Sequence[Curve], curve_model: str, nccl: bool)
 
 
 def mean_log_error(held: Sequence[HeldOut]) -> float:
-    """Return the mean absolute log ratio of predicted to measured time, each capped; inf without predictions."""
+    """Return the mean of capped absolute log ratios of predicted to measured time; inf without predictions."""
     if not held:
         return float("inf")
     return float(np.minimum(np.abs(np.concatenate([one.log_errors for one in held])), _CAP).mean())
@@ -180,7 +180,7 @@ def choose_models(curves: Sequence[Curve], *, plain: bool = True, wide: bool = T
 
 
 def could_be_nccl(curves: Sequence[Curve]) -> bool:
-    """Return whether curves may be of NCCL: no time too short for GPUs, no algorithm that NCCL lacks.
+    """Return whether NCCL may have produced the curves: no time too short for GPUs, no algorithm that NCCL lacks.
 
     Starting a kernel takes some 6 us, a message between GPUs of two nodes 2 us or more; MPI in host memory has neither
     cost. The steps of a tree are the fewest.
@@ -208,7 +208,7 @@ def _model_weights(typical: Mapping[str, float]) -> dict[str, float]:
 def _judge_counting(
     curves: Sequence[Curve], curve_model: str, nccl: bool
 ) -> tuple[float, Transfer, list[HeldOut], list[HeldOut]]:
-    """Return the mean log error of a step counting (NCCL's or schedules'), the best transfer, held-out predictions."""
+    """Return the error of one way to count steps, its best transfer, predictions over ranks and over collectives."""
     ranked, stepped = leave_ranks_out(curves, curve_model, nccl)
     by_transfer = leave_collectives_out(curves, curve_model, nccl)
     corrected = mean_log_error(by_transfer["corrected"]) < _CLEARLY_BETTER * mean_log_error(by_transfer["steps"])

@@ -1,4 +1,4 @@
-"""Models of time over size for one curve, from simple to complex, fitted to relative errors; see `CURVE_FITS`.
+"""Models of time over size for one curve, from simple to complex, fitted to relative errors; `CURVE_FITS` lists them.
 
 Between two sizes in different protocols, `piecewise` and `adjacent` take the faster of the two: a library that chooses
 well switches where the lines cross. `five_anchors` is for comparison alone.
@@ -36,7 +36,7 @@ _JUST_ABOVE = 1 + 1e-9
 
 @dataclass(frozen=True)
 class CurveModel:
-    """A fitted function of time over size, named in `CURVE_FITS`, and its weight in a mixture.
+    """A fitted function of time over size: its name in `CURVE_FITS`, and its weight in a mixture of models.
 
     `segments` are start [byte], latency [s] and seconds per byte, ascending from 0; in their place `points` are sizes
     and times, joined straight in log-log. `corrections` are sizes and logarithms of measured over modelled times: a
@@ -116,7 +116,7 @@ def fit_three_segments(sizes: Floats, seconds: Floats) -> CurveModel:
 
 
 def fit_five_anchors(sizes: Floats, seconds: Floats) -> CurveModel:
-    """Interpolate in log-log between five measured sizes, evenly spread, with the first and last."""
+    """Interpolate in log-log between five measured sizes: the first, the last, and three evenly spread between."""
     chosen = np.unique(np.linspace(0, len(sizes) - 1, 5).round().astype(int))
     return CurveModel(points=_point_pairs(sizes[chosen], seconds[chosen]))
 
@@ -223,7 +223,7 @@ def _point_pairs(first: Floats, second: Floats) -> tuple[tuple[float, float], ..
 
 
 def _fit_stretches(sizes: Floats, seconds: Floats, places: NDArray[np.int_]) -> tuple[Floats, Floats, Floats]:
-    """Return error, latency and slope >= 0 of the best line between each pair of breakpoints; shapes (p, p)."""
+    """Return error, latency and slope (>= 0) of the best line between each pair of breakpoints, shapes (p, p)."""
     weight = 1 / seconds
     columns = (weight**2, weight**2 * sizes, (weight * sizes) ** 2, weight, weight * sizes, np.ones(len(sizes)))
     upto = [np.concatenate([[0.0], np.cumsum(column)])[places] for column in columns]

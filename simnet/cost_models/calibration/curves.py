@@ -41,7 +41,7 @@ _OF_HOST = re.compile(r"(link_latency|link_bandwidth|contribution)_\d+")
 
 @dataclass(frozen=True, order=True)
 class Setting:
-    """What a curve was measured with: collective (as in nccl-tests), ranks, nodes, pinned algorithm and protocol.
+    """Conditions of a measured curve: collective (as in nccl-tests), ranks, nodes, pinned algorithm and protocol.
 
     0 `nodes` are not known.
     """
@@ -65,7 +65,7 @@ class Setting:
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """Median times [s] over total sizes as in nccl-tests [byte], ascending, shape (n,), of one setting.
+    """A measured curve of one setting: median times [s] at ascending total sizes [byte] as in nccl-tests, shape (n,).
 
     `cards` are the network cards of a node; 0 if not known.
     """
@@ -76,7 +76,7 @@ class Curve:
     cards: int = 0
 
     def at(self, chosen: NDArray[np.bool_]) -> Curve:
-        """Return the curve restricted to sizes in a mask."""
+        """Return the curve restricted to the sizes at which the mask `chosen` is true."""
         return Curve(self.setting, self.sizes[chosen], self.seconds[chosen], self.cards)
 
 
@@ -100,12 +100,12 @@ def setting_groups(rows: pd.DataFrame) -> Iterator[tuple[Setting, pd.DataFrame]]
 
 
 def rows_on_curves(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows that belong to a curve: size above 0 bytes and more than one rank."""
+    """Return the rows that curves can use: those with more than 0 bytes and more than one rank."""
     return rows[(total_bytes(rows) > 0) & (rows["ranks"].fillna(0) > 1)]
 
 
 def split_systems(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return the rows of each system by name, "column=value" of the columns that differ; "" for a single system."""
+    """Return the rows by system, named "column=value" by the columns that differ; "" for a single system."""
     sides = rows["in_place"].fillna(False).astype(str)
     keys = {name: one for name, one in (_condition_columns(rows) | {"in_place": sides}).items() if one.nunique() > 1}
     if not keys:
@@ -157,6 +157,6 @@ def _read_quantity(text: str) -> float:
 
 
 def differing_columns(rows: pd.DataFrame) -> dict[str, list[str]]:
-    """Return the columns that distinguish systems and have several values, with the sorted values."""
+    """Return the columns that distinguish systems and have several values in the rows, with their sorted values."""
     values = {name: sorted(one.unique()) for name, one in _condition_columns(rows).items()}
     return {name: found for name, found in values.items() if len(found) > 1}

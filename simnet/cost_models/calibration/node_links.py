@@ -35,7 +35,7 @@ CUBE_MESH: Links = (
 
 
 class InsideRates(NamedTuple):
-    """Rates of a group of devices in a node [byte/s]: `ring` is the rate of each in rings through the group.
+    """Rates of a group of devices inside a node [byte/s]; `ring` is a device's rate in rings through the group.
 
     `tree` is the size over the time of an all-reduce along chains, `peers` what each sends in an all-to-all, `next`
     from each to the next. Each can send at `least` so much, in the `mean` so much.
@@ -68,7 +68,7 @@ def linked_rates(links: Links, ranks: int, link: float, otherwise: float) -> tup
 
 @cache
 def _rates_of(links: Links, link: float, otherwise: float) -> InsideRates:
-    """Return the rates of a group of devices, given the links between them."""
+    """Return the rates of a group of devices, given the number of links between each pair of them."""
     many = len(links)
     rates = np.array(links) * link
     between = np.where(rates > 0, rates, otherwise) + np.diag(np.full(many, np.inf))
@@ -85,7 +85,7 @@ def _rates_of(links: Links, link: float, otherwise: float) -> InsideRates:
 
 
 def pack_links(links: Links, *, closed: bool) -> list[tuple[tuple[int, ...], float]]:
-    """Return a maximum packing of chains, or closed rings, through all devices, each with its multiplicity."""
+    """Return a maximum packing of chains, or closed rings, through all devices, with the multiplicity of each."""
     # It takes long to import.
     from scipy.optimize import linprog
 

@@ -29,7 +29,7 @@ MAX_BYTES = 2**16
 
 
 class PlatformTransport(NamedTuple):
-    """A transport: efficiency on a card, maximum rate per card [byte/s], latency above InfiniBand's [s]."""
+    """A transport: efficiency on a card, maximum rate per card [byte/s], latency in addition to InfiniBand's [s]."""
 
     efficiency: float
     most: float
@@ -56,7 +56,7 @@ StepCounting: TypeAlias = Literal["as NCCL does", "through the schedule"]
 
 
 class Generation(NamedTuple):
-    """A GPU generation: NCCL's LL bandwidth limit in a node [byte/s], in-switch reduction efficiency (0: none)."""
+    """A GPU generation: bandwidth limit of NCCL's LL protocol in a node [byte/s], efficiency of in-switch reduction."""
 
     ll: float
     switch: float
@@ -81,7 +81,7 @@ def one_of(what: str, names: Iterable[str]) -> BeforeValidator:
 
 
 def _check_joined(value: Any) -> str | Links:
-    """Return a checked field `joined`: a name, or the number of links between each pair of devices."""
+    """Return the field `joined` after a check: a name, or the number of links between each pair of devices."""
     if value in ("switch", "mesh", "cube_mesh"):
         return str(value)
     rows = value if isinstance(value, list | tuple) and 2 <= len(value) <= MAX_DEVICES else ()
@@ -104,7 +104,7 @@ class _PlatformPart(pydantic.BaseModel):
 
 
 class NodeLink(_PlatformPart):
-    """The link inside a node (`memory`: between processes of a host), and its rate per device and direction [byte/s].
+    """The link between devices of a node (`memory`: shared memory of a host), and its rate per device and direction.
 
     Devices are `joined` by a switch or the processors, by as many links between each two (`mesh`), as in a DGX-1
     (`cube_mesh`), or by the links of a matrix. Those without a link send at `pci_rate`. With `switch_reduction`,
@@ -144,7 +144,7 @@ class NodeNetwork(_PlatformPart):
 
 
 class Platform(_PlatformPart):
-    """A hardware platform from vendor specifications: nodes of devices joined by `inner`; one node without `outer`.
+    """A hardware platform from vendor specifications: nodes of devices, which `inner` joins, and `outer` between nodes.
 
     `devices_per_node` are the devices of a `chip`, or ranks of a host, on a full node, which may be several `hosts` of
     one NVLink domain. Of libraries, `rccl` counts as `nccl`; the others count schedules: `openmpi` (from 4.1 on) those
@@ -175,11 +175,11 @@ class Platform(_PlatformPart):
 
     @property
     def counted(self) -> StepCounting:
-        """The method that counts steps and bytes: NCCL's formulas, or schedules."""
+        """How steps and bytes of collectives are counted: by NCCL's formulas, or from schedules."""
         return "as NCCL does" if self.library in ("nccl", "rccl") else "through the schedule"
 
     def nodes(self, ranks: int, counted: int = 0) -> int:
-        """Return the number of nodes for `ranks` ranks, at least that of `counted` hosts."""
+        """Return the number of nodes that hold `ranks` ranks and `counted` hosts; 1 without a network between nodes."""
         if self.outer is None:
             return 1
         return max(math.ceil(ranks / self.devices_per_node), math.ceil(counted / self.hosts))

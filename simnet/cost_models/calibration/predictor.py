@@ -1,4 +1,4 @@
-"""Predicts times from all curves of a system: measured curves, other rank counts, other collectives.
+"""Predicts times from all curves of a system, also for numbers of ranks and for collectives that were not measured.
 
 Models of single curves, weighted by cross-validation, predict a measured curve. Another number of ranks is scaled size
 by size (`simnet.cost_models.calibration.rank_scaling`); beyond those measured, the step model, corrected at the
@@ -32,7 +32,7 @@ Transfer: TypeAlias = Literal["steps", "corrected"]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FittedCurve(Setting):
-    """A measured curve's fitted models, its smallest and largest size [byte], and its number of sizes."""
+    """The models fitted to a measured curve, its smallest and largest size [byte], and its number of sizes."""
 
     __pydantic_config__ = FILE_PART
 
@@ -43,7 +43,7 @@ class FittedCurve(Setting):
 
     @cached_property
     def setting(self) -> Setting:
-        """The collective, ranks, nodes, algorithm and protocol that the curve was measured with."""
+        """The collective, ranks, nodes, algorithm and protocol with which the curve was measured."""
         return Setting(self.collective, self.ranks, self.nodes, self.algorithm, self.protocol)
 
     def at(self, sizes: ArrayLike) -> Floats:
@@ -52,7 +52,7 @@ class FittedCurve(Setting):
         return np.asarray(np.exp(np.sum(logs, axis=0)), dtype=np.float64)
 
     def through(self, sizes: Floats) -> Floats:
-        """Return times [s] at sizes [byte] by the interpolating model, if fitted, else by the mixture.
+        """Return times [s] at sizes [byte] by the interpolating model if there is one, else by the mixture.
 
         Other numbers of ranks compare with measured times: libraries change protocol at similar sizes there.
         """
@@ -61,7 +61,7 @@ class FittedCurve(Setting):
 
 
 class BoundedTimes(NamedTuple):
-    """Predicted times, their bounds over unknown parameters, and the time at line rate; all [s], shape (sizes,)."""
+    """Predicted times, their bounds over unknown parameters, and times at line rate; all in [s], shape (sizes,)."""
 
     seconds: Floats
     least: Floats
@@ -70,7 +70,7 @@ class BoundedTimes(NamedTuple):
 
 
 class TimeGrowth(NamedTuple):
-    """Growth of time at the largest measured size [byte]: its exponent in size, within 0..1, and trust in it.
+    """Growth of a curve's time at its largest size [byte]: the exponent of size, within 0..1, and its reliability.
 
     `by_power` is how far that shows bandwidth, `by_bytes` how far times grow as latency plus bytes; both within 0..1.
     """
@@ -81,7 +81,7 @@ class TimeGrowth(NamedTuple):
     by_bytes: float
 
     def trust(self, ratio: Floats) -> Floats:
-        """Return the weight of the model, within 0..1, at sizes `ratio` times the largest measured."""
+        """Return the weight of the growth model, within 0..1, at sizes that are `ratio` times the largest measured."""
         fading = np.minimum(2 - np.log(ratio) / np.log(_GOES_ON), 1.0)
         return np.asarray(np.maximum(self.by_power, self.by_bytes * fading))
 
@@ -132,7 +132,7 @@ class Predictor:
         return sorted(found, key=lambda one: (one.setting.ranks, one.setting.nodes))
 
     def near(self, setting: Setting) -> Sequence[FittedCurve]:
-        """Return the curve measured with a setting; else the curves of its family; else all curves."""
+        """Return the curve measured with a setting; or else the curves of its family; or else all curves."""
         family = self.family(setting)
         return [one for one in family if one.setting == setting] or family or self.known
 
@@ -142,7 +142,7 @@ class Predictor:
         return None if found is None else found.seconds
 
     def within(self, setting: Setting, sizes: ArrayLike) -> BoundedTimes | None:
-        """Return times [s] at sizes [byte], with bounds for unknown card counts and unmeasured peak bandwidth.
+        """Return times [s] at sizes [byte], with bounds if card counts or the peak bandwidth are unknown.
 
         Far above the measured sizes, times grow by the models where `growth` shows bandwidth, else with the power of
         the size in the middle of the possible ones.
@@ -174,7 +174,7 @@ class Predictor:
         return found._replace(by_bytes=1.0) if near[0].setting == setting else found
 
     def _within(self, setting: Setting, asked: Floats) -> BoundedTimes | None:
-        """Return median, least and largest times [s] over the possible card counts, without size extrapolation."""
+        """Return median, least and largest times [s] over the possible card counts, not extrapolated in size."""
         family = self.family(setting)
         known = next((one for one in family if one.setting == setting), None)
         found = [] if known is not None else self.by_cards(setting, asked)
@@ -207,7 +207,7 @@ class Predictor:
     def _elsewhere(
         self, family: Sequence[FittedCurve], setting: Setting, asked: Floats, steps: StepModel | None
     ) -> Floats | None:
-        """Return times [s] of an unmeasured setting, given a step model for one number of cards."""
+        """Return times [s] of an unmeasured setting by a step model; `family` has the curves of its family."""
         model = self if steps is self.steps else replace(self, steps=steps)
         stepped = None if steps is None else steps.at(setting, asked)
         if family:
@@ -222,7 +222,7 @@ class Predictor:
         return np.asarray(found ** (1 - share) * ruled**share)
 
     def _by_rule(self, setting: Setting, asked: Floats) -> Floats | None:
-        """Return times [s] at the geometric mean of bus bandwidths measured on these ranks; None without any."""
+        """Return times [s] at the geometric mean of the bus bandwidths on the same ranks and nodes; None if none."""
         wanted = bus_factor(setting.collective, setting.ranks)
         here = [one for one in self.known if (one.ranks, one.nodes) == (setting.ranks, setting.nodes)]
         known = [(one, bus_factor(one.collective, one.ranks)) for one in here if one.setting.family in _RULED]
@@ -238,7 +238,7 @@ class Predictor:
     def _over_ranks(
         self, family: Sequence[FittedCurve], setting: Setting, asked: Floats, stepped: Floats | None
     ) -> Floats:
-        """Return times [s] for an unmeasured number of ranks, from curves of the same family."""
+        """Return times [s] for an unmeasured number of ranks, from curves of the same family on other ranks."""
         ranks, corrected = [one.setting.ranks for one in family], None
         if stepped is not None and (log_errors := self._log_errors(family, asked)) is not None:
             corrected = stepped * np.exp(_interpolate_ranks(family, log_errors, setting))
@@ -257,18 +257,18 @@ class Predictor:
         return found ** (1 - share) * corrected**share
 
     def _chunked(self, setting: Setting) -> bool:
-        """Return whether curves on different ranks compare at equal size per rank, as in ring algorithms."""
+        """Return whether times on different ranks are compared at equal size per rank, as in ring algorithms."""
         rings = setting.algorithm.casefold().startswith("ring") or (self.steps is not None and self.steps.nccl)
         return rings and setting.collective in CHUNKED_COLLECTIVES
 
     @staticmethod
     def between(family: Sequence[FittedCurve], setting: Setting) -> bool:
-        """Return whether a setting's number of ranks is within the range of those in a family."""
+        """Return whether a setting's number of ranks is within the range of the curves of a family."""
         ranks = [one.setting.ranks for one in family]
         return min(ranks) <= setting.ranks <= max(ranks)
 
     def widening(self, setting: Setting) -> float:
-        """Return the factor by which to widen an interval when extrapolating in ranks, at least 1.
+        """Return the factor, at least 1, by which to widen an interval when extrapolating in ranks.
 
         Errors add up like those of a random walk over the doublings, so it is the root of their number.
         """
@@ -278,13 +278,13 @@ class Predictor:
         return math.sqrt(max(min(abs(math.log2(setting.ranks / one.setting.ranks)) for one in family), 1.0))
 
     def _log_errors(self, family: Sequence[FittedCurve], asked: Floats) -> list[Floats] | None:
-        """Return each curve's log ratio to the step model's times; None if the step model lacks a curve."""
+        """Return log(time / step model's time) of each curve; None if the step model cannot predict one of them."""
         bases = [None if self.steps is None else self.steps.at(one.setting, asked) for one in family]
         found = [np.log(one.through(asked) / base) for one, base in zip(family, bases, strict=True) if base is not None]
         return found if len(found) == len(family) else None
 
     def _factor_at_others(self, setting: Setting, asked: Floats) -> Floats:
-        """Return the mean ratio of other collectives' measured times to the step model's."""
+        """Return the geometric mean ratio of other collectives' measured times to the step model's times."""
         names = sorted({one.setting.family for one in self.known})
         families = [[one for one in self.known if one.setting.family == name] for name in names]
         known = [(family, off) for family in families if (off := self._log_errors(family, asked)) is not None]
@@ -317,7 +317,7 @@ def fit_predictor(
     weights: Mapping[Setting, Mapping[str, float]] | None = None,
     with_steps: bool = True,
 ) -> Predictor:
-    """Fit a predictor to the curves of a system; `curve_model` and `transfer` as of `Predictor`.
+    """Fit a predictor to the curves of a system; `curve_model` and `transfer` are those of `Predictor`.
 
     With `nccl`, steps are counted as NCCL does. `weights` are those of the models of each curve (default: `curve_model`
     alone). Without `with_steps`, other collectives are not predicted.
@@ -340,7 +340,7 @@ def fit_predictor(
 
 
 def _fit_cards(curves: Sequence[Curve]) -> tuple[tuple[node_cards.CardCount, ...], StepModel | None]:
-    """Return possible card counts per node, and NCCL's step model fitted with the most likely one."""
+    """Return possible card counts per node, and NCCL's step model fitted with the most likely count."""
     settings = [one.setting for one in curves]
     several = len({one.ranks / one.nodes for one in settings if 1 < one.nodes <= one.ranks}) > 1
     cards = node_cards.likely_card_counts(curves, 0.0 if several else node_cards.LEAST_CHANCE)

@@ -1,4 +1,4 @@
-"""Scales times to other numbers of ranks, size by size, by fitted cost terms of launch, steps and bytes.
+"""Scales times to other numbers of ranks at each size, by fitted cost terms of launch, steps and bytes.
 
 At one size, the time of a collective is a sum of terms >= 0: constant, with the logarithm of the nodes (trees), with
 the successive messages between nodes (rings, peers), with the bytes out of a node, and on one node with those inside.
@@ -72,7 +72,7 @@ def scale_over_ranks(
     nccl: bool = False,
     cards: float = np.inf,
 ) -> Floats:
-    """Return times [s] at total `sizes` [byte], shape (n,), on other numbers of ranks than measured.
+    """Return times [s] at total `sizes` [byte], shape (n,), for a number of ranks that was not measured.
 
     `settings` and `curves`, times of sizes, are at least one, `asked` the wanted setting. With `chunked`, curves
     compare at the same size per rank; with `nccl`, there are double trees; bytes count over `cards` of a node.
@@ -118,7 +118,7 @@ def scale_over_ranks(
 
 
 def _byte_share(moved: Floats, known: Floats, large: Floats, sizes: Floats) -> Floats:
-    """Return the maximum fraction of the time at each size that transferring bytes takes, <= 1; shape (n,)."""
+    """Return the largest share of the time, at each size, that the transfer of bytes can take; <= 1, shape (n,)."""
     paying = moved > 0
     if not paying.any():
         return np.ones(len(sizes))
@@ -127,7 +127,7 @@ def _byte_share(moved: Floats, known: Floats, large: Floats, sizes: Floats) -> F
 
 
 def _tree_bytes(settings: Sequence[Setting], large: Floats) -> float:
-    """Return a two-node double tree's time over that of its bytes alone, >= 1; inf if unknown."""
+    """Return the ratio of a double tree's time on two nodes to the time of its bytes alone, >= 1; inf if unknown."""
     # Only ratios count, so that 2 * _LARGE is left out.
     each = zip(settings, large.tolist(), strict=True)
     rates = [(one.nodes, (one.ranks - 1) / one.ranks / seconds) for one, seconds in each]

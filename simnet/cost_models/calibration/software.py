@@ -1,4 +1,4 @@
-"""Software overhead of a calibrated system: a collective's time minus that of its messages on idle links.
+"""Software overhead of a calibrated system: the time of a collective minus that of its messages on idle links.
 
 A call that the cost model knows keeps its messages; the rest of its predicted time is software, spread evenly over its
 rounds. Alone on an idle network a call takes its predicted time. Messages that take longer than the call are shortened.
@@ -40,7 +40,7 @@ _TRIPS = {"ready": 2, "request": 3}
 
 
 class CallPrediction(NamedTuple):
-    """A collective call (``sendrecv``: messages outside calls) and its predicted time, None if unknown."""
+    """A collective call, or ``sendrecv`` for messages outside calls, and its predicted time, None if unknown."""
 
     operation: str
     algorithm: str
@@ -51,7 +51,7 @@ class CallPrediction(NamedTuple):
 
 
 class _MessageFit(NamedTuple):
-    """A call's messages fitted to its time: other algorithm or None, byte share, seconds per round and at the start."""
+    """How to change a call's messages to match its time: algorithm (None: its own), byte share, added seconds."""
 
     algorithm: str | None = None
     share: float = 1.0
@@ -128,7 +128,7 @@ class CalibratedSoftware:
         return _spread_software(rounds, n_ranks, ranks, fit)
 
     def _fitted(self, call: Call, rounds: Sequence[Round], ranks: Ranks, n_ranks: int, hosts: Ranks) -> _MessageFit:
-        """Return messages and overhead with which a call takes its predicted time on idle links."""
+        """Return the changes of messages and overhead by which a call takes its predicted time on idle links."""
         prediction = self._known(call.operation, call.algorithm, hosts[ranks], call.nbytes).prediction
         if prediction is None:
             return _MessageFit()
@@ -159,7 +159,7 @@ class CalibratedSoftware:
         return _MessageFit(other, share, each, rest if rest > _ROUNDING * target else 0.0)
 
     def _share(self, rounds: Sequence[Round], n_ranks: int, hosts: Ranks, target: float) -> float:
-        """Return the largest byte share, up to 1, with which messages take at most `target` [s]."""
+        """Return the largest share of the bytes, up to 1, with which messages take at most `target` [s]."""
 
         def excess(share: float) -> float:
             return self._scaled(rounds, n_ranks, hosts, share) - target
@@ -181,7 +181,7 @@ class CalibratedSoftware:
         return self._seconds(Schedule(n_ranks, scaled), hosts)
 
     def _by(self, call: Call, algorithm: str, ranks: Ranks, n_ranks: int) -> list[Round]:
-        """Return the rounds of a call by another algorithm; sizes are the call's own, or equal if it has none."""
+        """Return a call's rounds by another algorithm, with the call's own sizes; equal sizes if it has none."""
         found = registry.find_collective(call.operation, algorithm)
         if found is None:
             raise ValueError(f"there is no {call.operation} by {algorithm}")
@@ -201,7 +201,7 @@ class CalibratedSoftware:
         return [one.algorithm for one in found if call.sizes is None or one.varying is not None]
 
     def _alone(self, one: Round, n_ranks: int, hosts: Ranks, changed: dict[int, Round]) -> Round:
-        """Return a round outside calls with the overhead of a send-receive of its largest message."""
+        """Return a round outside calls with the software overhead of a send-receive of its largest message."""
         if not len(one):
             return one
         if id(one) not in changed:
@@ -218,7 +218,7 @@ class CalibratedSoftware:
         return changed[id(one)]
 
     def _fit_of(self, key: tuple[object, ...], make: Callable[[], _MessageFit]) -> _MessageFit:
-        """Return the fit of a call or message, made when it is new; at most `_KEPT` are remembered."""
+        """Return the cached fit for `key`, computed by `make` if it is new; the cache has at most `_KEPT` fits."""
         if key not in self._fits:
             if len(self._fits) >= _KEPT:
                 self._fits.clear()
@@ -258,12 +258,12 @@ def stack_measured(rows: pd.DataFrame) -> str:
 
 
 def raises_eager_limit(profile: str) -> bool:
-    """Return whether a column ``profile`` ("": default) states an MPI eager limit above every message."""
+    """Return whether a measurement's `profile` is "" (the default) or raises MPI's eager limit above all messages."""
     return not profile or "eager" in profile
 
 
 def eager_measured(rows: pd.DataFrame) -> bool:
-    """Return whether rows name a library, measured with an eager limit above every message."""
+    """Return whether rows name a library that was measured with an eager limit above all messages."""
     named = STACKS[stack_measured(rows) or "ideal"]
     profiles = set(rows["profile"].fillna("")) if "profile" in rows else {""}
     return bool(named.eager_limit) and all(map(raises_eager_limit, profiles))
@@ -287,7 +287,7 @@ def _participating_ranks(rounds: Sequence[Round]) -> Ranks:
 
 
 def _parts_of(schedule: Schedule) -> Iterator[tuple[Call | None, Sequence[Round]]]:
-    """Yield (call, its rounds) and (None, rounds between calls), in order of the schedule."""
+    """Yield (call, its rounds), and (None, rounds) for rounds between calls, in the order of the schedule."""
     at = 0
     for call in schedule.calls:
         yield None, schedule.rounds[at : call.first]
@@ -303,7 +303,7 @@ def _library_algorithms(operation: str, n_ranks: int) -> list[registry.Collectiv
 
 
 def _spread_software(rounds: Sequence[Round], n_ranks: int, ranks: Ranks, fit: _MessageFit) -> list[Round]:
-    """Return the rounds, bytes scaled and software overhead [s] added by `fit`; repeated rounds stay one object."""
+    """Return the rounds with bytes and software overhead [s] changed as in `fit`; repeated rounds stay one object."""
     distinct = {id(one): one for one in rounds}.items()
     made = {key: _change_round(one, n_ranks, ranks, fit.share, fit.each) for key, one in distinct}
     # A round of its own, as a stack may cut others.

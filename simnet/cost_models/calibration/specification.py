@@ -51,7 +51,7 @@ SPECIFIED_COLLECTIVES = ("all_gather", "all_reduce", "alltoall", "broadcast", "r
 
 
 class _NcclProtocol(NamedTuple):
-    """An NCCL protocol: usable share of bandwidth, base latency, and latency per step by link [s]."""
+    """An NCCL protocol: usable share of bandwidth, base latency [s], and latency per step on each kind of link [s]."""
 
     share: float
     base: float
@@ -114,7 +114,7 @@ def specified_step_model(platform: Platform) -> SpecifiedStepModel:
 
 
 def specified_parameters(platform: Platform) -> dict[str, tuple[float, float]]:
-    """Return each step-model parameter's specified value and the standard error of its logarithm, for full nodes.
+    """Return the step-model parameters of full nodes by specification, and standard errors of their logarithms.
 
     `specified_times` distinguishes links, protocols and algorithms further.
     """
@@ -175,7 +175,7 @@ def specified_times(platform: Platform, setting: Setting, sizes: ArrayLike) -> F
 
 
 def specified_bounds(platform: Platform, setting: Setting, sizes: ArrayLike) -> BoundedTimes | None:
-    """Return times [s] at total sizes [byte] and their bounds; None if no algorithm of the collective is known.
+    """Return times [s] at total sizes [byte], with bounds; None if no algorithm of the collective is known.
 
     Where the links between devices depend on which ones of a node take part, the bounds are of the first ones and of
     the best ones, and the time is in the middle.
@@ -204,7 +204,7 @@ def _nodes_of(platform: Platform, setting: Setting) -> int:
 
 
 def _least_slope(platform: Platform, setting: Setting, nodes: int) -> float:
-    """Return the minimum time per byte of a collective [s/byte], at the line rates between its ranks."""
+    """Return the least time per byte of a collective [s/byte], at the line rates of the links between its ranks."""
     ranks, outer = setting.ranks, platform.outer
     if nodes > 1 and outer is not None:
         # What leaves a node, over all of its cards.
@@ -222,7 +222,7 @@ def _least_slope(platform: Platform, setting: Setting, nodes: int) -> float:
 
 
 def _nccl_times(platform: Platform, setting: Setting, nodes: int, inside: InsideRates, asked: Floats) -> Floats | None:
-    """Return times [s] of NCCL's fastest or pinned algorithm; on two nodes the geometric mean with the ring."""
+    """Return times [s] by NCCL's fastest or pinned algorithm; on two nodes the geometric mean of that and the ring."""
     ways = _like_nccl(platform, setting, nodes, inside)
     if not ways:
         return None
@@ -296,7 +296,7 @@ def _like_nccl(
 
 
 def _possible_protocols(platform: Platform, setting: Setting, nodes: int) -> list[tuple[_NcclProtocol, float]]:
-    """Return the NCCL protocols available, each with its maximum bandwidth [byte/s]; only the pinned one, if any."""
+    """Return the NCCL protocols that a setting may use, each with its maximum bandwidth [byte/s]."""
     most = {"ll": GENERATIONS[platform.generation].ll if nodes == 1 else _LL_BETWEEN[0 if nodes == 2 else 1]}
     reaches = nodes == 1 or (platform.outer is not None and platform.outer.ordered)
     names = [name for name in _PROTOCOLS if name != "ll128" or (_link_kind(platform) == "nvlink" and reaches)]
@@ -305,7 +305,7 @@ def _possible_protocols(platform: Platform, setting: Setting, nodes: int) -> lis
 
 
 def _peer_cost(platform: Platform, setting: Setting, nodes: int, inside: InsideRates) -> tuple[float, float]:
-    """Return latency [s] and seconds per byte of an all-to-all, or of a send-receive."""
+    """Return the latency [s] and the seconds per byte of an all-to-all or of a send-receive."""
     simple, per_node = _PROTOCOLS["simple"], setting.ranks / nodes
     near = simple.ring[_link_kind(platform)]
     if setting.collective == "sendrecv":
@@ -349,7 +349,7 @@ def _through_schedules(platform: Platform, setting: Setting, nodes: int, sizes: 
 
 
 def _autotuned_times(platform: Platform, setting: Setting, nodes: int, sizes: Floats) -> Floats | None:
-    """Return times [s] of the algorithms that Open MPI selects at each size."""
+    """Return times [s] of the algorithm that Open MPI selects at each size."""
     names = np.array([autotuned_algorithm(setting.collective, setting.ranks, size) for size in sizes.tolist()])
     found = np.empty(len(sizes))
     for name in np.unique(names).tolist():

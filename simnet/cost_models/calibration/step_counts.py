@@ -31,7 +31,7 @@ AlgorithmKind: TypeAlias = Literal["ring", "tree", "peers", "pair", "switch"]
 
 
 class StepCount(NamedTuple):
-    """Steps and bytes of an algorithm for a total size of one byte.
+    """Steps and bytes that an algorithm takes for a total size of one byte.
 
     Steps and bytes on the critical path `inner`, inside a node, and `outer`, out of the busiest node or over one of its
     cards; bytes `reduced` by a rank; `peers` of a rank; `kind`, the shape of the algorithm.
@@ -72,7 +72,7 @@ def _registered_algorithms(collective: str, _allowed: bool) -> dict[str, registr
 
 
 def counted_algorithms(collective: str, algorithm: str) -> tuple[str, ...]:
-    """Return the algorithms of a collective whose steps are counted: those named in `algorithm`, else all."""
+    """Return the algorithms of a collective whose steps can be counted; only those that `algorithm` names, if any."""
     known = _known_algorithms(collective)
     alone = [name for of, name in (("all_gather", "neighbor"), *_COUNTED_LIKE) if of == collective]
     word = algorithm.casefold()

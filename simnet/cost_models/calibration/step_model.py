@@ -66,7 +66,7 @@ _Ways = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 @dataclass(frozen=True)
 class StepModel:
-    """A step model fitted to measurements: `values` of `PARAMETERS` and standard `errors` of their logarithms.
+    """A step model fitted to measurements: `values` of the `PARAMETERS`, and standard `errors` of their logarithms.
 
     With `nccl`, steps are counted as NCCL does, with `switch` reducing inside nodes, bytes over `cards` of a node.
     """
@@ -83,7 +83,7 @@ class StepModel:
         return None if found is None else _soft_minimum(found)[0]
 
     def by_algorithm(self, setting: Setting, sizes: ArrayLike) -> Floats | None:
-        """Return times [s] at sizes [byte], shape (n, ways), by algorithm and protocol; None if none is known."""
+        """Return times [s] at sizes [byte] for each algorithm and protocol, shape (n, pairs); None if none is known."""
         ways = count_steps(setting, self.nccl, self.switch, self.cards)
         asked = np.atleast_1d(np.asarray(sizes, dtype=np.float64))
         if not ways:
@@ -170,7 +170,7 @@ def has_switch_reduction(curves: Sequence[Curve]) -> bool:
 
 
 def _allowed_protocols(cost: StepCount, nccl: bool, pinned: str) -> tuple[str, ...]:
-    """Return the protocols of an algorithm: the pinned one if it has that, else all."""
+    """Return the protocols of an algorithm: only the pinned one if the algorithm has it, else all."""
     if not nccl:
         return "LL", "Simple"
     if cost.kind == "switch":
@@ -181,7 +181,7 @@ def _allowed_protocols(cost: StepCount, nccl: bool, pinned: str) -> tuple[str, .
 
 
 def _way_table(ways: Sequence[StepCount], nccl: bool, pinned: str) -> _Ways:
-    """Return term counts, (ways, terms), and exponents, (ways, terms, parameters), per algorithm and protocol."""
+    """Return term counts and parameter exponents of each way, a pair of algorithm and protocol."""
     each = [(one, protocol) for one in ways for protocol in _allowed_protocols(one, nccl, pinned)]
     counts = [[1.0, *(getattr(one, term) for term in _TERMS[1:])] for one, _ in each]
     return np.array(counts), np.array([_term_powers(one.kind, protocol) for one, protocol in each])
@@ -206,14 +206,14 @@ def _term_powers(kind: str, protocol: str) -> Floats:
 
 
 def _term_times(logs: Floats, counts: Floats, powers: Floats, sizes: Floats) -> Floats:
-    """Return the time [s] of each cost term, shape (sizes, ways, terms)."""
+    """Return the time [s] of each cost term, shape (sizes, ways, terms); a way is an algorithm with a protocol."""
     grows = np.array([term in ("inner_bytes", "outer_bytes", "reduced") for term in _TERMS])
     each = counts * np.exp(powers @ logs)
     return np.asarray(each[None] * np.where(grows, sizes[:, None, None], 1.0), dtype=np.float64)
 
 
 def _soft_minimum(ways: Floats) -> tuple[Floats, Floats]:
-    """Return the smooth minimum over ways, (sizes,), and its logarithmic derivative by each way, (sizes, ways)."""
+    """Return the smooth minimum of times over their last axis, (sizes,), and its logarithmic derivatives."""
     fastest = ways.min(axis=1)
     share = (ways / fastest[:, None]) ** -_SHARPNESS
     total = share.sum(axis=1)
@@ -221,7 +221,7 @@ def _soft_minimum(ways: Floats) -> tuple[Floats, Floats]:
 
 
 def _log_slopes(logs: Floats, counts: Floats, powers: Floats, sizes: Floats) -> Floats:
-    """Return d log(time) / d log(parameter), shape (sizes, parameters)."""
+    """Return the derivatives d log(time) / d log(parameter), shape (sizes, parameters)."""
     terms = _term_times(logs, counts, powers, sizes)
     ways = terms.sum(axis=2)
     _, share = _soft_minimum(ways)

@@ -37,7 +37,7 @@ MAX_SIZES = 10_000
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """A cost model fitted to logs, and what its summary needs.
+    """A cost model fitted to logs, and the data that its summary needs.
 
     `rows` of the logs were used, `problems` are those of the logs, `mixed` columns tell systems apart but were put
     together. `links` is the network in the file, `logged_stack` the stack that the logs name.
@@ -80,7 +80,7 @@ class Calibration:
         }
 
     def errors(self) -> list[dict[str, Any]]:
-        """Return rows with held-out error statistics of each curve model, and of ranks and collectives."""
+        """Return rows with the held-out errors of each curve model, and of predictions over ranks and collectives."""
         models = {f"sizes, {name}": (held, name == MIXTURE_NAME) for name, held in self.chosen.by_curve_model.items()}
         kinds: dict[str, Basis] = {"ranks": "ranks", "outermost ranks": "beyond", "collectives": "collectives"}
         every = models | {name: (self.chosen.held[kind], False) for name, kind in kinds.items()}
@@ -123,7 +123,7 @@ class Calibration:
 
 
 def held_out_errors(held: Sequence[HeldOut]) -> dict[str, float] | None:
-    """Return count, median, 90 % quantile and maximum of absolute relative errors; None without predictions."""
+    """Return count, median, 90 % quantile and maximum of absolute relative errors; None if nothing was held out."""
     if not held:
         return None
     return error_quantiles(np.abs(np.expm1(np.concatenate([one.log_errors for one in held]))))
@@ -149,7 +149,7 @@ def read_rows(source: str, facts: LogFacts | Mapping[str, Any]) -> tuple[pd.Data
 
 
 def _without_place(rows: pd.DataFrame) -> list[LogProblem]:
-    """Return a problem for each log with rows that no curve can use: ranks unknown or 1, or 0 bytes."""
+    """Return a problem for each log whose rows no curve can use, as ranks are unknown or 1, or sizes 0 bytes."""
     unknown, one, found = rows["ranks"].isna(), _of_one_rank(rows), []
     nothing = ~unknown & ~one & (rows["nbytes"].fillna(0) == 0)
     lacks = "have no number of ranks; --fact ranks=16 says it, --fact 'NAME:ranks=16' of this log alone"
@@ -167,7 +167,7 @@ def _of_one_rank(rows: pd.DataFrame) -> pd.Series[bool]:
 
 
 def _single_rank(rows: pd.DataFrame) -> str:
-    """Return a phrase on tests with one rank each, and their likely cause."""
+    """Return a phrase that says that each test had one rank, and the likely cause."""
     tests = int(rows.groupby(["collective", "nbytes", "in_place", "dtype"], dropna=False).size().max())
     said = f"{tests:,} tests of one rank each" if tests > 1 else "a test of one rank"
     if rows["tool"].isin(_BUILT_WITH_MPI).any() and tests > 1:
@@ -176,7 +176,7 @@ def _single_rank(rows: pd.DataFrame) -> str:
 
 
 def problem_lines(problems: Sequence[str]) -> list[str]:
-    """Return up to 20 problems as lines of text, with a heading and the number left out."""
+    """Return up to 20 problems as lines of text, with a heading and the number of problems not shown."""
     if not problems:
         return []
     shown, rest = [f"  {one}" for one in problems[:20]], len(problems) - 20

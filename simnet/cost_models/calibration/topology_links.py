@@ -25,21 +25,21 @@ MAX_PER_NODE = 4096
 
 
 class Placement(NamedTuple):
-    """A topology, one of `LINK_FAMILIES`, and its ranks per node, None if unstated."""
+    """The name of a topology, one of `LINK_FAMILIES`, and its number of ranks per node, None if not stated."""
 
     name: str
     each: int | None
 
 
 class FittedLinks(NamedTuple):
-    """Fitted arguments of builders in `simnet.topologies`, by builder [s], [byte/s], and undetermined ones."""
+    """Fitted latencies [s] and bandwidths [byte/s] by builder of `simnet.topologies`, and those left undetermined."""
 
     parameters: dict[str, dict[str, int | float]]
     undetermined: tuple[str, ...]
 
 
 def place_ranks(given: str, options: Mapping[str, object]) -> Placement:
-    """Return the placement for a topology name and the option ``gpus_per_node``; InputError for others."""
+    """Return the placement for a topology's name and its option ``gpus_per_node``; InputError for unknown ones."""
     if given not in LINK_FAMILIES:
         raise InputError(f"there is no topology {given[:200]!r}; {suggest_names(given, LINK_FAMILIES)}",
                          file="--network")  # fmt: skip
@@ -106,7 +106,7 @@ def fit_topology_links(place: Placement, steps: StepModel | None, curves: Sequen
 
 
 def _step_latency(steps: StepModel, size: float, alone: bool) -> float:
-    """Return the latency [s] of one more ring step, inside a node (`alone`) or between nodes."""
+    """Return the latency [s] that one more ring step adds, inside a node (`alone`) or between nodes."""
     value, found = dict(zip(PARAMETERS, steps.values, strict=True)), []
     for one in (Setting("all_reduce", ranks, 1 if alone else ranks, "ring") for ranks in (4, 8)):
         (cost, *_), seconds = count_steps(one, steps.nccl), steps.at(one, [size])
@@ -119,7 +119,7 @@ def _step_latency(steps: StepModel, size: float, alone: bool) -> float:
 
 
 def _out_of_a_node(steps: StepModel, setting: Setting) -> float:
-    """Return the ratio of a ring's bytes out of a node to those per card: 1, or the number of cards."""
+    """Return the ratio of a ring's bytes to those that leave a node by one card: 1, or the number of cards."""
     if setting.nodes < 2:
         return 1.0
     (ring,) = count_steps(Setting("all_reduce", setting.ranks, setting.nodes, "ring"), steps.nccl, cards=steps.cards)

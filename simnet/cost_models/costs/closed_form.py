@@ -1,4 +1,4 @@
-"""Closed forms: functions that count messages and bytes, to which latency and bandwidth are applied here."""
+"""Closed-form times of collectives: functions count rounds and bytes, `ClosedForm` applies latency and bandwidth."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COUNTS = ("N", "P", "aggregators", "bucket", "d", "group_size", "levels", "rank
 
 @dataclass(frozen=True)
 class Traffic:
-    """Messages one after the other, `rounds`, and bytes, `nbytes`, that take rounds alpha + nbytes beta."""
+    """Number of rounds, and of bytes sent in them, of a collective; its time is rounds alpha + nbytes beta."""
 
     rounds: Floats | float
     nbytes: Floats | float
@@ -38,7 +38,7 @@ class Traffic:
 
 
 class ClosedForm:
-    """A closed form made of its `traffic`, a function of M, N and the like; called, it takes alpha and beta before.
+    """A function for the time of a collective: arguments alpha, beta, then those of `traffic`, such as M and N.
 
     It returns seconds; `simnet.cost_models.costs` has the symbols. Arguments are checked, and may be arrays.
 

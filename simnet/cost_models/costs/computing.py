@@ -70,7 +70,7 @@ class SampleCount(NamedTuple):
 
 
 class PeakUtilisation(NamedTuple):
-    """Median share of peak in published steps, lowest and highest error factor, and number of steps."""
+    """Shares of a chip's peak reached by published steps: median, lowest and highest error factor, number of steps."""
 
     share: float
     low: float
@@ -119,7 +119,7 @@ def pass_time(
 
 
 def published_utilisation(transformer: bool, precision: models.MatrixFormat) -> PeakUtilisation:
-    """Return the share of peak that published training steps reach, for transformers or for CNNs."""
+    """Return the share of a chip's peak that published training steps reach, for transformers or for CNNs."""
     family = [one for one in _published_steps() if bool(one.tokens) == transformer and one.operations]
     own = [one for one in family if _format_bits(one.time.precision) == _format_bits(precision)] or family
     counted = own if len({one.time.chip for one in own}) >= _CHIPS else family
@@ -128,7 +128,7 @@ def published_utilisation(transformer: bool, precision: models.MatrixFormat) -> 
 
 
 def _predicted_share(step: PublishedStep, family: list[PublishedStep]) -> float:
-    """Return the median share of peak on other chips, in formats of equal width if any."""
+    """Return the median share of peak on chips other than that of `step`, in formats as wide as its own if any."""
     others = [one for one in family if one.time.chip != step.time.chip]
     alike = [one for one in others if _format_bits(one.time.precision) == _format_bits(step.time.precision)]
     return median(map(_peak_share, alike or others))
@@ -147,7 +147,7 @@ def _format_bits(precision: models.MatrixFormat) -> str:
 def _published_time(
     profile: models.ModelProfile, chip: ChipPeaks, batch: float | None, precision: models.MatrixFormat | None
 ) -> PassTime | None:
-    """Return the time from a published step of a model on a chip; None if there is none."""
+    """Return the time from a published step of the model on the chip; None if none is published."""
     wanted = _format_bits(precision or chip.precision)
     published = [one for one in _published_steps() if (one.model, one.tokens) == (profile.name, profile.tokens)]
     times = dict.fromkeys((*profile.times, *(one.time for one in published)))
@@ -177,7 +177,7 @@ def _published_time(
 def _estimated_time(
     profile: models.ModelProfile, chip: ChipPeaks, batch: float | None, precision: models.MatrixFormat
 ) -> PassTime:
-    """Return the time estimated from operations and published shares of peak."""
+    """Return the time estimated from the model's operations and the share of peak that published steps reach."""
     operations, samples = models.model_operations(profile), batch or profile.batch
     if precision not in chip.peaks:
         reason = suggest_names(precision, chip.peaks)
@@ -205,7 +205,7 @@ def _describe_batch(profile: models.ModelProfile, samples: float) -> str:
 
 
 def batch_samples(profile: models.ModelProfile | None, batch: float) -> SampleCount:
-    """Return a batch's size in the unit of throughput; tokens for sequences, samples if the model is unknown."""
+    """Return the size of a batch in images, tokens (for sequences), or samples (for an unknown model)."""
     if profile is not None and profile.sample == "sequence" and profile.tokens:
         return SampleCount(batch * profile.tokens, "tokens")
     return SampleCount(batch, "images" if profile is not None and profile.sample == "image" else "samples")

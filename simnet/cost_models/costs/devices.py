@@ -112,7 +112,7 @@ _STREAMS_WITHIN, _COPIES_WITHIN = 2.0, 100.0
 
 
 class DeviceOp(NamedTuple):
-    """Launches of one kernel on a device: the method of its cost, entries, and segments per launch.
+    """Launches of one kernel on a device: the method that prices it, entries, and segments per launch.
 
     Entries are the same at every worker or one number each, shape (P,); a worker without any launches nothing. `before`
     is the round of the schedule that a worker enters afterwards, 0 for work before the first message. Passes `instead`
@@ -130,7 +130,7 @@ class DeviceOp(NamedTuple):
 
     @property
     def passes(self) -> tuple[DeviceOp, ...]:
-        """The kernels in `instead`, which replace this one; the kernel itself if there are none."""
+        """The kernels in `instead`, for devices that lack this one; the kernel itself if `instead` is empty."""
         return tuple(one._replace(before=self.before) for one in self.instead) or (self,)
 
     def scaled(self, factor: float) -> DeviceOp:
@@ -200,7 +200,7 @@ class SideStreamSlowdown:
 
 @dataclass(frozen=True)
 class CollectiveSlowdown:
-    """Slowdown factor > 0 of passes during NCCL collectives; sharded steps use at least 1."""
+    """Factor > 0 by which NCCL collectives slow down forward and backward passes; sharded steps use at least 1."""
 
     __pydantic_config__ = _STRICT
 
@@ -210,7 +210,7 @@ class CollectiveSlowdown:
 
 @dataclass(frozen=True)
 class DeviceProfile:
-    """Kernel costs of a device, by method name; ``"*"`` is the cost of all methods that are not listed.
+    """Kernel costs of a device by method name; ``"*"`` is the cost of all methods that are not listed.
 
     Without `side_stream`, exchange kernels wait for the only stream; `beside_collectives` is the slowdown of the
     passes by NCCL collectives. `memory` and `chip` may not be known (0, ""). `host` has the prices of the host, by
@@ -238,7 +238,7 @@ class DeviceProfile:
     implementation: str | None = None
 
     def seconds(self, kernels: Iterable[DeviceOp], workers: int, end: IntervalEnd | None = None) -> NDArray[np.float64]:
-        """Return the total time of kernels at each worker [s], shape (P,), or an end of its interval.
+        """Return the total time of kernels at each worker [s], shape (P,), or the low or high end of its interval.
 
         Raises ValueError for an unknown method, or impossible workers, entries, launches or segments.
         """
@@ -256,7 +256,7 @@ class DeviceProfile:
         return total
 
     def resolved(self, kernels: Iterable[DeviceOp]) -> Iterator[DeviceOp]:
-        """Yield the kernels; those that the profile lacks are replaced by their `DeviceOp.instead`."""
+        """Yield the kernels; `DeviceOp.instead` replaces those that the profile has no cost for."""
         for kernel in kernels:
             if kernel.method in self.methods:
                 yield kernel
@@ -282,7 +282,7 @@ class DeviceProfile:
         return np.where(entries > 0, one, 0.0)
 
     def within(self, kernels: Iterable[DeviceOp], workers: int) -> tuple[float, float]:
-        """Return the ends of the kernels' interval as factors of their total time; 1 if that is 0."""
+        """Return the interval of the kernels' total time as two factors of that time; both 1 if it is 0."""
         kernels = tuple(kernels)
         total = float(self.seconds(kernels, workers).sum())
         if not total:
@@ -293,7 +293,7 @@ class DeviceProfile:
     def work(
         self, kernels: Iterable[DeviceOp], workers: int, end: IntervalEnd | None = None
     ) -> tuple[NDArray[np.float64], dict[int, NDArray[np.float64]]]:
-        """Return each worker's kernel time [s] before its first message, (P,), and before later rounds, by number.
+        """Return each worker's kernel time [s] before its first message, (P,), and that before later rounds, by round.
 
         `simnet.schedule.Schedule.with_work` takes the latter, by numbers of rounds.
         """
@@ -313,7 +313,7 @@ class DeviceProfile:
         return found
 
     def _streamed(self, name: str) -> KernelMethod | None:
-        """Return a cost estimated from memory bandwidth, for kernels that stream their bytes; else None."""
+        """Return a cost estimated from memory bandwidth for a kernel that only streams its bytes; else None."""
         norm, moved = self.methods.get("norm"), _STREAMED.get(name)
         if norm is None or moved is None:
             return None

@@ -70,14 +70,14 @@ def table_bytes(values: ValueCode) -> int:
 
 
 def encoded_value_bytes(values: ValueCode, k: Real) -> Floats:
-    """Bytes of k encoded values and their decoding table: ceil(k b / 8) + table; 0 for k = 0."""
+    """Return the bytes of `k` encoded values and their decoding table; 0 for k = 0."""
     (k,) = check_arguments(k=k)
     found: Floats = np.where(k > 0, _round_up(k * VALUE_BITS[values] / 8) + table_bytes(values), 0.0)[()]
     return found
 
 
 def encoded_index_bytes(indices: IndexCode, n: Real, k: Real, differences: Real | None = None) -> Floats:
-    """Bytes of k encoded indices below n, with counts and tags.
+    """Return the bytes of `k` encoded indices below `n`, with the counts and tags that a message carries.
 
     =============  ==========================================================================================
     ``int64``      8 k

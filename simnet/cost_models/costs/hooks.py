@@ -1,4 +1,4 @@
-"""Local costs of schemes in existing implementations: counted operations of each stage times host prices.
+"""Time of a scheme's own computation in existing implementations: counted operations of each stage, and their prices.
 
     seconds = sum over loops of max(a operations + b views + s waits, bytes / B)  +  operations with their own price
 
@@ -43,7 +43,7 @@ _STREAMS = {"gpu": (0.7, 1.4), "cpu": (0.5, 2.5)}
 
 
 class HookOperations(NamedTuple):
-    """Operations of a stage for each item `per` (a tensor, matrix, ...); `rank_...` are those per unit of rank.
+    """Operations of a stage for each item (`per`: a tensor, matrix, ...); `rank_...` count per unit of rank.
 
     `bytes` are read and written for each entry, `kept_bytes` for each that is kept; `own` are how often which
     method of the device, of ``kept`` entries, of the ``part`` of a worker, or of all; a row counts at `ranks` from the
@@ -65,7 +65,7 @@ class HookOperations(NamedTuple):
 
 
 class Hook(NamedTuple):
-    """An implementation of a scheme: PyTorch releases, counted operations, and provenance of the counts."""
+    """An implementation of a scheme: PyTorch releases, counted operations, and the source of the counts."""
 
     implementation: str
     scheme: str
@@ -78,7 +78,7 @@ class Hook(NamedTuple):
 
 
 class HookedTensors(NamedTuple):
-    """Tensors of a hook: sizes (T,), whether compressed as matrices (T,), kept entries, workers, rank.
+    """Gradient tensors of a hook: sizes (T,), whether each is a compressed matrix (T,), kept entries, workers, rank.
 
     `sides` are their first sides (T,); matrices of equal size and side have one shape.
     """
@@ -91,7 +91,7 @@ class HookedTensors(NamedTuple):
     rank: int = 1
 
     def items(self, per: str) -> Floats:
-        """Return the number of entries of each item `per` that operations are counted for."""
+        """Return the number of entries of each item of kind `per`, such as a tensor or matrix."""
         what, _, worker = per.partition(" and ")
         if what.endswith("worker"):
             what, worker = "model", what
@@ -114,7 +114,7 @@ class HookedTensors(NamedTuple):
 
 
 class StageCost(NamedTuple):
-    """Operation counts of a stage, and its time with interval [s]."""
+    """Number of operations in a stage, and the stage's time with its interval [s]."""
 
     stage: str
     when: Literal["before", "between", "after"]
@@ -128,7 +128,7 @@ class StageCost(NamedTuple):
 
 
 def hook_of(implementation: str, scheme: str) -> Hook | None:
-    """Return the counted hook of a scheme; None if there is none and the implementation is `FRAMEWORK`.
+    """Return the hook, with its counted operations, of a scheme in an implementation; None if `FRAMEWORK` has none.
 
     Without a release it is that of the newest. Raises ValueError if there is no such implementation, not of this
     scheme, or not in this release.
@@ -171,7 +171,7 @@ def check_stack(hook: Hook | None, stack: str | None) -> None:
 
 
 def implementation_names() -> list[str]:
-    """Return the names of all implementations; first the two that exist for every scheme."""
+    """Return the names of all implementations; the two that exist for every scheme come first."""
     return [FUSED, FRAMEWORK, *dict.fromkeys(one.implementation for one in _hooks())]
 
 
@@ -194,7 +194,7 @@ def _release(text: str) -> tuple[int, ...]:
 
 
 def host_prices(device: DeviceProfile, implementation: str = FRAMEWORK) -> HostPrices:
-    """Return the host prices of a device: measured ones, else typical ones by kind of device and age of PyTorch."""
+    """Return the host prices of a device: measured, or else typical of its kind and of the age of PyTorch."""
     if device.host is not None:
         return device.host
     release = parsed_implementation(implementation)[1]
@@ -210,7 +210,7 @@ def is_processor(device: DeviceProfile) -> bool:
 def stage_costs(
     hook: Hook, tensors: HookedTensors, device: DeviceProfile, implementation: str = FRAMEWORK
 ) -> list[StageCost]:
-    """Return the cost of each stage of one gradient reduction by a hook."""
+    """Return the cost of each stage when a hook reduces a gradient once."""
     host = host_prices(device, implementation)
     found: dict[tuple[str, str], list[StageCost]] = {}
     for row in hook.rows:
@@ -220,7 +220,7 @@ def stage_costs(
 
 
 def _row_cost(row: HookOperations, tensors: HookedTensors, device: DeviceProfile, host: HostPrices) -> StageCost:
-    """Return the cost of a row of operations: on a GPU the larger of launch and memory time, on a CPU their sum."""
+    """Return the cost of a row: launch and memory time (GPU: the larger, CPU: the sum), and times of own kernels."""
     items, rank, share = tensors.items(row.per), tensors.rank, float(tensors.kept / tensors.sizes.sum())
     count, nbytes = items.size, float(items.sum()) * (row.bytes + share * row.kept_bytes)
     operations = count * (row.operations + rank * row.rank_operations)
@@ -245,7 +245,7 @@ def _row_cost(row: HookOperations, tensors: HookedTensors, device: DeviceProfile
 
 
 def _own_price(call: DeviceOp, device: DeviceProfile, host: HostPrices) -> tuple[float, float, float]:
-    """Return expected, lowest and highest time of a kernel [s]; estimated from its bytes if the profile lacks it."""
+    """Return expected, lowest and highest time of a kernel [s], by its bytes if the profile has no cost for it."""
     try:
         device.method(call.method)
     except ValueError:
@@ -255,7 +255,7 @@ def _own_price(call: DeviceOp, device: DeviceProfile, host: HostPrices) -> tuple
 
 
 def total_cost(costs: Sequence[StageCost]) -> StageCost:
-    """Return the sum of costs, under the name of the first."""
+    """Return the sum of stage costs, with the stage name of the first."""
     numbers = np.sum([one[2:] for one in costs], axis=0).tolist()
     return StageCost(costs[0].stage, costs[0].when, *numbers)
 
@@ -279,7 +279,7 @@ def _hosts() -> dict[str, HostPrices]:
 
 @cache
 def _hooks() -> tuple[Hook, ...]:
-    """Return all counted hooks, in the order of the table."""
+    """Return the counts of all implementations, in the order of the table."""
     found: dict[tuple[str, ...], Hook] = {}
     for row in read_shipped_rows("data/hook_operations.csv"):
         key = (row["implementation"], row["scheme"], row["releases"])

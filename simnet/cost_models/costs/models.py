@@ -1,4 +1,4 @@
-"""Known networks: their gradient tensors, and the time of a forward and backward pass.
+"""Known neural networks: their gradient tensors, and the time of a forward and backward pass.
 
 `data/layers.csv` has the tensors: sides are numbers or fields of `TransformerShape`, and a star is the number of a
 block. Their names, shapes and order are those of the reference implementation (torchvision; Hugging Face transformers
@@ -53,7 +53,7 @@ class Layer(NamedTuple):
 
 
 class TransformerShape(NamedTuple):
-    """A transformer's sizes: blocks, model width, perceptron width (`inside`), embedding rows.
+    """Sizes of a transformer: blocks, model width, width of the perceptron (`inside`), rows of the embedding.
 
     `kind` is its ``model_type``; `queries` and `keys` are outputs of projections in Llama and its kin, `biases` those
     of queries, keys and values, of the attention's output and of the perceptron there; `tied` output layers use the
@@ -126,7 +126,7 @@ class ComputeTime(NamedTuple):
 
 @dataclass(frozen=True)
 class ModelProfile:
-    """A network's gradient tensors, compute times and size of samples.
+    """Gradient tensors, compute times and sample size of a neural network.
 
     `layers` are in the order of the reference implementation: the first gets its gradient last. `times` has the one to
     use first. `backward_fraction` is the share of back-propagation, `tied` the tensors that the output layer uses, too,
@@ -276,7 +276,7 @@ _SIDES = {row.pop("model_type"): row for row in read_shipped_rows("data/model_co
 
 
 def read_shape(path: str | Path) -> TransformerShape:
-    """Return a transformer's sizes from ``config.json``; InputError for an unknown model type or invalid field."""
+    """Return a transformer's sizes from its ``config.json``; InputError for an unknown model type or invalid field."""
     return _parse_json(read_text(Path(path), MAX_BYTES), str(path))
 
 
@@ -346,7 +346,7 @@ class _ConfigFields:
 
 @cache
 def _published_times() -> dict[str, tuple[ComputeTime, ...]]:
-    """Return published compute times by network, the default first."""
+    """Return the published compute times by network; the default time comes first."""
     found: dict[str, tuple[ComputeTime, ...]] = {}
     for row in read_shipped_rows("data/model_times.csv"):
         time = compute_time(row, row["source"], measured=bool(row["measured"]), batch_stated=bool(row["batch_stated"]))
@@ -355,13 +355,13 @@ def _published_times() -> dict[str, tuple[ComputeTime, ...]]:
 
 
 def compute_time(row: Mapping[str, str], source: str, *, measured: bool, batch_stated: bool = True) -> ComputeTime:
-    """Return the compute time in a row of a table of published steps."""
+    """Return the compute time that a row of a table of published steps states."""
     seconds, batch, precision = float(row["seconds"]), int(row["batch"] or 1), cast(MatrixFormat, row["precision"])
     return ComputeTime(seconds, batch, source, measured, batch_stated, row["chip"], precision)
 
 
 def _estimated_time(batch: int, tokens: int, layers: int, width: int, vocabulary: int = 0) -> tuple[ComputeTime, ...]:
-    """Return a compute time on a V100 by operations, at the rate of BERT-large (NVIDIA) with as many tokens."""
+    """Return a V100's compute time for a transformer, at the rate of NVIDIA's BERT-large with as many tokens."""
     rate = (39.43 if batch * tokens <= 8 * 128 else 46.78) * transformer_flops(1, 128, 24, 1024)
     seconds = transformer_flops(batch, tokens, layers, width, vocabulary) / rate
     bert_large = "that a V100 achieved on BERT-large in FP32 (NVIDIA DeepLearningExamples)"

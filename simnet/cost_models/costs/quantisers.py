@@ -11,16 +11,17 @@ from simnet.cost_models.costs.closed_form import ClosedForm, Given, Number, Traf
 
 @ClosedForm
 def fp16(M: Floats, N: Floats) -> Traffic:
-    """Half precision on a ring: 2 (N - 1) alpha + (N - 1) / N M beta; derived."""
+    """Time of a ring all-reduce in half precision: 2 (N - 1) alpha + (N - 1) / N M beta; derived from the messages."""
     return collectives.ring_allreduce.traffic(M / 2, N)
 
 
 @ClosedForm
 def qsgd(M: Floats, N: Floats, levels: Number = 127.0, bucket: Number = 512.0, bits: Given = None) -> Traffic:
-    """QSGD: log N alpha + (N - 1) [n b / 8 + 4 ceil(n / d)] beta; derived from [9].
+    """Time of an all-gather of QSGD's codes: log N alpha + (N - 1) beta times the bytes of a worker; derived from [9].
 
-    An all-gather of b = ceil(log(2 s + 1)) bits an entry, and of one float32 norm for every bucket: `levels` is s,
-    those above zero, `bucket` d, the entries that share a norm, `bits` the mean of an entry, as measured of a code.
+    A worker sends n b / 8 + 4 ceil(n / d) bytes: b = ceil(log(2 s + 1)) bits per entry, and a float32 norm per bucket.
+    `levels` is s, the number above zero, `bucket` is d, the entries that share a norm. `bits` replaces b by a measured
+    mean.
     """
     n, width = M / 4, np.ceil(np.log2(2 * levels + 1)) if bits is None else bits
     return collectives.allgather.traffic(np.ceil(n * width / 8) + 4 * np.ceil(n / bucket), N)
@@ -28,16 +29,16 @@ def qsgd(M: Floats, N: Floats, levels: Number = 127.0, bucket: Number = 512.0, b
 
 @ClosedForm
 def signsgd(M: Floats, N: Floats, scale_bytes: Number = 4.0) -> Traffic:
-    """Majority vote (signSGD) by a server: 2 alpha + 2 (N - 1) (n / 8 + scale) beta; derived from [10] Algorithm 3.
+    """Time of majority vote by a server (signSGD): 2 alpha + 2 (N - 1) (M / 32 + scale_bytes) beta; derived from [10].
 
-    One bit an entry to the server and back, with a scale of `scale_bytes`, 0 for signs alone.
+    [10] Algorithm 3: one bit per entry to the server and back, with a scale of `scale_bytes`, 0 for signs alone.
     """
     return collectives.parameter_server.traffic(np.ceil(M / 32) + scale_bytes, N)
 
 
 @ClosedForm
 def signsgd_allgather(M: Floats, N: Floats, scale_bytes: Number = 4.0) -> Traffic:
-    """Signs (signSGD) by all-gather: log N alpha + (N - 1) (n / 8 + scale) beta; derived."""
+    """Time of an all-gather of signs (signSGD): log N alpha + (N - 1) (M / 32 + scale_bytes) beta; derived."""
     return collectives.allgather.traffic(np.ceil(M / 32) + scale_bytes, N)
 
 
@@ -45,10 +46,11 @@ def signsgd_allgather(M: Floats, N: Floats, scale_bytes: Number = 4.0) -> Traffi
 def powersgd(
     M: Floats, N: Floats, rank: Number = 2.0, left: Given = None, right: Given = None, vectors: Number = 0.0
 ) -> Traffic:
-    """PowerSGD on rings: 4 (N - 1) (alpha + 2 (|P| + |Q|) / N beta) + 2 (N - 1) (alpha + 4 v / N beta); derived.
+    """Time of PowerSGD: ring all-reduces of the two factors of all matrices, and of the other entries; derived.
 
-    All-reduces of two factors of |P| and |Q| entries, [11], `left` and `right`, those of one square matrix of this
-    `rank` if not given, and, if there are any, of v entries sent as they are (`vectors`).
+    4 (N - 1) (alpha + 2 (|P| + |Q|) / N beta) + 2 (N - 1) (alpha + 4 v / N beta): factors of |P| and |Q| entries, [11],
+    `left` and `right`, by default those of one square matrix of this `rank`; and v entries sent as they are
+    (`vectors`).
     """
     square = rank * np.sqrt(M / 4)
     factors = (square if one is None else one for one in (left, right))
@@ -59,10 +61,10 @@ def powersgd(
 
 @ClosedForm
 def onebit_allreduce(M: Floats, N: Floats, padded: Given = None) -> Traffic:
-    """1-bit Adam's all-reduce of signs: 2 (N - 1) (n / 8 / N + 4) beta + (N - 1 + 3 log N) alpha; derived from [17].
+    """Time of 1-bit Adam's all-reduce: (N - 1 + 3 log N) alpha + 2 (N - 1) (padded / 8 / N + 4) beta; from [17].
 
-    A pairwise all-to-all of signs, all-gathers of scales, of the signs of each server's chunk, and of their scales.
-    `padded` is n, the entries padded to whole bytes for each server; M / 4 if not given.
+    Derived: a pairwise all-to-all of signs, all-gathers of scales, of the signs of each server's chunk, and of their
+    scales. `padded` is the number of entries, padded to whole bytes for each server; M / 4 if not given.
     """
     signs = (M / 4 if padded is None else padded) / 8 / N
     scales, gathered = (collectives.allgather.traffic(nbytes, N) for nbytes in (4.0, signs))
@@ -74,11 +76,11 @@ _THC_CHUNK = 2.0**23
 
 @ClosedForm
 def thc(M: Floats, N: Floats, up: Given = None, down: Given = None, norms: Number = 1.0) -> Traffic:
-    """THC by a server: (log N + 2) alpha + [(N - 1) (u + d) + 4 log N] beta; derived from [19].
+    """Time of THC by a server: (log N + 2) alpha + [(N - 1) (up + down) + 4 norms log N] beta; derived from [19].
 
-    An all-reduce of `norms`, one for a chunk, then codes of u bytes to the server (`up`) and sums of d bytes back
-    (`down`); if not given, half a byte of each of n entries, and ceil(log(16 N + 1)) bits, of chunks of 2^23 entries of
-    which the last is padded to a power of two.
+    An all-reduce of `norms`, one for a chunk, then codes of `up` bytes to the server and sums of `down` bytes back; if
+    not given, half a byte of each of n entries, and ceil(log(16 N + 1)) bits, of chunks of 2^23 entries of which the
+    last is padded to a power of two.
     """
     rest = M / 4 % _THC_CHUNK
     padded = M / 4 - rest + np.where(rest > 0, 2 ** np.ceil(np.log2(np.maximum(rest, 1))), 0)
@@ -92,11 +94,11 @@ def thc(M: Floats, N: Floats, up: Given = None, down: Given = None, norms: Numbe
 def two_hop_reduce(
     M: Floats, N: Floats, ranks_per_node: Number = 1.0, first: Given = None, second: Given = None, calls: Number = 2.0
 ) -> Traffic:
-    """Two hops of all-to-all: c (L + N / L - 2) alpha + [(L - 1) / L h + (N / L - 1) L / N g] beta; derived from [20].
+    """Time of a reduction by one all-to-all inside nodes and one between nodes; derived from [20].
 
-    L `ranks_per_node` exchange h bytes each (`first`), and then ranks of all N / L nodes g bytes each (`second`), with
-    those that they keep, in c `calls` a hop: codes and their scales are two. Four bits of n and of n / L entries if not
-    given.
+    c (L + N / L - 2) alpha + [(L - 1) / L h + (N / L - 1) L / N g] beta: L `ranks_per_node` exchange h bytes each
+    (`first`), then ranks of all N / L nodes g bytes each (`second`), with those that they keep, in c `calls` a hop:
+    codes and their scales are two. Four bits of n and of n / L entries if not given.
     """
     L, nodes = ranks_per_node, N / ranks_per_node
     h, g = M / 8 if first is None else first, M / 8 / L if second is None else second
@@ -108,10 +110,10 @@ def two_hop_reduce(
 def chunked_allgather(
     M: Floats, N: Floats, size: Number = 4096.0, k: Number = 32.0, bits: Number = 44.0, contributed: Given = None
 ) -> Traffic:
-    """All-gather of k entries of each block: log N alpha + (N - 1) ceil(n / s k b / 8) beta; derived from [12].
+    """Time of an all-gather of k entries of each block: log N alpha + (N - 1) bytes beta; derived from [12].
 
-    `size` is s, the entries of a block, `bits` b, those of an index in it and of a value; `contributed` are the bytes
-    of a worker where blocks differ or tables are sent too.
+    A worker sends ceil(n / s k b / 8) bytes: `size` is s, the entries of a block, `bits` b, those of an index in it and
+    of a value; `contributed` are the bytes of a worker where blocks differ or tables are sent too.
     """
     nbytes = np.ceil(M / 4 / size * k * bits / 8) if contributed is None else contributed
     return collectives.allgather.traffic(nbytes, N)
@@ -119,10 +121,10 @@ def chunked_allgather(
 
 @ClosedForm
 def muloco(M: Floats, N: Floats, bits: Number = 2.0, contributed: Given = None) -> Traffic:
-    """Reduce-scatter, all-gather of codes: (N - 1 + log N) alpha + 2 (N - 1) / N ceil(n b / 8) beta; derived from [13].
+    """Time of MuLoCo's reduce-scatter, all-gather: (N - 1 + log N) alpha + 2 (N - 1) / N bytes beta; derived from [13].
 
     A pairwise all-to-all of the shares, each worker's sum of its own, and an all-gather of the sums, quantised again,
-    with b `bits` an entry. `contributed` are the bytes of a worker's vector, where tables are sent too.
+    with `bits` per entry. `contributed` are the bytes of a worker's vector, where tables are sent too.
     """
     share = (np.ceil(M / 4 * bits / 8) if contributed is None else contributed) / N
     return collectives.pairwise_alltoall.traffic(share, N) + collectives.allgather.traffic(share, N)
@@ -130,8 +132,8 @@ def muloco(M: Floats, N: Floats, bits: Number = 2.0, contributed: Given = None) 
 
 @ClosedForm
 def int8_ring(M: Floats, N: Floats, table_bytes: Number = 1024.0) -> Traffic:
-    """Ring of one byte an entry: 2 (N - 1) [alpha + (n / N + 2 t) beta]; derived from [14].
+    """Time of a ring all-reduce of one byte per entry: 2 (N - 1) [alpha + (M / 4 / N + 2 table_bytes) beta]; from [14].
 
-    Each round sends two chunks, each with a table of t bytes: 256 float32.
+    Derived: each round sends two chunks, each with a table of 256 float32.
     """
     return Traffic(2 * (N - 1), 2 * (N - 1) * (M / 4 / N + 2 * table_bytes))

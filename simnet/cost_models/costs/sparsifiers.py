@@ -16,16 +16,16 @@ ENTRY_BYTES = 8.0
 
 
 class CostBounds(NamedTuple):
-    """Lower and upper bounds of a cost over all possible selections."""
+    """Lower and upper bounds of a cost over all possible selections of entries."""
 
     lower: Floats
     upper: Floats
 
 
 def fill_in(n: Real, k: Real, P: Real) -> Floats:
-    """Entries of the union of P independent uniform selections of k out of n: n (1 - (1 - k / n)^P); derived.
+    """Return the expected number of distinct entries in P independent uniform selections of k out of n; derived.
 
-    Gradients of workers resemble each other, so that their union is smaller.
+    It is n (1 - (1 - k / n)^P). Gradients of workers resemble each other, so that their union is smaller.
     """
     n, k, P = check_arguments(n=n, k=k, P=P)
     if (k > n).any():
@@ -38,7 +38,7 @@ def fill_in(n: Real, k: Real, P: Real) -> Floats:
 
 @ClosedForm
 def topk_allgather(M: Floats, c: Floats, N: Floats) -> Traffic:
-    """AG, all-gather of values and indices, 2 M c bytes a worker: alpha log N + 2 M c beta (N - 1); [1] section 3-D.
+    """Time of an all-gather of top-k values and indices (AG): alpha log N + 2 M c beta (N - 1); [1] section 3-D.
 
     Published also as TopkA, log N alpha and 2 k (N - 1) words; [3], [5].
 
@@ -58,13 +58,13 @@ topka = topk_allgather
 
 @ClosedForm
 def artopk_ring(M: Floats, c: Floats, N: Floats) -> Traffic:
-    """AR-Topk by broadcast and ring: alpha [2 (N - 1) + log N] + M c beta [2 (N - 1) / N + log N]; [1] Eqn 4a."""
+    """Time of AR-Topk, broadcast and ring: alpha [2 (N - 1) + log N] + M c beta [2 (N - 1) / N + log N]; [1] Eqn 4a."""
     return Traffic(2 * (N - 1) + np.log2(N), M * c * (2 * (N - 1) / N + np.log2(N)))
 
 
 @ClosedForm
 def artopk_tree(M: Floats, c: Floats, N: Floats) -> Traffic:
-    """AR-Topk by broadcast and tree: 3 alpha log N + 3 M c beta log N; [1] Eqn 4b.
+    """Time of AR-Topk, broadcast and tree: 3 alpha log N + 3 M c beta log N; [1] Eqn 4b.
 
     Workers begin to reduce as soon as they have passed the indices on, which saves up to one alpha for each binary 1 in
     the number of the worker that broadcasts.
@@ -74,16 +74,16 @@ def artopk_tree(M: Floats, c: Floats, N: Floats) -> Traffic:
 
 @ClosedForm
 def var_overhead(N: Floats) -> Traffic:
-    """Extra cost of VAR selection, an all-gather of 4 bytes a worker: alpha log N + 4 (N - 1) beta; [1] section 3-B."""
+    """Time that AR-Topk's VAR selection adds by an all-gather: alpha log N + 4 (N - 1) beta; [1] section 3-B."""
     return collectives.allgather.traffic(4.0, N)
 
 
 @ClosedForm
 def threshold_allgather(M: Floats, c: Floats, N: Floats, selected: Given = None, gathers: Number = 1.0) -> Traffic:
-    """All-gather of k' entries found by a threshold: gathers log N alpha + 8 k' (N - 1) beta; derived.
+    """Time of an all-gather of entries above a threshold: gathers log N alpha + 8 selected (N - 1) beta; derived.
 
     SIDCo, DGC and RedSync. The bytes of messages that carry sizes are left out, as in the published tables. `selected`
-    is k', the mean over workers of the entries selected, c M / 4 if not given; `gathers` is 1 for the entries alone, 2
+    is the mean number of entries selected per worker, c M / 4 if not given; `gathers` is 1 for the entries alone, 2
     with sizes before them, 3 with indices and values apart.
     """
     found = collectives.allgather.traffic(ENTRY_BYTES * (c * M / VALUE_BYTES if selected is None else selected), N)
@@ -92,20 +92,21 @@ def threshold_allgather(M: Floats, c: Floats, N: Floats, selected: Given = None,
 
 @ClosedForm
 def gaussiank(M: Floats, c: Floats, N: Floats, selected: Given = None) -> Traffic:
-    """Gaussian-k, all-gather of sizes and of k' entries: 2 log N alpha + 8 k' (N - 1) beta; derived, code of [3].
+    """Time of Gaussian-k's all-gathers: 2 log N alpha + 8 selected (N - 1) beta; derived from the code of [3].
 
-    `selected` is k', as of `threshold_allgather`.
+    One gathers sizes, one entries. `selected` is that of `threshold_allgather`.
     """
     return threshold_allgather.traffic(M, c, N, selected, gathers=2.0)
 
 
 @ClosedForm
 def topkdsa(M: Floats, c: Floats, N: Floats, union: Given = None) -> Traffic:
-    """TopkDSA: (N - 1 + log N) alpha + [8 k + min(8 |U|, M)] (N - 1) / N beta; derived from the messages, [3] and [4].
+    """Time of TopkDSA: a split of the selections, and an all-gather of sums; derived from the messages, [3] and [4].
 
-    Every worker sends the owners of the regions its selection there (k entries in balanced regions); then the reduced
-    regions are all-gathered, as entries or dense, whichever is shorter. `union` is |U|, the entries of the union of all
-    selections; c M / 4, equal supports, if not given. Sizes, all-gathered before, cost `allgather` of 4 bytes more.
+    (N - 1 + log N) alpha + [8 k + min(8 |U|, M)] (N - 1) / N beta: every worker sends the owners of the regions its
+    selection there (k entries in balanced regions); then the reduced regions are all-gathered, as entries or dense,
+    whichever is shorter. `union` is |U|, the entries of the union of all selections; c M / 4, equal supports, if not
+    given. Sizes, all-gathered before, cost `allgather` of 4 bytes more.
     """
     k = c * M / VALUE_BYTES
     moved = ENTRY_BYTES * k + np.minimum(ENTRY_BYTES * (k if union is None else union), M)
@@ -113,19 +114,19 @@ def topkdsa(M: Floats, c: Floats, N: Floats, union: Given = None) -> Traffic:
 
 
 def topkdsa_bounds(alpha: Real, beta: Real, M: Real, c: Real, N: Real) -> CostBounds:
-    """TopkDSA: 4 k (N - 1) / N (equal supports) to (2 k + n) (N - 1) / N words (dense in the end); derived.
+    """Return bounds of TopkDSA's time, for equal selections of all workers and for a dense sum; derived.
 
-    Latency is that of `topkdsa`.
+    They carry 4 k and 2 k + n words of 4 bytes, times (N - 1) / N; latency is that of `topkdsa`.
     """
     dense = np.asarray(M, dtype=np.float64) / VALUE_BYTES
     return CostBounds(topkdsa(alpha, beta, M, c, N), topkdsa(alpha, beta, M, c, N, union=dense))
 
 
 def sparcml_bounds(alpha: Real, beta: Real, M: Real, c: Real, N: Real) -> CostBounds:
-    """SparCML by recursive doubling: log N alpha and 2 k log N to 2 k (N - 1) words; derived from [4].
+    """Return bounds of SparCML's time by recursive doubling, for equal and for disjoint selections; derived from [4].
 
-    The lower bound is of equal supports, the upper one of disjoint ones, in which the message doubles in every step
-    until it is as long as the dense gradient.
+    log N alpha, and 8 k log N to 8 k (N - 1) bytes. If selections are disjoint, the message doubles in every step until
+    it is as long as the dense gradient.
     """
     alpha, beta, M, c, N = check_arguments(alpha=alpha, beta=beta, M=M, c=c, N=N)
     steps = np.log2(N)
@@ -137,7 +138,7 @@ def sparcml_bounds(alpha: Real, beta: Real, M: Real, c: Real, N: Real) -> CostBo
 
 @ClosedForm
 def gtopk_reduce(M: Floats, c: Floats, N: Floats, entry_bytes: Number = ENTRY_BYTES) -> Traffic:
-    """gTopk, reduction only: log N alpha + 2 k log N words; published, [5], which leaves the broadcast out.
+    """Time of gTopk's reduction: log N (alpha + 2 M c beta); published, [5], which leaves the broadcast out.
 
     `entry_bytes` are the bytes of an entry, 16 in the released code.
     """
@@ -146,14 +147,14 @@ def gtopk_reduce(M: Floats, c: Floats, N: Floats, entry_bytes: Number = ENTRY_BY
 
 @ClosedForm
 def gtopk(M: Floats, c: Floats, N: Floats, entry_bytes: Number = ENTRY_BYTES) -> Traffic:
-    """gTopk, binomial reduction and broadcast: 2 log N alpha + 4 k log N words; derived from the algorithm of [5]."""
+    """Time of gTopk's binomial reduction and broadcast: 2 log N (alpha + 2 M c beta); derived from [5]."""
     back = collectives.broadcast.traffic(entry_bytes * c * M / VALUE_BYTES, N)
     return gtopk_reduce.traffic(M, c, N, entry_bytes) + back
 
 
 @ClosedForm
 def oktopk_split_and_reduce(M: Floats, c: Floats, N: Floats, selected: Given = None) -> Traffic:
-    """Ok-Topk, split and reduce: (N - 1) alpha + 2 k (N - 1) / N words; published, [3] Eqn 1.
+    """Time of Ok-Topk's split and reduce: (N - 1) (alpha + 2 M c / N beta); published, [3] Eqn 1.
 
     Regions are balanced. `selected` are the entries a worker selected, c M / 4 if not given: between recomputations of
     the thresholds there can be more.
@@ -164,9 +165,9 @@ def oktopk_split_and_reduce(M: Floats, c: Floats, N: Floats, selected: Given = N
 
 @ClosedForm
 def oktopk_balance_and_allgatherv(M: Floats, c: Floats, N: Floats, kept: Given = None) -> Traffic:
-    """Ok-Topk, balance and allgatherv: at most (N + 2 log N) alpha + 4 k (N - 1) / N words; published, [3] Eqn 2.
+    """Upper bound of Ok-Topk's balance and allgatherv: (N + 2 log N) alpha + 4 M c (N - 1) / N beta; [3] Eqn 2.
 
-    Half of the words balance, if one worker holds all. `kept` are the entries above the global threshold, c M / 4 if
+    Half of the bytes balance, if one worker holds all. `kept` are the entries above the global threshold, c M / 4 if
     not given.
     """
     total = c * M / VALUE_BYTES if kept is None else kept
@@ -175,7 +176,7 @@ def oktopk_balance_and_allgatherv(M: Floats, c: Floats, N: Floats, kept: Given =
 
 @ClosedForm
 def oktopk(M: Floats, c: Floats, N: Floats, selected: Given = None, kept: Given = None) -> Traffic:
-    """Ok-Topk: at most (2 N + 2 log N) alpha + 6 k (N - 1) / N words; published, [3] Eqn 3.
+    """Upper bound of Ok-Topk's time: (2 N + 2 log N) alpha + 6 M c (N - 1) / N beta; published, [3] Eqn 3.
 
     The printed sum of Eqns 1 and 2 is one alpha larger than its parts. The bound holds for no more than k entries, or
     for those given: `selected` as of `oktopk_split_and_reduce`, `kept` as of `oktopk_balance_and_allgatherv`.
@@ -188,27 +189,27 @@ def oktopk(M: Floats, c: Floats, N: Floats, selected: Given = None, kept: Given 
 
 
 def sparse_allreduce_bound(beta: Real, M: Real, c: Real, N: Real) -> Floats:
-    """Least bytes of a sparse all-reduce of k entries: 2 k (N - 1) / N words; published, [3] Theorem 3.1."""
+    """Return the least time [s] of a sparse all-reduce: 2 M c (N - 1) / N beta; published, [3] Theorem 3.1."""
     beta, M, c, N = check_arguments(beta=beta, M=M, c=c, N=N)
     return ENTRY_BYTES * c * M / VALUE_BYTES * (N - 1) / N * beta
 
 
 @ClosedForm
 def spardl(M: Floats, c: Floats, N: Floats) -> Traffic:
-    """SparDL in one team: 2 ceil(log N) alpha + 4 k (N - 1) / N words; derived from [6].
+    """Time of SparDL in one team: 2 ceil(log N) alpha + 4 M c (N - 1) / N beta; derived from [6].
 
-    Half of the words are the Spar-Reduce-Scatter, half the all-gather.
+    Half of the bytes are the Spar-Reduce-Scatter, half the all-gather.
     """
     return spardl_rsag.traffic(M, c, N, 1.0)
 
 
 @ClosedForm
 def spardl_bsag(M: Floats, c: Floats, N: Floats, d: Number, h: Given = None) -> Traffic:
-    """SparDL, B-SAG: (2 ceil(log(N / d)) + ceil(log d)) alpha + 4 k (N - d) / N + 2 h (d - 1) words at most; derived.
+    """Upper bound of the time of SparDL with B-SAG among d teams; derived from the algorithm of [6].
 
-    From the algorithm of [6], with d teams, a divisor of N. The all-gather in a team carries no more than k d / N
-    entries of a block. `h` are a worker's entries in the exchange between teams, which SparDL adapts from k / N up; k d
-    / N, all that it has, if not given.
+    (2 ceil(log(N / d)) + ceil(log d)) alpha + [4 M c (N - d) / N + 8 h (d - 1)] beta, where d divides N. The all-gather
+    in a team carries no more than k d / N entries of a block. `h` are a worker's entries in the exchange between teams,
+    which SparDL adapts from k / N up; k d / N, all that it has, if not given.
     """
     k = c * M / VALUE_BYTES
     _check_teams(N, d)
@@ -219,9 +220,10 @@ def spardl_bsag(M: Floats, c: Floats, N: Floats, d: Number, h: Given = None) -> 
 
 @ClosedForm
 def spardl_rsag(M: Floats, c: Floats, N: Floats, d: Number) -> Traffic:
-    """SparDL, R-SAG: (2 ceil(log(N / d)) + log d) alpha + 2 k (2 N - 2 d + d log d) / N words; derived.
+    """Time of SparDL with R-SAG among d = 2^x teams; derived from the algorithm of [6].
 
-    From the algorithm of [6], with d = 2^x teams. Two move as much as one, in a round less if N is a power of two.
+    (2 ceil(log(N / d)) + log d) alpha + 2 M c (2 N - 2 d + d log d) / N beta. Two teams move as much as one, in a round
+    less if N is a power of two.
     """
     k, doublings = c * M / VALUE_BYTES, np.log2(d)
     _check_teams(N, d)
@@ -242,11 +244,11 @@ def _check_teams(N: Floats, d: Number) -> None:
 def exdyna(
     M: Floats, c: Floats, N: Floats, longest: Given = None, union: Given = None, index_bytes: Number = 8.0
 ) -> Traffic:
-    """ExDyna, MiCRO on rings: (N - 1) (4 alpha + [8 + 8 kmax + 8 |U| / N] beta); derived from the code of [7].
+    """Time of ExDyna and MiCRO on rings: (N - 1) (4 alpha + [8 + 8 longest + 8 union / N] beta); from the code of [7].
 
     All-gathers of the counts and of the indices, padded to the longest, then an all-reduce of the values there.
-    `longest` is kmax, the most entries that a worker selected, k / N if not given; `union` |U|, those of all workers, c
-    M / 4 if not given; `index_bytes` are those of an index, and of a count.
+    `longest` are the most entries that a worker selected, k / N if not given; `union` those of all workers, c M / 4 if
+    not given; `index_bytes` are those of an index, and of a count.
     """
     k, width = c * M / VALUE_BYTES, index_bytes
     padded, everywhere = k / N if longest is None else longest, k if union is None else union
@@ -258,10 +260,10 @@ def exdyna(
 def hardthreshold(
     M: Floats, c: Floats, N: Floats, longest: Given = None, union: Given = None, index_bytes: Number = 8.0
 ) -> Traffic:
-    """Hard threshold, SAGE, on rings: (N - 1) (4 alpha + [8 + 8 kmax + 8 |U| / N] beta); derived from the code of [7].
+    """Time of Hard threshold and SAGE: (N - 1) (4 alpha + [8 + 8 longest + 8 union / N] beta); from the code of [7].
 
-    Arguments as of `exdyna`, but every worker selects from the whole gradient: `longest` is c M / 4 if not given, and
-    `union` the `fill_in` of independent selections.
+    Rings, and arguments as of `exdyna`, but every worker selects from the whole gradient: `longest` is c M / 4 if not
+    given, and `union` the `fill_in` of independent selections.
     """
     k = c * M / VALUE_BYTES
     return exdyna.traffic(M, c, N, k if longest is None else longest, _union_of_own(M, k, N, union), index_bytes)
@@ -269,10 +271,10 @@ def hardthreshold(
 
 @ClosedForm
 def uniontopk(M: Floats, c: Floats, N: Floats, union: Given = None, index_bytes: Number = 8.0) -> Traffic:
-    """Top-k, values at the union, on rings: (N - 1) (3 alpha + [8 k + 8 |U| / N] beta); derived from the code of [7].
+    """Time of top-k with values at the union: (N - 1) (3 alpha + [2 M c + 8 union / N] beta); from the code of [7].
 
-    An all-gather of each worker's k indices, without counts, then an all-reduce of all values at their union. `union`
-    is |U|, k to N k; the `fill_in` of independent selections if not given. `index_bytes` as of `exdyna`.
+    A ring all-gather of each worker's k indices, without counts, then a ring all-reduce of all values at their union, k
+    to N k entries; the `fill_in` of independent selections if not given. `index_bytes` as of `exdyna`.
     """
     k = c * M / VALUE_BYTES
     values = collectives.ring_allreduce.traffic(VALUE_BYTES * _union_of_own(M, k, N, union), N)
@@ -281,7 +283,7 @@ def uniontopk(M: Floats, c: Floats, N: Floats, union: Given = None, index_bytes:
 
 @ClosedForm
 def cltk(M: Floats, c: Floats, N: Floats, index_bytes: Number = 8.0) -> Traffic:
-    """CLT-k: log N (alpha + 8 k beta) + 2 (N - 1) (alpha + 4 k / N beta); derived from [8] and the code of [7].
+    """Time of CLT-k: log N (alpha + 2 M c beta) + 2 (N - 1) (alpha + M c / N beta); derived from [8], the code of [7].
 
     A broadcast of one worker's indices, then a ring all-reduce of the values at them: AR-Topk with `index_bytes` of 4.
     """
@@ -300,10 +302,9 @@ def deft(
     union: Given = None,
     index_bytes: Number = 8.0,
 ) -> Traffic:
-    """DEFT: log N (alpha + 4 (N + L) beta) + (N - 1) (4 alpha + [8 + 8 kmax + 8 |U| / N] beta); derived, code of [7].
+    """Time of DEFT: that of `exdyna` plus log N (alpha + 4 (N + layers) beta); derived from the code of [7].
 
-    Two broadcasts, the second right behind the first, tell the bins of the L layers, counted after long ones are cut;
-    then as `exdyna`.
+    Two broadcasts, the second right behind the first, announce the bins of the layers, counted after long ones are cut.
     """
     bins = collectives.broadcast.traffic(4 * (N + layers), N)
     return bins + exdyna.traffic(M, c, N, longest, union, index_bytes)
@@ -317,9 +318,9 @@ def _union_of_own(M: Floats, k: Floats, N: Floats, union: Given) -> Number:
 def arctopk(
     M: Floats, c: Floats, N: Floats, rank: Number = 4.0, sketch: Given = None, kept: Given = None, tensors: Number = 1.0
 ) -> Traffic:
-    """ARC-Top-K on rings: 2 (N - 1) [(t + 1) alpha + 4 (|S| + k) / N beta]; derived from the code of [15].
+    """Time of ARC-Top-K on rings: 2 (N - 1) [(tensors + 1) alpha + 4 (sketch + kept) / N beta]; from the code of [15].
 
-    An all-reduce of the sketch of each of t `tensors`, and one of the kept rows of all. `sketch` is |S|, entries of all
+    An all-reduce of the sketch of each of the `tensors`, and one of the kept rows of all. `sketch` are entries of all
     sketches: `rank` rows of each matrix, and all entries of a vector; of one square matrix if not given. `kept` are the
     entries in the rows kept, c M / 4 if not given.
     """
@@ -332,10 +333,10 @@ def arctopk(
 
 @ClosedForm
 def ef21(M: Floats, c: Floats, N: Floats, contributed: Given = None, flag_bytes: Number = 0.0) -> Traffic:
-    """EF21, all-gather of what is new: log N alpha + (N - 1) (8 k + flag) beta; derived from [16].
+    """Time of EF21's all-gather of changes: log N alpha + (N - 1) (contributed + flag_bytes) beta; derived from [16].
 
     The dense exchange before all others costs `ring_allreduce` once. `contributed` are the bytes of a worker's message
-    without a flag, those of k values with indices if not given; `flag_bytes` tell the kind of a message, in EF21+: 1.
+    without a flag, those of k values with indices if not given; `flag_bytes` state the kind of a message, in EF21+: 1.
     """
     nbytes = ENTRY_BYTES * c * M / VALUE_BYTES if contributed is None else contributed
     return collectives.allgather.traffic(nbytes + flag_bytes, N)
@@ -352,12 +353,12 @@ def omnireduce(
     block_bytes: Number = 1028.0,
     slots: Number = 8.0,
 ) -> Traffic:
-    """OmniReduce: 2 t alpha + (z + u) (N - 1) / A b beta for even loads; derived from the code of [18].
+    """Time of OmniReduce if all aggregators have the same load; derived from the code of [18].
 
-    Blocks go to A aggregators, and sums come back, in t turns. `blocks` and `union` are z and u, blocks that a worker
-    sends and that come back, all M / 1024 if not given; `turns` is t, u over the slots if not given; `aggregators` A,
-    all workers or as many as slots if not given; `block_bytes` b, with the offset of the next block; `slots` blocks are
-    on their way.
+    2 t alpha + (z + u) (N - 1) / A b beta: blocks go to A aggregators, and sums come back, in t turns. `blocks` and
+    `union` are z and u, blocks that a worker sends and that come back, all M / 1024 if not given; `turns` is t, u over
+    the slots if not given; `aggregators` A, all workers or as many as slots if not given; `block_bytes` b, with the
+    offset of the next block; `slots` blocks are on their way.
     """
     every = np.ceil(M / 1024)
     z, u = every if blocks is None else blocks, every if union is None else union
@@ -370,7 +371,7 @@ SPARSE_COLLECTIVES = ("ART-ring", "ART-tree", "AG")
 
 
 class CheapestCollective(NamedTuple):
-    """The cheapest of `SPARSE_COLLECTIVES` for each element of the arguments: index, name, cost [s]."""
+    """The cheapest of `SPARSE_COLLECTIVES` for each element of the arguments: its index, name and cost [s]."""
 
     choice: NDArray[np.intp]
     """Position in `SPARSE_COLLECTIVES`."""
@@ -381,7 +382,7 @@ class CheapestCollective(NamedTuple):
 
 
 def best_collective(alpha: Real, beta: Real, M: Real, c: Real, N: Real) -> CheapestCollective:
-    """Return the cheapest of `SPARSE_COLLECTIVES` by the three formulas; on ties the first.
+    """Return the cheapest of `SPARSE_COLLECTIVES` by their closed forms; of equal ones the first.
 
     This arg-min is what the inequalities of [1] Eqn 5 amount to, and holds where they do not (N < 7).
 

@@ -1,4 +1,4 @@
-"""Probability that each choice is the fastest, and its expected regret.
+"""Probability that each choice is the fastest, and the choice's expected regret.
 
 ``residuals.csv`` has errors of held-out predictions by *kind* and measured *site* (a cluster, a set of measurements on
 known links, or a job), as quantiles in parts of the half-width of the 90 % interval. An unknown system is drawn as one
@@ -42,7 +42,7 @@ _APART = 2 * float(intervals.SCORES[-1]) + 1
 
 
 class ErrorPart(NamedTuple):
-    """One part of the times of all choices with its uncertainty; fields have one value per choice.
+    """One part of the predicted time, such as communication, with its uncertainty; fields have a value per choice.
 
     `seconds`, `low` and `high` are predicted times and their 90 % intervals [s], `kinds` names of `error_models`,
     `spread` 5 and 95 % quantiles of the factor for the gradients of the job. A part with a `name` is off alike in all
@@ -79,7 +79,7 @@ class Chances(NamedTuple):
 
 
 def in_job(kernels: ErrorPart) -> ErrorPart:
-    """Return kernel times with intervals widened from a process alone to a training job."""
+    """Return kernel times with intervals widened from those of a process alone to those of a training job."""
     low, high = _selecting_in_job()
     return kernels._replace(low=kernels.low * low, high=kernels.high * high)
 
@@ -143,13 +143,13 @@ def chances(
 
 
 def _worst_loss(place: int, ends: Floats, told: Sequence[bool]) -> float:
-    """Return a choice's largest relative loss: its upper bound over the lowest lower bound of the others, minus 1."""
+    """Return a choice's largest relative loss: its upper bound over the least lower bound of the others, minus 1."""
     rival = min((low for other, low in enumerate(ends[0].tolist()) if other != place and told[other]), default=0.0)
     return max(float(ends[1, place]) / rival - 1, 0.0) if rival > 0 else math.inf
 
 
 def _by_gradients(spread: tuple[float, float], name: str) -> Floats | float:
-    """Return sampled factors, (draws,), by which a job's gradients change an exchange's time; 1.0 if none."""
+    """Return sampled factors, (draws,), by which a job's gradients change an exchange's time; 1.0 if they do not."""
     if spread == (1.0, 1.0):
         return 1.0
     least, most = np.log(spread) / intervals.SCORE_95
@@ -158,7 +158,7 @@ def _by_gradients(spread: tuple[float, float], name: str) -> Floats | float:
 
 
 def _at_least(won: Floats, picked: Sequence[NDArray[np.intp]]) -> Floats:
-    """Return lower confidence bounds of win probabilities, (choices,), over the sampling of sites."""
+    """Return lower confidence bounds, (choices,), of win probabilities, as only some sites were measured."""
     several = [(sites, counts) for sites in picked if len(counts := np.bincount(sites)) > 1]
     if not several:
         return np.asarray(won.mean(axis=1))
@@ -169,7 +169,7 @@ def _at_least(won: Floats, picked: Sequence[NDArray[np.intp]]) -> Floats:
 
 
 def factors(errors: Floats, below: Floats | float, above: Floats | float) -> Floats:
-    """Return measured over predicted time for `errors` in half-widths; `below` and `above` are factors >= 1."""
+    """Return measured over predicted time for `errors` in half-widths; `below` and `above` are their factors, >= 1."""
     return np.asarray(np.exp(errors * np.where(errors < 0, np.log(below), np.log(above))))
 
 
@@ -180,7 +180,7 @@ def _shipped_errors(part: int, name: str, kind: str) -> Floats:
 
 
 def _draw_errors(model: intervals.ErrorModel, part: int, name: str, kind: str, sites: NDArray[np.intp]) -> Floats:
-    """Return sampled errors in half-widths, shape (draws,), each from the quantiles of its drawn site."""
+    """Return sampled errors in half-widths, shape (draws,), each from the quantiles of the site drawn for it."""
     shared = model.shared
     alike, own_part = _stratified_normal(part, "all", kind), _stratified_normal(part, "own", name)
     scores = np.sqrt(shared) * alike + np.sqrt(1 - shared) * own_part
@@ -191,7 +191,7 @@ def _draw_errors(model: intervals.ErrorModel, part: int, name: str, kind: str, s
 
 @lru_cache(256)
 def _stratified_normal(part: int, whose: str, name: str) -> Floats:
-    """Return stratified standard normals in random order, shape (draws,)."""
+    """Return one standard normal from each of equally likely strata, in random order, shape (draws,)."""
     drawn = stream(0, "chances", part, whose, name).permutation(intervals.normal_strata())
     drawn.flags.writeable = False
     return drawn

@@ -22,13 +22,13 @@ Level: TypeAlias = Literal["measured", "extrapolated", "assumed"]
 
 
 class Evidence(NamedTuple):
-    """The evidence level of a result, and the conditions outside those measured."""
+    """The evidence level of a result, and the conditions under which nothing was measured."""
 
     level: Level
     because: str = ""
 
     def figures(self) -> dict[str, str]:
-        """Return level and reason as JSON fields."""
+        """Return the level and its reason as JSON fields."""
         return {"evidence": self.level, "because": self.because}
 
     def line(self) -> str:
@@ -50,7 +50,7 @@ def evidence_of(
     per_node: int = 1,
     rounds: str = "",
 ) -> Evidence:
-    """Return the evidence level of times predicted from links.
+    """Return the evidence level of times that are predicted from the latency and bandwidth of links.
 
     `latency` [s] and `bandwidth` [byte/s] are the least and the most that links have; `rounds` names the training
     strategy in whose rounds of several steps the workers take part, of which none was measured.

@@ -76,12 +76,12 @@ class HeldOut(NamedTuple):
 
 
 def bin_of(sizes: Floats) -> np.ndarray:
-    """Return the index of each size's bin in `BINS`; sizes in bytes."""
+    """Return the index in `BINS` of each size [byte]."""
     return np.asarray(np.searchsorted(BINS, sizes, side="right") - 1)
 
 
 def half_widths(held: Sequence[HeldOut], coverage: float) -> list[tuple[float, float]]:
-    """Return each size bin's half-widths of log(measured / predicted), below and above, >= 0.
+    """Return half-widths of log(measured / predicted) below and above the prediction, >= 0, for each size bin.
 
     `coverage` is the share that an interval shall hold, in (0, 1); widths are those without `HeldOut.widening`.
     """
@@ -102,7 +102,7 @@ def widest(held: Sequence[HeldOut], coverage: float) -> list[tuple[float, float]
 
 
 def intervals(held: Mapping[Basis, Sequence[HeldOut]], coverage: float) -> dict[Basis, list[tuple[float, float]]]:
-    """Return half-widths by basis and size bin; per-collective maxima for the basis "collectives".
+    """Return half-widths by basis and size bin; for the basis "collectives" the largest of any collective.
 
     Few numbers of ranks, or collectives, can be held out on one system, so their widths are drawn to `TYPICAL` ones.
     """
@@ -160,7 +160,7 @@ SCORE_95 = NormalDist().inv_cdf(0.95)
 
 
 def median_half_width(values: Floats, count: int | None = None) -> float:
-    """Return the half-width of the interval that holds the median of `count` values, by default of those, with 95 %.
+    """Return the half-width of the 95 % interval of the median of `count` values (default: as many as `values`).
 
     It is 1.57 interquartile ranges over the root of their number: R. McGill, J. W. Tukey, W. A. Larsen, "Variations of
     box plots", The American Statistician 32, 1978.
@@ -170,7 +170,7 @@ def median_half_width(values: Floats, count: int | None = None) -> float:
 
 
 class ErrorModel(NamedTuple):
-    """Error distribution of one kind of prediction: each site's quantiles at `SCORES` [half-widths], (sites, 25).
+    """Error distribution of one kind of prediction: quantiles of each site at `SCORES` [half-widths], (sites, 25).
 
     `shared` is the correlation of the errors of two choices at one place of a site, in normal scores, within [0, 1).
     """
@@ -204,7 +204,7 @@ def _rows() -> list[dict[str, str]]:
 
 @cache
 def _sides() -> dict[str, dict[str, str]]:
-    """Return half-widths of intervals of times predicted from links, by transport stack."""
+    """Return the table rows with half-widths of intervals of times predicted from links, by transport stack."""
     return {row["kind"]: row for row in _rows() if row["above_share"]}
 
 
@@ -233,7 +233,7 @@ def interval(stack: str, messages: Floats, seconds: Floats) -> tuple[Floats, Flo
 def corrected(
     kind: str, seconds: Floats, low: Floats, high: Floats, models: Mapping[str, ErrorModel] | None = None
 ) -> tuple[Floats, Floats]:
-    """Return a 90 % interval [s], corrected by the errors of such intervals on other sites.
+    """Return a 90 % interval [s] after a correction by the errors that such intervals had on other sites.
 
     Intervals of `CROSS_VALIDATED` end where one error in twenty of the measured sites was below, and one above. All are
     wider by `factor_for_another`, as sites are few. `models` are the shipped ones by default.
@@ -243,14 +243,14 @@ def corrected(
 
 
 def widened(seconds: Floats, low: Floats, high: Floats, below: float, above: float) -> tuple[Floats, Floats]:
-    """Return an interval [s] whose half-widths, as logarithms, are multiplied by `below` and `above`."""
+    """Return an interval [s] whose logarithmic half-widths are multiplied by `below` and `above`."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ends = seconds * (low / seconds) ** below, seconds * (high / seconds) ** above
     return np.where(seconds > 0, ends[0], low), np.where(seconds > 0, ends[1], high)
 
 
 def factor_for_another(sites: int) -> float:
-    """Return the factor that widens a 90 % interval from `sites` measured sites to a new site.
+    """Return the factor that widens a 90 % interval, measured on `sites` sites, so that it holds on a new site.
 
     It is ``t sqrt(1 + 1/sites) / z`` by the 95 % quantiles of Student's and the normal distribution; 1 for one
     site.
@@ -264,7 +264,7 @@ def _shipped_factors(kind: str) -> tuple[float, float]:
 
 
 def coverage_factors(kind: str, model: ErrorModel) -> tuple[float, float]:
-    """Return the factors on lower and upper half-widths that cover 90 % of errors, all sites weighted equally."""
+    """Return the factors for lower and upper half-widths that cover 90 % of errors, with equal weight per site."""
     wider = factor_for_another(len(model.quantiles))
     if kind not in CROSS_VALIDATED:
         return wider, wider
@@ -289,7 +289,7 @@ ERROR_COLUMNS = ("kind", "name", "workers_per_device", "end", "message_s", "shar
 
 @cache
 def iteration_errors() -> list[dict[str, str]]:
-    """Return the rows of the shipped table of error bounds; each bound covers 95 % of the measurements.
+    """Return the shipped table of error bounds as rows; each bound covers 95 % of the measurements.
 
     Rows of ``links`` say how far a call takes less (``low``) or longer (``high``): seconds a message and a share of the
     call, by stack and by the workers that take turns on a processor. Rows of ``part`` are factors by which computing,
@@ -305,7 +305,7 @@ def measured_stacks() -> list[str]:
 
 
 def off_of_calls(end: IntervalEnd, stack: str, workers_per_device: int, messages: Floats, seconds: Floats) -> Floats:
-    """Return the error bound of calls [s], below (``low``) or above (``high``) their predicted time.
+    """Return how far calls may be below (``low``) or above (``high``) their predicted time [s].
 
     `workers_per_device` take turns on a processor; `messages` are those of a worker in all calls, which take `seconds`.
     """
@@ -322,7 +322,7 @@ def off_of_calls(end: IntervalEnd, stack: str, workers_per_device: int, messages
 
 
 def factor_in_job(end: IntervalEnd, part: PartOfIteration) -> float:
-    """Return the error bound, a factor, of a part of an iteration in a job over a process alone; 1 if unknown."""
+    """Return the bound of the ratio of a part's time in a job to that in a process alone; 1 if unknown."""
     wanted = ("part", part, end)
     rows = (row for row in iteration_errors() if (row["kind"], row["name"], row["end"]) == wanted)
     return next((float(row["most"]) for row in rows), 1.0)

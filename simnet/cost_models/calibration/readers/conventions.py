@@ -1,4 +1,4 @@
-"""Conventions for the size of a collective in benchmarks, and the bus bandwidth that follows.
+"""Conventions of benchmarks for the size of a collective, and bus bandwidths under these conventions.
 
 ==========  ============================================================================================
 convention  the size is
@@ -69,7 +69,7 @@ def collective_name(name: str) -> str | None:
 
 
 def named_benchmark(text: str) -> tuple[str | None, str]:
-    """Return the collective that a benchmark of MPI or RDMA measures, None if unknown, and its variant, or its name."""
+    """Return collective and variant of an MPI or RDMA benchmark; (None, its name) if it measures no collective."""
     words = text.casefold().removesuffix("_pure").replace("post list ", "")
     for word in (words, words.removesuffix(" latency")):
         for prefix, variant in _VARIANTS.items():
@@ -104,14 +104,14 @@ def mpi_convention(name: str) -> str:
 
 
 def total_size(nbytes: float, convention: str, ranks: int | None) -> float | None:
-    """Return a size [byte] in the convention of nccl-tests; None if that needs the unknown number of ranks."""
+    """Return a size [byte] in the convention of nccl-tests; None if the conversion needs unknown `ranks`."""
     if convention in ("per_rank", "per_pair"):
         return None if ranks is None else nbytes * ranks
     return nbytes
 
 
 def total_bytes(rows: pd.DataFrame) -> pd.Series[float]:
-    """Return each row's size [byte] in the convention of nccl-tests; NaN if ranks are needed but unknown."""
+    """Return each row's size [byte] in the convention of nccl-tests; NaN if the conversion needs unknown ranks."""
     size = rows["nbytes"].astype("Float64").to_numpy(dtype=float, na_value=float("nan"))
     ranks = rows["ranks"].astype("Float64").to_numpy(dtype=float, na_value=float("nan"))
     shared = rows["size_convention"].isin(["per_rank", "per_pair"]).to_numpy()
@@ -126,7 +126,7 @@ def bus_factor(name: str, ranks: int) -> float | None:
 
 
 def bandwidth_factors(name: str, ranks: int | None) -> tuple[tuple[float, float | None], ...]:
-    """Return (algorithm bandwidth x time / size, bus / algorithm bandwidth) pairs printed by tool versions.
+    """Return pairs (algorithm bandwidth x time / size, bus / algorithm bandwidth), as versions of tools print them.
 
     The gather of older rccl-tests, and hypercube everywhere, count only what crosses between ranks.
     """

@@ -1,4 +1,4 @@
-"""CSV measurements with units in column names: in and out of place in one row, or on links of known properties.
+"""Reads CSV measurements with units in column names: in-place and out-of-place pairs, and times over shaped links.
 
 *Wide*: ``collective, algo, proto, nranks, nnodes, ranks_per_node, dtype, op, size_bytes, total_bytes``; ``time_us_oop,
 algbw_gbs_oop, busbw_gbs_oop, err_oop`` and the same with ``_ip`` for in place; ``time_min_us, time_max_us, time_p50_us,
@@ -30,7 +30,7 @@ _WORD = re.compile(r"[\w .:/+-]{0,120}")
 
 @tables.format_reader("wide")
 def read_wide(path: Path, out: tables.RowCollector) -> Iterator[tuple[int, tables.TableRow, str]]:
-    """Read a CSV with in-place and out-of-place times in a row; the size is ``total_bytes`` or else ``size_bytes``."""
+    """Read a CSV with in-place and out-of-place times in each row; the size is ``total_bytes``, else ``size_bytes``."""
     for line, cells in csv_records(read_lines(path), WIDE_COLUMNS, out.file)[2]:
         measured = collective_name(cells["collective"]) or cells["collective"][:60]
         size = tables.parse_whole(cells.get("total_bytes") or cells["size_bytes"])

@@ -1,4 +1,4 @@
-"""Facts that logs do not contain: given for all logs or for a pattern of file names, or parsed from names.
+"""Facts that logs do not contain: stated for all logs or for a pattern of file names, or parsed from file names.
 
 ``ranks=16`` holds for every log. ``osu_*_n8.log:ranks=32`` holds for files so named, ``n8/*:ranks=32`` for those in a
 folder of that name, where ``*`` stands for any characters and ``?`` for one. ``*_n{ranks}.log`` takes the number of
@@ -26,7 +26,7 @@ _FROM_NAME = re.compile(r"\{([A-Za-z_]\w{0,59})\}")
 
 
 class FactRule(NamedTuple):
-    """Metadata, as column values, of the logs whose file names match a pattern."""
+    """Facts, as column values, about the logs whose file names match a pattern."""
 
     text: str
     """The rule as the user wrote it."""
@@ -40,13 +40,13 @@ class FactRule(NamedTuple):
 
 @dataclass
 class LogFacts:
-    """Rules with facts about logs, later ones overriding; `fitted` has the indices of rules that matched a log."""
+    """Rules that state facts about logs: later rules override earlier ones; `fitted` has the indices of rules used."""
 
     rules: tuple[FactRule, ...] = ()
     fitted: set[int] = field(default_factory=set)
 
     def of(self, path: str | Path) -> dict[str, Any]:
-        """Return the facts about a log, by column; raise InputError for an invalid value in its name."""
+        """Return the facts about a log, by column; raise InputError for an invalid value in the log's file name."""
         found: dict[str, Any] = {}
         name = Path(path).as_posix()[-2000:]
         for number, rule in enumerate(self.rules):
@@ -58,7 +58,7 @@ class LogFacts:
         return found
 
     def refuse_idle(self) -> None:
-        """Raise InputError if a pattern has matched no log."""
+        """Raise InputError if the pattern of a rule has matched no log."""
         for number, rule in enumerate(self.rules):
             if number not in self.fitted and rule.pattern is not _ANY_NAME:
                 raise InputError(f"{rule.text[:120]!r} fits the name of no log", file="--fact")
@@ -107,7 +107,7 @@ def typed_fact(name: str, value: str) -> Any:
 
 
 def _name_pattern(text: str, groups: Mapping[str, Any]) -> re.Pattern[str]:
-    """Return the regular expression for a glob with ``{column}`` groups; it matches names or path suffixes."""
+    """Return the regular expression for a glob with ``{column}`` groups; it matches file names and ends of paths."""
     if len(text) > MAX_PATTERN or text.count("*") + len(groups) > 8:
         message = f"a pattern has at most {MAX_PATTERN} characters and eight stars or columns, got {text[:60]!r}"
         raise InputError(message, file="--fact")

@@ -36,13 +36,13 @@ WAITING_REMARK = f"{_OF_RANKS}; traces of all ranks tell the shortest of each"
 
 
 def _report_waiting(out: tables.RowCollector) -> None:
-    """Report that times are of single ranks, if any were read."""
+    """Report that times are of single ranks and may include waiting, if rows were read."""
     if out.rows:
         out.report(None, WAITING_REMARK, dropped=False)
 
 
 def merge_ranks(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return rows with one row per call of all ranks, timed by the shortest of the ranks.
+    """Return one row for each call of all ranks, that of the rank with the shortest time, in place of one per rank.
 
     Rows that do not say which call they are stay. Calls are of one job if their traces are in one folder and say the
     same number of nodes; the n-th call of a number on a rank matches the n-th of the others.
@@ -138,7 +138,7 @@ def _kernel_row(args: Mapping[str, Any]) -> tables.TableRow | str:
 
 
 def _group_name(args: Mapping[str, Any]) -> str:
-    """Return the name of a process group: name, description, and a hash of its ranks."""
+    """Return a name for a process group, made of its name, its description, and a hash of its ranks."""
     numbers = ",".join(re.findall(r"\d+", str(args.get("Process Group Ranks", ""))))
     said = (lines.short_text(args.get(f"Process Group {what}")) for what in ("Name", "Description"))
     name = " ".join(filter(None, said))

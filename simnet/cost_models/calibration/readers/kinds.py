@@ -1,4 +1,4 @@
-"""Formats of measurement files: detection by content, and their readers, also of all logs in a folder.
+"""Formats of measurement files: detection by content, and readers of single files and of folders of logs.
 
 A package may register a `LogFormat` as an entry point ``simnet.log_readers``; it is asked after simnet's own. A folder
 with a ``data.csv`` stands for that file. Of any other, all files are read, those of folders inside included, except
@@ -186,7 +186,7 @@ def read_measurements(
 
 
 def _unread(lines: Sequence[str]) -> tuple[str, int | None]:
-    """Return a message on a file without a known format, and the line of the first row of numbers, if there are two."""
+    """Return a message on a file of unknown format, and its first line with numbers; None if it has only one."""
     rows = list(islice(((at, line) for at, line in enumerate(lines, 1) if NUMBERS.search(line[:MAX_LINE])), 2))
     if len(rows) < 2:
         return "holds no measurements in a format that is read", None
@@ -195,7 +195,7 @@ def _unread(lines: Sequence[str]) -> tuple[str, int | None]:
 
 
 def measurements_file(path: str | Path) -> Path:
-    """Return the path itself, or ``data.csv`` in a folder; raise InputError if that is missing."""
+    """Return the path of a file, or of ``data.csv`` in a folder; raise InputError if it is missing."""
     path = Path(path)
     if is_folder(path) and not (path / DATA_FILE).is_file():
         raise InputError(f"is a folder without a {DATA_FILE}; give the file", file=str(path))
@@ -207,7 +207,7 @@ MAX_FILES = 10_000
 
 
 def read_logs(path: str | Path, facts: LogFacts | None = None) -> Measurements:
-    """Return the measurements in a log, or in all logs of a folder, with problems of skipped rows and files."""
+    """Return the measurements in a log, or in all logs of a folder, and the problems of skipped rows and files."""
     path, known = Path(path), LogFacts() if facts is None else facts
     if not is_folder(path) or (path / DATA_FILE).is_file():
         found = read_measurements(path, facts=known.of(path))

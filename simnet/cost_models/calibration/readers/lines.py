@@ -1,4 +1,4 @@
-"""Reads lines of logs, without colour codes and labels that launchers put before them, and JSON objects in logs.
+"""Reads the lines of logs, without colour codes and launchers' labels, and JSON objects in logs.
 
 A *label* is what stands in front of all rows of a table alike, whoever wrote it: a rank, a host, a pod, a time. Labels
 are found from where tables begin in their lines, not from a list of launchers; their digits may differ.
@@ -107,7 +107,7 @@ def bare_lines(path: Path, anchor: re.Pattern[str]) -> Iterator[tuple[int, str]]
 
 @lru_cache(10_000)
 def _label_shape(label: str, digits: str = "+") -> str:
-    """Return a pattern for labels that differ only in digits and gaps; "" for blanks, comments and long texts."""
+    """Return a pattern for labels that differ only in digits and gaps; "" for a blank, a comment or a long text."""
     label = label.rstrip()
     if not label or len(label) > _LONGEST_LABEL or label.lstrip().startswith("#"):
         return ""
@@ -137,7 +137,7 @@ _BETWEEN = re.compile(r"[\s,]*")
 
 
 def json_objects(text: str, file: str, at: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield line number and value of each JSON object in a text, from position `at` to the end of the list."""
+    """Yield line number and value of each JSON object in the list, or sequence, that starts at position `at`."""
     decode = json.JSONDecoder(parse_int=_parse_integer, parse_float=float).raw_decode
     line, seen = text.count("\n", 0, at) + 1, at
     at = _next_value(text, at)
@@ -164,7 +164,7 @@ def _parse_integer(text: str) -> int | float:
 
 
 def _next_value(text: str, at: int) -> int:
-    """Return the position of the next JSON value."""
+    """Return the position of the next JSON value in a text, at or after `at`."""
     return at if (found := _BETWEEN.match(text, at)) is None else found.end()
 
 
@@ -175,7 +175,7 @@ _EACH = re.compile(r"(?:\s|^)--ntasks-per-node[= ](\d{1,8})\b")
 
 
 def launch_facts(line: str) -> dict[str, int]:
-    """Return ranks and nodes in a launcher's command; nodes only for launchers whose -N counts nodes."""
+    """Return ranks and nodes in a launcher's command; nodes only if the launcher's -N means nodes."""
     if not (launch := _LAUNCH.search(line)):
         return {}
     # What the program is told comes after its name.
@@ -188,7 +188,7 @@ def launch_facts(line: str) -> dict[str, int]:
 
 
 def read_count(value: object) -> int | None:
-    """Return a whole number >= 0 from a number or text; None for other values."""
+    """Return a number or text as a whole number >= 0; None for other values."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19:
         return int(value)
     if isinstance(value, float) and math.isfinite(value) and value == int(value):
@@ -204,7 +204,7 @@ def short_text(value: object) -> str:
 
 
 def record_values(record: object, kind: str, decimals: int | None = None) -> tables.TableRow:
-    """Return table values from a JSON object by key, those that it has; of several keys of a column the first.
+    """Return the table values in a JSON object by its keys; the first key with a number for a column counts.
 
     Numbers are rounded to their last digit, or to so many `decimals`.
     """

@@ -65,7 +65,7 @@ def read_nccl_json(path: Path, out: tables.RowCollector) -> Iterator[tuple[Any, 
 
 
 def load_nccl_json(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file, its environment reduced to pinned algorithm and protocol."""
+    """Return the JSON object in a file; of its environment only the pinned algorithm and protocol are kept."""
     file = str(path)
     text = "\n".join(lines.read_lines(path))
     objects = [one for _, one in lines.json_objects(text, file)]
@@ -82,7 +82,7 @@ def load_nccl_json(path: Path) -> dict[str, Any]:
 
 
 def _stated_values(data: Mapping[str, Any]) -> tuple[dict[str, object], str | None]:
-    """Return column values that hold for all rows, and the collective, None if unknown."""
+    """Return the column values that hold for all rows, and the collective, which is None if unknown."""
     listed = data.get("args")
     args = [one for one in listed if isinstance(one, str)] if isinstance(listed, list) else []
     name = collective_name(PurePosixPath(args[0]).name) if args else None
@@ -100,7 +100,7 @@ def _stated_values(data: Mapping[str, Any]) -> tuple[dict[str, object], str | No
 
 
 def _kind_of_value(value: object) -> str:
-    """Return a description of an invalid value; texts are not shown, as they may be secret."""
+    """Return a description of an invalid value, without the text itself, which may be secret."""
     if value is None:
         return "nothing"
     if isinstance(value, bool | int | float):

@@ -78,7 +78,7 @@ class TableCells(NamedTuple):
 
 @dataclass
 class _TableContext:
-    """Values for a table, read from the lines above it."""
+    """Values that apply to a table, read from the lines above it."""
 
     collective: str | None = None
     named_in_use: bool = False
@@ -140,7 +140,7 @@ def read_nccl_text(path: Path, out: tables.RowCollector) -> Iterator[tuple[Any, 
 
 
 def _whole_rows(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    """Yield lines, those parts of a row as one that messages of NCCL stand between."""
+    """Yield lines; join the parts of a row that messages of NCCL have split."""
     row: tuple[int, str] | None = None
     for at, line in lines:
         message = _MESSAGE.search(line)
@@ -162,7 +162,7 @@ def _whole_rows(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
 def _table_facts(
     above: _TableContext, listed: Sequence[tuple[int, TableCells]], named: str | None, out: tables.RowCollector
 ) -> tuple[str, dict[str, int | None]]:
-    """Return collective, ranks, nodes and iterations of a table, inferred from its rows where no line states them."""
+    """Return collective, ranks, nodes and iterations of a table; its rows imply those that no line states."""
     line, rows = listed[0][0], [cells for _, cells in listed]
     name = above.collective or named or _infer_collective(rows) or out.facts.get("collective")
     if not isinstance(name, str):
@@ -261,7 +261,7 @@ def pinned_setting(what: str, value: str) -> dict[str, str]:
 
 
 def _side_rows(cells: TableCells, name: str, context: _TableContext) -> Iterator[tables.TableRow]:
-    """Yield a table row for each side, out of place and in place."""
+    """Yield two table rows for a printed row: the out-of-place times and the in-place times."""
     for in_place, words in cells.sides:
         error = tables.parse_printed(words[3]) if len(words) > 3 else None
         row: tables.TableRow = {
@@ -286,7 +286,7 @@ def _side_rows(cells: TableCells, name: str, context: _TableContext) -> Iterator
 
 
 def _infer_collective(rows: Sequence[TableCells]) -> str | None:
-    """Return the only collective consistent with counts, roots, operations and bandwidths; else None."""
+    """Return the only collective that counts, roots, operations and bandwidths allow; None if there is not one."""
     shares = {share for cells in rows if (share := _size_per_count(cells)) is not None}
     reduces, rooted = rows[0].reduction != "", rows[0].root is not None
     if _bandwidth_ratios(rows)[0] > 1.001:
@@ -299,7 +299,7 @@ def _infer_collective(rows: Sequence[TableCells]) -> str | None:
 
 
 def _infer_ranks(rows: Sequence[TableCells], name: str, stated: int | None) -> int | None:
-    """Return the number of ranks implied by sizes or bandwidths, if it is not stated; else None."""
+    """Return the number of ranks that sizes or bandwidths imply, if none is stated; None if they imply none."""
     shares = {share for cells in rows if (share := _size_per_count(cells)) is not None}
     found = shares.pop() if len(shares) == 1 and name in conventions.PARTED_COLLECTIVES else None
     low, high = _bandwidth_ratios(rows)
@@ -313,7 +313,7 @@ def _infer_ranks(rows: Sequence[TableCells], name: str, stated: int | None) -> i
 
 
 def _size_per_count(cells: TableCells) -> int | None:
-    """Return the number of times that a row's size is its element count in bytes; None if not whole."""
+    """Return the ratio of a row's size to the bytes of its element count; None if it is not whole."""
     each = ELEMENT_BYTES.get(cells.dtype)
     if each is None or not cells.elements or cells.nbytes % (each * cells.elements):
         return None
@@ -321,7 +321,7 @@ def _size_per_count(cells: TableCells) -> int | None:
 
 
 def _bandwidth_ratios(rows: Sequence[TableCells]) -> tuple[float, float]:
-    """Return bounds of bus over algorithm bandwidth, consistent with the rounding in all rows."""
+    """Return bounds of the ratio of bus to algorithm bandwidth that fit the rounded values of all rows."""
     low, high = 0.0, math.inf
     for cells in rows:
         for _, words in cells.sides:

@@ -130,7 +130,7 @@ class PrintedNumber(NamedTuple):
     half: float
 
     def may_be_within(self, low: float, high: float) -> bool:
-        """Return whether the unrounded number may be in low .. high, which are rounded too."""
+        """Return whether the number before rounding may be in low .. high, which are rounded numbers, too."""
         least, most = self.value - self.half, self.value + self.half
         return low * (1 - RELATIVE_SLACK) <= most and least <= high * (1 + RELATIVE_SLACK)
 
@@ -184,7 +184,7 @@ class RowCollector:
         self.rows.append(row)
 
     def done(self) -> Measurements:
-        """Return the collected measurements, with further columns that rows have; InputError without rows."""
+        """Return the collected measurements, with all extra columns of the rows; InputError if there are no rows."""
         if not self.rows:
             first = f"; the first problem: {self.problems[0].message}" if self.problems else ""
             line = self.problems[0].line if self.problems else None
@@ -219,7 +219,7 @@ def format_reader(kind: str) -> Callable[[_Fill], Callable[..., Measurements]]:
 
 
 def measurement_table(rows: Iterable[TableRow]) -> pd.DataFrame:
-    """Return rows as a table with `TABLE_COLUMNS` first, then whatever else they have: texts, or numbers."""
+    """Return rows as a table with `TABLE_COLUMNS` first, then all other columns, as texts or numbers."""
     listed = list(rows)
     made = {}
     for name in dict.fromkeys([*TABLE_COLUMNS, *(name for row in listed for name in row)]):
@@ -254,7 +254,7 @@ def largest_whole(column: str) -> int:
 
 
 def cell_values(cells: Mapping[str, str], kind: str) -> TableRow:
-    """Return table values from a log's cells by header, without missing ones; of several columns the first listed."""
+    """Return the table values in a log's cells; of several headers for a column the first with a value counts."""
     row: TableRow = {}
     for head, one in log_columns(kind).items():
         if one.name not in row and (value := one.value(cells.get(head, "").strip())) is not None:
@@ -265,7 +265,7 @@ def cell_values(cells: Mapping[str, str], kind: str) -> TableRow:
 def find_inconsistency(
     row: Mapping[str, object], time: PrintedNumber | None, algbw: PrintedNumber | None, busbw: PrintedNumber | None
 ) -> str | None:
-    """Return a message on a contradiction between a row's values; None if consistent.
+    """Return a message if values of a row contradict each other; None if they are consistent.
 
     Algorithm bandwidth must be size over time, bus bandwidth algorithm bandwidth times the factor of the collective
     and its ranks, both within the printed digits of time [s] and bandwidths [byte/s].

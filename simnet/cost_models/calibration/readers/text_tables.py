@@ -1,4 +1,4 @@
-"""Reads tables that benchmarks print, by the names of their columns.
+"""Reads the tables in the text output of benchmarks, by the names of their columns.
 
 ``data/text_tables.csv`` has the benchmarks, with what heads their tables, and ``data/log_columns.csv`` their columns.
 """
@@ -20,7 +20,7 @@ from simnet.cost_models.calibration.readers import conventions, lines, tables
 
 
 class TextTable(NamedTuple):
-    """How a benchmark prints its results; a row of ``data/text_tables.csv``."""
+    """The layout of a benchmark's text output; a row of ``data/text_tables.csv``."""
 
     what: str
     """Whose output it is, and of which releases."""
@@ -54,11 +54,11 @@ class TextTable(NamedTuple):
 
     @property
     def headings(self) -> re.Pattern[str]:
-        """What the heading of a table or a row begins with, by which the format is recognised."""
+        """Beginnings of table headings or of rows, by which the format is recognised."""
         return self.anchor if self.title is None else re.compile(f"{self.title.pattern}|{self.anchor.pattern}", re.M)
 
     def is_named(self, file: str) -> bool:
-        """Return whether the name of a file tells that it has such tables."""
+        """Return whether the name of a file suggests that it contains such tables."""
         return self.names.search(file) is not None
 
     def size_convention(self, name: str) -> str:
@@ -142,7 +142,7 @@ def _given_collective(path: Path, out: tables.RowCollector) -> str | None:
 
 
 def _stated_values(groups: Mapping[str, str | None], titled: bool) -> tables.TableRow:
-    """Return column values that a line above a table states; what else it counts, or an unusual name, is a variant."""
+    """Return the column values in a line above a table; unknown names and other counts become the variant."""
     row: tables.TableRow = {}
     for column, text in groups.items():
         form = tables.TABLE_COLUMNS.get(column)
@@ -163,7 +163,7 @@ def _stated_values(groups: Mapping[str, str | None], titled: bool) -> tables.Tab
 
 
 def _row_cells(kind: str, line: str, heads: Sequence[str], name: str, variant: str) -> dict[str, str]:
-    """Return the cells of a row by column; none for a line that is no row."""
+    """Return the cells of a row by column; an empty dict for a line that is not a row."""
     table, words = TEXT_TABLES[kind], _CELL.findall(line)
     if table.anchor.groups:
         found = table.anchor.search(line)
@@ -177,7 +177,7 @@ def _row_cells(kind: str, line: str, heads: Sequence[str], name: str, variant: s
 
 
 def _unnamed_columns(kind: str, words: Sequence[str], name: str, variant: str) -> Sequence[str]:
-    """Return the columns of a table without heading, by their number and what they are of; empty if none fit."""
+    """Return the columns of a table without headings, by their number and by what is measured; empty if unknown."""
     columns, overlaps = tables.log_columns(kind), variant == conventions.NON_BLOCKING
     for heads in TEXT_TABLES[kind].unnamed if "." in "".join(words) else ():
         rates = any("MB/s" in head for head in heads)
@@ -190,7 +190,7 @@ def _unnamed_columns(kind: str, words: Sequence[str], name: str, variant: str) -
 def _table_row(
     kind: str, line: str, heads: Sequence[str], stated: tables.TableRow, name: str
 ) -> tables.TableRow | str | None:
-    """Return the values of a row, an error message if it lacks size or time, None for a line that is no row."""
+    """Return the values of a row; an error message if size or time is missing; None for a line that is not a row."""
     table, columns, variant = TEXT_TABLES[kind], tables.log_columns(kind), str(stated.get("variant") or "")
     cells = _row_cells(kind, line, heads, name, variant)
     row = tables.cell_values(cells, kind)
@@ -211,7 +211,7 @@ def _table_row(
 
 
 def _of_pairs(row: tables.TableRow, name: str, stated: tables.TableRow) -> tables.TableRow:
-    """Return ranks, and the time and rate of a pair, of messages that several pairs send at once; rates are of all."""
+    """Return the ranks, and time and rate of one pair, of a test in which pairs send at once; a row rates all pairs."""
     variant, rate, seconds = str(stated.get("variant") or ""), row.get("algbw"), row["seconds"]
     if stated.get("ranks") or variant == conventions.SEVERAL_PAIRS or not name.endswith(("_latency", "bw")):
         return {}
@@ -222,7 +222,7 @@ def _of_pairs(row: tables.TableRow, name: str, stated: tables.TableRow) -> table
 
 
 def _contradiction(cells: Mapping[str, str], size: int, name: str) -> str | None:
-    """Return an error message if a rate contradicts the times or messages of a row; None if consistent."""
+    """Return an error message if a row's rate contradicts its times or messages; None if they are consistent."""
     printed = {head: number for head, text in cells.items() if (number := tables.parse_printed(text)) is not None}
     number, unit = printed.get(_RATE), next((head for head in printed if head.startswith("BW average")), "")
     if number is not None and unit and size:

@@ -1,4 +1,4 @@
-"""Measurements as tidy CSV: the format that simnet writes, and asks others for.
+"""Measurements as tidy CSV, the format that simnet writes and that users can supply.
 
 A row is one measurement. The first row names the columns, those of
 `simnet.cost_models.calibration.readers.tables.TABLE_COLUMNS`; ``collective``, ``nbytes`` and ``seconds`` are required.
@@ -76,7 +76,7 @@ def read_tidy(path: Path, out: tables.RowCollector) -> Iterator[tuple[int, table
 
 
 def write_tidy(rows: pd.DataFrame, path: str | Path, remarks: Sequence[str] = ()) -> None:
-    """Write measurements as tidy CSV, empty columns left out; `read_tidy` returns them to the last bit.
+    """Write measurements as tidy CSV without empty columns; `read_tidy` returns exactly the same numbers.
 
     `remarks` are lines above the table.
     """
@@ -187,7 +187,7 @@ def _check_length(text: str, name: str, out: tables.RowCollector, line: int) -> 
 
 
 def _format_cell(value: object) -> str:
-    """Return a value as CSV text; numbers with the fewest digits that restore them."""
+    """Return a value as CSV text; numbers get the fewest digits from which they can be restored."""
     if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, bool):
