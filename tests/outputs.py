@@ -73,7 +73,7 @@ REQUESTS = {
     " --grid latency=1ms:5ms:3:log --grid bandwidth=10Mbit/s:1Gbit/s:5:log",
     "choose-buckets": f"{BUCKETS} --device v100-torch2.6 --latency 100us --set job.batch=32 --set job.update=1ms",
     "choose-unconfirmed": f"{BUCKETS},artopk:collective=ring --model resnet18 --latency 10us --link-uncertainty 2",
-    "choose-nodes": f"{BARE} --network dgx-h100 --workers 16",
+    "choose-nodes": f"{BARE} --network two_level_nodes --workers 16",
     "choose-usual": f"{BARE} --latency 300us --memory 412800B",
     "choose-alike": f"{BARE} --set 'exchanges={{a: {{scheme: topk}}, b: {{scheme: topk}}, c: {{scheme: topk}}}}'",
     "choose-dense": f"{BARE} --schemes topk,dense:algorithm=ring --latency 1us --bandwidth 100Gbit/s",
@@ -118,12 +118,15 @@ REQUESTS = {
 def races() -> dict[str, Any]:
     """Return how many iterations of each exchange are simulated for how much effort, and what they say."""
     found = {}
-    for name, effort in (("fluctuating_wan", 0.6), ("quickstart", 0.2), ("quickstart", 0.6), ("quickstart", 1.2)):
+    for name, effort in (("fluctuating_wan", 0.54), ("quickstart", 0.2), ("quickstart", 0.8), ("quickstart", 1.1)):
         loaded = load(name, ["job.iterations=150", "job.scale=20000", "exchanges.G={scheme: gaussiank}"])
-        among = [*candidates_of(loaded), Candidate("teams", "spardl", {"teams": 3})]
+        more = [Candidate("teams", "spardl", {"teams": 3}), Candidate("H", "hardthreshold", {"threshold": 0.5})]
+        among = [*candidates_of(loaded), *more]
         won = decide_job(loaded.build(), among, effort=effort)
         gains = [{"simulated": one.policy.simulated, "saved": one.saved} for one in won.flexible]
-        rows = [{"label": one.label, "simulated": one.simulated, "job_s": one.seconds} for one in won.rows]
+        rows = [
+            {"label": one.label, "simulated": one.simulated, "job_s": one.seconds} for one in (*won.rows, *won.aside)
+        ]
         found |= _fields({"rows": rows, "flexible": gains, "refused": [*won.refused]}, f"{name}, effort {effort}")
     return found
 
@@ -158,7 +161,6 @@ def said(name: str) -> dict[str, Any]:
         if choice:
             fields |= {one: found[one] for one in ("answer", "assumed", "depends_on", "evidence", "next", "notes")}
             fields["table"] = Path("said.txt").read_text().split("\n\n")[1].splitlines()[1:5]
-            # What was asked.
             fields = {field: value for field, value in fields.items() if not field.startswith("rows.options.")}
         if name.startswith("run-"):
             rows = pd.read_csv("run/iterations.csv")

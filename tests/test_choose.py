@@ -55,7 +55,6 @@ def test_the_answer_comes_first_and_fits_a_terminal():
 def test_policies_of_a_scenario_are_ranked_beside_exchanges():
     found = asked("quickstart")
     assert [one["exchange"] for one in found["rows"]][:2] == ["flexible", "AG"]
-    # Who is never the fastest is tied with nobody.
     assert all(one["chance_to_be_fastest"] > 0 for one in found["rows"] if one["to_best"] == "tied")
     few = asked("quickstart", "--policies", "AG,ART-ring", "--set", "job.iterations=3")
     assert {one["exchange"] for one in few["rows"]} == {"AG", "ART-ring"}

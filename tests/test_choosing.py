@@ -52,6 +52,12 @@ def test_what_selecting_costs_is_what_the_schemes_report(choice, workers):
         assert found == pytest.approx(profile.seconds(kernels, workers).max(), rel=0.02)
 
 
+def test_of_a_part_of_an_entry_all_is_sent():
+    points = [OperatingPoint(4, entries, 0.1, 0.0, BANDWIDTH) for entries in (0.5, 1)]
+    part, whole = (float(by_closed_form(IDEAL)(usual_exchanges()[4], point).communicate) for point in points)
+    assert 2 * part == whole > 0
+
+
 def test_table_vi_36_of_36():
     rows = table_vi()
     labels = {"AG": "AG-Topk", "ART-ring": "ART-ring", "ART-tree": "ART-tree"}
@@ -94,10 +100,3 @@ def test_an_exchange_leads_in_the_seconds_in_which_it_is_the_fastest(seed):
     found = leading_iterations([forecast(str(number), *block) for number, block in enumerate(blocks)])
     expected = [speeds.max(axis=0)[speeds.argmax(axis=0) == number].sum() for number in range(3)]
     assert list(found.values()) == pytest.approx(expected)
-
-
-@each("per_node", [1, 2, 4])
-def test_exchanges_over_two_levels_are_usual_where_workers_share_nodes(per_node):
-    two = [one for one in usual_exchanges(per_node) if one.label.startswith("two-level")]
-    expected = [per_node] * len(usual_exchanges()) if per_node > 1 else []
-    assert [one.options["ranks_per_node"] for one in two] == expected

@@ -58,11 +58,9 @@ def test_rows_agree_with_each_other(words):
         assert row["mean_select_low_s"] <= row["mean_select_s"] <= row["mean_select_high_s"]
         parts = [row[f"mean_{one}_s"] for one in ("compute", "select", "communicate_and_wait")]
         assert sum(parts) == pytest.approx(row["mean_iteration_s"])
-        # From the best of the others to its own worst, whatever tails there are beyond.
         most = row["high_s"] / min(other["low_s"] for other in rows if other is not row) - 1
         assert 0 <= row["regret_of_job"] <= min(rows[-1]["over_the_fastest"], max(most, 0.0)) + 1e-12
         assert row["sampling_error_s"] == 0 or row["iterations_simulated"] < iterations
-    # Who is likely not the fastest is expected to lose, and the more the longer it takes.
     regrets = [row["regret_of_job"] for row in rows if row["chance_to_be_fastest"] < 0.5]
     assert all(one > 0 for one in regrets)
     assert all(later >= 0.98 * earlier for earlier, later in itertools.pairwise(regrets))
@@ -113,7 +111,6 @@ def test_a_scheme_of_the_user_that_takes_the_same_times_is_named_in_the_table(tm
     own = "exchanges={AG-Topk: {scheme: dense}, b: {scheme: topk}}"
     labels = [one.label for one in candidates_of(load("base", [own]))]
     assert labels[:2] == ["AG-Topk", "b"]
-    # The usual one of that name is b.
     assert "AG-Topk (usual)" not in labels
 
 

@@ -17,6 +17,7 @@ from simnet.sparsifier_models import create, names
 from simnet.sparsifier_models.steps import under_way
 from simnet.strategies import SGD, AdamW
 from simnet.strategies.diloco import INNER
+from simnet.studies.choosing.ranking import held_on_job
 from simnet.training.job.job import LocalSteps, create_sparsifier, gradient_buckets
 from simnet.training.job.memory import (
     WorkerMemory,
@@ -271,6 +272,7 @@ def test_a_choice_that_does_not_fit_is_no_choice():
     over = json.loads(did(*asked, "--grid", "memory=20.5MB,1GB", "--jobs", "1").stdout)
     assert [row["exchange"] for row in over["rows"]] == [one["rows"][0]["exchange"] for one in (bound, free)]
     assert "needs 25.1 MB of the 20.5 MB" in bound["memory"]["ruled_out"]["topk"]
+    assert [*held_on_job(JOB, [Candidate("teams", "spardl", {"teams": 3}), AG]).each] == [AG.label]
     assert bound["rows"][0]["memory"]["peak_B"] <= bound["memory"]["limit_B"] == 20_500_000
 
 

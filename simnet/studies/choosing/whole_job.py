@@ -374,6 +374,6 @@ def _with_policies(trial: _JobTrial, found: WholeJob, given: Mapping[str, Policy
     flexible = []
     for name, policy in track_progress(list(policies.items())):
         # Decisions that are taken every so many iterations are not those of a sample.
-        if getattr(policy, "decide_every", 0) == 1 or samples == iterations:
+        if getattr(policy, "decide_every", None) == 1 or samples == iterations:
             flexible.append(Gain(run(Candidate(name, ""), policy), fixed))
     return replace(found, per_stretch=per_stretch, flexible=tuple(flexible), usual=usual)
