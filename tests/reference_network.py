@@ -400,7 +400,7 @@ class ReferenceNetwork:
             m.arrived(self.now)
 
     def vanish(self, m):
-        self.messages.remove(m)
+        self.messages = [one for one in self.messages if one is not m]
         m.ended = m.has_come = m.vanished = True
         m.came = self.now
 

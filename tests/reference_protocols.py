@@ -131,9 +131,9 @@ class StackRun(ReferenceRun):
             self.hear(what, number, rank)
 
     def hear(self, what, number, rank):
-        del self.in_flight[what, number]
         index = self.ends(number)[2]
-        if self.failed[rank]:
+        # A word that nobody has noticed yet vanishes with either of its ranks.
+        if self.in_flight.pop((what, number), None) is None or self.failed[rank]:
             return
         if self.has_entered(rank, index):
             self.answer(what, number)

@@ -480,7 +480,7 @@ def on_lists(monkeypatch):
 
 
 # Cheap cases that run what `test_networks_time_random_jobs_as_they_did` does not, or seldom.
-PLAIN, STACKED = [5, 85, 91, 93, 99, 126, 168, 204, 219, 228, 242], [0, 16, 40, 42, 122, 126, 140, 144, 148, 242]
+PLAIN, STACKED = [5, 85, 91, 93, 99, 126, 168, 204, 219, 228, 242], [0, 16, 40, 42, 122, 126, 140, 144, 148, 242, 1897]
 
 
 @pytest.mark.parametrize(("seed", "stacked"), [*((one, False) for one in PLAIN), *((one, True) for one in STACKED)])
