@@ -1,4 +1,4 @@
-"""simnet: what a sparsified gradient exchange costs on a network whose links change while the job runs.
+"""simnet: simulator of sparsified gradient exchanges on networks whose links change during a training job.
 
 What a notebook starts from is here, and imported when it is used. `run`, `choose`, `step`, `time`, `measure` and
 `calibrate` are the commands as functions, `SimnetError` is what they raise. `load` reads a scenario, `Network` times a

@@ -1,4 +1,4 @@
-"""The console script; `simnet.verbs.app` reads the line."""
+"""Entry point of the `simnet` command; `simnet.verbs.app` parses the command line."""
 
 from simnet.verbs.app import main
 

@@ -1,4 +1,4 @@
-"""Ahead-of-time compilation of everything that simnet compiles: ``python -m simnet.compile``, once for all users.
+"""Ahead-of-time compilation of all numba functions of simnet: ``python -m simnet.compile``, once for all users.
 
 A function is compiled when it first meets arguments of some kinds. So the loops over gradients are called once, and the
 start of some shipped scenarios is run with the compiled event loop at hand: on links that are constant and that change,
@@ -25,14 +25,14 @@ SCENARIOS = ("fluctuating_wan", "quickstart", "incast", "link_faults", "shared_f
 
 
 class Warmed(NamedTuple):
-    """The compiled functions by name, and the cache folders; none if nothing is kept."""
+    """Compiled functions by name, and their cache folders (empty if nothing is cached)."""
 
     functions: tuple[str, ...]
     folders: tuple[Path, ...]
 
 
 def warm() -> Warmed:
-    """Compile what is not in the cache."""
+    """Compile the functions that are not in the cache."""
     if compiled_loop() is None:
         raise InputError("is missing, or told not to compile (NUMBA_DISABLE_JIT); loops are interpreted", field="numba")
     from simnet.base import native
@@ -50,7 +50,7 @@ def warm() -> Warmed:
 
 
 def main() -> None:
-    """Compile, and say where what was compiled is kept."""
+    """Compile all functions, and print the folders of the cache."""
     done = warm()
     print(f"{len(done.functions)} functions are compiled." if done.functions else "Everything is compiled already.")
     for folder in done.folders:

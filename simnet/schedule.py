@@ -1,4 +1,4 @@
-"""Schedules: the messages of a collective or exchange in rounds, as columns of numpy arrays.
+"""Schedules of messages in rounds, stored as numpy arrays.
 
 A schedule says who sends how many bytes to whom, and in which order. It knows nothing of time: any clock (closed form,
 max-plus, event loop) can time it on any network, and it can be replayed on a real cluster.
@@ -102,7 +102,7 @@ class Round:
 
 
 class Call(NamedTuple):
-    """A call of a collective in a schedule: operation, algorithm and sizes, and the range of rounds with its messages.
+    """Call of a collective: its operation, algorithm and sizes, and the range of rounds that hold its messages.
 
     Parameters
     ----------
@@ -244,7 +244,7 @@ class Schedule:
         return Schedule(self.n_ranks, [one for schedule in parts for one in schedule.rounds], calls)
 
     def scaled(self, factor: float) -> Schedule:
-        """Return the schedule with message sizes multiplied by `factor`; compute times do not change.
+        """Return the schedule with message sizes multiplied by `factor` and unchanged compute times.
 
         Raises
         ------
@@ -307,7 +307,7 @@ class Schedule:
         return Schedule(self.n_ranks, rounds, self.calls)
 
     def in_phase(self, phase: str) -> Schedule:
-        """Return the schedule with `phase` as the name of every round's phase.
+        """Return the schedule with `phase` as the phase name of every round.
 
         Examples
         --------
@@ -318,7 +318,7 @@ class Schedule:
         return Schedule(self.n_ranks, rounds, self.calls)
 
     def embed(self, ranks: Sequence[int] | Ranks, n_ranks: int) -> Schedule:
-        """Return the schedule on a larger set of ranks, 0 .. `n_ranks` - 1: rank r becomes ``ranks[r]``.
+        """Return the schedule on a set of `n_ranks` ranks, where ``ranks[r]`` takes the place of rank r.
 
         Parameters
         ----------
@@ -358,7 +358,7 @@ class Schedule:
         }
 
     def to_goal(self, path: str | Path) -> None:
-        """Write the schedule as GOAL text, as LogGOPSim's ``txt2bin`` reads it.
+        """Write the schedule as GOAL text, which ``txt2bin`` of LogGOPSim reads.
 
         See `simnet.interchange.write_goal`.
         """
@@ -412,7 +412,7 @@ def _one_round(there: Sequence[tuple[Round, NDArray[np.int64]]], n_ranks: int) -
 
 
 def _map_rounds(rounds: Sequence[Round], change: Callable[[Round], Round]) -> list[Round]:
-    """Return the rounds after `change`, applied once per distinct object: repeated rounds stay one object."""
+    """Apply `change` once to each distinct round object, so that a repeated round stays one object."""
     changed = {id(one): change(one) for one, _ in count_rounds(rounds)}
     return [changed[id(one)] for one in rounds]
 
@@ -437,7 +437,7 @@ def _float_array(values: ArrayLike, name: str) -> Floats:
 
 
 def _refuse_outside(given: Floats, name: str, most: float, unit: str = "") -> None:
-    """Raise ValueError, with the first such value, if a value is not between 0 and `most`."""
+    """Raise ValueError with the first value that is not in 0 to `most`, if there is one."""
     if not ((given >= 0) & (given <= most)).all():
         _refuse_first(~(np.isfinite(given) & (given >= 0)), given, f"{name} must be finite and >= 0")
         _refuse_first(given > most, given, f"{name} must be <= {most:g}{unit}")

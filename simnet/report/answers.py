@@ -1,4 +1,4 @@
-"""Answers of runs as `Summary` objects: of one seed, of several seeds, and of policies with one fixed exchange.
+"""Answers of runs as `Summary` objects: for one seed, for several seeds, and for policies with one exchange each.
 
 All is told from ``summary.json``, so that a page that is drawn again says the same.
 """
@@ -39,23 +39,23 @@ _EACH = ("iteration_prediction_low_s", "iteration_prediction_high_s")
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RunAnswer(Summary):
-    """The answer of a run; `results` holds each policy's result by name, and is empty for a run over several seeds."""
+    """Answer of a run; `results` has the result of each policy by name, and is empty for several seeds."""
 
     results: Mapping[str, PolicyResult] = field(default_factory=dict)
 
     @property
     def iterations(self) -> pd.DataFrame:
-        """The content of iterations.csv as a table: a row per policy and iteration."""
+        """Return the table of iterations.csv: a row per policy and iteration."""
         return round_iterations(joined(self.results, lambda one: one.iterations))
 
     @property
     def workers(self) -> pd.DataFrame:
-        """The content of workers.parquet as a table: a row per policy, iteration and worker."""
+        """Return the table of workers.parquet: a row per policy, iteration and worker."""
         return joined(self.results, lambda one: one.workers)
 
 
 def run_answer(summary: RunSummary, results: Mapping[str, PolicyResult] | None = None) -> RunAnswer:
-    """Return the answer of a run with one seed, from the content of summary.json; figures need `results`."""
+    """Return the answer of a run with one seed, given the content of summary.json; `results` are for figures."""
     rows = [_row(summary, name) for name in ranking(summary)]
     details = {name: one for name, one in summary.items() if name not in ("assumed", "depends_on")}
     return RunAnswer(
@@ -124,7 +124,7 @@ def sentence(summary: RunSummary) -> str:
 
 
 def leaders(summary: RunSummary) -> list[str]:
-    """Return the fastest policy and those tied with it, without the bound; of trained runs, by time to target.
+    """Return the fastest policy and those tied with it; trained runs count by the time to their target accuracy.
 
     A policy is tied if its time is equal, or if it is faster than the first with a probability of `wording.TIED`.
     """
@@ -139,7 +139,7 @@ def _ranked_names(summary: RunSummary) -> list[str]:
 
 
 def ranking(summary: RunSummary) -> list[str]:
-    """Return the names of all policies, fastest first; unsettled and early-ended ones follow, the bound is last."""
+    """Return the names of all policies, fastest first; then those without a steady part, and the lower bound last."""
     policies, trained = summary["policies"], known_of(summary, "learning")
 
     def place(name: str) -> tuple[Any, ...]:
@@ -157,7 +157,7 @@ def compares_exchanges(summary: RunSummary) -> bool:
 
 
 def evidence(summary: Mapping[str, Any]) -> str:
-    """Return a sentence on the evidence for the times of a run, with its warnings."""
+    """Return text on the evidence for the times of a run, with the run's warnings."""
     known = [Evidence(summary["evidence"], summary["because"]).line()] if "evidence" in summary else []
     return " ".join([*(f"Warning: {one}" for one in summary.get("warnings", ())), *known])
 
@@ -208,7 +208,7 @@ def _local_stages(label: str, stages: Mapping[str, float]) -> str:
 
 
 def what_happened(summary: RunSummary) -> list[str]:
-    """Return sentences on the iterations left out of means, and on each stop after a worker failure."""
+    """Return sentences on iterations that means leave out, and on each interruption by failed workers."""
     said = []
     if first := summary["steady_from"]:
         settled = [name for name, one in summary["policies"].items() if one["settled_after"] == first]
@@ -222,19 +222,19 @@ def what_happened(summary: RunSummary) -> list[str]:
 
 
 def switching(summary: RunSummary) -> str | None:
-    """Return the first leader that changed its choice during the run; None if no leader did."""
+    """Return the first of the leading policies that changed its exchange during the run; None if none did."""
     return next((name for name in leaders(summary) if summary["policies"][name]["switch_count"]), None)
 
 
 def _seconds(summary: RunSummary, name: str) -> float:
-    """Return the time that ranks a policy [s]: its mean iteration under fixed exchanges, else its whole job."""
+    """Return the time by which a policy is ranked [s]: its mean iteration if exchanges are compared, else its job."""
     one = summary["policies"][name]
     mean = one.get("means", {}).get("iteration_s") if compares_exchanges(summary) else None
     return float(one["simulated_s"] if mean is None else mean)
 
 
 def _outcome(summary: RunSummary) -> str:
-    """Return a sentence on the fastest policy or the tied ones, and the lead over the next."""
+    """Return a sentence on the fastest or tied policies, and their lead over the next one."""
     order = sorted(_ranked_names(summary), key=lambda name: _seconds(summary, name))
     if not order:
         return _nobody(summary)
@@ -266,7 +266,7 @@ def _tied_by_time(summary: RunSummary, order: Sequence[str]) -> list[str]:
 
 
 def _nobody(summary: RunSummary) -> str:
-    """Return the sentence for a run in which no policy has a rank."""
+    """Return the sentence for a run in which no policy could be ranked."""
     policies, bound = summary["policies"], summary["bound"]
     if bound is not None and set(policies) == {bound}:
         return f"({bound}): {_duration_text(summary, bound)}; nobody can run it, and nothing was compared with it."
@@ -281,7 +281,7 @@ def _unsettled(summary: RunSummary) -> list[str]:
 
 
 def _too_large(summary: RunSummary) -> list[str]:
-    """Return a sentence with the policies whose memory exceeds the device; empty if all fit."""
+    """Return a sentence on policies that need more memory than the device has; empty if all fit."""
     limit = (summary.get("memory") or {}).get("limit_B")
     peaks = {name: one["peak_B"] for name, one in known_of(summary, "memory").items() if not one.get("fits", True)}
     each = ", ".join(f"{name} needs {format_bytes(peak)}" for name, peak in peaks.items() if name != summary["bound"])
@@ -360,7 +360,7 @@ def _filled(rows: Sequence[Row], columns: Sequence[Column]) -> list[Column]:
 
 
 def _depends_on(summary: RunSummary) -> str:
-    """Return what would change the first place, the winner's choice over time or other defaults, and what overlaps."""
+    """Return text on what changes the first place: switches of the leader, other defaults, partial overlap."""
     said = []
     if (changed := switching(summary)) is not None:
         first, count = summary["policies"][changed]["switches"][0], summary["policies"][changed]["switch_count"]
@@ -375,7 +375,7 @@ def _depends_on(summary: RunSummary) -> str:
 
 
 def _cause(switch: Fields) -> str:
-    """Return the text for the largest relative change of bandwidth, latency or density that preceded a switch."""
+    """Return text on the bandwidth, latency or density that changed most before a policy switched exchanges."""
     found = [(0.0, "")]
     for name, end, write in (
         ("bandwidth", "_Bps", format_bandwidth), ("latency", "_s", format_seconds), ("density", "", "{:.3g}".format)
@@ -389,7 +389,7 @@ def _cause(switch: Fields) -> str:
 
 
 def _exploration(summary: RunSummary) -> Iterator[str]:
-    """Yield a sentence per exploring policy: time and iterations of exploration, and mean density of training."""
+    """Yield a sentence per policy that explored: time and iterations spent on it, and mean density of training."""
     for name, one in summary["policies"].items():
         count, seconds = one["exploration"]["iterations"], one["exploration"]["seconds"]
         if count:

@@ -1,4 +1,4 @@
-"""Style and files of figures: colours, units, layout, tables as figures, byte-identical output for equal content."""
+"""Style of figures, and rendering to PNG and SVG files that are byte-identical for equal content."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _LONGEST_NAME = 28
 
 
 class Plot(NamedTuple):
-    """A finished figure as PNG and SVG, with name, title and explanation."""
+    """Finished figure as PNG and SVG, with its name, title and explanation."""
 
     name: str
     title: str
@@ -48,11 +48,11 @@ class Plot(NamedTuple):
         return f"Plot({self.name!r}, {self.title!r})"
 
     def _repr_png_(self) -> bytes:
-        """Return the PNG, which notebooks display."""
+        """Return the PNG for display in notebooks."""
         return self.png
 
     def save(self, path: Path | str, force: bool = False) -> None:
-        """Write the figure to a new file, PNG or SVG by the suffix of the path."""
+        """Write the figure to a new file; the suffix of the path, .png or .svg, sets the format."""
         path = Path(path)
         if path.suffix not in (".png", ".svg"):
             raise InputError("must end with .png or .svg", file=str(path))
@@ -67,7 +67,7 @@ def plot(name: str, title: str, explanation: str, figure: Figure) -> Plot:
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Set the matplotlib style of simnet within a block, in place of the user's own settings."""
+    """Use the matplotlib style of simnet inside the ``with`` block, instead of the user's settings."""
     with mpl.rc_context(), warnings.catch_warnings():
         mpl.rcdefaults()
         mpl.rcParams.update(mpl.rc_params_from_file(str(_STYLE), use_default_template=False))
@@ -77,14 +77,14 @@ def style() -> Iterator[None]:
 
 @contextmanager
 def canvas(width: float, height: float, *shape: int, **options: Any) -> Iterator[tuple[Figure, Any]]:
-    """Yield a figure of a width and height [inch] in simnet's style, and its axes from `Figure.subplots`."""
+    """Yield a figure of `width` x `height` [inch] in simnet's style, with axes made by `Figure.subplots`."""
     with style():
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure, figure.subplots(*shape, **options)
 
 
 def policy_looks(policies: Iterable[str], bound: str | None) -> dict[str, dict[str, Any]]:
-    """Return matplotlib line properties of each policy, by order in the run; the bound has a look of its own."""
+    """Return matplotlib line properties of each policy by position in the run; the lower bound has its own."""
     found: dict[str, dict[str, Any]] = {}
     for policy in dict.fromkeys(policies):
         if policy == bound:
@@ -97,13 +97,13 @@ def policy_looks(policies: Iterable[str], bound: str | None) -> dict[str, dict[s
 
 
 def short(name: str) -> str:
-    """Return a name on one line, cut to 28 characters."""
+    """Return a name on one line, shortened to 28 characters."""
     name = " ".join(name.split())
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}\u2026"
 
 
 def scale(axis: Axis, values: NDArray[np.float64]) -> None:
-    """Start an axis at zero, or make it logarithmic if the largest value is over 12 times the smallest."""
+    """Make an axis logarithmic if its largest value exceeds 12 times the smallest; else start it at zero."""
     axes, which = axis.axes, "x" if isinstance(axis, XAxis) else "y"
     values = values[values > 0]
     if len(values) and values.max() > _WIDE * values.min():
@@ -130,7 +130,7 @@ def _fix_layout(figure: Figure) -> None:
 
 
 def _texts(figure: Figure) -> list[str]:
-    """Return the titles, axis labels and legends of a figure, for readers who cannot see it."""
+    """Return the titles, axis labels and legends of a figure as text for screen readers."""
     labels = [one for axes in figure.axes for one in (axes.get_title(), axes.get_xlabel(), axes.get_ylabel())]
     legends = [*figure.legends, *(one for axes in figure.axes if (one := axes.get_legend()) is not None)]
     found = [*labels, *(one.get_text() for legend in legends for one in legend.get_texts())]
@@ -189,5 +189,5 @@ def draw_table(summary: Summary) -> Plot:
 
 
 def _unit_of(table: pd.DataFrame, *columns: Column) -> tuple[str, float]:
-    """Return the display unit shared by columns of one kind, and its size in SI units."""
+    """Return the display unit that columns of the same kind share, and its size in SI units."""
     return common_unit(columns[0].unit or "number", table[[one.name for one in columns]].to_numpy().ravel().tolist())

@@ -1,4 +1,4 @@
-"""The figures of a run: what was learnt, iteration time under the network's weather, total time, breakdown, choices.
+"""Figures of a run: training results, iteration time, time by part, choices of exchanges.
 
 Each function takes the iterations of all policies (one frame, see `simnet.training.job.record.PolicyResult`) and
 returns a matplotlib figure; `render` draws all of them to PNG and SVG, byte-identical for equal input. Long runs are
@@ -44,7 +44,7 @@ def render(
     bound: str | None = None,
     names: Collection[str] | None = None,
 ) -> list[Plot]:
-    """Return the figures of a run as plots; with `names`, only those figures."""
+    """Return the figures of a run as plots; `names` restricts them to these figures."""
     drawn = [learning] * ("accuracy" in iterations) + [iteration_time, breakdown, choices]
     return [
         plot(draw.__name__, *_CAPTIONS[draw.__name__], draw(iterations, bound))
@@ -79,7 +79,7 @@ def iteration_time(iterations: pd.DataFrame, bound: str | None = None) -> Figure
 
 
 def breakdown(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
-    """Draw the simulated time of each policy as stacked bars: compute, select, communicate, wait; worker means."""
+    """Draw the simulated time of each policy as bars of compute, select, communicate and wait (means over workers)."""
     totals = iterations.groupby("policy", sort=False)[[f"{phase}_s" for phase in PHASES]].sum()
     ends = totals.sum(axis=1)
     order = sorted(ends.index, key=lambda policy: (float(ends[policy]), policy != bound))
@@ -104,7 +104,7 @@ def breakdown(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
 
 
 def choices(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
-    """Draw the exchange that each switching policy used over time, and below it bandwidth and latency.
+    """Draw over time which exchange each switching policy used, and below it bandwidth and latency.
 
     If no policy changed its choice, all policies are drawn.
     """
@@ -173,7 +173,7 @@ def _by_policy(iterations: pd.DataFrame) -> dict[str, pd.DataFrame]:
 def choice_colours(
     frames: Mapping[str, pd.DataFrame], labels: Sequence[str], looks: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, str]:
-    """Return a colour for each choice: that of the policy with this fixed choice, else an unused one."""
+    """Return a colour for each exchange: that of the policy that always uses it, otherwise a free one."""
     colours: dict[str, str] = {}
     for policy, frame in frames.items():
         kept = set(frame["choice"])
@@ -188,7 +188,7 @@ def choice_colours(
 
 
 def _with_positions(iterations: pd.DataFrame) -> tuple[pd.DataFrame, str]:
-    """Return iterations with horizontal extents ``x`` and ``x_end``, and the label of the horizontal axis."""
+    """Return iterations with their start ``x`` and end ``x_end`` on the horizontal axis, and the axis label."""
     frames = _by_policy(iterations).values()
     network = [frame[["latency_s", "bandwidth_Bps"]].to_numpy() for frame in frames]
     if all(np.array_equal(one, network[0], equal_nan=True) for one in network):
@@ -201,7 +201,7 @@ def _with_positions(iterations: pd.DataFrame) -> tuple[pd.DataFrame, str]:
 
 
 def _choice_stretches(frame: pd.DataFrame) -> dict[str, list[tuple[float, float]]]:
-    """Return (start, length) bars on the axis for each choice; long runs show the most used choice of each bin."""
+    """Return (start, length) bars for each exchange used; long runs show the most frequent of each bin."""
     code, labels = pd.factorize(frame["choice"])
     starts = np.flatnonzero(np.diff(code, prepend=-1))
     if len(starts) > 2 * _BINS:
@@ -215,28 +215,28 @@ def _choice_stretches(frame: pd.DataFrame) -> dict[str, list[tuple[float, float]
 
 
 def most_used(code: NDArray[np.intp], starts: NDArray[np.intp], count: int) -> NDArray[np.intp]:
-    """Return the most frequent of `count` codes in each stretch of iterations that begins at one of `starts`."""
+    """Return the most frequent of `count` codes in each stretch; stretches begin at the iterations `starts`."""
     counts = np.zeros((len(starts), count), np.intp)
     np.add.at(counts, (np.searchsorted(starts, np.arange(len(code)), side="right") - 1, code), 1)
     return np.asarray(counts.argmax(axis=1))
 
 
 def _note_cut(axes: Axes, cut: Sequence[str], frames: Mapping[str, pd.DataFrame]) -> None:
-    """Write above the axes which policies continue past the end of the axis, and until when."""
+    """Write above the axes which policies run longer than the axis, and until when."""
     if cut:
         ends = (f"{short(policy)} until {format_seconds(float(_elapsed_time(frames[policy])[-1]))}" for policy in cut)
         axes.set_title(f"goes on beyond the axis: {', '.join(ends)}", loc="right", fontsize=8, color="#555555")
 
 
 def _elapsed_time(frame: pd.DataFrame) -> Floats:
-    """Return the simulated time since the start of the first iteration at the end of each one [s]."""
+    """Return the simulated time from the start of the first iteration to the end of each [s]."""
     start = frame["start_s"].to_numpy()
     elapsed: Floats = start + frame["iteration_s"].to_numpy() - start[0]
     return elapsed
 
 
 def _draw_line(axes: Axes, x: Floats, y: Floats, *, band: bool = True, **look: Any) -> None:
-    """Draw a line; one of over 500 points is drawn as means of equal stretches, with a min-max band.
+    """Draw a line; over 500 points are averaged over equal stretches, with a band from minimum to maximum.
 
     Step lines show the first value of a stretch, since a mean may be a value that never occurred.
     """
@@ -254,7 +254,7 @@ def _draw_line(axes: Axes, x: Floats, y: Floats, *, band: bool = True, **look: A
 
 
 def _draw_network(axes: tuple[Axes, Axes], iterations: pd.DataFrame, label: str, last: float) -> None:
-    """Draw the bandwidth and latency that all policies met, up to `last` on the labelled horizontal axis."""
+    """Draw bandwidth and latency during the run on a labelled horizontal axis that ends at `last`."""
     both: tuple[tuple[str, str, Unit], ...] = (("bandwidth_Bps", "bandwidth", "rate"), ("latency_s", "latency", "time"))
     for one, (column, what, unit) in zip(axes, both, strict=True):
         x, y = iterations["x"].to_numpy(), iterations[column].to_numpy(dtype=np.float64)
@@ -289,7 +289,7 @@ def _legend_above(figure: Figure, handles: Sequence[Artist]) -> None:
 
 
 def seed_comparison(summary: Mapping[str, Any], table: pd.DataFrame) -> list[Plot]:
-    """Return the figure of time differences from the fastest policy, seed by seed; empty without a winner."""
+    """Return the figure of each policy's time minus the fastest policy's, seed by seed; empty without a winner."""
     each, winner = summary["policies"], summary["winner"]
     if winner is None or len(each) < 2:
         return []

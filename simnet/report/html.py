@@ -1,4 +1,4 @@
-"""HTML pages of runs and maps: each is one self-contained file that loads nothing from the network.
+"""HTML pages of runs and decision maps, each a self-contained file that loads nothing from the network.
 
 Charts are drawn by `page.js` on uPlot, both inside the page; the policy of the page lets scripts with their hashes run
 and no others. Without scripts the figures are shown as pictures.
@@ -40,7 +40,7 @@ _ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028",
 def page_data(
     summary: RunSummary, iterations: pd.DataFrame, recorded: RecordedTimeline | None = None
 ) -> dict[str, Any]:
-    """Return the chart data of the page: iterations by policy, choices, training results, recorded messages.
+    """Return the chart data of a run's page: iterations by policy, choices, training results, recorded messages.
 
     Returns
     -------
@@ -75,7 +75,7 @@ def page_data(
 
 
 def embedded(data: Any) -> str:
-    r"""Return data as JSON that is safe in an HTML script element; floats have seven digits, non-finite ones are null.
+    r"""Return data as JSON that is safe in an HTML script; floats have seven digits, and non-finite ones become null.
 
     Examples
     --------
@@ -107,7 +107,7 @@ def _iteration_columns(frame: pd.DataFrame, choices: Sequence[str], stretch: int
 
 
 def _learning_points(frame: pd.DataFrame) -> dict[str, list[Any]]:
-    """Return loss and accuracy at each evaluation, with iterations done and time elapsed [s]."""
+    """Return loss and accuracy at each evaluation, with the iterations done and the time elapsed [s]."""
     measured = np.flatnonzero(frame["accuracy"].notna().to_numpy())
     measured = measured[:: max(1, -(-len(measured) // POINTS))]
     rows = frame.iloc[measured]
@@ -154,14 +154,14 @@ def report(
 
 
 def answer_html(answer: Summary, template: str = "answer", plots: Sequence[Plot] = ()) -> str:
-    """Return the HTML of an answer in a notebook, or with template ``page`` and its figures as a page."""
+    """Return the HTML of an answer for a notebook; the template ``page`` makes it a page with figures."""
     columns, rows = answer.shown()
     cells = [column_cells(one, rows) for one in columns]
     return _rendered(template, answer=answer, rows=rows, cells=cells, figures=_pictures(plots))
 
 
 def _table(answer: Summary, names: Sequence[str] = ()) -> dict[str, Any]:
-    """Return headings and rows of an answer for HTML: its `_MOST` columns of highest priority, `_NARROW` on a phone.
+    """Return headings and rows of an answer for HTML; low-priority columns are left out, or hidden on phones.
 
     Each row is the name of its policy, and cells as pairs of text and sort key.
     """
@@ -198,7 +198,7 @@ def _resource_text(name: str) -> str:
 
 @cache
 def _hashed_scripts(*names: str) -> tuple[tuple[markupsafe.Markup, str], ...]:
-    """Return (script, SHA-256) pairs of files, with base64 hashes for the Content-Security-Policy."""
+    """Return each script with its base64 SHA-256 hash, as the Content-Security-Policy of a page lists it."""
     digests = (hashlib.sha256(_resource_text(name).encode()).digest() for name in names)
     return tuple(
         (markupsafe.Markup(_resource_text(name)), base64.b64encode(digest).decode("ascii"))  # noqa: S704
@@ -207,13 +207,13 @@ def _hashed_scripts(*names: str) -> tuple[tuple[markupsafe.Markup, str], ...]:
 
 
 def page(template: str, summary: Mapping[str, Any], answer: Summary, plots: Sequence[Plot], **values: Any) -> str:
-    """Return the HTML that a template renders from a summary, its answer and its figures."""
+    """Return the HTML that a template makes of a summary, its answer and its figures."""
     own = {"summary": summary, "answer": answer, "table": _table(answer), "figures": _pictures(plots), "scripts": ()}
     return _rendered(template, **own | values)
 
 
 def _pictures(plots: Sequence[Plot]) -> list[tuple[Plot, str]]:
-    """Return figures with their SVG in base64: as an image it can neither run scripts nor clash with other names."""
+    """Return figures with their SVG in base64; embedded as images, they cannot run scripts or clash in names."""
     return [(plot, base64.b64encode(plot.svg).decode("ascii")) for plot in plots]
 
 

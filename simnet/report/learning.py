@@ -41,7 +41,7 @@ def learning_summaries(
     target: float | None,
     reference: str | None = None,
 ) -> dict[str, Fields]:
-    """Return loss, accuracy, time to target and efficiencies of each policy; empty if no model was trained.
+    """Return loss, accuracy, time to target and efficiencies by policy; empty if no model is trained.
 
     Loss and accuracy are the last measured ones; best values are the lowest loss and the highest accuracy. The time to
     the target ends at the first evaluation that reaches it, and includes exploration. Values that were not measured or
@@ -78,7 +78,7 @@ def _learning_curve(frame: pd.DataFrame, computed: float, target: float | None, 
 
 
 def _reached_after(frame: pd.DataFrame, target: float | None) -> tuple[int | None, float | None]:
-    """Return the iterations and seconds until the accuracy first reaches a target; None, None if it never does."""
+    """Return the iterations and seconds until the accuracy first reaches a target; (None, None) if never."""
     there = (frame["accuracy"] >= (math.inf if target is None else target)).to_numpy()
     if not there.any():
         return None, None
@@ -90,7 +90,7 @@ def _reached_after(frame: pd.DataFrame, target: float | None) -> tuple[int | Non
 def target_sentence(
     target: float | None, seconds: Mapping[str, float], winners: Sequence[str], each: str = "", among: str = ""
 ) -> str:
-    """Return a sentence on who reaches a target accuracy first, and by how much before the next."""
+    """Return a sentence on which policy reaches a target accuracy first, and its lead over the next."""
     goal = "the target accuracy" if target is None else f"{100 * target:.3g} % accuracy"
     if not seconds:
         return f"No policy reaches {goal}{among}."
@@ -98,7 +98,7 @@ def target_sentence(
 
 
 def learning_headline(trained: Mapping[str, Mapping[str, Any]], bound: str | None = None) -> str:
-    """Return a sentence on who reaches the target first, the lead, and who never does; '' without a target.
+    """Return a sentence on who reaches the target accuracy first, the lead, and who never does; '' without target.
 
     The bound, which is not a runnable policy, counts only if it is the only policy.
 

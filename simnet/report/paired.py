@@ -1,4 +1,4 @@
-"""Policies compared over several seeds: who is the fastest, by how much, and who is tied with it.
+"""Comparison of policies over several seeds: the fastest, its lead, and the policies tied with it.
 
 All policies of a seed meet the same gradients, compute times and weather, so it is their differences seed by seed that
 tell them apart, however much the seeds differ. For a mean over seeds, and for a mean of such differences, the interval
@@ -48,19 +48,19 @@ START_COLUMNS = ("start_low_s", "start_high_s")
 
 
 class StartRanges(NamedTuple):
-    """Change of each time under small differences between the workers' starts [s], and reasons where unsampled."""
+    """How much each time changes if workers start slightly apart [s], and why some times were not sampled."""
 
     offsets: Mapping[str, tuple[float, float]]
     not_sampled: Mapping[str, str]
 
     def around(self, seconds: Mapping[str, float]) -> dict[str, tuple[float, float]]:
-        """Return the lower and upper end of each time under small start differences [s], where known."""
+        """Return the range of each time if workers start slightly apart [s], where it is known."""
         known = {name: one for name, one in self.offsets.items() if name in seconds}
         return {name: (seconds[name] + less, seconds[name] + more) for name, (less, more) in known.items()}
 
 
 def start_ranges(each: Mapping[str, Mapping[Any, Any]]) -> dict[str, tuple[float, float]]:
-    """Return the (low, high) start ranges [s] by name, for the rows that have `START_COLUMNS`."""
+    """Return the (low, high) times if workers start slightly apart [s], by name, for rows that have them."""
     low, high = START_COLUMNS
     known = {name: one for name, one in each.items() if one.get(low) is not None and not math.isnan(one[low])}
     return {name: (one[low], one[high]) for name, one in known.items()}
@@ -71,7 +71,7 @@ NO_RANGES = StartRanges({}, {})
 
 
 def fastest(seconds: Mapping[str, float], ranges: Mapping[str, tuple[float, float]] | None = None) -> list[str]:
-    """Return the name with the least time and those tied with it, sorted by time and name.
+    """Return the name with the shortest time and those tied with it, sorted by time and name.
 
     Examples
     --------
@@ -131,7 +131,7 @@ def estimate(values: ArrayLike, comparisons: int = 1) -> Estimate:
 
 
 def contest(values: Mapping[str, ArrayLike], offsets: Mapping[str, ArrayLike] | None = None) -> Contest:
-    """Compare policies over seeds by a quantity to be minimised, with paired differences from the best.
+    """Compare policies over seeds by a quantity to minimise, by paired differences from the best policy.
 
     Examples
     --------

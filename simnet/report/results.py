@@ -1,4 +1,4 @@
-"""The run folder: summary, tables, figures and page of a run as files.
+"""Files of a run folder: summary, tables, figures and page.
 
 Files of a run appear together or not at all, and equal runs leave equal bytes: no dates, no paths, and in the summary
 and the iterations no digits that differ between machines.
@@ -70,7 +70,7 @@ _PIECE = 1 << 16
 
 
 class ResultRows(NamedTuple):
-    """The rows of a policy, made on demand: the total number, and a function that returns a range of rows."""
+    """Rows of a policy that are made on demand: their number, and a function that returns a range of them."""
 
     total: int
     between: Callable[[int, int], pd.DataFrame]
@@ -122,7 +122,7 @@ def write_run(
 
 
 def prepare_folder(folder: str | Path) -> Path:
-    """Create the run folder, and check before a long run that files can be written to it."""
+    """Create the run folder, and check that files can be written to it before a long run starts."""
     folder = Path(folder)
     with explain_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -133,7 +133,7 @@ def prepare_folder(folder: str | Path) -> Path:
 
 
 def table_files(**tables: pd.DataFrame) -> dict[str, bytes]:
-    """Return tables as the bytes of a CSV and a Parquet file each, by file name."""
+    """Return each table as a CSV and a Parquet file, in bytes by file name."""
     found = {}
     for name, table in tables.items():
         buffer = pa.BufferOutputStream()
@@ -144,12 +144,12 @@ def table_files(**tables: pd.DataFrame) -> dict[str, bytes]:
 
 
 def _arrow(table: pd.DataFrame) -> pa.Table:
-    """Return a table in Arrow format without pandas metadata, which contains version numbers."""
+    """Return a table in Arrow format, without the metadata of pandas, as these change with versions."""
     return pa.Table.from_pandas(table, preserve_index=False).replace_schema_metadata(None)
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the packages that determine times: simnet, numpy, SimPy."""
+    """Return the versions of the packages that affect simulated times: simnet, numpy, SimPy."""
     return {"numpy": np.__version__, "simnet": simnet.__version__, "simpy": importlib.metadata.version("simpy")}
 
 
@@ -179,7 +179,7 @@ def write_table(
 
 
 def _pieces(rows: Mapping[str, ResultRows]) -> Iterator[pd.DataFrame]:
-    """Yield the rows of all policies in chunks, each with the columns and dtypes of the full table."""
+    """Yield the rows of all policies in chunks, which all have the columns and dtypes of the full table."""
     like = join_frames({name: one.between(0, min(one.total, 1)) for name, one in rows.items()})
     for name, one in rows.items():
         for first in range(0, one.total, _PIECE):
@@ -190,26 +190,26 @@ def _pieces(rows: Mapping[str, ResultRows]) -> Iterator[pd.DataFrame]:
 
 
 def join_frames(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Return the policies' frames concatenated, with a column ``policy`` for those with a name."""
+    """Return data frames of policies as one, with the policy's name, unless empty, in a column ``policy``."""
     named = [frame.assign(policy=name) if name else frame for name, frame in frames.items()]
     # An empty frame has no types of its own and would spoil those of the others.
     return pd.concat([one for one in named if len(one)] or named[:1], ignore_index=True)
 
 
 def joined(results: Mapping[str, PolicyResult], frame: Callable[[PolicyResult], pd.DataFrame]) -> pd.DataFrame:
-    """Return one table with the frame that a function takes from each policy's result."""
+    """Return one table of the data frames that `frame` returns for the policies' results."""
     return join_frames({name: frame(one) for name, one in results.items()})
 
 
 def round_iterations(iterations: pd.DataFrame) -> pd.DataFrame:
-    """Return iterations as iterations.csv has them: twelve significant digits, whole bytes."""
+    """Return iterations rounded as in iterations.csv: twelve significant digits, whole bytes."""
     counts = [name for name in iterations.columns if name.endswith("_B")]
     whole = iterations.assign(**{name: iterations[name].round().astype(np.int64) for name in counts})
     return rounded_table(whole)
 
 
 def rounded_table(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table with floats of twelve significant digits."""
+    """Return a table with floats rounded to twelve significant digits."""
     return table.assign(**{str(name): significant(one) for name, one in table.select_dtypes("float64").items()})
 
 
@@ -220,7 +220,7 @@ def draw_run(
     setting: Mapping[str, str],
     recorded: RecordedTimeline,
 ) -> dict[str, bytes]:
-    """Return the figure files and the HTML page of a run as bytes, by file name."""
+    """Return the figures and the HTML page of a run, as bytes by file name."""
     names = dict.fromkeys([*iterations["policy"], *summary["policies"]])
     summary = {**summary, "policies": {name: summary["policies"][name] for name in names}}
     # Imported here because drawing is half a second to load.
@@ -233,5 +233,5 @@ def draw_run(
 
 
 def picture_files(plots: Iterable[Plot]) -> dict[str, bytes]:
-    """Return the PNG and SVG bytes of figures, by file name."""
+    """Return the PNG and SVG files of figures, as bytes by file name."""
     return {f"figures/{one.name}.{kind}": getattr(one, kind) for one in plots for kind in ("png", "svg")}

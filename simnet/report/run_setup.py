@@ -1,4 +1,4 @@
-"""The setting of a run, for people and programs: stack, device, calibrated calls, link sharing, strategy, overlap."""
+"""Setting of a run as text and JSON: stack, device, calibrated calls, link sharing, strategy, overlap."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ UNKNOWN = "nothing is known of it: links alone"
 
 
 def software_of(network: Network) -> CalibratedSoftware | None:
-    """Return the calibrated software of a network; None unless it is a calibrated cluster."""
+    """Return the calibrated software times of a network; None unless it is a calibrated cluster."""
     if network.software is None:
         return None
     from simnet.cost_models.calibration.software import CalibratedSoftware
@@ -38,7 +38,7 @@ def software_of(network: Network) -> CalibratedSoftware | None:
 
 
 def calibration_summary(network: Network, sent: Mapping[str, Iterable[tuple[Schedule, Ranks]]]) -> Fields | None:
-    """Return the calibration entry of summary.json: cluster file, stack, coverage and a row per kind of call.
+    """Return the entry of summary.json on calibration: cluster file, stack, coverage, and each kind of call.
 
     `sent` has the schedules of each exchange with the hosts of their ranks. None unless the network is a calibrated
     cluster.
@@ -51,7 +51,7 @@ def calibration_summary(network: Network, sent: Mapping[str, Iterable[tuple[Sche
 
 
 def call_summaries(exchanges: Mapping[str, Sequence[CallPrediction]]) -> list[Fields]:
-    """Return a row per exchange, collective, algorithm, ranks and nodes: sizes and the widest relative interval.
+    """Return a row per kind of call (exchange, collective, algorithm, ranks, nodes) with its widest interval.
 
     If the data do not determine the interval, its ends are None and the entry `interval` says so.
     """
@@ -82,7 +82,7 @@ def _call_summary(kind: Sequence[Any], same: Sequence[CallPrediction]) -> Fields
 
 
 def calls_evidence(found: Sequence[Mapping[str, Any]]) -> Evidence:
-    """Return the evidence for a schedule's calls: that of the least certain call.
+    """Return the evidence for the times of a schedule's calls: that of the least certain call.
 
     Examples
     --------
@@ -97,7 +97,7 @@ def calls_evidence(found: Sequence[Mapping[str, Any]]) -> Evidence:
 
 
 def call_rows(found: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    """Return table rows, as text cells: exchange, call, ranks, sizes, interval and basis of each kind of call.
+    """Return a table row per kind of call, as text: exchange, call, ranks, sizes, interval and basis.
 
     Examples
     --------
@@ -128,7 +128,7 @@ def call_rows(found: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:
 
 
 def describe_calibration(calibration: Mapping[str, Any]) -> str:
-    """Return a phrase that says from which cluster file a run takes software times, if any.
+    """Return a phrase on the cluster file that supplies a run's software times; "" without one.
 
     Examples
     --------
@@ -148,7 +148,7 @@ def describe_calibration(calibration: Mapping[str, Any]) -> str:
 
 
 def stack_summary(stack: Stack, calibration: Mapping[str, Any] | None = None) -> Fields:
-    """Return the summary entry of a stack: name, measurements, properties, and origin on a calibrated cluster.
+    """Return the summary entry of a transport stack: name, measurements, properties, and its cluster file.
 
     Examples
     --------
@@ -172,13 +172,13 @@ def stack_summary(stack: Stack, calibration: Mapping[str, Any] | None = None) ->
 
 
 def stack_name(network: Network) -> str:
-    """Return the name of a network's stack; on a calibrated cluster with the cluster file."""
+    """Return the name of a network's transport stack, with the cluster file of a calibrated cluster."""
     software = software_of(network)
     return name_of(network.stack) if software is None else f"{software.model.stack or 'ideal'} of {software.file}"
 
 
 def distinct_properties(stack: Mapping[str, Any]) -> str:
-    """Return, as text, the properties in which a stack differs from `ideal`.
+    """Return text on the properties in which a transport stack differs from the stack `ideal`.
 
     Examples
     --------
@@ -193,7 +193,7 @@ def distinct_properties(stack: Mapping[str, Any]) -> str:
 
 
 def describe_stack(stack: Mapping[str, Any]) -> str:
-    """Return a phrase on a stack: its name, its properties if custom, and where its software was measured.
+    """Return a phrase on a transport stack: name, properties if custom, and where its software was measured.
 
     Examples
     --------
@@ -205,7 +205,7 @@ def describe_stack(stack: Mapping[str, Any]) -> str:
 
 
 def device_summary(device: DeviceProfile, kernels: Iterable[DeviceOp] = ()) -> Fields:
-    """Return the summary entry of a device: name, kernels counted by evidence, and evidence of encoding kernels.
+    """Return the summary entry of a device: name, kernels by evidence, and evidence of encoding kernels.
 
     Examples
     --------
@@ -227,7 +227,7 @@ def device_summary(device: DeviceProfile, kernels: Iterable[DeviceOp] = ()) -> F
 
 
 def describe_device(device: Mapping[str, Any]) -> str:
-    """Return a phrase on a device: name, hardware, and number of kernels by evidence.
+    """Return a phrase on a device: name, hardware, and how many kernel costs are measured or estimated.
 
     Examples
     --------
@@ -240,7 +240,7 @@ def describe_device(device: Mapping[str, Any]) -> str:
 
 
 def describe_codes(device: Mapping[str, Any]) -> str:
-    """Return the phrase on the evidence of encoding kernels that follows a device's name; '' without any.
+    """Return a phrase on the evidence for encoding kernels, to follow a device's name; '' without such kernels.
 
     Examples
     --------
@@ -254,7 +254,7 @@ def describe_codes(device: Mapping[str, Any]) -> str:
 
 
 def sharing_summary(sharing: Sharing) -> Fields:
-    """Return the summary entry of a link-sharing law: congestion control, exponent and buffer.
+    """Return the summary entry on how flows share links: congestion control, exponent and buffer.
 
     Examples
     --------
@@ -280,14 +280,14 @@ def describe_sharing(sharing: Mapping[str, Any]) -> str:
 
 
 def describe_barrier(barrier: bool) -> str:
-    """Return a sentence that says whether workers start each iteration together."""
+    """Return a sentence on whether all workers start each iteration together."""
     if barrier:
         return "Workers begin each iteration together (job.barrier: true); processes of PyTorch's DDP do not."
     return "Workers begin an iteration each when done with the one before (job.barrier: false)."
 
 
 def describe_strategy(name: str, steps: int, deadline_s: float | None = None) -> str:
-    """Return a sentence on the training strategy: inner steps per iteration, and its deadline if any.
+    """Return a sentence on the training strategy: inner steps per iteration, and the deadline if there is one.
 
     Examples
     --------
@@ -323,7 +323,7 @@ def describe_overlap(overlap: Mapping[str, Any]) -> str:
 
 
 def mixed_overlap(overlap: Mapping[str, Any] | None) -> str:
-    """Return `describe_overlap` if some exchanges overlap the backward pass and others do not; else ""."""
+    """Return text on overlap if only some exchanges overlap the backward pass; else ""."""
     return describe_overlap(overlap) if overlap and overlap["during"] and overlap["after"] else ""
 
 
@@ -332,7 +332,7 @@ MAX_WAITING = 20
 
 
 def stop_summary(stop: Interruption) -> Fields:
-    """Return the summary entry of a failure stop; `resumed_s` is None if the job ended."""
+    """Return the summary entry of an interruption by failures; `resumed_s` is None if the job ended."""
     return {
         "job": stop.job,
         "iteration": stop.iteration,
@@ -349,7 +349,7 @@ def stop_summary(stop: Interruption) -> Fields:
 
 
 def describe_stop(policy: str, stop: Mapping[str, Any], main: str) -> str:
-    r"""Return sentences on a stop: which workers failed and when, who waited, and how the job continued.
+    r"""Return sentences on an interruption: which workers failed and when, who waited, and how the job continued.
 
     Examples
     --------
@@ -388,7 +388,7 @@ def _worker_text(numbers: Sequence[int]) -> str:
 
 
 def share_lines(shares: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
-    """Return a line on each of the jobs that shared the network under a policy: iterations, their time, slow-down."""
+    """Return a line on each job that shares the network: its iterations, their time, and its slowdown."""
     lines = []
     for policy, one in ((policy, one) for policy, jobs in shares.items() for one in jobs):
         times = ["-" if one[name] is None else format_seconds(one[name]) for name in ("mean_iteration_s", "alone_s")]

@@ -1,4 +1,4 @@
-"""Summary of a run: each policy's times and their parts, the fastest policy and its lead, and changes of choice.
+"""Summary of a run: each policy's times and their parts, the fastest policy and its lead, and switches.
 
 Totals are over the iterations; the breakdown is the mean over workers. Regret is the time a policy lost against the
 bound: the one-step oracle, which takes the best exchange of each iteration, and which a policy can come out ahead of
@@ -62,7 +62,7 @@ def plain(value: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """Inputs of a summary besides the iterations; None or empty if unknown.
+    """Facts that a summary needs besides the iterations; None or empty where unknown.
 
     `setup` are entries of the summary, of which those that are None are left out: by default an unnamed scenario, seed
     0 and stack ideal. `bound` is the policy that regret is measured against, `held` what a worker holds under each
@@ -84,7 +84,7 @@ class RunFacts:
 
 
 def summarize(iterations: Mapping[str, pd.DataFrame], facts: RunFacts = RunFacts()) -> RunSummary:
-    """Return the summary of several policies' iterations on the same network.
+    """Return the summary of a run, given the iterations of several policies on the same network.
 
     Examples
     --------
@@ -143,7 +143,7 @@ def summarize(iterations: Mapping[str, pd.DataFrame], facts: RunFacts = RunFacts
 
 
 def _ended_early(iterations: Mapping[str, pd.DataFrame], facts: RunFacts) -> set[str]:
-    """Return the policies that a failure ended; ValueError unless all others have equally many iterations."""
+    """Return the policies that failures ended. ValueError: the others have unequal numbers of iterations."""
     if not iterations:
         raise ValueError("a run needs at least one policy, got none")
     stops = facts.stops
@@ -156,7 +156,7 @@ def _ended_early(iterations: Mapping[str, pd.DataFrame], facts: RunFacts) -> set
 
 
 def _known_of(name: str, one: Fields, facts: RunFacts) -> Fields:
-    """Return a policy's summary entries besides iterations: stops, jobs, memory, judgement, throughput, cost."""
+    """Return a policy's summary entries that do not follow from its iterations, such as failures and memory."""
     found: Fields = plain(
         {
             "stops": [stop_summary(stop) for stop in facts.stops.get(name, ())],
@@ -178,7 +178,7 @@ def _known_of(name: str, one: Fields, facts: RunFacts) -> Fields:
 def learnt_by(
     iterations: Mapping[str, pd.DataFrame], target: float | None = None, reference: str | None = None
 ) -> dict[str, Fields]:
-    """Return the training results of each policy, rounded; empty if no model was trained.
+    """Return the training results of each policy, rounded; empty if no model is trained.
 
     Examples
     --------
@@ -195,7 +195,7 @@ def learnt_by(
 
 
 def with_exploration(iterations: pd.DataFrame) -> pd.DataFrame:
-    """Return training iterations only; time and bytes include the exploration before each one.
+    """Return the training iterations; each includes the time and bytes of exploration before it.
 
     Exploration without a later training iteration, before a failure that ended the job, is left out.
 
@@ -217,12 +217,12 @@ def with_exploration(iterations: pd.DataFrame) -> pd.DataFrame:
 
 
 def ranked(one: Fields) -> bool:
-    """Return whether a policy takes part in comparisons: it reached its last iteration and has settled."""
+    """Return whether a policy is ranked: it reached its last iteration and has a steady part."""
     return not one["ended"] and one["unsettled"] is None
 
 
 def learning_columns(summary: RunSummary) -> dict[str, Fields]:
-    """Return the `learning.COLUMNS` of each policy; empty if no model was trained."""
+    """Return the training results of each policy as table columns; empty if no model is trained."""
     trained, first = known_of(summary, "learning"), summary.get("first_to_target")
     soonest = [] if first is None else [first["policy"], *first["tied_with"]]
     return {
@@ -232,7 +232,7 @@ def learning_columns(summary: RunSummary) -> dict[str, Fields]:
 
 
 def policy_columns(one: Fields) -> Fields:
-    """Return the columns that tables of several runs have of a policy: its time with judgement, bytes and choices."""
+    """Return a policy's columns in tables of several runs: time, its interval and probability, bytes and choices."""
     judged = one.get("judgement", {})
     return {
         **{name: one[name] for name in ("iterations", "simulated_s", "total_bytes_sent_B", "switch_count")},
@@ -244,7 +244,7 @@ def policy_columns(one: Fields) -> Fields:
 
 
 def known_of(summary: RunSummary, key: str) -> dict[str, Fields]:
-    """Return the entry of a key such as ``learning`` for each policy of a summary that has the key."""
+    """Return the entry `key`, such as ``learning``, of each policy in a summary that has it."""
     policies: Mapping[str, Any] = summary["policies"]
     return {name: one[key] for name, one in policies.items() if key in one}
 
@@ -270,7 +270,7 @@ def spread_summary(iterations: pd.DataFrame) -> Fields | None:
 
 
 def _means(steady: pd.DataFrame, workers: int) -> dict[str, float | None]:
-    """Return means over iterations of the `MEANS` columns that exist, and of two derived columns."""
+    """Return means over iterations of the columns `MEANS` that exist, and of two columns derived from them."""
     if steady.empty:
         return {}
     means = steady[[name for name in MEANS if name in steady]].mean().to_dict()
@@ -281,7 +281,7 @@ def _means(steady: pd.DataFrame, workers: int) -> dict[str, float | None]:
 
 
 def _steady_part(every: pd.DataFrame, stops: Sequence[Interruption]) -> SteadyPart:
-    """Return the steady part of a run, searched after the last worker failure."""
+    """Return the steady part of a run; the search starts after the last failure of a worker."""
     since = max((stop.iteration for stop in stops if stop.job == MAIN), default=0)
     found = steady_part(every[every["iteration"] >= since] if since else every)
     return found._replace(start=found.start + since)
@@ -320,7 +320,7 @@ def _policy_summary(every: pd.DataFrame, steady_from: int) -> Fields:
 
 
 def _switch_rows(frame: pd.DataFrame, switched: NDArray[np.intp]) -> list[Fields]:
-    """Return the first changes of choice: iteration, time, old and new choice, network and density at both."""
+    """Return the first switches of a policy: iteration, time, both exchanges, and the links at both."""
     found: list[Fields] = []
     made = 0
     for row in switched[:MAX_SWITCHES].tolist():
@@ -340,7 +340,7 @@ def _winner_of(
     ranges: Mapping[str, tuple[float, float]] | None = None,
     judged: Sequence[str] = (),
 ) -> Fields | None:
-    """Return the winner entry; tied are policies of equal time, and those `judged` to be tied with the first."""
+    """Return the summary's winner; policies of equal time, and those in `judged` tied with it, are tied."""
     equal = fastest(seconds, ranges)
     order = [*equal, *sorted(seconds.keys() - set(equal), key=lambda name: (seconds[name], name))]
     tied = {*equal, *judged}

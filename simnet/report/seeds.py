@@ -1,4 +1,4 @@
-"""Runs over several seeds: joint summary, tables by seed and by policy, and sentences.
+"""Runs over several seeds: joint summary, tables by seed and by policy, and text.
 
 Means over seeds have intervals, and policies are compared seed by seed; see `simnet.report.paired`. Of a run with
 several seeds the folder holds:
@@ -105,7 +105,7 @@ def comparison(rows: pd.DataFrame, by: Sequence[str], column: str, *, bound: str
 
 
 def by_seed(summaries: Mapping[int, RunSummary]) -> pd.DataFrame:
-    """Return a row per seed and policy from summaries by seed; times are NaN for policies that ended early."""
+    """Return a row per seed and policy, given summaries by seed; NaN times for policies that ended early."""
     found = []
     for seed, summary in summaries.items():
         for name, one in summary["policies"].items():
@@ -119,7 +119,7 @@ def by_seed(summaries: Mapping[int, RunSummary]) -> pd.DataFrame:
 
 
 def policies_over_seeds(table: pd.DataFrame, bound: str | None = None) -> pd.DataFrame:
-    """Return a row per policy: times compared over seeds, and means over seeds of other columns."""
+    """Return a row per policy: its times compared over seeds, and means over seeds of other columns."""
     found = comparison(table, [], "simulated_s", bound=bound)
     if "time_to_target_s" in table:
         found = found.merge(times_to_target(table, bound), on="policy")
@@ -138,7 +138,7 @@ def policies_over_seeds(table: pd.DataFrame, bound: str | None = None) -> pd.Dat
 
 
 def times_to_target(table: pd.DataFrame, bound: str | None = None) -> pd.DataFrame:
-    """Return the comparison of times to target, for policies that reach it with every seed, and seed counts."""
+    """Compare times to target accuracy of policies that reach it with every seed; return also seed counts."""
     groups = table.groupby("policy")["time_to_target_s"]
     # The mean of those seeds that reached it would be too short.
     times = table.drop(columns=list(paired.START_COLUMNS), errors="ignore").assign(
@@ -203,7 +203,7 @@ def write_seeds(
 
 
 def sentence_over_seeds(summary: Fields) -> str:
-    """Return the answer text over seeds: who reaches the target first, the fastest policy, ties."""
+    """Return the answer text over seeds: the first to reach the target, the fastest policy, and ties."""
     count, each = len(summary["seeds"]), summary["policies"]
     before = f"Incomplete, without {', '.join(summary['missing'])}: " if summary["missing"] else ""
     if any("reached_with" in one for one in each.values()):
@@ -221,7 +221,7 @@ def sentence_over_seeds(summary: Fields) -> str:
 
 
 def _target_text(each: Mapping[str, Mapping[str, Any]], count: int) -> str:
-    """Return sentences on who reaches the target first on average, and with how many seeds others reach it."""
+    """Return sentences on who reaches the target accuracy first on average, and with how many seeds others do."""
     if all(one["accuracy"] is None for one in each.values()):
         return learning.NOT_EVALUATED
     target = next((one["target_accuracy"] for one in each.values() if one["target_accuracy"] is not None), None)
@@ -251,7 +251,7 @@ def _outcome_text(summary: Fields) -> str:
 
 
 def versus(one: Mapping[Any, Any], best: float | None, stem: str, sign: str = "") -> tuple[str, str]:
-    """Return the mean excess over the fastest policy, in per cent of its mean time, and the interval, both as text."""
+    """Return as text the mean excess over the fastest policy, in per cent of its mean time, and the interval."""
     mean, low, high = (math.nan if one[f"{stem}_{end}_s"] is None else one[f"{stem}_{end}_s"] for end in MORE)
     if not best or not math.isfinite(mean):
         return "-", "-"
@@ -263,7 +263,7 @@ def versus(one: Mapping[Any, Any], best: float | None, stem: str, sign: str = ""
 
 
 def ranking_over_seeds(each: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return policy names by mean time over seeds, then by name; policies without a time are last.
+    """Return policy names sorted by mean time over seeds, then by name; those without a time come last.
 
     If a model was trained, policies are sorted by the time to the target first.
     """

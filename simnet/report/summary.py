@@ -1,4 +1,4 @@
-"""The answer to a request: one or two lines, a table of at most 80 characters, evidence and assumptions.
+"""`Summary`, the answer to a request: one or two lines, a table of at most 80 characters, and its evidence.
 
 Every command and every function of the library returns a `Summary`. The text on the console, the table of a notebook,
 JSON, CSV and a data frame are views of it.
@@ -59,7 +59,7 @@ TEXTS: tuple[Unit, ...] = ("text", "phrase")
 
 
 class Column(NamedTuple):
-    """A column of a table: the key of its values in rows, its heading without unit, its unit and its priority.
+    """Column of a table: the key of its values in rows, its heading without unit, its unit and its priority.
 
     `unit` follows from the end of the name where it is left out. `interval` names the columns of the ends of the
     interval, which stand in the same cell, and `interval_of` says what it holds. On a narrow line the columns with the
@@ -76,7 +76,7 @@ class Column(NamedTuple):
 
 @cache
 def table_columns(*tables: str) -> tuple[Column, ...]:
-    """Return the columns of named tables of ``simnet/data/tables.csv``, concatenated.
+    """Return the columns of the named tables in ``simnet/data/tables.csv``, one table after the other.
 
     Examples
     --------
@@ -100,7 +100,7 @@ def table_columns(*tables: str) -> tuple[Column, ...]:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Summary:
-    """The answer to a request, with views as text, JSON, CSV, data frame, HTML and figures.
+    """Answer to a request, with views as text, JSON, CSV, data frame, HTML and figures.
 
     Parameters
     ----------
@@ -137,7 +137,7 @@ class Summary:
 
     @property
     def best(self) -> str | None:
-        """The first row's name, which is the best choice; None without rows."""
+        """Name in the first row, which is the best choice; None without rows."""
         return str(self.rows[0][self.columns[0].name]) if self.rows and self.columns else None
 
     def __str__(self) -> str:
@@ -147,7 +147,7 @@ class Summary:
         return f"{type(self).__name__}({self.answer.split('. ')[0]!r})"
 
     def text(self, width: int = WIDTH, *, wide: bool = False) -> str:
-        """Return the answer as text in lines of at most `width` characters; `wide` adds hidden columns and notes."""
+        """Return the answer as text of at most `width` characters a line; `wide` adds hidden columns and notes."""
         blocks, hidden, (columns, rows) = [_wrapped(self.answer, width)], list[str](), self.shown()
         if rows and columns:
             shown, hidden = _fitting(columns, rows, width, wide)
@@ -163,16 +163,16 @@ class Summary:
         return "\n\n".join(one for one in blocks if one)
 
     def shown(self) -> tuple[Sequence[Column], Sequence[Row]]:
-        """Return the columns and rows of the table that a reader sees, on a console, a page or in a notebook."""
+        """Return the columns and rows of the table as readers see it on a console, a page or in a notebook."""
         return self.columns, self.rows
 
     def labelled(self) -> list[tuple[str, str]]:
-        """Return the label and the text of what the answer says below its table."""
+        """Return (label, text) pairs of the statements below the table."""
         said = (("Evidence", self.evidence), ("Assumed", self.assumed), ("Depends on", self.depends_on))
         return [one for one in (*said, ("Next", self.next)) if one[1]]
 
     def figures(self) -> dict[str, Any]:
-        """Return the content of `to_json` as a dictionary."""
+        """Return the content of `to_json` as a dictionary of numbers and texts."""
         said = {name: getattr(self, name) for name in ("evidence", "depends_on", "answer", "assumed", "next")}
         found = {"schema": SCHEMA, **said, "notes": list(self.notes), **self.details}
         return found | ({"rows": [dict(one) for one in self.rows]} if self.columns else {})
@@ -182,13 +182,13 @@ class Summary:
         return json.dumps(json_value(self.figures()), indent=2, allow_nan=False)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return the rows as a data frame; names of columns end in their units."""
+        """Return the rows as a data frame; column names end in their units."""
         import pandas as pd
 
         return pd.DataFrame([dict(one) for one in self.rows])
 
     def plot(self, name: str | None = None) -> Plot:
-        """Return the figure of a name, by default the first one.
+        """Return the figure called `name`, by default the first one.
 
         Raises
         ------
@@ -202,7 +202,7 @@ class Summary:
         return found()
 
     def _figures(self) -> Mapping[str, Callable[[], Plot]]:
-        """Return functions that draw the figures, by name; without any, that of the table's numbers."""
+        """Return functions that draw the figures, by name; by default one that draws the table."""
         if self.plots or not any(with_unit(one).unit not in TEXTS for one in self.columns[1:]) or not self.rows:
             return self.plots
         from simnet.report.drawing import draw_table
@@ -250,7 +250,7 @@ def _write_text(text: Callable[[], str], path: Path) -> None:
 
 
 def three_digits(value: float) -> str:
-    """Return a number as text with three significant digits.
+    """Return a number as text, rounded to three significant digits.
 
     Examples
     --------
@@ -268,7 +268,7 @@ def three_digits(value: float) -> str:
 
 
 def percent(share: float, sign: str = "") -> str:
-    """Return a share as text in whole per cent; "<1 %" below 0.5 %, and ">99 %" from 99.5 % to below 100 %.
+    """Return a share as text in per cent: whole numbers, "<1 %" below 0.5 %, and ">99 %" from 99.5 % to below 100 %.
 
     Examples
     --------
@@ -291,7 +291,7 @@ def interval_text(
     each: str = "",
     by: str = "",
 ) -> str:
-    """Return a value as text with its unit, and its interval if it has one, with the suffix `by`.
+    """Return a value as text with its unit and, if it has one, its interval; `by` is a suffix.
 
     Examples
     --------
@@ -306,13 +306,13 @@ def interval_text(
 
 
 def with_unit(column: Column) -> Column:
-    """Return a column with its unit filled in, by default from the suffix of its name."""
+    """Return a column with its unit; by default the suffix of the column's name gives the unit."""
     found = (unit for end, unit in _UNIT_OF_NAME if column.name.endswith(end))
     return column._replace(unit=column.unit or next(found, "number"))
 
 
 def column_cells(column: Column, rows: Sequence[Row]) -> tuple[str, list[str]]:
-    """Return the heading of a column with its unit, and the text of each cell."""
+    """Return a column's heading with its unit, and the text of each cell."""
     column = with_unit(column)
     values = [one.get(column.name) for one in rows]
     if column.unit in TEXTS:
@@ -340,7 +340,7 @@ def _number(value: Any, factor: float, whole: bool = False) -> str:
 
 
 def common_unit(unit: Unit, values: Sequence[Any]) -> tuple[str, float]:
-    """Return the unit in which a column shows all its values, and its size in SI units."""
+    """Return the unit in which all values of a column are shown, and its size in SI units."""
     scales = _SCALES.get(unit, (("", 1.0),))
     known = sorted(abs(one) for one in values if isinstance(one, int | float) and math.isfinite(one) and one)
     if not known:
@@ -351,7 +351,7 @@ def common_unit(unit: Unit, values: Sequence[Any]) -> tuple[str, float]:
 
 
 class _Shown(NamedTuple):
-    """A column as text: the lines of its heading, its cells, and whether these are left-aligned."""
+    """Column as text: the lines of its heading, its cells, and whether they are left-aligned."""
 
     heading: list[str]
     cells: list[str]
@@ -365,7 +365,7 @@ class _Shown(NamedTuple):
 def _fitting(
     columns: Sequence[Column], rows: Sequence[Row], width: int, wide: bool
 ) -> tuple[dict[str, _Shown], list[str]]:
-    """Return the columns that fit into the width as text, and the headings of the hidden ones."""
+    """Return as text the columns that fit into the width, and the headings of the hidden ones."""
     rows = rows if wide else rows[:_ROWS]
     made = {}
     for place, column in enumerate(columns):
@@ -390,7 +390,7 @@ def _fitting(
 
 
 def _narrow(made: dict[str, _Shown], columns: Sequence[Column], width: int) -> None:
-    """Wrap or cut the widest text columns of a table, in place, until the table fits the width."""
+    """Wrap or cut the widest text columns of a table in place until the table fits the width."""
     texts = {one.name: one.unit for one in columns if one.unit in TEXTS and one.name in made}
     while texts and (over := _table_width(made.values()) - width) > 0:
         name = max(texts, key=lambda one: made[one].width)
@@ -418,7 +418,7 @@ def _table_width(columns: Collection[_Shown]) -> int:
 
 
 def _table_lines(columns: Sequence[_Shown]) -> Iterator[str]:
-    """Yield the lines of a table, with texts left-aligned and numbers right-aligned."""
+    """Yield the lines of a table; texts are left-aligned, numbers right-aligned."""
     height = max(len(one.heading) for one in columns)
     heads = ["\n".join([""] * (height - len(one.heading)) + one.heading) for one in columns]
 
@@ -441,7 +441,7 @@ def _wrapped(text: str, width: int, *, whole_words: bool = False) -> str:
 
 
 def _lines(text: str, width: int, most: int | None = None, whole_words: bool = False) -> list[str]:
-    """Return a text wrapped into lines; numbers stay with their units, and `whole_words` keeps long words unbroken."""
+    """Return a text wrapped into lines; units stay with their numbers, and `whole_words` never splits words."""
     glued = _WITH_UNIT.sub(_GLUE, text)
     lines = textwrap.wrap(
         glued, width, max_lines=most, placeholder=" ...", break_on_hyphens=False, break_long_words=not whole_words
@@ -456,7 +456,7 @@ def _labelled_text(label: str, text: str, width: int, wide: bool) -> str:
 
 
 def json_value(value: Any, shorten: Callable[[float], float] = float) -> Any:
-    """Return a value as JSON types; `shorten` converts floats, and non-finite ones become None.
+    """Return a value as JSON types; `shorten` rounds floats, and non-finite floats become None.
 
     Examples
     --------

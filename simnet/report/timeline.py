@@ -1,4 +1,4 @@
-"""Timelines of the first iterations, message by message: for the page, and for Perfetto or chrome://tracing.
+"""Timelines of the first iterations, with every message, for the page and for Perfetto or chrome://tracing.
 
 The timeline is in Trace Event Format: a process per policy, with a track per resource of a rank, and per link. What a
 resource of a rank does (its compute stream: compute, select, wait; its network: communicate, or what is overlapped by
@@ -34,7 +34,7 @@ _ARGUMENTS = ("iteration", "round", "phase", "src", "dst", "nbytes_B")
 
 
 class RecordedTimeline(NamedTuple):
-    """Recorded spans and messages of the first iterations, and the names of links on routes."""
+    """Recorded spans and messages of the first iterations, and the links on each route."""
 
     spans: pd.DataFrame
     messages: pd.DataFrame
@@ -50,7 +50,7 @@ def write_timeline(
     iterations: Mapping[str, int] | None = None,
     max_events: int = 50_000,
 ) -> int:
-    """Write a timeline in Trace Event Format, and return its number of events, track names not counted.
+    """Write a timeline in Trace Event Format, and return its number of events without track names.
 
     Examples
     --------
@@ -105,13 +105,13 @@ def _name_events(what: str, name: str, pid: int, tid: int, position: int) -> lis
 
 
 def _times(frame: pd.DataFrame) -> Iterator[tuple[float, float]]:
-    """Yield start and finish of each row in whole nanoseconds, as floats to avoid overflow."""
+    """Yield start and end of each row in whole nanoseconds, as floats so that they cannot overflow."""
     whole = (np.rint(frame[name].to_numpy(dtype=np.float64) * 1e9).tolist() for name in ("start_s", "finish_s"))
     return zip(*whole, strict=True)
 
 
 def _rank_events(spans: pd.DataFrame) -> Iterator[tuple[str, Event]]:
-    """Yield (track, event) of each span of a rank's resources; overlapping spans get additional tracks."""
+    """Yield (track, event) of each span of a rank's resources; overlapping spans go on extra tracks."""
     ends: dict[tuple[int, str], list[float]] = defaultdict(list)
     columns = (spans[name].tolist() for name in ("worker", "resource", "what", "iteration"))
     rows = ((worker, resource, *times, what, at) for (worker, resource, what, at), times in
@@ -131,7 +131,7 @@ def _rank_events(spans: pd.DataFrame) -> Iterator[tuple[str, Event]]:
 
 
 def _link_events(messages: pd.DataFrame, route: LinkNames, numbers: Iterator[str]) -> Iterator[tuple[str, Event]]:
-    """Yield (track, event) of the begin and end of each message on each link of its route."""
+    """Yield (track, event) of each message's start and end on each link of its route."""
     rows = messages[[*_ARGUMENTS]].to_dict("records")
     for one, (start, finish) in zip(rows, _times(messages), strict=True):
         for link in route(one["src"], one["dst"]):
@@ -142,7 +142,7 @@ def _link_events(messages: pd.DataFrame, route: LinkNames, numbers: Iterator[str
 
 
 def trim_to_budget(own: RecordedTimeline, costs: NDArray[np.int64], budget: int) -> RecordedTimeline:
-    """Return the first iterations whose events fit into the budget, or the beginning of the first iteration."""
+    """Return the first iterations whose events fit into the budget; at least the start of the first one."""
     spans, messages = own.spans, own.messages.assign(cost=costs)
     total = spans.groupby("iteration").size().add(messages.groupby("iteration")["cost"].sum(), fill_value=0).cumsum()
     fitting = total.index[total <= budget]
@@ -158,7 +158,7 @@ def trim_to_budget(own: RecordedTimeline, costs: NDArray[np.int64], budget: int)
 
 
 def message_sample(recorded: RecordedTimeline, events: int = EVENTS) -> dict[str, Any]:
-    """Return, for the page, each policy's first iterations within its share of `events`, or a part of the first.
+    """Return the messages that a page shows: each policy's first iterations, within its share of `events`.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Phrases shared by several answers: leaders, leads and enumerations."""
+"""Phrases that several answers share: leaders, leads and enumerations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TIED = 0.1
 
 
 def standing(seconds: Mapping[str, float], winners: Sequence[str], alone: str, tied: str, each: str = "") -> str:
-    """Return a sentence on the fastest or the tied choices, and their lead over the next.
+    """Return a sentence on the fastest or the tied policies, and their lead over the next.
 
     Examples
     --------
@@ -32,7 +32,7 @@ def standing(seconds: Mapping[str, float], winners: Sequence[str], alone: str, t
 
 
 def lead_text(ratio: float) -> str:
-    """Return a lead as text: a factor such as "2.54x" from 2 up, else per cent.
+    """Return a ratio of times as text: a factor such as "2.54x" from 2 on, otherwise per cent.
 
     Examples
     --------
@@ -45,7 +45,7 @@ def lead_text(ratio: float) -> str:
 
 
 def to_best(name: str, winners: Sequence[str], seconds: float | None, best: float | None) -> str:
-    """Return a table cell: "best", "tied", or the excess over the best time.
+    """Return the text of a table cell: "best", "tied", or the excess over the best time.
 
     Examples
     --------
@@ -62,7 +62,7 @@ def to_best(name: str, winners: Sequence[str], seconds: float | None, best: floa
 
 
 def alternatives_text(names: Sequence[str], most: int = 4) -> str:
-    """Return names joined by "or", at most `most` of them and the number of the others.
+    """Return names joined by "or"; if there are over `most`, the rest is given as a number.
 
     Examples
     --------
@@ -76,7 +76,7 @@ def alternatives_text(names: Sequence[str], most: int = 4) -> str:
 def entering_apart(
     ranges: Mapping[str, tuple[float, float]], winners: Sequence[str], not_sampled: Mapping[str, str] | None = None
 ) -> list[str]:
-    """Return sentences on leaders' times and ties if workers start slightly apart, and on leaders not sampled.
+    """Return sentences on how leaders' times and ties change if workers start slightly apart.
 
     Ranges not wider than `TIE` are not mentioned.
 
@@ -103,5 +103,5 @@ def entering_apart(
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return names joined as an enumeration: ``a, b and c``."""
+    """Return names joined to an enumeration: ``a, b and c``."""
     return " and ".join([one for one in (", ".join(names[:-1]), *names[-1:]) if one])

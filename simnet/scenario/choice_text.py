@@ -1,4 +1,4 @@
-"""Choices as text ``NAME:option=value,option=value``, on the command line and in scenarios."""
+"""Choice texts ``NAME:option=value,option=value``, as on the command line and in scenarios."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def read_choice(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def choice_words(text: str) -> list[str]:
-    """Return the name of a choice text and its options as unparsed text.
+    """Return the words of a choice text: the name, then each option as unparsed text.
 
     >>> choice_words("artopk:collective=tree,selection=var")
     ['artopk', 'collective=tree', 'selection=var']
@@ -44,7 +44,7 @@ def choice_words(text: str) -> list[str]:
 
 
 def kind_fields(text: str, kinds: Collection[str], otherwise: str = "") -> dict[str, Any]:
-    """Return a choice text as the mapping ``{kind: options}``, ``{}`` without options.
+    """Return a choice text as the mapping ``{kind: options}``, where options are ``{}`` if the text has none.
 
     With a kind `otherwise`, a text that names none is one of that.
 
@@ -61,7 +61,7 @@ def kind_fields(text: str, kinds: Collection[str], otherwise: str = "") -> dict[
 
 
 def named_fields(value: object, field: str, fields: Collection[str]) -> object:
-    """Return a choice, text or ``{name: options}``, as one flat mapping with the name in `field`.
+    """Return a choice, text or ``{name: options}``, as a flat mapping; its key `field` has the name.
 
     Examples
     --------
@@ -82,7 +82,7 @@ def named_fields(value: object, field: str, fields: Collection[str]) -> object:
 
 
 def refuse_bare_option(name: str, names: Collection[str], options: Callable[[str], Collection[str]]) -> None:
-    """Raise ValueError for a choice ``NAME:VALUE`` if NAME is one of `names` and has `options`, which need their names.
+    """Raise ValueError for the choice ``NAME:VALUE`` if NAME, one of `names`, has `options`: these need their names.
 
     Examples
     --------
@@ -99,7 +99,7 @@ def refuse_bare_option(name: str, names: Collection[str], options: Callable[[str
 
 
 def split_choices(text: str | Sequence[str]) -> list[str]:
-    """Return the choices of a comma-separated list; commas before options do not split.
+    """Return the choices of a comma-separated list; commas between options do not separate choices.
 
     Examples
     --------

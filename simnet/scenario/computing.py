@@ -1,4 +1,4 @@
-"""Compute time of workers in a scenario: device, model passes, and sharded steps."""
+"""Compute time of workers in a scenario: device profile, model passes, and sharded steps."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def sending_stack(network: network_parts.Network) -> str | None:
 
 
 def default_device(stack: str | None, chip: str = "") -> str:
-    """Return the default device profile for a transport stack and a chip, of several the one with the last name.
+    """Return the default device profile of a transport stack and chip; the last name if a chip has several.
 
     Examples
     --------
@@ -43,7 +43,7 @@ def default_device(stack: str | None, chip: str = "") -> str:
 
 
 def stack_doubt(device: DeviceProfile, stack: str | None) -> str | None:
-    """Return why a device and a transport stack do not belong together; None if they may.
+    """Return why a device and a transport stack do not belong together; None if they can.
 
     Examples
     --------
@@ -59,7 +59,7 @@ def stack_doubt(device: DeviceProfile, stack: str | None) -> str | None:
 
 
 def default_implementation(stack: str | None) -> str:
-    """Return how schemes are implemented by default: as a framework runs them on the stacks of PyTorch."""
+    """Return the default implementation of schemes: a framework's on PyTorch's stacks, fused kernels otherwise."""
     return hooks.FRAMEWORK if stack in ("nccl", "gloo") else hooks.FUSED
 
 
@@ -75,13 +75,13 @@ def build_device(given: schema.Job, found: Findings) -> DeviceProfile | None:
 
 
 def slowdown_of(device: DeviceProfile | None) -> float:
-    """Return the slowdown factor of compute during collectives on a device, >= 1."""
+    """Return how many times slower compute is during collectives on a device, >= 1."""
     beside = None if device is None else device.beside_collectives
     return 1.0 if beside is None else max(beside.compute, 1.0)
 
 
 def describe_device_slowdown(device: DeviceProfile | None, slowdown: float) -> str:
-    """Return as text the slowdown of compute during collectives, with its source."""
+    """Return text on how much collectives slow compute on a device, with the source of the figure."""
     beside = None if device is None else device.beside_collectives
     if beside is None or slowdown != slowdown_of(device):
         return describe_slowdown(slowdown)
@@ -104,7 +104,7 @@ def model_profile(given: schema.Job) -> ModelProfile | None:
 
 
 def model_computing(given: schema.Job, device: DeviceProfile) -> PassTime | None:
-    """Return the model's compute time on a device; None if only the model's size is known.
+    """Return the compute time of the job's model on a device; None if only the model's size is known.
 
     Raises ValueError if there is no such model, or nothing says how long it computes there.
     """
@@ -113,7 +113,7 @@ def model_computing(given: schema.Job, device: DeviceProfile) -> PassTime | None
 
 
 def iteration_samples(given: schema.Job, workers: int, known: PassTime | None) -> SampleCount | None:
-    """Return the global batch of an iteration or inner step; None if unknown.
+    """Return the global batch size of an iteration or inner step; None if unknown.
 
     It is not known where workers come and go, or share a batch.
     """
@@ -129,14 +129,14 @@ def iteration_samples(given: schema.Job, workers: int, known: PassTime | None) -
 
 
 def model_of(job: schema.Job) -> ModelProfile:
-    """Return the profile of a sharded job's model, known or listed in units. ValueError: unknown model."""
+    """Return the profile of a sharded job's model, given by name or as listed units. ValueError: unknown model."""
     if job.model is not None:
         return models.load_model(job.model)
     return profile_of_units(next(iter(job.shardings.values())).listed)
 
 
 def build_steps(config: schema.Config, found: Findings) -> dict[str, TrainingSteps] | None:
-    """Return the training steps of each sharding by label; None without sharding, or on errors."""
+    """Return the training steps of each sharding by label; None without sharding or on errors."""
     built: dict[str, TrainingSteps] = {}
     for label, one in config.job.shardings.items():
         with found.at(*config.job.sharding_at(label)):

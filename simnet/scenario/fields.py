@@ -1,4 +1,4 @@
-"""Field types of a scenario for names and files."""
+"""Types of scenario fields that hold names or files."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from simnet.base.plugins import absolute_name
 
 
 def is_file(name: str) -> bool:
-    """Return whether a name in a scenario is a file path, rather than the name of shipped data."""
+    """Return whether a name in a scenario is a file path rather than the name of shipped data."""
     return "/" in name or Path(name).suffix in (".yaml", ".yml", ".json", ".npz")
 
 
 def folder_of(info: ValidationInfo) -> Path:
-    """Return the folder from which names of files in a scenario start."""
+    """Return the folder that relative file names in a scenario start from."""
     return Path((info.context or {}).get("folder", ""))
 
 

@@ -1,4 +1,4 @@
-"""Look-up of scenario files, shipped ones included, and scenario sources for other processes."""
+"""Search for scenario files, shipped ones included, and references to scenarios for other processes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def find(path: str | Path) -> Path:
 
 @dataclass(frozen=True)
 class Source:
-    """Path and overrides of a scenario, to load it in another process; optional policies, and a seed offset `later`."""
+    """Path and overrides of a scenario, which another process can load; optionally policies, and a seed offset."""
 
     path: str | Path
     overrides: Sequence[str] = ()
@@ -62,7 +62,7 @@ class Source:
     later: int = 0
 
     def load(self) -> Scenario:
-        """Load the scenario, with its policies selected and its seed offset."""
+        """Load the scenario with the selected policies and the seed offset."""
         # Whether there is a file is known before all that a scenario may hold is loaded.
         path = find(self.path)
         from simnet.scenario.scenario import load

@@ -1,4 +1,4 @@
-"""Construction of a job from a scenario: gradients, density, compute, device and exchanges."""
+"""Construction of a training job from a scenario: gradients, density, compute, device and exchanges."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def build_job(config: schema.Config, stages: Stages | None, found: Findings, *, 
 
 
 def _try_job(job: Job, config: schema.Config, found: Findings) -> None:
-    """Report exchanges that do not fit the job's buckets, densities or elastic workers."""
+    """Report exchanges that do not suit the job's gradient buckets, densities or absent workers."""
     among = [candidate(label, exchange) for label, exchange in config.exchanges.items()]
     searches = [one.moo for one in config.policies.values() if one.moo is not None]
     if job.strategy is not None and job.elastic:
@@ -119,7 +119,7 @@ def _try_job(job: Job, config: schema.Config, found: Findings) -> None:
 
 
 def _build_overlap(given: schema.Overlap, source: GradientSource, found: Findings) -> Overlap:
-    """Return the overlap of a job, and report unknown names among its dense layers."""
+    """Return how a job's exchanges overlap the backward pass; report unknown layers in its field `dense`."""
     layers = [name for name, _ in source.layers]
     for place, name in enumerate(given.dense or ()):
         if name not in layers:
@@ -139,7 +139,7 @@ def _device_memory(given: schema.Job, device: DeviceProfile, found: Findings) ->
 
 
 def _deadline_seconds(given: job_parts.Deadline, job: Job) -> float:
-    """Return the deadline of an exchange [s after the first worker's compute]."""
+    """Return the deadline of an exchange [s after the first worker has computed]."""
     if given.after is not None:
         return float(given.after)
     assert given.quantile is not None
@@ -149,7 +149,7 @@ def _deadline_seconds(given: job_parts.Deadline, job: Job) -> float:
 
 
 def _local_steps(config: schema.Config, source: GradientSource, found: Findings) -> LocalSteps | None:
-    """Return a job's training strategy; report exchanges and multi-exchange policies that it refuses."""
+    """Return a job's training strategy; report exchanges and policies that the strategy refuses."""
     given = config.job.strategy
     if given is None:
         return None
@@ -168,7 +168,7 @@ def _local_steps(config: schema.Config, source: GradientSource, found: Findings)
 def build_colocated(
     config: schema.Config, stages: Stages | None, found: Findings
 ) -> tuple[dict[str, ColocatedJob], dict[str, int]]:
-    """Return the co-located jobs by label, and the number of messages of each one's exchange."""
+    """Return the co-located jobs by label, and the number of messages in each job's exchange."""
     colocated: dict[str, ColocatedJob] = {}
     messages: dict[str, int] = {}
     if stages is None or not config.other_jobs:
@@ -189,7 +189,7 @@ def build_colocated(
 
 
 def _try_sizes(exchange: Candidate, job: Job, searched: Sequence[float] = ()) -> None:
-    """Raise ValueError if a scheme refuses a bucket's length, or a density of the job or of a search."""
+    """Raise ValueError if a scheme refuses the size of a bucket, or a density of the job or of a search."""
     densities = [*searched, *(density for ramp in job.density for density in (ramp.start, ramp.end))]
     for bucket in job_buckets(job, [exchange]):
         model = create_sparsifier(exchange, bucket, job)
@@ -199,7 +199,7 @@ def _try_sizes(exchange: Candidate, job: Job, searched: Sequence[float] = ()) ->
 
 
 def try_exchanges(config: schema.Config, found: Findings) -> dict[str, int]:
-    """Run each scheme once on zeros to report its errors before the run; return message counts by label."""
+    """Run each scheme once on zeros, so that its errors are reported before the run; return message counts by label."""
     device = build_device(config.job, found)
     messages: dict[str, int] = {}
     for label, exchange in config.exchanges.items():
@@ -218,7 +218,7 @@ def try_exchanges(config: schema.Config, found: Findings) -> dict[str, int]:
 
 
 def _numbers_of_workers(config: schema.Config) -> range:
-    """Return the range of worker counts in an exchange, descending; deaths and absences lower it."""
+    """Return the possible numbers of workers in an exchange, descending, given deaths and absences."""
     goes_on = isinstance(config.job.on_death, job_parts.OnDeath)
     least = config.workers - len(config.job.deaths or ()) if goes_on else config.workers
     if config.job.absences or config.job.churn or config.job.deadline:
@@ -227,7 +227,7 @@ def _numbers_of_workers(config: schema.Config) -> range:
 
 
 def trial_exchange(exchange: schema.Exchange | Candidate, workers: int) -> sparsifier_models.Exchange:
-    """Return an exchange of zeros, from which messages and kernels are counted."""
+    """Return an exchange of zeros, made to count messages and kernels."""
     options, ranks = without_network(exchange.scheme, exchange.options)
     entries = ranks * _TRIAL_ENTRIES
     model = sparsifier_models.create(exchange.scheme, workers, entries, layers=(entries,), **options)
@@ -235,7 +235,7 @@ def trial_exchange(exchange: schema.Exchange | Candidate, workers: int) -> spars
 
 
 def memory(config: schema.Config) -> float:
-    """Return the peak bytes of a process that runs the most memory-intensive policy."""
+    """Return the peak memory [byte] of a process that simulates the policy with the largest need."""
     if config.job.shardings:
         return fixed_memory(config)
     return fixed_memory(config) + 4.0 * _gradient_entries(config.job) * max(
@@ -244,7 +244,7 @@ def memory(config: schema.Config) -> float:
 
 
 def _gradient_rows(config: schema.Config, policy: schema.Policy) -> float:
-    """Return the peak size of a policy's arrays, in units of one worker's gradient."""
+    """Return the peak size of a policy's arrays as a multiple of one worker's gradient."""
     labels, job, P = labels_of(policy), config.job, config.workers
     if job.strategy is not None:
         # Of several exchanges each has a residual, and where they are tried a state from before it.
@@ -275,14 +275,14 @@ def _gradient_rows(config: schema.Config, policy: schema.Policy) -> float:
 
 
 def fixed_memory(config: schema.Config) -> float:
-    """Return the peak bytes of a process without its policies' arrays."""
+    """Return the peak memory [byte] of a process, without the arrays of its policies."""
     others = sum(memory(standalone_config(config, label)) - _PROCESS for label in config.other_jobs or ())
     trained = config.job.gradients.train
     return _PROCESS + others + (0.0 if trained is None else _training_size(trained, config.workers)[1])
 
 
 def in_step_memory(job: Job, policies: Sequence[Policy]) -> float:
-    """Return the peak bytes of the arrays of several policies that share gradients."""
+    """Return the peak memory [byte] of the arrays of several policies that share gradients."""
     # Two iterations have gradients at once. A policy that waits keeps its update, and beside the residuals of its
     # candidates that of exploration and that of before.
     copies = _COPIES + 1 + sum(len(policy.candidates) + 2 for policy in policies)
@@ -292,7 +292,7 @@ def in_step_memory(job: Job, policies: Sequence[Policy]) -> float:
 
 
 def memory_limit(config: schema.Config, *, elsewhere: bool = False) -> float:
-    """Return a run's memory limit [byte]: the smaller of the scenario's limit and the machine's memory."""
+    """Return a run's memory limit [byte]: the scenario's, and at most this machine's memory unless run `elsewhere`."""
     if elsewhere:
         return config.memory
     try:
@@ -303,7 +303,7 @@ def memory_limit(config: schema.Config, *, elsewhere: bool = False) -> float:
 
 
 def _in_turns(device: DeviceProfile, workers: int) -> DeviceProfile:
-    """Return the device profile as seen by each of several workers that share the device."""
+    """Return the device profile as each of several workers on one device sees it."""
     slower = {
         name: replace(one, launch=workers * one.launch, seconds_per_entry=workers * one.seconds_per_entry)
         for name, one in device.methods.items()
@@ -323,7 +323,7 @@ def _build_ramps(given: float | Sequence[schema.Ramp] | None) -> list[Ramp]:
 
 
 def _gradient_entries(job: schema.Job) -> int:
-    """Return the entries of a gradient; 0 for recorded gradients, whose files bound their size."""
+    """Return the number of gradient entries; 0 for recorded gradients, which are limited by their files."""
     if job.gradients.train is not None:
         return _training_size(job.gradients.train, 1)[0]
     if job.model is not None:
@@ -332,7 +332,7 @@ def _gradient_entries(job: schema.Job) -> int:
 
 
 def _check_fits(config: schema.Config, found: Findings, limit: float) -> bool:
-    """Return whether a run fits the memory limit; report a smaller size if not."""
+    """Return whether a run fits the memory limit; if not, report a size that does."""
     needed, least = memory(config), 1.1 * _PROCESS
     entries, much = _gradient_entries(config.job), f"about {format_bytes(needed)}, more than {format_bytes(limit)}"
     others = [memory(standalone_config(config, label)) for label in config.other_jobs or ()]

@@ -1,4 +1,4 @@
-"""Parts of a scenario's job: gradients, sharding of the model, and workers that stop, leave or return."""
+"""Parts of a scenario's job: gradients, sharding, and workers that stop, leave or return."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from simnet.training.parallel.units import UNIT_NAME, ListedUnit, unit_name
 
 
 class WithOptions(Named):
-    """A part that also takes the options of the scheme, strategy or sharding that it names."""
+    """A part that also has the options of the scheme, strategy or sharding that it names."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, Any]
 
     @property
     def options(self) -> dict[str, Any]:
-        """All given fields that are not of the class itself."""
+        """All given fields that the class itself does not define."""
         return self.__pydantic_extra__
 
 
@@ -166,7 +166,7 @@ class Sharding(WithOptions):
 
     @property
     def listed(self) -> list[ListedUnit]:
-        """Listed units of the model."""
+        """Units of the model, if it is given as a list of units."""
         return [
             ListedUnit(one.name, one.parameters, (one.flops if one.seconds is None else one.seconds) or 0.0, one.times)
             for one in self.units or ()
@@ -174,7 +174,7 @@ class Sharding(WithOptions):
 
     @property
     def seconds(self) -> float | None:
-        """Total seconds of the listed units; None if their work is in operations."""
+        """Total compute seconds of the listed units; None if their work is given in operations."""
         if self.units is None or self.units[0].seconds is None:
             return None
         whole = math.fsum(one.work * one.times for one in self.listed)
@@ -213,7 +213,7 @@ def _refuse_units(why: str, *place: int | str) -> NoReturn:
 
 
 def one_or_several(value: object) -> str:
-    """Return the discriminator tag: one sharding, or a mapping of several by name."""
+    """Return the tag by which pydantic distinguishes one sharding from a mapping of several by name."""
     several = isinstance(value, dict) and value and not {"as", "trace", "way"} & value.keys()
     return "<several>" if several else "<one>"
 

@@ -1,4 +1,4 @@
-"""YAML files as values with line numbers, with overrides, and error messages with positions."""
+"""Reader of YAML files that keeps line numbers, applies overrides, and reports errors with positions."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ T = TypeVar("T")
 
 
 class Place(NamedTuple):
-    """Position of a value: file and line, or the option that set it."""
+    """Position of a value: file and line, or the command-line option that set it."""
 
     file: str
     line: int | None
 
 
 class Document:
-    r"""The values of a scenario file, with the position of each.
+    r"""Values of a scenario file, with the position of each value.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ class Document:
         self._places[loc] = Place(option, None)
 
     def _from_here(self, value: Any) -> Any:
-        """Return a value with its relative paths of files made absolute from the working directory."""
+        """Return a value in which relative file paths are made absolute from the working directory."""
         if isinstance(value, dict):
             return {key: self._from_here(one) for key, one in value.items()}
         if isinstance(value, list):
@@ -119,14 +119,14 @@ class Document:
         return f"{path.absolute()}{colon}{rest}" if missing or path.exists() else value
 
     def open_texts(self) -> None:
-        """Replace choice texts of networks, topologies and exchanges by mappings."""
+        """Replace networks, topologies and exchanges that are given as choice texts by mappings."""
         for *way, last in (("network",), ("network", "topology"), ("exchanges",)):
             holder = self.found(way)
             if isinstance(holder, dict) and isinstance(holder.get(last), str):
                 holder[last] = self._opened(holder[last], (*way, last))
 
     def _opened(self, text: str, loc: Loc) -> Any:
-        """Return a choice text as a mapping; other texts unchanged."""
+        """Return a choice text as a mapping, and any other text unchanged."""
         folder, part = Path(self.file).parent, part_at(loc)
         try:
             if loc == ("exchanges",):
@@ -175,7 +175,7 @@ class Document:
         return loc in self._places and self._places[loc].file.startswith("--")
 
     def _follow(self, loc: Sequence[str | int]) -> tuple[Loc, Any, Loc]:
-        """Return the longest prefix of `loc` that exists, the value there, and the rest; tags are skipped."""
+        """Return the longest existing prefix of `loc`, the value there, and the rest of `loc`; skip union tags."""
         node: Any = self.data
         known: Loc = ()
         beyond: Loc = ()
@@ -191,7 +191,7 @@ class Document:
 
 
 class Findings:
-    """Errors in a document, collected to be reported together."""
+    """Errors found in a scenario document, collected so that one message reports them all."""
 
     def __init__(self, document: Document) -> None:
         self._document = document
@@ -200,7 +200,7 @@ class Findings:
         self._job: Loc = ()
 
     def of_job(self, label: str) -> Findings:
-        """Return a collector for another job, which prefixes error positions with its place in the file."""
+        """Return a collector for another job of the scenario; error positions start at that job."""
         found = Findings(self._document)
         found._found, found._elsewhere, found._job = self._found, self._elsewhere, ("other_jobs", label)
         return found
@@ -209,7 +209,7 @@ class Findings:
         return len(self._found)
 
     def add(self, loc: Loc, message: str) -> None:
-        """Report an error at `loc`."""
+        """Collect an error in the value at `loc`."""
         self.take(self.problem(loc, message))
 
     def problem(self, loc: Loc, message: str) -> InputError:
@@ -219,13 +219,13 @@ class Findings:
         return self._document.problem(loc, message)
 
     def take(self, error: InputError) -> None:
-        """Add an error unless an equal one is present."""
+        """Collect an error, unless an equal one is there already."""
         if str(error) not in map(str, self._found):
             self._found.append(error)
 
     @contextmanager
     def at(self, *loc: str | int) -> Iterator[None]:
-        """Collect an error raised in the block as one of the value at `loc`."""
+        """Collect errors raised inside the ``with`` block as errors of the value at `loc`."""
         try:
             yield
         except InputError as error:
@@ -243,14 +243,14 @@ class Findings:
             self.add(loc, str(named))
 
     def attempt(self, loc: Loc, make: Callable[..., T], *given: Any) -> T | None:
-        """Return what `make` returns, or None if it raises; the error is collected as one of the value at `loc`."""
+        """Return ``make(*given)``; if it raises, collect the error as one of the value at `loc` and return None."""
         found = None
         with self.at(*loc):
             found = make(*given)
         return found  # noqa: RET504  # None, if that went wrong
 
     def refuse(self) -> None:
-        """Raise the collected errors, if any, as one error with a line for each, in file order."""
+        """Raise the collected errors, if any, as one InputError with a line for each, in file order."""
         found = sorted(self._found, key=lambda one: (one.file or "", one.line or 0))
         if len(found) == 1:
             raise found[0]
@@ -264,12 +264,12 @@ class Findings:
 
 
 def read_scenario(path: str | Path) -> Document:
-    """Read a scenario file. InputError: unreadable, too large, or not one YAML mapping of plain values."""
+    """Read a scenario file. InputError: it is unreadable, too large, or not one YAML mapping of plain values."""
     return Document(read_text(Path(path), MAX_BYTES), str(path))
 
 
 def _override_step(node: Any, parts: list[str], loc: Loc, option: str) -> tuple[str | int, int]:
-    """Return the next key of an override, and the number of parts that it uses, as keys may contain dots."""
+    """Return the next key of an override, and how many of its dot-separated parts the key takes."""
     if isinstance(node, list):
         if not (parts[0].isascii() and parts[0].isdigit() and int(parts[0]) < len(node)):
             allowed = f"a position from 0 to {len(node) - 1}" if node else "nothing: it is empty"
@@ -288,7 +288,7 @@ _FORMS: dict[str | int, bool] = {"<one>": False, "<several>": True}
 
 
 def problems(document: Document, error: ValidationError) -> list[InputError]:
-    """Return pydantic errors as InputErrors with file, line, field, value and allowed values."""
+    """Return pydantic's validation errors as InputErrors with file, line, field, value and allowed values."""
     found = []
     for one in error.errors(include_url=False):
         loc = one["loc"]
@@ -309,7 +309,7 @@ def _names_at(loc: Sequence[str | int]) -> Sequence[str]:
 
 
 def part_at(loc: Sequence[str | int]) -> type[Part] | None:
-    """Return the part class of the mapping at `loc`; None if there is none."""
+    """Return the scenario part class that describes the mapping at `loc`; None if none does."""
     parts: list[Any] = [schema.Config]
     for step in loc:
         if step in _FORMS:

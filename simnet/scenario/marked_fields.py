@@ -1,4 +1,4 @@
-"""Marked fields: scenario fields that are command-line flags and keyword arguments of every verb.
+"""Marked fields: scenario fields that are also flags on the command line and keyword arguments in Python.
 
 `MARKED_FIELDS` is the table of them, `overrides_of` turns their values into what ``--set`` takes. Nothing that a
 scenario is made of is imported until then, so that help is there at once.
@@ -42,7 +42,7 @@ MARKED_FIELDS = tuple(
 
 
 class FieldsButSeed(TypedDict, total=False):
-    """Values of all marked fields except the seed; None if not given."""
+    """Values of all marked fields except the seed; fields not given are None."""
 
     workers: int | None
     model: str | int | Path | None
@@ -61,13 +61,13 @@ class FieldsButSeed(TypedDict, total=False):
 
 
 class Fields(FieldsButSeed, total=False):
-    """Values of marked fields: text as in a scenario, or numbers in SI units; None where not given."""
+    """Values of marked fields, as text in scenario notation or as numbers in SI units; None if not given."""
 
     seed: int | None
 
 
 def overrides_of(source: str | Path, fields: Mapping[str, object], overrides: Sequence[str] = ()) -> list[str]:
-    """Return the values of marked fields as ``--set`` assignments for a scenario.
+    """Return the values of marked fields as ``--set`` assignments that override a scenario.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Interpretation of choice texts: exchanges such as ``artopk:collective=tree``, and networks or their files."""
+"""Interpretation of choice texts for exchanges, such as ``artopk:collective=tree``, and for networks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def own_options(scheme: str) -> list[str]:
 
 
 def option_meanings(scheme: str) -> list[tuple[str, str]]:
-    """Return the options that a scheme adds to those of all schemes, or with ``any`` those, with their meanings."""
+    """Return the options of a scheme and their meanings; the name ``any`` stands for options that all schemes have."""
     common = parameter_help(sparsifier_models.Options)
     if scheme == "any":
         return [*common.items()]
@@ -49,7 +49,7 @@ def option_meanings(scheme: str) -> list[tuple[str, str]]:
 
 
 def named_exchanges(names: str | Sequence[str], folder: Path | None = None) -> dict[str, dict[str, Any]]:
-    """Return the exchanges of a list of texts as a scenario has them, without repetitions, labelled by their texts.
+    """Return exchanges given as texts in the form of a scenario, without repetitions, labelled by their texts.
 
     A name is a scheme, as ``topk``; one with options, as ``artopk:collective=tree:selection=var``; a class in a file,
     as ``./my_scheme.py:Rotating``; or `ALL`. Whether a scheme has the options is not looked at.
@@ -82,13 +82,13 @@ def named_exchanges(names: str | Sequence[str], folder: Path | None = None) -> d
 
 
 def parameters_of(topology: str) -> Mapping[str, Parameter]:
-    """Return the parameters of a topology family by name; empty if there is none of that name."""
+    """Return the parameters of a topology family by name; empty for an unknown family."""
     builder = topologies.FAMILIES.get(topology)
     return {} if builder is None else signature(builder).parameters
 
 
 def read_network_text(text: str, folder: Path) -> dict[str, Any]:
-    """Parse a network text into a value of the field ``network``; file paths become absolute, from `folder`.
+    """Convert a network text to a value of the field ``network``; paths relative to `folder` become absolute.
 
     Raises
     ------
@@ -111,7 +111,7 @@ def read_network_text(text: str, folder: Path) -> dict[str, Any]:
 
 
 def network_taken_for(text: str, folder: Path | None = None, hosts: int | None = None) -> str:
-    """Return text on how a network text is interpreted, with the number of `hosts` of a file, by default read from it.
+    """Return text that explains how a network text is interpreted, with the number of hosts.
 
     Examples
     --------
@@ -131,7 +131,7 @@ def network_taken_for(text: str, folder: Path | None = None, hosts: int | None =
 
 
 def _recognised(text: str, folder: Path) -> tuple[str, str, dict[str, Any]]:
-    """Return the kind of a network (topology, platform, file or scenario), its name or file, and its options."""
+    """Return what a network text names (topology, platform, file or scenario), the name, and the options."""
     try:
         name, options = read_choice(text)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Construction of networks from a scenario: links, weather, faults and background traffic."""
+"""Construction of simulated networks from a scenario: links, weather, faults and background traffic."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _Name: TypeAlias = tuple[str | int, ...]
 
 
 class Stages(NamedTuple):
-    """The network from each iteration on, the host of each worker, and the link weather of each network."""
+    """Networks by their first iteration, the host of each worker, and the weather of each network's links."""
 
     networks: list[tuple[int, Network]]
     placement: list[int]
@@ -40,7 +40,7 @@ class Stages(NamedTuple):
 
 
 class _LinkVariation(NamedTuple):
-    """A signal that varies a link's bandwidth or latency, as an absolute value or a factor.
+    """Signal that varies the bandwidth or latency of a link, as an absolute value or as a factor.
 
     `make(name, start)` returns it for a random stream, from iteration `start` on; it changes at `starts`.
     """
@@ -54,7 +54,7 @@ class _LinkVariation(NamedTuple):
 
 
 def build_network(config: schema.Config, found: Findings) -> Stages | None:
-    """Return a job's networks, one per range of iterations with the same weather signals; None on errors."""
+    """Return a job's networks, one per range of iterations with the same link weather; None on errors."""
     given, before = config.network, len(found)
     with found.at("network", "topology"):
         read = build_topology(given.topology)
@@ -97,7 +97,7 @@ def _rank_placement(config: schema.Config, graph: nx.DiGraph[Any], found: Findin
 
 
 def _more_hosts(topology: Topology, hosts: int, workers: int) -> str:
-    """Return text on each number in a topology that, if raised, gives it a host for every worker; "" without any."""
+    """Return text on the numbers in a topology that can be raised to give each worker a host; "" if none can."""
     kind, part = topology.choice
     given, enough = part.arguments(), []
     for name, value in given.items():
@@ -109,7 +109,7 @@ def _more_hosts(topology: Topology, hosts: int, workers: int) -> str:
 
 
 def _listed_hosts(given: list[int], workers: int, hosts: int, loc: Loc, found: Findings) -> list[int]:
-    """Return hosts as listed, and report a wrong number of them, and those that are not there."""
+    """Return the listed hosts of workers; report a wrong number of hosts, and hosts that do not exist."""
     if len(given) != workers:
         found.add(loc, f"must name a host for each of the {workers} workers, got {len(given)}")
     for rank, host in enumerate(given):
@@ -119,7 +119,7 @@ def _listed_hosts(given: list[int], workers: int, hosts: int, loc: Loc, found: F
 
 
 def _in_turn(graph: nx.DiGraph[Any]) -> list[int]:
-    """Return the hosts in round-robin order over switches or sites."""
+    """Return all hosts in round-robin order over their switches or sites."""
     groups: dict[str, list[int]] = {}
     for host in range(graph.graph["hosts"]):
         switch = next((node for node in graph.successors(host) if isinstance(node, str)), str(host))
@@ -129,7 +129,7 @@ def _in_turn(graph: nx.DiGraph[Any]) -> list[int]:
 
 
 def _moved_links(config: schema.Config, read: NetworkRead, found: Findings) -> dict[Link, list[_LinkVariation]]:
-    """Return the variations of each link that has weather."""
+    """Return the variations of each link whose bandwidth or latency changes."""
     graph = read.graph
     in_file: Loc = ("network", "topology", "file")
     moved: dict[Link, list[_LinkVariation]] = {
@@ -158,7 +158,7 @@ def _moved_links(config: schema.Config, read: NetworkRead, found: Findings) -> d
 def _add_faults(
     config: schema.Config, graph: nx.DiGraph[Any], moved: dict[Link, list[_LinkVariation]], found: Findings
 ) -> None:
-    """Add link faults as factors on bandwidth: 0 in an outage, the remaining share in a slowdown."""
+    """Add faults of links as factors on bandwidth: 0 in an outage, the remaining share in a slowdown."""
     for index, entry in enumerate(config.network.faults):
         loc: Loc = ("network", "faults", index)
         with found.at(*loc, "links"):
@@ -183,7 +183,7 @@ def _spans_signal(spans: Sequence[tuple[float, float]], within: float, outside: 
 def _link_variations(
     config: schema.Config, entry: weather_parts.Weather, graph: nx.DiGraph[Any], loc: Loc, found: Findings
 ) -> Iterator[_LinkVariation]:
-    """Yield the link variations of a weather entry."""
+    """Yield the variations of a link that one weather entry describes."""
     for quantity, given in (("bandwidth", entry.bandwidth), ("latency", entry.latency)):
         for kind in () if given is None else given_fields(given):
             with found.at(*loc, quantity, kind):
@@ -207,7 +207,7 @@ def _link_variations(
 
 
 def _signal_maker(part: Any, seed: int) -> Callable[[_Name, int], Signal]:
-    """Return a factory of signals, by link name and first iteration, for one kind of weather."""
+    """Return a function from a link name and a first iteration to the signal for one kind of weather."""
     if not isinstance(part, Part):
         return partial(_always, weather.constant(part))
     if not part.takes("seed"):
@@ -223,7 +223,7 @@ def _given_pair(pair: Weather, loc: Loc) -> Iterator[_LinkVariation]:
 
 
 def _profile_weather(given: weather_parts.Profile, epoch: int, loc: Loc) -> Iterator[_LinkVariation]:
-    """Yield latency and bandwidth variations of a published schedule on a star, half the latency per link."""
+    """Yield the variations by a published schedule for a star, whose two links each have half the latency."""
     if given.epoch is not None:
         pair = weather.profile(given.name, given.epoch)
         assert pair.latency is not None
@@ -243,7 +243,7 @@ def _profile_weather(given: weather_parts.Profile, epoch: int, loc: Loc) -> Iter
 def _link_weather(
     moved: Mapping[Link, Sequence[_LinkVariation]], graph: nx.DiGraph[Any], starts: set[int]
 ) -> dict[int, dict[Link, Weather]]:
-    """Return the weather of each link by first iteration; links with equal variations share signals."""
+    """Return the weather of each link by first iteration; links with equal variations share their signals."""
     constant, product = cache(weather.constant), cache(weather.product)
 
     def signal(link: Link, quantity: str, start: int) -> Signal | None:
@@ -281,7 +281,7 @@ def _background_traffic(
 
 
 def _flow_signal(given: network_parts.OnOff | None, seed: int, name: _Name) -> Signal:
-    """Return a signal that is 1 while a background flow is on, else 0."""
+    """Return a signal that is 1 while a background flow sends and 0 otherwise."""
     if given is None:
         return weather.constant(1.0)
     if given.spans is None:
@@ -326,7 +326,7 @@ def _link_incast(config: schema.Config, graph: nx.DiGraph[Any], found: Findings)
 
 
 def standalone_config(config: schema.Config, label: str) -> schema.Config:
-    """Return a co-located job as a scenario of its own, with a derived seed."""
+    """Return a co-located job as a scenario of its own, with a seed derived from the main scenario's."""
     given = (config.other_jobs or {})[label]
     return config.model_copy(
         update={
@@ -341,7 +341,7 @@ def standalone_config(config: schema.Config, label: str) -> schema.Config:
 
 
 def placements(config: schema.Config, stages: Stages, found: Findings) -> dict[str, list[int]]:
-    """Return the worker hosts of each co-located job: as listed, or the first free hosts."""
+    """Return the hosts of each co-located job's workers: those listed, or the first free ones."""
     others = config.other_jobs or {}
     hosts = stages.networks[0][1].routes.n_hosts
     taken = {*stages.placement, *(host for one in others.values() for host in one.placement or ())}

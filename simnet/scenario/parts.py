@@ -1,4 +1,4 @@
-"""Base classes of scenario parts, with fields derived from the signatures of configured functions and classes.
+"""Base classes of scenario parts, whose fields come from the signatures of the functions that they configure.
 
 `configures` gives a part a field for each parameter, with its default, unit, bounds and help. Fields that a part has
 itself go first: other words, forms that people write, checks across fields. Kinds of other packages are kinds as well.
@@ -95,27 +95,27 @@ class Part(BaseModel):
 
     @property
     def function(self) -> Target:
-        """The first configured target."""
+        """First of the functions or classes that the part configures."""
         return next(iter(self.configured))
 
     @property
     def is_absolute(self) -> bool:
-        """Whether the target returns an absolute bandwidth or latency, rather than a factor."""
+        """Whether the configured function returns an absolute bandwidth or latency rather than a factor."""
         return Absolute in get_args(parameter_hints(self.function, ["return"]).get("return"))
 
     def takes(self, parameter: str) -> bool:
-        """Return whether the first target has a parameter."""
+        """Return whether the first configured function has a parameter of this name."""
         return parameter in inspect.signature(self.function).parameters
 
     def arguments(self, target: Target | None = None) -> dict[str, Any]:
-        """Return the keyword arguments for a target, without omitted fields."""
+        """Return the part's fields as keyword arguments of `target`; fields not given are left out."""
         fields = next(iter(self.configured.values()), {}) if target is None else self.configured[target]
         given = {name: getattr(self, field) for name, field in fields.items()}
         given |= {name: _parse_value(name, value) for name, value in (self.model_extra or {}).items()}
         return {name: _as_argument(value) for name, value in given.items() if value is not None}
 
     def build(self, target: Target | None = None, **more: Any) -> Any:
-        """Call a target, by default the first, with the part's fields and further arguments."""
+        """Call `target`, by default the first configured function, with the part's fields and further arguments."""
         return (target or self.function)(**{**self.arguments(target), **more})
 
 
@@ -149,24 +149,24 @@ class Kinds(Part):
 
     @classmethod
     def derived(cls, target: Target, name: str | None = None) -> type[Part]:
-        """Return a config model (`Part`) with one field for each parameter of a function or class."""
+        """Return a part class with one field for each parameter of a function or class."""
         return part_of(target, name, omit=STREAM)
 
     @classmethod
     def names(cls) -> list[str]:
-        """Return the names of all kinds, registered ones last."""
+        """Return the names of all kinds; those that other packages register come last."""
         return list(dict.fromkeys([*field_names(cls), *(plugins.plugin_names(cls.registry) if cls.registry else ())]))
 
     @classmethod
     def parts(cls, given: Collection[str] | None = None) -> dict[str, type[Part]]:
-        """Return the part classes of kinds with parameters by name, registered kinds included."""
+        """Return the part class of each kind that has parameters, by name; kinds of other packages are included."""
         fields = cls.with_registered(given).model_fields
         choices = ((kind, one) for kind, field in fields.items() for one in alternatives(field.annotation))
         return {kind: one for kind, one in choices if isinstance(one, type) and issubclass(one, Part)}
 
     @classmethod
     def with_registered(cls, given: Collection[str] | None = None) -> type[Self]:
-        """Return the class with plug-in kinds added: the given ones, or all usable ones.
+        """Return the class extended by kinds of other packages: the `given` ones, or all that are usable.
 
         Raises PluginError if one cannot be imported, or has parameters that people cannot write.
         """
@@ -221,7 +221,7 @@ class OneOf(Kinds):
     @model_validator(mode="before")
     @classmethod
     def _bare(cls, value: object) -> object:
-        """Replace the value None of a kind without parameters by an empty mapping."""
+        """Replace None, as YAML reads a kind without parameters, by an empty mapping."""
         return {key: {} if one is None else one for key, one in value.items()} if isinstance(value, dict) else value
 
     def _check(self) -> None:
@@ -319,13 +319,13 @@ def part_of(
     optional: tuple[tuple[str, str], ...] = (),
     base: type[Part] = Part,
 ) -> type[Part]:
-    """Return a part class with fields for a target's parameters, on top of the fields of `base`."""
+    """Return a part class with the fields of `base` and one field for each parameter of a function or class."""
     title = "".join(word.title() for word in (name or target.__name__).split("_"))
     return configures(target, omit=omit, optional=dict(optional))(create_model(title, __base__=base))
 
 
 def kinds(**given: Any) -> Callable[[type[P]], type[P]]:
-    """Return a class decorator that adds one field per kind: a function or class, its part, or an annotation."""
+    """Return a class decorator that adds a field for each kind, given as a function, class, part or annotation."""
 
     def derived(part: type[P]) -> type[P]:
         assert issubclass(part, Kinds)
@@ -351,7 +351,7 @@ def field_names(part: type[BaseModel]) -> list[str]:
 
 
 def either(**tags: str) -> Discriminator:
-    """Return a discriminator by value type: `scalar`, `list` or `mapping` to a tag in angle brackets."""
+    """Return a pydantic discriminator that maps the type of a value (scalar, list or mapping) to its tag."""
 
     def tag(value: object) -> str:
         kind = "list" if isinstance(value, list) else "mapping" if isinstance(value, dict | BaseModel) else "scalar"
@@ -376,12 +376,12 @@ ValueOrList: TypeAlias = Annotated[
 
 
 def given_fields(part: Part) -> list[str]:
-    """Return the names of the fields that are set."""
+    """Return the names of a part's fields that have a value."""
     return [name for name in field_names(type(part)) if getattr(part, name) is not None]
 
 
 def exactly_one(part: BaseModel, names: Sequence[str]) -> None:
-    """Raise ValueError unless exactly one of the named fields is set."""
+    """Raise ValueError unless exactly one of the named fields has a value."""
     found = [name for name in names if getattr(part, name) is not None]
     if not found:
         raise ValueError(f"needs one of {', '.join(names)}")
@@ -390,14 +390,14 @@ def exactly_one(part: BaseModel, names: Sequence[str]) -> None:
 
 
 def summary(documented: object) -> str:
-    """Return the first line of a docstring, without "Return"."""
+    """Return the first paragraph of a docstring, without a leading "Return" or "Read"."""
     first = (inspect.getdoc(documented) or "").split("\n\n")[0].replace("\n", " ")
     text = first.removeprefix("Return ").removeprefix("Read ").replace("``", "`")
     return text[:1].upper() + text[1:]
 
 
 def parameter_help(target: Target) -> dict[str, str]:
-    """Return the documentation of each parameter of a target, without units, from its docstring.
+    """Return the description of each parameter from a function's or class's docstring, without units.
 
     >>> from simnet.topologies import tree
     >>> parameter_help(tree)["arity"]
@@ -416,7 +416,7 @@ def _is_target(one: Any) -> bool:
 
 
 def _field_default(target: Target, parameter: inspect.Parameter) -> Any:
-    """Return a parameter's default as a field default; ``...`` if it is required."""
+    """Return the default that a parameter has as a field; ``...`` if it is required."""
     if dataclasses.is_dataclass(target):
         field = next(one for one in dataclasses.fields(target) if one.name == parameter.name)
         if field.default_factory is not dataclasses.MISSING:
@@ -426,20 +426,20 @@ def _field_default(target: Target, parameter: inspect.Parameter) -> Any:
 
 
 def _with_unit(name: str, annotation: Any) -> Any:
-    """Return a parameter's annotation; a bare number named latency or bandwidth gets its unit."""
+    """Return a parameter's annotation; a number named latency or bandwidth is annotated with its unit."""
     bare = annotation in (Any, float)
     return {"latency": Seconds, "bandwidth": Bandwidth}.get(name.rpartition("_")[2], annotation) if bare else annotation
 
 
 def _as_argument(value: Any) -> Any:
-    """Return a field value as a call argument: parts built, lists as tuples."""
+    """Return a field value as a call argument: parts become the objects they describe, lists become tuples."""
     if isinstance(value, Part) and value.configured:
         return value.build()
     return tuple(value) if isinstance(value, list) else value
 
 
 def _parse_value(name: str, value: Any) -> Any:
-    """Return a plug-in parameter's value, parsed with a unit if its name is latency or bandwidth."""
+    """Return a plug-in parameter's value; a latency or bandwidth is read with its unit."""
     notations = (one for one in get_args(_with_unit(name, Any)) if isinstance(one, Notation))
     return next((one.read(value) for one in notations), value)
 
@@ -449,7 +449,7 @@ def _union_type(choices: Sequence[Any]) -> Any:
 
 
 def _written_annotation(annotation: Any) -> Any:
-    """Return the annotation of a YAML field that corresponds to a parameter's annotation."""
+    """Return the annotation of the scenario field for a parameter with this annotation."""
     origin, inside = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         form = next((one.form for one in inside[1:] if isinstance(one, Written)), None)
@@ -466,7 +466,7 @@ def _written_annotation(annotation: Any) -> Any:
 
 
 def _written_union(choices: Sequence[Any]) -> Any:
-    """Return a union of parameter types as YAML types: file name, scalar, list, or None."""
+    """Return the annotation of the scenario field for a parameter that takes any of several types."""
     none = [None] if NoneType in choices else []
     if Path in choices:
         return _union_type([File, *none])

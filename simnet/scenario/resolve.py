@@ -1,4 +1,4 @@
-"""Resolution of a scenario: defaults that depend on other fields, and checks of names."""
+"""Resolution of a scenario: fills in defaults that depend on other fields, and checks names."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from simnet.training.parallel.plan import sharding_options
 
 
 def resolve(config: schema.Config, stem: str, found: Findings) -> schema.Config:
-    """Return a scenario with all defaults filled in; `stem` is the name of a scenario without one."""
+    """Return a scenario with all defaults filled in; `stem` names a scenario that has no name."""
     _check_choices(config, found)
     exchanges, sound = {}, set()
     bits = None if config.job.strategy is None else config.job.strategy.bits
@@ -79,18 +79,18 @@ def resolve(config: schema.Config, stem: str, found: Findings) -> schema.Config:
 
 
 def candidate(label: str, exchange: schema.Exchange) -> Candidate:
-    """Return a labelled exchange as a policy candidate."""
+    """Return an exchange of the scenario, with its label, as a candidate of policies."""
     return Candidate(label, exchange.scheme, dict(exchange.options))
 
 
 def labels_of(policy: schema.Policy) -> list[str]:
-    """Return the labels of a resolved policy's candidates."""
+    """Return the labels of the exchanges between which a resolved policy chooses."""
     kind, part = policy.choice
     return [part] if kind == "fixed" else list(part.among)
 
 
 def build_policy(config: schema.Config, given: schema.Policy) -> Policy:
-    """Return the policy object of a policy in a resolved scenario."""
+    """Return the policy object that a policy in a resolved scenario describes."""
     kind, part = given.choice
     known = {label: Candidate(label, one.way or "trace") for label, one in config.job.shardings.items()}
     known |= {label: candidate(label, one) for label, one in config.exchanges.items()}
@@ -109,7 +109,7 @@ def build_policy(config: schema.Config, given: schema.Policy) -> Policy:
 
 
 def _check_choices(config: schema.Config, found: Findings) -> None:
-    """Report exchanges or other jobs beside sharded steps, and missing exchanges without sharding."""
+    """Report exchanges or other jobs in a scenario with sharded steps, and missing exchanges in one without."""
     if config.job.sharding is None:
         if not config.exchanges:
             found.add(("exchanges",), "is missing")
@@ -125,7 +125,7 @@ def _check_choices(config: schema.Config, found: Findings) -> None:
 
 
 def _check_colocated(config: schema.Config, found: Findings) -> None:
-    """Report features that are incompatible with co-located jobs."""
+    """Report settings that a scenario with co-located jobs cannot have."""
     others = config.other_jobs or {}
     if MAIN in others:
         found.add(("other_jobs", MAIN), f"{MAIN} is what results call the scenario's own job; take another name")
@@ -180,7 +180,7 @@ def _resolve_exchange(label: str, given: schema.Exchange, found: Findings) -> sc
 def _refuse_options(
     options: Iterable[str], of: str, fields: Iterable[str], known: Iterable[str], loc: Loc, found: Findings
 ) -> None:
-    """Report options that a scheme, strategy or sharding does not have."""
+    """Report options that the named scheme, strategy or sharding does not have."""
     for name in options:
         if name not in known:
             close = suggest_names(name, [*fields, *known])
@@ -188,7 +188,7 @@ def _refuse_options(
 
 
 def _written_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return option values as a scenario has them, without those that are None or empty."""
+    """Return option values in scenario notation; values that are None or empty are left out."""
     plain = {name: list(one) if isinstance(one, tuple) else one for name, one in values.items()}
     return {name: one for name, one in plain.items() if one is not None and one != []}
 
@@ -241,7 +241,7 @@ def _resolve_job(given: schema.Job, workers: int, usual: Mapping[str, str], foun
 
 
 def _mean_compute(given: schema.Job, device: DeviceProfile) -> float | None:
-    """Return the compute seconds of a job's model; None if only the model's size is known."""
+    """Return the compute seconds of an iteration of a job's model; None if only the model's size is known."""
     try:
         known = computing.model_computing(given, device)
     except ValueError as error:
@@ -250,7 +250,7 @@ def _mean_compute(given: schema.Job, device: DeviceProfile) -> float | None:
 
 
 def _check_workers(given: schema.Job, workers: int, found: Findings) -> None:
-    """Report workers that are not there, and what the others do about those that stop."""
+    """Report numbers of workers that do not exist, and settings that do not fit workers that stop."""
     dead = [one.worker for one in given.deaths or ()]
     named: list[tuple[Loc, str | int]] = [(("compute", "slow", one), one) for one in given.compute.slow]
     named += [(("deaths", place, "worker"), one) for place, one in enumerate(dead)]
@@ -331,7 +331,7 @@ def _resolve_iterations(given: int | str, loc: Loc, epoch: int | None, found: Fi
 def _resolve_policies(
     config: schema.Config, exchanges: dict[str, schema.Exchange], sound: set[str], found: Findings
 ) -> dict[str, schema.Policy]:
-    """Return the policies; by default a fixed one for each exchange or way of sharding, and an oracle."""
+    """Return the policies; by default one for each exchange or sharding, and the one-step oracle."""
     ways = config.job.shardings
     if not config.policies:
         every = {label: schema.Policy(fixed=label) for label in ways or exchanges}
@@ -369,7 +369,7 @@ def _resolve_policies(
 
 
 def _resolve_moo(given: schema.Moo, loc: Loc, epoch: int | None, found: Findings) -> dict[str, Any]:
-    """Return the values of MOO fields whose defaults depend on the mode."""
+    """Return the values of a MOO policy's fields whose defaults depend on the mode."""
     published = given.mode == "published"
     monitored, warm_up = given.arguments(Monitor), given.warm_up
     if warm_up is None and published:

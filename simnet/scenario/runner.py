@@ -1,4 +1,4 @@
-"""Runs of a scenario's policies in one or several processes, and a hash of their inputs that identifies results."""
+"""Runs of a scenario's policies in one or several processes, and hashes of the inputs that identify results."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _HEADING = re.compile(r"# (.+); request ([0-9a-f]{32})")
 
 
 def identity(loaded: Scenario, what: str) -> str:
-    """Return a hash of a scenario, its files, and the versions of the software; `what` names the kind of results.
+    """Return a hash of a scenario, its files, and the software's versions; `what` names the kind of results.
 
     Examples
     --------
@@ -56,7 +56,7 @@ def _parts_digest(parts: Sequence[object]) -> str:
 
 
 class Request(NamedTuple):
-    """Identity of the request whose results a folder holds.
+    """Request whose results a folder holds: what was asked, and a hash that identifies it.
 
     `title` is for people; `digest` is a hash of the request, without page and versions; `lock` is the resolved scenario
     below a heading with the request and the recorded inputs by content.
@@ -68,7 +68,7 @@ class Request(NamedTuple):
 
 
 def request(loaded: Scenario, command: str, *options: object) -> Request:
-    """Return the request of a command: a digest of the scenario and of result-affecting options.
+    """Return the identity of a command: a digest of the scenario and of the options that affect results.
 
     Examples
     --------
@@ -88,7 +88,7 @@ def request(loaded: Scenario, command: str, *options: object) -> Request:
 
 
 def place_of(out: Path | None, usual: Path, asked: Request, *, force: bool) -> Path:
-    """Return the output folder for a request, without overwriting another request's results.
+    """Return the output folder for a request. A folder with another request's results is not overwritten.
 
     If nobody asked for one and the usual one has results of another request, it is the first free one of ``usual-2``,
     ``usual-3`` and so on. InputError: `out` has results of another request, and `force` is false.
@@ -115,7 +115,7 @@ def _answered_request(folder: Path) -> Request | None:
 
 
 def _recorded_hashes(loaded: Scenario) -> Iterator[str]:
-    """Yield content hashes of recorded inputs, which the resolved scenario only has as paths."""
+    """Yield hashes of the contents of recorded inputs, of which the resolved scenario has only the paths."""
     traces = (one.trace for one in loaded.config.job.shardings.values() if one.trace is not None)
     files = [path for trace in traces for path in trace_paths(trace_prefix(trace))]
     for job in loaded.config.jobs:
@@ -158,33 +158,33 @@ _WORTH_PROCESSES = 3.0
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """Checkpoint location of policies: a folder, an identity per policy, and the interval [s]."""
+    """Where policies keep checkpoints: a folder, the identity of each policy's results, and the interval [s]."""
 
     folder: Path
     identities: Mapping[str, str]
     every: float = EVERY
 
     def with_seed(self, seed: int) -> Checkpoints:
-        """Return the checkpoint location of the same policies with another seed."""
+        """Return where the same policies keep checkpoints if they run with another seed."""
         described = {name: f"{one} with seed {seed}" for name, one in self.identities.items()}
         hashed = {name: hashlib.sha256(one.encode()).hexdigest()[:32] for name, one in described.items()}
         return replace(self, identities=hashed)
 
     def of(self, policy: str, beside: int = 1) -> Checkpoint:
-        """Return the checkpoint of a policy that runs interleaved with others, `beside` policies in total."""
+        """Return the checkpoint of a policy in a process that runs `beside` policies interleaved, this one included."""
         identity = self.identities[policy]
         return Checkpoint(self.folder / f"{identity}.npz", identity, self.every, beside)
 
 
 def checkpoints(loaded: Scenario, folder: Path, every: float = EVERY) -> Checkpoints:
-    """Return where a scenario's policies store checkpoints, with a hash of the inputs for each policy."""
+    """Return where a scenario's policies keep checkpoints; each policy is identified by a hash of its inputs."""
     identities = {name: identity(loaded.only([name]), f"rows of policy {name}") for name in loaded.config.policies}
     return Checkpoints(folder, identities, every)
 
 
 @dataclass(frozen=True)
 class Task:
-    """A scenario to run: its source for other processes, the loaded scenario, the built run, and checkpoints."""
+    """Scenario to run: how other processes load it, the loaded scenario, its built run, and checkpoints."""
 
     source: Source
     loaded: Scenario
@@ -237,7 +237,7 @@ def run_policies(
 def run_here(
     run: Run, progress: Progress, checkpoints: Checkpoints | None = None, policies: Sequence[str] | None = None
 ) -> Iterator[tuple[str, Outcome]]:
-    """Run policies in this process; yield name and outcome of each."""
+    """Run policies in this process; yield the name and outcome of each."""
     for names in run.in_step(1) if policies is None else [policies]:
         kept = {} if checkpoints is None else {name: checkpoints.of(name, len(names)) for name in names}
         yield from run_in_step(
@@ -261,7 +261,7 @@ def results_of(run: Run) -> dict[str, PolicyResult]:
 
 
 def _outcomes(names: Sequence[str], found: TaskOutcome) -> dict[str, Outcome]:
-    """Return the outcomes of policies that ran in one process."""
+    """Return the outcomes of policies that ran in one process, by name."""
     if found.kind == "done":
         outcomes: dict[str, Outcome] = found.content
         return outcomes

@@ -1,4 +1,4 @@
-"""A loaded scenario: its fields, their positions in the file, and the job and policies built from them."""
+"""Loaded scenarios: fields, their positions in the file, and the job and policies built from them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from simnet.training.job.running import ColocatedJob
 
 @dataclass(frozen=True)
 class Run:
-    """A job with its policies by name, in the order of the scenario, ready to run.
+    """Job and its policies by name, in the order of the scenario, ready to run.
 
     Regret is measured against `bound`, the one-step oracle that takes all exchanges into account. Of the first
     `timeline` iterations every message is kept. An exchange, or another job, has so many `messages`. The run may take
@@ -81,7 +81,7 @@ class Run:
         return self.job.iterations * tried * sum(once) / len(once) + beside
 
     def in_step(self, parts: int, processes: int = 1) -> list[list[str]]:
-        """Return the policies divided into about `parts` lists of equal effort, each of which shares gradients.
+        """Divide the policies into about `parts` lists of equal effort; the policies of a list share gradients.
 
         There are more lists if one would not fit the memory that `processes` share. Policies whose gradients depend on
         their updates, or that run next to other jobs, are alone.
@@ -131,14 +131,14 @@ class Scenario:
 
     @property
     def bound(self) -> str | None:
-        """Name of the one-step oracle over all exchanges, the lower bound; None without one."""
+        """Name of the one-step oracle, a policy that bounds the others from below; None without one."""
         everything = set(self.config.choices)
         oracles = {name: one.oracle for name, one in self.config.policies.items() if one.oracle is not None}
         return next((name for name, one in oracles.items() if set(one.among or ()) == everything), None)
 
     @property
     def computing(self) -> str | None:
-        """Text on the compute time and its source; None if the model does not decide it."""
+        """Text on the compute time and its source; None if the compute time does not come from the model."""
         job, mean, known = self.config.job, self.config.job.compute.mean, self.compute_time
         told = [] if known is None else [known.describe()]
         if mean is not None and any(one.units for one in job.shardings.values()):
@@ -156,12 +156,12 @@ class Scenario:
 
     @property
     def device(self) -> DeviceProfile | None:
-        """Profile of the job's device; None if it is wrong."""
+        """Profile of the job's device; None if the profile has errors."""
         return computing.build_device(self.config.job, Findings(self.document))
 
     @property
     def compute_time(self) -> PassTime | None:
-        """Pass times of the model on the device; None if the compute time is given otherwise."""
+        """Times of the model's passes on the device; None if the compute time is given otherwise."""
         job, device = self.config.job, self.device
         if device is None or job.compute.mean is None:
             return None
@@ -172,12 +172,12 @@ class Scenario:
 
     @property
     def samples(self) -> SampleCount | None:
-        """Global batch of an iteration or inner step; None if unknown."""
+        """Global batch size of an iteration or inner step; None if unknown."""
         return computing.iteration_samples(self.config.job, self.config.workers, self.compute_time)
 
     @property
     def warnings(self) -> list[str]:
-        """Sentences on valid settings that may not be meant."""
+        """Sentences about settings that are valid but possibly unintended."""
         device, found = self.device, self.document.found
         doubt = None if device is None else computing.stack_doubt(device, computing.sending_stack(self.config.network))
         said = [doubt] if doubt else []
@@ -190,7 +190,7 @@ class Scenario:
         return said
 
     def only(self, names: Sequence[str]) -> Scenario:
-        """Return the scenario with only the named policies. InputError: unknown policy."""
+        """Return the scenario with only the named policies. InputError: a policy is unknown."""
         policies = self.config.policies
         for name in names:
             if name not in policies:
@@ -203,7 +203,7 @@ class Scenario:
         return replace(self, config=self.config.model_copy(update={"seed": seed}))
 
     def replace(self, **fields: Unpack[Fields]) -> Scenario:
-        """Return the scenario with other values of marked fields; its policies and seed stay."""
+        """Return the scenario with other values of marked fields (flags), the same policies and seed."""
         document = copy.deepcopy(self.document)
         document.data["seed"] = self.config.seed
         apply_fields(document, fields)
@@ -236,7 +236,7 @@ class Scenario:
         return Run(job, policies, self.bound, self.config.output.timeline, theirs | messages, *memory, colocated)
 
     def at_once(self, wanted: int) -> int:
-        """Return the number of policies, at most `wanted`, that fit the memory limit in parallel."""
+        """Return how many policies, at most `wanted`, fit the memory limit if they run in parallel."""
         return max(1, min(wanted, int(memory_limit(self.config, elsewhere=self.elsewhere) // memory(self.config))))
 
     @property
@@ -246,11 +246,11 @@ class Scenario:
         return None if given is None else given.model_dump()
 
     def to_yaml(self) -> str:
-        """Return the given fields as YAML, with absolute file paths, which loads as the same scenario."""
+        """Return the given fields as YAML with absolute file paths; it loads as the same scenario."""
         return yaml_text(self.written(), width=120)
 
     def written(self) -> dict[str, Any]:
-        """Return the given fields as written, with absolute file paths."""
+        """Return the fields as the user gave them, with absolute file paths."""
         given = schema.Config.model_validate(self.document.data, context={"folder": Path(self.document.file).parent})
         found = given.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True)
         found |= {"name": self.name, "seed": self.config.seed}
@@ -275,7 +275,7 @@ class Scenario:
         return yaml_text(_with_names(written, names.get), width=1000)
 
     def inputs(self) -> dict[str, Path]:
-        """Return the scenario's input files by content-addressed name, ``inputs/HASH-NAME``."""
+        """Return the paths of the input files, by names that contain a hash of the file: ``inputs/HASH-NAME``."""
         paths: list[Path] = []
         _with_names(self.config.model_dump(mode="json", by_alias=True), paths.append)
         found = {_by_content(path): path for path in paths}
@@ -292,7 +292,7 @@ class Scenario:
 
 
 def _with_names(value: Any, name: Callable[[Path], str | None], field: str = "") -> Any:
-    """Return fields with file names mapped by `name`; those of recorded gradients stay."""
+    """Return fields with file names mapped by `name`; the names of recorded gradients stay."""
     if isinstance(value, dict):
         return {key: _with_names(one, name, key) for key, one in value.items()}
     if isinstance(value, list):
@@ -340,7 +340,7 @@ def load(
 
 
 def read_with(path: str | Path, overrides: Sequence[str] = ()) -> Document:
-    """Return a scenario file's document with overrides applied, also by short names; InputError as `load`."""
+    """Return a scenario file's document with overrides, whose keys may be short. InputError as in `load`."""
     document = read_scenario(find(path))
     # A short name means a field of the scenario that the full ones make.
     short = [one for one in overrides if one.partition("=")[0].strip().partition(".")[0] not in schema.Config.names()]
@@ -353,7 +353,7 @@ def read_with(path: str | Path, overrides: Sequence[str] = ()) -> Document:
 
 
 def _checked(document: Document) -> Scenario:
-    """Return the scenario of a document; InputError if a value is invalid."""
+    """Return the scenario that a document describes; InputError if a value is invalid."""
     file, found = Path(document.file), Findings(document)
     config: schema.Config | None = None
     document.open_texts()

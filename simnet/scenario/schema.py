@@ -1,4 +1,4 @@
-"""The fields of a scenario: one class per part, in the order of the file.
+"""Fields of a scenario: one class per part, in the order of the file.
 
 Where there is a choice of kinds, the kind is the key: ``topology: {star: {...}}``. It is long, so that all fields stand
 on one page.
@@ -105,7 +105,7 @@ class Strategy(job_parts.WithOptions):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Strategy options without those of its averaging."""
+        """Options of the strategy itself, without those of its averaging."""
         given = {name: getattr(self, name) for name in ("inner", "outer")}
         return super().options | {name: one.choice[1].build() for name, one in given.items() if one is not None}
 
@@ -212,7 +212,7 @@ class Job(Part):
     @model_validator(mode="before")
     @classmethod
     def _size(cls, value: object) -> object:
-        """Accept a number of parameters in place of a model, as in ``model: 7B``."""
+        """Accept a model's size in place of its name, as in ``model: 7B``."""
         if isinstance(value, dict) and units.is_count(str(value.get("model"))) and value.get("parameters") is None:
             return {**value, "model": None, "parameters": value["model"]}
         return value
@@ -225,11 +225,11 @@ class Job(Part):
 
     @property
     def traced(self) -> bool:
-        """Whether steps are read from execution traces, which include compute times."""
+        """Whether training steps are read from execution traces, which include compute times."""
         return any(one.trace is not None for one in self.shardings.values())
 
     def sharding_at(self, label: str) -> tuple[str, ...]:
-        """Return the location of a sharding in the scenario."""
+        """Return the position in the scenario of the sharding with a policy label."""
         return ("job", "sharding") if isinstance(self.sharding, job_parts.Sharding) else ("job", "sharding", label)
 
     def _check(self) -> None:
@@ -244,7 +244,7 @@ class Job(Part):
             raise ValueError(f"needs either model or parameters, got {' and '.join(given) or 'neither'}")
 
     def _check_company(self) -> None:
-        """Refuse fields that mean nothing beside others, in the words of the first rule that is broken."""
+        """Refuse combinations of fields that contradict each other; the message is that of the first broken rule."""
         recorded, train = self.gradients.recorded, self.gradients.train
         listed = any(one.units for one in self.shardings.values())
         sized = ("model", "parameters")
@@ -346,7 +346,7 @@ class Policy(OneOf):
 
     @classmethod
     def derived(cls, target: Target, name: str | None = None) -> type[Part]:
-        """Return the part of a policy class, whose candidates are exchanges of the scenario."""
+        """Return the scenario part of a policy class; its candidates are the scenario's exchanges."""
         return parts.part_of(target, name, omit=("candidates", "seed"), base=Among)
 
     fixed: Label | None = None
@@ -404,10 +404,10 @@ class Config(Part):
 
     @property
     def jobs(self) -> list[Job]:
-        """The scenario's own job and the others that share its network."""
+        """The main job and the other jobs that share its network."""
         return [self.job, *(other.job for other in (self.other_jobs or {}).values())]
 
     @property
     def choices(self) -> list[str]:
-        """Labels of all policy candidates: exchanges or shardings."""
+        """Labels of the exchanges or shardings between which policies choose."""
         return list(self.job.shardings or self.exchanges)

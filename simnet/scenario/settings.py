@@ -1,4 +1,4 @@
-"""Overrides of scenario fields by marked fields and by short keys.
+"""Overrides of scenario fields: by flags such as ``--workers``, and by short keys in ``--set``.
 
 ``bandwidth`` is that of the topology at hand, ``density`` that of the job.
 """
@@ -95,7 +95,7 @@ def full_key(name: str, scenario: Scenario, option: str = "--set") -> str:
 
 
 def link_key(kind: str, given: Mapping[str, object], quantity: str, option: str) -> str:
-    """Return the full key of the latency or bandwidth of worker (or node) links in a topology.
+    """Return the full key of the latency or bandwidth of the links that connect a topology's workers or nodes.
 
     `given` are its parameters. InputError, of `option`: links that a file has, or a value for each link.
     """
@@ -115,7 +115,7 @@ def link_key(kind: str, given: Mapping[str, object], quantity: str, option: str)
 
 
 def worker_link(name: str) -> dict[str, str]:
-    """Return the names of a topology family's parameters for latency and bandwidth of worker or node links.
+    """Return which parameters of a topology family are the latency and bandwidth of worker or node links.
 
     They are called so, or marked in the signature of the builder by `simnet.base.quantities.WorkerLink`.
 
@@ -136,7 +136,7 @@ def worker_link(name: str) -> dict[str, str]:
 
 
 def _path_fits(parts: Sequence[str], path: str) -> bool:
-    """Return whether parts, the last one included, are a subsequence of a field's dotted path."""
+    """Return whether the parts of a short key occur in this order in a field's dotted path, and end it."""
     whole = path.split(".")
     if parts[-1] != whole[-1]:
         return False
@@ -145,7 +145,7 @@ def _path_fits(parts: Sequence[str], path: str) -> bool:
 
 
 def _fields_by_path(node: Any, path: str = "") -> dict[str, Any]:
-    """Return all fields of a nested value by dotted path, inner nodes included."""
+    """Return all fields in a nested value by dotted path, including fields that contain others."""
     found = {}
     items = node.items() if isinstance(node, dict) else enumerate(node)
     for key, value in items:
@@ -158,20 +158,20 @@ def _fields_by_path(node: Any, path: str = "") -> dict[str, Any]:
 
 
 class Override(str):
-    """A ``--set`` assignment; errors name the option that it comes from."""
+    """A ``--set`` assignment that knows the option it comes from, which error messages name."""
 
     option: str
 
     @classmethod
     def of(cls, key: str, value: object, option: str) -> Self:
-        """Return the assignment of a value to a key; values other than text are written as JSON."""
+        """Return the assignment of a value to a key; a value that is not text is written as JSON."""
         made = cls(f"{key}={value if isinstance(value, str) else json.dumps(value)}")
         made.option = option
         return made
 
 
 def apply_fields(document: Document, fields: Mapping[str, object], before: Sequence[str] = ()) -> list[str]:
-    """Set marked fields of a document, and return the assignments made.
+    """Apply the values of marked fields (flags) to a document, and return the assignments made.
 
     What `before` set inside of a field that a marked one replaces is set again.
     """
@@ -211,7 +211,7 @@ def _plain_setting(document: Document, field: MarkedField, value: object) -> dic
 
 
 def _as_text(field: MarkedField, value: object) -> object:
-    """Return a value in YAML notation: SI numbers with their unit, NumPy numbers as Python numbers."""
+    """Return a value in scenario notation: SI numbers get their unit, NumPy numbers become Python numbers."""
     if isinstance(value, str | Path):
         return str(value)
     plain = value.tolist() if hasattr(value, "tolist") else value
@@ -219,7 +219,7 @@ def _as_text(field: MarkedField, value: object) -> object:
 
 
 def _clear(document: Document, *names: str) -> dict[str, object]:
-    """Return assignments that reset the named job fields, if set, to their defaults."""
+    """Return assignments that reset those of the named job fields that are set to their defaults."""
     defaults = schema.Job.model_fields
     return {
         f"job.{name}": {"synthetic": {}} if name == "gradients" else defaults[name].default
@@ -297,14 +297,14 @@ def _link(document: Document, field: MarkedField, value: object) -> dict[str, ob
 
 
 def _topology_at_hand(document: Document) -> tuple[str, dict[str, Any]]:
-    """Return the topology kind of a document and its parameters, as far as they are written there."""
+    """Return the kind of topology in a document, and the parameters that the document gives."""
     given = document.found(("network", "topology"))
     kind, found = next(iter(given.items())) if isinstance(given, dict) and len(given) == 1 else ("", {})
     return kind, found if isinstance(found, dict) else {}
 
 
 def _absolute(name: str, known: Sequence[str] = ()) -> str:
-    """Return a file name, or an unknown name that is a folder, as an absolute path; other names unchanged."""
+    """Return a file name, or a folder with an unknown name, as an absolute path; other names unchanged."""
     return str(Path(name).absolute()) if is_file(name) or (name not in known and Path(name).is_dir()) else name
 
 

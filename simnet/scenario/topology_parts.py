@@ -1,4 +1,4 @@
-"""The topology of a scenario, a family, a file or a registered one, and the link graph and stack that it describes."""
+"""Topology of a scenario (a family, a file or a registered one), and its link graph and transport stack."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class OnHosts(OneOf):
 
     @classmethod
     def derived(cls, target: Target, name: str | None = None) -> type[Part]:
-        """Return the part class of a topology family, derived from its builder."""
+        """Return the part class of a topology family, with a field for each parameter of its builder."""
         optional = (("hosts", "one per worker"), ("nodes", "as many as hold the workers"))
         return part_of(target, name, optional=optional)
 
@@ -79,7 +79,7 @@ class TopologyFile(Named):
 
 
 def platform(path: str | Path, nodes: Count | None = None) -> nx.DiGraph[Any]:
-    """Return a network of equal nodes of a platform, with the links and network cards that its vendor states.
+    """Return a network of equal nodes of a platform, with the links and network cards stated by its vendor.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ def platform(path: str | Path, nodes: Count | None = None) -> nx.DiGraph[Any]:
 
 
 def _platform_graph(read: Platform, nodes: int, inner_rate: float) -> nx.DiGraph[Any]:
-    """Return the nodes of a platform, whose devices send at a rate inside [byte/s]."""
+    """Return the graph of a platform's nodes, whose devices send at `inner_rate` inside a node [byte/s]."""
     from simnet.cost_models.calibration.specification import specified_parameters
 
     known = {key: value for key, (value, _) in specified_parameters(read).items()}
@@ -117,7 +117,7 @@ class PlatformNodes(Named):
     path: NameOrFile
 
     def load(self) -> Platform:
-        """Return the platform; InputError if its file is wrong."""
+        """Return the platform. InputError: its file has errors."""
         return load_platform(self.path)
 
 
@@ -153,7 +153,7 @@ def build_topology(given: Topology) -> NetworkRead:
 
 
 def sending(given: Topology, read: NetworkRead, stack: str | Stack | None) -> tuple[nx.DiGraph[Any], dict[str, Any]]:
-    """Return a topology's link graph, and the transport-stack options of `Network`.
+    """Return a topology's link graph, and the options of `Network` that its transport stack sets.
 
     A calibrated cluster, or a platform, brings its software, unless another stack is given. InputError: its file is
     wrong.
@@ -185,13 +185,13 @@ def sending(given: Topology, read: NetworkRead, stack: str | Stack | None) -> tu
 
 
 def platform_chip(given: Topology) -> str:
-    """Return the chip of a platform's devices; "" of other topologies, or if it is not known."""
+    """Return the chip of a platform's devices; "" if unknown or if the topology is no platform."""
     part = given.choice[1]
     return part.load().chip if isinstance(part, PlatformNodes) else ""
 
 
 def cluster_file(given: Topology) -> str | None:
-    """Return a topology's file name; None if the topology has no file."""
+    """Return the name of the file that describes a topology; None if there is none."""
     part = given.choice[1]
     return str(part.path) if isinstance(part, TopologyFile) else None
 
@@ -210,7 +210,7 @@ def calibrated_stack(given: Topology) -> str | None:
 
 
 def _with_hosts(part: Part) -> nx.DiGraph[Any]:
-    """Return the graph of a part with its attribute ``hosts`` set."""
+    """Return the graph that a part describes, with its attribute ``hosts`` set."""
     graph: nx.DiGraph[Any] = part.build()
     if not hasattr(graph, "graph"):
         raise plugins.return_error(part.function, graph, "a networkx.DiGraph")

@@ -1,4 +1,4 @@
-"""The weather and fault parts of a scenario: variation of links over time."""
+"""Weather and faults of a scenario: how links vary over time."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Levels(Part, Generic[Q]):
 
     @property
     def levels(self) -> Sequence[float]:
-        """Values or factors, whichever is given."""
+        """The listed values or factors, whichever the part has."""
         return self.values or self.factors or []
 
     @property
     def is_absolute(self) -> bool:
-        """Whether the levels replace the link's own value, rather than multiply it."""
+        """Whether the levels replace the link's own value instead of multiplying it."""
         return self.values is not None
 
     def _check(self) -> None:
@@ -85,7 +85,7 @@ class Outages(RandomOrListed):
 
     @property
     def at(self) -> list[tuple[float, float]] | None:
-        """Begin and duration of each listed outage [s]; None for random outages."""
+        """Start and duration of each listed outage [s]; None for random outages."""
         return None if self.spans is None else [(span.at, span.lasts) for span in self.spans]
 
 
