@@ -1,4 +1,4 @@
-"""Collectives as gloo sends them: who sends to whom, in which order, in which pieces.
+"""Collectives as the library gloo sends them: which rank sends to which, in which order, and in which pieces.
 
 References
 ----------
@@ -19,7 +19,7 @@ LONGEST_SEGMENT = 1024 * 1024
 
 
 def arrange_calls(schedule: Schedule, pieces: int) -> Schedule:
-    """Return a schedule whose broadcasts and ring all-reduces send as in gloo.
+    """Return a schedule in which broadcasts and ring all-reduces send the messages that gloo sends.
 
     A broadcast goes from rank v < 2^i to rank v + 2^i in round i, counted from the root. In an all-reduce rank r sends
     to rank r - 1, messages of `LONGEST_SEGMENT` at most; `pieces` are those into which steps of rings are cut later.

@@ -1,4 +1,4 @@
-"""Jitter: extra latency of messages, drawn in blocks."""
+"""Jitter: random extra latency of messages, drawn in blocks."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Jitter: TypeAlias = Callable[["np.random.Generator", int], Floats]
 
 
 def exponential(mean: Seconds) -> Jitter:
-    """Return exponential jitter with this mean [s], >= 0."""
+    """Return exponentially distributed jitter with this mean [s], >= 0."""
     return lambda draws, n: draws.exponential(mean, n)
 
 
 def uniform(low: Seconds = 0.0, *, high: Seconds) -> Jitter:
-    """Return uniform jitter between two times [s], >= 0.
+    """Return jitter that is uniformly distributed between two times [s], >= 0.
 
     Raises
     ------
@@ -34,7 +34,7 @@ def uniform(low: Seconds = 0.0, *, high: Seconds) -> Jitter:
 
 
 def lognormal(median: Seconds, sigma: Spread) -> Jitter:
-    """Return log-normal jitter, heavy-tailed as on the Internet: its median [s], and the deviation of its logarithm."""
+    """Return log-normal jitter, heavy-tailed as on the Internet; `sigma` is the standard deviation of its logarithm."""
     return lambda draws, n: np.asarray(median * np.exp(sigma * draws.standard_normal(n)))
 
 
@@ -57,7 +57,7 @@ def draw_jitter(jitter: Jitter, draws: np.random.Generator, count: int) -> Float
 
 
 class Delays:
-    """Reproducible extra latency of each message of a schedule; repeated iteration draws the same values.
+    """Extra latency of each message of a schedule; it can be read repeatedly, with the same values.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ class Delays:
         return np.concatenate([np.zeros(0), *self._blocks()])
 
     def reader(self) -> Callable[[int], Floats]:
-        """Return a function that draws the extra latency of the next n messages [s], given n; empty without jitter."""
+        """Return a function that, given n, draws extra latency [s] for the next n messages; empty without jitter."""
         blocks, left = self._blocks(), np.zeros(0)
 
         def read(count: int) -> Floats:

@@ -1,4 +1,4 @@
-"""Link and route tables of the event loop, with weather and background traffic."""
+"""The event loop's tables of links and routes, with time-varying bandwidth and latency and background traffic."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _AT_ONCE = 1 << 17
 
 
 class LinkTables(Store):
-    """Links and routes in the event loop's tables; times count from an `origin` [s].
+    """Links and routes in the tables of the event loop; times count from an `origin` [s].
 
     - `links`: links and routes.
     - `multipath`: if true, a message may take any equal-cost route.
@@ -46,7 +46,7 @@ class LinkTables(Store):
         self.state.watching, self.state.latency_changes = watching, links.latency_changes
 
     def write_links(self) -> None:
-        """Write links and background traffic into the tables; the state's sharing options must be set before."""
+        """Write links and background traffic into the tables; options for sharing must be in the state before."""
         self._write_links()
         self._write_background()
         self._write_queues()
@@ -84,14 +84,14 @@ class LinkTables(Store):
         self.make_room(flows=count + 1)
 
     def _write_queues(self) -> None:
-        """Set `queues` on the links into hosts that have a receive queue, not on links with background traffic."""
+        """Mark the links into hosts that have a receive queue; links with background traffic have none."""
         queues = self._links.into_one.copy()
         for r in self.tables["background"].read("route", 0, self.state.n_background).tolist():
             queues[self.route_of(r)] = False
         self.links.write(0, self.n_links, queues=queues)
 
     def look_ahead(self, until: float = 0.0, *, rewind: bool = False) -> None:
-        """Load weather and background traffic beyond `until` [s]; `rewind` if time may have gone back."""
+        """Load weather and background traffic beyond `until` [s]; `rewind` states that time may have gone back."""
         links, s = self._links, self.state
         if links.constant:
             return
@@ -120,11 +120,11 @@ class LinkTables(Store):
             self.tables["timelines"].write(0, here.size, here=here, last=last)
 
     def moment(self, t: float) -> float:
-        """Return time `t` [s since the origin] as an absolute time [s], never rounded down."""
+        """Return time `t` [s since the origin] as an absolute time [s] that is never rounded down."""
         return moments_around(self.origin, t, t)[1]
 
     def _ask(self, t: float) -> None:
-        """Query all links and background traffic at time t [s], so that a signal without a value raises its error."""
+        """Query all links and background traffic at time `t` [s]; a signal that has no value there raises its error."""
         for link in range(self.n_links):
             self._links.capacity(link, t)
             self._links.latency(link, t)
@@ -142,14 +142,14 @@ class LinkTables(Store):
         return self._first[at][places].astype(np.int64), self._counts[at][places].astype(np.int64)
 
     def _known_pairs(self, numbers: Ranks) -> tuple[Ranks, NDArray[np.bool_]]:
-        """Return the positions of ascending pair numbers among the pairs with routes, and which of them are found."""
+        """Return the positions of host-pair numbers among the pairs that have routes, and which numbers are found."""
         at = np.searchsorted(self._pairs, numbers)
         known = at < self._pairs.size
         known[known] = self._pairs[at[known]] == numbers[known]
         return at, known
 
     def _add_pairs(self, numbers: Ranks) -> None:
-        """Add the routes of host pairs without routes, given their ascending numbers src * P + dst."""
+        """Add the routes of host pairs that have none yet; their ascending `numbers` are src * n_hosts + dst."""
         n_routes = self.routes.size
         first, counts = [self._first], [self._counts]
         for begin in range(0, numbers.size, _AT_ONCE):
@@ -171,7 +171,7 @@ class LinkTables(Store):
             self.reroute()
 
     def _candidates(self, src: Ranks, dst: Ranks) -> tuple[NDArray[np.int64], Ranks]:
-        """Return the candidate routes of pairs of hosts as rows of links, and the number of candidates of each pair."""
+        """Return the candidate routes of host pairs as rows of links, and the number of candidates of each pair."""
         routes = self._links.routes
         if not self._multipath:
             return routes.table(src, dst), np.ones(src.size, dtype=np.int64)
@@ -179,7 +179,7 @@ class LinkTables(Store):
         return route_table([route for one in candidates for route in one]), np.array([len(one) for one in candidates])
 
     def _describe(self, first: int, table: NDArray[np.int64]) -> None:
-        """Write own link, constant latency and loss of routes from row `first`, given the links of each route."""
+        """Write own link, constant latency and loss of routes from row `first` on, given a table of their links."""
         self.routes.write(first, len(table), own=self._links.own_of(table))
         if not self.state.latency_changes:
             self.routes.write(first, len(table), latency=self._links.constant_latency_of(table))
@@ -193,15 +193,15 @@ class LinkTables(Store):
             losses.write(row, len(table), slope=slope, fixed=fixed, payload=payload)
 
     def route(self, f: int) -> list[int]:
-        """Return the links that message f has yet to pass; only the last once all bytes are in the receive queue."""
+        """Return the links that message f must still pass; only the last if all bytes are in the receive queue."""
         return self.route_of(self.state.flows[f].route)[-1 if self._passes(f) else 0 :]
 
     def _down(self) -> list[int]:
-        """Return the indices of links with capacity 0."""
+        """Return the indices of failed links: those with capacity 0."""
         return [int(link) for link in np.flatnonzero(self.links.read("capacity") <= 0)]
 
     def reroute(self) -> None:
-        """Route around failed links, messages in flight included; restore routes when links recover.
+        """Route around failed links, also messages in flight; restore the routes when links recover.
 
         A pair of hosts without a detour keeps its route and waits.
         """
@@ -250,7 +250,7 @@ class LinkTables(Store):
         self._queue_anew()
 
     def _stop_sending(self, routes: Container[int]) -> list[tuple[int, int, list[int]]]:
-        """Stop ranks that are sending over one of the routes; return rank, own link and unsent messages of each."""
+        """Stop the sends of ranks over some routes; return rank, host's own link and unsent messages of each."""
         s = self.state
         found = []
         for first in [int(one.row) for one in s.event_queue[: s.n_events] if one.kind == codes.LEFT]:
@@ -280,7 +280,7 @@ class LinkTables(Store):
         return stopped
 
     def _send_anew(self, stopped: list[tuple[int, int, list[int]]]) -> None:
-        """Resume stopped sends over the own links of the new routes; messages that keep their link go first."""
+        """Resume stopped sends over the first links of the new routes; messages that keep their link go first."""
         s = self.state
         queues: dict[tuple[int, int], list[int]] = {}
         turning = []
@@ -300,12 +300,12 @@ class LinkTables(Store):
             self.loop.schedule_departure(s, messages[0], end)
 
     def _payload(self, r: int) -> float:
-        """Return the share of a route's bytes that is payload rather than retransmission."""
+        """Return the share of bytes on route r that is payload rather than retransmission."""
         loss = self.state.routes[r].loss
         return 1.0 if loss < 0 else float(self.state.losses[loss].payload)
 
     def _scale(self, f: int, factor: float) -> None:
-        """Multiply all byte counts of message f, to convert between payload and bytes with retransmissions."""
+        """Multiply all byte counts of message f, to convert payload to bytes with retransmissions or back."""
         flow = self.state.flows[f]
         flow.unsent *= factor
         flow.remaining *= factor
@@ -318,7 +318,7 @@ class LinkTables(Store):
         return bool(flow.port >= 0 and not flow.comes)
 
     def _queue_anew(self) -> None:
-        """Move queued messages whose route has a new own link to the egress queue of that link."""
+        """Move queued messages whose route begins with another link now to the egress queue of that link."""
         s = self.state
         for link in np.flatnonzero(self.links.read("port_first") >= 0).tolist():
             for f in self._no_more_at(link):
@@ -330,7 +330,7 @@ class LinkTables(Store):
                 self.loop.join_egress_queue(s, f, own)
 
     def _no_more_at(self, link: int) -> list[int]:
-        """Remove from a link's egress queue the messages whose route has another own link; return them."""
+        """Remove from a link's egress queue the messages whose route begins with another link; return them."""
         s = self.state
         waiting, f = [], int(s.links[link].port_first)
         while f >= 0:
@@ -344,15 +344,15 @@ class LinkTables(Store):
         return gone
 
     def in_state(self, *states: int) -> list[int]:
-        """Return the indices of all flows in one of these states."""
+        """Return the indices of all flows that are in one of `states`."""
         return [int(f) for f in np.flatnonzero(np.isin(self.flows.read("state"), states))]
 
     def next_link_up(self) -> float:
-        """Return when the first failed link recovers [s]; infinity if none does."""
+        """Return when a failed link first recovers [s]; infinity if none does."""
         return self.next_up([(link,) for link in self._down()])
 
     def next_up(self, routes: Iterable[Sequence[int]]) -> float:
-        """Return when all links of one of the routes first have capacity [s], after now; infinity if never."""
+        """Return when, after now, all links of one of the routes first have capacity [s]; infinity if never."""
         now = self.state.now
         up = min((self._links.next_up(route, self.moment(now)) for route in routes), default=math.inf)
         return max(up - self.origin, math.nextafter(now, math.inf))

@@ -39,7 +39,7 @@ _FIRST, _HELD = 64, 1 << 25
 
 @dataclass(frozen=True)
 class ConstantLoad:
-    """Background traffic at a constant rate that does not yield.
+    """Background traffic at a constant rate, which does not yield to other traffic.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class ConstantLoad:
 
 @dataclass(frozen=True)
 class OnOffFlow:
-    """Background traffic that shares fairly while it is on, like a long TCP transfer.
+    """On-off background traffic: while on, it shares links fairly, like a long TCP transfer.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class OnOffFlow:
 
 
 class IncastDerating(NamedTuple):
-    """Capacity factors of links by the number of concurrent transfers.
+    """Factors by which the capacity of links shrinks with the number of concurrent transfers.
 
     Parameters
     ----------
@@ -115,11 +115,11 @@ class Timelines(NamedTuple):
     until: float
 
     def counted_from(self, origin: float) -> NDArray[np.float64]:
-        """Return `times` as seconds since an origin [s]."""
+        """Return `times` [s] relative to `origin` [s]."""
         return self.times - origin if origin else self.times
 
     def at(self, t: float | NDArray[np.float64]) -> NDArray[np.int64]:
-        """Return the index of each link's segment at `t` [s], a scalar or of shape (L,), not before `since`."""
+        """Return the index of each link's segment at `t` [s], which is a scalar or (L,), and not before `since`."""
         low, high = self.first, self.last
         while (high - low > 1).any():
             middle = (low + high) // 2
@@ -129,12 +129,12 @@ class Timelines(NamedTuple):
 
 
 def moments_around(origin: float, start: float, until: float) -> tuple[float, float]:
-    """Return absolute times [s] no later than `origin` + `start` and no earlier than `origin` + `until`."""
+    """Return `origin` + `start`, never rounded up, and `origin` + `until`, never rounded down [absolute s]."""
     return max(0.0, math.nextafter(origin + start, -math.inf)), math.nextafter(origin + until, math.inf)
 
 
 class TimelineCache:
-    """Cache of the `Timelines` of one quantity of all links, extended from the signals on demand.
+    """Cache of the `Timelines` of all links' bandwidths or latencies, extended on demand.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ class TimelineCache:
         self._known: Timelines | None = None
 
     def timelines(self, start: float, until: float, likely: float = 0.0) -> Timelines:
-        """Return timelines that cover `start` to `until` [s], or end where the signals cannot be generated.
+        """Return timelines from `start` to `until` [s]; shorter if a signal cannot be generated so far.
 
         A caller that resumes at their end gets several times as much; if that is too much to hold, the same amount, and
         the past is dropped. `likely` is the expected end of the simulation [s], 0 if unknown.
@@ -335,21 +335,21 @@ class Links:
 
     @cached_property
     def constant_latency(self) -> NDArray[np.float64]:
-        """Latency of each link [s], if constant."""
+        """Latency of each link [s]; defined only if no latency changes."""
         return np.array(self._latency, dtype=np.float64)
 
     @cached_property
     def constant_capacity(self) -> NDArray[np.float64]:
-        """Capacity of each link for flows [byte/s], if `constant`."""
+        """Capacity of each link that flows can use [byte/s]; defined only if `constant`."""
         return np.array([self.capacity(link, 0.0)[0] for link in range(len(self._bandwidth))])
 
     def latency(self, link: int, t: float) -> float:
-        """Return the latency of a link [s], by its index in `routes.links`, at time `t`."""
+        """Return the latency [s] at time `t` [s] of a link, given its index in `routes.links`."""
         value = self._latency[link]
         return value if isinstance(value, float) else value.at(t)
 
     def capacity(self, link: int, t: float) -> tuple[float, float]:
-        """Return the capacity of a link for flows at time `t` [byte/s], and until when it holds."""
+        """Return the capacity of a link for flows at time `t` [byte/s], and the time until which it holds [s]."""
         value = self._bandwidth[link]
         load = self._load.get(link, 0.0)
         if isinstance(value, float):
@@ -357,7 +357,7 @@ class Links:
         return max(0.0, value.at(t) - load), value.next_change(t)
 
     def changes(self, links: Iterable[int], t: float, nbytes: float) -> float:
-        """Return the expected number of changes of the links while a host sends `nbytes` from time `t` [s].
+        """Return how often `links` are expected to change while a host sends `nbytes` from time `t` [s] on.
 
         It assumes the capacity of the fastest link and the rate of changes at `t`.
         """
@@ -368,13 +368,13 @@ class Links:
         return sum(value.change_rate(t) for value in changing) * nbytes / fastest if fastest else 0.0
 
     def capacities(self, link: int, start: float, end: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return times [s] and capacities [byte/s] of a link in the window [`start`, `end`)."""
+        """Return the times [s] and capacities [byte/s] of a link's segments in the window [`start`, `end`)."""
         value = self._bandwidth[link]
         times, levels = (np.array([start]), np.array([value])) if isinstance(value, float) else value.window(start, end)
         return times, np.maximum(levels - self._load.get(link, 0.0), 0.0)
 
     def constant_latency_of(self, routes: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the latency of each route [s], given a table of links padded with -1; latencies must be constant.
+        """Return the latency of routes [s], given a table of links padded with -1; latencies must be constant.
 
         Summed link by link in route order, as where latencies change.
         """
@@ -384,7 +384,7 @@ class Links:
         return total
 
     def own_of(self, routes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the sender's own link of each route, given a table of links padded with -1; -1 for an empty route.
+        """Return the first link of each route, the sender's own, given a table of links padded with -1; -1 for none.
 
         That is the first link that is not a junction (``kind`` "free") of graphs from other tools.
         """
@@ -399,14 +399,14 @@ class Links:
         return not self._kept.any()
 
     def limits(self, route: Sequence[int]) -> Limits:
-        """Return the effect of packet loss on one route, given its links; a = b = 0 and share = 1 without loss."""
+        """Return the effect of packet loss on transfers over one route, given its links."""
         if self._loss is None:
             return _NO_LOSS
         limits = self.limits_of(np.array(route, dtype=np.int64).reshape(1, -1))
         return Limits(*(float(column[0]) for column in limits))
 
     def limits_of(self, routes: NDArray[np.int64]) -> Limits:
-        """Return the effect of packet loss on each route, given a table of links of shape (m, L), padded with -1."""
+        """Return the effect of packet loss on transfers over each route, given a table of links padded with -1."""
         kept = np.zeros(len(routes))
         if self._loss is None:
             return Limits(kept, kept, np.ones(len(routes)))
@@ -416,7 +416,7 @@ class Links:
 
     @cached_property
     def bandwidths(self) -> TimelineCache:
-        """Timelines of the capacity of each link for flows [byte/s]."""
+        """Timelines of the capacity that each link has for flows [byte/s]."""
         return TimelineCache(self._bandwidth, self._load)
 
     @cached_property
@@ -425,7 +425,7 @@ class Links:
         return TimelineCache(self._latency, {})
 
     def next_up(self, route: Sequence[int], t: float) -> float:
-        """Return when all links of a route first have capacity [s], at or after time `t`; infinity if never.
+        """Return when, at or after time `t`, all links of a route first have capacity [s]; infinity if never.
 
         Gives up after 200,000 changes of the links.
         """
@@ -453,7 +453,7 @@ class Links:
 
 
 def _last_hops(graph: nx.DiGraph[Any]) -> list[Link]:
-    """Return the links that lead from a switch to a host, or to a node of several GPUs."""
+    """Return the links from a switch into a host, or into a node of several GPUs."""
 
     def ends(u: object, v: object, kind: object) -> bool:
         if not isinstance(u, str) or kind == "intra":

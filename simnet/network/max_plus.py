@@ -1,4 +1,4 @@
-"""The max-plus clock times rounds in which no two messages share a link at the same time.
+"""The max-plus clock: it times rounds in which no two messages share a link at the same time, without an event loop.
 
 If no two messages are on a link at once, the time at which a rank finishes a round is a maximum over sums (max-plus
 algebra): when it entered, when its messages arrived, and when its sends left its host. The clock goes round by round
@@ -56,7 +56,7 @@ _AT_ONCE = 1 << 16
 
 
 class MaxPlusResult(NamedTuple):
-    """Completion times of ranks and, if kept, times of messages and work, since the program's origin [s].
+    """Completion times of ranks and, if requested, times of messages and work, from the program's origin [s].
 
     - `finish` (P,): completion time of each rank [s].
     - `start`, `arrive` (number of messages,): when each message was sent and arrived [s]; empty unless kept.
@@ -70,7 +70,7 @@ class MaxPlusResult(NamedTuple):
 
 
 class MaxPlus:
-    """The clock for rounds in which no two messages share a link at the same time.
+    """The max-plus clock: it times rounds in which no two messages share a link at the same time.
 
     - `links`: links and routes.
     - `overheads`: seconds per message before it leaves and after its last byte arrived.
@@ -104,7 +104,7 @@ class MaxPlus:
         return Timing(program.origin, program.start, went.finish, account, *kept, program.computed)
 
     def completion_times(self, program: Program, keep: bool) -> MaxPlusResult | None:
-        """Return the times of a program, with those of messages and work if `keep`; None as for `time`."""
+        """Return when ranks complete a program; with `keep`, also times of messages and work. None as for `time`."""
         links, n_messages, delays = self._links, program.schedule.n_messages, program.delays
         done, n_links = np.array(program.start, dtype=np.float64), len(links.routes.links)
         busy, pair, pair_end = np.full(n_links, -np.inf), np.full(n_links, -1), np.zeros(n_links)
@@ -157,7 +157,7 @@ class MaxPlus:
         return MaxPlusResult(done, times[0], times[1], computing)
 
     def _time_together(self, program: Program, one: Round) -> tuple[Floats, Floats, Floats]:
-        """Return when ranks complete a round that all enter at 0, and when its messages are sent and arrive [s]."""
+        """Return when ranks complete a round that all enter at 0, and when messages are sent and arrive [s]."""
         zero, calm = np.zeros(program.hosts.size), Delays(None, np.random.default_rng, 0)
         parts = [(Schedule(zero.size, [one]), zero)]
         timing = self._time_events(replace(program, parts=parts, start=zero, accounted=zero, delays=calm))
@@ -165,7 +165,7 @@ class MaxPlus:
         return timing.left, timing.messages.sent, timing.messages.arrived
 
     def _prepare(self, one: Round, hosts: Ranks) -> _PreparedRound | None:
-        """Return a round with its routes and traffic; None if a message can never arrive."""
+        """Return a round with the routes of its messages; None if a message can never arrive."""
         links, m = self._links, len(one)
         table, port, single, exclusive, latency, rate, own, down = self._pattern(hosts[one.src], hosts[one.dst])
         if down.size:
@@ -186,7 +186,7 @@ class MaxPlus:
         return _PreparedRound(one, traffic, RouteState(*state))
 
     def _pattern(self, src: Ranks, dst: Ranks) -> _RoundPattern:
-        """Return the pattern of rounds between these hosts, from the cache of the network."""
+        """Return routes and rates of rounds between these hosts, from a cache if known."""
         links, patterns = self._links, self._patterns
         pattern = src.tobytes(), dst.tobytes()
         if pattern not in patterns:
@@ -208,7 +208,7 @@ class MaxPlus:
 
 
 def _extrapolate(progress: Progress, turn: int, repeats: int, lasts: float, keep: bool) -> None:
-    """Complete a round in which all ranks are in step after `turn` turns, each of which `lasts` as long [s]."""
+    """Fill in the repetitions of a round after `turn`, when all ranks are in step and each turn takes `lasts` [s]."""
     # What repeats with all ranks in step, and nothing under way between, takes as long every time.
     later = np.arange(1, repeats - turn + 1) * lasts
     progress.done[:] += later[-1] if later.size else 0.0
@@ -226,7 +226,7 @@ def _run_repeats(
     place: tuple[int, int],
     steady: bool,
 ) -> tuple[int, float]:
-    """Time all repetitions of a round, extending the weather forecast as needed; return as `run_round` does.
+    """Time all repetitions of a round, extending the weather forecast as needed; results are those of `run_round`.
 
     `place` are the number of its first message, and how often it repeats. `NEVER`: a message would wait for too long.
     """
@@ -251,7 +251,7 @@ def _run_repeats(
 
 
 class _PreparedRound(NamedTuple):
-    """A round with its routes and traffic; it references the round, so that the round's id stays unique."""
+    """A round with the routes of its messages. It keeps the round alive, so that the round's id stays unique."""
 
     one: Round
     traffic: RoundTraffic
@@ -259,7 +259,7 @@ class _PreparedRound(NamedTuple):
 
 
 class _RoundPattern(NamedTuple):
-    """Traffic and constant routes of rounds with equal senders and receivers: latency [s] and rates [byte/s].
+    """Links and constant routes of rounds with equal senders and receivers: latency [s] and rates [byte/s].
 
     `down` lists messages with a link of no capacity on their route.
     """
@@ -289,12 +289,12 @@ def _constant_routes(table: NDArray[np.int64], port: Ranks, links: Links) -> tup
 
 
 def _no_two(numbers: Ranks) -> bool:
-    """Return whether no two of the numbers, all >= 0, are equal."""
+    """Return whether all of the numbers, which are >= 0, differ."""
     return int(np.bincount(numbers).max(initial=0)) < 2
 
 
 def round_runs(rounds: Sequence[Round], most: int = sys.maxsize) -> Iterator[tuple[Round, int]]:
-    """Yield each round with its number of consecutive occurrences, split into runs of about `most` messages."""
+    """Yield each round and how often it repeats in a row, in portions of about `most` messages."""
     for _, group in groupby(rounds, key=id):
         same = list(group)
         at_once = max(1, -(-most // max(1, len(same[0]))))
@@ -303,7 +303,7 @@ def round_runs(rounds: Sequence[Round], most: int = sys.maxsize) -> Iterator[tup
 
 
 def _split_times(program: Program, went: MaxPlusResult) -> Split:
-    """Return the seconds each rank communicates, computes and waits, from a result that has message times."""
+    """Return the seconds each rank communicates, computes and waits, from a result with message times."""
     P, accounted, rounds = program.hosts.size, program.accounted, program.schedule.rounds
     begun, ended = np.concatenate([np.zeros((2, 0)), *map(np.array, went.computing)], axis=1)
     # There may be a hundred million messages: ranks are in four bytes.
@@ -336,12 +336,12 @@ _interpreted = JitThreshold(_MANY, _VERY_MANY, _recurrence_is_kept)
 
 
 def _loaded_loops() -> NativeModule | None:
-    """Return the compiled recurrence if this process has loaded it; else None."""
+    """Return the compiled recurrence if this process has loaded it or the event loop; otherwise None."""
     return _compiled_recurrence() if _compiled_recurrence.cache_info().currsize or loop_is_loaded() else None
 
 
 def _loops_for(effort: int, ahead: int) -> NativeModule | ModuleType:
-    """Return the compiled recurrence if work done and `ahead`, in messages, justify loading it; else interpreted."""
+    """Return the compiled recurrence if past and coming work, in messages, justify loading it; else the interpreted."""
     loops = _loaded_loops()
     if loops is None and _interpreted.is_enough_with(effort, ahead):
         loops = _compiled_recurrence()

@@ -180,13 +180,13 @@ class Network:
         )
 
     def on(self, env: simpy.Environment) -> Network:
-        """Return a copy of the network on another clock, with nothing in flight; links and routes are shared."""
+        """Return a copy of the network on the clock `env`, with nothing in flight; both share links and routes."""
         other = copy.copy(self)
         other._begin_on(env)
         return other
 
     def _begin_on(self, env: simpy.Environment | None) -> None:
-        """Drop everything in flight, and use `env` as clock; None creates a clock when needed."""
+        """Drop everything in flight, and use `env` as clock; if it is None, a clock is created when needed."""
         self._env = env
         self._clock: Clock | None = None
         self._draws: dict[str, np.random.Generator] = {}
@@ -201,7 +201,7 @@ class Network:
         return self._env
 
     def _drawing(self, what: str) -> np.random.Generator:
-        """Return the random generator of transfers for one purpose, ``jitter`` or ``routes``."""
+        """Return the random generator that single transfers use for `what`: ``jitter`` or ``routes``."""
         if what not in self._draws:
             self._draws[what] = named_stream(self.seed, what, "transfer")
         return self._draws[what]
@@ -230,7 +230,7 @@ class Network:
         return self._own_clock().transfer(src, dst, float(nbytes), delay, pick)
 
     def expect(self, messages: int) -> None:
-        """Announce the number of messages that `transfer` and `run` will carry; many messages compile the event loop.
+        """Announce how many messages `transfer` and `run` will carry; if many, the event loop is compiled.
 
         Times do not depend on it.
         """
@@ -244,7 +244,7 @@ class Network:
         messages: bool = False,
         **entry: Unpack[Entry],
     ) -> simpy.Event:
-        """Start a schedule while other traffic is in flight; return the SimPy event of its completion.
+        """Start a schedule now or later, next to other traffic; return the SimPy event of its completion.
 
         The event's value is a `Timing`; a schedule that can never finish fails with `StalledError`. Parameters are
         those of `time`; `start` defaults to now and must not lie in the past.
@@ -274,7 +274,7 @@ class Network:
         messages: bool = False,
         **entry: Unpack[Entry],
     ) -> Timing:
-        """Return the timing of a schedule on this network, alone except for background traffic.
+        """Return the timing of a schedule that has this network to itself, except for background traffic.
 
         It runs on a clock of its own: `env` does not move, and repeated calls give the same answer.
 
@@ -326,7 +326,7 @@ class Network:
         return _time_events(self._timing, program, messages)
 
     def _is_alone(self, program: Program) -> bool:
-        """Return whether only a program's own messages and the weather decide its times.
+        """Return whether a program's times depend only on its own messages and the weather.
 
         No rank fails or computes on a stream, no other flows are there, and each message has one route, without loss if
         links change.
@@ -346,7 +346,7 @@ class Network:
     def _prepared(
         self, parts: Parts, start: float | ArrayLike, cut: bool, stream: tuple[str | int, ...] = (), **entry: Any
     ) -> Program:
-        """Return the program of schedules, with checked entry times and random draws; ring steps in pieces if `cut`."""
+        """Return the program of schedules, with checked entry times and random draws; `cut` splits steps of rings."""
         n_ranks = parts[0][0].n_ranks
         for schedule, _ in parts:
             if schedule.n_ranks != n_ranks:
@@ -386,7 +386,7 @@ class Network:
         return program if computing is None else program.beside(computing, [one for one, _ in bare], of_rounds)
 
     def _slow_start(self, schedules: Sequence[Schedule], hosts: Ranks, silence: float, moment: float) -> Floats:
-        """Return the extra latency of each message after silence [s]; empty if windows do not shrink."""
+        """Return the extra latency of each message after `silence` [s]; empty if TCP windows do not shrink."""
         window, payload = self.stack.initial_window, 1.0
         if not window or silence <= LEAST_TIMEOUT:
             return np.zeros(0)
@@ -401,7 +401,7 @@ class Network:
         return slow_start_delays(rounds, hosts, path, window, silence, self.stack.ahead(rounds))
 
     def _software_of(self, parts: Parts, hosts: Ranks, *, cut: bool) -> list[float | Floats]:
-        """Return the seconds of collective-library software before each round, of each rank or one for all."""
+        """Return the seconds of collective-library software before each round: per rank, or one for all ranks."""
         found: list[float | Floats] = []
         for schedule, _ in parts:
             idle = schedule.without_work()
@@ -413,7 +413,7 @@ class Network:
 
 
 def _time_events(engines: EngineSelector, program: Program, messages: bool = True) -> Timing:
-    """Return the timing of a program by the event loop."""
+    """Return the timing of a program on an otherwise idle network, by the event loop."""
     # Loaded where messages meet, and only there.
     import simpy
 
@@ -427,7 +427,7 @@ def _time_events(engines: EngineSelector, program: Program, messages: bool = Tru
 
 
 def _small_timer(overheads: tuple[float, float], stack: Stack, graph: nx.DiGraph[Any]) -> Callable[[Schedule], Timing]:
-    """Return a function that times schedules on a graph by the event loop, with messages."""
+    """Return a function that times schedules, and their messages, on a graph by the event loop."""
     send, receive = overheads
     few = Network(graph, send_overhead=send, receive_overhead=receive, stack=stack, engine="fluid")
     return partial(few.time, messages=True)

@@ -1,4 +1,4 @@
-"""Input of a clock: a sequence of schedules, placement and entry times of ranks, and random draws for messages."""
+"""Programs, the input of a clock: consecutive schedules with placement and entry times of ranks, and random draws."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Parts: TypeAlias = Sequence[tuple[Schedule, ArrayLike]]
 
 
 class Entry(TypedDict, total=False):
-    """Keyword arguments of `Network.time` and `Network.run` that say when and where ranks enter a schedule.
+    """Keyword arguments of `Network.time` and `Network.run` on where and when ranks enter a schedule.
 
     Parameters
     ----------
@@ -58,10 +58,10 @@ class Entry(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Program:
-    """Input of a clock: consecutive schedules with placement, entry times and random draws. Times count from `origin`.
+    """Consecutive schedules with placement, entry times and random draws, as clocks time them.
 
-    - `origin`: the moment from which times count [s].
-    - `parts` (P,)): schedules in order, and when each rank may enter each [s].
+    - `origin`: the moment from which all times count [s].
+    - `parts` (P,): schedules in order, and when each rank may enter each [s].
     - `hosts`, `start`, `accounted` (P,): host of each rank, when it enters, and the start of its accounting [s].
     - `delays`: extra latency of each message.
     - `picks` (number of messages,): candidate route of each message; empty for the first.
@@ -97,7 +97,7 @@ class Program:
         return self.schedule.compute()
 
     def counted_from(self, origin: float, now: float) -> Program:
-        """Return the program with times counted from another origin [s], and no entry before `now`."""
+        """Return the program with times relative to another `origin` [s], and no entry before `now`."""
         later = self.origin - origin
         start = np.maximum(self.start + later, now)
         return replace(
@@ -112,7 +112,7 @@ class Program:
     def beside(
         self, computing: Computing, bare: Sequence[Schedule], of_rounds: Callable[[], Sequence[float | Floats]]
     ) -> Program:
-        """Return the program during a backward pass: with compute streams, or gates if these can be known in advance.
+        """Return the program next to a backward pass: with compute streams, or with gate times if these are known.
 
         `bare` are the schedules without the software of a library, which `of_rounds` returns.
         """
@@ -126,7 +126,7 @@ class Program:
         return replace(self, streams=Streams(slices, select, factors, computing.side_stream, tuple(of_rounds())))
 
     def columns(self) -> dict[str, Any]:
-        """Return the columns of all messages, with ``part``, the index of the schedule they belong to."""
+        """Return the columns of all messages, with a column ``part``: the index of the message's schedule."""
         counts = [schedule.n_messages for schedule, _ in self.parts]
         return {**self.schedule.columns(), "part": np.repeat(np.arange(len(counts)), counts)}
 
@@ -136,16 +136,16 @@ class Program:
         return list(zip([0, *ends], ends, strict=False))
 
     def part_of(self, rounds: Ranks) -> Ranks:
-        """Return the index of the part that each round belongs to."""
+        """Return the index of the part (schedule) to which each of `rounds` belongs."""
         ends = np.cumsum([len(schedule.rounds) for schedule, _ in self.parts])
         return np.searchsorted(ends, rounds, side="right")
 
     def software_before(self) -> Sequence[float | Floats]:
-        """Return the seconds of library software before each round, of each rank or one for all."""
+        """Return the seconds of library software before each round: per rank, or one for all ranks."""
         return [0.0] * len(self.schedule.rounds) if self.software_of_rounds is None else self.software_of_rounds()
 
     def begins(self) -> Ranks:
-        """Return the first rounds of parts and calls, ascending; on entry, ranks have finished all earlier rounds."""
+        """Return the first rounds of parts and calls, ascending; ranks enter them only after all earlier rounds."""
         calls = [call.first for call in self.schedule.calls if call.rounds]
         parts = [first for first, last in self.bounds() if last > first]
         return np.unique(np.array(parts + calls, dtype=np.int64))
@@ -164,7 +164,7 @@ class Program:
 def entry_times(
     parts: Parts, start: float | ArrayLike, accounted_from: float | ArrayLike | None, origin: float | None
 ) -> tuple[float, list[tuple[Schedule, Floats]], Floats, Floats]:
-    """Return the origin [s], by default the first entry; then `parts`, `start` and `accounted` of a program from it."""
+    """Return the origin [s], by default the first entry; and a program's `parts`, `start` and `accounted` from it."""
     n_ranks = parts[0][0].n_ranks
     begin = moments_of(start, n_ranks, "start")
     accounted = begin if accounted_from is None else moments_of(accounted_from, n_ranks, "accounted_from")
@@ -178,7 +178,7 @@ def entry_times(
 
 
 def hosts_of(placement: ArrayLike | None, n_ranks: int, n_hosts: int) -> Ranks:
-    """Return the host of each rank, shape (P,), checked; without a placement, rank r is on host r."""
+    """Return the checked host of each rank, shape (P,); without a placement, rank r is on host r."""
     hosts = np.arange(n_ranks) if placement is None else np.asarray(placement)
     if hosts.shape != (n_ranks,) or not np.issubdtype(hosts.dtype, np.integer):
         raise ValueError(f"placement must name one host, a whole number, for each of the {n_ranks} ranks")
@@ -189,7 +189,7 @@ def hosts_of(placement: ArrayLike | None, n_ranks: int, n_hosts: int) -> Ranks:
 
 
 def parts_of(schedule: Schedule | Parts) -> Parts:
-    """Return a sequence of schedules and ready times [s]; a single schedule is ready at 0."""
+    """Return schedules with ready times [s]: those given, or a single schedule that is ready at 0."""
     parts = [(schedule, 0.0)] if isinstance(schedule, Schedule) else list(schedule)
     if not parts:
         raise ValueError("there is no schedule to time")
@@ -209,7 +209,7 @@ def failures_of(deaths: Mapping[int, float], n_ranks: int) -> dict[int, float]:
 
 
 def moments_of(times: float | ArrayLike, n_ranks: int, name: str) -> Floats:
-    """Return one time per rank [s], shape (P,), from a scalar or an array; `name` appears in errors."""
+    """Return one time per rank [s], shape (P,), from a scalar or an array; errors name it `name`."""
     given = np.asarray(times, dtype=np.float64)
     if given.shape not in ((), (n_ranks,)):
         raise ValueError(f"{name} must be one time or {n_ranks}, one for each rank; got shape {given.shape}")

@@ -1,4 +1,4 @@
-"""Order of ranks in a ring when some pairs are farther apart than others."""
+"""Order of ranks in a ring, for networks in which some pairs of ranks are farther apart than others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STARTS = 8
 
 
 class RingOrder(NamedTuple):
-    """A ring of ranks with the time of its slowest pair of neighbours.
+    """A ring of ranks, and the time of its slowest pair of neighbours.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ class RingOrder(NamedTuple):
 
 
 def pair_seconds(network: Network, hosts: list[int], nbytes: float, moment: float = 0.0) -> Floats:
-    """Return the time of a single message between each pair of hosts [s]; shape (P, P)."""
+    """Return the time of a single message from each host to each other one [s]; shape (P, P)."""
     found = np.zeros((len(hosts), len(hosts)))
     for (i, src), (j, dst) in itertools.permutations(enumerate(hosts), 2):
         latency, bandwidth = network.path(src, dst, moment)
@@ -46,7 +46,7 @@ def pair_seconds(network: Network, hosts: list[int], nbytes: float, moment: floa
 
 
 def ring_order(seconds: Floats) -> RingOrder:
-    """Return the ring that minimises the time of the slowest pair of neighbours, then the number of such pairs.
+    """Return the ring whose slowest pair of neighbours is fastest; among equals, that with the fewest such pairs.
 
     Up to `MOST_TRIED` ranks all orders are tried, ties decided by the sum. Beyond that, the given order and
     nearest-neighbour rings are improved by 3-opt moves at the slowest pair.
@@ -95,7 +95,7 @@ def ring_order(seconds: Floats) -> RingOrder:
 
 
 def _pair_times(seconds: Floats, tours: NDArray[np.int64]) -> Floats:
-    """Return the time of each pair of neighbours [s], for one ring or several; shape (..., P)."""
+    """Return the time between neighbours [s] in one ring or several, in order round each ring; shape (..., P)."""
     found: Floats = seconds[tours, np.roll(tours, -1, axis=-1)]
     return found
 
@@ -107,7 +107,7 @@ def _ring_measure(seconds: Floats, tour: NDArray[np.int64]) -> tuple[float, int,
 
 
 def _best_ring(seconds: Floats, tours: NDArray[np.int64]) -> int:
-    """Return the index of the ring with the fastest slowest pair, then the fewest such pairs, then the least sum."""
+    """Return the index of the best ring: fastest slowest pair, then fewest such pairs, then least total time."""
     taken = _pair_times(seconds, tours)
     slowest = taken.max(axis=1)
     many = (taken == slowest[:, np.newaxis]).sum(axis=1)
@@ -115,7 +115,7 @@ def _best_ring(seconds: Floats, tours: NDArray[np.int64]) -> int:
 
 
 def _nearest_neighbours(seconds: Floats, first: int) -> list[int]:
-    """Return the ring that starts at `first` and appends the nearest remaining rank each time."""
+    """Return the ring that starts at `first` and always continues with the nearest remaining rank."""
     tour, left = [first], set(range(len(seconds))) - {first}
     while left:
         here = seconds[tour[-1]]

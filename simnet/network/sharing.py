@@ -1,4 +1,4 @@
-"""How flows share links: max-min fair, or weighted by round-trip time as with TCP congestion control.
+"""How flows share links: max-min fair, or with weights by round-trip time as under TCP congestion control.
 
 ``max_min``
     All flows on a link get the same, except those limited elsewhere [1]_. With stacks whose messages queue, messages
@@ -43,7 +43,7 @@ SHORTEST = 1e-6
 
 
 class Measured(NamedTuple):
-    """Measured exponents of a congestion control: with known buffer size of the shared link, and without."""
+    """Measured exponents of a congestion control, if the buffer size of the shared link is known, and if not."""
 
     with_buffer: float
     without: float
@@ -58,7 +58,7 @@ EXPONENTS: Mapping[str, Measured] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Sharing:
-    """How flows share links.
+    """The law by which flows share the bandwidth of links.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ class Sharing:
 
     @property
     def power(self) -> float:
-        """Exponent of the round-trip time in the weights of flows; 0 with max_min."""
+        """Exponent of the round-trip time in the weights of flows; 0 for max-min fairness."""
         if self.law == "max_min":
             return 0.0
         measured = EXPONENTS[self.congestion]
@@ -117,11 +117,11 @@ class Sharing:
 
     @property
     def most(self) -> float:
-        """Cap on the round-trip times that set the weights [s]."""
+        """Upper limit of the round-trip times that set the weights of flows [s]."""
         return math.inf if self.buffer is None or self.congestion != "bbr" else self.buffer
 
     def weights(self, round_trips: ArrayLike) -> Floats:
-        """Return each flow's weight in sharing a link, in the shape of its round-trip times without queueing [s]."""
+        """Return each flow's weight in sharing a link, given round-trip times without queueing [s], in their shape."""
         given = np.asarray(round_trips, dtype=np.float64)
         weights: Floats = np.maximum(np.minimum(given, self.most) + self.wait, SHORTEST) ** -self.power
         return weights

@@ -1,4 +1,4 @@
-"""The SimPy clock of a network: it drives the engine from one SimPy event to the next.
+"""The SimPy clock of a network: it runs the event loop between one SimPy event and the next.
 
 SimPy is the master of time. One of its events represents the next event of the network. When it fires, the engine
 processes what is due and advances by itself until the next event of anyone else, or until a caller has to be notified.
@@ -28,7 +28,7 @@ _LATE = 1.0
 
 
 class Clock:
-    """Messages and schedules in flight on a SimPy environment.
+    """Messages and schedules in flight on a network, driven by the events of a SimPy environment.
 
     - `env`: its time.
     - `engines`: the engine; not shared with another clock.
@@ -53,17 +53,17 @@ class Clock:
         self._waits, self._left = 0, (0, 0.0)
 
     def now(self) -> float:
-        """Return the time [s since the origin], at the engine's precision where possible."""
+        """Return the time [s since the origin], as precise as the event loop's if possible."""
         reached, own = self._engine.state.now, float(self.env.now) - self._zero
         return reached if own - reached <= math.ulp(self.env.now) else own
 
     @property
     def origin(self) -> float:
-        """Absolute time from which the engine's times count [s]."""
+        """Absolute time [s] from which the event loop's times count."""
         return self._engine.origin
 
     def transfer(self, src: int, dst: int, nbytes: float, delay: float, pick: int) -> simpy.Event:
-        """Send a message now, with extra latency `delay` [s], on candidate route `pick`; return its arrival event."""
+        """Send a message now on candidate route `pick`, with extra latency `delay` [s]; return its arrival event."""
         self.expect(1)
         self._count += 1
         one = self._transfers[self._count] = _SingleTransfer(self.env.event(), src, dst, self._engine.state.now)
@@ -79,7 +79,7 @@ class Clock:
         return run.done
 
     def expect(self, what: Program | int) -> None:
-        """Prepare the engine for one more program, or for `what` more messages."""
+        """Prepare the event loop for a further program, or for `what` further messages."""
         now = self.now()
         engine = self._engines.take(what)
         if not self._runs and not self._transfers:
@@ -98,7 +98,7 @@ class Clock:
             self._engine.look_ahead(now)
 
     def _arm(self) -> None:
-        """Set the SimPy time-out for the engine's next event."""
+        """Set the SimPy time-out for the event loop's next event."""
         if not self._runs and not self._transfers:
             return
         s = self._engine.state
@@ -157,7 +157,7 @@ class Clock:
                 run.fail(engine, run.stalled(engine, {}, now))
 
     def _settle(self, done: simpy.Event, value: object, begun: float, now: float) -> None:
-        """Let an event succeed with `value`, or fail if SimPy's time is too coarse for the duration."""
+        """Let the event `done` succeed with `value`, or fail if SimPy's time is too coarse for the duration."""
         at = self._zero + now
         if not self._chooses or begun == now or self._zero + begun != at:
             done.succeed(value)
@@ -170,7 +170,7 @@ class Clock:
         )
 
     def _give_up(self) -> None:
-        """Fail all transfers and runs if no blocked message can move again; else wait for links to recover."""
+        """Fail all transfers and runs if no blocked message can move again; otherwise wait for links to recover."""
         engine = self._engine
         now = engine.state.now
         messages = engine.under_way()
@@ -201,7 +201,7 @@ class Clock:
             fail()
 
     def _hope(self, blocked: Mapping[int, Sequence[int]]) -> float:
-        """Return until when to wait for a blocked message to move again [s]; infinity if that is hopeless."""
+        """Return until when to wait for a blocked message to move again [s]; infinity if none can."""
         engine = self._engine
         if not engine.state.watching:
             return engine.next_up(blocked.values())
@@ -218,7 +218,7 @@ class Clock:
 
 
 class _SingleTransfer(NamedTuple):
-    """A message in flight that `transfer` has sent: its arrival event, hosts, and time of sending [s]."""
+    """A message in flight that `Clock.transfer` sent: its arrival event, hosts, and time of sending [s]."""
 
     done: simpy.Event
     src: int

@@ -61,7 +61,7 @@ BESIDE = 90
 
 @dataclass(frozen=True)
 class Stack:
-    """How a library sends messages.
+    """How a communication library sends messages: protocols, software times and bytes on the wire.
 
     Parameters
     ----------
@@ -154,7 +154,7 @@ class Stack:
                     raise ValueError(f"{name} counts with another send_completion than left only")
 
     def with_software(self, message: float | None = None, byte: float | None = None) -> Stack:
-        """Return the stack with this software time per message and per byte [s], half at each end; None for no change.
+        """Return the stack with these software times per message and per byte [s], half at each end; None keeps them.
 
         Examples
         --------
@@ -186,7 +186,7 @@ class Stack:
         return self.eager_limit or self.buffer
 
     def framed(self, nbytes: ArrayLike) -> Floats:
-        """Return the bytes on the wire of messages of `nbytes` bytes, headers included, in the same shape.
+        """Return the bytes that messages of `nbytes` bytes occupy on the wire, headers included, in the same shape.
 
         Examples
         --------
@@ -201,7 +201,7 @@ class Stack:
         return wire
 
     def wire(self, one: Round, n_ranks: int) -> Floats:
-        """Return the bytes for which a round's messages occupy links, shape (m,): framed, with acknowledgements.
+        """Return the bytes for which a round's messages occupy links, headers and acknowledgements included; (m,).
 
         Acknowledgements take time where a host's link carries data in their direction. A rank's acknowledgements, sent
         or received, are split evenly among its messages in that direction; a message grows by the larger part.
@@ -218,7 +218,7 @@ class Stack:
         return total
 
     def arranged(self, schedule: Schedule) -> Schedule:
-        """Return a schedule whose calls of collectives send as the library does."""
+        """Return the schedule with the calls of collectives sent as the library sends them."""
         return arrange_calls(schedule, self.pieces) if self.collectives == "gloo" else schedule
 
     def cut(self, schedule: Schedule) -> Schedule:
@@ -252,7 +252,7 @@ class Stack:
         return found
 
     def ahead(self, rounds: Sequence[Round]) -> list[int]:
-        """Return for each round how many earlier rounds may be in progress on entry; 0 before a round with work."""
+        """Return for each round how many earlier rounds may be incomplete on entry; 0 before a round with work."""
         if self.rounds == 1:
             return [0] * len(rounds)
         rings = in_rings(rounds)
@@ -265,12 +265,12 @@ class Stack:
 
 
 def _continues_phase(before: Round, one: Round) -> bool:
-    """Return whether a round has the phase of the previous round, and no work before it."""
+    """Return whether a round has the same phase as the round before it, and no work in between."""
     return one.phase == before.phase and not np.any(one.compute)
 
 
 def of_rings(schedule: Schedule) -> list[bool]:
-    """Return for each round whether it is a step of a ring; in ring calls between two ranks, also a single round."""
+    """Return for each round whether it is a step of a ring; single rounds of ring calls between two ranks count."""
     found = in_rings(schedule.rounds)
     for call in schedule.calls:
         if call.algorithm == "ring":

@@ -1,4 +1,4 @@
-"""Sensitivity of an exchange's time to the exact entry of its ranks, from a small sample of jittered starts.
+"""How much an exchange's time varies with the exact entry of its ranks, by a few draws of jittered entries.
 
 On a stack with software, a control message or a message of another host may come just before or after a message of
 megabytes, and then waits for all of it. So microseconds matter, and one timing is one draw of many: with gloo an
@@ -36,7 +36,7 @@ SAME = 1e-3
 
 
 class StartSpread(NamedTuple):
-    """Durations of an exchange whose ranks enter slightly apart.
+    """Distribution of an exchange's duration if its ranks enter slightly apart.
 
     Parameters
     ----------
@@ -59,12 +59,12 @@ class StartSpread(NamedTuple):
 
 
 def has_start_spread(network: Network, schedule: Schedule) -> bool:
-    """Return whether entry times may change the order of messages: the stack has software and messages exist."""
+    """Return whether entry times can change the order of messages: the stack has software, and there are messages."""
     return network.stack.has_software and schedule.n_messages > 0
 
 
 def longest_latency(network: Network, schedule: Schedule, hosts: Ranks, start: Seconds = 0.0) -> float:
-    """Return the longest latency between communicating ranks [s] at `start` [s]."""
+    """Return the longest latency [s] at time `start` [s] between ranks that exchange messages."""
     pairs = {(src, dst) for one in schedule.rounds for src, dst in zip(hosts[one.src], hosts[one.dst], strict=True)}
     return max((network.path(int(src), int(dst), start)[0] for src, dst in pairs), default=0.0)
 
@@ -81,7 +81,7 @@ def start_spread(
     name: tuple[str | int, ...] = (),
     most: int = MOST_MESSAGES,
 ) -> StartSpread | None:
-    """Time an exchange under slightly jittered entries; None if they cannot matter, or the exchange is too large.
+    """Time an exchange with slightly jittered entries; None if these cannot matter, or it has too many messages.
 
     Parameters
     ----------
@@ -139,7 +139,7 @@ def start_spread(
 def offsets_of_sum(
     seconds: Floats, labels: Sequence[str], times: Floats, spreads: Mapping[str, StartSpread]
 ) -> tuple[float, float]:
-    """Return the lower and upper offsets of a sum of exchange times under jittered entries [s].
+    """Return the lower and upper offsets [s] of a sum of exchange times, if ranks enter slightly apart.
 
     Exchanges of equal time, to `SAME`, count as one draw; others are independent, so that their spread averages out.
     The median may shift the sum either way.

@@ -54,7 +54,7 @@ class SymmetricRun(NamedTuple):
 
 
 class _RouteClass(NamedTuple):
-    """Capacities and latency that all routes of a round have in common.
+    """What all routes of a round have in common: link capacities, latency, and which links lie where.
 
     - `capacities`: capacity of each link, the host's own first [byte/s].
     - `latency`: latency of each route [s].
@@ -72,7 +72,7 @@ class _RouteClass(NamedTuple):
 
 
 class _SmallNetwork(NamedTuple):
-    """A stand-in network of few hosts: the number of hosts, and capacities and latency of every route."""
+    """A small network that takes the same time as the whole: number of hosts, and capacities and latency of routes."""
 
     hosts: int
     capacities: tuple[float, ...]
@@ -81,7 +81,7 @@ class _SmallNetwork(NamedTuple):
 
 
 class SymmetricRanks:
-    """The clock for ranks that do the same at the same time: it simulates a few hosts in place of all.
+    """The clock for ranks that do the same at the same time: it simulates a few hosts instead of all.
 
     - `links`: links and routes.
     - `stack`: transport stack.
@@ -100,7 +100,7 @@ class SymmetricRanks:
         self._passed: dict[tuple[object, ...], SymmetricRun | None] = {}
 
     def time(self, program: Program, messages: bool) -> Timing | None:
-        """Return the timing of a program with uncut rings; None if symmetry is not established."""
+        """Return the timing of a program whose rings are not cut into pieces; None if ranks may not be symmetric."""
         went = self.completion_times(program) if self.starts_together(program) else None
         if went is None:
             return None
@@ -123,7 +123,7 @@ class SymmetricRanks:
         )
 
     def starts_together(self, program: Program) -> bool:
-        """Return whether all ranks enter each schedule at once, on constant links, with no earlier round open."""
+        """Return whether all ranks enter each schedule at once, over constant links, with no round open."""
         links, stack, gates = self._links, self._stack, program.gates()
         times = np.concatenate([program.start - program.start[0], *(ready - ready[0] for ready in gates.values())])
         schedules = [schedule for schedule, _ in program.parts if schedule.rounds]
@@ -136,7 +136,7 @@ class SymmetricRanks:
         return stack.pieces == 1 or all(of_rings(schedule) == in_rings(schedule.rounds) for schedule in schedules)
 
     def completion_times(self, program: Program) -> SymmetricRun | None:
-        """Return the times that all ranks have; None if they differ from rank to rank."""
+        """Return the times that all ranks have in common; None if they differ between ranks."""
         gates, index, parts = program.gates(), 0, []
         for rounds in (schedule.rounds for schedule, _ in program.parts if schedule.rounds):
             parts.append((rounds, float(gates[index][0])))
@@ -175,7 +175,7 @@ class SymmetricRanks:
         return SymmetricRun(now, np.concatenate([one.times for one in went], axis=1))
 
     def _small_network(self, rounds: Sequence[Round], hosts: Ranks) -> tuple[_SmallNetwork, dict[int, Round]] | None:
-        """Return a stand-in network and a dict from round id to the round on it; None if routes of a round differ."""
+        """Return a small network that takes as long, and the round on it by round id; None if there is none."""
         # Rounds that differ only in phase are one unless several may be under way.
         phases = self._stack.rounds > 1
         patterns: dict[bytes, int] = {}
@@ -219,7 +219,7 @@ class SymmetricRanks:
 
 
 def _split_times(program: Program, went: SymmetricRun) -> Split:
-    """Return the seconds each rank communicates, computes and waits."""
+    """Return the seconds each rank communicates, computes and waits, from the times all ranks share."""
     accounted, which = np.unique(program.accounted, return_inverse=True)
     finish = np.full(accounted.size, went.finish)
 
@@ -234,7 +234,7 @@ def _split_times(program: Program, went: SymmetricRun) -> Split:
 
 
 def _keep_cached(memory: dict[T, V], key: T, value: V) -> None:
-    """Store a value in a cache, which is cleared first when full."""
+    """Store a value in a cache, which is emptied first if it is full."""
     if len(memory) == _MOST:
         memory.clear()
     memory[key] = value
@@ -248,7 +248,7 @@ def _are_symmetric(one: Round, n_ranks: int) -> bool:
 
 
 def _routes_of(src: Ranks, dst: Ranks, one: Round, links: Links) -> _RouteClass | None:
-    """Return the common properties of a round's routes; None if they differ, share links, or widen in the middle."""
+    """Return what a round's routes have in common; None unless all are alike, disjoint, and narrowest at both ends."""
     there, back = links.routes.table(src, dst), links.routes.table(dst, src)
     if not there.size or there.shape != back.shape or there.min() < 0 or back.min() < 0:
         return None
@@ -273,7 +273,7 @@ def _routes_of(src: Ranks, dst: Ranks, one: Round, links: Links) -> _RouteClass 
 
 
 def _symmetric_graph(hosts: int, capacities: tuple[float, ...], latency: float, two_way: bool) -> nx.DiGraph[Any]:
-    """Return a graph of hosts with one own link each way or, if not two-way, a pair of links per route."""
+    """Return a graph of `hosts` with links in and out of each; with one-way routes, a link for each pair instead."""
     graph = deferred(range(hosts))
     for src in range(hosts):
         for dst in set(range(hosts)) - {src}:
@@ -291,7 +291,7 @@ def _symmetric_graph(hosts: int, capacities: tuple[float, ...], latency: float, 
 def _time_loops(
     loops: Sequence[tuple[Round, int]], turns: int, timed: Callable[[Schedule], Timing], stack: Stack
 ) -> SymmetricRun | None:
-    """Time consecutive loops of rounds from time 0; None if times are not periodic within `turns` turns."""
+    """Time consecutive loops of rounds from time 0 by few turns; None if the times are not periodic by then."""
     # Every second piece may differ from the others, and the first of a step. As many rounds as may be under way may all
     # go at a time, once the ones before them are done.
     lag = math.lcm(stack.pieces, 2, stack.rounds)
@@ -323,7 +323,7 @@ def _time_loops(
 
 
 def _round_times(timing: Timing, schedule: Schedule) -> Floats | None:
-    """Return rank 0's message, work and software times by round [s], (12, rounds); None if rounding hides work."""
+    """Return rank 0's times of messages, work and software in each round [s], (12, rounds); None if work is missing."""
     assert timing.messages is not None
     assert timing.work is not None
     assert timing.software is not None
@@ -339,7 +339,7 @@ def _round_times(timing: Timing, schedule: Schedule) -> Floats | None:
 
 
 def _repeat_shift(times: Floats, lag: int) -> float:
-    """Return the period [s] with which times, shape (n, rounds), repeat every `lag` rounds; NaN if they do not."""
+    """Return the period [s] after which times, (n, rounds), repeat every `lag` rounds; NaN if they do not repeat."""
     turns = times[:, lag:] - times[:, :-lag]
     turns = turns[~np.isnan(turns)]
     turn = float(turns.mean())

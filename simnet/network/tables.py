@@ -1,4 +1,4 @@
-"""Growing tables of the event loop's state: rows of records, links, routes and flows."""
+"""Growing tables of the event loop's state, with a row for each record: links, routes, flows and others."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LISTS = {
 
 
 def empty_state(compiled: bool) -> State:
-    """Return an empty state of the event loop, of Python lists or of arrays for the compiled loop."""
+    """Return an empty state of the event loop: with Python lists, or with arrays for the compiled loop."""
     if not compiled:
         return State()
     from simnet.base.compiled_records import compiled_state
@@ -42,7 +42,7 @@ def empty_state(compiled: bool) -> State:
 
 
 class Table:
-    """A growing table of records of one kind, with rows allocated and freed in ranges.
+    """A growing table with records of one kind; its rows are allocated and freed in ranges.
 
     - `state`: the state; `take` may replace its rows.
     - `name`: name of the table in it.
@@ -91,7 +91,7 @@ class Table:
         return at
 
     def give_back(self, at: int, count: int) -> None:
-        """Free `count` rows from row `at`, merging adjacent free ranges."""
+        """Free `count` rows from row `at` on, and merge adjacent free ranges."""
         if not count:
             return
         self._free[at] = count
@@ -111,7 +111,7 @@ class Table:
             self.take(size + size // 2 - self.size)
 
     def write(self, at: int, count: int, **columns: ArrayLike) -> None:
-        """Write fields of `count` consecutive rows from row `at`: an array each, or a scalar for all rows."""
+        """Write fields of `count` rows from row `at` on: an array for each field, or a scalar for all rows."""
         for field, values in columns.items():
             if not isinstance(self._rows, list):
                 self._rows[field][at : at + count] = values
@@ -122,12 +122,12 @@ class Table:
                     setattr(row, field, value)
 
     def read(self, field: str, at: int = 0, count: int | None = None) -> NDArray[Any]:
-        """Return a copy of a field for `count` rows from row `at`, by default for all of them."""
+        """Return a copy of a field in `count` rows from row `at` on, by default in all rows."""
         rows = self._rows[at : self.size if count is None else at + count]
         return np.array([getattr(row, field) for row in rows] if isinstance(rows, list) else rows[field])
 
     def put(self, numbers: NDArray[Any], take: Callable[[Table, int], int] | None = None) -> int:
-        """Append numbers to the table, in rows that `take` allocates if given; return the first row, or -1 if empty."""
+        """Store numbers in new rows, allocated by `take` if given; return the first row, or -1 if there are none."""
         if not numbers.size:
             return -1
         at = self.take(numbers.size) if take is None else take(self, numbers.size)
@@ -135,16 +135,16 @@ class Table:
         return at
 
     def set(self, at: int, numbers: NDArray[Any]) -> None:
-        """Overwrite numbers from row `at`."""
+        """Overwrite numbers from row `at` on."""
         self._rows[at : at + numbers.size] = numbers.tolist() if isinstance(self._rows, list) else numbers
 
     def numbers(self, at: int, count: int) -> NDArray[Any]:
-        """Return a copy of `count` numbers from row `at`."""
+        """Return a copy of `count` numbers from row `at` on."""
         return np.array(self._rows[at : at + count])
 
 
 class Store:
-    """A state of the event loop with its tables of links, routes and flows.
+    """The state of an event loop, with its tables of links, routes, flows and others.
 
     - `compiled`: if true, use the compiled event loop if available.
     - `n_links`: number of links.
@@ -180,7 +180,7 @@ class Store:
         self.tables["allocations"].take(n_links)
 
     def make_room(self, *, flows: int = 0, hops: int = 0, ranks: int = 0) -> None:
-        """Reserve rows for more flows and ranks, and memberships for routes of up to `hops` links."""
+        """Reserve rows for further flows and ranks, and memberships for routes of up to `hops` links."""
         self._room += flows
         self._n_ranks += ranks
         if hops > self.state.hops:
@@ -197,12 +197,12 @@ class Store:
             self.tables[name].reach(1 + sum(map(operator.mul, weights, counts)))
 
     def give_room(self, *, flows: int = 0, ranks: int = 0) -> None:
-        """Release the reservation of this many flows and ranks."""
+        """Release reserved rows of this many flows and ranks."""
         self._room -= flows
         self._n_ranks -= ranks
 
     def _widen(self, hops: int) -> None:
-        """Give every flow `hops` consecutive memberships, and move those in use."""
+        """Give every flow `hops` consecutive membership rows, and move the rows in use."""
         had, count = max(self.state.hops, 1), self.flows.size
 
         def moved(u: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -218,13 +218,13 @@ class Store:
             self.memberships.write(0, count * hops, **{field: wide})
 
     def _add_memberships(self, flows: int, hops: int) -> None:
-        """Extend the memberships table to `flows` flows of `hops` rows each."""
+        """Extend the table of memberships to `hops` rows for each of `flows` flows."""
         self.state.hops = hops
         self.memberships.take(flows * hops - self.memberships.size)
         self.memberships.write(0, flows * hops, flow=np.repeat(np.arange(flows), hops))
 
     def add_routes(self, table: NDArray[np.int64]) -> int:
-        """Append routes, given a table of links of shape (m, L), padded with -1; return the first new route."""
+        """Append routes, given a table with a row of links for each, padded with -1; return the first new route."""
         wide = np.full((len(table), max(self.state.hops, 1)), -1)
         wide[:, : table.shape[1]] = table
         begin = self.tables["route_links"].put(wide.ravel()) + wide.shape[1] * np.arange(len(table))

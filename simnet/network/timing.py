@@ -1,4 +1,4 @@
-"""Timing of a schedule: messages, work, and how each rank spent its time."""
+"""Timing of a schedule: its messages, the work of ranks, and how each rank spent its time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NAMED = 8
 
 @dataclass(frozen=True)
 class Messages:
-    """Every message of a timed schedule, as columns of equal length in the order of the schedule.
+    """All messages of a timed schedule, as columns of equal length in the order of the schedule.
 
     `sent` and `arrived` are seconds since `origin` [s] at full precision; `start` and `finish` are absolute. `part` is
     the number of the schedule when several are timed in a row.
@@ -57,7 +57,7 @@ class Messages:
 
 @dataclass(frozen=True)
 class BusyIntervals:
-    """Busy intervals of ranks [s since the origin], as columns of equal length: rank, part, start and end."""
+    """Intervals in which ranks are busy [s since the origin], as columns: rank, part, start and end."""
 
     rank: Ranks
     part: Ranks
@@ -66,7 +66,7 @@ class BusyIntervals:
 
     @classmethod
     def of(cls, rank: ArrayLike, part: ArrayLike, begun: Floats, ended: Floats) -> BusyIntervals:
-        """Return the non-empty intervals of columns that broadcast; NaN marks a missing interval."""
+        """Return the intervals of these columns, which broadcast, without empty ones; NaN marks a missing interval."""
         lasts = ended > begun
         ranks, parts = (np.broadcast_to(np.asarray(one), begun.shape)[lasts] for one in (rank, part))
         return cls(ranks, parts, begun[lasts], ended[lasts])
@@ -76,7 +76,7 @@ class BusyIntervals:
         return BusyIntervals(self.rank, self.part, self.begun + seconds, self.ended + seconds)
 
     def and_of(self, other: BusyIntervals) -> BusyIntervals:
-        """Return the intervals of this table followed by those of another."""
+        """Return the intervals of this table, followed by those of `other`."""
         return BusyIntervals(
             *(np.concatenate(both) for both in zip(vars(self).values(), vars(other).values(), strict=True))
         )
@@ -85,7 +85,7 @@ class BusyIntervals:
 def work_intervals(
     program: Program, numbers: ArrayLike, begun: Floats, ended: Floats
 ) -> tuple[BusyIntervals, BusyIntervals]:
-    """Return the intervals of each rank's work before rounds, and of the library software after that work.
+    """Return the intervals of each rank's work before rounds, and those of library software after that work.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ def work_intervals(
 
 @dataclass(frozen=True)
 class HostWork:
-    """Intervals in which ranks ran software of the collective library.
+    """Intervals in which ranks run software of the collective library.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ class HostWork:
     for_messages: Floats
 
     def of_ranks(self, messages: Messages) -> BusyIntervals:
-        """Return the software intervals of all ranks, before rounds and for messages."""
+        """Return all software intervals of all ranks: those before rounds and those for messages."""
         by = np.stack([messages.src, messages.dst, messages.src, messages.dst])
         own = BusyIntervals.of(by, messages.part, self.for_messages[:, 0], self.for_messages[:, 1])
         return self.before_rounds.and_of(own)
@@ -152,7 +152,7 @@ def message_times(
 
 
 class Split(NamedTuple):
-    """Seconds each rank communicates (a message of its own in flight), computes, and waits; shape (P,) each."""
+    """Seconds in which each rank communicates (has a message in flight), computes, and waits; shape (P,) each."""
 
     communicate: Floats
     compute: Floats
@@ -209,7 +209,7 @@ class Timing:
 
     @property
     def start(self) -> float:
-        """When the first rank entered [s]."""
+        """When the first rank entered the schedule [s]."""
         return self.origin + float(self.entered.min())
 
     @property
@@ -219,7 +219,7 @@ class Timing:
 
     @property
     def rank_start(self) -> Floats:
-        """When each rank entered [s]; shape (P,)."""
+        """When each rank entered the schedule [s]; shape (P,)."""
         return self.origin + self.entered
 
     @property
@@ -234,7 +234,7 @@ class Timing:
 
     @property
     def rank_communicate(self) -> Floats:
-        """Seconds of each rank with a message of its own in flight; shape (P,)."""
+        """Seconds in which each rank has a message in flight and does not compute; shape (P,)."""
         return self.split.communicate
 
     @property
@@ -249,16 +249,16 @@ class Timing:
 
     @property
     def duration(self) -> float:
-        """Seconds from start to finish."""
+        """Seconds from the entry of the first rank to the completion of the last."""
         return float(self.left.max()) - float(self.entered.min())
 
     def lasts_from(self, moment: float) -> float:
-        """Return the seconds from an absolute time [s] to the completion of the last rank."""
+        """Return the seconds from `moment`, an absolute time [s], to the completion of the last rank."""
         return float(self.left.max()) + (self.origin - moment)
 
 
 def move_software(split: Split, program: Program) -> Split:
-    """Return a split that counts library software as communication instead of computing."""
+    """Return a split of each rank's time that counts library software as communication, not as computing."""
     if program.software is None:
         return split
     own = np.maximum(program.compute - program.software, 0.0)
@@ -278,7 +278,7 @@ Intervals: TypeAlias = Sequence[tuple[NDArray[np.signedinteger], Floats, Floats]
 
 
 def split_intervals(work: Intervals, messages: Intervals, accounted: Floats, finish: Floats) -> Split:
-    """Return the seconds each rank communicates, computes and waits, from the intervals of its work and messages."""
+    """Return the seconds each rank communicates, computes and waits, given intervals of its work and messages."""
     computing = _covered_seconds(work, accounted, finish)
     communicating = _covered_seconds([*work, *messages], accounted, finish) - computing
     wait = np.maximum(np.maximum(finish - accounted, 0.0) - communicating - computing, 0.0)
@@ -286,7 +286,7 @@ def split_intervals(work: Intervals, messages: Intervals, accounted: Floats, fin
 
 
 def _covered_seconds(tables: Intervals, accounted: Floats, finish: Floats) -> Floats:
-    """Return the seconds from `accounted` to `finish` that each rank's intervals cover, overlaps counted once."""
+    """Return the seconds from `accounted` to `finish` that each rank's intervals cover, overlaps only once."""
     total, n_intervals = np.zeros(finish.size), sum(rank.size for rank, *_ in tables)
     # A group of ranks at a time, so that temporary arrays take less memory than the intervals.
     for group in np.array_split(np.arange(finish.size), min(finish.size, 1 + n_intervals // _AT_ONCE)):
@@ -320,7 +320,7 @@ def _union_lengths(rank: NDArray[np.signedinteger], begin: Floats, end: Floats, 
 
 
 class TimedRun:
-    """A schedule in flight, with the SimPy event of its completion.
+    """A schedule in flight, with the SimPy event that its completion triggers.
 
     Parameters
     ----------
@@ -337,7 +337,7 @@ class TimedRun:
         self.program, self._messages = program, messages
 
     def enter(self, engine: Engine, now: float) -> int:
-        """Start the run's ranks, not before `now` [s since the engine's origin]; return the run's row in the engine."""
+        """Start the run's ranks, not before `now` [s since the engine's origin]; return the row of the run."""
         if self.program.origin != engine.origin or self.program.start.min() < now:
             self.program = self.program.counted_from(engine.origin, now)
         self._handle: Handle = engine.run(self.program, self._messages)
@@ -426,7 +426,7 @@ class TimedRun:
         left: list[dict[int, int]],
         failed: Mapping[int, float],
     ) -> dict[int, list[tuple[int, str]]]:
-        """Return a dict from waiting rank to its missing messages: peer and text, failed peers first.
+        """Return a dict from waiting rank to the peer and description of each missing message, failed peers first.
 
         Without failures that is only what is `blocked`, which explains everything else.
         """

@@ -1,4 +1,4 @@
-"""Transport protocols under packet loss and under incast (many senders to one host).
+"""Transport protocols under packet loss and under incast, where many hosts send to one.
 
 Both are plain numbers that a network applies to max-min shares: a rate limit of a transfer, and a capacity factor of a
 link. Without loss and with one sender at a time they change nothing.
@@ -30,7 +30,7 @@ MOST_SENDERS = 100_000
 
 
 class Limits(NamedTuple):
-    """Effect of packet loss on transfers; arrays of one shape, or numbers.
+    """Effect of packet loss on transfers, as coefficients that are numbers or arrays of one shape.
 
     A transfer carries ``nbytes / share`` bytes, at most at ``segment / (a * rtt + b)`` bytes per second for a
     round-trip time `rtt` [s]; unlimited if ``a * rtt + b`` is 0.
@@ -50,7 +50,7 @@ class Limits(NamedTuple):
     share: Any
 
     def rate(self, rtt: ArrayLike, segment: float) -> Floats:
-        """Return the maximum rate [byte/s] under packet loss, given the round-trip time [s]; arrays broadcast.
+        """Return the maximum rate [byte/s] under packet loss, given round-trip time [s] and `segment` [byte].
 
         Examples
         --------
@@ -65,7 +65,7 @@ class Limits(NamedTuple):
 
 @dataclass(frozen=True)
 class Transport:
-    """A transport protocol's response to packet loss.
+    """How a transport protocol responds to packet loss.
 
     ``mathis``
         Square-root law of TCP congestion avoidance, without time-outs: a = sqrt(2 b p / 3), b packets per
@@ -142,7 +142,7 @@ class Transport:
             check_int(self.window, "window", 1)
 
     def limits(self, probability: ArrayLike) -> Limits:
-        """Return the effect of packet loss on transfers, given the loss probability per packet, in the same shape.
+        """Return the effect of packet loss on transfers, given the probability that a packet is lost, in its shape.
 
         Raises
         ------
@@ -172,7 +172,7 @@ class Transport:
 
 @dataclass(frozen=True)
 class Loss:
-    """Packet loss on links, independent of each other, of load and of time: a route loses 1 - (1 - p1) (1 - p2) ...
+    """Packet loss on links, independent of load and time; a packet passes a route if no link loses it.
 
     Parameters
     ----------
@@ -204,7 +204,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class Incast:
-    """Goodput collapse of many senders to one host, by time-outs behind a shallow buffer.
+    """Collapse of goodput if many hosts send to one, by time-outs behind a shallow buffer.
 
     All start at once [5]_, each with a window in flight. Buffer and wire have room for the windows of
 
@@ -284,11 +284,11 @@ class Incast:
             check_bounds(getattr(self, name), Size if name == "buffer" else Seconds, name)
 
     def senders_that_fit(self, bandwidth: float) -> int:
-        """Return how many senders' windows fit into the buffer of a link of this bandwidth [byte/s]; at least 1."""
+        """Return how many senders' windows a link of this bandwidth [byte/s] and its buffer hold; at least 1."""
         return max(1, int(min((self.buffer + bandwidth * self.rtt) / self.window, MOST_SENDERS)))
 
     def shares(self, most: int, bandwidth: float) -> Floats:
-        """Return the usable share of a link's `bandwidth` [byte/s] for 0 .. `most` transfers, shape (most + 1,).
+        """Return the usable share of a link's `bandwidth` [byte/s] with 0 .. `most` transfers, shape (most + 1,).
 
         Raises
         ------
@@ -303,7 +303,7 @@ class Incast:
 
 @dataclass(frozen=True)
 class MeasuredIncast:
-    """Measured goodput of many senders to one host.
+    """Measured goodput of a link while many hosts send to one.
 
     Parameters
     ----------
@@ -345,7 +345,7 @@ class MeasuredIncast:
             most = float(factor)
 
     def shares(self, most: int, bandwidth: float) -> Floats:
-        """Return the usable share of a link's bandwidth for 0 .. `most` transfers, shape (most + 1,)."""
+        """Return the usable share of a link's bandwidth with 0 .. `most` transfers, shape (most + 1,)."""
         counts = np.arange(check_int(most, "most", 0, MOST_SENDERS) + 1)
         steps = np.array([1.0, *self.factors])
         return steps[np.searchsorted(np.asarray(self.senders), counts, side="right")]

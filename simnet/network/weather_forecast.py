@@ -1,4 +1,4 @@
-"""Weather forecasts for the max-plus recurrence: link timelines as far as they are known."""
+"""Weather forecasts for the max-plus recurrence: timelines of links, as far as they are generated."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HELD, _PATIENCE, _LONGEST = 1 << 25, 1 << 20, 1e7
 
 
 class WeatherForecast:
-    """Known bandwidths and latencies of links over the time that a schedule takes.
+    """Bandwidths and latencies of links, generated as far as a schedule needs them.
 
     - `links`: the links.
     - `origin`: the moment from which times count [s].
@@ -43,7 +43,7 @@ class WeatherForecast:
 
     @cached_property
     def forecast(self) -> LinkForecast | None:
-        """Timelines of all links as far as known; None if links never change."""
+        """Timelines of all links, as far as they are known; None if links never change."""
         if self._links.constant:
             return None
         return LinkForecast(
@@ -51,7 +51,7 @@ class WeatherForecast:
         )
 
     def extend(self, through: int, route: NDArray[np.int64], now: float, when: float) -> bool:
-        """Generate the forecast beyond time `when` [s]; return False if it would exceed the limits.
+        """Extend the timelines beyond time `when` [s]; return False if they would exceed the limits.
 
         - `through`: messages that have completed.
         - `route` (L,): links of the next message, padded with -1.

@@ -217,7 +217,7 @@ def handle_control(s: State, g: int, f: int) -> None:
 
 
 def count_down(s: State, g: int, i: int, sent: int) -> None:
-    """Decrement the messages rank g waits for in round i, current or still open; `sent` is 1 for a send, else 0."""
+    """Decrement the number of messages rank g waits for in round i, current or open; `sent` is 1 for a send, else 0."""
     rank = s.ranks[g]
     if rank.round_index == i:
         rank.missing -= 1

@@ -146,7 +146,7 @@ def effective_capacity(s: State, l: int) -> float:
 
 
 def set_rate(s: State, f: int, rate: float, bottleneck: int, now: float) -> None:
-    """Set the rate [byte/s] and the bottleneck of flow f, and reschedule its end; not what its links carry."""
+    """Set the rate [byte/s] and bottleneck of flow f, and reschedule its end; its links' `carried` stays as before."""
     flow, links = s.flows[f], s.links
     if flow.bottleneck >= 0:
         links[flow.bottleneck].limited -= 1

@@ -1,4 +1,4 @@
-"""Network weather: bandwidth and latency of a link over time.
+"""Network weather: the bandwidth and latency of a link as they vary over time.
 
 A `Signal` is a piecewise-constant function of time with an exact integral; a `Weather` is a link's pair of signals.
 Signals are given steps, published schedules, recorded traces, or seeded stochastic processes; they multiply.

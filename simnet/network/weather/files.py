@@ -212,7 +212,7 @@ def write_mahimahi(signal: Signal, path: str | Path, duration: float, *, packet_
 
 
 class _TraceTable:
-    """A CSV trace in SI units: `times` [s] since the first row, and `values` by quantity."""
+    """A CSV trace in SI units: `times` [s] from the first row on, and a list of `values` for each quantity."""
 
     def __init__(self, path: str | Path, columns: Mapping[str, tuple[str, str]] | None) -> None:
         self.file = str(path)
@@ -238,7 +238,7 @@ class _TraceTable:
     def _places(
         self, header: list[str], line: int, columns: Mapping[str, tuple[str, str]] | None
     ) -> dict[str, tuple[int, float]]:
-        """Return for each quantity its column index and the factor that converts its unit to SI."""
+        """Return for each quantity the index of its column, and the factor that converts its unit to SI."""
         named = self._named(header, line) if columns is None else columns
         unknown = [name for name in named if name not in _READERS]
         if unknown:
@@ -261,7 +261,7 @@ class _TraceTable:
         return places
 
     def _named(self, header: list[str], line: int) -> dict[str, tuple[str, str]]:
-        """Return column name and unit by quantity, from header names such as ``bandwidth_Mbit_s`` or ``rtt_ms``."""
+        """Return column and unit for each quantity, found by column names such as ``bandwidth_Mbit_s``."""
         named: dict[str, tuple[str, str]] = {}
         said = {column: _quantity_and_unit(column) for column in header}
         # A name such as ``latency_ms`` counts more than others of the same quantity.
@@ -304,7 +304,7 @@ class _TraceTable:
             self.times.append(float(written - self._first) * factor)
 
     def _number(self, text: str, line: int, name: str, factor: float) -> float:
-        """Return a cell of the table as a number, multiplied by `factor` into SI units."""
+        """Return a cell of the table as a number in SI units, which `factor` converts to."""
         value = read_number(text)
         shown = shorten_text(text.strip(), _SHOWN)
         if not math.isfinite(value) or value < 0:
@@ -318,7 +318,7 @@ class _TraceTable:
 
 
 def _quantity_and_unit(column: str) -> tuple[str, str]:
-    """Return the quantity that a column's name stands for, and its unit; "" for neither.
+    """Return the quantity and the unit that a column's name states; "" for what it does not state.
 
     Examples
     --------
@@ -349,7 +349,7 @@ def _is_duration(word: str) -> bool:
 
 
 def _plain_time(text: str) -> str:
-    """Return the seconds since 1970 of a date such as 2025-03-03T09:00:01Z; other texts unchanged."""
+    """Return the seconds since 1970, as text, of a date such as 2025-03-03T09:00:01Z; other texts unchanged."""
     try:
         moment = datetime.fromisoformat(text.strip()) if "-" in text[1:] and ":" in text else None
     except ValueError:

@@ -1,4 +1,4 @@
-"""Stochastic processes, daily cycles and outages: signals that scale a bandwidth or latency, or stand alone.
+"""Random processes, daily cycles and outages, as signals that scale a bandwidth or latency, or are one.
 
 Every stochastic signal draws from the named stream ``(kind, *name)`` of its seed.
 """
@@ -277,7 +277,7 @@ def outages(
 
 
 def _jump_chain(transition: ArrayLike | None, n: int) -> Floats:
-    """Return the checked (n, n) matrix of transition probabilities between levels, uniform by default."""
+    """Return the checked (n, n) matrix of transition probabilities between n levels, by default uniform."""
     if transition is None:
         return (1 - np.eye(n)) / (n - 1)
     jumps = np.array(transition, np.float64)
@@ -291,7 +291,7 @@ def _jump_chain(transition: ArrayLike | None, n: int) -> Floats:
 
 
 def _stationary_shares(jumps: Floats, means: Floats) -> Floats:
-    """Return the long-run share of time in each state of a jump chain, given the mean dwell times."""
+    """Return the long-run share of time in each level, given transition probabilities and mean dwell times."""
     n = means.size
     balance = np.vstack([jumps.T - np.eye(n), np.ones(n)])
     visits = np.linalg.lstsq(balance, np.append(np.zeros(n), 1.0), rcond=None)[0]

@@ -1,4 +1,4 @@
-"""The published network schedules C1 and C2, per training epoch, and as weather.
+"""The published network schedules C1 and C2: latency and bandwidth by training epoch, also as weather.
 
 References
 ----------
@@ -22,7 +22,7 @@ _GBIT_PER_S = 1.25e8
 
 
 class EpochState(NamedTuple):
-    """Latency and bandwidth of a published schedule from one epoch on.
+    """Latency and bandwidth of a published schedule, valid from `first_epoch` on.
 
     `latency` [s] is from host to host, the paper's alpha: half of it on each link of a star. `bandwidth` [byte/s] is
     that of one host, the paper's 1/beta.
@@ -34,7 +34,7 @@ class EpochState(NamedTuple):
 
 
 class EpochProfile(NamedTuple):
-    """A published schedule: ascending `states` for the epochs 0 .. `epochs` - 1, and its `source`."""
+    """A published schedule of the network: its `states`, ascending by epoch, number of `epochs`, and `source`."""
 
     states: tuple[EpochState, ...]
     epochs: int
@@ -110,7 +110,7 @@ def _find_profile(name: str) -> EpochProfile:
 
 
 def _build_schedule(rows: Sequence[tuple[int, float, float]], epochs: int, source: str) -> EpochProfile:
-    """Build a schedule from rows of first epoch, alpha [ms], bandwidth [Gbit/s]."""
+    """Return a schedule from rows of first epoch, latency [ms] and bandwidth [Gbit/s]."""
     states = tuple(EpochState(epoch, alpha * _MILLISECOND, rate * _GBIT_PER_S) for epoch, alpha, rate in rows)
     return EpochProfile(states, epochs, source)
 

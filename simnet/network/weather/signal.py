@@ -1,4 +1,4 @@
-"""Piecewise-constant functions of time and their integrals: bandwidth or latency of a link.
+"""Signals: piecewise-constant functions of time, such as the bandwidth of a link, and their integrals.
 
 The bytes a link can deliver since time zero are a piecewise-linear curve, so the finish of a transfer is one exact
 inverse look-up, with no time step.
@@ -103,7 +103,7 @@ def product(*signals: Signal) -> Signal:
 
 
 def _check_points(times: ArrayLike, values: ArrayLike, known: float) -> tuple[Floats, Floats]:
-    """Return checked times and values that extend a signal known until `known` [s]; negative for an empty signal."""
+    """Return checked times and values to append to a signal known until `known` [s] (< 0 if it has no value yet)."""
     points, levels = np.asarray(times, np.float64), np.asarray(values, np.float64)
     if points.ndim != 1 or points.shape != levels.shape or not points.size:
         raise ValueError(
@@ -295,7 +295,7 @@ class Signal:
         return times, values
 
     def ahead(self, start: float, until: float, known: int) -> tuple[int, int, float]:
-        """Return the indices (first, one past last) of segments from `start` [s] on, and the time [s] they cover.
+        """Return the range of segments from time `start` on (first, one past the last), and the time [s] it reaches to.
 
         Segments that begin before `until` [s] are generated if needed and possible; of generated ones up to `known`
         more are included.
@@ -333,7 +333,7 @@ class Signal:
         return first, last, math.inf if self._source is None else math.nextafter(self._known, math.inf)
 
     def change_rate(self, t: float) -> float:
-        """Return the expected changes per second from `t` [s] on, estimated from one generated chunk.
+        """Return the expected number of changes per second from `t` [s] on, from one chunk of the signal.
 
         Examples
         --------
@@ -345,12 +345,12 @@ class Signal:
         return (last - 1 - first) / (self._times[last - 1] - self._times[first]) if last - first > 1 else 0.0
 
     def write(self, first: int, last: int, times: array[float], values: array[float]) -> None:
-        """Append start times and values of the segments `first` .. `last` - 1 to two arrays."""
+        """Append the start times and values of segments `first` .. `last` - 1 to the arrays."""
         times.extend(self._times[first:last])
         values.extend(self._values[first:last])
 
     def _inverse_from(self, first: int, amount: float) -> float:
-        """Return when the integral from change number `first` reaches `amount` [s]; infinity if never."""
+        """Return when the integral, from change number `first` on, reaches `amount` [s]; infinity if never."""
         times, values = self._times, self._values
         searched = first
         while self._between(first, len(times) - 1) < amount and self._source is not None:
@@ -376,7 +376,7 @@ class Signal:
         return np.array(self._times[segments]), np.array(self._values[segments])
 
     def _zero_segment(self, t: float) -> tuple[float, float]:
-        """Return start and known end [s] of the segment at `t` if its value is 0; else (inf, t)."""
+        """Return start and end [s], as far as known, of the segment at `t` if its value is 0; else an empty one."""
         index = bisect_right(self._times, t)
         if self._values[index - 1]:
             return math.inf, t
@@ -444,7 +444,7 @@ class Signal:
         self._values.frombytes(values.tobytes())
 
     def _add_up(self) -> None:
-        """Extend the running integral to all generated changes."""
+        """Extend the running integral of the signal to all changes generated so far."""
         n = len(self._totals)
         times, values = np.array(self._times[n:]), np.array(self._values[n:])
         time, value, total, trail = (
@@ -459,7 +459,7 @@ class Signal:
 
 
 def _running_totals(time: float, value: float, total: float, times: Floats, values: Floats) -> tuple[Floats, Floats]:
-    """Return the integral of each new segment and the running total, given the last change before them."""
+    """Return the integral over each new segment and the running totals, given the last change before them."""
     with np.errstate(over="ignore"):
         amounts = np.append(value, values[:-1]) * np.diff(times, prepend=time)
         return amounts, np.add.accumulate(np.append(total, amounts))

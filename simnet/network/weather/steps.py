@@ -1,4 +1,4 @@
-"""Signals from explicit steps, once or periodic, within the resolution of doubles."""
+"""Signals from explicit steps, once or periodic, as far as floating-point times can resolve the steps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NEGLIGIBLE = 1e-9
 def steps(
     times: Annotated[ArrayLike, Written(Sequence[Seconds])], values: ArrayLike, period: Seconds | None = None
 ) -> Signal:
-    """Return the signal that has ``values[i]`` from ``times[i]`` on.
+    """Return the signal that has the value ``values[i]`` from ``times[i]`` on.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def steps(
 
 
 def resolved(points: Chunks, lasting: ArrayLike) -> Chunks:
-    """Yield the points of a signal as long as doubles can resolve its steps, then raise SimnetError.
+    """Yield the points of a signal while floating-point times can resolve its steps, then raise SimnetError.
 
     Steps below 1e-9 of the longest may be lost. `lasting` are the step lengths [s]; a step needs a thousandfold
     resolution.
@@ -89,7 +89,7 @@ def resolved(points: Chunks, lasting: ArrayLike) -> Chunks:
 
 
 def unresolved(step: float, t: float) -> SimnetError:
-    """Return the error for a step [s] that doubles cannot resolve at time `t` [s].
+    """Return the error for a step [s] that floating-point times cannot resolve at time `t` [s].
 
     Examples
     --------
