@@ -390,10 +390,28 @@ logs = mine_failing:LOGS
         assert expected in error
         assert re.search(rf"{package}\.py:\d+(, in \w*\.?{code.split('.')[-1]})?", error)
 
-    def test_what_a_base_class_makes_of_it_is_blamed_on_the_scheme(self, own):
-        (own.parent / "mine.py").write_text(SCHEME + "    def _select(self, values, worker):\n        return None\n")
-        assert "exchanges.own: code in " in (told := refused("run", own))
-        assert "mine.py, failed: AttributeError: " in told
+    @pytest.mark.parametrize(
+        ("code", "said"),
+        [
+            ("return None", r"exchanges\.own: code in .*mine\.py, failed: AttributeError: .*, in a trial before the run"),
+            ("return int(values[0] / values[0])", r"exchanges\.own: .*NaN to integer \(.*mine\.py:25, in Mine\._select, "
+             r"in a trial before the run, with one layer and gradients of zero\)$"),
+            ("raise OverflowError('odd')", r"exchanges\.own: odd \(.*mine\.py:25, in Mine\._select, in a trial"),
+            ("if values.any():\n            raise ValueError('odd')\n        return super()._select(values, worker)",
+             r"^error: code in .*mine\.py, failed: ValueError: odd \(.*mine\.py:26, in Mine\._select\); SIMNET_TRACEBACK"),
+        ],
+    )  # fmt: skip
+    def test_an_error_of_any_kind_names_the_line_and_the_trial(self, own, monkeypatch, code, said):
+        text = SCHEME + f"\n    def _select(self, values, worker):\n        {code}\n"
+        (own.parent / "mine.py").write_text(text)
+        assert re.search(said, invoke("run", own, "--out", own.parent / "out").stderr, re.MULTILINE)
+        monkeypatch.setenv(plugins.TRACEBACK, "1")
+        with pytest.raises((AttributeError, ValueError, OverflowError)):
+            invoke("run", own, "--out", own.parent / "out")
+
+    def test_a_refusal_by_a_constructor_names_its_line(self, own):
+        said = refused("run", own, "--set", "exchanges.own.share=2")
+        assert re.search(r"share must be in \(0, 1\], got 2\.0 \(.*mine\.py:16, in MineOptions\.__post_init__\)", said)
 
 
 class TestRefusal:

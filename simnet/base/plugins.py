@@ -208,11 +208,32 @@ def name_author(error: BaseException) -> BaseException:
     if not isinstance(error, Exception) or isinstance(error, SimnetError):
         return error
     author, place = _find_culprit(error)
-    if not author or os.environ.get(TRACEBACK, "") not in ("", "0"):
+    if not author or _keeps_tracebacks():
         return error
     return PluginError(
         f"{author}, failed: {_error_text(error)}{place}; {TRACEBACK}=1 in the environment shows the traceback"
     )
+
+
+def refusal_text(error: Exception) -> str:
+    """Return the message of an error, with the line of plug-in code that raised it, unless that was meant for people.
+
+    The error itself is raised where tracebacks of plug-in code are kept.
+    """
+    place = "" if isinstance(error, SimnetError) else _find_culprit(error, only_wrote=True)[1]
+    if place and _keeps_tracebacks():
+        raise error
+    return f"{error}{place}"
+
+
+@contextmanager
+def in_trial(what: str) -> Iterator[None]:
+    """Make messages on errors of plug-in code inside the block say in what trial they occur."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(what)
+        raise
 
 
 @contextmanager
@@ -313,22 +334,30 @@ def _author_of(module: str, name: str) -> str:
     return ""
 
 
-def _find_culprit(error: BaseException) -> tuple[str, str]:
-    """Return the author of the plug-in code that raised an error, and the file, line and function that raised it."""
+def _keeps_tracebacks() -> bool:
+    return os.environ.get(TRACEBACK, "") not in ("", "0")
+
+
+def _find_culprit(error: BaseException, only_wrote: bool = False) -> tuple[str, str]:
+    """Return the author of the plug-in code that raised an error, and the file, line and function that raised it.
+
+    That is code that the author wrote, or else, unless `only_wrote`, code that ran on an object of the author.
+    """
     ran, wrote = ("", ""), ("", "")
     from traceback import walk_tb
 
     cause: BaseException | None = error
     while cause is not None:
+        notes = "".join(f", {one}" for one in getattr(cause, "__notes__", ()))
         for frame, line in walk_tb(cause.__traceback__):
-            place = f" ({frame.f_code.co_filename}:{line}, in {frame.f_code.co_qualname})"
+            place = f" ({frame.f_code.co_filename}:{line}, in {frame.f_code.co_qualname}{notes})"
             owner = type(frame.f_locals.get("self"))
             if author := _author_of(frame.f_globals.get("__name__", ""), frame.f_code.co_qualname):
                 wrote = author, place
             elif author := _author_of(owner.__module__, owner.__qualname__):
                 ran = author, place
         cause = cause.__cause__
-    return wrote if wrote[0] else ran
+    return wrote if wrote[0] or only_wrote else ran
 
 
 def _error_text(error: BaseException) -> str:

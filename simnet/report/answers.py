@@ -6,7 +6,7 @@ All is told from ``summary.json``, so that a page that is drawn again says the s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -58,11 +58,12 @@ def run_answer(summary: RunSummary, results: Mapping[str, PolicyResult] | None =
     """Return the answer of a run with one seed, given the content of summary.json; `results` are for figures."""
     rows = [_row(summary, name) for name in ranking(summary)]
     details = {name: one for name, one in summary.items() if name not in ("assumed", "depends_on")}
+    known = evidence(summary)
     return RunAnswer(
         answer=sentence(summary),
         columns=_filled(rows, _columns(summary)),
         rows=rows,
-        evidence=evidence(summary),
+        evidence=" ".join([*(f"Warning: {one}" for one in _other_densities(summary, leaders(summary), 1.0)), known]),
         assumed=summary.get("assumed", ""),
         depends_on=_depends_on(summary),
         next=NEXT if len(rows) > 1 else "",
@@ -185,11 +186,7 @@ def run_notes(summary: RunSummary) -> list[str]:
     )
     return [
         *(f"{name} is not settled: {one['unsettled']}." for name, one in policies.items() if one["unsettled"]),
-        *(
-            f"{name} selects {100 * one['density'] * off:.3g} % of the entries, {100 * one['density']:.3g} % asked."
-            for name, one in policies.items()
-            if not one["unsettled"] and (off := one.get("means", {}).get("density_ratio")) and abs(off - 1) > MOVED
-        ),
+        *_other_densities(summary, policies),
         *apart,
         *what_happened(summary),
         *_exploration(summary),
@@ -199,6 +196,19 @@ def run_notes(summary: RunSummary) -> list[str]:
         *ran_on(summary),
         *(f"Call {', '.join(row)}" for row in run_setup.call_rows(calibration["calls"])),
         *run_setup.share_lines({name: one["shares"] for name, one in policies.items()}),
+    ]
+
+
+def _other_densities(summary: RunSummary, names: Iterable[str], most: float = math.inf) -> list[str]:
+    """Return a sentence on each settled policy whose density is not that asked for, and at most `most` times it."""
+    each = ((name, summary["policies"][name]) for name in names)
+    return [
+        f"{name} selects {100 * one['density'] * off:.3g} % of the entries, {100 * one['density']:.3g} % asked."
+        for name, one in each
+        if not one["unsettled"]
+        and (off := one.get("means", {}).get("density_ratio"))
+        and abs(off - 1) > MOVED
+        and off <= most
     ]
 
 

@@ -305,20 +305,27 @@ def describe_overlap(overlap: Mapping[str, Any]) -> str:
     Parameters
     ----------
     overlap : mapping
-        `during` and `after`: exchanges that go during the backward pass and after it; `default`: whether the scenario
-        leaves that open.
+        `during` and `after`: exchanges that go during the backward pass and after it; `undeclared`: those of the latter
+        that say nothing about overlap; `default`: whether the scenario leaves that open.
 
     Examples
     --------
     >>> print(describe_overlap({"during": ["AG"], "after": ["SparDL"], "default": True}))
     Overlap: SparDL timed without it, as its code does; AG during the backward pass, in DDP's buckets.
+    >>> print(describe_overlap({"during": ["AG"], "after": ["mine"], "undeclared": ["mine"], "default": True}))
+    Overlap: mine declares none (trait overlaps=True; or job.overlap=none for all); AG during the backward pass, in \
+DDP's buckets.
     """
-    during, after = overlap["during"], overlap["after"]
+    during, undeclared = overlap["during"], overlap.get("undeclared", ())
+    after = [one for one in overlap["after"] if one not in undeclared]
     if not during:
         return "Overlap: none; exchanges begin after the backward pass."
     whose = "DDP's buckets" if overlap["default"] else "the buckets of job.overlap"
     code = "its code does" if len(after) == 1 else "their code does"
     without = f"{listed(after)} timed without it, as {code}; " if after else ""
+    if undeclared:
+        declare = "declares" if len(undeclared) == 1 else "declare"
+        without = f"{listed(undeclared)} {declare} none (trait overlaps=True; or job.overlap=none for all); {without}"
     return f"Overlap: {without}{listed(during)} during the backward pass, in {whose}."
 
 

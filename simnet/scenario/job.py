@@ -12,6 +12,7 @@ import numpy as np
 
 from simnet import sparsifier_models
 from simnet.base.errors import suggest_names
+from simnet.base.plugins import in_trial
 from simnet.base.units import format_bytes
 from simnet.cost_models.costs import models
 from simnet.cost_models.costs.devices import DeviceProfile
@@ -209,7 +210,7 @@ def try_exchanges(config: schema.Config, found: Findings) -> dict[str, int]:
                     trial = trial_exchange(exchange, workers)
                 except ValueError as error:
                     gone = "" if workers == config.workers else f"with {workers} workers, where others are gone: "
-                    raise ValueError(f"{gone}{error}") from None
+                    raise ValueError(f"{gone}{error}") from error
                 messages.setdefault(label, trial.schedule.n_messages)
                 if device is not None:
                     with found.at("job", "device"):
@@ -231,7 +232,8 @@ def trial_exchange(exchange: schema.Exchange | Candidate, workers: int) -> spars
     options, ranks = without_network(exchange.scheme, exchange.options)
     entries = ranks * _TRIAL_ENTRIES
     model = sparsifier_models.create(exchange.scheme, workers, entries, layers=(entries,), **options)
-    return model.exchange(np.zeros((workers, entries), dtype=np.float32))
+    with in_trial("in a trial before the run, with one layer and gradients of zero"):
+        return model.exchange(np.zeros((workers, entries), dtype=np.float32))
 
 
 def memory(config: schema.Config) -> float:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar, get_args, get_origin
 from pydantic import ValidationError
 
 from simnet.base.errors import InputError, SimnetError
-from simnet.base.plugins import name_author
+from simnet.base.plugins import name_author, refusal_text
 from simnet.base.reading import read_text
 from simnet.base.yaml_loader import Loc, dotted_key, field_path, load_yaml, shorten_value, validation_message
 from simnet.scenario import schema
@@ -236,7 +236,7 @@ class Findings:
                 # The traces of `simnet step FOLDER` are named on the line.
                 self.take(error if asked.startswith("--sharding") else InputError(f"{error} (needed by {asked})"))
         except (SimnetError, ValueError, OverflowError) as error:
-            self.add(loc, str(error))
+            self.add(loc, refusal_text(error))
         except Exception as error:
             if not isinstance(named := name_author(error), SimnetError):
                 raise

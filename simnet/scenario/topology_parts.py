@@ -148,7 +148,7 @@ def build_topology(given: Topology) -> NetworkRead:
         try:
             sites[name] = _with_hosts(site.choice[1])
         except ValueError as error:
-            raise ValueError(f"site {name}: {error}") from None
+            raise ValueError(f"site {name}: {error}") from error
     return NetworkRead(part.build(sites=sites) if sites else _with_hosts(part), {})
 
 

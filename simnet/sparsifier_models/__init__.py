@@ -186,4 +186,4 @@ values, wire
     try:
         return found(workers, parameters, density, **options)
     except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
+        raise ValueError(f"{name}: {error}") from error

@@ -73,6 +73,8 @@ class Sparsifier(ABC):
         Its options, with defaults.
     traits : Traits
         What others ask of it; of an instance, with its options.
+    is_third_party : bool
+        Whether the class is not one of simnet's, so that what it selects is checked and counted.
     options : Options
         The options in force.
     layers : tuple of (str, int)
@@ -89,11 +91,13 @@ class Sparsifier(ABC):
     name: ClassVar[str]
     paper: ClassVar[str]
     option_type: ClassVar[type[Options]] = Options
+    is_third_party: ClassVar[bool] = False
     traits: Traits = Traits()
 
     def __init_subclass__(cls, **traits: Any) -> None:
         """Set the class's traits from its keywords, and `option_type` from the annotation of `options`."""
         super().__init_subclass__()
+        cls.is_third_party = not cls.__module__.startswith("simnet.")
         if stray := sorted(set(vars(cls)) & set(Traits.__dataclass_fields__)):
             raise TypeError(f"traits of {cls.__name__} are keywords of its class: {', '.join(stray)}")
         traits |= {name: getattr(cls.traits, name) + traits.get(name, ()) for name in ("state", "history")}
@@ -408,11 +412,15 @@ class Sparsifier(ABC):
 
     def _statistics(self, exchange: Exchange, given: Floats, kept: Floats) -> Stats:
         """Return the common statistics from the squared norms before the exchange and of the residuals."""
-        ratio = self._density_ratio(exchange) if self.traits.searches_threshold else None
-        return exchange_statistics(exchange, self.density, self.k, given, kept, ratio)
+        return exchange_statistics(exchange, self.density, self.k, given, kept, self._density_ratio(exchange))
 
-    def _density_ratio(self, exchange: Exchange) -> float:
-        """Return the ratio of selected entries to k: the union if selections are disjoint, else the mean per worker."""
+    def _density_ratio(self, exchange: Exchange) -> float | None:
+        """Return the ratio of selected entries to k: the union if selections are disjoint, else the mean per worker.
+
+        None for schemes of simnet that always select k.
+        """
+        if not (self.traits.searches_threshold or self.is_third_party):
+            return None
         together = exchange.union if self.traits.disjoint else float(exchange.selected.mean())
         return together / self.k if self.k else 1.0
 

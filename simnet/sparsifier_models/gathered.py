@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet import collectives
+from simnet.base import plugins
 from simnet.base.arrays import Floats
 from simnet.collectives import registry
 from simnet.cost_models.costs.devices import DeviceOp
@@ -21,7 +22,7 @@ from simnet.schedule import Schedule
 from simnet.sparsifier_models.base import Exchange, Sparsifier
 from simnet.sparsifier_models.codes import read_back
 from simnet.sparsifier_models.options import Allgather, Options
-from simnet.sparsifier_models.selection import Indices, Values, squared_norm, take_entries
+from simnet.sparsifier_models.selection import Indices, Values, indices_problem, squared_norm, take_entries
 from simnet.sparsifier_models.steps import Step
 from simnet.sparsifier_models.wire import EVERY
 
@@ -116,7 +117,10 @@ class Gathered(Sparsifier, reads_gradients=False, codes=EVERY):
         )
 
     def _take(self, row: Values, worker: int) -> GatheredPart:
-        return self._send(row, self._select(row, worker))
+        indices = self._select(row, worker)
+        if self.is_third_party and (wrong := indices_problem(indices, row.size)):
+            raise plugins.return_error(self._select, indices, f"distinct indices (worker {worker}: {wrong})")
+        return self._send(row, indices)
 
     def _send(self, row: Values, indices: Indices) -> GatheredPart:
         """Return the message with the entries at `indices`; their row keeps only the encoding error there."""

@@ -168,6 +168,24 @@ class Entries(NamedTuple):
         return Entries(self.indices[largest], self.values[largest]), Entries(self.indices[rest], self.values[rest])
 
 
+def indices_problem(indices: object, size: int) -> str:
+    """Return why an object is no array of distinct indices from 0 to `size` - 1; empty if it is one.
+
+    Examples
+    --------
+    >>> indices_problem(np.array([3, 1, 3]), 4), indices_problem(np.array([True, False]), 2)
+    ('index 3 is there twice', 'they are bool of shape (2,)')
+    """
+    if not isinstance(indices, np.ndarray) or indices.ndim != 1 or indices.dtype.kind not in "iu":
+        found = f"{indices.dtype} of shape {indices.shape}" if isinstance(indices, np.ndarray) else f"a {type(indices).__name__}"
+        return f"they are {found}"
+    ordered = np.sort(indices)
+    if ordered.size and not (ordered[0] >= 0 and ordered[-1] < size):
+        return f"index {ordered[0] if ordered[0] < 0 else ordered[-1]} is not from 0 to {size - 1}"
+    twice = np.flatnonzero(ordered[1:] == ordered[:-1])
+    return f"index {ordered[twice[0]]} is there twice" if twice.size else ""
+
+
 def take_mean(
     rows: Values | Rows, indices: Indices, read: Callable[[Values], Values] | None = None
 ) -> tuple[Values, NDArray[np.float64]]:

@@ -271,7 +271,7 @@ class TwoLevel(Sparsifier, codes=EVERY):
             try:
                 parts.append(model.exchange(self._mean(fresh, shard), overwrite=True))
             except ValueError as error:
-                raise ValueError(f"between nodes, of part {number}: {error}") from None
+                raise ValueError(f"between nodes, of part {number}: {error}") from error
         exchange = self._together(parts)
         self._models = models
         self.iteration += 1
@@ -313,8 +313,8 @@ class TwoLevel(Sparsifier, codes=EVERY):
         exchange.stats |= self._statistics(exchange, given, kept)
         return exchange
 
-    def _density_ratio(self, exchange: Exchange) -> float:
-        return float(np.mean(exchange.stats["density_ratio"]))
+    def _density_ratio(self, exchange: Exchange) -> float | None:
+        return float(np.mean(exchange.stats["density_ratio"])) if "density_ratio" in exchange.stats else None
 
     def _merged(self, parts: Sequence[tuple[Stats, NDArray[np.int64]]]) -> Stats:
         """Return the combined statistics of all shards."""
@@ -396,4 +396,6 @@ def on_two_levels(scheme: type[Sparsifier]) -> type[TwoLevel]:
         "scheme": scheme,
     }
     same = {name: getattr(scheme.traits, name) for name in _SAME}
-    return type(f"TwoLevel{scheme.__name__}", (TwoLevel,), attributes, **same)
+    found = type(f"TwoLevel{scheme.__name__}", (TwoLevel,), attributes, **same)
+    found.is_third_party = scheme.is_third_party
+    return found

@@ -135,4 +135,4 @@ inner, mixing, outer, period
                 raise ValueError(f"{option} must be stochastic gradient descent (sgd), got {given[option]!r:.200}")
         return found(replicas, **given)
     except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
+        raise ValueError(f"{name}: {error}") from error

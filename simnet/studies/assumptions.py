@@ -25,7 +25,7 @@ from simnet.scenario.computing import sending_stack
 from simnet.scenario.job import trial_exchange
 from simnet.scenario.resolve import candidate
 from simnet.scenario.schema import Exchange
-from simnet.sparsifier_models import Sparsifier
+from simnet.sparsifier_models import Sparsifier, scheme
 from simnet.sparsifier_models.samples import density_warning
 from simnet.sparsifier_models.two_level import without_network
 from simnet.studies.choosing.forecast import WholeJob, error_between
@@ -63,16 +63,21 @@ MOST_BUCKETS = 512
 def overlap_of(built: Run, among: Iterable[Candidate]) -> Fields | None:
     """Return which exchanges overlap the backward pass, as ``during`` and ``after``, and whether that is a default.
 
-    None if nothing can overlap: under a strategy, with sharded steps, or without known layers.
+    Of the latter, ``undeclared`` has those of third parties that say nothing about overlap, if any. None if nothing
+    can overlap: under a strategy, with sharded steps, or without known layers.
     """
     job, found = built.job, dict[str, list[str]](during=[], after=[])
+    undeclared = list[str]()
     if job.strategy is not None or job.steps is not None or len(job.source.layers) < 2:
         return None
     for one in among:
         hook = scheme_hook(job.device, one.scheme)
         waits = hook is not None and hook.overlap == "blocking"
         found["after" if waits or job_overlap(job, [one]) is None else "during"].append(one.label)
-    return {**found, "default": job.overlap is not None and job.overlap.exchanges == "able"}
+        if hook is None and found["after"][-1:] == [one.label] and scheme(one.scheme).is_third_party:
+            undeclared.append(one.label)
+    default = job.overlap is not None and job.overlap.exchanges == "able"
+    return {**found, **({"undeclared": undeclared} if undeclared else {}), "default": default}
 
 
 def overlap_of_policies(loaded: Scenario, built: Run) -> Fields | None:

@@ -93,7 +93,7 @@ class CollectiveAsked(NamedTuple):
         try:
             return found.schedule_of_vector(workers, nbytes, **self.options)
         except ValueError as error:
-            raise InputError(f"{found.name}: {error}") from None
+            raise InputError(f"{found.name}: {plugins.refusal_text(error)}") from None
 
 
 def collective_asked(text: str) -> CollectiveAsked | None:

@@ -143,7 +143,7 @@ def _trace_answer(trace: str, density: Words) -> Summary:
     found: dict[str, Any] = describe_trace(open_trace(trace), options.densities(word_list(density)))
     answer = (
         f"{found['name']}: {found['workers']} workers, {found['parameters']:,} parameters in {len(found['layers'])} "
-        f"layers, {found['points']} recorded steps of {found['iterations']:,}; tail index "
+        f"layer{'s' * (len(found['layers']) != 1)}, {found['points']} recorded steps of {found['iterations']:,}; tail index "
         f"{'-' if found['tail_index'] is None else format(found['tail_index'], '.3g')} (smaller is heavier)."
     )
     notes = [

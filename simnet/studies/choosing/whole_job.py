@@ -21,6 +21,7 @@ import numpy as np
 
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError, SimnetError
+from simnet.base.plugins import refusal_text
 from simnet.base.progress import track_progress
 from simnet.policies import (
     Adaptive,
@@ -254,7 +255,7 @@ def _race_exchanges(
                 rows[label] = trial.run(one, Fixed(one), samples, trial.cost(one, samples), fastest, found)
             except (SimnetError, ValueError) as error:
                 rows.pop(label, None)
-                refused[label] = str(error).split("\n")[0]
+                refused[label] = refusal_text(error).split("\n")[0]
 
     def cost(labels: Sequence[str], samples: int) -> float:
         return sum(trial.cost(known[label], samples) for label in labels)
@@ -263,7 +264,7 @@ def _race_exchanges(
         try:
             trial.cost(one, 1)
         except ValueError as error:
-            refused[one.label] = str(error)
+            refused[one.label] = refusal_text(error)
             del known[one.label]
     if cost(list(known), iterations) <= effort:
         run(list(known), iterations, 1.0)

@@ -66,7 +66,8 @@ def steady_part(rows: Columns) -> SteadyPart:
         return SteadyPart(first)
     period = int(trained["period"].max()) if "period" in trained else 1
     known = {name: trained[name] for name in _WORDS if name in trained}
-    found = detect_steady_part(known, total, period, float(trained["density"][-1]) if "density" in trained else 1.0)
+    asked = float(trained["density"][-1]) if "density" in trained else 1.0
+    found = detect_steady_part(known, total, period, asked, int(trained["iteration"][0]) if "iteration" in trained else 0)
     return found._replace(start=max(found.start, first))
 
 
@@ -76,25 +77,26 @@ def last_half(iterations: int, period: int = 1) -> int:
 
 
 def detect_steady_part(
-    columns: Mapping[str, Floats], iterations: int, period: int = 1, asked: float = 1.0
+    columns: Mapping[str, Floats], iterations: int, period: int = 1, asked: float = 1.0, before: int = 0
 ) -> SteadyPart:
     """Return the steady part of a run with one exchange, given statistics of its iterations.
 
     `columns` are ``bytes_sent_B``, ``density_ratio`` and ``build_up``, if known, of shape (iterations,); the scheme
-    restarts after `period` exchanges; `asked` is the requested density.
+    restarts after `period` exchanges; `asked` is the requested density; the job had iterations `before`.
 
     Examples
     --------
     >>> detect_steady_part({"build_up": np.arange(8.0)}, 8)
     SteadyPart(start=4, unsettled='its build-up moved by +44 % in the last half')
-    >>> detect_steady_part({}, 40, period=32)
-    SteadyPart(start=8, unsettled='40 iterations, and its thresholds begin anew after 32')
+    >>> detect_steady_part({}, 40, period=32).unsettled
+    '40 iterations, and its thresholds begin anew after 32: it needs --set job.iterations=48'
     >>> detect_steady_part({"build_up": np.arange(8.0), "bytes_sent_B": np.full(8, 48e3)}, 8).unsettled
     ''
     """
     last = last_half(iterations, period)
     if period > 1 and last < period // 2:
-        return SteadyPart(last, f"{iterations} iterations, and its thresholds begin anew after {period}")
+        needed = f"it needs --set job.iterations={before + period + period // 2}"
+        return SteadyPart(last, f"{iterations} iterations, and its thresholds begin anew after {period}: {needed}")
     known = {name: one for name, one in columns.items() if np.isfinite(one[last:]).all()}
     ratio = float(known["density_ratio"][last:].mean()) if "density_ratio" in known else 1.0
     if not FEWEST <= ratio <= MOST:
