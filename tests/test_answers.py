@@ -7,6 +7,9 @@ import pandas as pd
 import pytest
 
 from commands import NO_PAGE, did
+from simnet.scenario import load
+from simnet.scenario.finding import shipped
+from simnet.studies.assumptions import assumed_text
 
 SHORT = ("--set", "job.iterations=4", "--set", "job.scale=2000")
 
@@ -266,3 +269,21 @@ def test_exchanges_under_a_strategy_are_not_ranked_without_it(tmp_path):
     console = did("run", job(tmp_path), "--schemes", "topk,dense", *diloco, "--out", tmp_path / "out").stdout
     assert "depends_on" not in json.loads((tmp_path / "out" / "summary.json").read_text())
     assert "Depends on" not in console
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "fields", "said"),
+    [
+        ("fluctuating_wan", [], {}, "8 workers, density 10 %, 300 iterations, "),
+        ("fluctuating_wan", [], {"density": "2%"}, "8 workers, 300 iterations, "),
+        ("fluctuating_wan", ["job.iterations=3"], {"workers": 8}, "density 10 %, "),
+        ("own.yaml", [], {}, "28 ms on V100"),
+        ("var_selection_non_iid", [], {"density": 0.02}, "8 workers, 133 iterations, gradients of convolutional-dir"),
+        ("base", [], {"density": "2%"}, "8 workers, 1 ms, 10 Gbit/s, resnet50 in 28 ms on V100"),
+        ("quickstart", ["job={parameters: 2000, iterations: 2, density: 1%, compute: 1 ms}"], {}, "4 workers, V100"),
+    ],
+)
+def test_values_that_the_user_did_not_write_are_assumed(tmp_path, name, settings, fields, said):
+    (tmp_path / "own.yaml").write_bytes(shipped()["fluctuating_wan"].read_bytes())
+    loaded = load(tmp_path / name if name == "own.yaml" else name, settings, **fields)
+    assert assumed_text(loaded, written=True).startswith(said)

@@ -2,12 +2,14 @@
 
 import io
 import json
+import re
 import zipfile
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+import commands
 from commands import did, refused
 from gradients import build_up
 from simnet.base.errors import InputError
@@ -329,7 +331,7 @@ class TestConvert:
         assert "no array of layer 'weight'" in refused(lambda m: m.pop(weight))
         assert "must be [4, 120, 80]" in refused(lambda m: m.update({weight: array(np.zeros((4, 2)))}))
         assert "must be float16" in refused(lambda m: m.update({weight: array(np.zeros((4, 120, 80), int))}))
-        assert "is no array" in refused(
+        assert "it holds objects, not numbers" in refused(
             lambda m: m.update({weight: array(np.full((4, 120, 80), None), allow_pickle=True)})
         )
         assert "index [0, 0] is nan" in refused(lambda m: m.update({weight: array(np.full((4, 120, 80), np.nan))}))
@@ -342,7 +344,20 @@ class TestConvert:
              "points": [{"step": 0}]}
         )  # fmt: skip
         assert "GiB of memory" in refused(lambda m: m.update({"trace.json": huge.encode()}))
-        assert "is not named STEP/LAYER" in refused(lambda m: (m.clear(), m.update({"a.npy": b""})))
+        named = refused(lambda m: (m.clear(), m.update({"a.npy": b""})))
+        assert "is not named STEP/LAYER, such as 000020/fc1.weight: STEP is a number" in named
+        for shape, advice in (((9,), r"stack those of all workers, as numpy\.stack"), ((9, 1), r"transpose them")):
+            np.savez(tmp_path / "own.npz", **{f"0/w{place}": np.ones(shape, np.float32) for place in range(3)})
+            with pytest.raises(InputError, match=f"has 9 workers of 3 entries each: .*; {advice}"):
+                ReadArchive(tmp_path / "own.npz")
+        np.save(tmp_path / "own.npy", np.ones(9))
+        for place, said in (
+            ("own.npy", "is no trace; .* or an archive, as numpy.savez"),
+            ("none.npz", "is no such file"),
+        ):
+            assert re.search(said, commands.refused("show", tmp_path / place))
+            said = commands.refused("run", "--gradients", tmp_path / place, "--compute=1ms", "--out", tmp_path / "out")
+            assert said.endswith("(needed by --gradients: job.gradients)\n")
         (tmp_path / "bad.npz").write_bytes(b"PK\x03\x04nonsense")
         with pytest.raises(InputError, match="is no npz archive"):
             ReadArchive(tmp_path / "bad.npz")

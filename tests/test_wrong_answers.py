@@ -1,6 +1,7 @@
 """Wrong answers that follow from one wrong line, each asked for as a user would."""
 
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -83,6 +84,41 @@ def test_a_grid_does_not_name_as_assumed_what_it_varies():
     said = did("choose", "--grid", "bandwidth=1,10Gbit/s", *SHORT).stdout
     assert "latency 1 ms" in said
     assert "bandwidth 10 Gbit/s" not in said
+
+
+@pytest.mark.parametrize(
+    ("words", "blamed"),
+    [
+        ((), "--gradients: job.compute: is missing; give"),
+        (("--set", "job.iterations=4"), "--gradients: job.compute: is missing; give"),
+        (("--set", "job.iterations=4", "--set", "job.tokens=4"), "job.compute: is missing; give"),
+        (("--set", "job.iterations=4", "--compute", "1ms", "--model", "resnet18"), "job: takes no model beside"),
+        (("--set", "job.iterations=4", "--device", "x"), "--device: job.device: there is no device profile 'x'"),
+        (("fluctuating_wan", "--set", "job.iterations=4"), "--gradients: job.compute.mean: is missing; give"),
+        (("fluctuating_wan", "--bandwidth", "1Gbit/s"), "--bandwidth: is more than one value here; --set '"
+         "network.topology.wan.bandwidth=1Gbit/s' replaces all of them, --set network.weather.0.bandwidth.factor="),
+        (("fluctuating_wan", "--set", "network.weather=[]", "--latency", "1s"), "--latency: is more than one value here;"
+         " --set 'network.topology.wan.latency=1s' replaces all of them, --set 'network.weather=[{links: "),
+        (("--set", "job.overlap=none", "--compute", "1ms", "--schemes", "own.py:Own"), "--schemes: exchanges.Own: "),
+    ],
+)  # fmt: skip
+def test_an_error_blames_the_assignment_that_caused_it_or_none(tmp_path, monkeypatch, words, blamed):
+    monkeypatch.chdir(tmp_path)
+    code = "from simnet.sparsifier_models import topk\nfrom simnet.cost_models.costs.devices import DeviceOp\n"
+    code += "class Own(topk.Topk):\n    def _selection_kernels(self):\n        return (DeviceOp('l2norm', 9),)\n"
+    (tmp_path / "own.py").write_text(code)
+    assert refused("run", *words, "--gradients", "digits").startswith(f"error: {blamed}")
+
+
+def test_the_bandwidth_of_all_links_is_replaced_or_scaled_as_a_refusal_says():
+    short = "fluctuating_wan", "--schemes", "dense", "--set", "job.iterations=2"
+    said = refused("run", *short, "--bandwidth", "200 Mbit/s")
+    seconds = []
+    for words in ((), *(re.findall(r"--set (?:'([^']*)'|(\S+))", said))):
+        more = [word for one in filter(None, words) for word in ("--set", one)]
+        seconds.append(json.loads(did("run", *short, *more, "--json").stdout)["rows"][0]["iteration_s"])
+    assert seconds[1] > 5 * seconds[0]
+    assert 1.3 < seconds[2] / seconds[0] < 2
 
 
 def test_an_archive_with_more_workers_than_entries_is_told_to_be_transposed(tmp_path, monkeypatch):

@@ -25,6 +25,7 @@ def shipped() -> dict[str, Path]:
 # What is given in place of a scenario, and how it is given.
 _OTHERS = {
     ".npz": "is an archive of gradients and no scenario; --gradients {0} takes it",
+    ".npy": "is an array and no scenario; gradients are an archive: numpy.savez('mine.npz', **{{'000020/fc1': array}})",
     "trace": "is a trace and no scenario; --gradients {0} takes it",
     ".log": "is a log and no scenario; simnet calibrate {0} -o fabric.yaml reads it",
     ".py": "is code and no scenario; --schemes {0}:CLASS takes a scheme in it",

@@ -212,10 +212,19 @@ def try_exchanges(config: schema.Config, found: Findings) -> dict[str, int]:
                     gone = "" if workers == config.workers else f"with {workers} workers, where others are gone: "
                     raise ValueError(f"{gone}{error}") from error
                 messages.setdefault(label, trial.schedule.n_messages)
-                if device is not None:
-                    with found.at("job", "device"):
-                        device.seconds(trial.kernels, workers)
+                own = sparsifier_models.scheme(exchange.scheme).traits.is_third_party
+                with found.at(*(("exchanges", label) if own else ("job", "device"))):
+                    _price_kernels(device, trial, workers, f"{exchange.scheme}: " if own else "")
     return messages
+
+
+def _price_kernels(device: DeviceProfile | None, trial: sparsifier_models.Exchange, workers: int, whose: str) -> None:
+    """Raise ValueError, which begins with `whose`, if a device has no cost of a kernel."""
+    try:
+        if device is not None:
+            device.seconds(trial.kernels, workers)
+    except ValueError as error:
+        raise ValueError(f"{whose}{error}") from error
 
 
 def _numbers_of_workers(config: schema.Config) -> range:

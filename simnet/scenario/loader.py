@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
@@ -151,8 +152,9 @@ class Document:
     def problem(self, loc: Sequence[str | int], message: str) -> InputError:
         """Return an InputError for the value at `loc`, with file, line and field.
 
-        If it is not in the file, the error is at the last part of `loc` that is. In the shipped scenario that stands
-        for none, which the user has not written, it is at the first option below that part.
+        If it is not in the file, the error is at the last part of `loc` that is. In a shipped scenario, which the user
+        has not written, it is at the option that caused it, if that is known; in the one that stands for none it is
+        otherwise nowhere.
         """
         known, node, beyond = self._follow(loc)
         # Below a text that is a choice, places are those of the mapping that it stands for.
@@ -160,10 +162,23 @@ class Document:
         while known not in self._places:
             known = known[:-1]
         place: tuple[str | None, int | None] = self._places[known]
-        if place[1] is not None and Path(self.file) == _UNWRITTEN:
-            options = (one.file for at, one in self._places.items() if at[: len(known)] == known and one.line is None)
-            place = next(options, None), None
+        if place[1] is not None and _UNWRITTEN.parent in Path(self.file).resolve().parents:
+            option = self._causing_option(known, message)
+            if option is not None or Path(self.file) == _UNWRITTEN:
+                place = option, None
         return InputError(message, file=place[0], line=place[1], field=field_path(field) or None)
+
+    def _causing_option(self, loc: Loc, message: str) -> str | None:
+        """Return the only option in the part at `loc`, or the only one there that sets a field which a message names.
+
+        Where no option is in that part, those of the part around it count. None if there are several.
+        """
+        options = {at: one.file for at, one in self._places.items() if one.line is None}
+        parts = ({at: one for at, one in options.items() if at[:end] == loc[:end]} for end in range(len(loc), -1, -1))
+        near: dict[Loc, str] = next(filter(None, parts), {})
+        named = {one for at, one in near.items() if re.search(rf"\b{re.escape(str(at[-1]))}\b", message)}
+        single = [*({*near.values()} if len({*near.values()}) == 1 else named)]
+        return single[0] if len(single) == 1 else None
 
     def found(self, loc: Sequence[str | int], default: object = None) -> object:
         """Return the value at `loc` in the file, or `default`."""
@@ -172,7 +187,8 @@ class Document:
 
     def is_overridden(self, loc: Loc) -> bool:
         """Return whether an option, and not the file, set the value at `loc`."""
-        return loc in self._places and self._places[loc].file.startswith("--")
+        above = (loc[:end] for end in range(len(loc), 0, -1))
+        return next((self._places[at].line is None for at in above if at in self._places), False)
 
     def _follow(self, loc: Sequence[str | int]) -> tuple[Loc, Any, Loc]:
         """Return the longest existing prefix of `loc`, the value there, and the rest of `loc`; skip union tags."""

@@ -122,7 +122,7 @@ def _recorded_hashes(loaded: Scenario) -> Iterator[str]:
         recorded = job.gradients.recorded
         if recorded is not None and is_file(recorded.trace):
             place = Path(recorded.trace)
-            files += sorted(one for one in place.rglob("*") if one.is_file()) or [place]
+            files += sorted(one for one in place.rglob("*") if one.is_file()) or [place] * place.is_file()
     # Large files are read once for all scenarios, as long as nobody touches them.
     yield from (_content_hash(str(one), one.stat().st_mtime_ns, one.stat().st_size) for one in files)
 

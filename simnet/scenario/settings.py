@@ -66,7 +66,7 @@ def full_key(name: str, scenario: Scenario, option: str = "--set") -> str:
     topology, job = f"network.topology.{kind}", "job"
     if parts[-1] in ("latency", "bandwidth") and parts[:-1] in ([], ["network"]):
         at_hand = {one.removeprefix(f"{topology}."): value for one, value in known.items()}
-        return link_key(kind, at_hand, parts[-1], option)
+        return link_key(kind, at_hand, parts[-1], option, scenario.document.found(("network", "weather")))
     for scope in (topology, job):
         one = f"{scope}.{parts[-1]}"
         if one in known and _path_fits(parts, one):
@@ -94,10 +94,13 @@ def full_key(name: str, scenario: Scenario, option: str = "--set") -> str:
     raise InputError(f"there is no such field in scenario {scenario.name!r}; {close}{listed}", file=place)
 
 
-def link_key(kind: str, given: Mapping[str, object], quantity: str, option: str) -> str:
+def link_key(
+    kind: str, given: Mapping[str, object], quantity: str, option: str, weather: object = None, value: object = "..."
+) -> str:
     """Return the full key of the latency or bandwidth of the links that connect a topology's workers or nodes.
 
-    `given` are its parameters. InputError, of `option`: links that a file has, or a value for each link.
+    `given` are its parameters. InputError, of `option`: links that a file has, or a value for each link; it says how
+    to replace them all by `value`, or to scale them under this `weather`.
     """
     way = f"network.topology.{kind}"
     if kind == "file":
@@ -109,9 +112,20 @@ def link_key(kind: str, given: Mapping[str, object], quantity: str, option: str)
     if name is None:
         raise InputError(f"is no parameter of {way}; --set says what is", file=option)
     if isinstance(given.get(name), list | dict):
-        said = f"is more than one value here, {way}.{name}; --set {way}.{name}=... replaces all of them"
-        raise InputError(said, file=option)
+        scaling = _scaling_option(quantity, weather)
+        said = f"is more than one value here; --set '{way}.{name}={value}' replaces all of them"
+        raise InputError(f"{said}{scaling and f', {scaling} multiplies them by 0.5'}", file=option)
     return f"{way}.{name}"
+
+
+def _scaling_option(quantity: str, weather: object) -> str:
+    """Return the option that scales a quantity of all links; "" if it takes more than one."""
+    entries = weather if isinstance(weather, list) else []
+    for place, one in enumerate(entries):
+        own = one.get(quantity, {}) if isinstance(one, dict) and one.get("links") == "all" else None
+        if isinstance(own, dict) and "factor" not in own:
+            return f"--set network.weather.{place}.{quantity}.factor=0.5"
+    return "" if entries else f"--set 'network.weather=[{{links: all, {quantity}: {{factor: 0.5}}}}]'"
 
 
 def worker_link(name: str) -> dict[str, str]:
@@ -293,7 +307,8 @@ def _network(document: Document, field: MarkedField, value: object) -> dict[str,
 
 def _link(document: Document, field: MarkedField, value: object) -> dict[str, object]:
     kind, given = _topology_at_hand(document)
-    return {link_key(kind, given, field.name, f"--{field.name}"): _as_text(field, value)}
+    weather, text = document.found(("network", "weather")), _as_text(field, value)
+    return {link_key(kind, given, field.name, f"--{field.name}", weather, text): text}
 
 
 def _topology_at_hand(document: Document) -> tuple[str, dict[str, Any]]:

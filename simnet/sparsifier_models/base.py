@@ -73,8 +73,6 @@ class Sparsifier(ABC):
         Its options, with defaults.
     traits : Traits
         What others ask of it; of an instance, with its options.
-    is_third_party : bool
-        Whether the class is not one of simnet's, so that what it selects is checked and counted.
     options : Options
         The options in force.
     layers : tuple of (str, int)
@@ -91,17 +89,16 @@ class Sparsifier(ABC):
     name: ClassVar[str]
     paper: ClassVar[str]
     option_type: ClassVar[type[Options]] = Options
-    is_third_party: ClassVar[bool] = False
     traits: Traits = Traits()
 
     def __init_subclass__(cls, **traits: Any) -> None:
         """Set the class's traits from its keywords, and `option_type` from the annotation of `options`."""
         super().__init_subclass__()
-        cls.is_third_party = not cls.__module__.startswith("simnet.")
         if stray := sorted(set(vars(cls)) & set(Traits.__dataclass_fields__)):
             raise TypeError(f"traits of {cls.__name__} are keywords of its class: {', '.join(stray)}")
         traits |= {name: getattr(cls.traits, name) + traits.get(name, ()) for name in ("state", "history")}
-        cls.traits = replace(cls.traits, **{"separable": False, **traits})
+        own = {"separable": False, "is_third_party": not cls.__module__.startswith("simnet.")}
+        cls.traits = replace(cls.traits, **{**own, **traits})
         hint = vars(cls).get("__annotations__", {}).get("options", cls.option_type)
         cls.option_type = getattr(sys.modules[cls.__module__], hint) if isinstance(hint, str) else hint
         if not (isinstance(cls.option_type, type) and issubclass(cls.option_type, Options)):
@@ -415,11 +412,8 @@ class Sparsifier(ABC):
         return exchange_statistics(exchange, self.density, self.k, given, kept, self._density_ratio(exchange))
 
     def _density_ratio(self, exchange: Exchange) -> float | None:
-        """Return the ratio of selected entries to k: the union if selections are disjoint, else the mean per worker.
-
-        None for schemes of simnet that always select k.
-        """
-        if not (self.traits.searches_threshold or self.is_third_party):
+        """Return selected entries, all of them if disjoint, else of a worker, over k; None if that is always 1."""
+        if not (self.traits.searches_threshold or self.traits.is_third_party):
             return None
         together = exchange.union if self.traits.disjoint else float(exchange.selected.mean())
         return together / self.k if self.k else 1.0

@@ -118,7 +118,7 @@ class Gathered(Sparsifier, reads_gradients=False, codes=EVERY):
 
     def _take(self, row: Values, worker: int) -> GatheredPart:
         indices = self._select(row, worker)
-        if self.is_third_party and (wrong := indices_problem(indices, row.size)):
+        if self.traits.is_third_party and (wrong := indices_problem(indices, row.size)):
             raise plugins.return_error(self._select, indices, f"distinct indices (worker {worker}: {wrong})")
         return self._send(row, indices)
 

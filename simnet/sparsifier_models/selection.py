@@ -177,7 +177,11 @@ def indices_problem(indices: object, size: int) -> str:
     ('index 3 is there twice', 'they are bool of shape (2,)')
     """
     if not isinstance(indices, np.ndarray) or indices.ndim != 1 or indices.dtype.kind not in "iu":
-        found = f"{indices.dtype} of shape {indices.shape}" if isinstance(indices, np.ndarray) else f"a {type(indices).__name__}"
+        found = (
+            f"{indices.dtype} of shape {indices.shape}"
+            if isinstance(indices, np.ndarray)
+            else f"a {type(indices).__name__}"
+        )
         return f"they are {found}"
     ordered = np.sort(indices)
     if ordered.size and not (ordered[0] >= 0 and ordered[-1] < size):

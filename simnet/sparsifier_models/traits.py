@@ -68,6 +68,8 @@ class Traits:
     overlaps : bool
         If true, an implementation is known that exchanges each bucket of PyTorch's DistributedDataParallel as soon as
         the backward pass has made it, without delaying the backward pass.
+    is_third_party : bool
+        If true, it is no scheme of simnet, so that its selections are checked and counted. Set for each class.
     codes : Codes
         How it can send indices and values; by default only as they are.
     released_widths : (int, int)
@@ -99,6 +101,7 @@ class Traits:
     separable: bool = False
     by_tensors: bool = False
     overlaps: bool = False
+    is_third_party: bool = False
     codes: Codes = UNCODED
     released_widths: tuple[int, int] = (4, 8)
     hook: Hook | None = None

@@ -44,7 +44,15 @@ _RECURRING = 64
 _OF_ENTRIES = ("weights", "transforms", "tracks")
 # Traits that a scheme has on two levels as well.
 _SAME = (
-    *("keeps_residual", "searches_threshold", "disjoint", "rounds_down", "is_restartable", "overlaps"),
+    *(
+        "keeps_residual",
+        "searches_threshold",
+        "disjoint",
+        "rounds_down",
+        "is_restartable",
+        "overlaps",
+        "is_third_party",
+    ),
     *("released_widths", "moments", *_OF_ENTRIES),
 )
 _OF_SHARD = re.compile(r"shard(\d+)\.(.+)")
@@ -396,6 +404,4 @@ def on_two_levels(scheme: type[Sparsifier]) -> type[TwoLevel]:
         "scheme": scheme,
     }
     same = {name: getattr(scheme.traits, name) for name in _SAME}
-    found = type(f"TwoLevel{scheme.__name__}", (TwoLevel,), attributes, **same)
-    found.is_third_party = scheme.is_third_party
-    return found
+    return type(f"TwoLevel{scheme.__name__}", (TwoLevel,), attributes, **same)

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 from simnet.base.errors import SimnetError
@@ -22,15 +25,17 @@ from simnet.report.columns import Fields
 from simnet.report.paired import TIE
 from simnet.scenario import Run, Scenario, load
 from simnet.scenario.computing import sending_stack
+from simnet.scenario.finding import shipped
 from simnet.scenario.job import trial_exchange
 from simnet.scenario.resolve import candidate
-from simnet.scenario.schema import Exchange
+from simnet.scenario.schema import Config, Exchange
 from simnet.sparsifier_models import Sparsifier, scheme
 from simnet.sparsifier_models.samples import density_warning
 from simnet.sparsifier_models.two_level import without_network
 from simnet.studies.choosing.forecast import WholeJob, error_between
 from simnet.studies.choosing.whole_job import decide_job
 from simnet.studies.local_costs import local_costs_text
+from simnet.traces.recorded import RecordedSource
 from simnet.training.job.exchange import collective_slowdown
 from simnet.training.job.job import Job, create_sparsifier, job_buckets, job_overlap
 from simnet.training.job.local_costs import scheme_hook
@@ -74,7 +79,7 @@ def overlap_of(built: Run, among: Iterable[Candidate]) -> Fields | None:
         hook = scheme_hook(job.device, one.scheme)
         waits = hook is not None and hook.overlap == "blocking"
         found["after" if waits or job_overlap(job, [one]) is None else "during"].append(one.label)
-        if hook is None and found["after"][-1:] == [one.label] and scheme(one.scheme).is_third_party:
+        if hook is None and found["after"][-1:] == [one.label] and scheme(one.scheme).traits.is_third_party:
             undeclared.append(one.label)
     default = job.overlap is not None and job.overlap.exchanges == "able"
     return {**found, **({"undeclared": undeclared} if undeclared else {}), "default": default}
@@ -121,21 +126,28 @@ def default_effects(
 def assumed_text(
     loaded: Scenario, run: Run | None = None, varied: Collection[str] = (), *, written: bool = False
 ) -> str:
-    """Return the values that a request takes from scenario `base` and from defaults, as text, without those `varied`.
+    """Return the values that a request takes from shipped scenarios and from defaults, as text, without those `varied`.
 
-    Defaults that the scenario spells out are left out, unless `written`: a lock spells out all.
+    Defaults that the scenario spells out are left out, unless `written`: a lock spells out all. The number of
+    iterations is one of the values only then, and not of `base`, whose iterations are alike.
     """
     config, base = loaded.config, loaded.name == "base"
     job, (kind, topology) = config.job, config.network.topology.choice
     usual = load("base").config if base else config
-    known = {"workers": f"{config.workers:,} workers"} if config.workers == usual.workers else {}
-    if kind == usual.network.topology.choice[0] == "star":
+    taken = partial(_is_taken_over, loaded, usual)
+    known = {"workers": f"{config.workers:,} workers"} if taken("workers") else {}
+    if base and kind == usual.network.topology.choice[0] == "star":
         links, own = usual.network.topology.choice[1].arguments(), topology.arguments()
         alike = [name for name in ("latency", "bandwidth") if own[name] == links[name] and name not in varied]
         known |= {name: f"{name} " * (len(alike) < 2) + FORMATS[name](own[name]) for name in alike}
-    if isinstance(job.density, float) and not job.shardings and job.density in (usual.job.density, 1.0):
+    whole = base and job.density == 1.0
+    if isinstance(job.density, float) and not job.shardings and (whole or taken("job", "density")):
         known["density"] = f"density {FORMATS['density'](job.density)}"
-    said = [text for name, text in known.items() if base and name not in varied]
+    if written and not base and taken("job", "iterations"):
+        known["iterations"] = f"{job.iterations:,} iterations"
+    if job.gradients.recorded is not None and taken("job", "gradients"):
+        known["gradients"] = f"gradients of {Path(job.gradients.recorded.trace).name}"
+    said = [text for name, text in known.items() if name not in varied]
     said += filter(None, [_computing_assumed(loaded, base and job.model == usual.job.model, written)])
     if run is not None:
         said += filter(None, [local_costs_text(run.job, _exchange_labels(loaded)), _slowdown_assumed(run.job)])
@@ -148,6 +160,16 @@ def assumed_text(
         changes = job.strategy is not None or any(one.scheme != "dense" for one in _exchange_labels(loaded))
         said += filter(None, ["accuracy ignored" if changes and not job.gradients.train else "", logic_text(loaded)])
     return ", ".join(said)
+
+
+def _is_taken_over(loaded: Scenario, usual: Config, *loc: str) -> bool:
+    """Return whether the user wrote the value at `loc` neither on the line nor in a file; `base` may be a saved one."""
+    document = loaded.document
+    if loaded.name == "base":
+        of = attrgetter(".".join(loc))
+        return bool(of(loaded.config) == of(usual))
+    ships = Path(document.file).resolve() in {one.resolve() for one in shipped().values()}
+    return not document.is_overridden(loc) and (ships or document.found(loc) is None)
 
 
 def _slowdown_assumed(job: Job) -> str:
@@ -284,6 +306,12 @@ def _deciding_defaults(loaded: Scenario) -> dict[str, tuple[str, str]]:
     if drawn is not None and str(drawn.like) in OTHER_GRADIENTS:
         found["job.gradients.synthetic.like"] = str(drawn.like), OTHER_GRADIENTS[str(drawn.like)]
     return {field: both for field, both in found.items() if loaded.document.found(field.split(".")) is None}
+
+
+def recording_warnings(job: Job) -> list[str]:
+    """Return a sentence on recorded gradients if the job has more iterations than were recorded."""
+    said = isinstance(job.source, RecordedSource) and job.source.repetition(job.iterations)
+    return [f"{said}."] if said else []
 
 
 def sample_warnings(job: Job, policies: Iterable[Policy]) -> list[str]:

@@ -28,7 +28,7 @@ def is_trace(name: str) -> bool:
     """Return whether a name is a gradient trace: a shipped one, a folder or an archive."""
     return (
         name in {path.name for path in SHIPPED.iterdir() if path.is_dir()}
-        or name.endswith(".npz")
+        or name.endswith((".npz", ".npy"))
         or (Path(name) / "trace.json").is_file()
     )
 

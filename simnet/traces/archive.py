@@ -33,6 +33,9 @@ from simnet.traces.source import Values
 LARGEST = 8 * 2**30
 """Maximum bytes of gradients in memory at once."""
 
+ARCHIVE = "an archive, as numpy.savez('mine.npz', **{'000020/fc1': array}): of step 20, with the worker as first axis"
+"""How gradients become an archive, for messages."""
+
 _MEMBER = re.compile(r"(\d{1,12})/(.+)\.npy", re.DOTALL)
 _MOST_MEMBERS = 1_000_000
 
@@ -87,7 +90,12 @@ class ReadArchive:
         if self._members[name] > most:
             raise self._refusal(f"{name!r} is larger than {most:,} bytes")
         with self._said(f"{name!r} is no array"), np.load(self._path) as archive:
-            return archive[name]
+            try:
+                return archive[name]
+            except ValueError as error:
+                if "Object arrays" not in str(error):
+                    raise
+                raise ValueError("it holds objects, not numbers, as rows of unequal length do") from None
 
     def _description(self) -> TraceInfo:
         if DESCRIPTION in self._members:
@@ -96,7 +104,7 @@ class ReadArchive:
         for name in self._members:
             match = _MEMBER.fullmatch(name)
             if match is None:
-                wanted = "is not named STEP/LAYER, such as 000020/fc1.weight, with the worker as its first axis"
+                wanted = "is not named STEP/LAYER, such as 000020/fc1.weight: STEP is a number, as of the iteration"
                 raise self._refusal(f"the array {name.removesuffix('.npy')[:80]!r} {wanted}")
             found.setdefault(int(match[1]), []).append(match[2])
         if not found:
@@ -108,7 +116,13 @@ class ReadArchive:
         workers, entries = next(iter(shapes.values()))[0], sum(math.prod(one[1:]) for one in shapes.values())
         if workers > entries:
             each = f"{workers:,} workers of {entries:,} entr{'y' if entries == 1 else 'ies'} each"
-            raise self._refusal(f"has {each}: the first axis of arrays is the worker; transpose them, as array.T")
+            vectors = all(len(one) == 1 for one in shapes.values())
+            advice = (
+                "stack those of all workers, as numpy.stack([first, second])"
+                if vectors
+                else "transpose them, as array.T"
+            )
+            raise self._refusal(f"has {each}: the first axis of arrays is the worker; {advice}")
         return TraceInfo(
             version=1,
             name=self._path.stem or "trace",

@@ -28,7 +28,7 @@ from simnet.base.errors import InputError, suggest_names
 from simnet.base.quantities import Count
 from simnet.base.rng import stream
 from simnet.cost_models.costs.models import Layer
-from simnet.traces.archive import ReadArchive
+from simnet.traces.archive import ARCHIVE, ReadArchive
 from simnet.traces.files import check_finite, decode_stored, stored_tensor
 from simnet.traces.metadata import DESCRIPTION, SHIPPED, RecordedLayer, TraceInfo, is_name, read_description
 from simnet.traces.source import Values, as_matrices, output_buffer, shrink_sizes, training_progress
@@ -98,6 +98,21 @@ class RecordedSource:
         iterations = self.info.steps if self._iterations is None else self._iterations
         step = training_progress(iteration, iterations) * (self.info.steps - 1)
         return int(np.abs(self._steps - step).argmin())
+
+    def repetition(self, iterations: int) -> str:
+        """Return text on the gradients that a job of so many iterations meets again and again; "" if there are none.
+
+        Examples
+        --------
+        >>> recorded("digits").repetition(400), recorded("digits").repetition(1000)
+        ('', '12 recorded steps, of a run of 400, for 1,000 iterations: the last one repeats')
+        """
+        points, length = len(self.info.points), self.info.steps if self._iterations is None else self._iterations
+        if iterations == 1 or (iterations <= length and points > 1):
+            return ""
+        run = f", of a run of {length:,}," if points < length else ""
+        count, last = ("step", "it") if points == 1 else ("steps", "the last one")
+        return f"{points:,} recorded {count}{run} for {iterations:,} iterations: {last} repeats"
 
     def recorded(self, point: int, out: Values | None = None) -> Values:
         """Return the gradients of the recorded step `info.points[point]`; float32 of shape (P, n)."""
@@ -173,6 +188,9 @@ def recorded(
     """
     folder = folder_of(trace)
     archive = ReadArchive(folder) if folder.suffix == ".npz" and not folder.is_dir() else None
+    if archive is None and not folder.is_dir():
+        said = f"is no trace; a trace is a folder with {DESCRIPTION}, or {ARCHIVE}"
+        raise InputError(said if folder.exists() else "there is no such file or folder", file=str(folder))
     info = read_description(TraceInfo, folder / DESCRIPTION) if archive is None else archive.info
     outside = [point.step for point in info.points if point.step >= info.steps]
     if outside:

@@ -52,11 +52,12 @@ def _with_alike(label: str, alike: Mapping[str, Sequence[str]]) -> str:
 def ranking_summary(found: Ranking) -> Summary:
     """Return a ranking as a summary."""
     mixed, asked = run_setup.mixed_overlap(found.overlap), _misjudged_text(found) if found.asked_off else ()
+    warnings = [*found.loaded.warnings, *assumptions.recording_warnings(found.run.job)]
     return RankingSummary(
         answer=_answer(found),
         columns=COLUMNS,
         rows=list(_rows(found)),
-        evidence=" ".join([*(f"Warning: {one}" for one in found.loaded.warnings), found.evidence.line()]),
+        evidence=" ".join([*(f"Warning: {one}" for one in warnings), found.evidence.line()]),
         assumed=f"{assumptions.assumed_text(found.loaded, found.run)}.",
         depends_on=" ".join(filter(None, [mixed, *asked, _depends_text(found)])),
         next=_next_text(found),

@@ -67,7 +67,9 @@ def steady_part(rows: Columns) -> SteadyPart:
     period = int(trained["period"].max()) if "period" in trained else 1
     known = {name: trained[name] for name in _WORDS if name in trained}
     asked = float(trained["density"][-1]) if "density" in trained else 1.0
-    found = detect_steady_part(known, total, period, asked, int(trained["iteration"][0]) if "iteration" in trained else 0)
+    found = detect_steady_part(
+        known, total, period, asked, int(trained["iteration"][0]) if "iteration" in trained else 0
+    )
     return found._replace(start=max(found.start, first))
 
 
@@ -77,12 +79,12 @@ def last_half(iterations: int, period: int = 1) -> int:
 
 
 def detect_steady_part(
-    columns: Mapping[str, Floats], iterations: int, period: int = 1, asked: float = 1.0, before: int = 0
+    columns: Mapping[str, Floats], iterations: int, period: int = 1, asked: float = 1.0, earlier: int = 0
 ) -> SteadyPart:
     """Return the steady part of a run with one exchange, given statistics of its iterations.
 
     `columns` are ``bytes_sent_B``, ``density_ratio`` and ``build_up``, if known, of shape (iterations,); the scheme
-    restarts after `period` exchanges; `asked` is the requested density; the job had iterations `before`.
+    restarts after `period` exchanges; `asked` is the requested density; the job had `earlier` iterations.
 
     Examples
     --------
@@ -95,7 +97,7 @@ def detect_steady_part(
     """
     last = last_half(iterations, period)
     if period > 1 and last < period // 2:
-        needed = f"it needs --set job.iterations={before + period + period // 2}"
+        needed = f"it needs --set job.iterations={earlier + period + period // 2}"
         return SteadyPart(last, f"{iterations} iterations, and its thresholds begin anew after {period}: {needed}")
     known = {name: one for name, one in columns.items() if np.isfinite(one[last:]).all()}
     ratio = float(known["density_ratio"][last:].mean()) if "density_ratio" in known else 1.0
