@@ -97,8 +97,8 @@ class Sparsifier(ABC):
         if stray := sorted(set(vars(cls)) & set(Traits.__dataclass_fields__)):
             raise TypeError(f"traits of {cls.__name__} are keywords of its class: {', '.join(stray)}")
         traits |= {name: getattr(cls.traits, name) + traits.get(name, ()) for name in ("state", "history")}
-        own = {"separable": False, "is_third_party": not cls.__module__.startswith("simnet.")}
-        cls.traits = replace(cls.traits, **{**own, **traits})
+        traits = {"separable": False, "is_third_party": not cls.__module__.startswith("simnet."), **traits}
+        cls.traits = replace(cls.traits, **traits)
         hint = vars(cls).get("__annotations__", {}).get("options", cls.option_type)
         cls.option_type = getattr(sys.modules[cls.__module__], hint) if isinstance(hint, str) else hint
         if not (isinstance(cls.option_type, type) and issubclass(cls.option_type, Options)):

@@ -177,17 +177,11 @@ def indices_problem(indices: object, size: int) -> str:
     ('index 3 is there twice', 'they are bool of shape (2,)')
     """
     if not isinstance(indices, np.ndarray) or indices.ndim != 1 or indices.dtype.kind not in "iu":
-        found = (
-            f"{indices.dtype} of shape {indices.shape}"
-            if isinstance(indices, np.ndarray)
-            else f"a {type(indices).__name__}"
-        )
-        return f"they are {found}"
+        return f"they are {getattr(indices, 'dtype', type(indices).__name__)} of shape {np.shape(indices)}"  # type: ignore[arg-type]
     ordered = np.sort(indices)
-    if ordered.size and not (ordered[0] >= 0 and ordered[-1] < size):
-        return f"index {ordered[0] if ordered[0] < 0 else ordered[-1]} is not from 0 to {size - 1}"
-    twice = np.flatnonzero(ordered[1:] == ordered[:-1])
-    return f"index {ordered[twice[0]]} is there twice" if twice.size else ""
+    wrong = ordered[(ordered < 0) | (ordered >= size) | (np.diff(ordered, prepend=-1) == 0)]
+    why = "is there twice" if wrong.size and 0 <= wrong[0] < size else f"is not from 0 to {size - 1}"
+    return f"index {wrong[0]} {why}" if wrong.size else ""
 
 
 def take_mean(

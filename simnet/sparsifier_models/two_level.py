@@ -44,16 +44,8 @@ _RECURRING = 64
 _OF_ENTRIES = ("weights", "transforms", "tracks")
 # Traits that a scheme has on two levels as well.
 _SAME = (
-    *(
-        "keeps_residual",
-        "searches_threshold",
-        "disjoint",
-        "rounds_down",
-        "is_restartable",
-        "overlaps",
-        "is_third_party",
-    ),
-    *("released_widths", "moments", *_OF_ENTRIES),
+    *("keeps_residual", "searches_threshold", "disjoint", "rounds_down", "is_restartable", "overlaps"),
+    *("released_widths", "moments", "is_third_party", *_OF_ENTRIES),
 )
 _OF_SHARD = re.compile(r"shard(\d+)\.(.+)")
 

@@ -83,19 +83,16 @@ class ReadArchive:
         try:
             yield
         except Exception as error:
-            raise self._refusal(f"{what}: {error}") from None
+            objects = "Object arrays" in str(error)
+            why = "it holds objects, not numbers, as rows of unequal length do" if objects else error
+            raise self._refusal(f"{what}: {why}") from None
 
     def _member(self, name: str, most: int = LARGEST) -> Any:
         """Return an archive member of at most `most` bytes: an array, or bytes if it is not a .npy file."""
         if self._members[name] > most:
             raise self._refusal(f"{name!r} is larger than {most:,} bytes")
         with self._said(f"{name!r} is no array"), np.load(self._path) as archive:
-            try:
-                return archive[name]
-            except ValueError as error:
-                if "Object arrays" not in str(error):
-                    raise
-                raise ValueError("it holds objects, not numbers, as rows of unequal length do") from None
+            return archive[name]
 
     def _description(self) -> TraceInfo:
         if DESCRIPTION in self._members:
@@ -116,12 +113,9 @@ class ReadArchive:
         workers, entries = next(iter(shapes.values()))[0], sum(math.prod(one[1:]) for one in shapes.values())
         if workers > entries:
             each = f"{workers:,} workers of {entries:,} entr{'y' if entries == 1 else 'ies'} each"
-            vectors = all(len(one) == 1 for one in shapes.values())
-            advice = (
-                "stack those of all workers, as numpy.stack([first, second])"
-                if vectors
-                else "transpose them, as array.T"
-            )
+            advice = "transpose them, as array.T"
+            if all(len(one) == 1 for one in shapes.values()):
+                advice = "stack those of all workers, as numpy.stack([first, second])"
             raise self._refusal(f"has {each}: the first axis of arrays is the worker; {advice}")
         return TraceInfo(
             version=1,

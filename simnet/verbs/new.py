@@ -30,11 +30,7 @@ class _Kind(NamedTuple):
 
 KINDS: Mapping[str, _Kind] = {
     "scenario": _Kind("scenario:shipped", False, "simnet run {place}/{name}.yaml"),
-    "scheme": _Kind(
-        "sparsifier_models:names",
-        False,
-        "simnet run compare --schemes topk,{place}/{name}.py:{kind} --set job.iterations=10",
-    ),
+    "scheme": _Kind("sparsifier_models:names", False, "simnet run --schemes topk,{place}/{name}.py:{kind}"),
     "topology": _Kind("topologies:names", True, "pip install -e {place}; simnet run {place}/{name}.yaml"),
     "policy": _Kind("scenario.schema:Policy.names", True, "pip install -e {place}; simnet run {place}/{name}.yaml"),
     "strategy": _Kind("strategies:names", False, "python -m pytest {place}/test_{name}.py"),

@@ -141,10 +141,9 @@ def _trace_answer(trace: str, density: Words) -> Summary:
     from simnet.traces.comparing import describe_trace
 
     found: dict[str, Any] = describe_trace(open_trace(trace), options.densities(word_list(density)))
-    layers = f"{(count := len(found['layers']))} layer{'s' * (count != 1)}"
     answer = (
-        f"{found['name']}: {found['workers']} workers, {found['parameters']:,} parameters in {layers}, "
-        f"{found['points']} recorded steps of {found['iterations']:,}; tail index "
+        f"{found['name']}: {found['workers']} workers, {found['parameters']:,} parameters in {len(found['layers'])} "
+        f"layer{'s' * (len(found['layers']) != 1)}, {found['points']} recorded steps of {found['iterations']:,}; tail index "
         f"{'-' if found['tail_index'] is None else format(found['tail_index'], '.3g')} (smaller is heavier)."
     )
     notes = [
