@@ -78,24 +78,3 @@ def test_a_map_is_written_as_figure_table_and_page(tmp_path):
     assert (len(table), [*table]) == (120, ["latency_s", "density", "exchange", "iteration_s", "margin"])
     assert b"svg" in (tmp_path / "map.svg").read_bytes()
     assert "data:image/svg+xml" in (tmp_path / "map.html").read_text()
-
-
-@pytest.mark.parametrize(("words", "said"), [
-    (["--map", "latency,bandwidth"], "--map is now two of --grid and --out map.html"),
-    (["--simulate"], "--simulate is now --exact"),
-    (["--fabric", "x"], "--fabric is now --network"),
-    (["--grid", "bandwith=1,2Gbit/s"], "did you mean 'bandwidth'"),
-    (["--grid", "workers=2,4; density=1%"], "with equally many values"),
-    (["--schemes", "topkk"], "did you mean 'topk'"),
-    (["--density", "2"], "density"),
-    (["--memory", "1MB"], "no exchange is left"),
-    (["--link-uncertainty", "2", "--grid", "workers=2,4"], "--link-uncertainty: is for a ranking of exchanges"),
-    (["--link-uncertainty", "2", "--sharding", "fsdp2"], "--link-uncertainty: is for a ranking of exchanges"),
-    ([*TRAINS, "--set", "job.gradients.train.target=0.9", "--link-uncertainty", "2"], "is for a ranking of exchanges"),
-    (["--grid", "workers=2:66:65"], "has 65 cells, more than the 64 that are simulated"),
-    (["--grid", "workers=0:63:64"], "workers: must be >= 1, got 0"),
-    (["--grid", "latency=slow,fast", "--grid", "bandwidth=1,2Gbit/s"], "must be numbers with units, got 'slow'"),
-    (["--grid", "latency=1:2ms:221", "--grid", "density=1%:2%:181"], "has 40,001 cells, at most 40,000"),
-])  # fmt: skip
-def test_what_cannot_be_answered_is_refused_in_words(words, said):
-    assert said in refused("choose", *words)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from commands import NO_PAGE, did, refused
+from commands import NO_PAGE, did
 from jobs import AG, DENSE, Source, job_on, star
 from simnet.training.job.job import Compute, Overlap, create_sparsifier, gradient_buckets
 from simnet.training.job.memory import exchange_memory
@@ -67,7 +67,3 @@ def test_a_grid_weighs_which_buckets_stay_dense_and_a_run_takes_as_long(tmp_path
     assert one["simulated_s"] / one["iterations"] == pytest.approx(took[600000], rel=1e-9)
     # With every bucket dense the scheme makes no difference.
     assert times("ef21", "--schemes", "ef21", *grid[2:])[100_000_000] == took[100_000_000]
-
-
-def test_a_layer_that_there_is_not_is_refused():
-    assert "did you mean 'fc.bias'" in refused("run", "quickstart", *FIELDS, "--set", "job.overlap.dense=[fc.bais]")

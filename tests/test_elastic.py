@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commands import did, refused
+from commands import did
 from jobs import BANDWIDTH, DENSE, LATENCY, SPLIT, Source, check_spans, job_on, star
 from simnet.base.errors import InputError
 from simnet.cost_models.costs import ring_allreduce
@@ -290,8 +290,3 @@ def test_scenarios_say_who_is_away_and_how_long_the_others_wait(tmp_path):
 def test_scenarios_that_are_refused(fields, said):
     with pytest.raises(InputError, match="(?s)" + said.replace("{", r"\{").replace("}", r"\}")):
         load("local_steps_wan", [*FIELDS, *fields]).build()
-
-
-def test_without_a_strategy_nobody_comes_or_goes():
-    told = refused("run", "quickstart", "--set", "job.deadline={after: 1 s}")
-    assert "under a strategy alone" in told

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -20,32 +21,23 @@ from simnet.verbs import app
 
 WRONG = [*csv.DictReader((Path(__file__).parent / "wrong_lines.csv").read_text().splitlines())]
 
-# What a newcomer who knew one verb tried with another, and what it does: an answer, or the word it is told.
-GUESSES = {
-    "run quickstart --density 1% --set job.iterations=2": "",
-    "run quickstart --workers 6 --set job.iterations=2": "",
-    "run --schemes topk,dense --bandwidth 1Gbit/s --set job.iterations=2": "",
-    "run quickstart --output x": "--output is now --out",
-    "choose --strategy diloco:period=100 --schemes topk,dense": "",
-    "choose --compute 20ms --schemes topk,dense": "",
-    "choose quickstart --policies AG,flexible --set job.iterations=5": "",
-    "choose --model 7B --schemes dense,artopk": "",
-    "choose --parameters 7B": "--parameters is now --model, as 7B",
-    "choose --gradients digits": "job.compute",
-    "choose quickstart --workers 8 --schemes topk,dense --set job.iterations=5": "",
-    "predict dgx-h100 --workers 8": "'predict' is now 'simnet time COLLECTIVE --network NAME'",
-    "calibrate dgx-h100 --out x.yaml": "",
-    "sweep quickstart --grid density=1,5%": "'sweep' is now 'simnet run --grid KEY=VALUES'",
-    "time allreduce_ring": "",
-    "time --collective all_reduce": "--collective is now the collective itself",
-    "time all_reduce --network dgx-h100": "",
-    "time all_reduce --platform dgx-h100": "--platform is now --network",
-    "step --density 1% --schemes topk,dense": "",
-    "list schemes": "",
-    "list networks": "",
-    "trace info quickstart": "simnet show TRACE",
-    "run resnet50": "--model resnet50",
-}
+# What a newcomer who knew one verb tried with another, and that has an answer.
+GUESSES = (
+    "run quickstart --density 1% --set job.iterations=2",
+    "run quickstart --workers 6 --set job.iterations=2",
+    "run --schemes topk,dense --bandwidth 1Gbit/s --set job.iterations=2",
+    "choose --strategy diloco:period=100 --schemes topk,dense",
+    "choose --compute 20ms --schemes topk,dense",
+    "choose quickstart --policies AG,flexible --set job.iterations=5",
+    "choose --model 7B --schemes dense,artopk",
+    "choose quickstart --workers 8 --schemes topk,dense --set job.iterations=5",
+    "calibrate dgx-h100 --out x.yaml",
+    "time allreduce_ring",
+    "time all_reduce --network dgx-h100",
+    "step --density 1% --schemes topk,dense",
+    "list schemes",
+    "list networks",
+)
 
 # A call of each verb.
 CALLS: dict[str, tuple[tuple[str, ...], dict[str, object]]] = {
@@ -67,7 +59,7 @@ CALLS: dict[str, tuple[tuple[str, ...], dict[str, object]]] = {
 @pytest.mark.parametrize("row", WRONG, ids=[one["line"] for one in WRONG])
 def test_a_wrong_line_is_refused_in_one_line_with_what_was_found_and_what_is_allowed(row, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    said = refused(*row["line"].split())
+    said = refused(*shlex.split(row["line"]))
     assert len(said.splitlines()) == 1
     assert row["found"] in said
     assert row["said"] in said
@@ -80,12 +72,9 @@ def test_a_hundred_wrong_lines_are_tried_over_all_verbs():
 
 
 @pytest.mark.parametrize("line", GUESSES)
-def test_what_people_guess_works_or_is_told_the_word(line, tmp_path, monkeypatch):
+def test_what_people_guess_works(line, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    if GUESSES[line]:
-        assert GUESSES[line] in refused(*line.split())
-    else:
-        assert did(*line.split(), "--quiet").stdout
+    assert did(*line.split(), "--quiet").stdout
 
 
 @pytest.mark.parametrize("name", app.VERBS)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from commands import did, refused
+from commands import did
 from simnet import load
 from simnet.cost_models.costs.devices import DeviceProfile, HostPrices, KernelMethod
 from simnet.cost_models.costs.hooks import Hook, HookedTensors, HookOperations, stage_costs
@@ -155,22 +155,6 @@ def test_on_the_ideal_device_compressing_costs_nothing() -> None:
     line = ("step", *QUESTION, "--stack", "nccl", "--schemes", "powersgd,topk", "--device", "ideal", "--json")
     rows = json.loads(did(*line, "--set", "job.iterations=2", "--compute", "28 ms").stdout)["rows"]
     assert [one["select_s"] + one["merge_s"] for one in rows] == [0.0, 0.0]
-
-
-@pytest.mark.parametrize(
-    ("implementation", "stack", "why"),
-    [
-        ("torch-1.5", "nccl", "torch-1.5 has no powersgd; it is counted in releases 1.8 to 1.8 and 1.9 to 1.11"),
-        ("plain", "nccl", "plain has no powersgd; it has"),
-        ("troch", "nccl", "there is no implementation 'troch': did you mean 'torch'?"),
-        ("torch", "mpich", "torch exchanges powersgd over nccl and gloo, not over mpich"),
-        ("torch-x.y", "nccl", "there is no implementation 'torch-x.y'"),
-    ],
-)
-def test_an_implementation_that_cannot_be_is_refused_in_one_line(implementation: str, stack: str, why: str) -> None:
-    asked = ("--stack", stack, "--schemes", "powersgd", "--set", f"job.implementation={implementation}")
-    (said,) = refused("choose", *QUESTION, *asked).splitlines()
-    assert why in said
 
 
 @pytest.mark.long

@@ -141,7 +141,7 @@ def test_each_says_what_to_do_next(tmp_path: Path) -> None:
         return json.loads(did("new", kind, name, "--out", tmp_path, "--json").stdout)["next"]
 
     assert then("scenario", "a") == f"simnet run {tmp_path / 'a.yaml'}"
-    assert f"topk,{tmp_path / 'a_b.py'}:AB " in then("scheme", "a_b")
+    assert f"topk,{tmp_path / 'a_b.py'}:AB" in then("scheme", "a_b")
     assert then("policy", "c") == f"pip install -e {tmp_path / 'c'}; simnet run {tmp_path / 'c' / 'c.yaml'}"
 
 

@@ -393,7 +393,7 @@ logs = mine_failing:LOGS
     @pytest.mark.parametrize(
         ("code", "said"),
         [
-            ("return None", r"exchanges\.own: code in .*mine\.py, failed: AttributeError: .*, in a trial before"),
+            ("return worker.odd", r"exchanges\.own: code in .*mine\.py, failed: AttributeError: .*, in a trial before"),
             ("return int(values[0] / values[0])", r"exchanges\.own: .*NaN to integer \(.*mine\.py:25, in Mine\._select,"
              r" in a trial before the run, with one layer and gradients of zero\)$"),
             ("raise OverflowError('odd')", r"exchanges\.own: odd \(.*mine\.py:25, in Mine\._select, in a trial"),
@@ -408,6 +408,34 @@ logs = mine_failing:LOGS
         monkeypatch.setenv(plugins.TRACEBACK, "1")
         with pytest.raises((AttributeError, ValueError, OverflowError)):
             invoke("run", own, "--out", own.parent / "out")
+
+    @pytest.mark.parametrize(
+        ("selected", "said"),
+        [
+            ("top_k(values, self.k)", r"mine declares none \(trait overlaps=True; or job\.overlap=none for all"),
+            ("top_k(values, 8 * self.k // 10)", r"Warning: mine selects 0\.[78]\d* % of the entries, 1 % asked\."),
+            ("top_k(values, 3 * self.k)", r"mine is not settled: 3 % of the entries, 1 % asked\."),
+            ("np.array([3, 3])", r"mine\.py: Mine._select returned .* \(worker 0: index 3 is there twice\) \(.*:6\)"),
+            ("abs(values) >= 0", r"\(worker 0: they are bool of shape \(16,\)\)"),
+            ("np.array([-1])", r"\(worker 0: index -1 is not from 0 to 15\)"),
+        ],
+    )  # fmt: skip
+    def test_what_a_scheme_selects_and_declares_is_checked(self, tmp_path, monkeypatch, selected, said):
+        monkeypatch.chdir(tmp_path)
+        used = "gathered import Gathered", "selection import np, top_k"
+        code = "".join(f"from simnet.sparsifier_models.{one}\n" for one in used)
+        code += "\nclass Mine(Gathered):\n    name, paper = 'mine', 'a test'\n"
+        code += f"    def _select(self, values, worker):\n        return {selected}\n"
+        (tmp_path / "mine.py").write_text(f"{code}    def _selection_kernels(self):\n        return ()\n")
+        words = "run compare --schemes topk,mine.py:Mine --set job.iterations=4 --out out --wide"
+        assert re.search(said, " ".join(invoke(*words.split()).output.split()))
+
+    def test_a_kernel_without_cost_is_blamed_on_the_scheme(self, own):
+        kernel = "DeviceOp('l2norm', 9)"
+        text = f"from simnet.cost_models.costs.devices import DeviceOp\n{SCHEME}"
+        (own.parent / "mine.py").write_text(f"{text}\n    def _selection_kernels(self):\n        return ({kernel},)\n")
+        said = refused("run", own, "--set", "job.overlap=none")
+        assert re.search(r"own\.yaml:8: exchanges\.own: /.*mine\.py:Mine: device .* has no method 'l2norm'", said)
 
     def test_a_refusal_by_a_constructor_names_its_line(self, own):
         said = refused("run", own, "--set", "exchanges.own.share=2")

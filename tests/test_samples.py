@@ -182,30 +182,21 @@ def test_choices_and_predictions_for_a_job_say_it():
     assert SAID in " ".join(did("step", *job).stdout.split())
 
 
-@pytest.mark.parametrize(
-    "words", [("run",), ("run", "--seeds=2"), ("run", "--grid=density=1,2%"), ("choose",), ("step",)]
-)
+@pytest.mark.parametrize("words", ["run", "run --seeds=2", "run --grid=density=1,2%", "choose", "step"])
 def test_recorded_gradients_that_are_fewer_than_iterations_are_said_once(tmp_path, monkeypatch, words):
     monkeypatch.chdir(tmp_path)
     layers = [np.random.default_rng(step).standard_normal((8, 500), np.float32) for step in range(3)]
     np.savez("mine.npz", **{f"{step:06d}/fc": layer for step, layer in enumerate(layers)})
     np.savez("one.npz", **{"000009/fc": layers[0]})
-    verb, *more = words
-    for file, iterations, said in (
-        ("mine", 3, None), ("mine", 4, "3 recorded steps for 4 iterations: the last one repeats."),
-        ("one", 4, "1 recorded step, of a run of 10, for 4 iterations: it repeats."),
-    ):  # fmt: skip
-        job = (
-            "--schemes=topk,dense",
-            f"--gradients=./{file}.npz",
-            "--compute=50ms",
-            f"--set=job.iterations={iterations}",
-        )
-        shown = " ".join(
-            did(verb, *job, *more, *(("--out", tmp_path / "out", "--force") if verb == "run" else ())).stdout.split()
-        )
-        assert shown.count("Warning: ") == (said is not None)
-        assert said is None or f"Evidence Warning: {said}" in shown
+    words += " --schemes=topk,dense --compute=50ms" + " --force --out=out" * words.startswith("run")
+    for more, said in (
+        ("--gradients=mine.npz --set=job.iterations=3", ""),
+        ("--gradients=mine.npz --set=job.iterations=4", "3 recorded steps for 4 iterations: the last one repeats."),
+        ("--gradients=one.npz", "1 recorded step, of a run of 10, for 8 iterations: it repeats."),
+    ):
+        shown = " ".join(did(*words.split(), *more.split()).stdout.split())
+        assert shown.count("Warning: ") == bool(said)
+        assert not said or f"Evidence Warning: {said}" in shown
 
 
 def test_a_sweep_says_it_of_the_cells_that_it_is_true_of(tmp_path):

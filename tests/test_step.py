@@ -132,23 +132,6 @@ def test_it_is_said_that_quantising_takes_no_time(way: str, codes: bool) -> None
     assert ("Quantising takes no time" in text) == codes
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (("--model", "gtp2", "--sharding", "ddp"), "there is no model 'gtp2': did you mean 'gpt2'"),
-        (("--sharding", "fsdp"), "there is no 'fsdp': did you mean 'fsdp2'"),
-        (("--sharding", "fsdp2:replica=2"), "did you mean 'replicas'"),
-        (("--sharding", "fsdp2:replicas=3"), "replicas must divide the 8 workers, got 3"),
-        (("--sharding", "fsdp2:algorithms={all_gather: rng}"), "there is no all_gather 'rng': did you mean 'ring'"),
-        (("--sharding", "ddp", "--goal", "90%"), "--goal: is for exchanges"),
-        (("--sharding", "ddp", "--slowdown", "2"), "--slowdown is now --sharding fsdp2:slowdown=1.76"),
-        (("--model", "gpt2", "--trace", "x"), "--trace is now the first word"),
-    ],
-)
-def test_what_is_wrong_with_a_sharded_step_is_told(words: tuple[str, ...], says: str) -> None:
-    assert says in refused("step", *words)
-
-
 @pytest.mark.parametrize(("verb", "now"), [("utilisation", "step --strategy"), ("predict job", "step SCENARIO")])
 def test_verbs_of_before_name_this_one(verb: str, now: str) -> None:
     assert f"{verb!r} is now 'simnet {now}" in refused(*verb.split(), "--json")

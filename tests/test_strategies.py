@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from commands import refused
 from simnet.strategies import SGD, AdamW, Averaging, Replicas, SignDescent, create
 from simnet.traces.live import train
 from states import reread, same_state
@@ -655,18 +654,3 @@ def test_the_strategy_of_the_page_is_local_sgd_in_a_dozen_lines():
     for gradients in random_gradients(replicas, 7):
         assert sent(mine.step(gradients)) == sent(ours.step(gradients))
         np.testing.assert_array_equal(mine.parameters, ours.parameters)
-
-
-@pytest.mark.parametrize(
-    ("part", "name", "spelling"),
-    [
-        ("strategies", "fedavg", "localsgd"),
-        ("strategies", "SPARTA-DiLoCo", "sparta"),
-        ("strategies", "templar", "sparseloco"),
-        ("sparsifiers", "ccloco", "sparseloco"),
-        ("sparsifiers", "templar", "sparseloco"),
-    ],
-)
-def test_a_scenario_with_a_name_of_an_earlier_release_is_told_the_new_spelling(part, name, spelling):
-    change = "job.strategy={name: %s}" if part == "strategies" else "exchanges={one: {scheme: %s}}"
-    assert f"is now {spelling} with" in " ".join(refused("run", "local_steps_wan", "--set", change % name).split())

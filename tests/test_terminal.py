@@ -197,7 +197,3 @@ def test_editors_find_the_schema_of_shipped_scenarios() -> None:
         assert mark == "# yaml-language-server: $schema"
         schema = (path.parent / place).resolve()
         assert schema == ROOT / "simnet" / "scenarios" / "scenario.schema.json"
-
-
-def test_what_is_wrong_in_a_quiet_command_is_said_all_the_same() -> None:
-    assert "there is no list 'x'" in refused("list", "x", "--quiet")

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from commands import did, refused
+from commands import did
 from jobs import AG, DENSE, RING, Source, job_on, star
 from simnet import collectives
 from simnet.cost_models.costs.devices import DeviceOp, load_device
@@ -249,16 +249,6 @@ def test_schemes_side_by_side_tell_what_workers_hold(tmp_path):
         assert parts.pop("fits") == (row["policy"] == "topk")
         assert len(parts) == len(WorkerMemory._fields)
         assert row["memory_B"] == pytest.approx(sum(parts.values()), abs=5)
-
-
-@pytest.mark.parametrize("given", ["16", "much"])
-def test_a_limit_has_a_unit(given):
-    assert "--memory" in refused("run", "compare", "--memory", given)
-
-
-def test_a_device_that_does_not_say_what_it_holds_is_refused():
-    fields = ("--set", "job.device_memory=device", "--set", "job.device=ideal", "--compute", "15 ms")
-    assert "does not say its memory" in refused("run", "quickstart", *fields)
 
 
 # What is chosen

@@ -3,7 +3,6 @@
 import json
 import re
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -86,30 +85,6 @@ def test_a_grid_does_not_name_as_assumed_what_it_varies():
     assert "bandwidth 10 Gbit/s" not in said
 
 
-@pytest.mark.parametrize(
-    ("words", "blamed"),
-    [
-        ((), "--gradients: job.compute: is missing; give"),
-        (("--set", "job.iterations=4"), "--gradients: job.compute: is missing; give"),
-        (("--set", "job.iterations=4", "--set", "job.tokens=4"), "job.compute: is missing; give"),
-        (("--set", "job.iterations=4", "--compute", "1ms", "--model", "resnet18"), "job: takes no model beside"),
-        (("--set", "job.iterations=4", "--device", "x"), "--device: job.device: there is no device profile 'x'"),
-        (("fluctuating_wan", "--set", "job.iterations=4"), "--gradients: job.compute.mean: is missing; give"),
-        (("fluctuating_wan", "--bandwidth", "1Gbit/s"), "--bandwidth: is more than one value here; --set '"
-         "network.topology.wan.bandwidth=1Gbit/s' replaces all of them, --set network.weather.0.bandwidth.factor="),
-        (("fluctuating_wan", "--set", "network.weather=[]", "--latency", "1s"), "--latency: is more than one value here;"
-         " --set 'network.topology.wan.latency=1s' replaces all of them, --set 'network.weather=[{links: "),
-        (("--set", "job.overlap=none", "--compute", "1ms", "--schemes", "own.py:Own"), "--schemes: exchanges.Own: "),
-    ],
-)  # fmt: skip
-def test_an_error_blames_the_assignment_that_caused_it_or_none(tmp_path, monkeypatch, words, blamed):
-    monkeypatch.chdir(tmp_path)
-    code = "from simnet.sparsifier_models import topk\nfrom simnet.cost_models.costs.devices import DeviceOp\n"
-    code += "class Own(topk.Topk):\n    def _selection_kernels(self):\n        return (DeviceOp('l2norm', 9),)\n"
-    (tmp_path / "own.py").write_text(code)
-    assert refused("run", *words, "--gradients", "digits").startswith(f"error: {blamed}")
-
-
 def test_the_bandwidth_of_all_links_is_replaced_or_scaled_as_a_refusal_says():
     short = "fluctuating_wan", "--schemes", "dense", "--set", "job.iterations=2"
     said = refused("run", *short, "--bandwidth", "200 Mbit/s")
@@ -119,16 +94,6 @@ def test_the_bandwidth_of_all_links_is_replaced_or_scaled_as_a_refusal_says():
         seconds.append(json.loads(did("run", *short, *more, "--json").stdout)["rows"][0]["iteration_s"])
     assert seconds[1] > 5 * seconds[0]
     assert 1.3 < seconds[2] / seconds[0] < 2
-
-
-def test_an_archive_with_more_workers_than_entries_is_told_to_be_transposed(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for name, shape in (("wrong", (1000, 4)), ("right", (4, 1000))):
-        np.savez(name, **{"000000/w": np.ones(shape, dtype=np.float32)})
-    said = refused("convert", "wrong.npz", "wrong")
-    assert "wrong.npz: has 1,000 workers of 4 entries each: the first axis of arrays is the worker; transpose" in said
-    assert not (tmp_path / "wrong").exists()
-    did("convert", "right.npz", "right", "-q")
 
 
 def test_a_scheme_in_a_file_is_named_with_its_class_and_stands_beside_its_parent(tmp_path, monkeypatch):

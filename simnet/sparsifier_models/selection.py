@@ -168,7 +168,7 @@ class Entries(NamedTuple):
         return Entries(self.indices[largest], self.values[largest]), Entries(self.indices[rest], self.values[rest])
 
 
-def indices_problem(indices: object, size: int) -> str:
+def indices_problem(indices: Any, size: int) -> str:
     """Return why an object is no array of distinct indices from 0 to `size` - 1; empty if it is one.
 
     Examples
@@ -177,7 +177,7 @@ def indices_problem(indices: object, size: int) -> str:
     ('index 3 is there twice', 'they are bool of shape (2,)')
     """
     if not isinstance(indices, np.ndarray) or indices.ndim != 1 or indices.dtype.kind not in "iu":
-        return f"they are {getattr(indices, 'dtype', type(indices).__name__)} of shape {np.shape(indices)}"  # type: ignore[arg-type]
+        return f"they are {getattr(indices, 'dtype', type(indices).__name__)} of shape {np.shape(indices)}"
     ordered = np.sort(indices)
     wrong = ordered[(ordered < 0) | (ordered >= size) | (np.diff(ordered, prepend=-1) == 0)]
     why = "is there twice" if wrong.size and 0 <= wrong[0] < size else f"is not from 0 to {size - 1}"

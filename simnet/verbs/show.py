@@ -141,10 +141,11 @@ def _trace_answer(trace: str, density: Words) -> Summary:
     from simnet.traces.comparing import describe_trace
 
     found: dict[str, Any] = describe_trace(open_trace(trace), options.densities(word_list(density)))
+    layers, tail = len(found["layers"]), found["tail_index"]
     answer = (
-        f"{found['name']}: {found['workers']} workers, {found['parameters']:,} parameters in {len(found['layers'])} "
-        f"layer{'s' * (len(found['layers']) != 1)}, {found['points']} recorded steps of {found['iterations']:,}; tail index "
-        f"{'-' if found['tail_index'] is None else format(found['tail_index'], '.3g')} (smaller is heavier)."
+        f"{found['name']}: {found['workers']} workers, {found['parameters']:,} parameters in {layers} "
+        f"layer{'s' * (layers != 1)}, {found['points']} recorded steps of {found['iterations']:,}; tail index "
+        f"{'-' if tail is None else format(tail, '.3g')} (smaller is heavier)."
     )
     notes = [
         f"{one['name']}: {'x'.join(map(str, one['shape']))}, rms {one['rms']:.3g}, {100 * one['share']:.1f} % of the "
