@@ -162,7 +162,7 @@ class Document:
         while known not in self._places:
             known = known[:-1]
         place: tuple[str | None, int | None] = self._places[known]
-        if place[1] is not None and _UNWRITTEN.parent in Path(self.file).resolve().parents:
+        if place[1] is not None and self.is_shipped:
             option = self._causing_option(known, message)
             if option is not None or Path(self.file) == _UNWRITTEN:
                 place = option, None
@@ -184,6 +184,11 @@ class Document:
         """Return the value at `loc` in the file, or `default`."""
         _, node, beyond = self._follow(loc)
         return default if beyond else node
+
+    @property
+    def is_shipped(self) -> bool:
+        """Whether the file comes with simnet."""
+        return _UNWRITTEN.parent in Path(self.file).resolve().parents
 
     def is_overridden(self, loc: Loc) -> bool:
         """Return whether an option, and not the file, set the value at `loc`."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -42,6 +43,7 @@ from simnet.scenario.settings import apply_fields, full_key
 from simnet.scenario.topology_parts import TopologyFile, platform_chip
 from simnet.sparsifier_models.two_level import OWN, PREFIX, TwoLevelOptions
 from simnet.topologies.graphs import label
+from simnet.traces.recorded import RecordedSource
 from simnet.traces.source import Trainable
 from simnet.training.job.job import Job
 from simnet.training.job.running import ColocatedJob
@@ -69,6 +71,13 @@ class Run:
     def candidates(self) -> dict[str, Candidate]:
         """Exchanges of all policies by label."""
         return {one.label: one for policy in self.policies.values() for one in policy.candidates}
+
+    @property
+    def warnings(self) -> list[str]:
+        """A sentence on recorded gradients if the job has more iterations than were recorded."""
+        source = self.job.source
+        said = source.repetition(self.job.iterations) if isinstance(source, RecordedSource) else ""
+        return [f"{said}."] if said else []
 
     def effort(self, policy: str) -> float:
         """Return the estimated seconds to simulate a policy."""
@@ -188,6 +197,17 @@ class Scenario:
         if found(("job", "density")) == 1 and not all(one.traits.sends_all for one in schemes):
             said.append("density 1 is 100 %: write 1% for one in a hundred.")
         return said
+
+    def takes_over(self, *loc: str) -> bool:
+        """Return whether a value is that of a shipped scenario or a default, written neither on the line nor in a file.
+
+        The scenario `base` may be a saved one.
+        """
+        if self.name == "base":
+            of = attrgetter(".".join(loc))
+            return bool(of(self.config) == of(load("base").config))
+        written = self.document.found(loc) is not None and not self.document.is_shipped
+        return not (written or self.document.is_overridden(loc))
 
     def only(self, names: Sequence[str]) -> Scenario:
         """Return the scenario with only the named policies. InputError: a policy is unknown."""

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +23,15 @@ from simnet.report.columns import Fields
 from simnet.report.paired import TIE
 from simnet.scenario import Run, Scenario, load
 from simnet.scenario.computing import sending_stack
-from simnet.scenario.finding import shipped
 from simnet.scenario.job import trial_exchange
 from simnet.scenario.resolve import candidate
-from simnet.scenario.schema import Config, Exchange
+from simnet.scenario.schema import Exchange
 from simnet.sparsifier_models import Sparsifier, scheme
 from simnet.sparsifier_models.samples import density_warning
 from simnet.sparsifier_models.two_level import without_network
 from simnet.studies.choosing.forecast import WholeJob, error_between
 from simnet.studies.choosing.whole_job import decide_job
 from simnet.studies.local_costs import local_costs_text
-from simnet.traces.recorded import RecordedSource
 from simnet.training.job.exchange import collective_slowdown
 from simnet.training.job.job import Job, create_sparsifier, job_buckets, job_overlap
 from simnet.training.job.local_costs import scheme_hook
@@ -72,7 +68,6 @@ def overlap_of(built: Run, among: Iterable[Candidate]) -> Fields | None:
     can overlap: under a strategy, with sharded steps, or without known layers.
     """
     job, found = built.job, dict[str, list[str]](during=[], after=[])
-    undeclared = list[str]()
     if job.strategy is not None or job.steps is not None or len(job.source.layers) < 2:
         return None
     for one in among:
@@ -80,9 +75,8 @@ def overlap_of(built: Run, among: Iterable[Candidate]) -> Fields | None:
         waits = hook is not None and hook.overlap == "blocking"
         found["after" if waits or job_overlap(job, [one]) is None else "during"].append(one.label)
         if hook is None and found["after"][-1:] == [one.label] and scheme(one.scheme).traits.is_third_party:
-            undeclared.append(one.label)
-    default = job.overlap is not None and job.overlap.exchanges == "able"
-    return {**found, **({"undeclared": undeclared} if undeclared else {}), "default": default}
+            found.setdefault("undeclared", []).append(one.label)
+    return {**found, "default": job.overlap is not None and job.overlap.exchanges == "able"}
 
 
 def overlap_of_policies(loaded: Scenario, built: Run) -> Fields | None:
@@ -133,15 +127,14 @@ def assumed_text(
     """
     config, base = loaded.config, loaded.name == "base"
     job, (kind, topology) = config.job, config.network.topology.choice
-    usual = load("base").config if base else config
-    taken = partial(_is_taken_over, loaded, usual)
+    usual, taken = load("base").config if base else config, loaded.takes_over
     known = {"workers": f"{config.workers:,} workers"} if taken("workers") else {}
     if base and kind == usual.network.topology.choice[0] == "star":
         links, own = usual.network.topology.choice[1].arguments(), topology.arguments()
         alike = [name for name in ("latency", "bandwidth") if own[name] == links[name] and name not in varied]
         known |= {name: f"{name} " * (len(alike) < 2) + FORMATS[name](own[name]) for name in alike}
-    whole = base and job.density == 1.0
-    if isinstance(job.density, float) and not job.shardings and (whole or taken("job", "density")):
+    unasked = taken("job", "density") or (base and job.density == 1.0)
+    if unasked and isinstance(job.density, float) and not job.shardings:
         known["density"] = f"density {FORMATS['density'](job.density)}"
     if written and not base and taken("job", "iterations"):
         known["iterations"] = f"{job.iterations:,} iterations"
@@ -160,16 +153,6 @@ def assumed_text(
         changes = job.strategy is not None or any(one.scheme != "dense" for one in _exchange_labels(loaded))
         said += filter(None, ["accuracy ignored" if changes and not job.gradients.train else "", logic_text(loaded)])
     return ", ".join(said)
-
-
-def _is_taken_over(loaded: Scenario, usual: Config, *loc: str) -> bool:
-    """Return whether the user wrote the value at `loc` neither on the line nor in a file; `base` may be a saved one."""
-    document = loaded.document
-    if loaded.name == "base":
-        of = attrgetter(".".join(loc))
-        return bool(of(loaded.config) == of(usual))
-    ships = Path(document.file).resolve() in {one.resolve() for one in shipped().values()}
-    return not document.is_overridden(loc) and (ships or document.found(loc) is None)
 
 
 def _slowdown_assumed(job: Job) -> str:
@@ -306,12 +289,6 @@ def _deciding_defaults(loaded: Scenario) -> dict[str, tuple[str, str]]:
     if drawn is not None and str(drawn.like) in OTHER_GRADIENTS:
         found["job.gradients.synthetic.like"] = str(drawn.like), OTHER_GRADIENTS[str(drawn.like)]
     return {field: both for field, both in found.items() if loaded.document.found(field.split(".")) is None}
-
-
-def recording_warnings(job: Job) -> list[str]:
-    """Return a sentence on recorded gradients if the job has more iterations than were recorded."""
-    said = isinstance(job.source, RecordedSource) and job.source.repetition(job.iterations)
-    return [f"{said}."] if said else []
 
 
 def sample_warnings(job: Job, policies: Iterable[Policy]) -> list[str]:

@@ -298,7 +298,6 @@ def setup_of(loaded: Scenario, built: Run, *, written: bool = False) -> Fields:
     `written` is as for `simnet.studies.assumptions.assumed_text`.
     """
     job, own, calibration = built.job, built.job.strategy, calibration_of(loaded, built.job)
-    samples = assumptions.sample_warnings(job, built.policies.values())
     network, deadline = job.network(0), {} if job.deadline is None else {"deadline_s": job.deadline}
     return {
         "stack": run_setup.stack_summary(network.stack, calibration),
@@ -311,7 +310,8 @@ def setup_of(loaded: Scenario, built: Run, *, written: bool = False) -> Fields:
         "overlap": assumptions.overlap_of_policies(loaded, built),
         "barrier": job.barrier,
         "strategy": None if own is None else {"name": own.name, "steps": own.steps, **deadline},
-        "warnings": [*loaded.warnings, *assumptions.recording_warnings(job), *samples] or None,
+        "warnings": [*loaded.warnings, *built.warnings, *assumptions.sample_warnings(job, built.policies.values())]
+        or None,
     }
 
 

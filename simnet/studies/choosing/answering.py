@@ -11,7 +11,7 @@ import numpy as np
 from simnet.base.errors import InputError
 from simnet.base.units import finite, format_bandwidth, format_seconds
 from simnet.policies import Fixed, density_at
-from simnet.report import run_setup, wording
+from simnet.report import answers, run_setup, wording
 from simnet.report.cost_summary import throughput
 from simnet.report.paired import START_COLUMNS
 from simnet.report.summary import Column, Row, Summary, interval_text, percent, table_columns
@@ -52,12 +52,11 @@ def _with_alike(label: str, alike: Mapping[str, Sequence[str]]) -> str:
 def ranking_summary(found: Ranking) -> Summary:
     """Return a ranking as a summary."""
     mixed, asked = run_setup.mixed_overlap(found.overlap), _misjudged_text(found) if found.asked_off else ()
-    warnings = [*found.loaded.warnings, *assumptions.recording_warnings(found.run.job)]
     return RankingSummary(
         answer=_answer(found),
         columns=COLUMNS,
         rows=list(_rows(found)),
-        evidence=" ".join([*(f"Warning: {one}" for one in warnings), found.evidence.line()]),
+        evidence=answers.evidence({"warnings": found.loaded.warnings + found.run.warnings, **found.evidence.figures()}),
         assumed=f"{assumptions.assumed_text(found.loaded, found.run)}.",
         depends_on=" ".join(filter(None, [mixed, *asked, _depends_text(found)])),
         next=_next_text(found),

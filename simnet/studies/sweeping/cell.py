@@ -38,7 +38,7 @@ from simnet.report.run_summary import (
 from simnet.scenario import Run, Scenario
 from simnet.scenario.finding import Source
 from simnet.scenario.runner import Outcome, Request, identity, request, run_here
-from simnet.studies.assumptions import recording_warnings, sample_warnings
+from simnet.studies.assumptions import sample_warnings
 from simnet.studies.job_totals import judgement, ranges_of, rivals
 from simnet.studies.sweeping.answer import GridAnswer, compared_policies, grid_answer
 from simnet.studies.sweeping.grid import AxisColumn, GridAxis
@@ -164,7 +164,7 @@ def cell_rows(loaded: Scenario, built: Run, outcomes: Mapping[str, Outcome]) -> 
             barrier=job.barrier,
             overlapped=gradients and job_overlap(job, policy.candidates) is not None,
             computing=loaded.computing,
-            warning=" ".join([*recording_warnings(job), *sample_warnings(job, [policy]), *not_sampled]),
+            warning=" ".join([*built.warnings, *sample_warnings(job, [policy]), *not_sampled]),
             status="failed",
             message="" if name in results else str(found[name]).splitlines()[0],
         )
