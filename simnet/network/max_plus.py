@@ -82,7 +82,7 @@ class MaxPlus:
         self._patterns: dict[tuple[bytes, bytes], _RoundPattern] = {}
 
     def time(self, program: Program, messages: bool) -> Timing | None:
-        """Return the timing of a program; None if messages meet out of step, or one would wait for too long."""
+        """Return the timing of a program; None if messages share a link while ranks are out of step, or one stalls."""
         # For few messages, keeping their times is cheaper than timing again when the split is requested.
         keeps = messages or program.schedule.n_messages <= _FEW
         went = self.completion_times(program, keeps)

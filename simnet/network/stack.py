@@ -222,7 +222,7 @@ class Stack:
         return arrange_calls(schedule, self.pieces) if self.collectives == "gloo" else schedule
 
     def cut(self, schedule: Schedule) -> Schedule:
-        """Return a schedule whose ring steps are cut into `pieces` rounds each; compute time stays before the first."""
+        """Return the schedule with ring steps cut into `pieces` rounds each; compute time stays before the first."""
         if self.pieces == 1:
             return schedule
         parts: dict[int, list[Round]] = {}

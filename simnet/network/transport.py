@@ -166,7 +166,7 @@ class Transport:
         return Limits(a, b, share)
 
     def goodput(self, probability: ArrayLike, rtt: ArrayLike) -> Floats:
-        """Return the maximum rate of useful bytes [byte/s], given packet loss probability and round-trip time [s]."""
+        """Return the maximum rate of useful bytes [byte/s], given a packet's loss probability and round trip [s]."""
         return self.limits(probability).rate(rtt, self.segment)
 
 

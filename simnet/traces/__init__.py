@@ -1,4 +1,4 @@
-"""Gradients of all workers, iteration by iteration: recorded from a training run, or synthetic.
+"""Gradients of all workers in each iteration: recorded from a training run, computed live, or synthetic.
 
 The logic of every scheme runs on these. A source has a fixed number of workers P and of entries n, and yields the fresh
 gradients (P, n) of any iteration, always the same ones for the same iteration.

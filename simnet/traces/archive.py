@@ -1,4 +1,4 @@
-"""Reads gradient traces from npz archives.
+"""Reads gradient traces from npz archives of numpy.
 
 An archive has the description as its member ``trace.json`` and an array for each recorded step and layer, such as
 ``000020/conv1.weight.npy``, with the worker as its first axis. Without a description, the arrays supply it. Everything
@@ -53,7 +53,7 @@ def in_memory(info: TraceInfo, entries: int | None = None, times: float = 1.0) -
 
 
 class ReadArchive:
-    """A trace read from an npz archive, a step at a time; all values are checked once."""
+    """A gradient trace in an npz archive, read one step at a time; all values are checked once, at the start."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -69,7 +69,7 @@ class ReadArchive:
             self.recorded(point)
 
     def recorded(self, point: int, /) -> Values:
-        """Return the gradients of a recorded step; float32 of shape (P, n)."""
+        """Return the gradients of recorded step number `point`, float32 of shape (P, n)."""
         info = self.info
         arrays = [self._array(info.points[point].step, layer) for layer in info.layers]
         return np.concatenate([one.reshape(info.workers, -1) for one in arrays], axis=1)
@@ -79,7 +79,7 @@ class ReadArchive:
 
     @contextmanager
     def _said(self, what: str) -> Iterator[None]:
-        """Convert any error in the block into InputError, as the file is untrusted."""
+        """Convert any error in the block into an InputError that begins with `what`, as the file is untrusted."""
         try:
             yield
         except Exception as error:

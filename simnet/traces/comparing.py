@@ -1,4 +1,4 @@
-"""Statistics of a trace, and comparison of synthetic gradients with the trace they were fitted to.
+"""Statistics of a trace, and comparison of synthetic gradients with the trace to which they were fitted.
 
 All selections are exact top-k of fresh gradients over all layers, without residual.
 """
@@ -22,7 +22,7 @@ Support: TypeAlias = NDArray[np.bool_]
 
 
 def top_k_support(gradients: Values, density: float) -> Support:
-    """Return the mask of each worker's top-k entries, shape (P, n), k >= 1; on ties the first."""
+    """Return the mask of each worker's k largest entries, (P, n), k = `density` n >= 1; the first ones of equals."""
     if not 0 < density <= 1:
         raise ValueError(f"density must be > 0 and <= 1, got {density}")
     n = gradients.shape[1]
@@ -39,7 +39,7 @@ def top_k_support(gradients: Values, density: float) -> Support:
 
 
 def overlap(first: Values, second: Values, density: float) -> float:
-    """Return the fraction of top-k indices that two gradients have in common, mean over workers.
+    """Return the fraction of top-k indices that two gradients have in common, averaged over workers.
 
     Between iterations it measures the persistence of the selection; between workers, the agreement.
     """
@@ -47,19 +47,19 @@ def overlap(first: Values, second: Values, density: float) -> float:
 
 
 def support_overlap(one: Support, other: Support) -> float:
-    """Return the fraction of each worker's selection that is also in `other`, mean over workers."""
+    """Return the fraction of each worker's selection in `one` that is also in `other`, averaged over workers."""
     return float(np.mean((one & other).sum(axis=1) / one.sum(axis=1)))
 
 
 def worker_support_overlap(selected: Support) -> float:
-    """Return the fraction of one worker's selection that another worker also selects, mean over all pairs."""
+    """Return the fraction of one worker's selected entries that another selects too, averaged over all pairs."""
     P, k = len(selected), selected[0].sum()
     times = selected.sum(axis=0, dtype=np.int64)
     return float((times * (times - 1)).sum() / (P * (P - 1) * k))
 
 
 def tail_index(gradients: Values, share: float) -> float:
-    """Return Hill's estimate of the tail exponent of the largest `share` of magnitudes, mean over workers.
+    """Return Hill's estimate of the tail exponent from the largest `share` of magnitudes, averaged over workers.
 
     NaN if there is one entry, or the largest include zeros or are all equal.
     """
@@ -90,7 +90,7 @@ _FEWEST_FOR_ERROR = 3
 
 
 def describe_trace(source: RecordedSource, densities: Sequence[float] = DENSITIES) -> dict[str, Any]:
-    """Return statistics of a trace, as plain values for JSON; two recorded steps are in memory at a time.
+    """Return statistics of a trace, as plain values for JSON; it holds two recorded steps in memory at a time.
 
     ``tail_index`` is Hill's estimate from each worker's largest `TAIL`, mean over workers and steps. ``densities`` has
     means over steps of gain, build-up, overlap between workers, threshold, and overlap between recorded steps:
@@ -156,7 +156,7 @@ def describe_trace(source: RecordedSource, densities: Sequence[float] = DENSITIE
 
 
 def synthetic_twin(source: RecordedSource, parameters: SyntheticParameters, seed: int = 0) -> SyntheticSource:
-    """Return a synthetic source with the layers, shapes, workers and iterations of a trace."""
+    """Return a synthetic source with the same layers, shapes, workers and iterations as a trace."""
     layers = [
         (name, (1, size) if len(shape.shape) > 1 else (size,))
         for shape, (name, size) in zip(source.shapes, source.layers, strict=True)
@@ -172,7 +172,7 @@ def compare_with_synthetic(
     workers: int = 8,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Return statistics of a trace and of synthetic gradients with these parameters, and their ratios.
+    """Return statistics of a trace and of synthetic gradients with given parameters, and their ratios.
 
     Build-up is that of `workers`, or of all if there are fewer. ``densities`` has the entries that a worker selects
     and, for each statistic, real, synthetic and their ratio, means over the recorded steps, with the relative standard
@@ -223,7 +223,7 @@ def compare_with_synthetic(
 def _selection_statistics(
     gradients: Values, before: Support | None, density: float, workers: int | None = None
 ) -> tuple[list[float], Support]:
-    """Return the values of `FIGURES` and the top-k mask of a step; `before` is the mask of the step before."""
+    """Return the values of `FIGURES` and the top-k mask of a step; `before` is the mask of the previous step."""
     chosen = top_k_support(gradients, density)
     P, k = len(chosen), int(chosen[0].sum())
     magnitudes = np.abs(gradients[chosen]).reshape(P, k)
@@ -239,13 +239,13 @@ def _selection_statistics(
 
 
 def _of_layer(part: Values) -> tuple[float, float, float]:
-    """Return sum of squares, fraction of zeros and tail index of a layer's gradients, shape (P, size)."""
+    """Return sum of squares, share of zeros and tail index of a layer's gradients, which have shape (P, size)."""
     squares = float(np.square(part, dtype=np.float64).sum())
     return squares, float((part == 0).mean()), tail_index(part, TAIL) if part.shape[1] >= _FEWEST_FOR_TAIL else math.nan
 
 
 def _means(table: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
-    """Return the mean over an axis without NaN and infinite values; NaN where no value is finite."""
+    """Return the mean over an axis, without NaN and infinite values; NaN if no value is finite."""
     return np.asarray(np.ma.filled(np.ma.masked_invalid(table).mean(axis=axis), np.nan))
 
 

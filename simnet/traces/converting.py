@@ -1,4 +1,4 @@
-"""Writes traces, or parts of them, step by step: as folders and as npz archives for numpy."""
+"""Writes traces or parts of them, step by step, as folders or as npz archives for numpy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from simnet.traces.synthetic import SyntheticSource
 
 
 class ConvertedSteps(NamedTuple):
-    """A trace to be written: its description, and a function that returns the gradients of a point, shape (P, n)."""
+    """A trace to be written: its description, and a function from step index to gradients of shape (P, n)."""
 
     info: TraceInfo
     recorded: Callable[[int], Values]
@@ -39,7 +39,7 @@ def trace_part(
     entries: int | None = None,
     seed: int = 0,
 ) -> ConvertedSteps:
-    """Return a subset of a trace: some recorded steps and workers, and at most `entries` entries of each layer.
+    """Return a part of a trace: some recorded steps and workers, and at most `entries` entries of each layer.
 
     Defaults are all steps, workers and entries; entries are drawn at random by `seed`.
     """
@@ -76,7 +76,7 @@ def trace_part(
 def generated(
     source: SyntheticSource, shapes: Sequence[Layer], name: str, iterations: int, steps: Sequence[int], seed: int
 ) -> ConvertedSteps:
-    """Return some iterations of a synthetic source as a trace; one step must fit memory, see `in_memory`."""
+    """Return some iterations of a synthetic source as a trace; one step must fit into memory."""
     sized = zip(shapes, source.layers, strict=True)
     info = TraceInfo(
         version=1,
@@ -110,7 +110,7 @@ def write_folder(steps: ConvertedSteps, folder: Path, dtype: str, per_worker: bo
 
 
 def write_npz(steps: ConvertedSteps, path: Path, dtype: str) -> None:
-    """Write a trace as an npz archive, of type ``fp32`` or ``fp16``."""
+    """Write a trace as an npz archive with values of type ``fp32`` or ``fp16``."""
     if dtype == "bf16":
         raise InputError("numpy has no bfloat16; take fp32 or fp16 for .npz", file="--dtype")
     info = steps.info.model_copy(update={"per_worker": False})
@@ -124,7 +124,7 @@ def write_npz(steps: ConvertedSteps, path: Path, dtype: str) -> None:
 
 
 def _stored_tensors(steps: ConvertedSteps, place: int, dtype: str) -> dict[str, NDArray[Any]]:
-    """Return the gradients of each layer at a point as stored, shape (P, *shape)."""
+    """Return the gradients of each layer at recorded step number `place`, encoded, shape (P, *shape)."""
     info, found = steps.info, {}
     ends = np.cumsum([prod(layer.shape) for layer in info.layers])
     for layer, values in zip(info.layers, np.split(steps.recorded(place), ends[:-1], axis=1), strict=True):

@@ -1,4 +1,4 @@
-"""The exponential in single precision, with the same bits on every machine.
+"""The exponential function in single precision, with the same bits on every machine.
 
 numpy's result depends on the instructions of the processor: with AVX2 or AVX-512 it uses one formula, otherwise the
 system's library, which differs in the last bit in 4 of 10 cases, so that top-k selects other entries among near-equal
@@ -31,7 +31,7 @@ _LACKS, _MIDDLE = (1 << 29) - 1, 1 << 28
 
 
 def exponentiate(values: Values, out: Values) -> None:
-    """Write exp(values) to `out`, which may be `values`; values must not be NaN.
+    """Write exp(values) to `out`, which may be the same array as `values`; values must not be NaN.
 
     Where the processor's own instructions give other bits, it takes some 30 times as long as `numpy.exp`.
     """
@@ -43,7 +43,7 @@ def exponentiate(values: Values, out: Values) -> None:
 
 @cache
 def processor_agrees() -> bool:
-    """Return whether `numpy.exp` gives the bits of `by_formula` on this machine."""
+    """Return whether `numpy.exp` gives the same bits as `by_formula` on this machine."""
     tried = np.linspace(-104.0, 88.7, 20_000, dtype=np.float32)
     with np.errstate(under="ignore"):
         return np.array_equal(np.exp(tried).view(np.int32), by_formula(tried).view(np.int32))

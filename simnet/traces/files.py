@@ -1,4 +1,4 @@
-"""Files of a trace: tensors in single or half precision, which appear when they are complete."""
+"""Files of a trace: tensors in single or half precision; a file appears under its name when it is complete."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STORED: dict[str, np.dtype[Any]] = {"fp32": np.dtype("<f4"), "fp16": np.dtype("<
 
 
 def encode_stored(values: NDArray[Any], dtype: str) -> NDArray[Any]:
-    """Return floats in the storage type `dtype` of `DTYPES`, rounded to nearest even; bf16 as 16-bit integers."""
+    """Return floats in the storage type `dtype` of `DTYPES`, rounded to nearest even; bf16 becomes 16-bit integers."""
     if dtype != "bf16":
         with np.errstate(over="ignore"):
             return np.asarray(np.asarray(values).astype(STORED[dtype]))
@@ -34,7 +34,7 @@ def encode_stored(values: NDArray[Any], dtype: str) -> NDArray[Any]:
 
 
 def decode_stored(stored: NDArray[Any], kind: str) -> NDArray[np.float32]:
-    """Return stored values as float32; `kind` is the name of the type in safetensors files."""
+    """Return stored values as float32; `kind` is their type's name in safetensors files."""
     if kind == "BF16":
         return (stored.astype("<u4") << 16).view("<f4").astype(np.float32, copy=False)
     return stored.astype(np.float32, copy=False)
@@ -54,7 +54,7 @@ def check_finite(gradients: NDArray[Any], layer: str, file: str) -> NDArray[np.f
 
 
 def write_tensors(path: Path, tensors: Mapping[str, NDArray[Any]], dtype: str, sync: bool = True) -> None:
-    """Write floats or results of `encode_stored` as a safetensors file, atomically; with `sync` wait for the disk."""
+    """Write floats or results of `encode_stored` atomically as a safetensors file; `sync` waits for the disk."""
     stored = STORED[dtype]
     header, end = {}, 0
     for name, values in tensors.items():
@@ -69,7 +69,7 @@ def write_tensors(path: Path, tensors: Mapping[str, NDArray[Any]], dtype: str, s
 
 
 def stored_tensor(path: Path, name: str) -> NDArray[Any]:
-    """Return a bfloat16 tensor of a checked safetensors file as 16-bit integers."""
+    """Return a bfloat16 tensor of a safetensors file, already checked, as 16-bit integers."""
     with path.open("rb") as file:
         length = struct.unpack("<Q", file.read(8))[0]
         head = json.loads(file.read(length))[name]
@@ -79,6 +79,6 @@ def stored_tensor(path: Path, name: str) -> NDArray[Any]:
 
 
 def write_text(path: Path, text: str, sync: bool = True) -> None:
-    """Write a text file atomically; with `sync` wait for the disk."""
+    """Write a text file atomically; `sync` waits until it is on disk."""
     with open_atomic(path, sync) as file:
         file.write(text.encode())

@@ -84,7 +84,7 @@ def fit(source: RecordedSource) -> SyntheticParameters:
 def _layer_tables(
     points: Sequence[refining.StepStatistics], order: LayerOrder, place: int, workers: int
 ) -> dict[str, Any]:
-    """Return a layer's fitted parameters of magnitudes, order and signs, as fields of `LayerParameters`."""
+    """Return a layer's fitted parameters of magnitudes, ranking and signs, as fields of `LayerParameters`."""
     agree = [
         signs.sign_agreement(
             point.signs[place],
@@ -108,7 +108,7 @@ def _layer_tables(
 
 
 def knot_interpolation(steps: NDArray[np.int64], levels: Floats) -> Between:
-    """Return which interpolation between steps predicts left-out steps better, linear or logarithmic."""
+    """Return which interpolation between steps, linear or logarithmic, better predicts steps that are left out."""
     place = signs.step_places(steps)
     levels = np.maximum(levels, np.finfo(np.float32).tiny)
     missed = []
@@ -123,7 +123,7 @@ def knot_interpolation(steps: NDArray[np.int64], levels: Floats) -> Between:
 
 
 def _lasting_kinds(found: refining.OverlapOverTime, steps: NDArray[np.int64]) -> tuple[float, float]:
-    """Return the constant share of log entry scales and the period of the rest, fitted to overlaps of selections."""
+    """Return which share of log entry scales is constant, and the period of the rest; fitted to overlaps over time."""
     first, second = np.triu_indices(len(steps), 1)
     if not len(first):
         return 1.0, 1.0
@@ -147,7 +147,7 @@ def _lasting_kinds(found: refining.OverlapOverTime, steps: NDArray[np.int64]) ->
 
 
 def arc_correlation(lags: Floats) -> Floats:
-    """Return the autocorrelation, at `lags` [periods], of a process that moves on arcs between independent normals."""
+    """Return the autocorrelation at `lags` [periods] of a process that moves on arcs between random normals."""
     start = (np.arange(64)[:, None] + 0.5) / 64
     anchor = np.floor(start + lags)
     a, b = math.pi / 2 * start, math.pi / 2 * (start + lags - anchor)

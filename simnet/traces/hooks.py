@@ -1,4 +1,4 @@
-"""Records gradients of PyTorch models: as a communication hook of DistributedDataParallel, or in one process.
+"""Records gradients of PyTorch models, as a communication hook of DistributedDataParallel or in a single process.
 
 PyTorch is imported when a recording begins.
 """
@@ -22,7 +22,7 @@ Hook = Callable[[Any, Any], Any]
 
 
 class TorchRecording:
-    """A recording of the gradients of a PyTorch model by a `Recorder`; a context manager. `record` makes it.
+    """A recording of a PyTorch model's gradients, made by `record`; as a context manager it closes itself.
 
     `microbatches` backward passes of a step are each recorded as a worker; their gradients add up if it `accumulates`.
     """
@@ -40,11 +40,11 @@ class TorchRecording:
 
     @property
     def overhead(self) -> float:
-        """Recorder time over the time of the rest of the run."""
+        """Time spent in the recorder, divided by the time of the rest of the run."""
         return self.recorder.overhead
 
     def step(self, loss: Any = None) -> None:
-        """Record the current gradients of all parameters, if this step is to be recorded.
+        """Record the current gradients of all parameters, if the current step is one to record.
 
         Call it after each backward pass, before the optimizer's step, in a process that records by itself. `loss` of
         the batch goes into the description.
@@ -61,7 +61,7 @@ class TorchRecording:
             self._loss = None
 
     def bucket(self, bucket: Any) -> bool:
-        """Record a gradient bucket of DDP; the last bucket ends the step. Returns True always."""
+        """Record a gradient bucket of DDP; the last bucket ends the step. The result is always True."""
         if self.recorder.wanted:
             names = (self._names[id(parameter)] for parameter in bucket.parameters())
             self._take(zip(names, bucket.gradients(), strict=True))
@@ -70,7 +70,7 @@ class TorchRecording:
         return True
 
     def hook(self, inner: Hook | None = None, state: Any = None) -> Hook:
-        """Return a DDP communication hook that records each bucket and reduces it by the `inner` hook.
+        """Return a DDP communication hook that records each bucket and then reduces it by the `inner` hook.
 
         `inner` reduces, with `state` as its state; by default the mean over all workers.
         """
@@ -103,7 +103,7 @@ class TorchRecording:
         self.close()
 
     def _take(self, gradients: Iterable[tuple[str, Any]]) -> None:
-        """Record gradients of a pass, those before it in the step taken off where they accumulate."""
+        """Record the gradients of a backward pass, minus earlier ones of the step if gradients accumulate."""
         with self.recorder.timed():
             found = {name: self._fetched(name, gradient) for name, gradient in gradients}
             if self._accumulates:
@@ -140,7 +140,7 @@ def record(
     about: str = "",
     **options: Any,
 ) -> TorchRecording:
-    """Record gradients of a PyTorch model while it trains, as a trace that `recorded` reads.
+    """Record gradients of a PyTorch model while it trains, as a trace that `simnet.traces.recorded` reads.
 
     A model in DistributedDataParallel is recorded by a communication hook, which this registers: every process calls it
     with the same folder, and each bucket is recorded before it is reduced. Another model is recorded at each step of

@@ -1,4 +1,4 @@
-"""Pydantic models of the JSON descriptions of traces, which are untrusted."""
+"""Pydantic models of the JSON files that describe traces; the files are untrusted."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _Positive = Annotated[int, Field(ge=1, le=2**40)]
 
 
 class Description(BaseModel):
-    """Base class of JSON descriptions: immutable, with unknown fields refused."""
+    """Base class of JSON descriptions: immutable, and unknown fields are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class RecordedLayer(Description):
-    """A recorded parameter tensor: name, recorded shape, and full shape `of` if only some entries are recorded."""
+    """A recorded parameter tensor: name, shape as recorded, and full shape `of` if only some entries are recorded."""
 
     name: Annotated[str, Field(min_length=1)]
     shape: tuple[_Positive, ...]
@@ -48,7 +48,7 @@ class RecordedLayer(Description):
 
 
 class RecordedPoint(Description):
-    """A recorded step: its number, the mean loss of the workers, and the accuracy before it."""
+    """A recorded step: its number, the mean loss over workers, and the accuracy before the step."""
 
     step: _Whole
     loss: float | None = None
@@ -119,12 +119,12 @@ D = TypeVar("D", bound=Description)
 
 
 def read_description(kind: type[D], path: Path) -> D:
-    """Return the description in a JSON file, validated as `kind`."""
+    """Return the description in a JSON file, validated by the model class `kind`."""
     return parse_description(kind, read_text(path, MAX_BYTES), str(path))
 
 
 def parse_description(kind: type[D], content: str | bytes, file: str) -> D:
-    """Return the description in a JSON text; InputError for a missing, unknown or invalid field of `file`."""
+    """Return the description in a JSON text; InputError, with `file`, for missing, unknown or invalid fields."""
     try:
         return kind.model_validate_json(content)
     except ValidationError as error:
@@ -132,5 +132,5 @@ def parse_description(kind: type[D], content: str | bytes, file: str) -> D:
 
 
 def is_name(given: str | os.PathLike[str]) -> bool:
-    """Return whether a trace is given by its name: a string without folder and file extension."""
+    """Return whether `given` is the name of a trace: a string without folder and file extension."""
     return isinstance(given, str) and given == Path(given).stem

@@ -1,4 +1,4 @@
-"""The ranking of a layer's entries by magnitude at each worker, independent of the magnitudes themselves.
+"""A model of how the entries of a layer rank by magnitude at each worker, independent of the magnitudes themselves.
 
 The entries of a layer are of kinds, and a worker's entry of a kind is ranked by
 
@@ -74,7 +74,7 @@ _UPDATES = 3000
 
 
 class EntryKinds(NamedTuple):
-    """Classes of a layer's entries, in ascending order of how often they are among the largest."""
+    """Classes (kinds) of a layer's entries, in ascending order of how often they are among the largest."""
 
     # Shape (K,): Share of the entries; they sum to one.
     share: Floats
@@ -96,7 +96,7 @@ def overall_share_beyond(kinds: EntryKinds, values: Floats) -> Floats:
 
 
 class LargestCounts(NamedTuple):
-    """Statistics of how many workers have the same entry among the largest magnitudes of a layer."""
+    """How many workers have the same entry among the largest magnitudes of a layer, as statistics."""
 
     # Its entries, and P.
     size: int
@@ -109,13 +109,13 @@ class LargestCounts(NamedTuple):
 
 
 def counted_levels(workers: int) -> NDArray[np.int64]:
-    """Return the numbers of workers at which shared entries are counted: 1 to 8, then up to four to P."""
+    """Return the numbers of workers at which shared entries are counted: 1 to 8, and up to four to `workers`."""
     wanted = np.concatenate([np.arange(1, 9), np.round(np.geomspace(8, max(workers, 8), 4))]).astype(np.int64)
     return np.unique(wanted[wanted <= workers])
 
 
 def count_largest(magnitudes: NDArray[np.float32]) -> LargestCounts:
-    """Count how many workers have each entry among the layer's largest; magnitudes have shape (P, size)."""
+    """Count how many workers have each entry among a layer's largest, given magnitudes of shape (P, size)."""
     P, size = magnitudes.shape
     pooled = np.sort(magnitudes, axis=None)[::-1]
     among = counted_levels(P)
@@ -132,7 +132,7 @@ def count_largest(magnitudes: NDArray[np.float32]) -> LargestCounts:
 
 
 class LayerOrder(NamedTuple):
-    """The fitted ranking model of a layer: kinds of entries, and their shares at each recorded step."""
+    """The fitted ranking model of a layer: the kinds of its entries, and their shares at each recorded step."""
 
     # Shape (T,): Correlation of x between workers at each point.
     shared: Floats
@@ -145,7 +145,7 @@ class LayerOrder(NamedTuple):
 def fit_order(
     counts: Sequence[LargestCounts], most_shared: Floats, clock: Floats, least_shift: float = -math.inf
 ) -> LayerOrder:
-    """Return the ranking model of a layer that best fits its counts at each recorded step.
+    """Return the ranking model of a layer that best fits the counts of its largest entries at each recorded step.
 
     `most_shared`, shape (T,), bounds the correlation, from the signs; `clock`, shape (T,), as in `nearby_points`.
     `least_shift` bounds the shifts: kinds with a very negative shift are alike at all workers and never exceed that,
@@ -181,7 +181,7 @@ def fit_order(
 
 
 def nearby_points(clock: Floats, place: int) -> list[int]:
-    """Return the indices of recorded steps whose counts are pooled with those of step index `place`.
+    """Return the indices of the recorded steps whose counts are pooled with those of step number `place`.
 
     `clock`, of shape (T,), is the logarithm of one more than the step.
     """
@@ -200,14 +200,14 @@ def _phase_points(clock: Floats) -> list[list[int]]:
 
 
 def _worker_correlation(counts: LargestCounts, most: float, unit: float) -> float:
-    """Return the largest correlation of x between workers, <= `most`, whose fit to the counts is near the best."""
+    """Return the largest correlation between workers, at most `most`, that fits the counts nearly as well as any."""
     misses = {rho: _nearest_statistics(counts, rho, unit)[0] for rho in _SHARED if rho <= most or not rho}
     close = _AS_GOOD * min(misses.values())
     return max(one for one, miss in misses.items() if miss <= close)
 
 
 def _mean_logs(kinds: EntryKinds) -> Floats:
-    """Return the logarithm of each kind's mean v, where |x| exceeds the shift."""
+    """Return the logarithm of each kind's mean relative magnitude, beyond the kind's shift."""
     from scipy.special import erfc
 
     above = np.maximum(kinds.shift, 0.0)
@@ -217,7 +217,7 @@ def _mean_logs(kinds: EntryKinds) -> Floats:
 
 
 def _mean_counts(counts: Sequence[LargestCounts]) -> LargestCounts:
-    """Return the mean of the counts of several recorded steps, without NaN."""
+    """Return the counts of several recorded steps, averaged without NaN."""
     figures = np.array([one.figures for one in counts])
     known = np.isfinite(figures)
     times = known.sum(axis=0)
@@ -229,7 +229,7 @@ def _mean_counts(counts: Sequence[LargestCounts]) -> LargestCounts:
 def _nearest_statistics(
     counts: LargestCounts, rho: float, unit: float, allowed: NDArray[np.intp] | None = None
 ) -> tuple[float, Floats]:
-    """Return the squared error and the shares of the kinds (default: all kinds) that best fit the counts."""
+    """Return the squared error, and the shares of the `allowed` kinds (default: all) that best fit the counts."""
     kinds, predicted = _predict_kinds(counts.workers, rho, unit)
     marginal = share_beyond(kinds, _share_thresholds(unit)).T / SHARES[:, None]
     if allowed is not None:
@@ -256,7 +256,7 @@ def _nearest_statistics(
 
 
 def _non_negative(a: Floats, b: Floats) -> Floats:
-    """Return the vector x >= 0 that minimises |a x - b|."""
+    """Return the vector x >= 0 that minimises the norm of `a` x - `b`."""
     # Its module takes longer to load than most commands to answer, and few of them fit anything.
     from scipy.optimize import nnls
 
@@ -273,7 +273,7 @@ def _non_negative(a: Floats, b: Floats) -> Floats:
 
 @lru_cache(maxsize=16)
 def _share_thresholds(unit: float) -> Floats:
-    """Return the v that each fraction in `SHARES` of entries exceeds, for kinds with lognormal scales."""
+    """Return the relative magnitudes that each share of entries in `SHARES` exceeds, for lognormal scales."""
     z, share = _normal_grid(81)
     kinds = EntryKinds(share, np.zeros_like(z), np.clip(unit * z, -LARGEST_LOG, LARGEST_LOG))
     values = np.exp(np.linspace(-12.0 - 6 * unit, 3.0 + 6 * unit, 2000))
@@ -283,7 +283,7 @@ def _share_thresholds(unit: float) -> Floats:
 
 @lru_cache(maxsize=64)
 def _predict_kinds(workers: int, rho: float, unit: float) -> tuple[EntryKinds, Floats]:
-    """Return a grid of kinds, and the expected counts of each, as in `LargestCounts`; (J, len(SHARES), K)."""
+    """Return a grid of kinds, and the counts expected of each, as in `LargestCounts`; (levels, len(SHARES), kinds)."""
     from scipy.special import bdtrc, erfc
 
     thresholds = _share_thresholds(unit)
@@ -311,13 +311,13 @@ def _predict_kinds(workers: int, rho: float, unit: float) -> tuple[EntryKinds, F
 
 
 def _magnitude_bounds(shift: Floats, log_scale: Floats, values: Floats) -> Floats:
-    """Return the |x| >= 0 at which each kind reaches each v > 0."""
+    """Return the absolute normals at which each kind reaches each of the relative magnitudes `values` > 0."""
     over = np.exp(np.minimum(np.log(values) - log_scale[:, None], 200.0))
     return np.maximum(np.minimum(over + shift[:, None], over / BEHIND), 0.0)
 
 
 def _normal_grid(points: int) -> tuple[Floats, Floats]:
-    """Return a uniform quadrature grid of the standard normal, values and weights, for integrands with steps."""
+    """Return an evenly spaced quadrature of the standard normal, values and weights, for integrands with steps."""
     values = np.linspace(-5.0, 5.0, points)
     weights = np.exp(-(values**2) / 2)
     return values, weights / weights.sum()

@@ -1,4 +1,4 @@
-"""Magnitudes of synthetic gradients by given quantiles, for layers that no few-parameter distribution fits."""
+"""Magnitudes of synthetic gradients with given quantiles, for layers that no simple distribution fits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NEEDED = np.array([NormalDist().inv_cdf((1 + (one + 0.5) / _ODDS) / 2) for one 
 
 
 class Ranked:
-    """Maps normal draws to magnitudes with given quantiles, ranked by kinds of entries."""
+    """Maps normal random numbers to magnitudes with given quantiles, which the kinds of entries rank."""
 
     def __init__(self, kinds: ordering.EntryKinds, quantiles: NDArray[np.float64]) -> None:
         from scipy.special import ndtri
@@ -47,7 +47,7 @@ class Ranked:
         self._starts, self._slopes = table[:-1], np.diff(table) * np.float32(2.0**-_CELL_BITS)
 
     def magnitudes(self, x: Values, logs: Values, out: Values) -> None:
-        """Write the magnitudes of entries to `out`, shape (P, size).
+        """Write the magnitudes of entries, shape (P, size), to `out`.
 
         `x`, shape (P, size), are standard normals of the workers; `logs`, shape (size,), those that decide the kinds.
         """
@@ -68,12 +68,12 @@ class Ranked:
         out += behind
 
     def beyond(self, x: Values, logs: Values) -> NDArray[np.bool_]:
-        """Return a mask of entries above twice their kind's median, or above its shift if that exceeds the median."""
+        """Return a mask of the entries above twice their kind's median, or above its shift if that is larger."""
         bounds = np.where(self._shift > MEDIAN, self._shift, np.float32(2 * MEDIAN) - self._shift)
         return np.asarray(np.abs(x) > bounds[np.searchsorted(self._bounds, logs)])
 
     def sign(self, x: Values, logs: Values, common: Values, alike: Floats, against: float, life: Values | None) -> None:
-        """Set the signs of normals `x`, in place, so that workers' signs agree as often as `alike` states.
+        """Set the signs of the normals `x` in place, so that the signs of two workers agree as `alike` states.
 
         `common`, shape (size,), are standard normals of all workers; `alike`, shape (len(BANDS) + 1,), mean products of
         two workers' signs in bands of kinds; `against` the mean product of the signs of entries that are `beyond` and
@@ -94,7 +94,7 @@ class Ranked:
 
 
 def spread_evenly(normals: Values, offset: float) -> Values:
-    """Return evenly spaced standard normals in the order of `normals`, to reduce noise in a small layer.
+    """Return evenly spaced standard normals, in the order of `normals`; they reduce noise in a small layer.
 
     `offset` in [0, 1] shifts the evenly spaced shares within a space between them.
     """

@@ -38,7 +38,7 @@ _DTYPES = ("F32", "F16", "BF16")
 
 
 class RecordedSource:
-    """The gradients of a trace, as a `GradientSource`; see `recorded`.
+    """A trace of recorded gradients, as a `GradientSource`; made by `recorded`.
 
     Its `info` is the description of the trace, its `shapes` are the layers of the model, at any scale.
     """
@@ -78,7 +78,7 @@ class RecordedSource:
         return self.gradients_of(range(self.workers), iteration, out)
 
     def gradients_of(self, workers: Sequence[int], iteration: int, out: Values | None = None) -> Values:
-        """Return some workers' gradients at the recorded step nearest to an iteration; ties go to the earlier.
+        """Return some workers' gradients at the recorded step nearest to an iteration, the earlier of two.
 
         With `iterations`, an iteration is scaled to the length of the run; without, it is the step of the same number.
         After the end it is the last step. `out`, float32 of shape (len(workers), n), receives the gradients.
@@ -86,7 +86,7 @@ class RecordedSource:
         return self._read(self.nearest(iteration), [self._rows[worker] for worker in workers], out)
 
     def dtypes(self) -> list[str]:
-        """Return the storage types in the files of the first step, by their safetensors names."""
+        """Return the names of the storage types, as in safetensors, in the files of the first step."""
         if isinstance(self._trace, ReadArchive):
             return ["F32"]
         file, _, _ = _worker_files(self._trace, self.info, self.info.points[0].step, self._rows)[0]
@@ -115,7 +115,7 @@ class RecordedSource:
         return f"{points:,} recorded {count}{run} for {iterations:,} iterations: {last} repeats"
 
     def recorded(self, point: int, out: Values | None = None) -> Values:
-        """Return the gradients of the recorded step `info.points[point]`; float32 of shape (P, n)."""
+        """Return the gradients of recorded step number `point`; float32 of shape (P, n)."""
         return self._read(point, self._rows, out)
 
     def _read(self, point: int, workers: Sequence[int], out: Values | None) -> Values:
@@ -137,7 +137,7 @@ class RecordedSource:
 
 
 def chosen_entries(layer: Layer | RecordedLayer, size: int, count: int, seed: int) -> Ranks | None:
-    """Return the indices of `count` random entries of a layer that has `size`, ascending; None if that is all."""
+    """Return the ascending indices of `count` random entries of a layer with `size` entries; None if that is all."""
     if count >= size:
         return None
     return np.sort(stream(seed, "traces", "entries", layer.name).choice(size, count, replace=False))
@@ -156,7 +156,7 @@ def recorded(
     scale: float = 1.0,
     seed: int = 0,
 ) -> RecordedSource:
-    """Return a source that yields recorded gradients; every value of the trace is checked first.
+    """Return a source of recorded gradients, given a trace; every value of the trace is checked first.
 
     Parameters
     ----------
@@ -206,7 +206,7 @@ def recorded(
 
 
 def folder_of(trace: str | os.PathLike[str]) -> Path:
-    """Return the folder of a trace given by name or path; ValueError if no trace has this name."""
+    """Return the folder of a trace, given its name or path; ValueError if no trace has this name."""
     if not is_name(trace):
         return Path(trace)
     if trace not in trace_names():
@@ -223,14 +223,14 @@ def folder_of(trace: str | os.PathLike[str]) -> Path:
 
 
 def step_file(folder: Path, step: int, worker: int | None = None) -> Path:
-    """Return the path of a step's file, or of one worker's file of a step."""
+    """Return the path of the file of a step, or of one worker's file of a step."""
     return folder / (f"{step:06d}.safetensors" if worker is None else f"{step:06d}.{worker:04d}.safetensors")
 
 
 def _worker_files(
     folder: Path, info: TraceInfo, step: int, workers: Sequence[int]
 ) -> list[tuple[Path, slice, list[int]]]:
-    """Return the files with some workers' gradients at a step, each with output rows and rows in the file."""
+    """Return the files with some workers' gradients at a step; for each, the output rows and the rows in the file."""
     if info.per_worker:
         return [(step_file(folder, step, worker), slice(place, place + 1), [0]) for place, worker in enumerate(workers)]
     return [(step_file(folder, step), slice(None), list(workers))]
@@ -258,7 +258,7 @@ def _chosen_workers(workers: int | Sequence[int] | None, info: TraceInfo) -> lis
 
 
 def _check_file(path: Path, info: TraceInfo) -> None:
-    """Raise InputError if the tensors of a file do not match the layers, types and shapes of the description."""
+    """Raise InputError if the tensors of a file do not match the layers, types and shapes of a trace's description."""
     with _open_file(path) as tensors:
         found, expected = set(tensors.keys()), {layer.name for layer in info.layers}
         for name in sorted(expected - found):
@@ -280,7 +280,7 @@ def _check_file(path: Path, info: TraceInfo) -> None:
 
 @contextmanager
 def _open_file(path: Path) -> Iterator[Any]:
-    """Open a safetensors file, whose reader checks every tensor's size against the file's."""
+    """Open a safetensors file; opening checks that every tensor fits the file's size."""
     try:
         with path.open("rb") as file:
             start = file.read(8)

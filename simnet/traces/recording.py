@@ -1,4 +1,4 @@
-"""Records gradients during training, as a trace that is valid after every step, even if the run is killed.
+"""Records gradients during training as a trace; it is valid after every step, even if the run is killed.
 
 Each sampled step is a file, or one for each worker if workers are processes. It is in memory until it is complete; then
 the description is rewritten. Errors of the recording do not end the training: a step with a value that is not finite is
@@ -40,7 +40,7 @@ _PATIENCE = 3
 
 @dataclass(eq=False, repr=False)
 class Recorder:
-    """A recorder of gradients; as a context manager it closes the recording.
+    """Records gradients into a trace; as a context manager it closes the recording.
 
     Parameters
     ----------
@@ -144,16 +144,16 @@ class Recorder:
 
     @property
     def run_seconds(self) -> float:
-        """Time since the recording began [s], including the recorder's own."""
+        """Time since the recording began [s], including the recorder's own time."""
         return time.perf_counter() - self._began
 
     @property
     def overhead(self) -> float:
-        """Recorder time over the time of the rest of the run."""
+        """Time spent in the recorder, divided by the time of the rest of the run."""
         return self.own_seconds / max(self.run_seconds - self.own_seconds, 1e-9)
 
     def take(self, gradients: Mapping[str, NDArray[Any]], worker: int = 0, *, chosen: bool = False) -> None:
-        """Record gradients of layers of one worker, if the current step is recorded; may be called repeatedly.
+        """Record gradients of one worker's layers, if the current step is recorded; may be called repeatedly.
 
         A layer without gradients is recorded as zero. `chosen` ones are the entries that `entries` lists, not whole
         layers. ValueError if there is no such layer or worker, or a layer has another number of entries.
@@ -180,7 +180,7 @@ class Recorder:
             self._layer(name)[row] = stored.reshape(self._parts[name])
 
     def end_step(self, loss: float | None = None) -> None:
-        """End the current step with its mean loss over workers; a recorded step is then in the trace."""
+        """End the current step, given its mean loss over workers; if recorded, the step is then in the trace."""
         if not self.wanted:
             self.step += 1
             # A worker that left the step out never brings its file.
@@ -210,7 +210,7 @@ class Recorder:
                 self._pending.add(self.step)
 
     def close(self) -> None:
-        """Finish the recording; a step without `end_step` is left out."""
+        """Finish the recording; a step that `end_step` has not ended is left out."""
         if not self.stopped:
             self._describe()
         self.stopped = True
@@ -226,7 +226,7 @@ class Recorder:
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """Add the time of a block to `own_seconds`, for which the training run waits; blocks nest."""
+        """Add the time of the block to the recorder's own time, for which the training waits; blocks may nest."""
         start, before = time.perf_counter(), self.own_seconds
         yield
         self.own_seconds = before + time.perf_counter() - start
@@ -249,7 +249,7 @@ class Recorder:
 
     @contextmanager
     def _tolerant(self) -> Iterator[None]:
-        """Stop the recording with a warning, instead of the training, if a file cannot be written."""
+        """If a file cannot be written in the block, stop the recording with a warning instead of the training."""
         try:
             yield
         except OSError as error:
@@ -258,7 +258,7 @@ class Recorder:
             warnings.warn(f"the recording in {self._path} ends at step {self.step}: {why}", stacklevel=5)
 
     def _layer(self, name: str) -> NDArray[Any]:
-        """Return the buffer of a layer for the current step and all workers of this process, initially zero."""
+        """Return the buffer of a layer for the current step and all workers of this process; zero at first."""
         if name not in self._taken:
             rows = self.workers if self.worker is None else 1
             self._taken[name] = np.zeros((rows, *self._parts[name]), STORED[self.dtype])
@@ -296,7 +296,7 @@ class Recorder:
             self._to_disk(self._path / DESCRIPTION)
 
     def _to_disk(self, path: Path) -> None:
-        """Flush a file to disk in a background thread."""
+        """Flush a file to disk, in a background thread."""
         if self._disk is None:
             self._disk = ThreadPoolExecutor(1, "simnet-recorder")
         self._disk.submit(sync_to_disk, path)

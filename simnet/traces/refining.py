@@ -1,4 +1,4 @@
-"""Statistics of recorded steps from which magnitudes and ranking of synthetic entries are fitted.
+"""Statistics of recorded steps, to which magnitudes and ranking of synthetic entries are fitted.
 
 The moments of `simnet.traces.fitting` describe tails like those of a lognormal mixture. For others, two properties
 matter to top-k: how large a worker's entries are (tables of quantiles for each layer), and at which workers they are
@@ -48,7 +48,7 @@ _CORRELATIONS = np.concatenate([np.linspace(0.0, 0.9, 10), [0.95, 0.98, 1.0]])
 
 
 class StepStatistics(NamedTuple):
-    """Statistics of a recorded step: worker sizes, signs, magnitude quantiles, and top-k selections."""
+    """Statistics of a recorded step: sizes of workers, signs, magnitude quantiles and top-k selections."""
 
     # Shape (P,): Mean magnitude of each worker, ascending, over that of all.
     sizes: Floats
@@ -67,7 +67,7 @@ class StepStatistics(NamedTuple):
 
 
 def step_statistics(gradients: Values, sizes: Sequence[int]) -> StepStatistics:
-    """Return statistics of a recorded step, given gradients of shape (P, n) and the sizes of layers."""
+    """Return the statistics of a recorded step, given gradients of shape (P, n) and the sizes of layers."""
     P, n = gradients.shape
     ends = np.cumsum(sizes)[:-1]
     signs = np.array([sign_products_in_bands(part) for part in np.split(gradients, ends, axis=1)])
@@ -121,7 +121,7 @@ def step_statistics(gradients: Values, sizes: Sequence[int]) -> StepStatistics:
 
 
 def layer_order(points: Sequence[StepStatistics], layer: int, clock: Floats) -> LayerOrder:
-    """Return the ranking model of a layer from all recorded steps; `clock` as in `nearby_points`."""
+    """Return the ranking model of a layer, from all recorded steps; `clock` is that of `nearby_points`."""
     signs = np.array([point.signs[layer] for point in points])
     alike = (signs[:, 0] * signs[:, 1]).sum(axis=1) / np.maximum(signs[:, 1].sum(axis=1), 1.0)
     most = np.sin(math.pi / 2 * np.maximum(alike, 0.0))
@@ -131,7 +131,7 @@ def layer_order(points: Sequence[StepStatistics], layer: int, clock: Floats) -> 
 
 
 class OverlapOverTime(NamedTuple):
-    """Overlaps of a worker's selections at two steps: recorded, and predicted by the correlation of log scales."""
+    """Overlaps of a worker's selections at two steps: as recorded, and as predicted for correlations of log scales."""
 
     # Shape (R,): From 0 to 1.
     correlation: Floats
@@ -144,7 +144,7 @@ class OverlapOverTime(NamedTuple):
 def overlap_over_time(
     points: Sequence[StepStatistics], layers: Sequence[LayerOrder], sizes: Sequence[int]
 ) -> OverlapOverTime:
-    """Return recorded and predicted overlaps of selections at all pairs of steps."""
+    """Return the recorded and the predicted overlaps of workers' selections at all pairs of steps."""
     from scipy.special import ndtri
 
     T, D = len(points), len(_DENSITIES)
@@ -183,7 +183,7 @@ def overlap_over_time(
 
 
 def _joint_shares(z: Floats, widths: Floats, correlation: float) -> Floats:
-    """Return the joint probabilities of two correlated normals in bins with midpoints `z` and shares `widths`."""
+    """Return the joint probabilities of two correlated normals in bins, given midpoints `z` and shares `widths`."""
     if correlation > 0.999:
         return np.diag(widths)
     squares = correlation**2 * (z[:, None] ** 2 + z**2) - 2 * correlation * z[:, None] * z
@@ -195,12 +195,12 @@ def _joint_shares(z: Floats, widths: Floats, correlation: float) -> Floats:
 
 
 def _magnitude_quantiles(magnitudes: Values) -> Floats:
-    """Return the quantiles of the magnitudes of all workers together."""
+    """Return the quantiles of the magnitudes of all workers taken together."""
     return np.maximum.accumulate(np.quantile(magnitudes.ravel(), 1 - BEYOND).astype(np.float64))
 
 
 def large_entry_sign(gradients: Values) -> float:
-    """Return the correlation of the signs of large entries with those of small ones at other workers.
+    """Return the correlation of the signs of large entries with those of small entries at other workers.
 
     The gradient of an output layer pushes every class that is not met slightly in one direction, and the class that is
     met far in the other. Gradients of one layer have shape (P, size), at workers of one size.
@@ -222,7 +222,7 @@ def large_entry_sign(gradients: Values) -> float:
 
 
 def sign_products_in_bands(gradients: Values) -> Floats:
-    """Return the mean product of two workers' signs per band of mean magnitude, and the entries per band.
+    """Return the mean product of two workers' signs in each band of mean magnitude, and the entries in each band.
 
     Gradients of one layer have shape (P, size), the result (2, len(BANDS) + 1); products are zero in a band without
     entries.

@@ -1,4 +1,4 @@
-"""The part of gradients that workers share: normals that follow an autoregressive process over iterations.
+"""The random part that workers' gradients share: normals that follow an autoregressive process over iterations.
 
 Every draw is from a stream named after the iteration, so any iteration can be computed without those before.
 """
@@ -20,13 +20,13 @@ PIECE = 1 << 16
 
 
 def skip_normals(draws: np.random.Generator, count: int) -> None:
-    """Advance a stream by `count` float32 standard normals."""
+    """Advance a random stream past `count` float32 standard normals."""
     for first in range(0, count, PIECE):
         draws.standard_normal(min(PIECE, count - first), dtype=np.float32)
 
 
 class FadingNormals:
-    """Standard normals of all entries that follow an autoregressive process over iterations."""
+    """Standard normals, one per entry, that follow an autoregressive process over iterations."""
 
     def __init__(self, entries: int, seed: int, memory: float, turns: bool) -> None:
         self._entries, self._seed, self._turns = entries, seed, turns
@@ -34,7 +34,7 @@ class FadingNormals:
         self._at, self._rows = -1, np.zeros((0, 0), dtype=np.float32)
 
     def at(self, iteration: int) -> Values:
-        """Return the normals of an iteration, shape (n,); fast if the previous call was for a recent iteration.
+        """Return the normals of an iteration, shape (n,); fast if the previous call was for one shortly before.
 
         The row is valid until the next call.
         """
@@ -54,12 +54,12 @@ class FadingNormals:
         return np.asarray(rows[0])
 
     def _news(self, at: int) -> list[np.random.Generator]:
-        """Return the streams of an iteration's innovations, one per row."""
+        """Return the random streams of an iteration's innovations, one for each row."""
         names: list[tuple[str | int, ...]] = [("common", at), ("common", at, "aside")]
         return [stream(self._seed, "gradients", *name) for name in names[: 1 + self._turns]]
 
     def _advance(self, rows: Values, news: list[np.random.Generator]) -> None:
-        """Advance all rows by one iteration in place: one row decays; two rows rotate as well."""
+        """Advance all rows by one iteration in place: a single row decays; two rows also rotate into each other."""
         turns, kept = self._turns, self._kept
         new_share = math.sqrt(1 - kept**2)
         shares = (kept**2, kept * new_share, new_share) if turns else (kept, 0.0, new_share)

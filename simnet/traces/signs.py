@@ -1,4 +1,4 @@
-"""Agreement of gradient signs between workers, and its persistence over iterations.
+"""How far gradient signs agree between workers, and how long that persists over iterations.
 
 The mean product of the signs of an entry at two workers and two recorded steps is counted, as it is the many small
 entries with lasting signs that residuals accumulate until they are large.
@@ -54,7 +54,7 @@ _LEAST_REST = 0.01
 def sign_agreement(
     counted: Floats, kinds: EntryKinds, magnitudes: Floats, shared: float, against: float, workers: int
 ) -> Floats:
-    """Return the mean product of two workers' signs in each band of kinds, fitted to sign counts by magnitude."""
+    """Return the mean product of two workers' signs in each band of entry kinds, fitted to counts by magnitude."""
     from scipy.optimize import lsq_linear
     from scipy.special import ndtri
 
@@ -89,7 +89,7 @@ def sign_agreement(
 
 
 class SignProducts(NamedTuple):
-    """Mean products of signs at pairs of recorded steps, of each layer."""
+    """Mean products of the signs of a layer's entries at pairs of recorded steps, for each layer."""
 
     # Shape (L, T, T): Of two workers, and the excess of a worker with itself.
     other: Floats
@@ -100,7 +100,7 @@ class SignProducts(NamedTuple):
 
 
 def sign_products(signs: NDArray[np.int8], sizes: Sequence[int]) -> SignProducts:
-    """Return the mean sign products of each layer; `signs` have shape (T, P, n), layers these sizes."""
+    """Return the mean sign products of each layer, given signs of shape (T, P, n) and the sizes of layers."""
     T, P, _ = signs.shape
     other, own = np.zeros((len(sizes), T, T)), np.zeros((len(sizes), T, T))
     start = 0
@@ -115,7 +115,7 @@ def sign_products(signs: NDArray[np.int8], sizes: Sequence[int]) -> SignProducts
 
 
 def _factor_loadings(covariance: Floats, chance: Floats, entries: float) -> Floats:
-    """Return factor loadings, (T, COMPONENTS), significant against noise of variance `chance` / `entries`."""
+    """Return factor loadings, (T, COMPONENTS), that stand out from noise of variance `chance` / `entries`."""
     T = len(covariance)
     few = min(COMPONENTS, T)
     found = np.zeros((T, COMPONENTS))
@@ -147,13 +147,13 @@ def _factor_loadings(covariance: Floats, chance: Floats, entries: float) -> Floa
 
 
 def step_places(steps: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return a group number per step: runs of consecutive steps form a group if other steps are apart."""
+    """Return a group number per step; each run of consecutive steps is a group, unless all steps are consecutive."""
     apart = np.diff(steps) > 1
     return np.concatenate([[0], np.cumsum(apart if apart.any() else ~apart)])
 
 
 def shared_loadings(found: SignProducts, steps: NDArray[np.int64]) -> tuple[Floats, float, bool]:
-    """Return factor loadings of signs that workers share, step-to-step correlation of the rest, and whether it turns.
+    """Return factor loadings of signs that workers share, the rest's step-to-step correlation, and if it oscillates.
 
     What only steps at one place share turns back within a few steps.
     """
@@ -187,12 +187,12 @@ def shared_loadings(found: SignProducts, steps: NDArray[np.int64]) -> tuple[Floa
 
 
 def _normal_correlations(products: Floats) -> Floats:
-    """Return the correlations of normals whose signs have these mean products."""
+    """Return the correlations of normal variables whose signs have these mean products."""
     return np.asarray(np.sin(math.pi / 2 * np.clip(products, -1.0, 1.0)))
 
 
 def _place_products(products: Floats, place: NDArray[np.int64]) -> Floats:
-    """Return mean sign products between groups of steps, (L, groups, groups), from those between steps."""
+    """Return mean sign products between groups of steps, (L, groups, groups), given those between steps."""
     shares = (place == np.arange(place[-1] + 1)[:, None]) / np.bincount(place)[:, None]
     found = shares @ products @ shares.T
     # Of a place and itself it is what is had at one step.
@@ -202,7 +202,7 @@ def _place_products(products: Floats, place: NDArray[np.int64]) -> Floats:
 
 
 def own_loadings(found: SignProducts, steps: NDArray[np.int64]) -> Floats | None:
-    """Return factor loadings of signs specific to a worker; None if such signs do not persist significantly.
+    """Return factor loadings of signs that are specific to a worker; None if such signs do not clearly persist.
 
     Layers without a result of their own get that of all layers together. If little lasts, as the mean gradient of a
     worker's shard, it is the same in all layers for the whole run.

@@ -1,4 +1,4 @@
-"""The interfaces of gradient sources and trainings, and shared implementations."""
+"""The interfaces of gradient sources and of trainings, and implementations that they share."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ class Score(NamedTuple):
 
 
 class Training:
-    """A training run under one policy: it yields gradients and receives updates; here without effect."""
+    """A training run that yields gradients and receives updates; in this base class updates have no effect."""
 
     def gradients(self, iteration: int, crew: NDArray[np.intp], out: Values | None = None) -> Values:
-        """Return the gradients of the workers `crew` in an iteration, float32 of shape (P', n).
+        """Return the gradients of the P' workers `crew` in an iteration, float32 of shape (P', n).
 
         The array, `out` if given, belongs to the caller unless it is read-only. Gradients depend on the updates at
         most; calls have no side effects.
@@ -58,25 +58,25 @@ class Training:
         raise NotImplementedError
 
     def adding(self, iteration: int, crew: NDArray[np.intp]) -> Adds | None:
-        """Return a function that adds an iteration's gradients to given rows; None if the source cannot do that."""
+        """Return a function that adds an iteration's gradients to the rows it is given; None if not supported."""
         return None
 
     def apply(self, update: Values) -> None:
-        """Apply the mean gradient of an exchange, float32 of shape (n,)."""
+        """Apply the mean gradient that an exchange returned, float32 of shape (n,)."""
 
     def score(self, iteration: int | None) -> Score | None:
-        """Return the score after the update of an iteration (-1 before the first); None if nothing is trained.
+        """Return the score after the update of an iteration (-1: before the first one); None if nothing is trained.
 
         NaN if no measurement is due, or `iteration` is None.
         """
         return None
 
     def save(self) -> dict[str, NDArray[Any]]:
-        """Return the state that updates changed, by name; later updates do not alter the arrays."""
+        """Return the state that updates have changed, by name; later updates leave these arrays as they are."""
         return {}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Resume from a state that `save` returned; ValueError, without effect, if it does not fit."""
+        """Resume from a state that `save` returned. ValueError, and no effect, if the state does not fit."""
 
 
 @runtime_checkable
@@ -89,7 +89,7 @@ class Trainable(Protocol):
 
 @runtime_checkable
 class Evaluable(Protocol):
-    """A gradient source that evaluates gradients at any parameters."""
+    """A gradient source that can evaluate gradients at any parameters."""
 
     evaluate: int
     """Iterations between two measurements of loss and accuracy."""
@@ -98,21 +98,21 @@ class Evaluable(Protocol):
         """Return the initial parameters, float32 of shape (n,)."""
 
     def gradients_at(self, parameters: Values, iteration: int) -> Values:
-        """Return an iteration's gradients at `parameters`, shape (1, n), or (P, n) with those of each worker."""
+        """Return an iteration's gradients at `parameters`, of shape (1, n) for all or (P, n) for each worker."""
 
     def score(self, weights: Values) -> Score:
-        """Return loss and accuracy of the model with parameters of shape (n,)."""
+        """Return loss and accuracy of the model with given weights, shape (n,)."""
 
 
 class FixedTraining(Training):
-    """A training without learning, with the gradients of a source."""
+    """A training that does not learn: its gradients are those of a source."""
 
     def __init__(self, source: GradientSource) -> None:
         self._source = source
         self._add = getattr(source, "add", None)
 
     def gradients(self, iteration: int, crew: NDArray[np.intp], out: Values | None = None) -> Values:
-        """Return some workers' gradients in an iteration; in `out`, shape (P, n), if `crew` is all workers."""
+        """Return some workers' gradients in an iteration; written to `out`, shape (P, n), if `crew` is all."""
         source = self._source
         everybody = len(crew) == source.workers
         if isinstance(source, CachedSource):
@@ -127,12 +127,12 @@ class FixedTraining(Training):
         return gradients if everybody else gradients[crew]
 
     def adding(self, iteration: int, crew: NDArray[np.intp]) -> Adds | None:
-        """Return a function that adds all workers' gradients of an iteration to given rows; None if not supported."""
+        """Return a function that adds all workers' gradients of an iteration to given rows; None if unsupported."""
         return partial(self._add, iteration) if self._add is not None and len(crew) == self._source.workers else None
 
 
 class _DerivedSource:
-    """A gradient source with the sizes and names of another one."""
+    """A gradient source with the sizes and names of another source."""
 
     def __init__(self, source: GradientSource) -> None:
         self._source = source
@@ -142,12 +142,12 @@ class _DerivedSource:
             self.true_shapes = source.true_shapes
 
     def gradients(self, iteration: int, out: Values | None = None) -> Values:
-        """Return an iteration's gradients, float32 of shape (P, n), in `out` if given."""
+        """Return an iteration's gradients, float32 of shape (P, n); written to `out` if given."""
         return self._source.gradients(iteration, out)
 
 
 class CachedSource(_DerivedSource):
-    """A gradient source with a cache, for runs of a job that need the same iterations at about the same time.
+    """A gradient source with a cache, for runs that need the same iterations at about the same time.
 
     It caches the last iterations, at most `most`, within 64 MiB but at least one. The cached arrays are read-only. It
     has `true_shapes` if the source has.
@@ -161,7 +161,7 @@ class CachedSource(_DerivedSource):
         self._room = min(most, max(1, self.BYTES // (4 * self.workers * self.parameters)))
 
     def gradients(self, iteration: int, out: Values | None = None) -> Values:
-        """Return an iteration's gradients, float32 of shape (P, n); a copy in `out` if given."""
+        """Return an iteration's gradients, float32 of shape (P, n); copied to `out` if given."""
         found = self._kept.pop(iteration, None)
         if found is None:
             while len(self._kept) >= self._room:
@@ -178,12 +178,12 @@ class CachedSource(_DerivedSource):
 
 
 def cached_source(source: GradientSource, most: int = 8) -> GradientSource:
-    """Return a source that computes an iteration once for several runs; a trainable `source` is returned unchanged."""
+    """Return a source that computes an iteration only once for several runs; a trainable source is not wrapped."""
     return source if isinstance(source, (Trainable, CachedSource)) else CachedSource(source, most)
 
 
 def begin_training(source: GradientSource) -> Training:
-    """Return a training with the gradients of a source, for one run of a job."""
+    """Return a training for one run of a job, with the gradients of a source."""
     return source.begin() if isinstance(source, Trainable) else FixedTraining(source)
 
 
@@ -202,7 +202,7 @@ def tensor_options(source: GradientSource, which: slice = slice(None)) -> dict[s
 
 
 def as_matrices(shapes: Iterable[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-    """Return shapes as matrices, first axis by product of the others; vectors if the first axis is 1 or alone."""
+    """Return shapes as matrices (first axis, product of the others), or as vectors if the first axis is 1 or alone."""
     return tuple(
         (shape[0], math.prod(shape[1:])) if len(shape) > 1 and shape[0] > 1 else (math.prod(shape),) for shape in shapes
     )
@@ -223,7 +223,7 @@ def training_progress(iteration: int, iterations: int) -> float:
 
 
 def output_buffer(out: Values | None, workers: int, parameters: int) -> Values:
-    """Return `out`, or a new array; ValueError unless it is contiguous float32 of shape (P, n)."""
+    """Return `out`, or a new array if it is None; ValueError unless it is contiguous float32 of shape (P, n)."""
     if out is None:
         return np.empty((workers, parameters), dtype=np.float32)
     if out.shape != (workers, parameters) or out.dtype != np.float32 or not out.flags.c_contiguous:
@@ -235,7 +235,7 @@ def output_buffer(out: Values | None, workers: int, parameters: int) -> Values:
 
 
 class ShardedSource(_DerivedSource):
-    """A gradient source whose rows are drawn and stored by shard processes, each with a copy of the source."""
+    """A gradient source whose rows are drawn and stored by shard processes; each has a copy of the source."""
 
     def __init__(self, source: GradientSource, shards: Shards) -> None:
         super().__init__(source)
@@ -247,13 +247,13 @@ class ShardedSource(_DerivedSource):
 
 
 class ShardedTraining(Training):
-    """A training without learning, whose gradients are `Rows` in shard processes."""
+    """A training that does not learn, with gradients that are `Rows` in shard processes."""
 
     def __init__(self, shards: Shards) -> None:
         self._shards = shards
 
     def gradients(self, iteration: int, crew: NDArray[np.intp], out: Any = None) -> Any:
-        """Return the gradients of some workers in an iteration, in `out` if that holds all workers."""
+        """Return some workers' gradients in an iteration; written to `out` if it holds all workers."""
         everybody = len(crew) == self._shards.workers
         if isinstance(out, Rows) and everybody and out.base is None:
             self._shards.redraw(out, iteration)

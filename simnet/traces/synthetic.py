@@ -1,4 +1,4 @@
-"""Synthetic gradients: any number of workers, any model, any iteration, with the statistics of a recorded trace.
+"""Synthetic gradients with the statistics of a recorded trace, for any number of workers, model and iteration.
 
 Entry i of the gradient of worker w at iteration t, in layer l, is
 
@@ -66,7 +66,7 @@ _SMALL = 1 << 14
 
 
 class SyntheticSource:
-    """Synthetic gradients, as a `GradientSource`; see `synthetic`."""
+    """Synthetic gradients, as a `GradientSource`; made by `synthetic`."""
 
     def __init__(
         self, shapes: Sequence[Layer], workers: int, like: SyntheticParameters, iterations: int, scale: float, seed: int
@@ -108,7 +108,7 @@ class SyntheticSource:
         return self.gradients_of(range(self.workers), iteration, out)
 
     def gradients_of(self, workers: Sequence[int], iteration: int, out: Values | None = None) -> Values:
-        """Return an iteration's gradients of the workers, given in ascending order; float32.
+        """Return an iteration's gradients of some workers, given in ascending order; float32.
 
         Progress is the share of `iterations`, and constant after them. `out`, float32 of shape (len(workers), n),
         receives the gradients.
@@ -118,11 +118,11 @@ class SyntheticSource:
         return gradients
 
     def add(self, iteration: int, rows: Values) -> None:
-        """Add the gradients of an iteration to rows, float32 of shape (P, n) and contiguous."""
+        """Add the gradients of an iteration to `rows`, contiguous float32 of shape (P, n)."""
         self._make(range(self.workers), iteration, rows, adds=True)
 
     def _make(self, workers: Sequence[int], iteration: int, rows: Values, *, adds: bool) -> None:
-        """Write or add some workers' gradients of an iteration to `rows`, shape (P', n)."""
+        """Write some workers' gradients of an iteration to `rows`, shape (P', n), or add them."""
         progress = training_progress(iteration, self._iterations)
         self._put_logs(iteration)
         common, factors = self._common(iteration, progress), self._factors(iteration, progress)[list(workers)]
@@ -158,7 +158,7 @@ class SyntheticSource:
                 rows[some] += made
 
     def _mix(self, layer: int, x: Values, common: Values, scales: Values, weights: Values, factors: Values) -> None:
-        """Turn a layer's normals `x`, (P, size), into gradients in place; with quantiles, only add the common part."""
+        """Turn normals `x` of a layer, (P, size), into gradients, in place; with quantiles, only mix in `common`."""
         own, joint, linear, square = weights
         x *= own
         x += joint * common
@@ -171,7 +171,7 @@ class SyntheticSource:
             x *= factors
 
     def _orders(self, progress: float) -> list[_LayerOrder]:
-        """Return the ranking of each layer with quantiles; as a side effect, space normals of small layers evenly."""
+        """Return the ranking of each layer with quantiles; it also spaces the normals of small layers evenly."""
         found = []
         for layer, place in zip(self._kin, self._places, strict=True):
             if layer.magnitudes is not None and layer.kinds is not None:
@@ -188,7 +188,7 @@ class SyntheticSource:
         return found
 
     def _put_in_order(self, gradients: Values, orders: Sequence[_LayerOrder], common: Values, factors: Values) -> None:
-        """Replace the normals of layers with quantiles by gradients with those magnitudes, in place."""
+        """Replace the normals of layers with quantiles, in place, by gradients of the magnitudes they rank."""
         magnitudes = np.empty((len(gradients), _BLOCK), dtype=np.float32)
         for place, ranked, alike, against in orders:
             for start in range(place.start, place.stop, _BLOCK):
@@ -203,7 +203,7 @@ class SyntheticSource:
                 np.copysign(y, x, out=x)
 
     def _row(self, *name: str | int) -> Values:
-        """Return a random row that all iterations use, shape (n,): uniform for ``life``, else normal; cached."""
+        """Return a random row that all iterations share, shape (n,), cached: uniform for ``life``, else normal."""
         if name not in self._rows:
             draws = stream(self._seed, "gradients", *name)
             if name == ("life",):
@@ -214,12 +214,12 @@ class SyntheticSource:
         return self._rows[name]
 
     def _clock(self, progress: float) -> float:
-        """Return the position of a training progress on the axis of the knots, linear or logarithmic."""
+        """Return the position, linear or logarithmic, of a training progress among the fitted steps (knots)."""
         linear = self.like.between == "linear"
         return progress if linear else math.log1p(progress * (self.like.steps - 1))
 
     def _at(self, table: NDArray[np.float64], progress: float) -> NDArray[np.float64]:
-        """Return a table, whose last axis is the knots, interpolated at a training progress."""
+        """Return a table, whose last axis is the fitted steps (knots), interpolated at a training progress."""
         knots, at = self._knots, self._clock(progress)
         after = bisect_left(knots, at)
         if after == 0 or after == len(knots):
@@ -228,7 +228,7 @@ class SyntheticSource:
         return np.asarray((1 - weight) * table[..., after - 1] + weight * table[..., after])
 
     def _factors(self, iteration: int, progress: float) -> Values:
-        """Return the relative gradient size of each worker; shape (P, 1)."""
+        """Return the relative size of each worker's gradient; shape (P, 1)."""
         random = stream(self._seed, "gradients", "worker", iteration)
         if self.like.worker_sizes is not None:
             sizes = self._at(np.array(self.like.worker_sizes).T, progress)
@@ -239,7 +239,7 @@ class SyntheticSource:
         return np.exp(spread * draws).astype(np.float32)
 
     def _common(self, iteration: int, progress: float) -> Values:
-        """Return the part of the normals that workers share, (n,): constant factors and an autoregressive rest."""
+        """Return the part of the normals that all workers share, (n,): constant factors and a fading rest."""
         then = self._remembered.at(iteration)
         loadings = self._at(self._lasting, progress)
         if not len(loadings):
@@ -251,13 +251,13 @@ class SyntheticSource:
         return mixed
 
     def _normals(self, name: str, loadings: Floats) -> list[np.random.Generator]:
-        """Return the random streams of the constant normals, from their beginning."""
+        """Return new random streams of the constant normals that `loadings` weight."""
         return [stream(self._seed, "gradients", name, one) for one in range(len(loadings))]
 
     def _add_lasting(
         self, row: Values, normals: Sequence[np.random.Generator], loadings: Floats, scales: Floats
     ) -> None:
-        """Add the next constant normals to a row, times loadings (K, layers) and scales (layers,)."""
+        """Add the next constant normals to a row, weighted by loadings (K, layers) and scales (layers,)."""
         drawn = np.empty_like(row) if normals else row
         for one, shares in zip(normals, loadings * scales, strict=True):
             one.standard_normal(dtype=np.float32, out=drawn)
@@ -266,7 +266,7 @@ class SyntheticSource:
             row += drawn
 
     def _put_logs(self, iteration: int) -> None:
-        """Compute the log entry scales in place, at unit variance; they move on arcs between random rows."""
+        """Compute log entry scales of unit variance, in place, which move on arcs between random rows."""
         clock = math.log1p(iteration) / self.like.period
         before = math.floor(clock)
         names: list[tuple[str | int, ...]] = [("fixed",), ("anchor", before), ("anchor", before + 1)]
@@ -283,7 +283,7 @@ class SyntheticSource:
             logs += second * after_row[part]
 
     def _scaled(self, logs: Values, spread_and_dead: Values) -> Values:
-        """Turn log entry scales at unit variance into scales, in place, in layers without quantiles."""
+        """Turn log entry scales of unit variance into scales, in place; layers with quantiles stay unchanged."""
         if self._ordered.all():
             return logs
         life = self._row("life")
@@ -298,19 +298,19 @@ class SyntheticSource:
 
 
 def _rest_weight(loadings: Floats) -> Floats:
-    """Return the weight of the non-constant rest per layer, (layers,), from loadings (K, layers)."""
+    """Return the weight of the part that is not constant, (layers,), given loadings (K, layers) of the constant one."""
     return np.asarray(np.sqrt(np.maximum(1 - np.square(loadings).sum(axis=0), 0.0)))
 
 
 def _loading_table(layers: Sequence[LayerParameters], name: str) -> Floats:
-    """Return a table of loadings (K, layers, knots), padded with zeros."""
+    """Return the loadings of all layers as a table (K, layers, knots), padded with zeros."""
     rows = [np.array(getattr(layer, name) or ((),) * len(layer.rms)) for layer in layers]
     most = max(row.shape[1] for row in rows)
     return np.array([np.pad(row, ((0, 0), (0, most - row.shape[1]))) for row in rows]).transpose(2, 0, 1)
 
 
 class _LayerOrder(NamedTuple):
-    """Ranking of a layer with quantiles: its slice, magnitudes, and sign agreement by band of kinds."""
+    """Ranking of a layer with quantiles: its slice of entries, magnitudes, and sign agreement in bands of kinds."""
 
     place: slice
     ranked: Ranked
@@ -319,7 +319,7 @@ class _LayerOrder(NamedTuple):
 
 
 def row_count(*, lasts: bool = False, turns: bool = False) -> int:
-    """Return the maximum number of rows of n entries that a synthetic source keeps in memory.
+    """Return the maximum number of rows of n entries that a synthetic source holds in memory.
 
     `lasts` is true if a part of c is constant, which takes two rows more, `turns` if the rest turns, which takes one.
     """
@@ -335,7 +335,7 @@ def synthetic(
     scale: Annotated[float, Ge(1), Le(1e9)] = 1.0,
     seed: int = 0,
 ) -> SyntheticSource:
-    """Return a source of synthetic gradients.
+    """Return a source of synthetic gradients that resemble those of a recorded trace.
 
     A layer gets the parameters of the fitted layer at the same relative depth: weights those of weights, biases and
     norms those of biases and norms, embeddings of words and of places those of such embeddings.

@@ -61,7 +61,7 @@ _Quantiles = Annotated[tuple[_Magnitude, ...], Field(min_length=len(BEYOND), max
 
 
 class LayerParameters(Description):
-    """Parameters of the distribution of one layer's entries, at each knot."""
+    """Parameters of the distribution of a layer's entries at each fitted step (knot)."""
 
     # The fitted layer, and whether it has two dimensions or more.
     name: str
@@ -155,7 +155,7 @@ class SyntheticParameters(Description):
 
 
 def load_parameters(like: str | os.PathLike[str], layers: Sequence[Layer]) -> SyntheticParameters:
-    """Return parameters by trace name, from a JSON file, or for ``auto`` those of the model's family."""
+    """Return parameters given a trace's name, a JSON file, or ``auto``: those of the model's family."""
     if not is_name(like):
         return read_description(SyntheticParameters, Path(like))
     known = {path.parent.name: path for path in SHIPPED.glob(f"*/{_FILE}")}
@@ -167,14 +167,14 @@ def load_parameters(like: str | os.PathLike[str], layers: Sequence[Layer]) -> Sy
 
 
 def model_family(layers: Sequence[Layer]) -> str:
-    """Return the name of the trace for a model's family, by its layer names as in PyTorch."""
+    """Return the name of the trace that stands for a model's family, found by layer names as in PyTorch."""
     if any(re.search("attn|attention", layer.name) for layer in layers):
         return "transformer"
     return "convolutional" if any(len(layer.shape) > 3 for layer in layers) else "digits"
 
 
 def most_similar_layer(layers: Sequence[LayerParameters], name: str, matrix: bool, depth: float) -> LayerParameters:
-    """Return the fitted layer most like a layer of this name and relative depth in [0, 1].
+    """Return the fitted layer most similar to a layer with this name and relative depth, in [0, 1].
 
     It is the nearest in depth among layers of the same kind: matrix or not, and embedding of words or places or none.
     """
@@ -185,7 +185,7 @@ def most_similar_layer(layers: Sequence[LayerParameters], name: str, matrix: boo
 
 
 def _embedding_kind(name: str) -> str:
-    """Return what an embedding layer embeds, words or positions, by its PyTorch name; "" for other layers."""
+    """Return ``words`` or ``places`` (positions), what a layer embeds by its PyTorch name; "" if it is no embedding."""
     if re.search("wpe|pos(ition)?_emb", name):
         return "places"
     return "words" if re.search("wte|word_emb|tok(en)?_emb", name) else ""

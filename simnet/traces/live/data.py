@@ -1,4 +1,4 @@
-"""Training data sets that need no download, and their division among workers.
+"""Training data sets that need no download, and their division into a shard for each worker.
 
 =================  ===========================================================================================
 ``digits``         1797 handwritten digits of 8 x 8 pixels, which come with scikit-learn
@@ -40,7 +40,7 @@ _WORD = re.compile(r"[A-Za-z_]+|\d|\n|[^\sA-Za-z_\d]")
 
 @lru_cache(maxsize=2)
 def read_prose(vocabulary: int, context: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return word sequences, shape (N, context + 1), and the topic of each, (N,): a part of the standard library.
+    """Return word sequences from docstrings of Python's standard library, shape (N, context + 1), and topics, (N,).
 
     A stretch begins with the word that the one before ends with. The words are the most frequent ones; all others are
     0.
@@ -68,7 +68,7 @@ _TEXT_HELD_OUT = 0.1
 
 
 class Data(NamedTuple):
-    """A data set: training examples and held-out examples."""
+    """A data set: examples for training, and examples held out for evaluation."""
 
     # Shape (N, d): Numbers, or symbols if `symbols` > 0.
     inputs: NDArray[Any]
@@ -88,7 +88,7 @@ class Data(NamedTuple):
 
 @lru_cache(maxsize=1)
 def digits() -> Data:
-    """Return scikit-learn's handwritten digits: 1440 to train on, 357 held out, pixels between 0 and 1."""
+    """Return scikit-learn's handwritten digits: 1440 for training, 357 held out, with pixels between 0 and 1."""
     try:
         from sklearn.datasets import load_digits
     except ImportError:
@@ -108,7 +108,7 @@ def classification(
     noise: Annotated[float, Ge(0), Le(1e6)] = 2.5,
     seed: int = 0,
 ) -> Data:
-    """Return synthetic points of several classes, each of three Gaussian clouds, so no plane separates two classes.
+    """Return synthetic points of several classes, each three Gaussian clouds, so that no plane separates two classes.
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ def classification(
 
 
 def words(vocabulary: Annotated[int, Ge(2), Le(2**16)] = 4096, context: Annotated[int, Ge(1), Le(1024)] = 64) -> Data:
-    """Return word sequences from the standard library's documentation, with the next word at each position.
+    """Return word sequences from the documentation in Python's standard library, with the next word at each position.
 
     Shards may differ by the place in the library; a random tenth of the stretches is held out.
 
@@ -158,7 +158,7 @@ def words(vocabulary: Annotated[int, Ge(2), Le(2**16)] = 4096, context: Annotate
 def deal_shards(
     targets: NDArray[np.intp], workers: int, classes: int, dirichlet: float | None = None, seed: int = 0
 ) -> list[NDArray[np.intp]]:
-    """Return the indices of each worker's examples, at least one each; `targets` are their classes, shape (N,).
+    """Return the indices of each worker's examples, at least one each, given the class of each in `targets`, (N,).
 
     With `dirichlet`, a concentration, each class is dealt out by shares from a symmetric Dirichlet distribution, as in
     [hsu]_ but class by class; small values give every worker few classes. Otherwise shards are of equal size and
@@ -180,7 +180,7 @@ def deal_shards(
 
 
 def _none_empty(found: Sequence[NDArray[np.intp]]) -> list[NDArray[np.intp]]:
-    """Move one example from the worker with most to each worker without examples."""
+    """Move one example to each worker that has none, from the worker that has most."""
     filled = list(found)
     for worker in range(len(filled)):
         if not filled[worker].size:

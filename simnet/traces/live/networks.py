@@ -1,4 +1,4 @@
-"""A transformer in PyTorch: a decoder like GPT-2's.
+"""A transformer in PyTorch: a decoder with the architecture of GPT-2.
 
 References
 ----------
@@ -23,7 +23,7 @@ class Block(nn.Module):  # type: ignore[misc]
         self.c_fc, self.mlp_proj = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the activations of the block."""
+        """Return the activations after the block, given those before it."""
         shape = (*x.shape[:2], self.heads, x.shape[2] // self.heads)
         q, k, v = (one.view(shape).transpose(1, 2) for one in self.c_attn(self.ln_1(x)).split(x.shape[2], dim=2))
         attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -32,7 +32,7 @@ class Block(nn.Module):  # type: ignore[misc]
 
 
 class Transformer(nn.Module):  # type: ignore[misc]
-    """A decoder like GPT-2's [radford]_: embeddings, blocks, and an output layer that shares `wte`."""
+    """A decoder like GPT-2's [radford]_: embeddings, blocks, and an output layer that shares the weights `wte`."""
 
     def __init__(self, words: int, places: int, width: int, blocks: int, heads: int) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Transformer(nn.Module):  # type: ignore[misc]
                 nn.init.normal_(parameter, std=deviation(name, blocks))
 
     def forward(self, words: torch.Tensor) -> torch.Tensor:
-        """Return the logits of the next word at each position."""
+        """Return the logits of the next word at each position of the input."""
         x = self.wte(words) + self.wpe(torch.arange(words.shape[1], device=words.device))
         return self.ln_f(self.h(x)) @ self.wte.weight.T
 

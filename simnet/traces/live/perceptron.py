@@ -1,4 +1,4 @@
-"""The interface of trainable models, and the numpy models: logistic regression and multi-layer perceptron.
+"""The interface of trainable models, and models in numpy: logistic regression and multi-layer perceptron.
 
 All workers have the same weights, so the passes through the layers are one matrix product for all batches; only the
 gradients of the weights are a product for each worker.
@@ -20,12 +20,12 @@ from simnet.traces.source import Values
 
 
 class Model:
-    """A model that computes the gradients of all workers at once; `layers` are its tensors, in order."""
+    """A model that computes the gradients of all workers at once; `layers` lists its tensors in order."""
 
     layers: tuple[Layer, ...]
 
     def initial(self, draws: np.random.Generator) -> Values:
-        """Return random initial weights, float32 of shape (n,): matrices normal, biases 0, scales of norms 1."""
+        """Return random initial weights, float32 of shape (n,): matrices are normal, biases 0, and norm scales 1."""
         parts = []
         for layer in self.layers:
             if len(layer.shape) == 1:
@@ -35,7 +35,7 @@ class Model:
         return np.concatenate(parts)
 
     def deviation(self, layer: Layer) -> float:
-        """Return the initial standard deviation of a weight matrix, sqrt(2 / fan-in) (He et al., 2015)."""
+        """Return the initial standard deviation of a weight matrix: sqrt(2 / fan-in) (He et al., 2015)."""
         return math.sqrt(2.0 / math.prod(layer.shape[1:]))
 
     def gradients(self, weights: Values, inputs: NDArray[Any], targets: NDArray[np.intp], out: Values) -> Floats:
@@ -43,12 +43,12 @@ class Model:
         raise NotImplementedError
 
     def score(self, weights: Values, inputs: NDArray[Any], targets: NDArray[np.intp]) -> tuple[float, float]:
-        """Return mean loss and accuracy on examples of shape (N, d) with targets of shape (N,) or (N, d)."""
+        """Return mean loss and accuracy on N examples, with a target each, (N,), or one per position, (N, d)."""
         raise NotImplementedError
 
 
 class Perceptron(Model):
-    """A fully connected ReLU network with softmax cross-entropy; logistic regression without hidden layers."""
+    """A fully connected ReLU network with softmax cross-entropy; without hidden layers it is logistic regression."""
 
     def __init__(self, features: int, hidden: Sequence[int], classes: int) -> None:
         self._widths = (features, *hidden, classes)
@@ -85,7 +85,7 @@ class Perceptron(Model):
         return mean
 
     def score(self, weights: Values, inputs: NDArray[Any], targets: NDArray[np.intp]) -> tuple[float, float]:
-        """Return the mean loss and the accuracy."""
+        """Return the mean loss and the accuracy on examples."""
         values = np.asarray(inputs, dtype=np.float32)
         for number, (matrix, bias) in enumerate(self._matrices(weights)):
             if number:
@@ -109,7 +109,7 @@ def _layer_shapes(widths: Sequence[int]) -> Iterator[Layer]:
 
 
 def _cross_entropy(values: Values, targets: NDArray[np.intp]) -> tuple[Floats, Values]:
-    """Return the softmax cross-entropy of each row of logits, and its gradient by the logits."""
+    """Return the softmax cross-entropy of each row of logits, and its gradient with respect to the logits."""
     shifted = values - values.max(axis=1, keepdims=True)
     odds = np.exp(shifted)
     sums = odds.sum(axis=1, keepdims=True)

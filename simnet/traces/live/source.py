@@ -38,7 +38,7 @@ _TORCH = 2.0**29
 
 
 class LearningRate(NamedTuple):
-    """The learning rate by iteration."""
+    """The learning rate as a function of the iteration."""
 
     # After the warm-up and before the first drop.
     rate: float
@@ -59,7 +59,7 @@ class LearningRate(NamedTuple):
 
 @dataclass(eq=False)
 class LiveSource:
-    """A model and its training data, as a `GradientSource`; see `train`."""
+    """A model with training data, as a `GradientSource` that trains; made by `train`."""
 
     model: Model
     data: Data
@@ -98,13 +98,13 @@ class LiveSource:
         return self.model.initial(stream(self.seed, "live", "weights"))
 
     def gradients(self, iteration: int, out: Values | None = None) -> Values:
-        """Return the gradients at the initial weights for an iteration's batches; float32 of shape (P, n)."""
+        """Return the gradients of an iteration's batches at the initial weights; float32 of shape (P, n)."""
         return self.gradients_at(self.initial()[np.newaxis], iteration, out=out)
 
     def gradients_at(
         self, parameters: Values, iteration: int, crew: NDArray[np.intp] | None = None, out: Values | None = None
     ) -> Values:
-        """Return gradients at `parameters` for an iteration's batches, of the workers `crew`; float32, (P', n).
+        """Return the gradients of an iteration's batches of the workers `crew` at given weights; float32, (P', n).
 
         `parameters` are the weights of all, shape (1, n), or of each, (P', n); `out` receives the gradients.
         """
@@ -127,7 +127,7 @@ class LiveSource:
         return out
 
     def score(self, weights: Values) -> Score:
-        """Return loss and accuracy on the held-out data, for weights of shape (n,)."""
+        """Return loss and accuracy on the held-out data, given weights of shape (n,)."""
         data, total = self.data, np.zeros(2)
         with np.errstate(over="ignore", invalid="ignore"):
             together = max(1, _CHUNK // math.prod(data.held_targets.shape[1:]))
@@ -138,7 +138,7 @@ class LiveSource:
         return Score(float(loss), float(accuracy))
 
     def batches(self, iteration: int, crew: NDArray[np.intp]) -> tuple[NDArray[Any], NDArray[np.intp]]:
-        """Return inputs and targets of some workers' batches in an iteration; shapes (P', b, d) and (P', b).
+        """Return inputs and targets of the workers' batches in an iteration, b examples each; (P', b, d) and (P', b).
 
         A worker goes through its shard in random order, in another order each time.
         """
@@ -175,11 +175,11 @@ class LiveTraining(Training):
         self.applied = 0
 
     def gradients(self, iteration: int, crew: NDArray[np.intp] | None = None, out: Values | None = None) -> Values:
-        """Return some workers' gradients at the current weights; parameters as of `LiveSource.gradients_at`."""
+        """Return some workers' gradients at the current weights; parameters are those of `LiveSource.gradients_at`."""
         return self.source.gradients_at(self.weights[np.newaxis], iteration, crew, out)
 
     def apply(self, update: Values) -> None:
-        """Update the weights by a mean gradient, float32 of shape (n,)."""
+        """Update the weights by a mean gradient, float32 of shape (n,), with the optimizer."""
         source = self.source
         with np.errstate(over="ignore", invalid="ignore"):
             self.velocity *= np.float32(source.momentum)
@@ -200,7 +200,7 @@ class LiveTraining(Training):
         return {"weights": self.weights.copy(), "velocity": self.velocity.copy(), "applied": np.array(self.applied)}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Resume from a state that `save` returned."""
+        """Resume from a state that `save` returned; ValueError if it does not fit the model."""
         weights, velocity = (np.array(state[name]) for name in ("weights", "velocity"))
         for name, one in (("weights", weights), ("velocity", velocity)):
             if one.shape != self.weights.shape or one.dtype != np.float32:
@@ -282,7 +282,7 @@ def train(
 
 
 def create_model(model: str, data: Data, sizes: Sizes | None = None, device: str = "cpu") -> Model:
-    """Return a model of `MODELS` for data, on the device ``cpu`` or ``cuda``."""
+    """Return a model of `MODELS` for a data set, on the device ``cpu`` or ``cuda``."""
     if model not in MODELS:
         raise ValueError(f"there is no model {model!r} to train; {suggest_names(model, MODELS)}")
     sizes = sizes or Sizes()
@@ -298,7 +298,7 @@ def create_model(model: str, data: Data, sizes: Sizes | None = None, device: str
 def training_size(
     model: str, data: str, workers: int, batch: int, sizes: Sizes, options: Mapping[str, Any]
 ) -> tuple[int, float]:
-    """Return gradient entries n, and estimated bytes of data and activations, without creating the model.
+    """Return the number of gradient entries, and the estimated bytes of data and activations, before creating a model.
 
     `batch` is of a worker and iteration, `options` are those of the data.
     """

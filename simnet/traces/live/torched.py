@@ -1,4 +1,4 @@
-"""Models in PyTorch, with the gradients of all workers at once.
+"""Models in PyTorch that compute the gradients of all workers at once.
 
 The forward pass is vectorised over workers (`torch.func.vmap`), each with weights that are views of the one vector. The
 backward pass adds each worker's gradients into its row of the buffer that the exchange reads, as in
@@ -37,7 +37,7 @@ _HEADS = 4
 
 
 class Sizes(NamedTuple):
-    """Layer sizes of the models with adjustable size."""
+    """Layer sizes, for models whose size can be chosen."""
 
     # Units of the hidden layers of an ``mlp``.
     hidden: Sequence[int] = (64,)
@@ -73,7 +73,7 @@ def create_torch_model(model: str, data: Data, sizes: Sizes, device: str = "cpu"
 
 
 def parameter_count(model: str, context: int, classes: int, sizes: Sizes) -> int:
-    """Return the number of parameters of a model, for sequences of `context` symbols, without creating it."""
+    """Return the number of parameters of a model for sequences of `context` symbols, without creating the model."""
     if model == "conv":
         return 18_586
     width = sizes.width
@@ -81,7 +81,7 @@ def parameter_count(model: str, context: int, classes: int, sizes: Sizes) -> int
 
 
 def activation_count(model: str, context: int, classes: int, sizes: Sizes) -> int:
-    """Return the approximate number of activations per example that the backward pass needs."""
+    """Return about how many activations per example the backward pass of a model needs."""
     if model == "conv":
         return 14_336
     # Of a block: what two norms, attention, the perceptron and its activation give, and the weights of attention.
@@ -89,7 +89,7 @@ def activation_count(model: str, context: int, classes: int, sizes: Sizes) -> in
 
 
 class TorchModel(Model):
-    """A PyTorch module with the interface of a trainable `Model`."""
+    """A PyTorch module behind the interface of `Model`."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class TorchModel(Model):
 
 
 def _cross_entropy(logits: Any, targets: Any) -> Any:
-    """Return the mean cross-entropy over examples and, for sequences, positions."""
+    """Return the cross-entropy, averaged over examples and, for sequences, over positions."""
     from torch.nn import functional
 
     return functional.cross_entropy(logits.flatten(0, -2), targets.flatten())
@@ -177,7 +177,7 @@ def _cross_entropy(logits: Any, targets: Any) -> Any:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Run PyTorch with one thread in the block, so results do not depend on the number of cores."""
+    """Run PyTorch with one thread inside the block, so that results do not depend on the number of cores."""
     import torch
 
     before = torch.get_num_threads()
