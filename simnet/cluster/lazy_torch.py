@@ -1,4 +1,4 @@
-"""PyTorch, loaded when it is first used, as modules of this package are also imported where it is not installed."""
+"""PyTorch as modules that load at first use, so that this package can be imported where PyTorch is not installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of other tools: schedules and topologies read from them and written for them.
+"""Files of other tools: readers and writers of schedules and topologies.
 
 Each format is one module: `goal` (LogGOPSim), `chakra` (execution traces of ASTRA-sim), `msccl` (algorithms of MSCCL),
 `messages_csv` (a table of messages), `simgrid` (platforms and profiles), `nccl` (topology dumps), `networkx_graphs`

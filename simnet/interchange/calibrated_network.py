@@ -1,4 +1,4 @@
-"""The network of a fabric file: the topology that `simnet calibrate --network` fitted to measured times.
+"""The network in a fabric file: a topology that `simnet calibrate --network` fitted to measured times.
 
 The field ``network`` names a star or nodes of several GPUs, with latencies [s] and bandwidths [byte/s].
 """
@@ -31,7 +31,7 @@ FIELDS = {
 
 
 def read_fabric_network(path: str | Path, nodes: int | None = None) -> nx.DiGraph[Node]:
-    r"""Read the network of a fabric file, with `nodes` nodes (or star hosts) if given, else as many as were measured.
+    r"""Read the network of a fabric file, with `nodes` nodes (or star hosts), by default as many as were measured.
 
     Raises InputError if the file cannot be read, has no network, or a field of it is wrong.
 
@@ -75,7 +75,7 @@ def read_fabric_network(path: str | Path, nodes: int | None = None) -> nx.DiGrap
 
 
 def _network_field(text: str) -> str:
-    """Return a fabric file's text reduced to the field ``network``, line numbers kept, to avoid parsing long curves."""
+    """Return only the field ``network`` of a fabric file's text, with line numbers kept; long curves stay unparsed."""
     lines = text.splitlines()
     first = next((at for at, line in enumerate(lines) if line.startswith("network:")), len(lines))
     last = next((at for at in range(first + 1, len(lines)) if lines[at] and lines[at][0] not in " \t"), len(lines))

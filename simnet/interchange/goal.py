@@ -1,4 +1,4 @@
-"""Reads GOAL text, the schedules of LogGOPSim, as rounds, and writes it.
+"""GOAL text, the schedules of LogGOPSim: a reader that arranges it in rounds, and a writer.
 
 A rank runs a graph of ``send``, ``recv`` and ``calc`` operations that wait for the completion (``requires``) or the
 start (``irequires``) of others. A `Schedule` has the same timing only if every send waits for all that its rank did in
@@ -80,7 +80,7 @@ def read_goal(
     largest: int = MAX_BYTES,
     eager_limit: float = math.inf,
 ) -> Schedule:
-    """Read GOAL text.
+    """Read GOAL text as a schedule in rounds.
 
     Files of `Schedule.to_goal` come back equal: rounds, messages in their order, whole bytes, compute in nanoseconds;
     GOAL has no phases and no empty rounds at the end. In other files a message takes the earliest round that expresses
@@ -112,7 +112,7 @@ class _GoalText(RankOperations):
     """The operations of a GOAL file, read from its text."""
 
     def read(self, text: str) -> None:
-        """Read all operations by rank."""
+        """Read the operations of all ranks from the text."""
         rank, opened = -1, 0
         labels: dict[str, Operation] = {}
         needs: list[tuple[int, re.Match[str]]] = []
@@ -152,7 +152,7 @@ class _GoalText(RankOperations):
             self.refuse(1, "has no num_ranks; is it GOAL text?")
 
     def _lines(self, text: str) -> Iterator[tuple[int, str]]:
-        """Yield number and text of each line that is not empty once comments are removed."""
+        """Yield number and text of each line that is not empty without comments."""
 
         def blank(comment: re.Match[str]) -> str:
             if comment[1] is not None:
@@ -191,7 +191,7 @@ class _GoalText(RankOperations):
         return Operation(rank, line, verb, label or "", int(sent or received), int(peer), int(tag or 0))
 
     def _connect(self, labels: dict[str, Operation], needs: list[tuple[int, re.Match[str]]]) -> None:
-        """Add the dependencies of a rank, which are between its labels."""
+        """Add the dependencies between the labelled operations of a rank."""
         for line, (waiting, kind, before) in ((line, match.groups()) for line, match in needs):
             for label in (waiting, before):
                 if label not in labels:

@@ -1,4 +1,4 @@
-"""Recognises the format of a file by its content, and reads schedules and networks of any format."""
+"""Recognition of file formats by content, and readers for schedules and networks of any format."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ _BEGINNINGS = {
 
 
 class NetworkRead(NamedTuple):
-    """A topology from a file, the weather of its links, and the format of the file."""
+    """A network read from a file: the topology, the weather of its links, and the format of the file."""
 
     graph: nx.DiGraph[Node]
     weather: dict[Link, Weather]
@@ -76,7 +76,7 @@ class NetworkRead(NamedTuple):
 
 
 def kind_of(path: str | Path) -> str | None:
-    r"""Return the format of a file or folder, recognised by content rather than name; None if unknown.
+    r"""Return the format of a file or folder, recognised by content rather than by name; None if unknown.
 
     Raises InputError if it cannot be read, or is XML that declares a document type of its own.
 
@@ -120,7 +120,7 @@ def read_schedule(
     eager_limit: float = math.inf,
     notes: list[str] | None = None,
 ) -> tuple[ScheduleKind, Schedule]:
-    """Read a schedule from a file of any format; return the format, recognised by default, and the schedule.
+    """Read a schedule from a file of any format; return the format (recognised unless given) and the schedule.
 
     It is GOAL text, a folder of Chakra execution traces ``PREFIX.RANK.et``, an MSCCL algorithm with the `nbytes` of its
     vector, or a table of messages, whose ranks are those up to the last that has a message unless `n_ranks` says
@@ -201,13 +201,13 @@ def read_network(
 
 
 def companion_files(path: str | Path, kind: NetworkKind | None = None) -> list[str]:
-    """Return the names of further files that a network file refers to: profiles of a SimGrid platform."""
+    """Return the names of the files that a network file refers to: link profiles of a SimGrid platform."""
     found = _settle_format(path, kind, _NETWORKS, "a network")
     return profile_names(path) if found == "simgrid" else []
 
 
 def _settle_format(path: str | Path, kind: str | None, allowed: Sequence[K], what: str) -> K:
-    """Return the given or else recognised format of a file; raise an error unless it is one of `allowed`."""
+    """Return the format of a file, given or recognised; raise an error unless it is one of `allowed`."""
     found = kind_of(path) if kind is None else kind
     for name in allowed:
         if name == found:
@@ -234,7 +234,7 @@ def _is_folder(path: Path) -> bool:
 
 
 def trace_prefix(path: str | Path) -> Path:
-    """Return the path prefix of Chakra traces, given the prefix or a folder that holds the traces of one run.
+    """Return the path prefix of Chakra traces, given the prefix itself or a folder with the traces of one run.
 
     Raises InputError if a folder has none, or those of several runs.
     """

@@ -1,4 +1,4 @@
-"""Message tables in CSV: schedules for spreadsheets, data frames and scripts.
+"""Message tables in CSV: schedules as spreadsheets, data frames and scripts use them.
 
 The columns are ``round,phase,src,dst,nbytes_B``, in the order of the schedule. A table holds neither compute times nor
 ranks after the last one that has a message.
@@ -80,7 +80,7 @@ def _pieces_of(messages: Schedule | Messages) -> Iterator[list[NDArray[Any]]]:
 
 
 def read_messages(path: str | Path, n_ranks: int | None = None, *, largest: int = MAX_BYTES) -> Schedule:
-    """Read a table of messages, in UTF-8, as a schedule; its first row names the columns, `NEEDED` among them.
+    """Read a UTF-8 table of messages as a schedule; the first row names the columns, `NEEDED` among them.
 
     Messages of a round keep their order. Rounds that no message names are empty. Ranks are those up to the last one
     that sends or receives, unless `n_ranks` says otherwise. Raises InputError, with file and line, if the file has more
@@ -107,14 +107,14 @@ def read_messages(path: str | Path, n_ranks: int | None = None, *, largest: int 
 
 @dataclass
 class _MessageTable:
-    """A CSV table of messages, each row of which is checked."""
+    """A CSV table of messages; every row is checked."""
 
     name: str
     n_ranks: int
     phases: dict[int, str] = field(default_factory=dict)
 
     def columns(self, text: str) -> list[NDArray[Any]]:
-        """Return the columns round, sender, receiver and bytes of all rows."""
+        """Return round, sender, receiver and bytes of all rows, as columns."""
         columns: list[array[Any]] = [array(kind) for kind in "qqqd"]
         reader = csv.reader(io.StringIO(text, newline=""), strict=True)
         rows = filter(any, reader)

@@ -1,4 +1,4 @@
-"""Reads algorithms of MSCCL, the XML that its runtime interprets, as schedules.
+"""Reader of MSCCL algorithms, the XML files that MSCCL's runtime interprets, as schedules.
 
 A GPU runs several thread blocks. Each takes its steps in order: it sends chunks to one peer and receives from one, on
 one channel, and may wait for a step of another thread block. A message takes the first round after all that its sender
@@ -86,7 +86,7 @@ def read_msccl(path: str | Path, nbytes: float) -> Schedule:
 
 @dataclass(eq=False)
 class _BlockStep:
-    """A step of a thread block; `waits` has the step before it and the step of another block that it waits for."""
+    """A step of a thread block; `waits` lists the previous step, and the step of another block that it depends on."""
 
     at: Element
     gpu: int
@@ -153,7 +153,7 @@ def _read_block(block: Element, rank: int, n_ranks: int) -> list[_BlockStep]:
 
 
 def _match_messages(steps: list[_BlockStep]) -> dict[_BlockStep, _BlockStep]:
-    """Return the sending step of each receiving one, matched in order on each connection."""
+    """Return the sending step of each receiving step; both are matched in order on each connection."""
     sends = (((step.gpu, step.to, step.channel), step) for step in steps if step.sends)
     receives = (((step.source, step.gpu, step.channel), step) for step in steps if step.receives)
     senders, unreceived, unsent = match_in_order(sends, receives)
@@ -168,7 +168,7 @@ def _match_messages(steps: list[_BlockStep]) -> dict[_BlockStep, _BlockStep]:
 
 
 def _chain_lengths(steps: list[_BlockStep], senders: dict[_BlockStep, _BlockStep]) -> dict[_Node, int]:
-    """Return the longest chain of earlier messages before each message and before the end of each step."""
+    """Return the messages in the longest chain before each message, and before the end of each step."""
     waits: dict[_Node, list[_Node]] = {}
     for step in steps:
         ready: list[_Node] = [*step.waits, *([(senders[step],)] if step.receives else [])]

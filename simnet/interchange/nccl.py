@@ -1,4 +1,4 @@
-"""Reads NCCL's or RCCL's description of a node (``NCCL_TOPO_DUMP_FILE``) as a topology of one or more nodes.
+"""Reader of a node's description by NCCL or RCCL (``NCCL_TOPO_DUMP_FILE``), as a topology of one or more nodes.
 
 Bandwidths are those that the library assumes. A dump has no latencies of the links inside a node: they are parameters.
 
@@ -56,7 +56,7 @@ _KNOWN = {
 def read_nccl_topology(
     path: str | Path, nodes: int = 1, *, latency: float, network_latency: float = 0.0
 ) -> nx.DiGraph[Node]:
-    """Read a topology dump of NCCL (version 1) or RCCL (2) as a cluster of equal nodes.
+    """Read a topology dump of NCCL (version 1) or RCCL (version 2) as a cluster of equal nodes.
 
     GPUs are the hosts, in the order of their device numbers: GPU g of node n is host n * G + g. Hosts of one NVLink
     domain, apart by their ``host_hash``, make one node together. With several nodes or hosts, every network card is
@@ -122,7 +122,7 @@ def read_nccl_topology(
 
 @dataclass
 class _NodeSystem:
-    """Devices of one node: host and number of GPUs, links with GB/s and kind, network cards with GB/s and latency [s].
+    """Devices of one node: GPUs with host and number, links with GB/s and kind, cards with GB/s and latency [s].
 
     Names of places on other hosts than the first begin with the number of the host.
     """
@@ -151,7 +151,7 @@ class _NodeSystem:
         self._devices_on(one, place)
 
     def _devices_on(self, one: Element, place: str) -> None:
-        """Add the devices that a processor or a PCI bridge has."""
+        """Add the devices attached to a processor or a PCI bridge, whose name is `place`."""
         gpu = partial(self.gpu, parts=sum(1 for _ in one.each("gpu")))
         readers: dict[str, Callable[[Element, str], None]] = {"pci": self.pci, "nic": self.nic, "gpu": gpu}
         for child in one.children:
@@ -159,7 +159,7 @@ class _NodeSystem:
                 readers[child.tag](child, place)
 
     def _place(self, kind: str, name: str) -> str:
-        """Return the name of a device on the current host."""
+        """Return the name of a device of this kind on the current host."""
         return f"host:{self.host}/{kind}:{name}" if self.host else f"{kind}:{name}"
 
     def pci(self, one: Element, parent: str) -> None:
@@ -222,7 +222,7 @@ class _NodeSystem:
             self.links[place, parent] = _LOCAL, "pci"
 
     def finish(self) -> None:
-        """Add the links between processors of a host, and the direct links of GPUs."""
+        """Add the links between processors of a host, and the links that join GPUs directly."""
         for number, (a, gigabytes) in enumerate(self.cpus):
             for b, other in self.cpus[number + 1 :]:
                 if a.rpartition("/")[0] == b.rpartition("/")[0]:
@@ -249,7 +249,7 @@ class _NodeSystem:
 
 
 def _unknown(one: Element) -> set[str]:
-    """Return warnings about XML elements inside an element that the reader ignores."""
+    """Return warnings about XML elements inside `one` that the reader does not know."""
     known = _KNOWN.get(one.tag, ())
     said = "is not known and passed over: figures have nothing of what it joins"
     found = {f"<{child.tag[:40]}> in <{one.tag}> {said}" for child in one.children if child.tag not in known}
@@ -257,7 +257,7 @@ def _unknown(one: Element) -> set[str]:
 
 
 def _between_processors(one: Element) -> float:
-    """Return the bandwidth between two processors [GB/s], by architecture and model."""
+    """Return the bandwidth between two processors [GB/s], by the processor's architecture and model."""
     arch, vendor = one.attributes.get("arch", "x86_64"), one.attributes.get("vendor", "")
     if (arch, vendor) == ("x86_64", "GenuineIntel"):
         model, family = one.whole("modelid", 0, 1000, default=0), one.whole("familyid", 0, 1000, default=6)

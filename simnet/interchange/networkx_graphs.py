@@ -1,4 +1,4 @@
-"""Reads topologies from files of networkx: node-link JSON, GraphML and GML, such as the Topology Zoo's.
+"""Reader of topologies in files of networkx: node-link JSON, GraphML and GML, such as those of the Topology Zoo.
 
 References
 ----------
@@ -149,7 +149,7 @@ def _refuse(file: str, message: str, field: str | None = None) -> NoReturn:
 
 
 def _check_hosts(graph: nx.DiGraph[Any], file: str) -> int:
-    """Return the number of hosts; InputError if the graph is no topology."""
+    """Return the number of hosts; InputError if the graph is not a valid topology."""
     try:
         return check_graph(graph)
     except ValueError as error:
@@ -175,7 +175,7 @@ def _value_text(value: object) -> str:
 
 
 def _number(facts: Mapping[str, Any], name: str) -> float | None:
-    """Return the value of a numeric attribute, finite and >= 0; None if it is missing or no number."""
+    """Return the value of a numeric attribute, finite and >= 0; None if it is missing or not such a number."""
     try:
         value = float(facts[name])
     except _NO_NUMBER:
@@ -184,7 +184,7 @@ def _number(facts: Mapping[str, Any], name: str) -> float | None:
 
 
 def _light_seconds(u: Mapping[str, Any], v: Mapping[str, Any]) -> float | None:
-    """Return the time of light in fibre along the great circle between two nodes [s]; None without coordinates."""
+    """Return the time [s] of light in fibre between the coordinates of two nodes; None without coordinates."""
     try:
         places = [math.radians(float(one[name])) for one in (u, v) for name in ("Latitude", "Longitude")]
     except _NO_NUMBER:

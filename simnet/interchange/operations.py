@@ -1,4 +1,4 @@
-"""Converts graphs of sends, receives and computation from other tools to schedules in rounds.
+"""Conversion of dependency graphs of sends, receives and computation, read from files, to schedules in rounds.
 
 Operations of a rank wait for the completion or the start of others. A send completes when it has left its rank, whether
 or not its receive is posted; a rendezvous, a message above the eager limit of a stack, starts when both are. A receive
@@ -29,7 +29,7 @@ from simnet.schedule import Schedule
 
 @dataclass(eq=False)
 class Operation:
-    """A send, receive or computation of a rank; `place` and `line` say where it is in its file."""
+    """A send, receive or computation of a rank; `place` and `line` locate it in its file."""
 
     rank: int
     line: int
@@ -57,7 +57,7 @@ class Operation:
 
     @property
     def post(self) -> Operation | tuple[Operation]:
-        """Graph node of the operation's start; a rendezvous send has one of its own, as the message starts later."""
+        """The graph node of the operation's start: the operation itself, or for a rendezvous send a separate node."""
         return (self,) if self.kind == "send" and self.rendezvous else self
 
     def __str__(self) -> str:
@@ -66,7 +66,7 @@ class Operation:
 
 @dataclass
 class RankOperations:
-    """The operations of each rank in a file; messages of more than `eager_limit` bytes are rendezvous."""
+    """The operations of each rank in a file; messages above `eager_limit` bytes wait for their receive (rendezvous)."""
 
     name: str
     n_ranks: int
@@ -78,7 +78,7 @@ class RankOperations:
         raise InputError(message, file=self.name, line=line)
 
     def refuse_at(self, op: Operation, message: str) -> NoReturn:
-        """Raise InputError with the position of an operation in its file."""
+        """Raise InputError with `message` and the position of an operation in its file."""
         if op.place == "line":
             self.refuse(op.line, message)
         raise InputError(message, file=f"{self.name}.{op.rank}.et", field=f"{op.place} {op.line}")
@@ -96,7 +96,7 @@ _STARTED, _COMPLETED, _ARRIVED = range(3)
 
 
 class _Order(NamedTuple):
-    """A constraint: the round of `behind` is at least `apart` rounds after that of `before`."""
+    """A constraint on rounds: that of `behind` comes at least `apart` rounds after that of `before`."""
 
     before: object
     behind: object
@@ -105,7 +105,7 @@ class _Order(NamedTuple):
 
 
 def rounds_of_program(file: RankOperations, strict: bool, per_second: float) -> Schedule:
-    """Return the operations of a file as a schedule; `per_second` converts units of work to seconds.
+    """Return the operations of a file as a schedule; `per_second` is the number of units of work in a second.
 
     With `strict`, InputError if an operation waits for less than rounds would make it wait for.
     """
@@ -123,7 +123,7 @@ def rounds_of_program(file: RankOperations, strict: bool, per_second: float) -> 
 
 
 def match_messages(file: RankOperations) -> dict[Operation, Operation]:
-    """Return the send of each receive, in the order of the sends; InputError if one has no partner."""
+    """Return a dict from each receive to its send, in order of the sends; InputError if one has no partner."""
     ops = [op for one in file.ranks.values() for op in one]
     sends = (((op.rank, op.peer, op.tag), op) for op in ops if op.kind == "send")
     receives = (((op.peer, op.rank, op.tag), op) for op in ops if op.kind == "recv")
@@ -141,7 +141,7 @@ def match_messages(file: RankOperations) -> dict[Operation, Operation]:
 def match_in_order(
     sends: Iterable[tuple[object, T]], receives: Iterable[tuple[object, T]]
 ) -> tuple[dict[T, T], list[T], list[T]]:
-    """Return the sender of each receiver, both in order on each connection; then senders and receivers without one."""
+    """Return a dict from receive to send, paired in order on each connection; also sends and receives left over."""
     waiting: dict[object, deque[T]] = defaultdict(deque)
     for connection, one in receives:
         waiting[connection].append(one)
@@ -156,7 +156,7 @@ def match_in_order(
 
 
 def set_levels(file: RankOperations, ops: list[Operation]) -> None:
-    """Sort a rank's operations by dependencies, and set their levels: messages in the longest chain before each."""
+    """Sort a rank's operations by dependencies; set each one's level, the messages in the longest chain before it."""
     try:
         order = list(TopologicalSorter({op: op.requires + op.starts_after for op in ops}).static_order())
     except CycleError as error:
@@ -210,7 +210,7 @@ def place_operations(file: RankOperations, sends: dict[Operation, Operation]) ->
 
 
 def _orders(file: RankOperations, sends: dict[Operation, Operation]) -> Iterator[_Order]:
-    """Yield constraints on the rounds of operations, from the dependencies and levels in a file."""
+    """Yield the constraints on rounds of operations that follow from a file's dependencies and from levels."""
     for ops in file.ranks.values():
         for op in ops:
             for before in op.requires:
@@ -236,7 +236,7 @@ def _orders(file: RankOperations, sends: dict[Operation, Operation]) -> Iterator
 
 
 def _refuse_deadlock(file: RankOperations, orders: list[_Order], sends: dict[Operation, Operation]) -> NoReturn:
-    """Raise InputError that names a circle of operations which wait for each other, found in `orders`."""
+    """Raise InputError that names operations which wait for each other in a circle, found in `orders`."""
     start = next(one for one in orders if one.apart)
     circle: list[Any] = nx.shortest_path(
         nx.DiGraph((one.before, one.behind) for one in orders), start.behind, start.before
@@ -255,7 +255,7 @@ def _refuse_deadlock(file: RankOperations, orders: list[_Order], sends: dict[Ope
 
 
 class _Dependencies:
-    """Compares the dependencies of operations in their file with those that execution in rounds imposes.
+    """Compares the dependencies of operations in a file with those that execution in rounds adds.
 
     Sends of a rank leave one after another, in the order in which they may start, and arrive so at a peer.
     """
@@ -276,7 +276,7 @@ class _Dependencies:
                     self._works[rank, op.level].append(op)
 
     def check(self, file: RankOperations, sends: dict[Operation, Operation]) -> None:
-        """Raise InputError if executing operations in rounds would add dependencies."""
+        """Raise InputError if execution in rounds would add dependencies between operations."""
         received = {send: recv for recv, send in sends.items()}
         last: dict[tuple[int, int], Operation] = {}
         for op in sorted(self._placed, key=self._placed.__getitem__):
@@ -296,7 +296,7 @@ class _Dependencies:
                     last[op.rank, op.peer] = op
 
     def _compare(self, op: Operation) -> tuple[list[Operation], list[Operation]]:
-        """Return the operations that only rounds make an operation wait for, and earlier sends of its rank."""
+        """Return what an operation waits for only because of rounds, and its rank's sends that precede it anyway."""
         placed, works, (events, rounds, sending) = self._placed, self._works[op.rank, op.level], self._events[op.rank]
         if op.kind == "calc" and not op.size:
             return [], []
@@ -319,7 +319,7 @@ class _Dependencies:
         return [one for one in missing if one not in turns], turns
 
     def _completed(self, op: Operation, since: int) -> set[Operation]:
-        """Return operations that must complete before an operation; those posted up to round `since` may be missing."""
+        """Return operations that must complete before `op`; those posted up to round `since` may be left out."""
         found: set[Operation] = set()
         # An operation, and what is known of it: that it has started, that it is completed, that its message is there.
         seen, left = {(op, _STARTED)}, [(op, _STARTED)]
@@ -340,7 +340,7 @@ class _Dependencies:
 
 
 def build_schedule(file: RankOperations, sends: Collection[Operation], placed: Placed, per_second: float) -> Schedule:
-    """Return the schedule of operations placed in rounds; `per_second` converts units of work to seconds."""
+    """Return the schedule of operations in their rounds; `per_second` is the number of units of work in a second."""
     for send in sends:
         if wrong := bounds_error(send.size, Size):
             file.refuse_at(send, f"the bytes of a message {wrong}")

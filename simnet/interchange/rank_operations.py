@@ -1,4 +1,4 @@
-"""Converts schedules to lists of operations by rank, a few ranks at a time, and messages by round to schedules."""
+"""Conversion of schedules to lists of operations by rank, and of messages by round to schedules."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_COMPUTE = 50_000_000
 
 
 class RankOperation(NamedTuple):
-    """An operation of a rank in an output file: `SEND`, `RECV` or `CALC`."""
+    """An operation of one rank for an output file: `SEND`, `RECV` or `CALC`."""
 
     kind: int
     # Bytes of a message or work in the unit of the file, its other rank, its tag, and its round.
@@ -32,7 +32,7 @@ class RankOperation(NamedTuple):
 
 
 class RoundMessages(NamedTuple):
-    """Columns of messages, sorted by round: round, source, destination and bytes."""
+    """Messages as columns, sorted by round: round, source, destination and bytes."""
 
     round: Ranks
     src: Ranks
@@ -41,7 +41,7 @@ class RoundMessages(NamedTuple):
 
 
 class RankWork(NamedTuple):
-    """Columns of compute work, at most one row for a round and rank, in the file's unit of work."""
+    """Compute work as columns, at most one row per round and rank, in the file's unit of work."""
 
     round: Ranks
     rank: Ranks
@@ -54,7 +54,7 @@ _NO_WORK = RankWork(*[np.zeros(0, dtype=np.int64)] * 3)
 def operations_of(
     schedule: Schedule, per_second: float, *, every_round: bool, most: int = 10**18 - 1
 ) -> Iterator[list[RankOperation]]:
-    """Yield the list of operations of each rank of a schedule, in order of execution.
+    """Yield for each rank of a schedule the list of its operations, in order of execution.
 
     `per_second` units of work are a second. With `every_round` a rank works, be it for no time, in each round in which
     it has messages; these wait for that alone, and it for all of the round before. ValueError: a number exceeds `most`.
@@ -84,7 +84,7 @@ def operations_of(
 def _by_rank(
     one: Round, n_ranks: int, per_second: float, every_round: bool, most: int
 ) -> tuple[list[int], NDArray[np.int64]]:
-    """Return a round's operations as rows of kind, size, peer and number, sorted by rank, and each rank's first row."""
+    """Return a round's operations as rows (kind, size, peer, number), sorted by rank, and each rank's first row."""
     count, ticks = len(one), np.broadcast_to(np.asarray(one.compute), n_ranks)
     active = np.concatenate([one.src, one.dst]) if every_round else one.src[:0]
     workers = np.union1d(np.flatnonzero(ticks), active)
@@ -116,7 +116,7 @@ def assemble_schedule(
     per_second: float = 1.0,
     phases: Mapping[int, str] | None = None,
 ) -> Schedule:
-    """Return a schedule from columns of messages and work; equal rounds share one object."""
+    """Return a schedule from columns of messages and work; equal rounds become one object."""
     order = np.argsort(work.round, kind="stable")
     works = RankWork(work.round[order], work.rank[order], work.size[order])
     edges = np.arange(n_rounds + 1)

@@ -1,4 +1,4 @@
-"""Platforms of SimGrid: links with bandwidth and latency, routes, and profiles of links that change over time.
+"""SimGrid platforms: links with bandwidth and latency, routes, and profiles of links that change over time.
 
 SimGrid lists the links of every pair of hosts; here routes follow from a graph. A link that is a route by itself
 becomes an edge. Any other link becomes a pair of nodes with the link between them, which routes enter and leave over
@@ -58,7 +58,7 @@ _CONNECTOR_WEIGHT = 1e-6
 
 
 class SimGridPlatform(NamedTuple):
-    """A SimGrid platform as a topology, with the weather of links that have profiles."""
+    """A SimGrid platform read as a topology, with weather for links that have profiles."""
 
     # The topology; hosts carry their ``name``, and links their ``link``, as in the platform.
     graph: nx.DiGraph[Node]
@@ -69,7 +69,7 @@ class SimGridPlatform(NamedTuple):
 
 
 def read_platform(path: str | Path) -> SimGridPlatform:
-    """Read a SimGrid platform of version 4 or 4.1.
+    """Read a SimGrid platform file of version 4 or 4.1.
 
     Zones of routing Full, Floyd and Dijkstra are flattened, flat clusters with or without backbone become stars. Speeds
     of hosts, disks, properties and configuration are ignored. Profiles are read from files next to or below the
@@ -102,7 +102,7 @@ def read_platform(path: str | Path) -> SimGridPlatform:
 
 
 def profile_names(path: str | Path) -> list[str]:
-    """Return the file names of a platform's link profiles, relative to its folder, without reading the profiles."""
+    """Return the names of the files with a platform's link profiles, relative to its folder, without reading them."""
     links = (one for one in read_xml(path, ["platform"]).walk() if one.tag == "link")
     names = (_neighbour_file(one, attribute) for one in links for attribute in ("bandwidth_file", "latency_file"))
     return list(dict.fromkeys(name for name in names if name))
@@ -114,7 +114,7 @@ _Lane = tuple[str, str]
 
 @dataclass
 class _PlatformRoute:
-    """A declared route between two points of the platform; `fixed` if messages must take exactly this route."""
+    """A declared route between two points of a platform; `fixed` if messages must take exactly this route."""
 
     src: Node
     dst: Node
@@ -125,7 +125,7 @@ class _PlatformRoute:
 
 @dataclass
 class _SimLink:
-    """A declared link of the platform."""
+    """A link that a platform declares: bandwidth, latency, sharing policy and weather."""
 
     bandwidth: float
     latency: float
@@ -135,7 +135,7 @@ class _SimLink:
 
 @dataclass
 class _PlatformReader:
-    """Collects hosts, links and routes while reading a platform."""
+    """The hosts, links and routes read from a platform so far."""
 
     folder: Path
     hosts: list[str] = field(default_factory=list)
@@ -149,7 +149,7 @@ class _PlatformReader:
     profiles: dict[tuple[str, float], Signal] = field(default_factory=dict)
 
     def zone(self, top: Element, routing: str) -> None:
-        """Add the elements of a zone, or of the platform's top level."""
+        """Add the elements of a zone, or of a platform's top level."""
         known: dict[str, Callable[[Element], object]]
         known = {"host": self.host, "router": self.router, "link": self.link, "cluster": self.cluster}
         routes = ("route", "zoneRoute", "ASroute")
@@ -212,7 +212,7 @@ class _PlatformReader:
         return self.profiles.get((name, nominal))
 
     def cluster(self, one: Element) -> None:
-        """Add a flat cluster: hosts in a star around a router, behind a backbone link if declared."""
+        """Add a flat cluster: hosts in a star around a router, behind a backbone link if one is declared."""
         topology = one.attributes.get("topology", "FLAT")
         policy = one.attributes.get("sharing_policy", "SPLITDUPLEX")
         if topology != "FLAT" or "limiter_link" in one.attributes or policy != "SPLITDUPLEX":
@@ -275,7 +275,7 @@ class _PlatformReader:
             self.connections.append(_PlatformRoute(dst, src, back, one, fixed))
 
     def finish(self, top: Element) -> SimGridPlatform:
-        """Return the topology of all elements read."""
+        """Return the topology of all elements that were read."""
         if not self.hosts:
             top.refuse("has no hosts")
         uses = Counter(lane for one in self.connections for lane in one.lanes)
@@ -335,7 +335,7 @@ class _PlatformReader:
     def _keep_routes(
         self, graph: nx.DiGraph[Node], lane_of: Mapping[Link, _Lane], paths: Sequence[Sequence[Node]]
     ) -> None:
-        """Store declared routes that differ from shortest paths as attributes of the graph."""
+        """Store declared routes that are not shortest paths as attributes of the graph."""
         routes = Routes(graph)
         others = []
         for one, path in zip(self.connections, paths, strict=True):
@@ -348,7 +348,7 @@ class _PlatformReader:
 
 
 def _neighbour_file(one: Element, attribute: str) -> str:
-    """Return a file name in an attribute, which must be in the platform's folder or below; "" if missing."""
+    """Return the file name in an attribute, which must be in the platform's folder or below; "" if missing."""
     name = one.attributes.get(attribute, "")
     if Path(name).is_absolute() or ".." in Path(name).parts:
         one.refuse(f"must lie beside the platform or below, got {name[:60]!r}", attribute)
@@ -360,7 +360,7 @@ def _lane_name(lane: _Lane) -> str:
 
 
 def _host_numbers(one: Element) -> Iterator[int]:
-    """Yield the host numbers of a cluster's ``radical``: ranges such as ``0-99``, separated by commas."""
+    """Yield the host numbers in a cluster's attribute ``radical``: ranges such as ``0-99``, separated by commas."""
     count = 0
     for part in re.split("[,;]", one.get("radical")):
         match = re.fullmatch(r"\s*([0-9]{1,9})(?:-([0-9]{1,9}))?\s*", part)
@@ -374,7 +374,7 @@ def _host_numbers(one: Element) -> Iterator[int]:
 
 
 def _read_quantity(one: Element, attribute: str, units: Mapping[str, Decimal], quantity: Any) -> float:
-    """Return an attribute with a unit in SI units, as the nearest float; without a unit, in the base unit."""
+    """Return the quantity in an attribute as the nearest float in SI units; without a unit it is in the base unit."""
     text = one.get(attribute).strip()
     match = _NUMBER.fullmatch(text) if len(text) <= 64 else None
     if match is None or match[2] not in units:

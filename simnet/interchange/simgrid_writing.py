@@ -1,4 +1,4 @@
-"""Writes SimGrid platforms: a link for each direction, the routes of `simnet.topologies.Routes`, and profiles."""
+"""Writer of SimGrid platforms: a link per direction, the routes of `simnet.topologies.Routes`, and profiles."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def write_platform(
     routes: Routes | None = None,
     largest: int = MAX_BYTES,
 ) -> None:
-    """Write a topology as a SimGrid platform, and its weather as profiles in a folder ``NAME_profiles`` next to it.
+    """Write a topology as a SimGrid platform, and its weather as profiles in the folder ``NAME_profiles`` next to it.
 
     Every directed link becomes a ``SHARED`` link. Hosts are named ``host:0``, ``host:1``, ... Of weather so many
     seconds are written; then its last value holds. Routing ``"Full"`` writes the route of every pair of hosts, by
@@ -91,7 +91,7 @@ def write_platform(
 
 
 def _quoted_names(graph: nx.DiGraph[Any]) -> dict[Node, str]:
-    """Return a dict from node to its XML-quoted name; ValueError if two nodes have the same name."""
+    """Return a dict from node to its name, quoted for XML; ValueError if two nodes have the same name."""
     names: dict[Node, str] = {}
     for node in graph:
         name = label(node)
@@ -123,7 +123,7 @@ def _routes_written(
 def _write_profiles(
     file: Path, links: list[Link], weather: Mapping[Link, Weather], duration: float | None
 ) -> dict[Link, str]:
-    """Write each link's weather to profile files; return the XML attributes that refer to the files."""
+    """Write each link's weather as profile files; return for each link the XML attributes that name the files."""
     attributes: dict[Link, str] = {}
     if not weather or duration is None:
         return attributes

@@ -1,4 +1,4 @@
-"""XML files as trees with line numbers; external entities are not fetched, and entity declarations are refused."""
+"""XML files as trees with line numbers; external entities are not fetched, entity declarations are errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_DEPTH = 64
 
 @dataclass
 class Element:
-    """An element of an XML file: its attributes as written, its children, and the file and line where it begins."""
+    """An element of an XML file: attributes as written, children, and the file and line where it begins."""
 
     tag: str
     attributes: dict[str, str]
@@ -32,19 +32,19 @@ class Element:
     children: list[Element] = field(default_factory=list)
 
     def refuse(self, message: str, attribute: str | None = None) -> NoReturn:
-        """Raise InputError with the file and line of the element."""
+        """Raise InputError with `message` and the file and line of the element."""
         name = self.tag if attribute is None else f"{self.tag}.{attribute}"
         raise InputError(message, file=self.file, line=self.line, field=name)
 
     def get(self, attribute: str) -> str:
-        """Return the value of an attribute; InputError with the nearest existing name if it is missing."""
+        """Return the value of an attribute; if it is missing, InputError with the nearest existing name."""
         if attribute not in self.attributes:
             given = suggest_names(attribute, self.attributes) if self.attributes else "there are none"
             self.refuse(f"has no attribute {attribute!r}; {given}".replace("Allowed:", "Given:"))
         return self.attributes[attribute]
 
     def whole(self, attribute: str, low: int, high: int, default: int | None = None) -> int:
-        """Return an attribute as an integer in low .. high; `default` if missing; InputError if invalid."""
+        """Return an attribute as an integer in low .. high, or `default` if missing; InputError if invalid."""
         if default is not None and attribute not in self.attributes:
             return default
         text = self.get(attribute).strip()
@@ -54,7 +54,7 @@ class Element:
         return int(text)
 
     def choice(self, attribute: str, allowed: Sequence[str], default: str | None = None) -> str:
-        """Return an attribute that is one of `allowed`; `default` if missing; InputError if it is another."""
+        """Return an attribute whose value must be one of `allowed`, or `default` if missing; InputError if invalid."""
         text = self.get(attribute) if default is None else self.attributes.get(attribute, default)
         if text not in allowed:
             self.refuse(f"{text[:40]!r} is not read; {suggest_names(text, allowed)}", attribute)
@@ -65,14 +65,14 @@ class Element:
         return (child for child in self.children if child.tag == tag)
 
     def walk(self) -> Iterator[Element]:
-        """Yield the element and all below it, in the order of the file."""
+        """Yield the element and all elements below it, in the order of the file."""
         yield self
         for child in self.children:
             yield from child.walk()
 
 
 def _without_comments(text: str) -> str:
-    """Return XML text without comments, line numbers kept; RCCL writes comments with dashes, which XML forbids."""
+    """Return XML text without comments, line numbers kept; comments of RCCL have dashes that XML forbids."""
     parts, at = [], 0
     while (start := text.find("<!--", at)) >= 0 and (end := text.find("-->", start + 4)) >= 0:
         parts += [text[at:start], "\n" * text.count("\n", start, end)]

@@ -41,7 +41,7 @@ _MOST_MEMBERS = 1_000_000
 
 
 def in_memory(info: TraceInfo, entries: int | None = None, times: float = 1.0) -> None:
-    """Raise InputError if a step's gradients (`entries` per worker, default all), times `times`, exceed `LARGEST`."""
+    """Raise InputError if `times` times a step's gradients, `entries` per worker (default all), exceed `LARGEST`."""
     entries = sum(prod(layer.shape) for layer in info.layers) if entries is None else entries
     needed = 4 * info.workers * entries * times
     if needed > LARGEST:

@@ -1,4 +1,4 @@
-"""Gradient exchange of PyTorch's DistributedDataParallel, by the schemes that simnet simulates.
+"""Gradient exchange under PyTorch's DistributedDataParallel (DDP), by the schemes that simnet simulates.
 
 `Hook` is a communication hook: dense, half precision, AG-Topk, AR-Topk, Ok-Topk or ExDyna, fixed or chosen by a table
 of ``simnet choose --export policy.json``, on gloo and NCCL. Its update and its messages are those of

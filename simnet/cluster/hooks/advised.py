@@ -1,4 +1,4 @@
-"""The adviser in a hook: workers share iteration times, worker 0 picks the next exchange, and all workers use it.
+"""The adviser in a hook: workers share iteration times, worker 0 picks the next exchange, and all of them use it.
 
 They agree on a thread and a gloo group of their own, so nothing waits: the choice for an iteration uses what was known
 two iterations before.
@@ -41,7 +41,7 @@ class _AgreedDecision(NamedTuple):
 
 
 class _ProbeTimes(NamedTuple):
-    """Probe times [s]: round trip of a short and of a long message, and the whole probe; 0 where not sent."""
+    """Times of a network probe [s]: round trips of a short and a long message, and the whole probe; 0 if not sent."""
 
     word: float = 0.0
     long: float = 0.0
@@ -49,7 +49,7 @@ class _ProbeTimes(NamedTuple):
 
 
 class Advising:
-    """Communication between workers for the adviser, on a thread and a gloo group of its own."""
+    """The adviser's communication between workers, on its own thread and its own gloo process group."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Advising:
         self._sizes: tuple[int, ...] = ()
 
     def start(self, entries: int) -> None:
-        """Start probing and choosing in the background before the first exchange, for a model of `entries` entries."""
+        """Start to probe and choose in the background, before the first exchange of a model with `entries` entries."""
         if self._may_probe:
             self._sizes = (entries,)
             self._pending = self._pool.submit(self._first)
@@ -102,7 +102,7 @@ class Advising:
     def begin(
         self, number: int, before: LoggedIteration | None, sizes: tuple[int, ...], clock: StageClock
     ) -> TableEntry:
-        """Return the choice for an iteration; all workers call this when DDP hands over the first bucket."""
+        """Return the exchange for an iteration; all workers call this when DDP hands over the first bucket."""
         if before is not None:
             self._iterations.append((before, sizes))
         probe = False
@@ -117,7 +117,7 @@ class Advising:
         return self._entries[self._choice]
 
     def close(self) -> None:
-        """End the thread, close the decision log and destroy the group."""
+        """End the adviser's thread, close its decision log and destroy its process group."""
         self._pool.shutdown()
         if self._file is not None:
             self._file.close()
@@ -129,7 +129,7 @@ class Advising:
         return self._agree(0, [], None)
 
     def _ping(self, more: float = 0.0) -> None:
-        """Time round trips to the next worker, with a long message if asked for, while answering the previous one."""
+        """Time round trips to the next worker, the last one with `more` bytes, while answering the previous worker."""
         ahead, behind = (global_rank(self._group, (self.rank + step) % self.size) for step in (1, -1))
         begin, took, entries = time.perf_counter(), [], [round(one / WORD) for one in (WORD,) * PINGS + (more,) if one]
         for number, length in enumerate(entries):
@@ -151,7 +151,7 @@ class Advising:
     def _agree(
         self, number: int, told: list[tuple[LoggedIteration, tuple[int, ...]]], clock: StageClock | None
     ) -> _AgreedDecision:
-        """Share iteration times and agree on the choice for a later iteration; runs on the adviser's thread."""
+        """Share iteration times and agree on the exchange for a later iteration; runs on the adviser's thread."""
         rows = [_iteration_times(one, clock) for one, _ in told if clock is not None]
         # Of messages the least, which waited for nobody; of the rest the slowest worker.
         numbers = [
@@ -206,7 +206,7 @@ class Advising:
 
 
 def _gloo_candidate(entry: TableEntry) -> Candidate:
-    """Return a table entry as a candidate for closed forms, with the collective algorithms of gloo."""
+    """Return a table entry as a candidate for closed-form costs, with the collective algorithms of gloo."""
     scheme = sparsifier_models.scheme(entry.scheme)
     known = {one.name for one in dataclasses.fields(scheme.option_type)}
     options = {name: value for name, value in entry.options.items() if name != "accumulation"}
@@ -214,7 +214,7 @@ def _gloo_candidate(entry: TableEntry) -> Candidate:
 
 
 def _iteration_times(one: LoggedIteration, clock: StageClock) -> TimingOutcome:
-    """Return the stage times of an iteration on this worker, waiting until its last event has passed."""
+    """Return the stage times of an iteration on this worker, after waiting for its last event."""
     spans = [*one.selecting, *one.exchanging]
     while not all(clock.passed(span.ended) for span in spans):
         time.sleep(1e-4)

@@ -1,4 +1,4 @@
-"""The communication hook: selects when DDP hands over a bucket, and exchanges during the backward pass.
+"""The DDP communication hook: it selects when DDP hands over a bucket, and exchanges during the backward pass.
 
 Selection queues with the backward pass, on its thread and stream. All else is done by one thread of the hook, on a GPU
 on a stream of its own, bucket by bucket in the order of DDP, which is the same on all workers. The backward pass waits
@@ -33,7 +33,7 @@ from simnet.training.job.exchange import check_feedback
 
 
 class Hook:
-    """A DDP communication hook with one fixed exchange, or with several from a policy table or adviser.
+    """A DDP communication hook with one exchange, or with several among which a policy table or adviser chooses.
 
     `iteration` (settable) is the iteration that the next bucket 0 begins, `entry` the exchange in force, `choices` the
     exchanges that are possible, `residuals` what this worker keeps back, which a checkpoint of the model does not have.
@@ -78,7 +78,7 @@ class Hook:
         every: int = 100,
         group: Any = None,
     ) -> Hook:
-        """Return a hook that looks up its exchange for the measured network in a ``simnet choose --export`` table.
+        """Return a hook that looks up its exchange, for the measured network, in a table of ``simnet choose --export``.
 
         `probe` measures latency [s] and bandwidth [byte/s], by default `shifted`, each `every` iterations; the slowest
         worker counts. InputError if the table cannot be read, was made for other workers, has an unknown exchange, or
@@ -118,7 +118,7 @@ class Hook:
         group: Any = None,
         **options: Any,
     ) -> Hook:
-        """Return a hook that estimates exchange times from measured iterations and uses the fastest of `choices`.
+        """Return a hook that estimates exchange times from measured iterations, and uses the fastest of `choices`.
 
         The first dense one of the choices, which a table may have, is the fallback; one is added if there is none.
         Kernels cost what the device has of ``simnet calibrate device``. There are `every` iterations between two
@@ -191,13 +191,13 @@ class Hook:
         return self
 
     def clock(self, device: Any) -> StageClock:
-        """Return the stage clock of a device: GPU events on CUDA, else the processor's clock."""
+        """Return the clock of stage times for a device: GPU events on CUDA, else the processor's clock."""
         if self._clock is None:
             self._clock = EventClock() if device.type == "cuda" else StageClock()
         return self._clock
 
     def exchange(self, bucket: Any) -> Any:
-        """Exchange a DDP bucket; return a future of the mean gradient, written to the bucket's buffer.
+        """Exchange a DDP bucket; return a future of the mean gradient, which is written to the bucket's buffer.
 
         SimnetError if a gradient is not finite or not float32, or an exchange before has failed.
         """
@@ -249,7 +249,7 @@ class Hook:
             raise self._failure
 
     def close(self) -> None:
-        """End the hook's threads and groups after the last exchange; a later iteration restarts all but the adviser."""
+        """End the hook's threads and groups after the last exchange; a later iteration starts all but the adviser."""
         atexit.unregister(self.close)
         if self._thread is not None:
             self._tasks.put(None)
@@ -263,7 +263,7 @@ class Hook:
             self._own = None
 
     def _begin(self, device: Any) -> None:
-        """Begin an iteration: probe the network if due, and take the exchange of the table or adviser."""
+        """Begin an iteration: probe the network if due, and set the exchange that the table or adviser picks."""
         if self._own is None:
             self._own = new_group_like(self._given)
             atexit.register(self.close)
@@ -278,7 +278,7 @@ class Hook:
         self.marks = LoggedIteration(self.iteration, self.entry.label, self.entry.density)
 
     def _model(self, number: int, parameters: tuple[int, ...], entries: int) -> Any:
-        """Return the scheme of a choice for a bucket, created once per choice and parameters of the bucket.
+        """Return the scheme of choice `number` for a bucket; created once for each choice and bucket of parameters.
 
         State by position in the bucket, such as Ok-Topk's region boundaries, is invalid once parameters move.
         """
@@ -299,7 +299,7 @@ class Hook:
         return found
 
     def _part(self, bucket: Any, flat: torch.Tensor) -> BucketShare:
-        """Return the gradient of a bucket plus this worker's residual, with the scheme and the update buffer."""
+        """Return this worker's share of a bucket: gradient plus residual, with the scheme and the update buffer."""
         parameters = tuple(map(id, bucket.parameters()))
         model = self._model(self.choices.index(self.entry), parameters, flat.numel())
         model.iteration = self.iteration
@@ -317,7 +317,7 @@ class Hook:
         return BucketShare(model, self.rank, given, flat)
 
     def _check_finite(self, bucket: Any, flat: torch.Tensor, total: torch.Tensor) -> None:
-        """Raise SimnetError for NaN or infinite gradients, which would spread to the residuals of all workers."""
+        """Raise SimnetError if gradients are NaN or infinite, as they would spread to all workers' residuals."""
         if total.isfinite().item() or flat.isfinite().all().item():
             return
         at = int(flat.isfinite().logical_not().nonzero()[0].item())
@@ -335,7 +335,7 @@ class Hook:
         return f"rank {self.rank}, iteration {self.iteration}, bucket {bucket.index()}"
 
     def _beside(self, device: Any, handed: tuple[Any, ...]) -> Callable[[], ExitStack]:
-        """Return a context factory for the hook's own CUDA stream, which waits for the current stream."""
+        """Return a function that enters the hook's own CUDA stream, which waits for the current stream."""
         if not hasattr(self, "_stream"):
             self._stream = torch.cuda.Stream(device)
         ready = torch.cuda.current_stream(device).record_event()
@@ -364,7 +364,7 @@ class Hook:
 
 
 class Residuals:
-    """Residuals of one worker: a tensor per bucket, with views by parameter, also once DDP has rebuilt buckets."""
+    """Residuals of one worker: a tensor per bucket, with views by parameter that survive when DDP rebuilds buckets."""
 
     def __init__(self) -> None:
         self._buckets: dict[int, tuple[tuple[int, ...], torch.Tensor]] = {}
@@ -372,11 +372,11 @@ class Residuals:
         self._pieces: dict[int, torch.Tensor] = {}
 
     def of(self, parameter: Any) -> torch.Tensor | None:
-        """Return the residual of a parameter, one-dimensional; None if it has none."""
+        """Return the residual of a parameter as a one-dimensional tensor; None if it has none."""
         return self._pieces.get(id(parameter))
 
     def kept(self, bucket: Any) -> torch.Tensor | None:
-        """Return the residual of a bucket, shape (n,), as a view to modify in place; None if it has none."""
+        """Return the residual of a bucket, shape (n,), which may be modified in place; None if it has none."""
         parameters = bucket.parameters()
         key, held = tuple(map(id, parameters)), self._buckets.get(bucket.index())
         if held is not None and held[0] == key:
@@ -392,7 +392,7 @@ class Residuals:
         return fresh
 
     def keep(self, bucket: Any, values: torch.Tensor) -> None:
-        """Store a tensor, shape (n,), as the residual of a bucket."""
+        """Store `values`, shape (n,), as the residual of a bucket."""
         parameters = bucket.parameters()
         sizes = [one.numel() for one in parameters]
         self._buckets[bucket.index()] = tuple(map(id, parameters)), values
@@ -406,7 +406,7 @@ class Residuals:
 
 
 class Trainer:
-    """Runs training iterations of a DDP model with a hook, and logs their stage times.
+    """Runs training iterations of a DDP model with a hook, and logs how long their stages take.
 
     Parameters
     ----------
@@ -445,7 +445,7 @@ class Trainer:
         return found
 
     def close(self) -> None:
-        """Close the hook, and write the rest of the log."""
+        """Close the hook, and write the iterations that the log still lacks."""
         self.hook.close()
         if self._log is not None:
             self._log.close()

@@ -1,4 +1,4 @@
-"""A worker's share of a bucket, the kernels of the schemes on tensors, and the format of sparse messages.
+"""Kernels of the schemes on PyTorch tensors, a worker's share of a bucket, and the format of sparse messages.
 
 On a processor kernels are those of `simnet.sparsifier_models.selection`; on a GPU those of torch, whose top-k takes any
 of equal magnitudes, while simnet's takes the first ones.
@@ -13,14 +13,14 @@ from simnet.sparsifier_models import selection
 
 
 def top_k(values: torch.Tensor, k: int) -> torch.Tensor:
-    """Return the indices of the k entries of largest magnitude, int64, ascending; all if k >= n."""
+    """Return the ascending indices (int64) of the k entries of largest magnitude; all indices if k >= n."""
     if not values.is_cuda:
         return torch.from_numpy(selection.top_k(values.numpy(), k))
     return torch.topk(values.abs(), min(k, values.numel()), sorted=False).indices.sort().values
 
 
 def above(values: torch.Tensor, threshold: float, *, strict: bool = True) -> torch.Tensor:
-    """Return the indices whose magnitudes exceed the threshold (if not `strict`, or equal it), int64, ascending."""
+    """Return the ascending indices (int64) of magnitudes above the threshold; equal ones too unless `strict`."""
     if not values.is_cuda:
         return torch.from_numpy(selection.above(values.numpy(), threshold, strict=strict))
     limit = torch.tensor(threshold, dtype=torch.float32, device=values.device)
@@ -29,21 +29,21 @@ def above(values: torch.Tensor, threshold: float, *, strict: bool = True) -> tor
 
 
 def kth_magnitude(values: torch.Tensor, k: int) -> float:
-    """Return the k-th largest absolute value of a tensor, k in 1 .. n."""
+    """Return the k-th largest absolute value of a tensor, for k from 1 to its number of entries."""
     if not values.is_cuda:
         return selection.kth_magnitude(values.numpy(), k)
     return float(torch.topk(values.abs(), k, sorted=False).values.min().item())
 
 
 def squared_norm(values: torch.Tensor) -> torch.Tensor:
-    """Return the sum of squares as a one-entry float32 tensor, accumulated in double precision."""
+    """Return the sum of squares as a float32 tensor of one entry, accumulated in double precision."""
     if not values.is_cuda:
         return torch.tensor([selection.squared_norm(values.numpy())], dtype=torch.float32)
     return values.double().square().sum().float().reshape(1)
 
 
 class BucketShare(NamedTuple):
-    """A worker's share of a bucket: scheme, rank, gradient with residual, and update buffer."""
+    """A worker's share of a DDP bucket: scheme, rank, gradient with residual, and buffer for the update."""
 
     # The scheme of the bucket.
     model: Any
@@ -59,11 +59,11 @@ Selected: TypeAlias = tuple[Any, ...]
 
 
 def pack_entries(indices: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Return k entries as one int32 message of shape (2 k,): the indices, then the bits of the values."""
+    """Return k entries as one int32 message, shape (2 k,): first the indices, then the bits of the values."""
     return torch.cat([indices.int(), values.view(torch.int32)])
 
 
 def unpack_entries(message: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the indices and float32 values of a message that `pack_entries` made."""
+    """Return the indices and the float32 values of a message that `pack_entries` made."""
     indices, bits = message.chunk(2)
     return indices, bits.view(torch.float32)

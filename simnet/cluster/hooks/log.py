@@ -1,4 +1,4 @@
-"""Stage times of iterations on a rank, written as CSV rows, and the clocks that measure them.
+"""Times of the stages of iterations on a rank, written as CSV rows, and the clocks that measure them.
 
 On a GPU a moment is an event of the stream, so nothing waits for the device: a row is written once all of its events
 have passed.
@@ -55,7 +55,7 @@ COLUMNS = (
 
 
 class StageClock:
-    """Clock of the processor: marks moments, and returns the seconds between marks."""
+    """Clock of the processor: it marks moments, and returns the seconds between two marks."""
 
     def mark(self) -> Mark:
         """Return the current time [s]."""
@@ -66,12 +66,12 @@ class StageClock:
         return float(last - first)
 
     def passed(self, mark: Mark) -> bool:
-        """Return True: marks of the processor lie in the past."""
+        """Return True, as marks of the processor's clock always lie in the past."""
         return True
 
 
 class EventClock(StageClock):
-    """Clock of a GPU: marks are CUDA events recorded on the current stream."""
+    """Clock of a GPU: its marks are CUDA events on the current stream."""
 
     def mark(self) -> Mark:
         """Return a CUDA event recorded on the current stream."""
@@ -80,16 +80,16 @@ class EventClock(StageClock):
         return event
 
     def seconds(self, first: Mark, last: Mark) -> float:
-        """Return the time between two completed events [s]."""
+        """Return the time between two events that have completed [s]."""
         return float(first.elapsed_time(last)) / 1e3
 
     def passed(self, mark: Mark) -> bool:
-        """Return whether the GPU has reached the event."""
+        """Return whether the GPU has reached the event `mark`."""
         return bool(mark.query())
 
 
 class LoggedSpan(NamedTuple):
-    """The start and end marks of a stage."""
+    """The marks of a stage's start and end."""
 
     began: Mark
     ended: Mark
@@ -109,14 +109,14 @@ class LoggedIteration:
     messages: list[HookMessage] = field(default_factory=list)
 
     def parts(self, clock: StageClock) -> tuple[list[float], float, float]:
-        """Return select times by bucket, and total times of messages and of merging [s]."""
+        """Return selection times by bucket, and total times of messages and of other exchange work [s]."""
         communicate = sum(clock.seconds(message.began, message.ended) for message in self.messages)
         merge = sum(clock.seconds(*span) for span in self.exchanging) - communicate
         return [clock.seconds(*span) for span in self.selecting], communicate, merge
 
 
 def open_log(path: Path, buffering: int = -1) -> IO[str]:
-    """Create a log file and its folder, and return the file; InputError if the file exists."""
+    """Create a log file and its folder, and return the open file; InputError if the file exists."""
     if path.exists():
         raise InputError("is there already; choose another folder for the log", file=str(path))
     with explain_write_errors(path, advice=""):
@@ -125,7 +125,7 @@ def open_log(path: Path, buffering: int = -1) -> IO[str]:
 
 
 class IterationLog:
-    """The CSV log ``rank_<r>.csv`` of one rank; InputError if it exists or cannot be created."""
+    """The CSV log ``rank_<r>.csv`` of one rank; InputError if the file exists or cannot be created."""
 
     def __init__(self, folder: str | PathLike[str], rank: int, clock: StageClock) -> None:
         self._file = open_log(Path(folder) / f"rank_{rank}.csv")
@@ -134,7 +134,7 @@ class IterationLog:
         self._waiting: deque[tuple[LoggedIteration, float, Mark, Mark, Mark]] = deque()
 
     def add(self, one: LoggedIteration, began_s: float, began: Mark, computed: Mark, ended: Mark) -> None:
-        """Queue an iteration, and write all queued iterations whose events have passed."""
+        """Queue an iteration, and write all queued iterations whose events the device has passed."""
         self._waiting.append((one, began_s, began, computed, ended))
         while self._waiting and self._clock.passed(self._waiting[0][-1]):
             self._write(*self._waiting.popleft())

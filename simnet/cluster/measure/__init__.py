@@ -1,4 +1,4 @@
-"""Measurement of a cluster: collectives timed over sizes and groups of ranks, for `simnet calibrate`.
+"""Measurement of a cluster for `simnet calibrate`: collectives, timed for several sizes and groups of ranks.
 
 `plan` chooses the curves, `communicators` join ranks over torch.distributed or MPI, `calls` are the timed calls,
 `spread` the number of repetitions and their statistics, `running` measures at all ranks in step, `facts` describe the

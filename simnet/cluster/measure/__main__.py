@@ -1,4 +1,4 @@
-"""``python -m simnet.cluster.measure``: ``simnet measure``, for launchers of modules, such as ``torchrun -m``."""
+"""``python -m simnet.cluster.measure`` runs ``simnet measure``, for launchers of modules such as ``torchrun -m``."""
 
 import sys
 

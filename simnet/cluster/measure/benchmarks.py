@@ -1,4 +1,4 @@
-"""nccl-tests and OSU micro-benchmarks, run through the user's launcher; outputs are kept and parsed."""
+"""Runs nccl-tests and OSU micro-benchmarks through the user's launcher; keeps and parses their output."""
 
 from __future__ import annotations
 
@@ -45,20 +45,20 @@ _SHAPE = re.compile(r"([1-9]\d{0,5})x([1-9]\d{0,5})", re.ASCII)
 
 
 class LaunchShape(NamedTuple):
-    """The shape of a run: number of nodes, and ranks per node."""
+    """The number of nodes of a run, and the number of ranks on each."""
 
     nodes: int
     per_node: int
 
     @property
     def ranks(self) -> int:
-        """The total number of ranks."""
+        """The number of ranks on all nodes."""
         return self.nodes * self.per_node
 
 
 @dataclass(frozen=True)
 class Benchmarks:
-    """A series of benchmark runs: output file, launcher, shapes, measurements and time limit [s]."""
+    """A series of benchmark runs: output file, launcher, shapes, measurements, and time limit [s]."""
 
     # The tidy CSV to write; a folder ``<its name without ending>_logs`` next to it gets the output of the
     # programs.
@@ -77,7 +77,7 @@ class Benchmarks:
 
 
 def parse_shapes(text: str) -> list[LaunchShape]:
-    """Return the launch shapes of a text such as ``1x8,2x8``; InputError if invalid or with a single rank."""
+    """Return the launch shapes in a text such as ``1x8,2x8``; InputError if one is invalid or has a single rank."""
     found = []
     for word in text.split(","):
         match = _SHAPE.fullmatch(word.strip())
@@ -89,7 +89,7 @@ def parse_shapes(text: str) -> list[LaunchShape]:
 
 
 def benchmark_command(launch: str, collective: str, program: str, shape: LaunchShape, wanted: Wanted) -> list[str]:
-    """Return the command line that runs a benchmark program under the launcher, as words."""
+    """Return the command that runs a benchmark program under the launcher, as a list of words."""
     filled = launch
     for name, value in (("ranks", shape.ranks), ("nodes", shape.nodes), ("per_node", shape.per_node)):
         filled = filled.replace(f"{{{name}}}", str(value))
@@ -119,7 +119,7 @@ def benchmark_command(launch: str, collective: str, program: str, shape: LaunchS
 
 
 def installed_programs() -> tuple[str, dict[str, str]]:
-    """Return the first suite with installed programs, and their paths by collective; InputError without any."""
+    """Return the first benchmark suite that is installed, and its programs' paths by collective; else InputError."""
     for suite, programs in PROGRAMS.items():
         if paths := {name: path for name, program in programs.items() if (path := shutil.which(program))}:
             return suite, paths
@@ -128,7 +128,7 @@ def installed_programs() -> tuple[str, dict[str, str]]:
 
 
 def run_benchmarks(benchmarks: Benchmarks, say: Callable[[str], None]) -> list[str]:
-    """Run the installed programs, keep their logs, write the parsed rows to CSV, and return remarks.
+    """Run the installed programs, keep their output, write parsed rows to CSV, and return remarks.
 
     Programs that fail, and output that cannot be read, are reported and left out. Of one that exceeds its share of the
     time, the printed sizes are kept. `say` reports, in a line of text, each run.
@@ -175,7 +175,7 @@ def run_benchmarks(benchmarks: Benchmarks, say: Callable[[str], None]) -> list[s
 
 
 def _run_logged(words: Sequence[str], log: Path, limit: float) -> tuple[str, bool]:
-    """Run a command with its output in a log file; return the error, '' if none, and whether the log is usable."""
+    """Run a command with its output in a log file; return the error ("" if none) and whether the log is usable."""
     if limit <= 0:
         return "no time is left of --budget", False
     with log.open("wb") as out:
@@ -200,7 +200,7 @@ def _run_logged(words: Sequence[str], log: Path, limit: float) -> tuple[str, boo
 
 
 def _end_launcher(process: subprocess.Popen[bytes]) -> None:
-    """End a launcher's process group: SIGTERM, which lets it end remote ranks, then SIGKILL."""
+    """End a launcher's process group: by SIGTERM, after which it can end remote ranks, then by SIGKILL."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)

@@ -1,4 +1,4 @@
-"""Communication between ranks of a real job: torch.distributed (NCCL or gloo) and MPI behind one interface.
+"""Communication between ranks of a real job, with one interface for torch.distributed (NCCL or gloo) and MPI.
 
 `simnet.cluster.measure.running` times their collectives, `simnet.validate.replay` runs schedules on them. Libraries are
 imported when a communicator is made.
@@ -32,7 +32,7 @@ _MPI_LIBRARIES = {"MPICH": "mpich", "Open MPI": "openmpi"}
 
 
 class Communicator:
-    """One rank's interface to its job; buffers are NumPy arrays unless a library needs others."""
+    """One rank's access to its job; buffers are NumPy arrays unless a library needs others."""
 
     # The carrier of messages, and its name in `simnet.validate.replay`.
     library: str
@@ -50,7 +50,7 @@ class Communicator:
         return np.zeros(length, dtype=np.float32)
 
     def put(self, buffer: Any, content: NDArray[Any]) -> None:
-        """Copy `content` into a buffer of that length and type."""
+        """Copy `content`, which has the buffer's length and type, into a buffer."""
         buffer[:] = content
 
     def get(self, buffer: Any) -> NDArray[Any]:
@@ -59,7 +59,7 @@ class Communicator:
         return copy
 
     def group(self, ranks: Sequence[int]) -> Any:
-        """Return a group of ranks for `collective`; all ranks of the job call this."""
+        """Return a handle of a group of ranks, for `collective`; all ranks of the job call this."""
         raise NotImplementedError
 
     def release(self, group: Any) -> None:
@@ -67,7 +67,7 @@ class Communicator:
         raise NotImplementedError
 
     def collective(self, name: str, out: Any, into: Any, group: Any, root: int = 0) -> None:
-        """Call a collective of the library at all members of a group. On a GPU it returns early, as `exchange`.
+        """Call a collective of the library at all members of a group; on a GPU the call returns before it ends.
 
         It is all_reduce or broadcast, which leave the result in `out`, all_gather, reduce_scatter or alltoall. `root`
         is the place in the group of the rank that broadcasts.
@@ -79,29 +79,29 @@ class Communicator:
         return {}
 
     def abort(self, why: str) -> None:
-        """End all ranks of the job after an error, so that none waits for ever."""
+        """End all ranks of the job after an error, so that no rank waits for ever."""
 
     def exchange(self, sends: Sequence[Message], receives: Sequence[Message]) -> None:
         """Start all messages at once and wait for them; on a GPU only the stream waits."""
         raise NotImplementedError
 
     def finish(self) -> None:
-        """Wait until all started work is done, which `exchange` does not ensure on a GPU."""
+        """Wait until all started work has ended; `exchange` on a GPU does not wait for that."""
 
     def barrier(self) -> None:
         """Wait until all ranks of the job have called this."""
         self.gather(np.zeros(1))
 
     def gather(self, values: Floats) -> Floats:
-        """Return the `values` of all ranks, shape (P, k); every rank calls this."""
+        """Return the `values` of all ranks, shape (P, k); every rank calls this with k values."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Leave the job, if Python's exit does not."""
+        """Leave the job, if the exit of Python does not do that."""
 
 
 def connect_ranks(backend: str, patience: float | None = None) -> Communicator:
-    """Join this process's job by gloo, nccl or mpi; `patience` [s] limits the wait for other ranks.
+    """Join this process's job by gloo, nccl or mpi; wait for other ranks for at most `patience` [s].
 
     gloo and nccl need RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT in the environment, as ``torchrun`` sets them. Under
     Slurm the first two follow from its variables. InputError if there is no such backend, its library is not installed,
@@ -215,7 +215,7 @@ class TorchCommunicator(Communicator):
         self.finish()
 
     def gather(self, values: Floats) -> Floats:
-        """Return the `values` of all ranks, shape (P, k); every rank calls this."""
+        """Return the `values` of all ranks, shape (P, k); every rank calls this with k values."""
         own = torch.as_tensor(values, dtype=torch.float64, device=self._device)
         parts = [torch.empty_like(own) for _ in range(self.size)]
         dist.all_gather(parts, own)
@@ -253,7 +253,7 @@ class MpiCommunicator(Communicator):
         self._world.Barrier()
 
     def gather(self, values: Floats) -> Floats:
-        """Return the `values` of all ranks, shape (P, k); every rank calls this."""
+        """Return the `values` of all ranks, shape (P, k); every rank calls this with k values."""
         own = np.ascontiguousarray(values, dtype=np.float64)
         parts = np.empty((self.size, own.size))
         self._world.Allgather(own, parts)
@@ -284,14 +284,14 @@ class MpiCommunicator(Communicator):
         return {"mpi4py": self._binding, "MPI": " ".join(named.split())}
 
     def abort(self, why: str) -> None:
-        """Abort all ranks, since the others would wait for ever."""
+        """End all ranks of the job after an error, as the others would wait for ever."""
         sys.stderr.write(f"error: {why}\n")
         sys.stderr.flush()
         self._world.Abort(2)
 
 
 def torch_environment(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables torch.distributed needs that Slurm defines; InputError if any is missing."""
+    """Return the missing environment variables of torch.distributed, from Slurm's; InputError if it has none."""
     found = {}
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
         if name in given:

@@ -1,4 +1,4 @@
-"""Descriptions of the machines: versions, processors, network cards, settings of communication libraries.
+"""Descriptions of machines: versions, processors, network cards, and settings of communication libraries.
 
 Nodes are numbers; names and addresses of hosts are not written. Of the environment only settings of communication
 libraries are written, without paths, hosts, addresses and possible secrets.
@@ -40,7 +40,7 @@ _ADDRESS = re.compile(r"\d+\.\d+\.\d+\.\d+|[0-9a-fA-F]*:[0-9a-fA-F:]*:|\.[a-zA-Z
 
 
 def library_settings(environment: Mapping[str, str], hosts: Collection[str] = ()) -> dict[str, str]:
-    """Return environment variables of communication libraries by name; private values are hidden.
+    """Return the environment variables of communication libraries by name, with private values hidden.
 
     `hosts` are short names of hosts, which no shown value contains.
     """
@@ -55,7 +55,7 @@ def _fact_text(name: str, value: str, hosts: Collection[str]) -> str:
 
 
 def node_of_ranks(communicator: Communicator) -> list[int]:
-    """Return the node number of each rank, counted in order of appearance; every rank calls this."""
+    """Return the node number of each rank, in order of first appearance; every rank calls this."""
     own = f"{socket.gethostname()} {read_system_text(Path('/proc/sys/kernel/random/boot_id'))}"
     seen = communicator.gather(np.array([float_digest(own.encode())]))[:, 0].tolist()
     numbers = {one: number for number, one in enumerate(dict.fromkeys(seen))}
@@ -71,13 +71,13 @@ def hosts_of_ranks(communicator: Communicator) -> set[str]:
 
 
 def cards_in_use(communicator: Communicator) -> int:
-    """Return the number of network cards in use per node; 0 unless all ranks agree. Every rank calls this."""
+    """Return the number of network cards that a node uses; 0 unless all ranks agree. Every rank calls this."""
     seen = communicator.gather(np.array([float(count_cards(communicator.library, os.environ))]))
     return int(seen.min()) if np.ptp(seen) == 0 else 0
 
 
 def describe_job(communicator: Communicator, node_of: Sequence[int], backend: str) -> list[str]:
-    """Return lines that describe the job and its machines, given each rank's node; every rank calls this."""
+    """Return lines of text on the job and its machines, given each rank's node; every rank calls this."""
     hosts = hosts_of_ranks(communicator)
     machine = {
         "processor": f"{processor_name()}, {os.cpu_count()} of them",
@@ -98,7 +98,7 @@ def describe_job(communicator: Communicator, node_of: Sequence[int], backend: st
 
 
 def describe_placement(node_of: Sequence[int]) -> str:
-    """Return the placement of ranks on nodes as text: "16 on 2 nodes, 8 on each"."""
+    """Return text on how ranks are placed on nodes, as "16 on 2 nodes, 8 on each"."""
     counts = sorted(node_of.count(one) for one in set(node_of))
     if len(counts) == 1:
         return f"{counts[0]} on 1 node"
@@ -107,7 +107,7 @@ def describe_placement(node_of: Sequence[int]) -> str:
 
 
 def float_digest(content: bytes) -> float:
-    """Return a 48-bit hash of content as a float, which holds it exactly."""
+    """Return a 48-bit hash of `content` as a float, which can hold it exactly."""
     return float(int.from_bytes(hashlib.sha256(content).digest()[:6], "big"))
 
 
@@ -116,7 +116,7 @@ SYSTEM = Path("/sys/class")
 
 
 class Port(NamedTuple):
-    """A port of a network card that is up: name, number, rate, kind and card."""
+    """A port of a network card that is up: name, number, rate, kind, and card."""
 
     # Device, as settings name it, and port on it; 1 for Ethernet.
     name: str
@@ -131,7 +131,7 @@ class Port(NamedTuple):
 
 
 def infiniband_ports(root: Path = SYSTEM) -> list[Port]:
-    """Return the active InfiniBand and RoCE ports."""
+    """Return the InfiniBand and RoCE ports that are active."""
     found = []
     for port in sorted(root.glob("infiniband/*/ports/*")):
         if "ACTIVE" in read_system_text(port / "state") and port.name.isdecimal():
@@ -142,7 +142,7 @@ def infiniband_ports(root: Path = SYSTEM) -> list[Port]:
 
 
 def ethernet_ports(root: Path = SYSTEM) -> list[Port]:
-    """Return the network interfaces that are up and have hardware; virtual ones are left out."""
+    """Return the ports of network interfaces that are up; virtual interfaces are left out."""
     found = []
     for one in sorted(root.glob("net/*")):
         if (one / "device").exists() and read_system_text(one / "operstate") == "up":
@@ -153,14 +153,14 @@ def ethernet_ports(root: Path = SYSTEM) -> list[Port]:
 
 
 def describe_cards(root: Path = SYSTEM) -> list[str]:
-    """Return name, rate and kind of the ports that are up as texts; Ethernet only if there is nothing else."""
+    """Return texts with name, rate and kind of the ports that are up; Ethernet only if there are no others."""
     ports = infiniband_ports(root)
     named = [(f"{one.name}:{one.number}", one) for one in ports] or [(one.name, one) for one in ethernet_ports(root)]
     return [" ".join(f"{name} {one.rate} {one.kind}".split()) for name, one in named]
 
 
 def count_cards(library: str, environment: Mapping[str, str], root: Path = SYSTEM) -> int:
-    """Return the number of this node's cards that a library uses for messages; 0 if unclear.
+    """Return how many of this node's network cards a library uses for messages; 0 if that is unclear.
 
     Cards slower than the fastest are for management or storage, unless a setting names them. See NCCL's documentation,
     "Environment Variables": NCCL_IB_HCA, NCCL_SOCKET_IFNAME, NCCL_IB_DISABLE, NCCL_NET.
@@ -185,7 +185,7 @@ def count_cards(library: str, environment: Mapping[str, str], root: Path = SYSTE
 
 
 def _count_cards(ports: Sequence[Port], setting: str) -> int:
-    """Return the number of cards that an NCCL setting ``[^][=]name[:port],...`` allows; 0 if unclear."""
+    """Return how many cards an NCCL setting ``[^][=]name[:port],...`` allows; 0 if that is unclear."""
     excluded = setting.startswith("^")
     exact = setting.removeprefix("^").startswith("=")
     words = [one for one in setting.removeprefix("^").removeprefix("=").split(",") if one]
@@ -220,13 +220,13 @@ def _read_rate(rate: str) -> float:
 
 
 def _card_address(device: Path) -> str:
-    """Return the PCI address of a device without the function number, which identifies its card."""
+    """Return the PCI address of a device without its function number: ports of one card share it."""
     address = (device / "device").resolve().name
     return address.rpartition(".")[0] if address.count(":") == 2 else str(device)
 
 
 def read_system_text(path: Path) -> str:
-    """Return the stripped text of a system file; empty if it is unreadable."""
+    """Return the stripped text of a system file; "" if it cannot be read."""
     with suppress(OSError, UnicodeDecodeError):
         return path.read_text(encoding="utf-8").strip()
     return ""

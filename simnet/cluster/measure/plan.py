@@ -1,4 +1,4 @@
-"""The plan of a measurement: collectives, groups of ranks and sizes.
+"""The plan of a measurement: which collectives are timed, in which groups of ranks, and at which sizes.
 
 A *group* is some ranks of the job: whole nodes, single ranks of nodes, and parts of one node, so the sharing of network
 cards can be determined. Sizes are total sizes as in nccl-tests, and grow by a factor.
@@ -38,7 +38,7 @@ _LOOKED_AT = 6
 
 @dataclass(frozen=True)
 class Group:
-    """Ranks that call collectives together, ascending (in a pair the sender first), and their number of nodes."""
+    """Ranks that call collectives together, ascending (in a pair the sender first), and the number of their nodes."""
 
     ranks: tuple[int, ...]
     nodes: int
@@ -49,7 +49,7 @@ class Group:
 
 @dataclass(frozen=True)
 class PlannedCurve:
-    """A collective or point-to-point test in one group, to be timed at ascending total sizes [byte]."""
+    """A collective or point-to-point test to be timed in one group of ranks, at ascending total sizes [byte]."""
 
     collective: str
     group: Group
@@ -58,7 +58,7 @@ class PlannedCurve:
 
 @dataclass(frozen=True)
 class Wanted:
-    """The user's choice of measurements: collectives, sizes [byte], numbers of ranks, and pairs."""
+    """What the user wants measured: collectives, sizes [byte], numbers of ranks, and pairs."""
 
     # Of `COLLECTIVES`.
     collectives: Sequence[str] = COLLECTIVES
@@ -73,7 +73,7 @@ class Wanted:
 
 
 def plan_curves(wanted: Wanted, node_of: Sequence[int]) -> list[PlannedCurve]:
-    """Return the curves to measure, given the node of each rank: pairs first, then groups by size."""
+    """Return the curves to measure, given the node of each rank: first those of pairs, then of groups by size."""
     if len(node_of) < 2:
         raise InputError("the job has one rank; a collective takes two", file="simnet measure")
     steps = size_series(wanted.smallest, wanted.largest, wanted.factor)
@@ -114,7 +114,7 @@ def plan_groups(node_of: Sequence[int]) -> list[Group]:
 
 
 def plan_pairs(node_of: Sequence[int], which: Pairs) -> list[Group]:
-    """Return pairs of ranks to measure: two on one node, and the first ranks of neighbouring nodes."""
+    """Return the pairs of ranks to measure: two ranks of one node, and the first ranks of neighbouring nodes."""
     if which == "none":
         return []
     first: dict[int, int] = {}
@@ -131,7 +131,7 @@ def plan_pairs(node_of: Sequence[int], which: Pairs) -> list[Group]:
 
 
 def size_series(smallest: float, largest: float, factor: float) -> list[int]:
-    """Return a geometric series of sizes [byte] up to the largest; InputError if empty or above 1,000 sizes."""
+    """Return sizes [byte] that grow by `factor` up to the largest; InputError if there are none or above 1,000."""
     if not ELEMENT <= smallest <= largest:
         raise InputError(f"must begin at {ELEMENT} B to {largest:g} B, their end, got {smallest:g} B", file="--sizes")
     if not 1.01 <= factor <= 1024:
@@ -145,7 +145,7 @@ def size_series(smallest: float, largest: float, factor: float) -> list[int]:
 
 
 def divisible_sizes(collective: str, wanted: Sequence[int], ranks: int) -> tuple[int, ...]:
-    """Return the nearest sizes [byte] to the wanted ones that divide evenly among the ranks."""
+    """Return the sizes [byte] nearest to the wanted ones that divide evenly among the ranks."""
     part = ELEMENT * (ranks if collective in PARTED_COLLECTIVES else 1)
     return tuple(dict.fromkeys(max(1, round(one / part)) * part for one in wanted))
 

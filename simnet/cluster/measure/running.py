@@ -1,4 +1,4 @@
-"""The measurement loop: all ranks of a job time the same curves in step, and each rank gets all times.
+"""The measurement loop: all ranks of a job time the same curves together, and each rank gets all times.
 
 In a repetition the slowest rank counts. Repetitions of all sizes of a curve take turns, so a disturbance affects all
 sizes alike. Ranks outside of the present group wait. All decisions (number of calls, repetitions, sizes left out) use
@@ -38,7 +38,7 @@ _RANKS, _WAVE = 127, 7
 
 
 class PreparedCall(NamedTuple):
-    """A collective call at one rank: a function of the call number, and its send and receive buffers."""
+    """A collective call at one rank: a function of the call's number, and its send and receive buffers."""
 
     call: Callable[[int], None]
     out: Any
@@ -46,14 +46,14 @@ class PreparedCall(NamedTuple):
 
 
 def operations_per_call(collective: str, nbytes: int) -> int:
-    """Return the number of operations in a call: 2 for a round trip, the window of ``p2p_bw``, else 1."""
+    """Return how many operations a call has: 2 for a round trip, the window of ``p2p_bw``, else 1."""
     if collective == "p2p_bw":
         return max(_FEWEST, min(WINDOW, _IN_WINDOW // nbytes))
     return 2 if collective == "p2p_latency" else 1
 
 
 def prepare_call(communicator: Communicator, collective: str, group: Group, handle: Any, nbytes: int) -> PreparedCall:
-    """Return a collective call with zeroed buffers of a size; all members of the group call this."""
+    """Return a collective call of `nbytes` bytes with zeroed buffers; all members of the group call this."""
     length, ranks = nbytes // ELEMENT, len(group.ranks)
     gathers, scatters = collective == "all_gather", collective == "reduce_scatter"
     out = communicator.vector(length // ranks if gathers else length)
@@ -93,7 +93,7 @@ def _group_messages(
 
 
 def wrong_elements(communicator: Communicator, collective: str, group: Group, handle: Any, nbytes: int) -> int:
-    """Run a collective on known content, and return the number of wrong elements at this rank."""
+    """Run a collective on known content, and return the number of wrong elements in this rank's result."""
     made = prepare_call(communicator, collective, group, handle, nbytes)
     place, ranks = group.ranks.index(communicator.rank), len(group.ranks)
     communicator.put(made.out, rank_content(place, len(made.out)))
@@ -104,18 +104,18 @@ def wrong_elements(communicator: Communicator, collective: str, group: Group, ha
 
 
 def rank_content(place: int, length: int) -> Numbers:
-    """Return the test input of a group's rank: small integers as float32, whose sums are exact."""
+    """Return the test input of the rank at `place` in its group: small integers as float32, with exact sums."""
     return _wave_elements(place % _RANKS + 1, 1, 0, length)
 
 
 def _wave_elements(first: float, step: float, start: int, length: int) -> Numbers:
-    """Return `length` elements ``first + step * (i % 7)`` with i from `start` on, as float32."""
+    """Return `length` elements ``first + step * (i % 7)`` as float32, for i from `start` on."""
     once = (first + step * ((start + np.arange(_WAVE)) % _WAVE)).astype(np.float32)
     return np.tile(once, -(-length // _WAVE))[:length]
 
 
 def expected_result(collective: str, place: int, ranks: int, length: int) -> Numbers | None:
-    """Return a rank's result when all ranks send their `rank_content`; None if it receives nothing.
+    """Return a rank's correct result if all ranks send their `rank_content`; None if it receives nothing.
 
     `length` is the number of elements of the full vector over all ranks.
     """
@@ -144,7 +144,7 @@ _REDUCED = ("all_reduce", "reduce_scatter")
 
 @dataclass
 class MeasuredRows:
-    """Measured rows with the calibration readers' `TABLE_COLUMNS`, and remarks on curves left out."""
+    """Measured rows, with the columns `TABLE_COLUMNS` of calibration, and remarks on curves that are left out."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
@@ -153,7 +153,7 @@ class MeasuredRows:
 def measure_curves(
     communicator: Communicator, wanted: Sequence[PlannedCurve], seconds: float, say: Say
 ) -> MeasuredRows:
-    """Time the planned curves within a budget [s]; every rank of the job calls this with the same curves."""
+    """Time the planned curves within `seconds` [s]; every rank of the job calls this with the same curves."""
     found = MeasuredRows()
     origin = time.perf_counter()
     group: tuple[int, ...] = ()
@@ -183,7 +183,7 @@ def _release_group(communicator: Communicator, group: Sequence[int], handle: Any
 
 @dataclass
 class _CurveTimer:
-    """Timer of one curve's calls at one rank, in step with all other ranks."""
+    """Times the calls of one curve at one rank, together with all other ranks."""
 
     communicator: Communicator
     curve: PlannedCurve
@@ -195,12 +195,12 @@ class _CurveTimer:
         self._calls = 0
 
     def shared(self, value: float) -> tuple[list[float], float]:
-        """Return every group member's value, and the seconds since the start by the clock of rank 0."""
+        """Return the value of every group member, and the seconds since the start by the clock of rank 0."""
         table = self.communicator.gather(np.array([value, time.perf_counter() - self.origin]))
         return table[list(self.curve.group.ranks), 0].tolist(), float(table[0, 1])
 
     def attempt(self) -> tuple[int, str]:
-        """Run a small call; return the number of wrong elements, and the reason if it fails on all ranks."""
+        """Run a small call; return the number of wrong elements, and the reason if it failed at all ranks."""
         count, reason = math.nan, ""
         if self.member:
             curve = self.curve
@@ -216,13 +216,13 @@ class _CurveTimer:
         return (0, reason or "it fails") if failed else (int(sum(counts)), "")
 
     def made(self, nbytes: int) -> PreparedCall | None:
-        """Return the prepared call of a size; None at ranks outside the group."""
+        """Return a prepared call of `nbytes` bytes; None at ranks outside the group."""
         if not self.member:
             return None
         return prepare_call(self.communicator, self.curve.collective, self.curve.group, self.handle, nbytes)
 
     def repetition(self, made: PreparedCall | None, count: int) -> tuple[float, float]:
-        """Time `count` calls in a row; return time per call at the slowest rank, and time since the start [s].
+        """Time `count` calls in a row; return seconds per call at the slowest rank, and since the start.
 
         An uncounted call comes first, so ranks start as they do where calls follow each other; after a barrier they
         start as far apart as its last messages take.
@@ -242,7 +242,7 @@ class _CurveTimer:
 
 
 def _measure_curve(timer: _CurveTimer, seconds: float, left: int, found: MeasuredRows) -> float:
-    """Measure one of the `left` curves, which share the time left of `seconds`; return the time since the start [s]."""
+    """Measure the first of `left` curves that share the rest of `seconds`; return the time since the start [s]."""
     curve = timer.curve
     mistakes, reason = timer.attempt()
     _, elapsed = timer.shared(0.0)
@@ -265,7 +265,7 @@ def _measure_curve(timer: _CurveTimer, seconds: float, left: int, found: Measure
 
 @dataclass
 class _CurvePoint:
-    """One size of a curve: bytes, prepared call, calls per repetition, and repetition times [s]."""
+    """One size of a curve: bytes, prepared call, calls per repetition, and times of repetitions [s]."""
 
     nbytes: int
     made: PreparedCall | None
@@ -273,12 +273,12 @@ class _CurvePoint:
     seconds: list[float] = field(default_factory=list)
 
     def done(self, time_left: bool) -> bool:
-        """Return whether the size has enough repetitions."""
+        """Return whether this size has enough repetitions."""
         return len(self.seconds) >= LEAST and (not time_left or len(self.seconds) >= MOST or is_settled(self.seconds))
 
 
 def _first_calls(timer: _CurveTimer, end: float, elapsed: float) -> tuple[list[_CurvePoint], float]:
-    """Time a first call of each size; return the sizes that fit the remaining time, and the time since the start."""
+    """Time a first call of each size; return the sizes that fit the time left, and the time since the start [s]."""
     curve = timer.curve
     share = max(0.0, end - elapsed) / len(curve.sizes)
     points: list[_CurvePoint] = []
@@ -299,7 +299,7 @@ def _first_calls(timer: _CurveTimer, end: float, elapsed: float) -> tuple[list[_
 
 
 def _expected_time(calls: Sequence[tuple[int, float]], nbytes: int) -> float:
-    """Return the expected time of a call of a size [s], extrapolated linearly from the last two calls."""
+    """Return the expected time [s] of a call of `nbytes` bytes, extrapolated linearly from the last two calls."""
     (first, before), (last, seconds) = calls[0], calls[-1]
     if last <= first:
         return seconds
@@ -307,7 +307,7 @@ def _expected_time(calls: Sequence[tuple[int, float]], nbytes: int) -> float:
 
 
 def _curve_row(curve: PlannedCurve, point: _CurvePoint, mistakes: int) -> dict[str, Any]:
-    """Return the table row of one size of a curve: statistics of its times, bandwidths, wrong elements."""
+    """Return the table row of one size of a curve: statistics of times, bandwidths, and wrong elements."""
     ranks, nbytes, inside = len(curve.group.ranks), point.nbytes, operations_per_call(curve.collective, point.nbytes)
     spread = spread_columns([one / inside for one in point.seconds])
     bandwidth, factor = nbytes / spread["seconds"], bus_factor(curve.collective, ranks)
@@ -332,7 +332,7 @@ def _curve_row(curve: PlannedCurve, point: _CurvePoint, mistakes: int) -> dict[s
 
 
 def _time_range(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the times of the smallest and the largest size as text."""
+    """Return text with the times of the smallest and the largest size."""
     if not rows:
         return "left out"
     return " to ".join(
@@ -355,12 +355,12 @@ _CALLS, _REPETITIONS = 2000, 20
 
 
 def calls_in_a_row(seconds: float, share: float) -> int:
-    """Return the number of calls per repetition, given the time of a call and the size's share of time [s]."""
+    """Return the number of calls in a repetition, given the time of a call and the time for this size [s]."""
     return max(1, min(_CALLS, round(min(REPETITION, share / _REPETITIONS) / seconds)))
 
 
 def is_settled(seconds: Sequence[float]) -> bool:
-    """Return whether the median repetition time is known within the relative half-width `WITHIN`."""
+    """Return whether the median repetition time is known to within the relative half-width `WITHIN`."""
     if len(seconds) < LEAST:
         return False
     return median_half_width(np.array(seconds)) <= WITHIN * float(np.median(seconds))

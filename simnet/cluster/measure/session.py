@@ -1,4 +1,4 @@
-"""A measurement at one rank of a job, from joining the job to the file that rank 0 writes."""
+"""A measurement session at one rank, from joining the job to the file that rank 0 writes."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ KERNELS = 0.2
 
 
 class _AgreedError(InputError):
-    """An error that all ranks know of, so that each ends by itself."""
+    """An error that all ranks know of, so that each rank ends without being stopped."""
 
 
 @dataclass(frozen=True)
 class Session:
-    """A measurement session: output files, backend, measurements and time budget [s]."""
+    """What a measurement session needs: output files, backend, measurements, and time budget [s]."""
 
     # The tidy CSV to write.
     out: Path
@@ -62,7 +62,7 @@ class Session:
 
 
 def run_session(session: Session, say: Say) -> list[str]:
-    """Join the job, measure and write; every rank calls this. Return remarks at rank 0, else an empty list.
+    """Join the job, measure and write; every rank calls this. Return remarks at rank 0, elsewhere an empty list.
 
     `say` reports the progress in lines of text, at rank 0.
     """
@@ -96,7 +96,7 @@ def _join_session(communicator: Communicator, session: Session, say: Say) -> lis
 
 
 def _agree_on(communicator: Communicator, work: Callable[[], T]) -> T:
-    """Call a function at every rank; if it fails at any, end all ranks and raise the error at the first such rank."""
+    """Call a function at every rank; if it fails anywhere, end all ranks, the first of these with its error."""
     refusal: InputError | None = None
     try:
         done = work()
@@ -113,7 +113,7 @@ def _agree_on(communicator: Communicator, work: Callable[[], T]) -> T:
 def _write_session(
     session: Session, found: MeasuredRows, told: Sequence[str], common: tuple[str, int], for_kernels: float
 ) -> list[str]:
-    """Write the measured table and the device profile, if wanted, and return remarks."""
+    """Write the measured table and, if wanted, the device profile; return remarks."""
     if not found.rows:
         raise InputError(f"nothing could be measured; the first reason: {found.left_out[0]}", file="simnet measure")
     remarks = [*told, *(f"left out: {one}" for one in found.left_out)]
@@ -133,7 +133,7 @@ def _write_session(
 
 
 def measured_table(rows: Sequence[dict[str, Any]], library: str, cards: int = 0) -> pd.DataFrame:
-    """Return measured rows as a table with ranks per node, library, and network cards (left out if 0)."""
+    """Return measured rows as a table, with ranks per node, library, and number of network cards (unless 0)."""
     made = pd.DataFrame(rows)
     each = made["ranks"] // made["nodes"]
     made["ranks_per_node"] = each.where(each * made["nodes"] == made["ranks"]).astype("Int64")
@@ -151,7 +151,7 @@ MAX_PROCESSES = 64
 
 
 def on_this_machine(processes: int, session: Session, say: Say) -> list[str]:
-    """Measure among 2 to `MAX_PROCESSES` local processes over the loopback interface; return remarks."""
+    """Measure among local processes, 2 to `MAX_PROCESSES`, over the loopback interface; return remarks."""
     if session.backend == "mpi":
         raise InputError("starts ranks of gloo or nccl; those of MPI start with mpirun", file="--processes")
     if not 2 <= processes <= MAX_PROCESSES:
