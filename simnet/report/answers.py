@@ -125,7 +125,7 @@ def sentence(summary: RunSummary) -> str:
 
 
 def leaders(summary: RunSummary) -> list[str]:
-    """Return the fastest policy and those tied with it; trained runs count by the time to their target accuracy.
+    """Return the fastest policy and those tied with it, no lower bound; trained runs count the time to their target.
 
     A policy is tied if its time is equal, or if it is faster than the first with a probability of `wording.TIED`.
     """
@@ -177,7 +177,7 @@ def ran_on(summary: Mapping[str, Any]) -> list[str]:
 
 
 def run_notes(summary: RunSummary) -> list[str]:
-    """Return the notes of a run: unsettled policies, stops, throughput, memory, setting, calls and sharing jobs."""
+    """Return the notes of a run: unsettled policies, failures, throughput, memory, setting, calls, co-located jobs."""
     policies, winners = summary["policies"], leaders(summary)
     rates = {name: one for name, one in policies.items() if name != summary["bound"] and "throughput" in one}
     calibration = summary.get("calibration") or {"calls": []}

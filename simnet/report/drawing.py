@@ -150,7 +150,7 @@ _PANELS = 2
 
 
 def draw_table(summary: Summary) -> Plot:
-    """Draw a table's numbers with intervals against its first column: one panel for times, one for another unit."""
+    """Draw the numbers of a table, with intervals, over its first column: a panel of times, and one of another unit."""
     first, *others = map(with_unit, summary.columns)
     table = pd.DataFrame([*summary.rows]).apply(pd.to_numeric, errors="coerce").astype(float)
     drawn = [one for one in others if one.unit not in TEXTS and one.name in table and table[one.name].notna().any()]

@@ -128,7 +128,7 @@ def call_rows(found: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:
 
 
 def describe_calibration(calibration: Mapping[str, Any]) -> str:
-    """Return a phrase on the cluster file that supplies a run's software times; "" without one.
+    """Return a phrase on the cluster file of a calibrated network, and whether its software times are used.
 
     Examples
     --------

@@ -1,1 +1,1 @@
-"""Studies behind the commands: choosing, sweeping, comparing, exporting, timing, listing."""
+"""Studies that the commands carry out: choosing, sweeping, comparing, exporting, timing, listing."""

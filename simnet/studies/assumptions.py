@@ -1,4 +1,4 @@
-"""Assumptions of a run: defaults, whether other values would change the fastest exchange, samples, sources of costs.
+"""Assumptions of a run: its defaults and whether they decide the fastest exchange, samples, sources of costs.
 
 The exchanges of a scenario are timed in a sample of iterations, as it is and with one assumption changed. The sample is
 that of `simnet.studies.choosing.whole_job`: it is spread over the job, and bounded by a count of messages and entries,
@@ -62,10 +62,10 @@ MOST_BUCKETS = 512
 
 
 def overlap_of(built: Run, among: Iterable[Candidate]) -> Fields | None:
-    """Return which exchanges overlap the backward pass, as ``during`` and ``after``, and whether that is a default.
+    """Return which exchanges run `during` and which `after` the backward pass, and whether a default decides that.
 
-    Of the latter, ``undeclared`` has those of third parties that say nothing about overlap, if any. None if nothing
-    can overlap: under a strategy, with sharded steps, or without known layers.
+    If any of those after it are third-party schemes that say nothing about overlap, `undeclared` lists these. None if
+    nothing can overlap: under a strategy, with sharded steps, or without known layers.
     """
     job, found = built.job, dict[str, list[str]](during=[], after=[])
     if job.strategy is not None or job.steps is not None or len(job.source.layers) < 2:
@@ -80,7 +80,7 @@ def overlap_of(built: Run, among: Iterable[Candidate]) -> Fields | None:
 
 
 def overlap_of_policies(loaded: Scenario, built: Run) -> Fields | None:
-    """Return `overlap_of` the fixed policies of a run, or of its exchanges if it has none."""
+    """Return `overlap_of` for the policies with a fixed exchange; without any, for the scenario's exchanges."""
     fixed = [replace(one.candidates[0], label=name) for name, one in built.policies.items() if isinstance(one, Fixed)]
     return overlap_of(built, fixed or _exchange_labels(loaded))
 
@@ -92,7 +92,7 @@ def default_effects(
     among: Sequence[Candidate] | None = None,
     found: WholeJob | None = None,
 ) -> list[Fields]:
-    """Return the defaults of a scenario, and whether the alternative to each would change the fastest exchange.
+    """Return the defaults of a scenario, and whether an alternative to each would change the fastest exchange.
 
     With the value `other` of `field` the exchange `first` is fastest, by the factor `lead` over the one that is fastest
     by default; both are None without a change, or if a sample leaves the order open, which `undecided` says.
@@ -120,7 +120,7 @@ def default_effects(
 def assumed_text(
     loaded: Scenario, run: Run | None = None, varied: Collection[str] = (), *, written: bool = False
 ) -> str:
-    """Return the values that a request takes from shipped scenarios and from defaults, as text, without those `varied`.
+    """Return text on the values taken from shipped scenarios and from defaults; fields in `varied` are left out.
 
     Defaults that the scenario spells out are left out, unless `written`: a lock spells out all. The number of
     iterations is one of the values only then, and not of `base`, whose iterations are alike.
@@ -162,7 +162,7 @@ def _slowdown_assumed(job: Job) -> str:
 
 
 def _silence_assumed(job: Job) -> str:
-    """Return text on the silence between exchanges after which TCP starts slowly; "" if that changes nothing."""
+    """Return text on the pauses after which TCP restarts slowly; "" if that changes nothing."""
     network, hosts = job.network(0), job.hosts.tolist()
     steps = 1 if job.strategy is None else job.strategy.steps
     silence = job.compute.mean * (steps - (0.0 if job.overlap is None else job.overlap.backward))
@@ -188,13 +188,13 @@ def _empty_sites(loaded: Scenario, job: Job) -> str:
 
 
 def logic_text(loaded: Scenario) -> str:
-    """Return text on the share of the gradient's entries on which the logic of schemes runs; "" if on all."""
+    """Return text on the share of gradient entries on which schemes are executed; "" if on all."""
     scale = loaded.config.job.scale
     return f"1 entry in {scale:,.10g} simulated" if scale > 1 else ""
 
 
 def _computing_assumed(loaded: Scenario, base_model: bool, written: bool) -> str:
-    """Return text on the compute time of a model, with the chip, precision and batch that it is known for."""
+    """Return text on the source of a model's compute time: the chip, precision and batch it is known for."""
     job, known, device = loaded.config.job, loaded.compute_time, loaded.device
     unsaid = (written or loaded.document.found(("job", *one)) is None for one in (["device"], ["compute", "mean"]))
     default, computes = unsaid
@@ -213,7 +213,7 @@ def _exchange_labels(loaded: Scenario) -> list[Candidate]:
 
 
 def _first_place_change(here: WholeJob, then: WholeJob) -> Fields:
-    """Return the exchange that becomes the fastest under another assumption, and its lead."""
+    """Return the exchange that is fastest under another assumption, and its lead; None if it is the same."""
     first = {here.best.label, *here.tied_with}
     rows = [row for row in then.rows if {row.label, *then.alike.get(row.label, ())} & first]
     stays = first & {then.best.label, *then.tied_with}
@@ -226,21 +226,21 @@ def _first_place_change(here: WholeJob, then: WholeJob) -> Fields:
 
 
 def _leaves_open(found: WholeJob) -> bool:
-    """Return whether a sampled ranking leaves the order of the first open."""
+    """Return whether the sampling error is too large to tell if exchanges are tied with the fastest."""
     # What is within `TIE` in a sample may be further apart in the job, as far as the sample leaves open.
     margin = TIE * found.best.seconds
     return any(found.tied(row) and 2 * error_between(row, found.best) > margin for row in found.rows)
 
 
 def is_large(built: Run) -> bool:
-    """Return whether a job is too large to be simulated again under other assumptions."""
+    """Return whether a job is too large to simulate it again under other assumptions."""
     source = built.job.source
     parts = source.workers * len(job_buckets(built.job, []))
     return source.workers > MOST_WORKERS or source.workers * source.parameters > MOST_ENTRIES or parts > MOST_BUCKETS
 
 
 def ranked_by_sample(built: Run, among: Sequence[Candidate]) -> WholeJob | None:
-    """Return the exchanges of a run ranked by a sample of iterations; None if sampling takes too long."""
+    """Return a run's exchanges ranked by a sample of iterations; None if the job is too large, or some fail."""
     if len(among) < 2 or is_large(built) or built.colocated:
         return None
     try:
@@ -251,7 +251,7 @@ def ranked_by_sample(built: Run, among: Sequence[Candidate]) -> WholeJob | None:
 
 
 def dependence_lines(found: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return text lines that name the defaults on which the fastest exchange depends, and those on which it does not.
+    """Return text on the defaults on which the fastest exchange depends, and those on which it does not.
 
     Examples
     --------
@@ -277,7 +277,7 @@ def dependence_lines(found: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _deciding_defaults(loaded: Scenario) -> dict[str, tuple[str, str]]:
-    """Return fields left at defaults that may change the ranking, each with its value and an alternative."""
+    """Return fields with default values that may change the ranking, each with its value and an alternative."""
     config = loaded.config
     drawn, found = config.job.gradients.synthetic, dict[str, tuple[str, str]]()
     if config.network.stack == "ideal":
@@ -292,7 +292,7 @@ def _deciding_defaults(loaded: Scenario) -> dict[str, tuple[str, str]]:
 
 
 def sample_warnings(job: Job, policies: Iterable[Policy]) -> list[str]:
-    """Return why the gradient sample is too small for exchanges, a line per reason with their labels.
+    """Return warnings that the gradient sample is too small: a line per reason, with the exchanges concerned.
 
     With several densities, of ramps or a search, the warning is for the lowest.
     """
@@ -317,7 +317,7 @@ def sample_warnings(job: Job, policies: Iterable[Policy]) -> list[str]:
 
 
 def _bucket_schemes(job: Job, candidate: Candidate) -> list[Sparsifier]:
-    """Return a sparsifier for each bucket of a job, or for each piece of its strategy."""
+    """Return the sparsifiers of a job: one per gradient bucket, or one per tensor group of its strategy."""
     if job.strategy is None:
         return [create_sparsifier(candidate, one, job) for one in job_buckets(job, [candidate]) if not one.dense]
     return list(start_strategy(job.source, job.strategy, candidate, job.seed).schemes)
@@ -327,23 +327,23 @@ _WORKERS = 64
 
 
 def with_codes(device: DeviceProfile, exchanges: Iterable[Candidate | Exchange], workers: int) -> Fields:
-    """Return the JSON summary of a device, with its kernels that encode and decode messages of these exchanges."""
+    """Return the JSON summary of a device, including kernels that encode and decode messages of `exchanges`."""
     return run_setup.device_summary(device, (kernel for one in exchanges for kernel in _code_kernels(one, workers)))
 
 
 def code_cost_lines(device: DeviceProfile, exchanges: Iterable[Candidate | Exchange], workers: int) -> list[str]:
-    """Return text on how the costs of encoding and decoding messages are known, as a list of at most one line."""
+    """Return at most one line of text on how the costs of encoding and decoding messages are known."""
     codes = run_setup.describe_codes(with_codes(device, exchanges, workers))
     return [f"Costs of kernels on {device.name}{codes}."] if codes else []
 
 
 def compute_time_lines(found: Iterable[str | None]) -> list[str]:
-    """Return text lines on compute times and their sources, without repetitions."""
+    """Return text lines on compute times and their sources, each line once."""
     return [f"Computing: {one}." for one in dict.fromkeys(found) if one]
 
 
 def _code_kernels(exchange: Candidate | Exchange, workers: int) -> Iterator[DeviceOp]:
-    """Yield the kernels of an exchange whose messages are encoded."""
+    """Yield the kernels that encode and decode the messages of an exchange."""
     if any(exchange.options.get(one) is not None for one in ("indices", "values")):
         _, ranks = without_network(exchange.scheme, exchange.options)
         # Which kernels run is the same among more.

@@ -1,4 +1,4 @@
-"""NCCL's channels: a collective several times at once, each with a share of the vector and another network card."""
+"""NCCL channels: a collective runs in several orders of ranks at once, each over another network card."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_CHANNELS = 64
 
 
 def card_users(network: Network) -> list[int]:
-    """Return a GPU of the first node for each network card in use; empty unless several multi-GPU nodes are there."""
+    """Return, for each network card in use, a GPU of the first node that uses it; empty unless nodes have GPUs."""
     routes, each = network.routes, int(network.graph.graph.get("gpus_per_node", 0))
     if not each or each >= routes.n_hosts:
         return []
@@ -33,7 +33,7 @@ def card_users(network: Network) -> list[int]:
 
 
 def channel_orders(network: Network, channels: object, ranks: int) -> list[tuple[Ranks, float]]:
-    """Return the order of ranks in each channel, and its share: the last one of a node sends over another card.
+    """Return each channel's order of ranks and share of the data; channels leave nodes by different network cards.
 
     Raises InputError if `channels` is no number of channels, or the network has no nodes with GPUs.
     """
@@ -49,7 +49,7 @@ def channel_orders(network: Network, channels: object, ranks: int) -> list[tuple
 
 
 def linked_orders(network: Network, ranks: int) -> list[tuple[Ranks, float]]:
-    """Return the orders of ranks along the direct links of nodes, each with its share of the vector.
+    """Return orders of ranks along the direct links inside nodes, each with its share of the data.
 
     They are the best rings inside a node, or the best chains through whole nodes. Empty where there are none, nodes are
     used in part, or too many or too few ranks are on one.
@@ -71,7 +71,7 @@ def linked_orders(network: Network, ranks: int) -> list[tuple[Ranks, float]]:
 
 
 def in_channels(whole: Schedule, orders: Sequence[tuple[Ranks, float]]) -> Schedule:
-    """Return a schedule in several orders of ranks at once, each with a share of all messages."""
+    """Return a schedule that runs in several orders of ranks at once, each with a share of every message."""
     made: dict[int, Round] = {}
     for one in whole.rounds:
         if id(one) not in made:
@@ -82,7 +82,7 @@ def in_channels(whole: Schedule, orders: Sequence[tuple[Ranks, float]]) -> Sched
 
 
 def cards_used(timed: Timed) -> str:
-    """Return text on how many of the network cards a schedule sends over; empty without cards, or if it uses none."""
+    """Return text on how many network cards a schedule uses; empty if the network has none, or if it uses none."""
     graph, routes = timed.network.graph, timed.network.routes
     if graph.graph.get("name") != "nccl" or not graph.has_node("fabric"):
         return ""
@@ -96,5 +96,5 @@ def cards_used(timed: Timed) -> str:
 
 
 def _cards_on(network: Network, route: Sequence[int]) -> list[int]:
-    """Return the links of a route that lead from a network card to the fabric."""
+    """Return the links on a route that connect a network card to the fabric."""
     return [link for link in route if network.routes.links[link][1] == "fabric"]

@@ -1,4 +1,4 @@
-"""``simnet convert``: schedules and networks as files for other simulators.
+"""Conversion of schedules and networks to files for other simulators (``simnet convert``).
 
 What a format cannot carry is said with what was written.
 """
@@ -31,7 +31,7 @@ ROUTING: tuple[Routing, ...] = get_args(Routing)
 
 
 class FileFormat(NamedTuple):
-    """A file format and its name for people.
+    """File format of an export, and its name in messages.
 
     A file has at most `largest` bytes, for Chakra one of a rank, as its reader wants it. A message takes `least` bytes,
     at sender and receiver together.
@@ -60,14 +60,14 @@ _FILES_OF_FOLDERS = (".et", ".profile")
 
 
 class Exported(NamedTuple):
-    """Result of an export: a sentence, and sentences on what the format cannot represent."""
+    """Result of an export: a sentence on what was written, and sentences on what the format leaves out."""
 
     what: str
     missing: list[str]
 
 
 class ExportedSchedule(NamedTuple):
-    """A schedule to export, its name, and sentences on what it omits."""
+    """Schedule to export, its name, and sentences on what it leaves out."""
 
     schedule: Schedule
     name: str
@@ -75,7 +75,7 @@ class ExportedSchedule(NamedTuple):
 
 
 def exchange(scenario: Scenario, label: str | None, iteration: int, *, compute: bool = False) -> ExportedSchedule:
-    """Return the schedule of an iteration's exchange in a scenario.
+    """Return the schedule of the exchange that a scenario makes in an iteration.
 
     Under a training strategy it is the sequence of all exchanges that begin in the iteration.
     """
@@ -138,7 +138,7 @@ def exchange(scenario: Scenario, label: str | None, iteration: int, *, compute: 
 
 
 def write_schedule(sent: ExportedSchedule, to: ScheduleFormat, target: Path, *, force: bool = False) -> Exported:
-    """Write a schedule as a file, or for Chakra a folder, and return what was written and lost."""
+    """Write a schedule to a file, or for Chakra to a folder; return what was written and what was left out."""
     schedule, made = sent.schedule, FORMATS[to]
     assert made.write is not None
 
@@ -171,7 +171,7 @@ def write_network(
     routing: Routing = "Full",
     force: bool = False,
 ) -> Exported:
-    """Write the network of a scenario as a SimGrid platform, and return what was written and lost."""
+    """Write a scenario's network as a SimGrid platform; return what was written and what was left out."""
     # Links without the curves of a calibrated cluster are those of its file.
     given = scenario.config.network.model_copy(update={"stack": "ideal"})
     links = replace(scenario, config=scenario.config.model_copy(update={"network": given}))
@@ -227,7 +227,7 @@ def network_of(scenario: Scenario) -> Stages:
 
 
 def stage_at(stages: Stages, iteration: int) -> int:
-    """Return the index of the network in force in an iteration."""
+    """Return the index of the network that is used in an iteration."""
     return max(place for place, (first, _) in enumerate(stages.networks) if first <= iteration)
 
 

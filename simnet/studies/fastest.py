@@ -1,4 +1,4 @@
-"""Fastest choices over a grid: where each one is fastest, as text and as a figure."""
+"""Map of a grid: where each policy is fastest, as text and as a figure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class GridTimes(NamedTuple):
-    """A cell of a grid: its axis values, seconds by policy, the fastest policies, and the lower bound."""
+    """Cell of a grid: its axis values, seconds by policy, the fastest policies, and the lower bound's name."""
 
     values: tuple[Any, ...]
     seconds: dict[str, float]
@@ -26,18 +26,18 @@ class GridTimes(NamedTuple):
 
     @property
     def rivals(self) -> list[str]:
-        """Policies with a time, but for the bound."""
+        """Policies that have a time in this cell, without the lower bound."""
         return [name for name in self.seconds if name != self.bound]
 
     @property
     def next(self) -> tuple[str, float] | None:
-        """The fastest policy behind the winners, and its time relative to theirs."""
+        """Fastest policy behind the winners, and the ratio of its time to theirs; None without one."""
         later = [(self.seconds[name], name) for name in self.rivals if name not in self.first]
         return (min(later)[1], min(later)[0] / self.seconds[self.first[0]]) if later and self.first else None
 
 
 def where_fastest(cells: Sequence[GridTimes], by: Sequence[AxisColumn], each: str = " an iteration") -> str:
-    """Return text on where each policy is fastest, or on the range of a single policy's times; empty without times.
+    """Return text on where in a grid each policy is fastest, or on the range of times if there is one policy.
 
     `each` says what the times are of.
 
@@ -83,13 +83,13 @@ def where_fastest(cells: Sequence[GridTimes], by: Sequence[AxisColumn], each: st
 
 
 def _separates(groups: Sequence[Sequence[GridTimes]], at: int) -> bool:
-    """Return whether the values on an axis determine the group of a cell."""
+    """Return whether a cell's value on an axis determines which policies are fastest there."""
     each = [{one.values[at] for one in group} for group in groups]
     return len(set.union(*each)) == sum(map(len, each))
 
 
 def _lead(cells: Sequence[GridTimes]) -> str:
-    """Return text on the lead over the next policy, in brackets."""
+    """Return text in brackets on the lead of the fastest policies over the next."""
     later = [one.next for one in cells if one.next is not None]
     if not later:
         return ""
@@ -100,12 +100,12 @@ def _lead(cells: Sequence[GridTimes]) -> str:
 
 
 def value_text(value: Any, column: AxisColumn) -> str:
-    """Return a value of an axis as text, with the axis where no unit says which it is."""
+    """Return a value of a grid axis as text; a value without unit is preceded by the axis name."""
     return column.text(value) if column.unit else f"{column.heading} {column.text(value)}"
 
 
 def _range_text(values: Sequence[Any], column: AxisColumn) -> str:
-    """Return axis values as text, consecutive ones as a range."""
+    """Return values of a grid axis as text; consecutive ones are written as a range."""
     known = list(dict.fromkeys(column.values))
     places = sorted({known.index(one) for one in values})
     if len(places) > 2 and places == list(range(places[0], places[-1] + 1)):
@@ -114,7 +114,7 @@ def _range_text(values: Sequence[Any], column: AxisColumn) -> str:
 
 
 def axis_heads(by: Sequence[AxisColumn]) -> list[Column]:
-    """Return the table columns of axes."""
+    """Return the table columns of grid axes."""
     units: Mapping[str, Unit] = {"density": "percent"}
     return [Column(one.name, one.heading, units.get(one.heading) if one.numeric else "text") for one in by]
 
@@ -124,7 +124,7 @@ _NAMED = 14
 
 
 def draw_fastest(title: str, texts: Mapping[str, Sequence[str]], names: NDArray[np.object_]) -> Plot:
-    """Draw a map with an area per name; `names` has shape (values down, values across), from bottom to top.
+    """Draw a map with an area per name; `names` has shape (y values, x values), the lowest y value first.
 
     `texts` are the values of the axes by heading, the one across first.
     """

@@ -1,4 +1,4 @@
-"""Prediction of iteration times of a job by part, with intervals.
+"""Prediction of the iteration times of a job, by part and with intervals.
 
 The parts are those that a real job logs (`simnet.cluster.hooks.log`). With `T` the whole iteration of a worker,
 
@@ -80,35 +80,35 @@ class JobPrediction:
 
     @property
     def stack(self) -> str:
-        """Name of the transport stack."""
+        """Name of the network's transport stack."""
         return name_of(self.run.job.network(0).stack)
 
     def medians(self) -> pd.DataFrame:
-        """Return median times over the steady iterations, a row per policy in scenario order."""
+        """Return medians over the steady iterations by part, a row per policy in scenario order."""
         numbers = [f"{name}_{end}{'_' if end else ''}s" for name in PARTS for end in _ENDS]
         steady = self.iterations[self.iterations["iteration"] >= common_start(self.steady.values())]
         return steady.groupby("policy", sort=False)[numbers].median()
 
     @property
     def unsettled(self) -> dict[str, str]:
-        """Reasons why policies have no steady part, by policy."""
+        """Reasons why policies have no steady part, by policy; empty if all have one."""
         return {policy: one.unsettled for policy, one in self.steady.items() if one.unsettled}
 
     @property
     def ranked(self) -> list[JobTotal]:
-        """Total times of the policies with a steady part, in scenario order."""
+        """Total job times of the policies that have a steady part, in scenario order."""
         return [total for policy, total in self.totals.items() if policy not in self.unsettled]
 
     @property
     def tied(self) -> list[str]:
-        """The policy with the shortest job and those tied with it, among policies with a steady part."""
+        """Policy under which the job is shortest, and those tied with it; policies without steady part excluded."""
         equal = fastest({one.name: one.seconds for one in self.ranked})
         computes = job_totals.computing_factors(self.scenario)
         return [*equal[:1], *(job_totals.tied_jobs(self.ranked, self.likely, computes, equal) if equal else ())]
 
     @cached_property
     def likely(self) -> Chances:
-        """Probability that each policy of `ranked` minimises the job's duration, with intervals."""
+        """Probability that the job is shortest under each policy of `ranked`, and intervals of job times."""
         return job_totals.judged(self.ranked, job_totals.computing_factors(self.scenario))
 
 
@@ -119,7 +119,7 @@ COLUMNS = table_columns("step job")
 def exchange_summary(
     scenario: Scenario, policies: Sequence[str] | None, goals: Sequence[float], off: float | None
 ) -> Summary:
-    """Return a summary of predicted iteration times, and of what the utilisation `goals` require.
+    """Return a summary of predicted iteration times, and of what the utilisations in `goals` require.
 
     A single policy under a training strategy is answered by its closed form, if any, see `simnet.studies.utilisation`;
     `off` is the factor by which compute and links may be off, by default 1.1. InputError: `goals` or `off` without one.
@@ -171,7 +171,7 @@ def job_summary(found: JobPrediction) -> Summary:
 
 
 def _policy_rows(found: JobPrediction) -> list[dict[str, Any]]:
-    """Return a table row per policy, the fastest first, those without a steady part last."""
+    """Return a table row per policy, fastest first; policies without a steady part come last."""
     likely = found.likely
     rows: dict[str, dict[str, Any]] = {}
     for name, parts in found.medians().to_dict("index").items():
@@ -197,7 +197,7 @@ def _policy_rows(found: JobPrediction) -> list[dict[str, Any]]:
 
 
 def _widened_to_job(row: Mapping[str, Any], low: float, high: float) -> dict[str, Any]:
-    """Return the interval of an iteration [s], in relative terms at least as wide as the job's, `low` to `high`.
+    """Return an iteration's interval [s], at least as wide in relative terms as the job's, `low` to `high`.
 
     Under conditions where no iterations were measured, an iteration is off by at least what the mean of a job is.
     """
@@ -273,7 +273,7 @@ def predict_job(scenario: Scenario, policies: Sequence[str] | None = None) -> Jo
 
 
 def spread_of(job: Job) -> float:
-    """Return the log-normal spread of a worker's compute time in an iteration.
+    """Return the standard deviation of the logarithm of a worker's compute time in an iteration.
 
     The sum of independent log-normal inner steps is approximated as log-normal with the same mean and variance.
     """
@@ -282,7 +282,7 @@ def spread_of(job: Job) -> float:
 
 
 def _iteration_parts(run: Run, policy: str, share: int) -> tuple[pd.DataFrame, PolicyResult]:
-    """Return each iteration's mean times by part [s] with columns for intervals, and the policy's result."""
+    """Return each iteration's mean times by part [s], what their intervals depend on, and the policy's result."""
     job, beside = run.job, run.job.overlap is not None or run.job.strategy is not None
     result = run_policy(job, policy, run.policies[policy], timeline=job.iterations if beside else 0)
     rows = result.iterations[result.iterations["purpose"] == TRAIN].set_index("iteration")
@@ -313,7 +313,7 @@ def _iteration_parts(run: Run, policy: str, share: int) -> tuple[pd.DataFrame, P
 
 
 def _least_on_links(job: Job, workers: pd.DataFrame) -> pd.Series[float] | float:
-    """Return the mean minimum link time of a worker's bytes by iteration [s]; 0 if links vary."""
+    """Return the seconds that a worker's bytes need at full link rate, mean by iteration; 0 if links vary."""
     links = job.network(0).links
     if len(job.stages) > 1 or not links.constant:
         return 0.0
@@ -322,7 +322,7 @@ def _least_on_links(job: Job, workers: pd.DataFrame) -> pd.Series[float] | float
 
 
 def _computes_within(scenario: Scenario, spread: float) -> dict[str, float]:
-    """Return the factors between which compute time lies, from its spread and the estimate's error."""
+    """Return the factors, low and high, by which compute time may be off, from its spread and its estimate."""
     known = scenario.compute_time
     low, high = (1.0, 1.0) if known is None else (known.low / known.seconds, known.high / known.seconds)
     return {"low": low * math.exp(-_SIGMAS * spread), "high": high * math.exp(_SIGMAS * spread)}
@@ -331,7 +331,7 @@ def _computes_within(scenario: Scenario, spread: float) -> dict[str, float]:
 def _with_intervals(
     parts: pd.DataFrame, varies: Mapping[str, float], stack: str, share: int, wider: float = 1.0
 ) -> pd.DataFrame:
-    """Return iteration parts with an interval for each; message errors are scaled by `wider`."""
+    """Return the parts of iterations with an interval each; errors of messages are scaled by `wider`."""
     device = {name: parts[list(get_args(IntervalEnd))] for name in ("select", "merge")}
     found = parts.drop(columns=["messages", "least_s", "latency_s", "bandwidth_Bps", "low", "high"])
     turns = (share - 1) * sum(parts[f"{name}_s"] for name in _OWN)
@@ -357,7 +357,7 @@ def _with_intervals(
 
 
 def _with_other_times(found: pd.DataFrame) -> pd.DataFrame:
-    """Return intervals widened to cover the links at all possible start times of each iteration.
+    """Return intervals widened to the links at all times at which each iteration may start.
 
     Earlier iterations may all take the low, or all the high, end of their intervals, so that an iteration may start on
     the links of an earlier or later time.

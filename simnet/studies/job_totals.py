@@ -1,4 +1,4 @@
-"""Total job times with intervals and probabilities of being fastest, and their ranges by start offsets of workers.
+"""Total times of jobs with intervals, probabilities of being fastest, and ranges if workers start apart.
 
 A job is its computing and, for each of its exchanges, messages and kernels. Each of these is off alike in all of its
 iterations, as the cause is one, and off alike in all jobs that have it: two policies that use an exchange share its
@@ -43,7 +43,7 @@ _ENTRIES = 64
 
 
 class Spent(NamedTuple):
-    """Seconds that a job spends on one exchange, means over workers, and a worker's message count."""
+    """Seconds that a job spends in one exchange (mean over workers), and messages per worker."""
 
     communicate: float
     select: float
@@ -53,7 +53,7 @@ class Spent(NamedTuple):
 
 
 class JobTotal(NamedTuple):
-    """Total time of a job [s]: computing, and each exchange by its `off_alike` name.
+    """Total time of a job [s]: compute, and each exchange by the key `off_alike`, equal for equal errors.
 
     `name` seeds the random stream of sampling errors; `left_open` is their relative standard error.
     """
@@ -66,12 +66,12 @@ class JobTotal(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Sum of all times [s]."""
+        """Sum of compute and exchange times [s]."""
         return self.compute + math.fsum(one.communicate + one.select for one in self.exchanges.values())
 
 
 def judged(totals: Sequence[JobTotal], computes: tuple[float, float] = (1.0, 1.0)) -> Chances:
-    """Return an interval for each job's time, and each job's probability of being fastest."""
+    """Return an interval for each job's time, and the probability that each job is the fastest."""
     nothing = Spent(0.0, 0.0, 0.0, 0.0, 0.0)
     parts = []
     for name in sorted({one for total in totals for one in total.exchanges}):
@@ -100,7 +100,7 @@ def judged(totals: Sequence[JobTotal], computes: tuple[float, float] = (1.0, 1.0
 
 
 def interval_ends(likely: Chances, place: int, parts: float = 1.0) -> tuple[float | None, float | None]:
-    """Return the ends of the interval of a job's time, or of one of its equal parts [s]; None if not determined."""
+    """Return the interval of a job's time, or of one of its `parts` equal parts [s]; None if not determined."""
     low, high = float(likely.low[place]) / parts, float(likely.high[place]) / parts
     return (low, high) if determined(low, high) else (None, None)
 
@@ -108,7 +108,7 @@ def interval_ends(likely: Chances, place: int, parts: float = 1.0) -> tuple[floa
 def tied_jobs(
     totals: Sequence[JobTotal], likely: Chances, computes: tuple[float, float] = (1.0, 1.0), equal: Collection[str] = ()
 ) -> list[str]:
-    """Return the names of the jobs that are tied with the fastest, in the order of `totals`.
+    """Return the names of the jobs tied with the fastest, in the order of `totals`.
 
     They are `equal` in time, or faster with a probability of at least `TIED`, by the errors that the two do not share.
     """
@@ -123,7 +123,7 @@ def tied_jobs(
 
 
 def computing_factors(scenario: Scenario) -> tuple[float, float]:
-    """Return the factors between which compute time lies, from the estimate's error and measured jobs."""
+    """Return the factors, low and high, by which compute time may be off: its estimate's error and measured jobs'."""
     known = scenario.compute_time
     low, high = (1.0, 1.0) if known is None else (known.low / known.seconds, known.high / known.seconds)
     return min(low, factor_in_job("low", "compute")), max(high, factor_in_job("high", "compute"))
@@ -137,7 +137,7 @@ def total_of(
     among: Iterable[Candidate],
     left_open: float = 0.0,
 ) -> JobTotal:
-    """Return the total time of a policy, exploration included; sampled iterations count ``stands_for`` times."""
+    """Return a policy's total time with exploration; a sampled iteration counts as those it represents."""
     low, high = ("select_low_s", "select_high_s") if "select_low_s" in iterations else ("select_s", "select_s")
     names = ("iteration_s", "compute_s", "select_s", low, high)
     seconds, compute, *select = (np.asarray(iterations[one], dtype=np.float64) for one in names)
@@ -151,13 +151,13 @@ def total_of(
 
 
 def rivals(run: Run, results: Mapping[str, PolicyResult]) -> dict[str, pd.DataFrame]:
-    """Return the iterations of each policy with a steady part, without the lower bound."""
+    """Return the iterations of each policy that has a steady part, the lower bound excluded."""
     settled = {name: one.iterations for name, one in results.items() if name != run.bound}
     return {name: frame for name, frame in settled.items() if not steady_part(frame).unsettled}
 
 
 def judgement(loaded: Scenario, run: Run, iterations: Mapping[str, pd.DataFrame]) -> tuple[dict[str, Fields], Evidence]:
-    """Return each policy's interval, probability of being fastest and tie with the fastest, and the evidence."""
+    """Return each policy's interval, probability of being fastest and tie with the fastest, and their evidence."""
     job = run.job
     if not iterations or job.steps is not None or run.colocated or job.failures:
         return {}, NEVER_COMPARED
@@ -184,7 +184,7 @@ def judgement(loaded: Scenario, run: Run, iterations: Mapping[str, pd.DataFrame]
 
 
 def evidence_of_job(job: Job, iterations: Iterable[Columns]) -> Evidence:
-    """Return the evidence level for a job's time, from its stack, its workers, and the links of its iterations."""
+    """Return the evidence level of a job's time, which depends on its stack, workers and links."""
     met = [np.array([one["latency_s"], one["bandwidth_Bps"]]) for one in iterations]
     links = np.concatenate(met, axis=1)
     latency, bandwidth = zip(links.min(axis=1).tolist(), links.max(axis=1).tolist(), strict=True)
@@ -198,7 +198,7 @@ def evidence_of_job(job: Job, iterations: Iterable[Columns]) -> Evidence:
 
 
 def off_alike(one: Candidate) -> str:
-    """Return a key that is equal for exchanges with the same large messages, and hence the same errors."""
+    """Return a key of an exchange that is equal for exchanges with the same large messages, hence the same errors."""
     scheme = sparsifier_models.scheme(one.scheme)
     usual = {option.name: option.default for option in fields(scheme.option_type)}
     given = ((name, value) for name, value in one.options.items() if name != "selection")
@@ -206,7 +206,7 @@ def off_alike(one: Candidate) -> str:
 
 
 def messages_of(run: Run, among: Sequence[Candidate]) -> dict[str, float]:
-    """Return the number of sequential messages per worker and iteration, by exchange."""
+    """Return, by exchange, the number of messages that a worker sends one after another in an iteration."""
     if run.job.strategy is not None:
         return {one.label: messages(one, run.job) for one in among}
     each = len(job_buckets(run.job, among)) / run.job.source.workers
@@ -214,7 +214,7 @@ def messages_of(run: Run, among: Sequence[Candidate]) -> dict[str, float]:
 
 
 def messages(one: Candidate, job: Job) -> float:
-    """Return the number of sequential messages per worker and iteration, from an exchange of zeros."""
+    """Return how many messages a worker sends one after another in an iteration, counted on zeros."""
     workers = job.source.workers
     if job.strategy is not None:
         own = job.strategy
@@ -228,7 +228,7 @@ def messages(one: Candidate, job: Job) -> float:
 
 
 def ranges_of(built: Run, results: Mapping[str, PolicyResult]) -> Callable[[Iterable[str]], StartRanges]:
-    """Return a function from policy names to their start-time ranges."""
+    """Return a function from policy names to their times' ranges if workers start slightly apart."""
 
     def found(names: Iterable[str]) -> StartRanges:
         frames = {name: results[name].iterations for name in names}
@@ -239,7 +239,7 @@ def ranges_of(built: Run, results: Mapping[str, PolicyResult]) -> Callable[[Iter
 
 
 def job_start_ranges(built: Run, frames: Mapping[str, Columns], exchanges: Iterable[Candidate]) -> StartRanges:
-    """Return how much the times of a job's leading policies vary with start times; empty if irrelevant.
+    """Return the ranges of leading policies' times if workers start slightly apart; empty if irrelevant.
 
     Rows of `frames` may represent several iterations, as in `simnet.studies.choosing.forecast.JobForecast`.
     """
@@ -276,14 +276,14 @@ def job_start_ranges(built: Run, frames: Mapping[str, Columns], exchanges: Itera
 
 
 def _stands_for(columns: Columns) -> Floats:
-    """Return how many iterations each row represents: 1 outside samples."""
+    """Return how many iterations each row represents: 1 if iterations were not sampled."""
     if "stands_for" in columns:
         return np.asarray(columns["stands_for"], dtype=np.float64)
     return np.ones(len(columns["iteration_s"]))
 
 
 def _constant_compute(job: Job) -> float:
-    """Return an iteration's constant compute time without messages [s]; 0 if they overlap."""
+    """Return the compute seconds of an iteration with constant compute; 0 if messages overlap them."""
     own = None if job.strategy is None else strategy(job.strategy.name)
     delayed = own is not None and (own.delays or "delay" in strategy_options(own))
     if job.overlap is not None or job.steps is not None or delayed:
@@ -292,7 +292,7 @@ def _constant_compute(job: Job) -> float:
 
 
 def _of_exchange(job: Job, candidate: Candidate) -> StartSpread | int:
-    """Return how the time of a job's first exchange varies with start times; its message count if not sampled."""
+    """Return how an exchange's time varies if workers start apart; its number of messages if too many to sample."""
     requests = JobLoop(job, Fixed(candidate), JobRecord(candidate.label)).run()
     one = next(requests)
     requests.close()

@@ -1,4 +1,4 @@
-"""Tables of shipped schemes, scenarios, models, devices, networks and other data.
+"""Lists of what simnet ships: schemes, scenarios, models, devices, networks and other data.
 
 Each list loads what it lists, as most people ask for one of them.
 """
@@ -41,7 +41,7 @@ def schemes() -> Listing:
 
 
 def scheme_notes(name: str) -> list[tuple[str, str]]:
-    """Return on what device work, released code and lost gradient mass of a scheme are based, as fields and texts."""
+    """Return sources of a scheme's device work, released code and lost gradient mass, as fields and texts."""
 
     def rows(table: str) -> list[dict[str, str]]:
         return [row for row in read_shipped_rows(f"data/{table}.csv") if name in row["schemes"].split()]
@@ -252,7 +252,7 @@ _REGISTERED = {"schemes": "sparsifiers", "networks": "topologies"}
 
 
 def listing(kind: str) -> Listing:
-    """Return the table of a kind in `LISTS`; unusable plug-ins follow at the end."""
+    """Return the table of one kind of `LISTS`; plug-ins that cannot be used come last."""
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", plugins.PluginWarning)
         columns, rows = LISTS[kind].make()
@@ -270,7 +270,7 @@ def listing(kind: str) -> Listing:
 
 
 def describe(name: str) -> tuple[str, list[tuple[str, str]]]:
-    """Return what a listed name, or a word of answers, is, and its fields with their texts; "" for an unknown name."""
+    """Return what a listed name or a word in answers is, and its fields as texts; "" for an unknown name."""
     from simnet.scenario.named_choices import option_meanings
 
     found = [
@@ -297,7 +297,7 @@ _SINGULAR = {"policies": "policy", "strategies": "strategy", "weather": "kind of
 
 
 class Lists(NamedTuple):
-    """A kind of list: a description of its items, and the function that returns the table."""
+    """Kind of list: a description of its items, and the function that returns the table."""
 
     lists: str
     make: Callable[[], Listing]
@@ -324,7 +324,7 @@ LISTS: Mapping[str, Lists] = {
 
 
 def _option_texts(option_type: type[sparsifier_models.Options], names: Collection[str]) -> str:
-    """Return options with their default values as text; a choice lists its default first."""
+    """Return options with their defaults as text; choices start with the default."""
     from simnet.scenario.named_choices import FROM_JOB
     from simnet.sparsifier_models.options import option_words
 
@@ -341,7 +341,7 @@ def _option_texts(option_type: type[sparsifier_models.Options], names: Collectio
 
 
 def _cost_formula(cost: Callable[..., object], labelled: bool = False) -> str:
-    """Return the formula of a closed form from its first docstring line, with what it is the time of if `labelled`."""
+    """Return the formula of a closed form from its docstring; `labelled` adds what takes that time."""
     text = _first_line(cost).partition(";")[0]
     return text if labelled else text.rpartition(": ")[2]
 

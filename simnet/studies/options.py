@@ -1,4 +1,4 @@
-"""Parsing of command-line options and of library arguments with the same names."""
+"""Parsing of command-line options, and of Python arguments with the same names."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ T = TypeVar("T")
 
 
 def refuse_sharding(scenario: Scenario, instead: str) -> None:
-    """Raise InputError for a scenario of sharded steps."""
+    """Raise InputError if a scenario has sharded steps; the message suggests what to do `instead`."""
     if scenario.config.job.sharding is not None:
         raise InputError(f"must be left out: {instead}; `simnet run` follows it", field="job.sharding")
 
 
 def fields(given: Sequence[str] | None, option: str) -> dict[str, str]:
-    """Return the values of options given as COLUMN=VALUE, by column."""
+    """Return, by column, the values of options given as ``COLUMN=VALUE``."""
     found = {}
     for one in given or ():
         name, sign, value = one.partition("=")
@@ -42,7 +42,7 @@ def quantity(text: str | None, option: str, read: Callable[[str], T]) -> T | Non
 
 
 def factor_off(value: float | str | None, option: str) -> float | None:
-    """Return the factor >= 1 by which figures may be off: a factor, or a share as text; InputError otherwise.
+    """Return the factor >= 1 by which figures may be wrong, from a factor or a share; else InputError.
 
     Examples
     --------
@@ -59,13 +59,13 @@ def factor_off(value: float | str | None, option: str) -> float | None:
 
 
 def share(value: float | str, option: str) -> float:
-    """Return a share in (0, 1) from a number or a text such as ``90%``; InputError otherwise."""
+    """Return a share in (0, 1), given as a number or as text such as ``90%``; otherwise InputError."""
     said = "a share > 0 and < 100 %, such as 90%"
     return _bounded(value, option, units.fraction, lambda one: 0 < one < 1, said)
 
 
 def densities(given: Sequence[str] | None) -> list[float]:
-    """Return the densities in (0, 1] of texts, numbers or percentages, in ascending order."""
+    """Return densities in (0, 1], given as text, numbers or percentages, in ascending order."""
     said = "a fraction > 0 and at most 1, such as 0.01 or 1 %"
     return sorted({_bounded(one, "--density", units.fraction, lambda one: 0 < one <= 1, said) for one in given or ()})
 
@@ -73,7 +73,7 @@ def densities(given: Sequence[str] | None) -> list[float]:
 def _bounded(
     value: float | str, option: str, read: Callable[[str], float], holds: Callable[[float], bool], said: str
 ) -> float:
-    """Return a number, read from text, that must hold a condition in words `said`."""
+    """Return a number read from text. InputError unless it fulfils `holds`, which `said` describes."""
     try:
         found = read(value) if isinstance(value, str) else float(value)
     except ValueError:
@@ -84,7 +84,7 @@ def _bounded(
 
 
 def counts(text: str | None, option: str) -> list[int]:
-    """Return the whole numbers >= 1 of a comma-separated option, without repetitions."""
+    """Return the whole numbers >= 1 in a comma-separated option, each once."""
     counts = []
     for word in text.split(",") if text is not None else ():
         if not (word.strip().isascii() and word.strip().isdigit() and 1 <= int(word) <= 10**6):

@@ -1,4 +1,4 @@
-"""Reports of finished runs: the redrawn page of a folder, and a page that compares several runs."""
+"""Reports on finished runs: the page of a run drawn again, and a page that compares several runs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _MESSAGES = ("policy", "iteration", "round", "phase", "src", "dst", "nbytes_B", 
 
 @contextmanager
 def refuse_other_content(folder: Path) -> Iterator[None]:
-    """Convert errors from reading a malformed run summary in the block to InputError."""
+    """Convert errors from a malformed run summary inside the ``with`` block to InputError."""
     try:
         yield
     except SimnetError:
@@ -61,7 +61,7 @@ def refuse_other_content(folder: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Output folder of `simnet run`: its summary, and the resolved scenario."""
+    """Output folder of `simnet run`, with its summary and the complete scenario."""
 
     folder: Path
     summary: RunSummary
@@ -83,7 +83,7 @@ class RunFolder:
 
     @cached_property
     def iterations(self) -> pd.DataFrame:
-        """Iterations of all policies in one table."""
+        """Table of the iterations of all policies."""
         table = _read_table(self.folder / "iterations.parquet", _ITERATIONS)
         strangers = set(table["policy"]) - set(self.summary["policies"])
         if strangers:
@@ -94,7 +94,7 @@ class RunFolder:
         return table
 
     def recorded(self, built: Run) -> RecordedTimeline:
-        """Return the recorded spans and messages, given the built run for link names."""
+        """Return the recorded spans and messages; the built run supplies the names of links."""
         spans, messages = (
             _read_table(file, columns) if (file := self.folder / name).exists() else pd.DataFrame(columns=list(columns))
             for name, columns in (("spans.parquet", _SPANS), ("messages.parquet", _MESSAGES))
@@ -107,7 +107,7 @@ class RunFolder:
 
 
 def redraw(folder: Path, out: Path | None = None) -> Path:
-    """Redraw figures and page of a run, byte-identical for the same version of simnet; return the page's path."""
+    """Draw the page and figures of a run again, byte-identical for the same simnet version; return the page's path."""
     place = folder if out is None else out
     writing.finish_replacement(place, PAGE)
     run = RunFolder.read(folder)
@@ -120,7 +120,7 @@ def redraw(folder: Path, out: Path | None = None) -> Path:
 
 
 def compare_runs(folders: Sequence[Path], out: Path) -> tuple[RunSummary, Path]:
-    """Write a page that compares the policies of several runs, with the differences of their scenarios.
+    """Write a page that compares the policies of several runs, and lists how their scenarios differ.
 
     Lower bounds are left out, as each belongs to its own run. Runs with other seeds or weather differ by these, too.
     """
@@ -163,7 +163,7 @@ def _folder_labels(folders: Sequence[Path]) -> list[str]:
 
 
 def _run_policies(found: Mapping[str, RunFolder]) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield label and iterations of each policy in each run, without lower bounds."""
+    """Yield the label and the iterations of each policy in each run, lower bounds excluded."""
     for label, run in found.items():
         for name, one in run.summary["policies"].items():
             if one["ended"]:
@@ -176,7 +176,7 @@ def _run_policies(found: Mapping[str, RunFolder]) -> Iterator[tuple[str, pd.Data
 
 
 def _differing_fields(found: Mapping[str, RunFolder]) -> Mapping[Any, Any]:
-    """Return fields, and the simnet version, that differ between runs, with the value in each run."""
+    """Return scenario fields that differ between runs, and simnet versions if they do, with each run's value."""
     fields = {}
     for label, run in found.items():
         own = pd.json_normalize(run.scenario().document.data).iloc[0]

@@ -1,4 +1,4 @@
-"""Runs of a scenario's policies into one results folder, with resumption.
+"""Runs of a scenario's policies, with checkpoints and a results folder.
 
 While they run, the folder has checkpoints, of policies that are done and of those under way. The same command resumes
 from them after a kill, Ctrl-C or an error; when all is done they go.
@@ -95,7 +95,7 @@ class Batch:
         self._results: dict[tuple[str, int], PolicyResult | None] = {}
 
     def begin(self, force: bool = False) -> list[str]:
-        """Mark the folder as that of a run at work; return sentences on resumed runs and on checkpoints of others.
+        """Mark the folder as one in use; return sentences on runs that resume and on checkpoints of other runs.
 
         `force` removes all checkpoints present.
         """
@@ -122,7 +122,7 @@ class Batch:
         return said
 
     def run(self, progress: Callable[[str, float], None]) -> None:
-        """Run all policies and keep their results; of a finished seed of several the files are written at once."""
+        """Run all policies and keep their results; if there are several seeds, write each one's files when it ends."""
         for seed, name, outcome in run_policies(
             self._tasks, self._jobs, lambda seed, name, done: progress(self.labels[name, seed], done), self._on
         ):
@@ -144,11 +144,11 @@ class Batch:
 
     @property
     def resumes(self) -> bool:
-        """Whether checkpoints are left from which the same command goes on."""
+        """Whether checkpoints remain, from which the same command would resume."""
         return self.place.is_dir() and any(self.place.iterdir())
 
     def write(self, why: str = "") -> RunAnswer | None:
-        """Write the results, replacing those of an earlier run atomically, and return the answer; None without any."""
+        """Write the results, replacing an earlier run's atomically, and return the answer; None if there are none."""
         if not self._results:
             if not self.resumes:
                 writing.mark_incomplete(self.folder, self._before)
@@ -193,12 +193,12 @@ class Batch:
             raise
 
     def _of_seed(self, seed: int) -> dict[str, PolicyResult]:
-        """Return the results that a seed has, by policy."""
+        """Return the results that exist for a seed, by policy."""
         found = {name: self._results.get((name, seed)) for name in self.built.policies}
         return {name: one for name, one in found.items() if one is not None}
 
     def _staged(self) -> Path:
-        """Return the folder of the new files until all are written."""
+        """Return the folder in which new files wait until all are written."""
         if self._stage is None:
             self._stage = self._begun.enter_context(replace_files(self.folder, RUN))
         return self._stage
@@ -211,7 +211,7 @@ class Batch:
 
 @contextmanager
 def locked_folder(folder: Path, what: str, inside: str) -> Iterator[None]:
-    """Create and lock a results folder and one `inside` it for the block; the latter goes if nothing is left in it.
+    """Create and lock a results folder and its subfolder `inside` for the block; an empty subfolder is removed.
 
     InputError: `what` works in the folder, as another process.
     """
@@ -241,7 +241,7 @@ def fill(
     *,
     report: bool = False,
 ) -> RunSummary:
-    """Write a run's files and its scenario's input files into an empty folder.
+    """Write a run's files, and the input files of its scenario, into an empty folder.
 
     With a `source` the defaults that affect the fastest exchange are determined, too.
     """
@@ -258,7 +258,7 @@ def fill(
 
 
 def _run_facts(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult], source: Source | None) -> RunFacts:
-    """Return what the summary of a run says besides iteration times: setting, memory, judgements, assumptions."""
+    """Return the parts of a run's summary that are not iteration times: setting, memory, assumptions and the like."""
     trained, settled = loaded.config.job.gradients.train, rivals(built, results)
     judgements, evidence = judgement(loaded, built, settled)
     if keeps_to_one(built):
@@ -293,7 +293,7 @@ def _run_facts(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]
 
 
 def setup_of(loaded: Scenario, built: Run, *, written: bool = False) -> Fields:
-    """Return the entries of a summary on what a job runs on, None for those that do not matter.
+    """Return summary entries on what a job runs on: network, device, strategy; None where irrelevant.
 
     `written` is as for `simnet.studies.assumptions.assumed_text`.
     """
@@ -316,7 +316,7 @@ def setup_of(loaded: Scenario, built: Run, *, written: bool = False) -> Fields:
 
 
 def _dependences(loaded: Scenario, built: Run, source: Source) -> list[Fields] | None:
-    """Return the defaults that affect the fastest exchange; None under a strategy or switching policies."""
+    """Return the defaults on which the fastest exchange depends; None with a strategy or policies that switch."""
     if not keeps_to_one(built) or len(built.policies) < 2 or built.job.strategy is not None:
         return None
     again = lambda fields: replace(source, overrides=[*source.overrides, *fields]).load()  # noqa: E731
@@ -324,7 +324,7 @@ def _dependences(loaded: Scenario, built: Run, source: Source) -> list[Fields] |
 
 
 def keeps_to_one(built: Run) -> bool:
-    """Return whether each policy, except the lower bound, uses a single exchange."""
+    """Return whether every policy uses a single exchange throughout, the lower bound excepted."""
     return all(isinstance(one, Fixed) for name, one in built.policies.items() if name != built.bound)
 
 
@@ -335,7 +335,7 @@ def _with_iterations(
     settled: Mapping[str, pd.DataFrame],
     whole: dict[str, Fields],
 ) -> dict[str, Fields]:
-    """Return the judgements of whole jobs, extended by interval and tie of the mean steady iteration."""
+    """Return the judgements of whole jobs, with interval and ties of mean steady iterations added."""
     first = common_start(steady_part(one.iterations) for one in results.values())
     frames = {name: frame.iloc[first:] for name, frame in settled.items()}
     found = judgement(loaded, built, frames)[0] if first else whole
@@ -360,7 +360,7 @@ def _relevant_device(loaded: Scenario, job: Job) -> Fields | None:
 
 
 def worker_memory(built: Run, policies: Iterable[str]) -> tuple[Fields, dict[str, Fields]]:
-    """Return the memory of a worker under each policy, and the assumptions."""
+    """Return the memory of a worker under each policy, and the assumptions made for it."""
     job, known = with_shared_gradients(built.job), dict[str, WorkerMemory]()
     limit = job.device_memory
     said: Fields = {"assumed": cost_summary.memory_assumed(job), "limit_B": None if limit is None else round(limit)}
@@ -369,7 +369,7 @@ def worker_memory(built: Run, policies: Iterable[str]) -> tuple[Fields, dict[str
 
 
 def setting(loaded: Scenario, job: Job) -> dict[str, str]:
-    """Return model, workers and density as texts for the report."""
+    """Return the model, number of workers and density of a job as texts for the report."""
     entries, model = f"{job.source.true_parameters:,} parameters", loaded.config.job.model
     if job.steps is not None:
         ways = [one.way or f"trace {one.trace}" for one in loaded.config.job.shardings.values()]
@@ -389,7 +389,7 @@ def setting(loaded: Scenario, job: Job) -> dict[str, str]:
 
 
 def calibration_of(loaded: Scenario, job: Job) -> Fields | None:
-    """Return the summary of a calibrated cluster; None for other networks.
+    """Return a summary of the calibrated calls on a job's network; None if it is no calibrated cluster.
 
     Its calls are those of an exchange of random gradients at the job's first density.
     """

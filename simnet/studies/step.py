@@ -1,4 +1,4 @@
-"""Step time of a replicated, sharded or traced model, by part, with collectives and memory."""
+"""Time of a training step, replicated, sharded or traced, by part, with its collectives and memory."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class ShardedStep:
 
     @cached_property
     def timing(self) -> StepTiming:
-        """Begin and end of each node of the step's graph [s]."""
+        """Start and end of each node of the step's graph [s]."""
         return self._timed(self._placed)
 
     @cached_property
     def ends(self) -> tuple[float, float] | None:
-        """Minimum and maximum step time over assumed `SLOWDOWNS` [s]; None for traced steps."""
+        """Shortest and longest step time [s] over the assumed `SLOWDOWNS`; None for traced steps."""
         if self.sharding.trace is not None:
             return None
         others = [one for one in SLOWDOWNS if one != self._placed.slowdown]
@@ -54,23 +54,23 @@ class ShardedStep:
 
     @cached_property
     def memory(self) -> StepMemory:
-        """Memory of the worker that holds most, by part [byte]."""
+        """Memory by part [byte] of the worker that needs most."""
         return self.timing.memory()
 
     @property
     def passed_over(self) -> tuple[str, ...]:
-        """Text on the parts of traces that the step leaves out."""
+        """Text on what the step leaves out of its traces."""
         step = self._steps.step(self._number)
         return step.notes if isinstance(step, TracedStep) else ()
 
     @property
     def utilisation(self) -> float:
-        """Mean share of the step in which workers compute, slowdown by collectives excluded."""
+        """Mean share of the step in which workers compute, not counting slowdown by collectives."""
         alone = self.timing.computing - self.timing.slowed
         return float(alone.mean()) / self.timing.duration if self.timing.duration else 1.0
 
     def row(self) -> dict[str, Any]:
-        """Return the step's table row in a comparison of shardings."""
+        """Return the table row of the step for a comparison of shardings."""
         low, high = self.ends or (None, None)
         took = {"step_s": self.timing.duration, "low_s": low, "high_s": high, "utilisation": self.utilisation}
         waits = {name: float(getattr(self.timing, name).max()) for name in ("exposed", "slowed")}
@@ -78,7 +78,7 @@ class ShardedStep:
         return {"policy": self.policy, **took, **{f"{name}_s": one for name, one in waits.items()}, **held}
 
     def calls(self) -> list[dict[str, Any]]:
-        """Return a row per collective call: its begin and end, and the longest wait of a worker."""
+        """Return a row per collective call: its start and end, and the longest time that a worker waits for it."""
         timing, waits, does = self.timing, self.timing.waits().max(axis=1), self.timing.graph.does()
         rows = []
         for number, node in enumerate(timing.graph.nodes):
@@ -91,7 +91,7 @@ class ShardedStep:
         return rows
 
     def parts(self) -> list[dict[str, Any]]:
-        """Return a row per part of the step on the last worker to finish: its compute and wait times."""
+        """Return a row per part of the step, with the compute and wait times of the worker that finishes last."""
         timing = self.timing
         worker = int(timing.ended.max(axis=0).argmax())
         slowed = float(timing.slowed[worker])
@@ -108,7 +108,7 @@ class ShardedStep:
         return [{"part": name, **dict.fromkeys(_SUMS), **row} for name, row in rows.items()]
 
     def calibration(self) -> Fields | None:
-        """Return a summary of the calibrated calls in the step; None on other networks."""
+        """Return a summary of the calibrated calls in the step; None if the network is no calibrated cluster."""
         placed = self._placed
         groups = ((schedule, one) for number, schedule in placed.schedules.items() for one in placed.groups[number])
         sent = ((schedule, placed.hosts[one]) for schedule, one in groups)
@@ -158,7 +158,7 @@ def sharded_steps(scenario: Scenario) -> list[ShardedStep]:
 
 
 def step_summary(scenario: Scenario, *, calls: bool = False) -> Summary:
-    """Return a summary of the step time: by parts for one sharding, else a row per sharding.
+    """Return a summary of the step time: by part for a single sharding, else with a row per sharding.
 
     With `calls` a single sharding has a row per collective call.
     """
@@ -187,7 +187,7 @@ def step_summary(scenario: Scenario, *, calls: bool = False) -> Summary:
 
 
 def _own_figures(one: ShardedStep) -> dict[str, Any]:
-    """Return the JSON fields of a single sharding, or of traces."""
+    """Return the JSON fields of a single sharding or of traced steps."""
     found = {name: value for name, value in one.row().items() if name not in ("policy", "memory_B")}
     found |= {"replicas": one.timing.graph.replicas, "most_compute_s": float(one.timing.computing.max())}
     if one.sharding.trace is None:

@@ -1,4 +1,4 @@
-"""Collectives by name, and times of them and of schedules by a cost model or simulation: answers of `simnet time`."""
+"""Times of collectives and schedules, by a cost model or by simulation: answers of `simnet time`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MAX_WORKERS = (16_384, 4_096)
 
 
 class CollectiveAsked(NamedTuple):
-    """A requested collective: operation, algorithm and options.
+    """Collective that a user asks for: operation, algorithm and options.
 
     `algorithm` is None if left open; `library` says that the text is an nccl-tests name, so that a library may choose
     the algorithm.
@@ -59,11 +59,11 @@ class CollectiveAsked(NamedTuple):
 
     @property
     def share(self) -> str:
-        """Preposition before "each rank" if ranks hold 1 / P of the vector ("from", "to", "between"); else empty."""
+        """Word before "each rank" in text if each rank has 1 / P of the data: from, to or between; else empty."""
         return {"all_gather": "from", "reduce_scatter": "to", "alltoall": "between"}.get(self.operation, "")
 
     def found(self) -> registry.Collective:
-        """Return the collective to simulate, by default a ring or the first known one; InputError if none is."""
+        """Return the collective to simulate: by default a ring, or else the first known. InputError: none."""
         known = registry.all_collectives()
         own = [one for one in known if one.operation == self.operation]
         if not own:
@@ -76,7 +76,7 @@ class CollectiveAsked(NamedTuple):
             raise InputError(str(error)) from None
 
     def schedule(self, workers: int, nbytes: float) -> Schedule:
-        """Return the schedule for a vector of `nbytes`; raise InputError for invalid sizes or options."""
+        """Return the schedule for `nbytes` of data. InputError: invalid sizes or options."""
         found = self.found()
         most = MAX_WORKERS[found.operation == "alltoall"]
         if workers > most:
@@ -133,7 +133,7 @@ SIZE = "64 MB"
 
 
 class TimeRequest(NamedTuple):
-    """What is asked besides collective or schedule: overrides of a scenario, marked fields, and when ranks enter [s].
+    """Request of `simnet time` besides the collective or schedule: network, fields, and when ranks start [s].
 
     `loose` lets rounds that cannot express a file be upper bounds.
     """
@@ -144,7 +144,7 @@ class TimeRequest(NamedTuple):
     loose: bool = False
 
     def timer(self, **more: object) -> ScenarioTimer:
-        """Return the timer on the network of the request; ``--set`` overrides apply on top of the given network."""
+        """Return a timer on the network of the request, with ``--set`` overrides applied."""
         given = {**self.fields, **more}
         first = {name: given.get(name) for name in ("network", "seed")}
         rest: Any = {name: one for name, one in given.items() if name not in first}
@@ -153,7 +153,7 @@ class TimeRequest(NamedTuple):
 
 
 class ScenarioTimer(NamedTuple):
-    """Timer of schedules on a scenario's network from `start` [s] on; `given` are the user's fields."""
+    """Timer of schedules that start at time `start` [s] on a scenario's network; `given` are the user's fields."""
 
     scenario: Scenario
     given: Mapping[str, object]
@@ -162,11 +162,11 @@ class ScenarioTimer(NamedTuple):
     hosts: Sequence[int]
 
     def time(self, schedule: Schedule) -> Timed:
-        """Return the timing of a schedule."""
+        """Return a schedule's timing on the network."""
         return Timed(self.network, self.hosts, schedule, self.start)
 
     def words(self, timed: Timed) -> str:
-        """Return text that describes the network, and how many of its network cards are used."""
+        """Return text on the network, and on how many of its network cards the schedule uses."""
         text = self.given.get("network")
         if text is None:
             return f"a {self.scenario.config.network.topology.choice[0].replace('_', ' ')}"
@@ -176,7 +176,7 @@ class ScenarioTimer(NamedTuple):
         return ", ".join(filter(None, [said, cards_used(timed)]))
 
     def assumed(self) -> list[str]:
-        """Return texts on the network defaults that the user did not give, and on how its file was read."""
+        """Return texts on network settings left at defaults, and on how the network's file was read."""
         given, network = self.given, self.scenario.config.network
         said = [] if given.get("workers") is not None else [f"{self.scenario.config.workers} workers"]
         said += self.network.graph.graph.get("remarks", [])
@@ -191,7 +191,7 @@ class ScenarioTimer(NamedTuple):
         return [*said, f"stack {network.stack or 'ideal'}"] if links and given.get("stack") is None else said
 
     def summary(self, timed: Timed, rows: Sequence[Fields], assumed: Sequence[str], **more: Any) -> Summary:
-        """Return the summary of simulated times, of which `timed` is the last."""
+        """Return the summary of simulated times; `timed` is the timing of the last row."""
         bound, seconds = timed.bound, timed.timing.duration
         does = f"what host {bound.host} {bound.verb} takes {units.format_seconds(bound.seconds)} at least"
 
@@ -212,7 +212,7 @@ class ScenarioTimer(NamedTuple):
 
 
 def message_sizes(size: Sequence[float | str] | float | str | None) -> list[float]:
-    """Return sizes [byte]: one, several with commas between, or a range ``LO:HI:N`` or ``LO:HI:N:log``.
+    """Return sizes [byte] from text: one, several with commas, or a range ``LO:HI:N`` or ``LO:HI:N:log``.
 
     Examples
     --------
@@ -232,7 +232,7 @@ def message_sizes(size: Sequence[float | str] | float | str | None) -> list[floa
 
 
 def answer_time(what: str | Path | Schedule, sizes: Sequence[float], request: TimeRequest) -> Summary:
-    """Return a summary of the time of a collective, of a schedule, or of a schedule file."""
+    """Return a summary of the time that a collective, a schedule or the schedule in a file takes."""
     asked = None if isinstance(what, Schedule) else collective_asked(str(what))
     if asked is None:
         return _time_schedules(what, sizes, request)
@@ -249,7 +249,7 @@ def answer_time(what: str | Path | Schedule, sizes: Sequence[float], request: Ti
 
 
 def cost_model_named(network: str | Path) -> tuple[CalibratedCostModel, str, int | None] | None:
-    """Return the cost model of a platform or calibrated cluster, its name, and nodes asked for; None for others."""
+    """Return a platform's or calibrated cluster's cost model, its name, and the nodes asked for; else None."""
     found = read_network_text(str(network), Path()).get("topology", {})
     part = found.get("platform") or found.get("file") or {}
     path = part.get("path")
@@ -328,7 +328,7 @@ def _simulate_collective(
 
 
 def _time_schedules(what: str | Path | Schedule, sizes: Sequence[float], request: TimeRequest) -> Summary:
-    """Time a schedule or those in a file, once per size for an MSCCL algorithm."""
+    """Time a schedule, or those in a file; an MSCCL algorithm is timed at each size."""
     name = "schedule" if isinstance(what, Schedule) else Path(what).name
     rows: list[Fields] = []
     notes: list[str] = []
@@ -354,7 +354,7 @@ def _time_schedules(what: str | Path | Schedule, sizes: Sequence[float], request
 
 
 def _read(what: str | Path | Schedule, nbytes: float | None, request: TimeRequest, **options: Any) -> Schedule:
-    """Return a schedule, read from a file if `what` is a path."""
+    """Return a schedule; if `what` is a path, the schedule in that file."""
     workers, overrides = request.fields.get("workers"), request.overrides
     if isinstance(what, Schedule):
         if nbytes is not None or workers is not None:
@@ -372,7 +372,7 @@ def _read(what: str | Path | Schedule, nbytes: float | None, request: TimeReques
 
 
 def _bandwidths(asked: CollectiveAsked, workers: int, nbytes: float, seconds: float) -> Fields:
-    """Return algorithm and bus bandwidth as in nccl-tests [byte/s]."""
+    """Return algorithm and bus bandwidth [byte/s], as nccl-tests defines them."""
     rate, factor = nbytes / seconds if seconds > 0 else None, bus_factor(asked.operation, workers)
     return {"algbw_Bps": rate, "busbw_Bps": None if None in (rate, factor) else rate * factor}  # type: ignore[operator]
 
@@ -382,7 +382,7 @@ def _time(row: Fields) -> str:
 
 
 def _answer(asked: CollectiveAsked, workers: int, rows: Sequence[Fields], by: str) -> str:
-    """Return the first line of an answer: the time at one size, or at the first and last."""
+    """Return the first line of an answer: the time at one size, or at the first and the last."""
     first, last = rows[0], rows[-1]
     among = f"{asked}, {workers:,} ranks"
     if len(rows) > 1:
@@ -393,7 +393,7 @@ def _answer(asked: CollectiveAsked, workers: int, rows: Sequence[Fields], by: st
 
 
 def _evidence(rows: Sequence[Fields]) -> str:
-    """Return text on the lowest evidence level among the rows."""
+    """Return text on the lowest level of evidence in the rows."""
     levels = get_args(Level)
     worst = max(rows, key=lambda row: levels.index(row["evidence"]))
     return Evidence(worst["evidence"], worst["because"]).line()

@@ -1,4 +1,4 @@
-"""Timing of a schedule on the network of a scenario, with bounds and evidence, for ``simnet time``."""
+"""Timing of a schedule on the network of a scenario, with bounds and evidence (``simnet time``)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _STREAM = ("iteration", 0)
 
 
 class Bound(NamedTuple):
-    """Lower bound on a schedule's time [s]: the busiest host, its direction, and its bytes."""
+    """Lower bound on a schedule's time [s]: by the busiest host, in one direction, for its bytes."""
 
     seconds: float
     host: int
@@ -42,7 +42,7 @@ class Bound(NamedTuple):
 
 
 def network_at_start(scenario: Scenario) -> tuple[Network, list[int]]:
-    """Return the network of a scenario in its first iteration, and the host of each worker."""
+    """Return a scenario's network in the first iteration, and the host of each worker."""
     # Whose network is of a family or in a file does not wait for all that a scenario may hold.
     from simnet.studies.exporting import network_of, stage_at
 
@@ -51,7 +51,7 @@ def network_at_start(scenario: Scenario) -> tuple[Network, list[int]]:
 
 
 class Timed:
-    """A schedule's timing on a network from `start` [s] on; rank r is on the host of worker r.
+    """Timing of a schedule that starts at `start` [s] on a network; rank r is on the host of worker r.
 
     `spread` is None if start times cannot change the order of messages, or with too many messages to sample.
     """
@@ -67,12 +67,12 @@ class Timed:
         self.spread = start_spread(network, schedule, np.array(self.hosts), start, seed=network.seed, name=_STREAM)
 
     def time(self, start: float, *, messages: bool = False) -> Timing:
-        """Return the timing, with all messages if asked for."""
+        """Return the timing of the schedule; `messages` adds every message to it."""
         return self.network.time(self.schedule, start, placement=self.hosts, messages=messages, stream=_STREAM)
 
     @cached_property
     def bound(self) -> Bound:
-        """Lower bound from the busiest host's bytes over its links' total bandwidth.
+        """Lower bound on the time: the busiest host's bytes over the bandwidth of all its links.
 
         No message order or routing is faster: latencies and dependencies are ignored.
         """
@@ -117,7 +117,7 @@ class Timed:
         return max(low, min(self.bound.seconds, timing.duration)), high, known
 
     def row(self) -> Fields:
-        """Return the table row of a timing: its time with interval, and the evidence."""
+        """Return the table row of a timing: the time with its interval, and the evidence."""
         schedule, timing, bound, sent = self.schedule, self.timing, self.bound, self.schedule.bytes_sent()
         low, high, known = self.predicted()
         spread = [timing.duration] * 3 if self.spread is None else [getattr(self.spread, one) for one in _SPREAD]
@@ -142,7 +142,7 @@ class Timed:
         }
 
     def setup(self) -> Fields:
-        """Return the JSON fields common to all timings on a network."""
+        """Return the JSON fields that all timings on one network share."""
         return {
             "stack": run_setup.stack_summary(self.network.stack, self._calibration)["name"],
             "sharing": self.network.sharing.law,
@@ -152,7 +152,7 @@ class Timed:
         }
 
     def notes(self) -> list[str]:
-        """Return notes on a timing as text lines: dependence on start times, stack, and calibrated calls."""
+        """Return notes on a timing as text lines: effect of start times, stack, and calibrated calls."""
         network, timing, spread, calibration = self.network, self.timing, self.spread, self._calibration
         notes = []
         if spread is not None:
@@ -177,7 +177,7 @@ class Timed:
 
     @cached_property
     def _calibration(self) -> Fields | None:
-        """Calibration of the schedule's calls; None unless the network is a calibrated cluster."""
+        """Summary of the schedule's calibrated calls; None if the network is no calibrated cluster."""
         return run_setup.calibration_summary(self.network, {"": [(self.schedule, np.array(self.hosts))]})
 
 
@@ -185,7 +185,7 @@ _SPREAD = ("median", "low", "high")
 
 
 def _host_gates(network: Network, out: bool) -> list[list[int]]:
-    """Return the first costly links out of (or into) each host, past links of kind ``free``."""
+    """Return the links on which each host's traffic leaves it (or enters it), behind links of kind ``free``."""
     routes = network.routes
     free: nx.DiGraph[Node] = nx.DiGraph()
     free.add_nodes_from(range(routes.n_hosts))
@@ -201,7 +201,7 @@ def _host_gates(network: Network, out: bool) -> list[list[int]]:
 
 
 def _gate_seconds(links: Links, gates: Sequence[int], nbytes: float, timing: Timing) -> float:
-    """Return the seconds for `nbytes` over several saturated links; at most the timing's duration."""
+    """Return the seconds for `nbytes` over several links at full rate; at most the timing's duration."""
     if links.constant:
         return nbytes / float(links.constant_capacity[gates].sum())
     timelines = [links.capacities(link, timing.start, math.nextafter(timing.finish, math.inf)) for link in gates]

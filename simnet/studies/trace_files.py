@@ -1,4 +1,4 @@
-"""Gradient trace files: opening within memory, synthesis, and conversion of parts and types."""
+"""Files of gradient traces: opening within memory, synthesis, and conversion."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TYPES = {"F32": "fp32", "F16": "fp16", "BF16": "bf16"}
 
 
 def is_trace(name: str) -> bool:
-    """Return whether a name is a gradient trace: a shipped one, a folder or an archive."""
+    """Return whether a name is that of a gradient trace: shipped, a folder or an archive."""
     return (
         name in {path.name for path in SHIPPED.iterdir() if path.is_dir()}
         or name.endswith((".npz", ".npy"))
@@ -34,7 +34,7 @@ def is_trace(name: str) -> bool:
 
 
 def open_trace(trace: str, scale: float = 1.0, seed: int = 0, *, all_steps: bool = False) -> RecordedSource:
-    """Return a gradient trace, after a check that one step, or all, fit in memory."""
+    """Return a gradient trace; InputError unless one step, or with `all_steps` the whole trace, fits in memory."""
     # A folder in the working directory is meant where no trace has that name.
     given = Path(trace) if trace not in traces.trace_names() and Path(trace).exists() else trace
     with _refused_values(trace):
@@ -46,7 +46,7 @@ def open_trace(trace: str, scale: float = 1.0, seed: int = 0, *, all_steps: bool
 def convert_trace(
     trace: str, out: Path, part: Mapping[str, str], dtype: str | None, *, seed: int = 0, force: bool = False
 ) -> str:
-    """Write a trace or part of it as another dtype or file format; return a sentence on the files.
+    """Write a trace, or part of it, as another dtype or file format; return a sentence on the files.
 
     `part` has the keys ``steps`` and ``workers``, numbers and ranges joined by ``+``, ``entries``, the maximum per
     layer, and ``per-worker``, for one file per worker and step.
@@ -100,7 +100,7 @@ def write_synthetic(scenario: Scenario, out: Path, dtype: str, *, every: int = 2
 def fit_trace(
     trace: str, scale: float, densities: Sequence[float], seed: int
 ) -> tuple[SyntheticParameters, dict[str, Any]]:
-    """Fit the synthetic generator to a trace; return its parameters and its errors at some densities."""
+    """Fit the generator of synthetic gradients to a trace; return its parameters, and its errors by density."""
     source = open_trace(trace, scale, seed, all_steps=True)
     with _refused_values(trace), progress_stage(0.8):
         parameters = traces.fit(source)
@@ -108,7 +108,7 @@ def fit_trace(
 
 
 def read_indices(text: str | None, there: Sequence[int]) -> list[int] | None:
-    """Return the indices in a text such as ``0+20+100:200``; a range selects recorded indices.
+    """Return the indices in a text such as ``0+20+100:200``; a range stands for the recorded indices in it.
 
     Examples
     --------
@@ -135,7 +135,7 @@ def read_indices(text: str | None, there: Sequence[int]) -> list[int] | None:
 
 @contextmanager
 def _refused_values(what: str) -> Iterator[None]:
-    """Convert ValueErrors in the block to InputErrors."""
+    """Convert ValueErrors inside the ``with`` block to InputErrors."""
     try:
         yield
     except ValueError as error:

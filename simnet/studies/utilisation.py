@@ -1,4 +1,4 @@
-"""Compute utilisation of a training: bandwidth and exchange period that a utilisation requires.
+"""Compute utilisation of training by closed forms: bandwidth and exchange period that a target requires.
 
 The model is that of a page by an author of streaming DiLoCo (A. Douillard, ``diloco/index.html``), which explains the
 tables of compute utilisation in arXiv 2501.18512. A step computes for a time T, a part of it the backward pass. What is
@@ -48,7 +48,7 @@ Buckets: TypeAlias = tuple[tuple[float, float], ...]
 
 
 class Within(NamedTuple):
-    """A value and its interval; infinite if unreachable."""
+    """Value and the ends of its interval; infinite if a target cannot be reached."""
 
     value: float
     low: float
@@ -56,13 +56,13 @@ class Within(NamedTuple):
 
 
 def equal_buckets(count: int) -> Buckets:
-    """Return `count` equal buckets, each with its size and the share of the backward pass when it is ready."""
+    """Return `count` equal gradient buckets: share of the gradient, and of the backward pass at which it is ready."""
     return tuple((1 / count, (number + 1) / count) for number in range(count))
 
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """Training of n parameters on P workers with periodic exchanges, for closed forms.
+    """Training with periodic exchanges, described for closed forms: n parameters on P workers.
 
     A step computes for `compute` [s], of which the backward pass is the share `backward`. Every `period` steps H there
     are `fragments` exchanges F, each of n / F values of `bits` bits, which must arrive within `delay` steps (None: H).
@@ -81,14 +81,14 @@ class TrainingPlan:
 
 
 def bucket_times(training: TrainingPlan, bandwidth: float) -> Floats:
-    """Return the transfer time of each bucket [s]."""
+    """Return the time in which each gradient bucket is transferred [s]."""
     shares = np.array([share for share, _ in training.buckets])
     nbytes = training.bits / 8 * training.parameters / training.fragments * shares
     return np.asarray(ring_allreduce(training.latency, 1 / bandwidth, nbytes, training.workers))
 
 
 def stall(training: TrainingPlan, bandwidth: float) -> float:
-    """Return the time that workers wait for an exchange [s]."""
+    """Return the time for which workers wait for an exchange [s]."""
     takes, compute = bucket_times(training, bandwidth), training.compute
     # From when a bucket is released on, it and those after it keep the link busy.
     to_come = training.backward * compute * (1 - np.array([ready for _, ready in training.buckets]))
@@ -99,7 +99,7 @@ def stall(training: TrainingPlan, bandwidth: float) -> float:
 
 
 def utilisation(training: TrainingPlan, bandwidth: float) -> float:
-    """Return the compute share of the training time.
+    """Return the share of the training time in which workers compute.
 
     Examples
     --------
@@ -111,7 +111,7 @@ def utilisation(training: TrainingPlan, bandwidth: float) -> float:
 
 
 def bandwidth_for(training: TrainingPlan, target: float) -> float:
-    """Return the minimum bandwidth for a utilisation [byte/s]; infinite if latency alone rules it out."""
+    """Return the lowest bandwidth for a utilisation [byte/s]; infinite if latency alone rules it out."""
     if utilisation(training, math.inf) < target:
         return math.inf
     low = high = 1.0
@@ -126,7 +126,7 @@ def bandwidth_for(training: TrainingPlan, target: float) -> float:
 
 
 def period_for(training: TrainingPlan, target: float, bandwidth: float) -> int:
-    """Return the minimum period H, in steps, for a utilisation at a bandwidth."""
+    """Return the smallest number of steps between exchanges for a utilisation at a bandwidth."""
 
     def reached(period: int) -> bool:
         return utilisation(replace(training, period=period), bandwidth) >= target
@@ -143,13 +143,13 @@ def period_for(training: TrainingPlan, target: float, bandwidth: float) -> int:
 def interval_by_error(
     found: Callable[[TrainingPlan, float], float], training: TrainingPlan, bandwidth: float = math.inf, off: float = 1.0
 ) -> Within:
-    """Return a function's value, and its interval if step time and bandwidth are off by a factor, either way."""
+    """Return the value of `found`, and its interval if step time and bandwidth are wrong by the factor `off`."""
     value, *ends = (found(replace(training, compute=by * training.compute), by * bandwidth) for by in (1, 1 / off, off))
     return Within(value, min(ends), max(ends))
 
 
 class LinkedTraining(NamedTuple):
-    """A training plan, its exchange's effective ring bandwidth, and a worker's link bandwidth [byte/s]."""
+    """Training plan, effective bandwidth of its ring exchange, and bandwidth of a worker's link [byte/s]."""
 
     training: TrainingPlan
     bandwidth: float
@@ -157,7 +157,7 @@ class LinkedTraining(NamedTuple):
 
 
 def read_training(job: Job, candidates: Sequence[Candidate]) -> LinkedTraining | str:
-    """Return a job's training plan with a dense exchange, or why closed forms do not apply.
+    """Return a job's training plan for a dense exchange; if closed forms do not apply, the reason.
 
     Latency and bandwidth are fitted to the exchange's time on the job's network, at full and half size.
     """
@@ -194,14 +194,14 @@ def read_training(job: Job, candidates: Sequence[Candidate]) -> LinkedTraining |
 
 
 def link_rates(job: Job) -> Floats:
-    """Return each worker's total link bandwidth at the start [byte/s], shape (P,)."""
+    """Return the bandwidth of each worker's links together at the start [byte/s]; shape (P,)."""
     routes = job.network(0).links.routes
     leaving = pd.Series(routes.bandwidth).groupby([source for source, _ in routes.links]).sum()
     return np.array([leaving[host] for host in job.hosts.tolist()])
 
 
 def _with_rounds(training: TrainingPlan, job: Job, candidate: Candidate) -> TrainingPlan:
-    """Return the plan with the job's exchange period and buckets."""
+    """Return the training plan with the period and the gradient buckets of the job's exchanges."""
     own = job.strategy
     if own is None:
         overlap, entries = job_overlap(job, [candidate]), job.source.parameters
@@ -231,7 +231,7 @@ COLUMNS = table_columns("step goals")
 def utilisation_summary(
     scenario: Scenario, job: Job, linked: LinkedTraining, goals: Sequence[float], off: float
 ) -> Summary:
-    """Return a summary of the compute share of training time, and of what the goals require.
+    """Return a summary of the share of time in which workers compute, and of what `goals` for it require.
 
     `off` is the factor by which compute time and bandwidth may be off, either way.
     """
@@ -274,7 +274,7 @@ def utilisation_summary(
 
 
 def goal_sentence(row: Mapping[str, Any]) -> str:
-    """Return a sentence on what a utilisation goal requires."""
+    """Return a sentence on the bandwidth and period that a utilisation goal requires."""
     rate, goal = [row[name] for name in _ENDS_OF_RATE], percent(row["utilisation"])
     needs, joined = f"{goal} needs {interval_text(*rate, unit='rate')}", "or"
     if rate[0] is None:
@@ -286,7 +286,7 @@ def goal_sentence(row: Mapping[str, Any]) -> str:
 
 
 def goal_rows(linked: LinkedTraining, goals: Sequence[float], off: float, *, periodic: bool) -> list[dict[str, Any]]:
-    """Return a row per utilisation goal with keys `COLUMNS`; `periodic` adds the exchange period."""
+    """Return a row with the columns `COLUMNS` per utilisation goal; `periodic` adds the exchange period."""
     training, scale, rows = linked.training, linked.link / linked.bandwidth, []
     for goal in goals:
 

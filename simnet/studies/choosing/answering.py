@@ -1,4 +1,4 @@
-"""Summary of a ranking, the answer to `simnet choose`."""
+"""Summary of a ranking of exchanges, the answer of `simnet choose`."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ _NAMED = 2
 
 
 class RankingSummary(Summary):
-    """Summary of a ranking, whose table also names the exchanges that take the same times as a row."""
+    """Summary of a ranking; a row of its table names all exchanges that take exactly the same times."""
 
     def shown(self) -> tuple[Sequence[Column], Sequence[Row]]:
-        """Return the table, with exchanges that take the same times named in one row."""
+        """Return the table; exchanges that take exactly the same times share a row."""
         alike = self.details["alike"]
         return self.columns, [{**row, "exchange": _with_alike(row["exchange"], alike)} for row in self.rows]
 
 
 def _with_alike(label: str, alike: Mapping[str, Sequence[str]]) -> str:
-    """Return a label with those of exchanges whose iterations take the same times, as many as are named."""
+    """Return a label followed by the labels of exchanges that take exactly the same times."""
     same = alike.get(label, ())
     more = [f"{len(same) - _NAMED} more"] * (len(same) > _NAMED)
     return f"{label} (= {', '.join([*same[:_NAMED], *more])})" if same else label
 
 
 def ranking_summary(found: Ranking) -> Summary:
-    """Return a ranking as a summary."""
+    """Return the summary of a ranking of exchanges and policies."""
     mixed, asked = run_setup.mixed_overlap(found.overlap), _misjudged_text(found) if found.asked_off else ()
     return RankingSummary(
         answer=_answer(found),
@@ -96,7 +96,7 @@ def _answer(found: Ranking) -> str:
 
 
 def _against_dense(found: Ranking) -> str:
-    """Return text on the lead of the best compressed exchange over the best dense one."""
+    """Return text on the lead of the best compressed exchange over the best dense exchange."""
     dense, sparse = found.dense, next((row for row in found.rows if row.kind == "sparse"), None)
     if dense is None or sparse is None:
         return ""
@@ -108,7 +108,7 @@ def _against_dense(found: Ranking) -> str:
 
 
 def _rows(found: Ranking) -> Iterator[dict[str, Any]]:
-    """Yield table rows, the fastest first, rows without a steady part last."""
+    """Yield table rows, the fastest first; rows of exchanges without a steady part come last."""
     first = [found.best.label, *found.tied]
     for place, row in enumerate(found.rows):
         low, high = interval_ends(found.likely, place)
@@ -158,7 +158,7 @@ def _row(found: Ranking, row: JobForecast) -> dict[str, Any]:
 
 
 def _depends_text(found: Ranking) -> str:
-    """Return text on the link, density and worker values at which the fastest exchange changes."""
+    """Return text on the values of latency, density and the like beyond which another exchange is fastest."""
     if not found.flips:
         return (
             ""
@@ -237,7 +237,7 @@ def _notes(found: Ranking) -> list[str]:
 
 
 def _misjudged_text(found: Ranking) -> list[str]:
-    """Return text on the time lost if latency and bandwidth are off by a factor, where closed forms hold."""
+    """Return text on the time lost if latency and bandwidth are misjudged by a factor."""
     one = found.misjudged
     if one is None:
         return ["--link-uncertainty has no effect: no closed form holds for the first two."] * found.asked_off
@@ -252,7 +252,7 @@ def _misjudged_text(found: Ranking) -> list[str]:
 
 
 def _details(found: Ranking) -> dict[str, Any]:
-    """Return the JSON fields of a ranking other than its rows; names end in units."""
+    """Return the JSON fields of a ranking, except its rows; names end in units."""
     job, decision, off = found.run.job, found.found, found.misjudged
     compute_time = found.loaded.compute_time
     return {

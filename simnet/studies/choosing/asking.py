@@ -1,4 +1,4 @@
-"""Dispatch of a `simnet choose` request: one job, a comparison of jobs, or a grid of jobs."""
+"""Requests of `simnet choose`: one job, a comparison of jobs, or a grid of jobs."""
 
 from __future__ import annotations
 
@@ -33,5 +33,5 @@ def answer(asked: ChooseRequest, axes: Sequence[str] = (), jobs: int | None = No
 
 
 def _is_choice(axis: str) -> bool:
-    """Return whether a grid axis sets the training strategy, a choice rather than a condition."""
+    """Return whether a grid axis sets the training strategy, which is compared rather than varied."""
     return "strategy" in axis.partition("=")[0].split(".")

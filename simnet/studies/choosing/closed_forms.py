@@ -1,4 +1,4 @@
-"""Closed-form costs of exchanges and job iterations on a star of uniform links, and where they change the ranking.
+"""Closed-form times of exchanges and iterations on a star of equal links, and where the ranking changes.
 
 They are what the network says, whatever N, to 1e-9 without votes, and to a few per cent with them and on trees of no
 power of two; AR-Topk over a tree saves up to log N latencies.
@@ -41,7 +41,7 @@ AGREE = 0.02
 
 @dataclass(frozen=True)
 class OperatingPoint:
-    """A job on uniform links, latency [s] and bandwidth [byte/s]; fields may be arrays that broadcast.
+    """Job on links of equal latency [s] and bandwidth [byte/s]; fields may be arrays that broadcast.
 
     Examples
     --------
@@ -69,14 +69,14 @@ class OperatingPoint:
 
 
 class FormEstimate(NamedTuple):
-    """Communication time and selection-and-merge time [s]; same shape as the operating point."""
+    """Seconds of communication, and of selection and merge; same shape as the operating point."""
 
     communicate: Floats
     select: Floats
 
     @property
     def seconds(self) -> Floats:
-        """Total time [s]."""
+        """Sum of communication, selection and merge [s]."""
         return np.asarray(self.communicate + self.select)
 
 
@@ -85,7 +85,7 @@ CostModel: TypeAlias = Callable[[Candidate, OperatingPoint], FormEstimate]
 
 
 class ClosedForms(NamedTuple):
-    """Closed forms of a job: its exchanges, fastest first, its operating point, and an iteration-time model."""
+    """Closed forms for a job: its exchanges, fastest first, its operating point, and a model of iterations."""
 
     among: Sequence[Candidate]
     point: OperatingPoint
@@ -93,7 +93,7 @@ class ClosedForms(NamedTuple):
 
 
 def closed_forms(loaded: Scenario, run: Run, found: WholeJob) -> ClosedForms | None:
-    """Return the closed forms of a job; None unless they apply.
+    """Return the closed forms for a job; None if they do not apply to it.
 
     They apply to the usual exchanges on a star of constant links with the ideal stack.
     """
@@ -120,7 +120,7 @@ def _usual() -> frozenset[tuple[str, str]]:
 
 
 def by_closed_form(device: DeviceProfile) -> CostModel:
-    """Return the cost model of single exchanges, for the usual schemes, on a device.
+    """Return the function that estimates the time of a single exchange on a device.
 
     Examples
     --------
@@ -144,7 +144,7 @@ def by_closed_form(device: DeviceProfile) -> CostModel:
 
 
 def _kernel_calls(one: Candidate, point: OperatingPoint) -> list[DeviceOp]:
-    """Return the kernels that a worker runs for selection and merge in one of the default exchanges."""
+    """Return the selection and merge kernels that a worker runs in one of the default exchanges."""
     kept, entries = point.kept, point.parameters
     if one.scheme == "topk":
         calls = [DeviceOp("gather", kept), DeviceOp("scatter", kept), DeviceOp("pack", kept)]
@@ -156,7 +156,7 @@ def _kernel_calls(one: Candidate, point: OperatingPoint) -> list[DeviceOp]:
 
 
 def iteration_model(job: Job) -> CostModel:
-    """Return the cost model of whole iterations of a job.
+    """Return the function that estimates the time of a whole iteration of a job.
 
     Buckets use the links in sequence. All kernels of a bucket run before its messages and delay the rest of the
     backward pass, as in `simnet.training.job.exchange.exposed_after_backward`.
@@ -188,7 +188,7 @@ def iteration_model(job: Job) -> CostModel:
 def fastest_by_form(
     among: Sequence[Candidate], point: OperatingPoint, model: CostModel
 ) -> tuple[NDArray[np.intp], Floats]:
-    """Return the index of the fastest exchange and its time [s], at each point; ties go to the first."""
+    """Return the index of the fastest exchange and its time [s] at each point; the first of equal ones."""
     times = np.stack(np.broadcast_arrays(*(model(one, point).seconds for one in among)))
     return times.argmin(axis=0), times.min(axis=0)
 
@@ -198,7 +198,7 @@ AWAY = 1.03
 
 
 def override_of(quantity: str, value: float) -> str:
-    """Return the scenario override that gives one of `QUANTITIES` a value in SI units."""
+    """Return the scenario override that sets one of `QUANTITIES` to a value in SI units."""
     unit = {"latency": " s", "bandwidth": " B/s"}.get(quantity, "")
     return f"{quantity}={value:.0f}" if quantity == "workers" else f"{quantity}={float(value)!r}{unit}"
 
@@ -210,7 +210,7 @@ _SIDE = 21
 
 
 class Flip(NamedTuple):
-    """The nearest value of a quantity, above or below the job's, at which another exchange becomes fastest."""
+    """Value of a quantity, nearest to the job's from above or below, at which another exchange becomes fastest."""
 
     quantity: str
     value: float
@@ -219,7 +219,7 @@ class Flip(NamedTuple):
 
 
 class Misjudged(NamedTuple):
-    """Cost of choosing with latency and bandwidth estimates that are off by up to a `factor`, either way.
+    """Loss by a choice whose estimates of latency and bandwidth are wrong by up to a `factor`, either way.
 
     At `worst` the chosen exchange is slower than the fastest one, `label`, by this fraction; the choice is right in the
     share `holds` of a logarithmic grid over the range.
@@ -234,7 +234,7 @@ class Misjudged(NamedTuple):
 
 
 def _agree(forms: ClosedForms, found: WholeJob) -> bool:
-    """Return whether closed forms match the simulated times of the two fastest exchanges within `AGREE`."""
+    """Return whether closed forms are within `AGREE` of the simulated times of the two fastest exchanges."""
     pairs = zip(forms.among, found.rows[:2], strict=False)
     took = [(float(forms.model(one, forms.point).seconds), row.seconds / row.iterations) for one, row in pairs]
     return all(abs(said - seconds) <= AGREE * seconds for said, seconds in took)
@@ -243,7 +243,7 @@ def _agree(forms: ClosedForms, found: WholeJob) -> bool:
 def first_place_flips(
     load: Callable[[Sequence[str]], Scenario], loaded: Scenario, run: Run, found: WholeJob, factor: float
 ) -> tuple[tuple[Flip, ...] | None, Misjudged | None]:
-    """Return the nearest value of each quantity that changes the fastest exchange, and the cost of wrong links.
+    """Return the nearest values that change the fastest exchange, and the loss by misjudged links.
 
     None if closed forms do not apply, disagree with the simulated times of the two fastest exchanges, or are not
     confirmed by simulations at a factor `AWAY` on both sides of a flip.
@@ -258,7 +258,7 @@ def first_place_flips(
 
 
 def _is_confirmed(load: Callable[[Sequence[str]], Scenario], flip: Flip, found: WholeJob) -> bool:
-    """Return whether simulations confirm a flip: the fastest exchange before it, and the other one after it."""
+    """Return whether simulations on both sides of a flip have the fastest exchange that it predicts."""
     rivals = [row.candidate for row in found.rows if row.label in (found.best.label, flip.label)]
     step = AWAY if flip.up else 1 / AWAY
     sides = {found.best.label: flip.value / step, flip.label: flip.value * step}
@@ -275,7 +275,7 @@ def _is_confirmed(load: Callable[[Sequence[str]], Scenario], flip: Flip, found: 
 
 
 def _nearest_flips(forms: ClosedForms, quantity: str) -> Iterator[Flip]:
-    """Yield the nearest flip below and above; the first candidate is fastest at the operating point."""
+    """Yield the nearest flips below and above the job's value; its fastest exchange is the first candidate."""
     choices, point, model = forms
 
     def fastest(values: Floats) -> NDArray[np.intp]:
@@ -294,7 +294,7 @@ def _nearest_flips(forms: ClosedForms, quantity: str) -> Iterator[Flip]:
 
 
 def _quantity_values(point: OperatingPoint, quantity: str, up: bool) -> Floats:
-    """Return the point's value of a quantity, and trial values on one side of it, the nearest first."""
+    """Return the job's value of a quantity, then trial values above or below it, the nearest first."""
     own = float(getattr(point, quantity))
     if quantity == "workers":
         return np.arange(own, _MOST_WORKERS + 1) if up else np.arange(own, 1, -1)

@@ -1,4 +1,4 @@
-"""Kinds of exchanges, and the duration of a job under each, from full or sampled simulation."""
+"""Forecasts of a job's duration under each exchange, from all or a sample of its iterations."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def exchange_kind(one: Candidate) -> Kind:
 
 
 def usual_exchanges(per_node: int = 1) -> list[Candidate]:
-    """Return the default candidates of a choice, two-level ones included if workers share nodes.
+    """Return the exchanges that are candidates by default; if workers share nodes, with two-level ones.
 
     Examples
     --------
@@ -68,13 +68,13 @@ def _flat_exchanges(per_node: int) -> Iterator[Candidate]:
 
 
 def same_exchange(candidate: Candidate) -> tuple[str, str]:
-    """Return a key of scheme class and options, equal for candidates that differ in their labels alone."""
+    """Return a key of an exchange's scheme and options, which is equal if only labels differ."""
     scheme = sparsifier_models.scheme(candidate.scheme)
     return str(scheme), repr(option_values(scheme.option_type, candidate.options))
 
 
 def follows_gradients(candidate: Candidate) -> bool:
-    """Return whether the volume of an exchange depends on the gradients; False for invalid options."""
+    """Return whether the volume of an exchange depends on the gradients; False if its options are invalid."""
     try:
         made = sparsifier_models.create(candidate.scheme, 4, _ANY, 0.1, layers=[("", _ANY)], **candidate.options)
     except ValueError:
@@ -103,12 +103,12 @@ class JobForecast:
 
     @property
     def label(self) -> str:
-        """Label in tables and figures."""
+        """Label of the exchange or policy in tables and figures."""
         return self.candidate.label
 
     @property
     def kind(self) -> Kind:
-        """The kind of the exchange; sparse for policies."""
+        """Kind of the exchange (dense, half or sparse); sparse for policies."""
         return exchange_kind(self.candidate)
 
     @property
@@ -128,11 +128,11 @@ class JobForecast:
 
     @property
     def error(self) -> float:
-        """Standard error of the job's duration due to sampling [s]; 0 without sampling."""
+        """Standard error of the job's duration by sampling [s]; 0 if all iterations were simulated."""
         return total_time(*map(self.column, ("iteration_s", "stands_for", "expected_s")))[1]
 
     def column(self, name: str) -> Floats:
-        """Return a column of the simulated iterations, one value each."""
+        """Return a column of the table of simulated iterations."""
         return np.asarray(self.sample[name], dtype=np.float64)
 
     def mean(self, name: str) -> float:
@@ -140,7 +140,7 @@ class JobForecast:
         return float((self.column(name) * self.column("stands_for")).sum()) / self.iterations
 
     def spread(self) -> tuple[float, float]:
-        """Return the 5th and 95th percentile of iteration times over the job [s]."""
+        """Return the 5th and 95th percentile of the iteration times of the job [s]."""
         seconds = self.column("iteration_s")
         order = np.argsort(seconds)
         upto = np.cumsum(self.column("stands_for")[order]) / self.iterations
@@ -148,7 +148,7 @@ class JobForecast:
         return float(low), float(high)
 
     def shares(self) -> dict[str, float]:
-        """Return the share of iterations in which each exchange was used, the largest first."""
+        """Return the share of iterations that used each exchange, the largest first."""
         times = Counter[str]()
         for choice, count in zip(self.sample["choice"], self.column("stands_for").tolist(), strict=True):
             times[choice] += count
@@ -156,14 +156,14 @@ class JobForecast:
 
 
 class Gain(NamedTuple):
-    """A policy compared with the best fixed exchange over the same iterations."""
+    """Forecast of a policy, and that of the best fixed exchange over the same iterations."""
 
     policy: JobForecast
     fixed: JobForecast
 
     @property
     def saved(self) -> float:
-        """Fraction of time that the policy saves; negative if it is slower."""
+        """Fraction of the fixed exchange's time that the policy saves; negative if the policy is slower."""
         return 1 - self.policy.seconds / self.fixed.seconds if self.fixed.seconds > 0 else 0.0
 
 
@@ -186,22 +186,22 @@ class WholeJob:
 
     @property
     def best(self) -> JobForecast:
-        """The fastest row."""
+        """Row of the fastest exchange."""
         return self.rows[0]
 
     def tied(self, row: JobForecast) -> bool:
-        """Return whether a row is tied with the fastest, within the sampling error or by `takes_as_long`."""
+        """Return whether a row is tied with the fastest, by the sampling error or by equal times."""
         left_open = row.seconds - self.best.seconds <= 2 * error_between(row, self.best)
         return row is not self.best and (left_open or self.takes_as_long(row))
 
     def takes_as_long(self, row: JobForecast) -> bool:
-        """Return whether a row's time equals the fastest's within the tie limits of `simnet.report.paired.fastest`."""
+        """Return whether a row's time equals the fastest time within the limits of `simnet.report.paired.fastest`."""
         seconds = {one.label: one.seconds for one in self.rows}
         return row.label in fastest(seconds, self.starts.around(seconds))
 
     @property
     def tied_with(self) -> list[str]:
-        """Labels of exchanges with times equal to, or tied with, the fastest."""
+        """Labels of exchanges that take as long as the fastest, or are tied with it."""
         return [*self.alike.get(self.best.label, ()), *(row.label for row in self.rows if self.tied(row))]
 
     def gain_over_dense(self) -> float:
@@ -215,7 +215,7 @@ class WholeJob:
 
 
 def error_between(row: JobForecast, best: JobForecast) -> float:
-    """Return the standard error of the time difference between two rows [s].
+    """Return the standard error of the difference between the times of two rows [s].
 
     Link variation cancels between rows that are sampled at the same times, or weighted by expected link times.
     """
@@ -229,14 +229,14 @@ def error_between(row: JobForecast, best: JobForecast) -> float:
 
 
 def leading_iterations(rows: Sequence[JobForecast]) -> dict[str, float]:
-    """Return the number of iterations in which each row is the fastest, by label."""
+    """Return, for each row by label, the number of iterations in which it is the fastest."""
     lengths, speeds = _speeds_together(rows)
     done, first = lengths * speeds.max(axis=0), speeds.argmax(axis=0)
     return {row.label: float(done[first == number].sum()) for number, row in enumerate(rows)}
 
 
 def _speeds_together(rows: Sequence[JobForecast]) -> tuple[Floats, Floats]:
-    """Return the lengths of the stretches in which no row's speed changes [s], and the speeds, a line per row [1/s]."""
+    """Return stretches of time in which no speed changes [s], and each row's speeds in them [iterations/s]."""
     blocks = [np.maximum(row.column("iteration_s"), 1e-300) for row in rows]
     each = [np.cumsum(seconds * row.column("stands_for")) for row, seconds in zip(rows, blocks, strict=True)]
     ends = np.unique(np.concatenate(each))

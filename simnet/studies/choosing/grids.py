@@ -1,4 +1,4 @@
-"""Choices over grids: the fastest exchange in each cell, by simulation or by closed forms that agree with it."""
+"""Grids of jobs: the fastest exchange in each cell, by simulation or by closed forms that agree with it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _AXES: Mapping[str, tuple[str, Unit, Callable[[float], str]]] = {
 
 @dataclass(frozen=True, eq=False)
 class Map:
-    """Fastest exchange over two quantities, from iteration times of shape (exchanges, y values, x values).
+    """Decision map over two quantities, from iteration times of shape (exchanges, y values, x values).
 
     `values` has the ascending values of both in SI units by quantity, x first.
     """
@@ -57,7 +57,7 @@ class Map:
 
     @cached_property
     def names(self) -> NDArray[np.object_]:
-        """Label of the fastest exchange in each cell, or of all within `simnet.report.paired.TIE`; shape (y, x)."""
+        """Label of the fastest exchange in each cell, or labels of those tied; shape (y values, x values)."""
         labels = np.array([one.label for one in self.among], dtype=object)
         found: NDArray[np.object_] = labels[self.seconds.argmin(axis=0)]
         close = self.seconds <= (1 + TIE) * self.seconds.min(axis=0)
@@ -66,7 +66,7 @@ class Map:
         return found
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a row per cell: both quantities, the fastest exchange, its time, and the margin of the next."""
+        """Return a row per cell: both quantities, the fastest exchange, its time, and its lead over the next."""
         order, (x, y) = np.sort(self.seconds, axis=0), self.values
         return [
             {
@@ -80,7 +80,7 @@ class Map:
         ]
 
     def shares(self) -> dict[str, float]:
-        """Return the share of cells in which each exchange, or set of tied ones, is fastest; largest first."""
+        """Return the share of cells in which each exchange, or set of tied ones, is fastest, the largest first."""
         return {str(name): count / self.names.size for name, count in Counter(self.names.ravel()).most_common()}
 
 
@@ -103,16 +103,16 @@ Cell = tuple[str, ...]
 
 
 class MapSummary(Summary):
-    """Summary of a decision map: the fastest exchange in each cell."""
+    """Summary of a decision map, which has the fastest exchange in each cell of two quantities."""
 
     def shown(self) -> tuple[Sequence[Column], Sequence[Row]]:
-        """Return the table of the share of cells in which each exchange is fastest."""
+        """Return a table of the share of cells in which each exchange is fastest."""
         rows = [{"exchange": label, "share": share} for label, share in self.details["shares"].items()]
         return [Column("exchange", "fastest", "text"), Column("share", "of the map", "percent")], rows
 
 
 def grid_summary(asked: ChooseRequest, axes: Sequence[str], jobs: int | None = None) -> Summary:
-    """Return a summary of the fastest exchange in each cell of a grid; axes are ``--grid`` texts."""
+    """Return a summary of the fastest exchange in each cell of a grid, whose axes are ``--grid`` texts."""
     groups = [grid.moving_together(text) for text in axes]
     flat = [one for group in groups for one in group]
     names = [one.name.rpartition(".")[2] for one in flat]
@@ -134,13 +134,13 @@ def grid_summary(asked: ChooseRequest, axes: Sequence[str], jobs: int | None = N
 
 
 def axis_fields(text: str) -> list[str]:
-    """Return the assignments ``field=value`` of an axis."""
+    """Return the assignments ``field=value`` that the text of a grid axis makes."""
     one = grid.axis(text)
     return [f"{one.name}={value}" for value in one.values]
 
 
 def _simulated(asked: ChooseRequest, cells: Sequence[Cell], jobs: int | None) -> list[dict[str, Any]]:
-    """Return the row of each cell."""
+    """Return the table row of each cell, from a ranking of its job."""
     rows: list[dict[str, Any]] = [{}] * len(cells)
     with Pool(0 if jobs == 1 else jobs or 0) as pool:
         done = pool.each(cell_row, [(asked, cell) for cell in cells], lambda number, share: None)
@@ -154,7 +154,7 @@ def _simulated(asked: ChooseRequest, cells: Sequence[Cell], jobs: int | None) ->
 
 
 def cell_row(asked: ChooseRequest, cell: Cell, report: Callable[[float], None] = lambda done: None) -> dict[str, Any]:
-    """Return the table row of a cell: fastest exchange, its time and probability, and the runner-up."""
+    """Return the table row of a grid cell: its fastest exchange, time and probability, and the runner-up."""
     found = rank(asked, cell, flips=False)
     shown = ranking_summary(found)
     second = next(iter(shown.rows[1 : len(found.rows)]), {})
@@ -171,7 +171,7 @@ def cell_row(asked: ChooseRequest, cell: Cell, report: Callable[[float], None] =
 
 
 def _table_summary(asked: ChooseRequest, by: Sequence[grid.AxisColumn], rows: Sequence[Row]) -> Summary:
-    """Return the cells of a grid as a summary."""
+    """Return the summary of a grid as a table with a row per cell."""
     shown, cells, refused = [], [], []
     for number, found in enumerate(rows):
         values = tuple(one.values[number] for one in by)
@@ -194,7 +194,7 @@ def _table_summary(asked: ChooseRequest, by: Sequence[grid.AxisColumn], rows: Se
 
 
 def joint_evidence(cells: Sequence[Evidence]) -> str:
-    """Return text on the evidence for the cells of a grid: how many have which level, and why.
+    """Return text on the evidence for the cells of a grid: how many cells have each level, and why.
 
     Examples
     --------
@@ -215,7 +215,7 @@ def joint_evidence(cells: Sequence[Evidence]) -> str:
 def _map_summary(
     asked: ChooseRequest, values: Mapping[str, Floats], jobs: int | None, densities: Sequence[float] = ()
 ) -> Summary:
-    """Return a map over two quantities by closed forms, or by simulating fewer cells if these disagree.
+    """Return the summary of a decision map by closed forms; if simulations disagree, of simulated, fewer cells.
 
     With several `densities` the policy table also chooses among these.
     """
@@ -261,7 +261,7 @@ def _map_summary(
 
 
 def _title(found: Ranking, values: Collection[str]) -> str:
-    """Return the title of a map: the model, and the quantities that are the same in all cells."""
+    """Return the title of a map: the model, and the quantities that do not vary."""
     links = found.loaded.config.network.topology.choice[1].arguments().items()
     fixed = {one: FORMATS[one](value) for one, value in links if one in FORMATS and isinstance(value, float)}
     said = setting(found.loaded, found.run.job) | fixed
@@ -269,7 +269,7 @@ def _title(found: Ranking, values: Collection[str]) -> str:
 
 
 def _table_text(forms: ClosedForms | None, made: Map, found: Ranking, densities: Sequence[float]) -> str:
-    """Return the JSON policy table of a map, with the objective weights of a `moo` policy in the scenario."""
+    """Return the policy table of a map as JSON, with weights of gain and time if the scenario has a `moo` policy."""
     loaded, job = found.loaded, found.run.job
     if forms is None:
         if densities:
@@ -288,12 +288,12 @@ def _numbers(name: str, texts: Sequence[str]) -> Floats:
 
 
 def _spread(count: int, most: int) -> NDArray[np.intp]:
-    """Return at most so many evenly spaced places of `count`, both ends included."""
+    """Return at most `most` evenly spaced indices below `count`, both ends included."""
     return np.unique(np.linspace(0, count - 1, min(most, count)).round().astype(np.intp))
 
 
 def map_of(forms: ClosedForms, values: Mapping[str, Floats]) -> Map:
-    """Return the map by closed forms over two quantities."""
+    """Return the decision map over two quantities by closed forms."""
     (x, along), (y, down) = values.items()
     where, shape = forms.point.at(x, along[np.newaxis, :]).at(y, down[:, np.newaxis]), (len(down), len(along))
     seconds = [np.broadcast_to(forms.model(one, where).seconds, shape) for one in forms.among]
@@ -301,7 +301,7 @@ def map_of(forms: ClosedForms, values: Mapping[str, Floats]) -> Map:
 
 
 def _form_errors(asked: ChooseRequest, made: Map) -> tuple[float, float, list[Evidence]]:
-    """Return the largest errors of closed forms at simulated cells, as fractions, until one is above `AGREE`.
+    """Return the largest relative errors of closed forms at simulated cells; stop at one above `AGREE`.
 
     They are the extra time of their choice, and the error of its time; behind them is the evidence for these cells.
     """
@@ -326,7 +326,7 @@ def _form_errors(asked: ChooseRequest, made: Map) -> tuple[float, float, list[Ev
 def _simulated_map(
     asked: ChooseRequest, found: Ranking, values: Mapping[str, Floats], jobs: int | None
 ) -> tuple[Map, list[Evidence]]:
-    """Return a map over at most `_COARSE` values of each quantity, with every cell simulated, and their evidence."""
+    """Return a decision map of simulated cells, at most `_COARSE` values per quantity, and the evidence."""
     values = {name: one[_spread(len(one), _COARSE)] for name, one in values.items()}
     (x, along), (y, down) = values.items()
     cells = [(override_of(y, b), override_of(x, a)) for b in down for a in along]

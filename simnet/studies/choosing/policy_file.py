@@ -1,4 +1,4 @@
-"""Policy-table files: schema, validation of untrusted input, and look-up.
+"""Files of policy tables: schema, validation of untrusted input, and look-up.
 
 A table cuts the plane of latency and bandwidth into cells. The file is JSON: edges of the cells in SI units, choices,
 and a matrix whose numbers say which choice, from 0, with a row per latency and a column per bandwidth.
@@ -34,7 +34,7 @@ class _FilePart(pydantic.BaseModel):
 
 
 class TableEntry(_FilePart):
-    """A choice in a policy table: an exchange and its density, 1 for dense exchanges."""
+    """Entry of a policy table: an exchange and its density, which is 1 for dense exchanges."""
 
     label: _Text
     scheme: _Text
@@ -51,7 +51,7 @@ class TableEntry(_FilePart):
 
 
 class MadeFor(_FilePart):
-    """The job for which a policy table was made, and the method."""
+    """Job for which a policy table was made, and the method by which it was made."""
 
     title: _Text
     workers: Annotated[int, Field(ge=1)]
@@ -64,7 +64,7 @@ class MadeFor(_FilePart):
 
 
 class CellEdges(_FilePart):
-    """Ascending cell edges of both axes, one more than cells."""
+    """Edges of the table's cells in latency and bandwidth, ascending, one more than cells."""
 
     latency_s: Annotated[tuple[_Positive, ...], Field(min_length=2, max_length=10_000)]
     bandwidth_B_per_s: Annotated[tuple[_Positive, ...], Field(min_length=2, max_length=10_000)]  # noqa: N815
@@ -78,7 +78,7 @@ class CellEdges(_FilePart):
 
 
 class TableLookup(NamedTuple):
-    """Result of a table lookup at a latency and bandwidth."""
+    """Result of looking up a latency and a bandwidth in a policy table."""
 
     entry: TableEntry
     """Choice of the table."""
@@ -87,7 +87,7 @@ class TableLookup(NamedTuple):
 
 
 class PolicyTable(_FilePart):
-    """A policy table: exchange and density by latency and bandwidth, as stored in its file."""
+    """Policy table as its file stores it: exchange and density by latency and bandwidth."""
 
     version: Literal[2] = 2
     made_for: MadeFor
@@ -106,7 +106,7 @@ class PolicyTable(_FilePart):
         return self
 
     def lookup(self, latency: float, bandwidth: float) -> TableLookup:
-        """Return the choice for links of a latency [s] >= 0 and a bandwidth [byte/s] > 0.
+        """Return the table's choice for links with a latency [s] >= 0 and a bandwidth [byte/s] > 0.
 
         A point outside the table gets the choice of the nearest cell. Raises ValueError for invalid numbers.
         """
@@ -126,7 +126,7 @@ class PolicyTable(_FilePart):
         return TableLookup(self.choices[self.matrix[place[0]][place[1]]], ", ".join(said))
 
     def text(self) -> str:
-        """Return the table as JSON text, one line per field."""
+        """Return the table as JSON text with one line per field."""
         shown = self.model_dump(mode="json").items()
         return "{" + ",\n ".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in shown) + "}\n"
 

@@ -1,4 +1,4 @@
-"""Ranking of exchanges and policies that fit the device memory by job duration, with probabilities and sensitivity."""
+"""Ranking of exchanges and policies by the duration of a job, with probabilities and sensitivity."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from simnet.training.job.memory import WorkerMemory, exchange_memory, with_share
 
 
 class Held(NamedTuple):
-    """Worker memory of each candidate by label, and the memory limit of a device [byte], if any."""
+    """Memory of a worker under each candidate by label, and the memory limit of its device [byte], if any."""
 
     each: Mapping[str, WorkerMemory]
     limit: float | None
@@ -32,14 +32,14 @@ class Held(NamedTuple):
 
     @property
     def ruled_out(self) -> dict[str, str]:
-        """Candidates over the memory limit, with the memory that they need as text."""
+        """Candidates that exceed the memory limit, with text on the memory that they need."""
         if self.limit is None:
             return {}
         limit = self.limit
         return {label: cost_summary.memory_refusal(one, limit) for label, one in self.each.items() if one.peak > limit}
 
     def left(self, among: Sequence[Candidate]) -> list[Candidate]:
-        """Return the candidates within the memory limit; InputError if none is left."""
+        """Return the candidates within the memory limit. InputError: all exceed it."""
         refused = self.ruled_out
         found = [one for one in among if one.label not in refused]
         if among and not found:
@@ -47,22 +47,22 @@ class Held(NamedTuple):
         return found
 
     def sentences(self) -> list[str]:
-        """Return text lines on excluded candidates and on assumptions about memory."""
+        """Return text lines on candidates that exceed the memory limit, and on assumptions about memory."""
         told = [f"{label} is ruled out: it {why}." for label, why in self.ruled_out.items()]
         return [*told, self.assumed] if self.each else []
 
     def figures(self) -> dict[str, Any]:
-        """Return the memory figures as JSON fields; names end in units."""
+        """Return the memory of candidates as JSON fields; names end in units."""
         limit = None if self.limit is None else round(self.limit)
         return {"limit_B": limit, "assumed": self.assumed, "ruled_out": self.ruled_out}
 
     def of(self, label: str) -> dict[str, Any]:
-        """Return the JSON memory fields of a candidate; empty if its memory is unknown."""
+        """Return the JSON fields on a candidate's memory; empty if its memory is unknown."""
         return {"memory": cost_summary.memory_summary(self.each[label])} if label in self.each else {}
 
 
 def held_on_job(job: Job, among: Sequence[Candidate]) -> Held:
-    """Return the worker memory of a job under each candidate, without candidates that fail."""
+    """Return the memory of a worker under each candidate of a job; candidates that raise errors are left out."""
     each, kept = {}, with_shared_gradients(job)
     for one in among:
         try:
@@ -90,7 +90,7 @@ _LARGE = 10**9
 
 @dataclass(frozen=True)
 class ChooseRequest:
-    """A request: a scenario with overrides and policies, and how to rank its exchanges.
+    """Request of `simnet choose`: a scenario with overrides and policies, and how to rank its exchanges.
 
     With `exact` all iterations are simulated and alternative defaults tried; else a sample is. Link estimates may be
     off by the factor `link_uncertainty`, `OFF` if None.
@@ -142,27 +142,27 @@ class Ranking:
 
     @property
     def best(self) -> JobForecast:
-        """The fastest row."""
+        """Row of the fastest exchange."""
         return self.rows[0]
 
     def over(self, row: JobForecast) -> float:
-        """Return the extra time of a row over the fastest, as a fraction."""
+        """Return the time of a row in excess of the fastest, as a fraction of the fastest."""
         return row.seconds / self.best.seconds - 1 if self.best.seconds > 0 else 0.0
 
     @property
     def tied_with(self) -> list[str]:
-        """Labels tied with the fastest row, including exchanges with exactly its times."""
+        """Labels tied with the fastest row, also of exchanges that take exactly its times."""
         tied = [row.label for row in self.rows if row.label in self.tied]
         return [*tied, *self.found.alike.get(self.best.label, ())]
 
     @property
     def dense(self) -> JobForecast | None:
-        """The fastest dense exchange; None without one."""
+        """Row of the fastest dense exchange; None without one."""
         return next((row for row in self.rows if row.kind != "sparse"), None)
 
 
 def sampled_fields(loaded: Scenario) -> list[str]:
-    """Return the overrides that shrink a job so that a ranking takes a second or two.
+    """Return overrides that shrink a job so that it is ranked within a second or two.
 
     Synthetic gradients are scaled down until making them is cheap, but each bucket still selects some entries. On
     constant links the iterations are cut to what schemes need to reach a steady state, or to one for very large models.
@@ -187,7 +187,7 @@ def sampled_fields(loaded: Scenario) -> list[str]:
 
 
 def ranked_candidates(loaded: Scenario, run: Run) -> list[Candidate]:
-    """Return the candidate exchanges of a ranking.
+    """Return the exchanges that a ranking compares.
 
     Fixed policies written in the scenario name the candidates; otherwise the usual exchanges are added to the
     scenario's.
@@ -200,7 +200,7 @@ def ranked_candidates(loaded: Scenario, run: Run) -> list[Candidate]:
 
 
 def rank(asked: ChooseRequest, fields: Sequence[str] = (), *, flips: bool = True) -> Ranking:
-    """Rank the exchanges and policies of a scenario, with further overrides, by the time of its job.
+    """Rank the exchanges and policies of a scenario, with overrides `fields`, by the duration of its job.
 
     With `flips` the values of links, density and workers are looked for at which another exchange becomes the fastest.
     """
@@ -241,7 +241,7 @@ def rank(asked: ChooseRequest, fields: Sequence[str] = (), *, flips: bool = True
 
 
 def row_totals(rows: Sequence[JobForecast], job: Job, among: Sequence[Candidate] = ()) -> list[job_totals.JobTotal]:
-    """Return the total time of each row, with the sampling error between it and the fastest row.
+    """Return the total job time of each row, with the sampling error relative to the fastest row.
 
     `among` are the exchanges that policies choose from.
     """

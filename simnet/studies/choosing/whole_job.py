@@ -1,4 +1,4 @@
-"""Search for the exchange that minimises job duration, by simulating the job under each candidate.
+"""Search for the exchange under which a job is shortest, by simulating the job under each candidate.
 
 Every exchange runs as `simnet run` would have it: the logic of its scheme, computing, kernels, overlap, barrier, stack
 and weather. Where all iterations of all exchanges would take too long, each is simulated in a sample of its iterations,
@@ -68,7 +68,7 @@ _AMONG, _SLOWER = 4, 2.0
 
 
 def candidates_of(loaded: Scenario, *, per_node: int = 1) -> list[Candidate]:
-    """Return the candidate exchanges of a job: the scenario's, and the usual ones that are none of these."""
+    """Return the candidate exchanges of a job: those of the scenario, then usual ones that it lacks."""
     own = {label: candidate(label, exchange) for label, exchange in loaded.config.exchanges.items()}
     known = set(map(forecast.same_exchange, own.values()))
     usual = [one for one in forecast.usual_exchanges(per_node) if forecast.same_exchange(one) not in known]
@@ -76,7 +76,7 @@ def candidates_of(loaded: Scenario, *, per_node: int = 1) -> list[Candidate]:
 
 
 def decide_job(run: Run, among: Sequence[Candidate], *, effort: float = EFFORT, policies: bool = True) -> WholeJob:
-    """Rank exchanges by the duration of a job, within a budget of simulation `effort` [s]."""
+    """Rank exchanges by the duration of a job; simulations may take about `effort` seconds."""
     job = replace(run.job, failures={}, patience=None)
     among = [fit_to_network(one, job) for one in among]
     trial = _JobTrial(job, run.colocated, effort)
@@ -96,13 +96,13 @@ def decide_job(run: Run, among: Sequence[Candidate], *, effort: float = EFFORT, 
 
 
 def _is_steady(job: Job, found: WholeJob) -> bool:
-    """Return whether density and links are constant over the job, so that the fastest exchange is."""
+    """Return whether density and links are constant, so that one exchange is the fastest throughout the job."""
     met = (row.column(name) for row in found.rows for name in ("latency_s", "bandwidth_Bps"))
     return not job.has_ramps and all(one.min() == one.max() for one in met)
 
 
 class _JobTrial:
-    """Sampled simulations of a job, and the simulation effort spent."""
+    """Sampled simulations of a job under several exchanges, within a budget of simulation seconds."""
 
     def __init__(self, job: Job, colocated: Mapping[str, ColocatedJob], effort: float) -> None:
         self.job, self.left = job, effort
@@ -119,7 +119,7 @@ class _JobTrial:
         self._seen: dict[str, list[Floats]] = {}
 
     def recordings(self, among: Sequence[Candidate]) -> RecordedExchanges | None:
-        """Return the recorded exchanges to reuse for candidates under one policy; None in a full simulation."""
+        """Return recorded exchanges that a policy over candidates can reuse; None in a full simulation."""
         if self._whole:
             return None
         overlap = job_overlap(self.job, among)
@@ -128,12 +128,12 @@ class _JobTrial:
         return self._recordings[overlapped]
 
     def _links_at(self, moment: float) -> tuple[float, float]:
-        """Return the largest latency and smallest bandwidth between ring neighbours at a time."""
+        """Return the largest latency and smallest bandwidth between neighbours in the ring at a time [s]."""
         latency, bandwidth = probe_pairs(self.job.network(0), self._hosts, moment)
         return float(latency.max()), float(bandwidth.min())
 
     def cost(self, one: Candidate, samples: int) -> float:
-        """Return the estimated seconds to simulate `samples` iterations with an exchange."""
+        """Return the estimated seconds that it takes to simulate `samples` iterations with an exchange."""
         workers, entries, recordings = self.job.source.workers, self.job.source.parameters, self.recordings([one])
         drawn, exchanges = recordings is None or recordings.follows_gradients(one), samples
         if recordings is not None:
@@ -145,7 +145,7 @@ class _JobTrial:
         return samples * (_ITERATION + _MESSAGE * workers**2) + exchanges * exchange
 
     def settled(self, row: JobForecast) -> bool:
-        """Return whether a row is free of start-up effects of a gradient-dependent scheme."""
+        """Return whether the sample of a row is free of start-up effects of its scheme."""
         recordings = self.recordings([row.candidate])
         return row.complete or recordings is None or not recordings.follows_gradients(row.candidate)
 
@@ -179,7 +179,7 @@ class _JobTrial:
         fastest: float = math.inf,
         found: float = math.inf,
     ) -> JobForecast:
-        """Simulate a sample of a job's iterations under a policy, and return the forecast."""
+        """Simulate a sample of a job's iterations under a policy, and return the forecast of the job's duration."""
         self.left -= cost
         # What a policy explores is exchanged beside the training, and not recorded.
         job, recordings = self.job, None if isinstance(policy, Moo) else self.recordings(policy.candidates)
@@ -233,14 +233,14 @@ class _JobTrial:
 
 
 def _sampled_window(samples: int, iterations: int) -> int:
-    """Return the number of exchanges to make for a gradient-dependent scheme, given the sample size."""
+    """Return how many exchanges to make, rather than reuse, for a scheme whose volume follows gradients."""
     return min(max(samples, _FIRST), iterations)
 
 
 def _race_exchanges(
     trial: _JobTrial, among: Sequence[Candidate], effort: float
 ) -> tuple[list[JobForecast], dict[str, str], dict[str, list[str]]]:
-    """Return a row per exchange, the reasons of failed exchanges, and labels with identical rows."""
+    """Simulate exchanges in rounds; return a row each, errors of failed ones, and labels with equal rows."""
     iterations = trial.job.iterations
     kept = trial.left - effort if math.isfinite(effort) else 0.0
     rows: dict[str, JobForecast] = {}
@@ -303,7 +303,7 @@ def _race_exchanges(
 
 
 def _promising_labels(job: Job, among: Sequence[Candidate]) -> list[str]:
-    """Return the labels of exchanges sorted by their closed-form time at the initial links."""
+    """Return the labels of exchanges sorted by their closed-form time on the links at the start."""
     latency, bandwidth = probe_pairs(job.network(0), job.hosts.tolist(), 0.0)
     message, density = 4.0 * job.source.true_parameters, density_at(job.density, job.iterations - 1)
 
@@ -323,7 +323,7 @@ def _form_of(one: Candidate) -> ClosedForm | None:
 
 
 def _drop_alike(rows: dict[str, JobForecast]) -> dict[str, list[str]]:
-    """Remove rows that repeat an earlier row, and return their labels by the label of that row."""
+    """Remove rows equal to an earlier row; return their labels by the label of that row."""
     seen: dict[tuple[bytes, float], str] = {}
     alike: dict[str, list[str]] = {}
     for label, row in list(rows.items()):
@@ -335,7 +335,7 @@ def _drop_alike(rows: dict[str, JobForecast]) -> dict[str, list[str]]:
 
 
 def _may_win(trial: _JobTrial, row: JobForecast, best: JobForecast) -> bool:
-    """Return whether a row may be faster than the best one, given the sampling error."""
+    """Return whether a row may still be faster than the best one, given the sampling error."""
     if row is best or (row.complete and best.complete) or row.seconds > _FAR * best.seconds:
         return row is best
     share = _CLOSE if trial.settled(row) and trial.settled(best) else _UNSETTLED
@@ -343,7 +343,7 @@ def _may_win(trial: _JobTrial, row: JobForecast, best: JobForecast) -> bool:
 
 
 def _with_policies(trial: _JobTrial, found: WholeJob, given: Mapping[str, Policy]) -> WholeJob:
-    """Return the ranking with the gains of policies that switch exchanges as links change."""
+    """Return the ranking together with the gains of policies that switch exchanges as links change."""
     # A training has one hook: it does not switch between exchanges that overlap the backward pass and others.
     overlap = job_overlap(trial.job, [found.best.candidate])
     alike = [row for row in found.rows if job_overlap(trial.job, [row.candidate]) == overlap]

@@ -1,4 +1,4 @@
-"""Summary of a sweep: where each policy is fastest, and the times in each cell."""
+"""Summary of a sweep: where each policy is fastest, and the times in each cell of the grid."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Measure(NamedTuple):
-    """A time by which policies are compared: figure, columns of seconds and of wins, label, and ends of sentences."""
+    """Time by which a sweep compares policies: its figure, columns, label, and sentence endings."""
 
     figure: str
     seconds: str
@@ -50,13 +50,13 @@ TARGET = Measure(
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class GridAnswer(summaries.Summary):
-    """Answer of a sweep; `cells` has a row per cell and policy, as in sweep.csv."""
+    """Answer of a sweep; `cells` has a row per cell and policy, as sweep.csv does."""
 
     cells: pd.DataFrame
 
 
 def grid_answer(table: pd.DataFrame, planned: Plan) -> GridAnswer:
-    """Return the answer of a sweep from its table of cells and policies."""
+    """Return the answer of a sweep, given its table with a row per cell and policy."""
     columns, bound = planned.columns, planned.base.bound
     # Means are taken over seeds.
     by = [one for one in columns if not one.is_seed or len(columns) == 1 or len(set(one.values)) == 1]
@@ -94,7 +94,7 @@ def grid_answer(table: pd.DataFrame, planned: Plan) -> GridAnswer:
 
 
 def _times(cells: Sequence[GridTimes], by: Sequence[AxisColumn], bound: str | None) -> dict[str, Any]:
-    """Return columns and rows of the table: axis values and each policy's time by cell."""
+    """Return columns and rows of a table with the axis values and each policy's time in every cell."""
     names = list(dict.fromkeys(name for one in cells for name in one.seconds))
     means = {name: [one.seconds[name] for one in cells if name in one.seconds] for name in names}
     order = sorted(names, key=lambda name: (name == bound, sum(means[name]) / max(len(means[name]), 1)))
@@ -112,7 +112,7 @@ def _times(cells: Sequence[GridTimes], by: Sequence[AxisColumn], bound: str | No
 
 
 def _figures(table: pd.DataFrame, planned: Plan, by: Sequence[AxisColumn]) -> dict[str, Callable[[], Plot]]:
-    """Return the figures by name: times over one numeric parameter, or the fastest policy over two."""
+    """Return the figures by name: times over one numeric field, or the fastest policy over two."""
     moving = [one for one in by if not one.is_seed and len(set(one.values)) > 1]
     found: dict[str, Callable[[], Plot]] = {}
     if 1 <= len(moving) <= 2 and all(one.numeric for one in moving):
@@ -142,7 +142,7 @@ def _draw(cells: Sequence[GridTimes], moving: Sequence[AxisColumn], planned: Pla
 def compared_policies(
     table: pd.DataFrame, columns: Sequence[AxisColumn], seconds: str, bound: str | None = None
 ) -> pd.DataFrame | None:
-    """Return a paired comparison of policies over seeds, by parameter values; None without seeds."""
+    """Return policies compared over seeds for each combination of the other fields; None without several seeds."""
     own = [one.name for one in columns if one.is_seed and len(set(one.values)) > 1]
     named = table[table["policy"] != ""]
     if len(own) != 1 or named.empty:
@@ -183,14 +183,14 @@ def _cells_of(
 
 
 def _evidence(table: pd.DataFrame) -> str:
-    """Return text on the evidence level of times."""
+    """Return text on the evidence level of a sweep's times."""
     warnings = [f"Warning: {one}" for one in dict.fromkeys(table["warning"]) if one]
     known = wording.listed([one for one in dict.fromkeys(table.loc[table["simulated_s"].notna(), "evidence"]) if one])
     return " ".join([*warnings, *([f"{known}; intervals and chances are in sweep.csv"] if known else [])])
 
 
 def sweep_notes(table: pd.DataFrame) -> list[str]:
-    """Return text lines on assumptions, and on the sources of times."""
+    """Return text lines on the assumptions of a sweep, and on the sources of its times."""
     apart = []
     if START_COLUMNS[0] in table:
         cells = table.loc[table[START_COLUMNS[0]].notna(), "cell"].nunique()
@@ -200,7 +200,7 @@ def sweep_notes(table: pd.DataFrame) -> list[str]:
 
 
 def _overlap(table: pd.DataFrame, planned: Plan) -> dict[str, Any]:
-    """Return which policies exchange during the backward pass and after it, see `run_setup.describe_overlap`."""
+    """Return which policies exchange during and which after the backward pass."""
     overlaps = table["overlapped"].fillna(value=False).astype(bool)
     during, after = ([*dict.fromkeys(table["policy"][one])] for one in (overlaps, ~overlaps))
     return {"during": during, "after": after, "default": planned.base.document.found(("job", "overlap")) is None}

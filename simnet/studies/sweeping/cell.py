@@ -1,4 +1,4 @@
-"""A cell of a sweep, one scenario under all its policies, and the table of all cells.
+"""Cells of a sweep, each a scenario under all its policies, and the table of all cells.
 
 `run_cell` runs elsewhere, in another process or on another machine. It returns bytes and writes nothing, and they
 depend on nothing but the scenario, the files that it names and the versions of what computes; `identity` is a hash of
@@ -74,14 +74,14 @@ _TURN = threading.Lock()
 
 
 class Checked(NamedTuple):
-    """Result of checking a cell: its identity, and the number of such cells that fit memory at once."""
+    """Result of checking a cell: its identity, and how many cells of its size fit memory at once."""
 
     identity: str
     at_once: int
 
 
 def check_cell(source: Source, folder: str, wanted: int, report: Report = lambda done: None) -> Checked:
-    """Load a cell's scenario, and build it unless results exist; InputError if it is invalid."""
+    """Load the scenario of a cell, and build it unless it has results. InputError: the scenario is invalid."""
     loaded = source.load()
     found = identity(loaded, FORMAT)
     if not (Path(folder) / f"{found}.json").exists():
@@ -90,7 +90,7 @@ def check_cell(source: Source, folder: str, wanted: int, report: Report = lambda
 
 
 def run_cell(source: Source, expected: str, report: Report = lambda done: None) -> bytes:
-    """Run a cell, and return the bytes of its results file."""
+    """Run the policies of a cell, and return the bytes of its results file."""
     with _TURN:
         loaded = source.load()
         if identity(loaded, FORMAT) != expected:
@@ -118,12 +118,12 @@ def run_cell(source: Source, expected: str, report: Report = lambda done: None) 
 
 
 def _empty_row(**known: Any) -> dict[str, Any]:
-    """Return a table row with the keys `COLUMNS`, of which only `known` have values."""
+    """Return a table row with the columns `COLUMNS`; those not in `known` are empty."""
     return {**dict.fromkeys(COLUMNS), "policy": "", "wins": False, "tied": False, "message": "", **known}
 
 
 def _with_shared_gradients(built: Run) -> Run:
-    """Return the run with cached synthetic gradients, shared with the previous cell if equal."""
+    """Return the run with synthetic gradients cached, and reused from the previous cell if equal."""
     job, source = built.job, built.job.source
     if not isinstance(source, SyntheticSource):
         return built
@@ -135,7 +135,7 @@ def _with_shared_gradients(built: Run) -> Run:
 
 
 def cell_rows(loaded: Scenario, built: Run, outcomes: Mapping[str, Outcome]) -> list[dict[str, Any]]:
-    """Return a table row per policy with the keys `COLUMNS`; missing values are None."""
+    """Return a table row per policy with the columns `COLUMNS`; missing values are None."""
     found = {name: outcomes[name] for name in built.policies}
     results = {name: one for name, one in found.items() if isinstance(one, PolicyResult)}
     judgements, evidence = judgement(loaded, built, rivals(built, results))
@@ -176,7 +176,7 @@ def cell_rows(loaded: Scenario, built: Run, outcomes: Mapping[str, Outcome]) -> 
 
 
 def decoded(data: bytes, name: str) -> list[dict[str, Any]] | None:
-    """Return the rows in the bytes of a cell's results file; None if incomplete or of another cell."""
+    """Return the rows in a cell's results file; None if the file is incomplete or belongs to another cell."""
     if len(data) > MAX_BYTES:
         return None
     try:
@@ -232,17 +232,17 @@ FILES = FileSet("sweep", RESULTS, "sweep.json")
 
 
 def request_of(loaded: Scenario, axes: Sequence[GridAxis]) -> Request:
-    """Return the request of a sweep, identified by parameter names without values, so that a grid may grow."""
+    """Return the identity of a sweep: field names without values, so that a grid may grow."""
     return request(loaded, "run", "grid", *sorted(axis.name for axis in axes))
 
 
 def without_result(status: str, message: str) -> list[dict[str, Any]]:
-    """Return the rows of a cell without results."""
+    """Return the table rows of a cell that has no results."""
     return [_empty_row(status=status, message=message)]
 
 
 def sweep_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[AxisColumn]) -> pd.DataFrame:
-    """Return rows as a data frame; missing values are empty texts or NaN."""
+    """Return rows as a data frame, with empty texts or NaN for missing values."""
     starts = [name for name in START_COLUMNS if any(name in row for row in rows)]
     table = pd.DataFrame(list(rows), columns=["cell", *(column.name for column in columns), *COLUMNS, *starts])
     table = table.fillna(dict.fromkeys(_TEXTS, ""))
@@ -252,7 +252,7 @@ def sweep_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[AxisColumn]
 def write_sweep(
     folder: Path, planned: Plan, results: Mapping[int, Sequence[Mapping[str, Any]]], *, incomplete: str = ""
 ) -> GridAnswer:
-    """Write a sweep's files except its cells, replacing earlier ones, and return the answer."""
+    """Write a sweep's files except those of cells, replacing earlier ones, and return the answer."""
     loaded, axes, cells, columns = planned.base, planned.axes, planned.cells, planned.columns
     rows = [
         {"cell": one.number, **{column.name: column.values[one.number] for column in columns}, **row}

@@ -1,4 +1,4 @@
-"""Grid of a sweep: parameters, the scenario fields that they set, and cells.
+"""Grid of a sweep: its axes, the scenario fields that they set, and its cells.
 
 A parameter is ``FIELD=VALUES``: values in YAML with commas between, or ranges ``lo:hi:n`` and ``lo:hi:n:log``. A number
 without a unit takes that of the next value that has one, so ``1,5,10 Gbit/s`` are three bandwidths.
@@ -45,14 +45,14 @@ _MOST_CHECKED = 100
 
 
 class GridAxis(NamedTuple):
-    """A sweep parameter: its field name as given, and its values as YAML texts."""
+    """Axis of a sweep: a scenario field as the user named it, and its values as YAML texts."""
 
     name: str
     values: tuple[str, ...]
 
 
 class GridCell(NamedTuple):
-    """A cell of the grid: its index, parameter values, and scenario overrides."""
+    """Cell of a grid: its index, its value on each axis, and the overrides of the scenario."""
 
     number: int
     values: tuple[str, ...]
@@ -63,30 +63,30 @@ class GridCell(NamedTuple):
 
 
 class AxisColumn(NamedTuple):
-    """Values of a parameter in each cell: SI units, suffixed ``_s``, ``_B`` or ``_Bps``, or texts."""
+    """Values of an axis in each cell: numbers in SI units (name ends in ``_s``, ``_B``, ``_Bps``) or texts."""
 
     name: str
     values: list[int | float] | list[str]
 
     @property
     def numeric(self) -> bool:
-        """Whether the values are numbers."""
+        """Whether the values are numbers rather than texts."""
         return not isinstance(self.values[0], str)
 
     @property
     def is_seed(self) -> bool:
-        """Whether the parameter is the seed."""
+        """Whether the axis varies the seed."""
         return self.name.rpartition(".")[2] == "seed"
 
     @property
     def unit(self) -> str:
-        """The unit at the end of the name: ``s``, ``B`` or ``Bps``; empty if the values have none."""
+        """Unit at the end of the name, ``s``, ``B`` or ``Bps``; empty if the values have no unit."""
         end = self.name.rpartition("_")[2]
         return end if self.numeric and end in _KINDS else ""
 
     @property
     def heading(self) -> str:
-        """The field without its part of the scenario and its unit."""
+        """Last part of the field's name, without unit."""
         return self.name.removesuffix(f"_{self.unit}").rpartition(".")[2].replace("_", " ")
 
     def text(self, value: Any) -> str:
@@ -97,7 +97,7 @@ class AxisColumn(NamedTuple):
 
 
 def moving_together(text: str) -> list[GridAxis]:
-    """Return the axes of a ``--grid`` text: one parameter, or several that vary together.
+    """Return the axes in a ``--grid`` text: one field, or several that vary together.
 
     Examples
     --------
@@ -116,7 +116,7 @@ def _option(text: str) -> str:
 
 
 def axis(text: str, limit: int = MOST_CELLS) -> GridAxis:
-    """Return the axis of a parameter text ``NAME=VALUES``.
+    """Return the axis that the text ``NAME=VALUES`` describes.
 
     Examples
     --------
@@ -140,7 +140,7 @@ def axis(text: str, limit: int = MOST_CELLS) -> GridAxis:
 
 
 def grid_cells(source: Source, base: Scenario, groups: Sequence[Sequence[GridAxis]]) -> list[GridCell]:
-    """Return the cells of the Cartesian product of all groups of axes, the last group varying fastest."""
+    """Return the cells for all combinations of the groups of axes; the last group varies fastest."""
     axes = [one for group in groups for one in group]
     # A value that is a mapping may make the fields that other parameters are about.
     first = sorted(range(len(axes)), key=lambda one: not any(value.startswith("{") for value in axes[one].values))
@@ -178,7 +178,7 @@ def grid_cells(source: Source, base: Scenario, groups: Sequence[Sequence[GridAxi
 
 
 def refuse_wrong_values(cells: Sequence[Sequence[str]], load_cell: Callable[[int], object]) -> None:
-    """Raise InputError for an axis value with which no cell loads, before any simulation."""
+    """Raise InputError for a value of an axis with which no cell's scenario loads."""
     for values in map(list, zip(*cells, strict=True)):
         for value in [*dict.fromkeys(values)][:_MOST_CHECKED]:
             errors = []
@@ -194,7 +194,7 @@ def refuse_wrong_values(cells: Sequence[Sequence[str]], load_cell: Callable[[int
 
 
 def axis_columns(axes: Sequence[GridAxis], listed: Sequence[GridCell], taken: Collection[str]) -> list[AxisColumn]:
-    """Return parameters as table columns; names in `taken` get a prefix.
+    """Return axes as table columns; names in `taken` get a prefix.
 
     Examples
     --------
@@ -212,7 +212,7 @@ def axis_columns(axes: Sequence[GridAxis], listed: Sequence[GridCell], taken: Co
 
 
 def numbers(texts: Sequence[str]) -> tuple[str | None, list[int | float] | list[str]]:
-    """Return the unit suffix and SI values of texts; None and the texts unless all are numbers.
+    """Return the unit suffix and SI values of texts; if some are not numbers, None and the texts.
 
     Examples
     --------
@@ -239,7 +239,7 @@ def numbers(texts: Sequence[str]) -> tuple[str | None, list[int | float] | list[
 
 
 def _split_pieces(text: str, option: str, at: str = ",") -> list[str]:
-    """Split a text at a separator outside brackets and quotes."""
+    """Split a text at a separator, except inside brackets and quotes."""
     pieces = [""]
     for piece in text.split(at):
         if _is_open(pieces[-1]):
@@ -252,13 +252,13 @@ def _split_pieces(text: str, option: str, at: str = ",") -> list[str]:
 
 
 def _is_open(text: str) -> bool:
-    """Return whether a bracket, or a quote that a value begins with, has no end in a text."""
+    """Return whether a text has an unclosed bracket, or begins a value with an unclosed quote."""
     plain = _QUOTED.sub(r"\1", text)
     return bool(_QUOTE.search(plain)) or any(plain.count(one) != plain.count(other) for one, other in ("[]", "{}"))
 
 
 def _with_units(pieces: Sequence[str], option: str) -> list[str]:
-    """Return values with missing units filled in from the next value that has one."""
+    """Return values in which those without a unit have the unit of the next value that has one."""
     found: list[str] = []
     unit = ""
     bare = [match[1] for match in map(_VALUE.fullmatch, pieces) if match is not None and match[2] is None]
@@ -284,7 +284,7 @@ def _with_units(pieces: Sequence[str], option: str) -> list[str]:
 
 
 def _range_values(found: re.Match[str], limit: int, option: str) -> list[str]:
-    """Return the values of a range text."""
+    """Return the values of the text of a range, such as ``1:10:4``."""
     low, high, count, log = found[1], found[3], int(found[5]), found[6] == "log"
     last = found[4] or found[7]
     first = found[2] or last

@@ -1,4 +1,4 @@
-"""Execution of a sweep: planned cells, their checks, and the cells left to run."""
+"""Execution of a sweep: planned cells, their checks, and the cells that remain to run."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _JOBS, _LOOK = 16, 1.0
 
 
 def slurm_parameters(scheduler: str) -> tuple[int, dict[str, Any]]:
-    """Return the number of jobs and the Slurm parameters in a scheduler text.
+    """Return the number of jobs and the Slurm parameters that the text of a scheduler gives.
 
     Examples
     --------
@@ -65,14 +65,14 @@ def slurm_parameters(scheduler: str) -> tuple[int, dict[str, Any]]:
 
 
 def run_share(tasks: Sequence[tuple[Source, str]]) -> list[TaskOutcome]:
-    """Run the cells assigned to one job in sequence, and return their outcomes."""
+    """Run the cells that one Slurm job has, one after the other, and return their outcomes."""
     return [run_task(cell.run_cell, task) for task in tasks]
 
 
 def run_on_slurm(
     tasks: Sequence[tuple[Source, str]], scheduler: str, folder: Path, cluster: str = "slurm"
 ) -> Iterator[tuple[int, TaskOutcome]]:
-    """Run cells, given with identities, in Slurm jobs; yield index and outcome of each as jobs finish."""
+    """Run cells in Slurm jobs; yield the index and outcome of each cell as jobs finish."""
     option = f"--on {scheduler}"
     count, parameters = slurm_parameters(scheduler)
     try:
@@ -105,7 +105,7 @@ def run_on_slurm(
 
 
 def _outcomes(job: Any, count: int) -> list[TaskOutcome]:
-    """Return the outcomes of a finished job's cells; all lost if the job failed."""
+    """Return the outcomes of the cells of a finished job; if the job failed, all are lost."""
     failure = job.exception()
     if failure is None:
         outcomes: list[TaskOutcome] = job.result()
@@ -115,7 +115,7 @@ def _outcomes(job: Any, count: int) -> list[TaskOutcome]:
 
 
 def run_on_dask(tasks: Sequence[tuple[Source, str]], scheduler: str) -> Iterator[tuple[int, TaskOutcome]]:
-    """Run cells, given with identities, on a Dask cluster; yield index and outcome of each, in any order."""
+    """Run cells on a Dask cluster; yield the index and outcome of each cell, in any order."""
     with connect_dask(scheduler.removeprefix("dask:"), f"--on {scheduler}") as client:
         from distributed import as_completed
 
@@ -152,7 +152,7 @@ _CHECKING = 0.05
 
 @dataclass(frozen=True)
 class Plan:
-    """A planned sweep: the base scenario, axes, cells, and the source of each cell's scenario.
+    """Planned sweep: the base scenario, axes, cells, and how to load each cell's scenario.
 
     `zipped` says that some parameters vary together.
     """
@@ -165,12 +165,12 @@ class Plan:
 
     @property
     def columns(self) -> list[grid.AxisColumn]:
-        """Parameters as table columns."""
+        """Axes of the grid as table columns."""
         return grid.axis_columns(self.axes, self.cells, ("cell", *cell.COLUMNS))
 
 
 def plan(source: Source, parameters: Sequence[str], *, most: int = grid.MAX_CELLS, seeds: int = 1) -> Plan:
-    """Return the planned sweep of a scenario over parameters."""
+    """Return the sweep of a scenario over `parameters`, planned but not run."""
     base = source.load()
     if seeds > 1:
         own = ",".join(str(base.config.seed + later) for later in range(seeds))
@@ -196,7 +196,7 @@ def plan(source: Source, parameters: Sequence[str], *, most: int = grid.MAX_CELL
 
 
 class Cells:
-    """Cells of a sweep in a folder: those that make no sense, those with results, and those to run."""
+    """Cells of a sweep in a folder: those with invalid scenarios, those with results, and those to run."""
 
     unit = "cells"
 
@@ -210,7 +210,7 @@ class Cells:
         self._numbers: dict[str, list[int]] = {}
 
     def begin(self, force: bool = False) -> list[str]:
-        """Check all cells, and mark the folder as that of a sweep at work; return a sentence on cells with results.
+        """Check all cells, and mark the folder as one in use; return a sentence on cells that have results.
 
         `force` reruns cells with results. InputError if no cell makes sense.
         """
@@ -231,7 +231,7 @@ class Cells:
         return [f"{there} of {self.total} cells are there already, {left} to run"] if there else []
 
     def _check(self) -> dict[int, str]:
-        """Load and build every cell without results; return why cells make no sense, by index."""
+        """Load and build every cell without results; return errors of invalid cells, by index."""
         refused, identities = dict[int, str](), dict[int, str]()
         tasks = [(source, str((self.place / CELLS).resolve()), self._workers.jobs) for source in self.planned.tasks]
         checked = self._workers.each(cell.check_cell, tasks, lambda number, done: None)
@@ -254,16 +254,16 @@ class Cells:
 
     @property
     def missing(self) -> list[str]:
-        """The number of cells without a result, as text."""
+        """Text on how many cells have no result."""
         return [f"{self.total - len(self._results)} cells"]
 
     @property
     def resumes(self) -> bool:
-        """Whether cells have files, which the same command does not run again."""
+        """Whether some cells have results, which the same command would not run again."""
         return any((self.place / CELLS).iterdir())
 
     def run(self, progress: Progress) -> None:
-        """Run the remaining cells, and write each results file when its cell finishes."""
+        """Run the cells that remain, and write the results file of each when it finishes."""
         # In the order of a hash: long cells and short ones mix, so that the time left can be told from that past.
         waiting = sorted(one for one, numbers in self._numbers.items() if numbers[0] not in self._results)
         tasks = [(self.planned.tasks[self._numbers[one][0]], one) for one in waiting]
@@ -278,7 +278,7 @@ class Cells:
             progress(number, 1.0)
 
     def write(self, why: str = "") -> GridAnswer | None:
-        """Write the sweep's files for the finished cells, and return the answer; None without any."""
+        """Write the sweep's files for finished cells, and return the answer; None if no cell is finished."""
         if not self._results:
             mark_incomplete(self.place, "")
             return None

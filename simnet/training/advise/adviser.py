@@ -387,7 +387,7 @@ class Advised:
         return self.decide(context).shortlist
 
     def measures(self, context: PolicyContext) -> Schedule | None:
-        """Return the probe schedule, pings between ring neighbours and at first a long message; None if none is due."""
+        """Return the link probe that is due, if any: pings between ring neighbours, and at first also long messages."""
         adviser, workers = self._updated(context), np.arange(len(context.placement))
         if not self.probes or min(workers.size, len(self.candidates)) < 2 or not self._due(context):
             return None
