@@ -1,4 +1,4 @@
-"""Policies that choose the exchange and density of each iteration: fixed, flexible, one-step oracle, Moo."""
+"""Policies that choose exchange and density of each iteration: fixed, flexible, one-step oracle, multi-objective."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ __all__ = [
 
 
 class Ramp(NamedTuple):
-    """A number of iterations over which the density changes linearly from `start` to `end`, both included.
+    """A stretch of iterations in which the density changes linearly from `start` to `end`, both included.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class Ramp(NamedTuple):
 
 
 def density_at(ramps: Sequence[Ramp], iteration: int) -> float:
-    """Return the density at an iteration under consecutive ramps; after the last ramp its `end` stays in force.
+    """Return the density at an iteration under consecutive ramps; after the last ramp, its `end` applies.
 
     Examples
     --------
@@ -75,7 +75,7 @@ def density_at(ramps: Sequence[Ramp], iteration: int) -> float:
 
 @dataclass(frozen=True)
 class PolicyContext:
-    """Input of a policy's decision: the iteration, from 0, and the job's state at the simulated time `now` [s].
+    """What a policy can base a decision on: the iteration, from 0, and the job's state at the simulated time `now` [s].
 
     `placement` has the host of each worker, `message` is M, the bytes of the dense gradient, `density` c, the target.
     `buckets` are the entries of each piece of the gradient; `device` has the costs of kernels.
@@ -99,14 +99,14 @@ class Policy(Protocol):
         """All candidate exchanges that the policy may shortlist."""
 
     def reset(self) -> None:
-        """Forget all that earlier iterations taught the policy, as at the start of a job."""
+        """Forget all that the policy has learned in earlier iterations, as at the start of a job."""
 
     def shortlist(self, context: PolicyContext) -> Sequence[Candidate]:
-        """Return at least one candidate for this iteration; the job takes the fastest of several."""
+        """Return at least one candidate for this iteration; of several, the job takes the fastest."""
 
 
 class Decision(NamedTuple):
-    """The shortlist and density of an iteration, or of an exploration attempt before it.
+    """The shortlist and the density for an iteration, or for an exploration attempt that precedes it.
 
     `shortlist` has the exchanges to consider, a single one for an attempt; `density` is that of the job if None.
     `attempt` is None for an iteration. Attempt 0 begins with the state of the training (with `fresh`, a residual of
@@ -120,7 +120,7 @@ class Decision(NamedTuple):
 
 
 class TimingOutcome(NamedTuple):
-    """Times [s] that an iteration spends in each phase, over all workers.
+    """Times [s] that an iteration spends in each of its phases, over all workers.
 
     Messages traveled for `communicate`, of the worker that waited least; kernels of the slowest took `select` before
     the first message and `merge` after it. `backward` is the backward pass, 0 for one bucket.
@@ -149,13 +149,13 @@ class Observation(NamedTuple):
 
 @runtime_checkable
 class Adaptive(Policy, Protocol):
-    """A policy that chooses the density as well, and learns from the observed gains and times.
+    """A policy that also chooses the density, and learns from observed gains and times.
 
     After a failure the job asks again without a report; an attempt must then be the same.
     """
 
     def decide(self, context: PolicyContext) -> Decision:
-        """Return the shortlist and density of the next iteration, or of an exploration attempt before it."""
+        """Return the shortlist and density for the next iteration, or for an exploration attempt that precedes it."""
 
     def observe(self, context: PolicyContext, observation: Observation) -> None:
         """Learn from the outcome of the decision made in `context`."""
@@ -169,7 +169,7 @@ class Measures(Policy, Protocol):
         """Return the probe messages that precede an iteration; None if there are none."""
 
     def measured(self, context: PolicyContext, ends: Sequence[float]) -> None:
-        """Learn the arrival time of the last message of each probe round, in seconds since the last worker began."""
+        """Learn from `ends`, the times [s] from the last worker's start to the last arrival of each probe round."""
 
 
 class OneStepOracle:
@@ -182,12 +182,12 @@ class OneStepOracle:
         """Do nothing: the oracle keeps no state."""
 
     def shortlist(self, context: PolicyContext) -> Sequence[Candidate]:
-        """Return all candidates, so that the job takes the fastest."""
+        """Return all candidates, and so let the job take the fastest."""
         return self.candidates
 
 
 class Fixed(OneStepOracle):
-    """The same exchange in every iteration."""
+    """The policy that takes the same exchange in every iteration."""
 
     def __init__(self, candidate: Candidate) -> None:
         super().__init__((candidate,))
@@ -199,7 +199,7 @@ _SHORT, _FOUND = 4.0, 16.0
 
 @dataclass(frozen=True)
 class Monitor:
-    """Parameters of the link monitoring of a flexible policy.
+    """Parameters by which a flexible policy monitors links.
 
     Probes run beside the job, as ping and iperf would, between each worker and the next; they cost nothing. Where the
     network changes by iteration (`simnet.training.job.job.Job.stages`), they see the one in force.
@@ -228,7 +228,7 @@ class Monitor:
         check_fields(self)
 
     def probe(self, context: PolicyContext) -> tuple[float, float]:
-        """Return the highest latency [s] and lowest bandwidth [byte/s] of the latest probe before `context`."""
+        """Return the highest latency [s] and the lowest bandwidth [byte/s] that the latest probe found."""
         if self.every > 0:
             number = math.floor(context.now / self.every)
             time = number * self.every
@@ -241,7 +241,7 @@ class Monitor:
         return float(latency.max()), float(bandwidth.min())
 
     def departs(self, seen: tuple[float, float], basis: tuple[float, float]) -> bool:
-        """Return whether the latency or the bandwidth differs from `basis` by more than the fraction `change`."""
+        """Return whether latency or bandwidth in `seen` differs from `basis` by more than the fraction `change`."""
         return any(abs(now - before) > self.change * before for now, before in zip(seen, basis, strict=True))
 
 
@@ -257,7 +257,7 @@ def probe_pairs(network: Network, placement: Sequence[int], time: float) -> tupl
 
 @dataclass(eq=False)
 class Flexible:
-    """The arg-min of the closed forms at the latency and bandwidth last probed (Eqn 5 of the AR-Topk paper).
+    """The policy that takes the least closed-form time at the last probed latency and bandwidth (AR-Topk, Eqn 5).
 
     The decision is taken again when a probe departs from what the last one was based on by more than the monitor's
     `change`, or when the density changes. Of equal costs the first candidate wins. While a probe finds a link down,
@@ -295,12 +295,12 @@ class Flexible:
         self.reset()
 
     def reset(self) -> None:
-        """Forget the last decision and its basis; the first candidate is in force again."""
+        """Forget the last decision and what it was based on; the first candidate is the choice again."""
         self._basis: tuple[float, float, float] | None = None
         self._choice = self.candidates[0]
 
     def measures(self, context: PolicyContext) -> Schedule | None:
-        """Return the probe messages that precede an iteration; None if no probe is due or simulated."""
+        """Return the probe messages that precede an iteration; None if none is due, or if probes cost nothing."""
         count = len(context.placement)
         if not self.probe_bytes or count < 2 or context.iteration % self.decide_every:
             return None
@@ -313,10 +313,10 @@ class Flexible:
         return self._probe
 
     def measured(self, context: PolicyContext, ends: Sequence[float]) -> None:
-        """Ignore the measured times: the monitor reads latency and bandwidth from the network itself."""
+        """Ignore the measured times, because the monitor reads latency and bandwidth from the network itself."""
 
     def shortlist(self, context: PolicyContext) -> Sequence[Candidate]:
-        """Return only the chosen candidate, after a new decision if one is due and links or density changed."""
+        """Return the chosen candidate alone; choose anew if a decision is due, and links or density have changed."""
         if self._basis is not None and context.iteration % self.decide_every:
             return (self._choice,)
         latency, bandwidth = self.monitor.probe(context)

@@ -1,4 +1,4 @@
-"""Candidate exchanges that a policy chooses among, and the closed-form time of each."""
+"""Candidate exchanges from which a policy chooses, and the closed-form time of each."""
 
 from __future__ import annotations
 
@@ -93,12 +93,12 @@ _Cost: TypeAlias = Callable[[_Setting, ArrayLike], Floats]
 
 
 def _closed(cost: Callable[[_Setting], Floats]) -> ClosedForm:
-    """Return a closed form of the five separate arguments from a cost function of one `_Setting`."""
+    """Return a closed form with five separate arguments, made from a cost function of one `_Setting`."""
     return lambda alpha, beta, M, c, N: cost(_Setting(alpha, beta, M, c, N))
 
 
 def _of_collectives(scheme: type[sparsifier_models.Sparsifier], options: Any) -> ClosedForm | None:
-    """Return the closed form of a scheme on the wire ``paper``: that of its collectives, else its first; or None."""
+    """Return the closed form of a scheme's collectives on the wire ``paper``, or of its traits; None without one."""
     # In M, the dense message of the formulas, a value has 4 bytes, and an index as many.
     value, index = (options.value_bytes or 4) / 4, (options.index_bytes or 4) / 4
     if options.values is not None:
@@ -137,7 +137,7 @@ def _of_collectives(scheme: type[sparsifier_models.Sparsifier], options: Any) ->
 
 
 def _collective_cost(operation: registry.Operation, algorithm: str, options: Any) -> _Cost | None:
-    """Return the time of a collective by setting and bytes, its needed options bound; None without a closed form."""
+    """Return a function of setting and bytes for the time of a collective; None if it has no closed form."""
     found = registry.collective_by_algorithm(operation, algorithm)
     if found.cost is None:
         return None
@@ -150,7 +150,7 @@ def _collective_cost(operation: registry.Operation, algorithm: str, options: Any
 
 
 def _on_two_levels(candidate: Candidate, scheme: type[TwoLevel], options: Any) -> ClosedForm | None:
-    """Return the closed form of a scheme between nodes plus collectives inside nodes; None if either has none."""
+    """Return the closed form of a scheme between nodes and collectives inside nodes; None if one is missing."""
     if options.ranks_per_node == AUTO or len(sizes_of(options.ranks_per_node)) > 1:
         return None
     own = {name: value for name, value in candidate.options.items() if name not in OWN}
@@ -176,7 +176,7 @@ def _on_two_levels(candidate: Candidate, scheme: type[TwoLevel], options: Any) -
 
 
 def _index_bytes(options: Options, width: float, M: ArrayLike, c: ArrayLike) -> Floats:
-    """Return the bytes of the selected indices for gradient bytes M and density c; `width` is index over value size."""
+    """Return the bytes of the selected indices; M are those of the gradient, c the density, `width` index / value."""
     kept: Floats = np.multiply(M, c)
     if options.indices is None:
         return width * kept
@@ -184,7 +184,7 @@ def _index_bytes(options: Options, width: float, M: ArrayLike, c: ArrayLike) -> 
 
 
 def _pair_bytes(options: Options, width: float, M: ArrayLike, c: ArrayLike) -> Floats:
-    """Return the bytes of the selected indices and values for gradient bytes M and density c."""
+    """Return the bytes of the selected indices and values, for gradient bytes M and density c."""
     if options.indices is None and options.values is None:
         pairs: Floats = width * np.asarray(M, dtype=np.float64) * np.asarray(c)
         return pairs

@@ -49,7 +49,7 @@ def pareto_front(points: ArrayLike) -> NDArray[np.intp]:
 
 
 def normalise_points(points: ArrayLike, units: Sequence[int]) -> Floats:
-    """Return points, shape (D, m), shifted to start at 0 and divided by the largest range among equal `units`."""
+    """Return points, shape (D, m), from 0 up, divided by the largest range of all objectives with equal `units`."""
     given = np.asarray(points, dtype=np.float64)
     extent = np.ptp(given, axis=0)
     shared = np.array([max(extent[np.equal(units, unit)]) for unit in units])
@@ -58,7 +58,7 @@ def normalise_points(points: ArrayLike, units: Sequence[int]) -> Floats:
 
 
 def knee_point(front: ArrayLike) -> int:
-    """Return the index of the knee of a normalised front, shape (F, m): farthest below the chord of its ends.
+    """Return the index of a front's knee, the point farthest below the chord between its ends; shape (F, m).
 
     The chord joins the best point of the first objective and that with the smallest sum of the others. Without a point
     on that side it is the point of `weighted_point` with equal weights.
@@ -84,14 +84,14 @@ def knee_point(front: ArrayLike) -> int:
 
 
 def weighted_point(front: ArrayLike, weights: ArrayLike) -> int:
-    """Return the index of the point of a normalised front, shape (F, m), with the least maximum weighted loss."""
+    """Return the index of the point of a normalised front, shape (F, m), whose largest weighted loss is least."""
     losses = np.asarray(front, dtype=np.float64) * np.asarray(weights, dtype=np.float64)
     largest, total = losses.max(axis=1), losses.sum(axis=1)
     return _first_least(np.where(largest <= largest.min() + _STRAIGHT * max(1.0, largest.max()), total, math.inf))
 
 
 def _first_least(values: Floats) -> int:
-    """Return the index of the first value that equals the minimum up to rounding."""
+    """Return the index of the first value that equals the minimum, up to rounding."""
     least = float(values.min())
     return int(np.argmax(values <= least + _STRAIGHT * max(1.0, abs(least))))
 
@@ -110,7 +110,7 @@ _FEWEST = 4
 
 
 class ObjectiveWeights(NamedTuple):
-    """How much each objective counts.
+    """Weight of each objective in the choice of density and exchange.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ class ObjectiveWeights(NamedTuple):
 def choose_candidate(
     gain: ArrayLike, compression: ArrayLike, communication: ArrayLike, weights: ObjectiveWeights | None = None
 ) -> int:
-    """Return the index of the knee of the Pareto front, or with weights of the min-max point; arrays of shape (D,)."""
+    """Return the index of the Pareto front's knee, or with weights of its min-max point; arrays of shape (D,)."""
     points = np.column_stack([1.0 / np.maximum(gain, 1e-30), compression, communication])
     front = pareto_front(points)
     scaled = normalise_points(points[front], units=(0, 1, 1))
@@ -134,19 +134,19 @@ def choose_candidate(
 
 
 def communication_fit(c: ArrayLike, v1: float, v2: float) -> Floats:
-    """Return the released code's fit F1(c) of communication time [ms] at density c."""
+    """Return communication time [ms] at density c by the function that the released code fits to it."""
     return np.asarray(v2 * np.exp(v1 * np.asarray(c)) - 1)
 
 
 def gain_fit(c: ArrayLike, v1: float, v2: float, v3: float, v4: float, v5: float, v6: float) -> Floats:
-    """Return the released code's fit of the compression gain at density c; its inverse is F2(c)."""
+    """Return the compression gain at density c by the function that the released code fits to it."""
     given = np.asarray(c)
     above, below = np.exp(v1 * given) - np.exp(-v2 * given) + v5, np.exp(v3 * given) + np.exp(-v4 * given) + v6
     return np.asarray(above / below)
 
 
 def choose_as_published(densities: ArrayLike, gain: ArrayLike, communication: ArrayLike) -> float | None:
-    """Return the density that minimises the released objective within the candidates' range; None if a fit fails.
+    """Return the density, within the range of `densities`, of the least released objective; None if a fit fails.
 
     Arrays have shape (D,), D >= 4: densities, released gain, and the smallest communication time [s].
     """
@@ -260,11 +260,11 @@ class Moo:
         self._watch_anew()
 
     def shortlist(self, context: PolicyContext) -> Sequence[Candidate]:
-        """Return the shortlist of the decision for this iteration: one candidate."""
+        """Return the one candidate that the decision for this iteration names."""
         return self.decide(context).shortlist
 
     def decide(self, context: PolicyContext) -> Decision:
-        """Return the next exploration attempt if any is due, else the choice in force, searching again if needed."""
+        """Return the next exploration attempt if one is due, else the current choice, after a new search if needed."""
         state = self._state(context)
         up = state[1] > 0
         if context.iteration < self.search.warm_up:
@@ -289,7 +289,7 @@ class Moo:
         return Decision((self._choice,), self._density)
 
     def observe(self, context: PolicyContext, observation: Observation) -> None:
-        """Record gain and compression time of an exploration attempt, or check the gain in force for a change."""
+        """Record gain and compression time of an exploration attempt; otherwise check whether the gain has changed."""
         self._before = context
         gain = observation.released_gain if self._published else observation.gain
         if observation.decision.attempt is not None:
@@ -307,7 +307,7 @@ class Moo:
             self._explores = self._explores or self._gain_has_changed(gain)
 
     def _state(self, context: PolicyContext) -> tuple[float, float]:
-        """Return probed latency and bandwidth; in mode ``published`` on the network of the previous iteration."""
+        """Return the probed latency and bandwidth; in mode ``published`` those of the previous iteration's network."""
         if self._published and self._before is not None:
             context = dataclasses.replace(context, network=self._before.network)
         return self.monitor.probe(context)
@@ -323,7 +323,7 @@ class Moo:
         return seconds.min(axis=0), seconds.argmin(axis=0)
 
     def _settle(self, density: float, state: tuple[float, float], context: PolicyContext) -> None:
-        """Make the candidate with the least closed-form time at a density the choice in force."""
+        """Make the candidate with the least closed-form time at a density the current choice."""
         self._basis = state
         self._choice = self.candidates[int(self._communication(density, state, context)[1][0])]
 
@@ -332,7 +332,7 @@ class Moo:
         return density, "" if self._published else candidate.label
 
     def _unknown(self, state: tuple[float, float], context: PolicyContext) -> list[tuple[float, Candidate]]:
-        """Return the pairs of density and fastest candidate whose gain and compression time are not yet measured."""
+        """Return each density with its fastest candidate, if their gain and compression time are not measured yet."""
         fastest = self._communication(self._densities, state, context)[1].tolist()
         pairs = zip(self._densities.tolist(), [self.candidates[one] for one in fastest], strict=True)
         return [pair for pair in pairs if self._key(*pair) not in self._measured]

@@ -26,7 +26,7 @@ from simnet.sparsifier_models.tracking import Tracking, TrackingOptions
 
 
 class ARCTopkOptions(TrackingOptions):
-    """Options of `ARCTopk`; ``momentum``, ``eta`` and ``start`` are those of EF21.
+    """Options of `ARCTopk`; ``momentum``, ``eta`` and ``start`` mean what they mean for EF21.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class ARCTopkOptions(TrackingOptions):
 
 
 class Whole(NamedTuple):
-    """Rows and columns of a full model tensor, which the gradient may hold a sample of; a vector has 1 column."""
+    """Rows and columns of a full model tensor; the gradient may have a sample of it. A vector has 1 column."""
 
     rows: float
     columns: int
@@ -147,11 +147,11 @@ class ARCTopk(Tracking, is_restartable=False, by_tensors=True, reads_gradients=F
         return sum(self._kept_of(one) * one.columns for one in self.wholes)
 
     def _kept_of(self, whole: Whole) -> int:
-        """Return the number of rows of a full model tensor to send."""
+        """Return the number of rows to send of a full model tensor."""
         return self._entries(max(1, round(whole.rows)))
 
     def projection(self, index: int, columns: int) -> Floats:
-        """Return the random projection V of tensor `index`: standard normal, shape (r, columns), shared by all."""
+        """Return the random projection of tensor `index`, standard normal, (r, columns); all workers have the same."""
         draws = stream(self.options.seed, "arctopk", self.iteration, index)
         return draws.standard_normal((self.options.rank, columns))
 
@@ -195,7 +195,7 @@ class ARCTopk(Tracking, is_restartable=False, by_tensors=True, reads_gradients=F
         )
 
     def _rows(self, which: int, one: Matrix, k: int, corrected: Values) -> Indices:
-        """Return the flat indices of the k rows whose mean over the workers has the largest sketched norm."""
+        """Return the flat indices of the k rows with the largest norms in the workers' mean sketch of a matrix."""
         size = one.place.stop - one.place.start
         if one.columns == 1:
             sketch = corrected[:, one.place].sum(axis=0, dtype=np.float64)[np.newaxis]
@@ -211,7 +211,7 @@ class ARCTopk(Tracking, is_restartable=False, by_tensors=True, reads_gradients=F
         return np.asarray(one.place.start + entries[entries < size])
 
     def _steps(self, dense: bool, k: int) -> Iterator[Step]:
-        """Yield kernels and messages: sketch and select per tensor, then pack and all-reduce k entries."""
+        """Yield kernels and messages: sketch and select for each tensor, then pack and all-reduce k entries."""
         value, scale, n = float(self.options.value_bytes or 4), self.options.scale, self.parameters
         if dense:
             entries = sum(one.rows * one.columns for one in self.wholes) if self.true_shapes else scale * n

@@ -37,7 +37,7 @@ GAIN_WINDOW, GAIN_DECAY = 5, 0.01
 
 
 def windowed_mean(window: NDArray[np.float64], size: int, decay: float) -> NDArray[np.float64]:
-    """Return the weighted mean of the last `size` values of a window, with weights (1 - a)^age, normalised.
+    """Return the weighted mean of the last `size` values of a window; values of age a have weight (1 - `decay`)^a.
 
     `window`, shape (w, ...), has the oldest value first; the newest has age 1. It is 0 until the window is full.
     """
@@ -135,7 +135,7 @@ class ARTopk(
         self.gains = np.zeros((0, 2))
 
     def exchange(self, gradients: Values | Adds, *, overwrite: bool = False) -> Exchange:
-        """Exchange one gradient per worker, and add staleness and gain changes to the statistics."""
+        """Exchange one gradient per worker; its statistics also contain staleness and changes of the gain."""
         exchange = super().exchange(gradients, overwrite=overwrite)
         broadcaster = int(float(exchange.stats["broadcaster"]))
         staleness = self.staleness + 1
@@ -159,7 +159,7 @@ class ARTopk(
 
     @property
     def turn(self) -> int:
-        """Rank of the worker that broadcasts next under STAR; in the paper's first step, i = 1, it is worker 1."""
+        """Rank of the worker that broadcasts next if workers take turns (STAR); the paper starts with worker 1."""
         return (self.iteration + (0 if self._released else 1)) % self.workers
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
@@ -190,7 +190,7 @@ class ARTopk(
         return broadcaster, indices, stats | {"broadcaster": float(broadcaster), "threshold": np.abs(values).min()}
 
     def _steps(self, broadcaster: int, selected: NDArray[np.int64], indices: float) -> Iterator[Step]:
-        """Yield kernels and messages: select, vote (VAR), broadcast the indices, all-reduce the values."""
+        """Yield kernels and messages of an exchange: select, vote (VAR), broadcast indices, all-reduce values."""
 
         def broadcast(nbytes: float) -> Schedule:
             return collectives.broadcast_binomial(self.workers, nbytes, broadcaster)

@@ -92,7 +92,7 @@ class Sparsifier(ABC):
     traits: Traits = Traits()
 
     def __init_subclass__(cls, **traits: Any) -> None:
-        """Set the class's traits from its keywords, and `option_type` from the annotation of `options`."""
+        """Set a scheme's traits from the keywords of its class, and `option_type` from the annotation of `options`."""
         super().__init_subclass__()
         if stray := sorted(set(vars(cls)) & set(Traits.__dataclass_fields__)):
             raise TypeError(f"traits of {cls.__name__} are keywords of its class: {', '.join(stray)}")
@@ -125,7 +125,7 @@ class Sparsifier(ABC):
         self._set_up()
 
     def _set_up(self) -> None:  # noqa: B027 - most schemes have nothing of their own
-        """Initialise the scheme's own state, after options, layers and traits are set."""
+        """Initialise the state that is specific to the scheme, after options, layers and traits are set."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.workers} workers, {self.parameters} parameters, density {self.density:g})"
@@ -164,7 +164,7 @@ class Sparsifier(ABC):
 
     @property
     def true_parameters(self) -> int:
-        """Number of entries of the whole model; the gradient may hold a sample of them."""
+        """Number of entries of the whole model, of which the gradient may be a sample."""
         return max(1, round(self.parameters * self.options.scale))
 
     @property
@@ -179,7 +179,7 @@ class Sparsifier(ABC):
 
     @property
     def k(self) -> int:
-        """Number of entries a worker selects: the same share of a sample as of the whole model, at least one unit."""
+        """Number of entries a worker selects: the same share of a sample as of the whole model, at least one `unit`."""
         whole, scale, unit = self.k_of_model, self.options.scale, self.unit
         if scale == 1.0:
             return whole
@@ -187,19 +187,19 @@ class Sparsifier(ABC):
 
     @property
     def true_sizes(self) -> list[int]:
-        """Number of entries of each layer of the model; the gradient may hold samples of the layers."""
+        """Number of entries of each layer of the model; the layers of the gradient may be samples of them."""
         if self.true_shapes:
             return [math.prod(shape) for shape in self.true_shapes]
         return [max(1, round(self.options.scale * size)) for _, size in self.layers]
 
     @property
     def selected_share(self) -> float:
-        """Ratio of k times `scale` to k of the whole model: 1 up to the rounding of a sample."""
+        """Ratio of k, times `scale`, to k of the whole model; it differs from 1 only by the rounding of a sample."""
         return self.k * self.options.scale / self.k_of_model
 
     @property
     def enough(self) -> float:
-        """Least number of selected entries with which a sample behaves like the whole model; 0 for no minimum."""
+        """Least number of selected entries for which a sample behaves like the whole model; 0 means any number."""
         return 10.0 if self.traits.searches_threshold else 0.0
 
     @property
@@ -209,18 +209,18 @@ class Sparsifier(ABC):
 
     @property
     def wire(self) -> Wire:
-        """Byte sizes of entries on the wire; each selected entry stands for `scale` entries of the model."""
+        """Byte sizes of entries on the wire; each entry of a sample stands for `scale` entries of the model."""
         return Wire.of(self.options, self.traits.released_widths)
 
     def _entries(self, size: int) -> int:
-        """Return the number of entries to select from `size`: ceil(c n), or max(1, floor(c n)) as in released code."""
+        """Return how many of `size` entries to select: ceil(density size), or released code's max(1, floor(...))."""
         if self.traits.rounds_down or self.options.compat == "released":
             return max(1, math.floor(self.density * size))
         return selection.entries_kept(self.density, size)
 
     @property
     def keeps(self) -> bool:
-        """Whether entries that are not sent become the residual."""
+        """Whether workers keep the entries that they do not send as their residual."""
         return self.traits.keeps_residual and self.options.error_feedback
 
     @property
@@ -241,7 +241,7 @@ class Sparsifier(ABC):
         self._residual, self._is_lent = self._checked_residual(value), True
 
     def _checked_residual(self, value: Values) -> Values | None:
-        """Return a read-only copy of a finite residual; None without error feedback, where it must be 0."""
+        """Return a read-only copy of a finite residual; None without error feedback, where it must be all 0."""
         given: Values = self._checked(value, "residual")
         for worker, norm in enumerate(selection.squared_norms(given)):
             if not math.isfinite(norm):
@@ -332,7 +332,7 @@ class Sparsifier(ABC):
         return corrected if fresh is None else fresh, corrected, given
 
     def _communicate_or_undo(self, corrected: Any, fresh: Any) -> Exchange:
-        """Return the exchange of `_communicate`; restore the scheme's state if it raises."""
+        """Carry out `_communicate` and return its exchange; restore the scheme's state if it raises."""
         own = self._own_state()
         try:
             exchange = self._communicate(corrected, fresh)
@@ -350,7 +350,7 @@ class Sparsifier(ABC):
         return exchange
 
     def _given(self, gradients: Values | Adds) -> Any:
-        """Return the gradients as an array, shape (P, n); a function adds them to zeros."""
+        """Return the gradients as an array, shape (P, n); if they are a function, it adds them to zeros."""
         if not callable(gradients):
             return self._checked(gradients, "gradients")
         made = np.zeros((self.workers, self.parameters), dtype=np.float32)
@@ -358,7 +358,7 @@ class Sparsifier(ABC):
         return made
 
     def _sums(self, fresh: Any, overwrite: bool) -> Any:
-        """Return an array for gradients plus residuals: one of theirs if it may be overwritten, else a new one."""
+        """Return an array for gradients plus residuals: either of these if it may be overwritten, else a new array."""
         alike = fresh is None or isinstance(self._residual, type(fresh))
         if overwrite and alike and self._residual is not None and not self._is_lent:
             self._residual.flags.writeable = True
@@ -371,7 +371,7 @@ class Sparsifier(ABC):
     def _make_exchange(
         self, update: Values, steps: Iterable[Step], sent: Floats, *, key: Hashable = None, **fields: Any
     ) -> Exchange:
-        """Return an exchange with schedule and kernels from `steps`; `key` caches them. Default: all entries selected.
+        """Return an exchange with schedule and kernels from `steps`, cached by `key`; by default all are selected.
 
         `steps` is what workers do, in order, see `simnet.sparsifier_models.steps.in_order`. If it follows from a `key`
         and the density alone, it is run through once, so that the schedule stays the same object.
@@ -387,7 +387,7 @@ class Sparsifier(ABC):
         return Exchange(update=update, schedule=found[0], kernels=found[1], sent=sent, **fields)
 
     def _each(self, work: Callable[..., T], corrected: Any) -> Iterator[T]:
-        """Yield a method's result for each row and its number; rows in other processes use a copy of the scheme."""
+        """Yield the result of a method for each row and its number; other processes get a copy of the scheme."""
         if not isinstance(corrected, Rows):
             return map(work, corrected, range(self.workers))
         there = object.__new__(type(self))
@@ -395,24 +395,24 @@ class Sparsifier(ABC):
         return corrected.each(MethodType(work.__func__, there), range(self.workers))  # type: ignore[attr-defined]
 
     def spare(self) -> Any:
-        """Return and release the array, shape (P, n), that the last exchange left for new gradients; or None."""
+        """Return the array, shape (P, n), that the last exchange left for new gradients, and release it; or None."""
         spare, self._spare = self._spare, None
         return spare
 
     @abstractmethod
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
-        """Carry out one exchange; the caller adds the statistics common to all schemes.
+        """Carry out one exchange; the caller then adds the statistics that all schemes have in common.
 
         `corrected` (P, n) is gradients plus residuals, all finite; it becomes the new residuals. `gradients` are not
         modified.
         """
 
     def _statistics(self, exchange: Exchange, given: Floats, kept: Floats) -> Stats:
-        """Return the common statistics from the squared norms before the exchange and of the residuals."""
+        """Return statistics common to all schemes from squared norms, before the exchange and of the residuals."""
         return exchange_statistics(exchange, self.density, self.k, given, kept, self._density_ratio(exchange))
 
     def _density_ratio(self, exchange: Exchange) -> float | None:
-        """Return selected entries, all of them if disjoint, else of a worker, over k; None if that is always 1."""
+        """Return selected entries (of a worker, or of all if disjoint) over k; None if the scheme selects exactly k."""
         if not (self.traits.searches_threshold or self.traits.is_third_party):
             return None
         together = exchange.union if self.traits.disjoint else float(exchange.selected.mean())
@@ -464,11 +464,11 @@ class Sparsifier(ABC):
         return state_size(self.save(), self.workers, self.parameters, self.options.scale)
 
     def _own_state(self) -> State:
-        """Return the scheme's own state arrays by name, without density, iteration and residual."""
+        """Return the state arrays specific to the scheme by name, without density, iteration and residual."""
         return {name: np.asarray(getattr(self, name)) for name in (*self.traits.state, *self.traits.history)}
 
     def _restore_own(self, state: State) -> None:
-        """Set the scheme's own state; raise ValueError, with nothing changed, if an array does not fit."""
+        """Set the state specific to the scheme; ValueError, with nothing changed, if an array does not fit."""
         found: dict[str, Any] = {}
         for name, now in self._own_state().items():
             first = (None,) if name in self.traits.history else now.shape[:1]

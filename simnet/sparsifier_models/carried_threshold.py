@@ -1,4 +1,4 @@
-"""Base of threshold schemes that carry thresholds between exchanges: ExDyna, MiCRO, SAGE, hard threshold.
+"""Base of threshold schemes that carry thresholds between exchanges (ExDyna, MiCRO, SAGE, hard threshold).
 
 Published codes start at 1 / (2 sqrt(k)), which suits gradients of one magnitude. Of others it selects up to all, for
 hundreds of iterations where the threshold is scaled by half a per cent in each, and for ever where it stays.
@@ -38,7 +38,7 @@ def bounded(threshold: Floats) -> Floats:
 
 
 def sampled_places(parameters: int, density: float, seed: int, iteration: int, worker: int) -> NDArray[np.int64] | None:
-    """Return the random indices of a worker's sample, `SAMPLED` / density with replacement; None for all entries."""
+    """Return random indices of a worker's sample, SAMPLED / density of them, with repeats; None for all entries."""
     size = math.ceil(SAMPLED / density)
     return None if size >= parameters else stream(seed, "start", iteration, worker).integers(parameters, size=size)
 
@@ -64,7 +64,7 @@ class CarriedThresholdOptions(UnionReducedOptions):
 
 
 class CarriedThreshold(UnionReduced, searches_threshold=True, state=("threshold_density",), history=("threshold",)):
-    """Base of threshold schemes that carry each worker's threshold between exchanges; subclasses update it."""
+    """Base of threshold schemes that carry each worker's threshold from one exchange to the next."""
 
     options: CarriedThresholdOptions
     ascending = True
@@ -76,7 +76,7 @@ class CarriedThreshold(UnionReduced, searches_threshold=True, state=("threshold_
 
     @property
     def _given_threshold(self) -> float | None:
-        """Threshold set by an option, or None."""
+        """Threshold that an option sets; None if it is not set."""
         found: float | None = getattr(self.options, self.threshold_option)
         return found
 
@@ -90,15 +90,15 @@ class CarriedThreshold(UnionReduced, searches_threshold=True, state=("threshold_
 
     @property
     def _begins(self) -> bool:
-        """Whether this exchange sets a first threshold: at the start, or, if estimated, at a new density."""
+        """Whether this exchange sets a first threshold: at the start, or at a new density if it is estimated."""
         return not self.threshold.size or (self._estimates and self.threshold_density != self.density)
 
     def _first_threshold(self) -> Floats:
-        """Return each worker's first threshold without an estimate: the option, or 1 / (2 sqrt(k)) (Sahu et al.)."""
+        """Return each worker's first threshold: the option's value, or else 1 / (2 sqrt(k)) (Sahu et al.)."""
         return bounded(np.full(self.workers, self._given_threshold or 1.0 / (2.0 * math.sqrt(self.k_of_model))))
 
     def _estimated(self, corrected: Values) -> Floats:
-        """Return each worker's threshold estimated from its gradient; for zeros the previous or first one."""
+        """Return thresholds estimated from each worker's gradient; if that is 0, the previous or first one."""
         if self.options.start == "exact":
             found = list(map_rows(partial(kth_magnitude, k=self.k), corrected))
         else:
@@ -169,7 +169,7 @@ class HardThreshold(CarriedThreshold, separable=True, costs=(hardthreshold, thre
 
     @property
     def wire(self) -> Wire:
-        """Byte sizes of entries on the wire; the released original form has int32 positions and int64 counts."""
+        """Byte sizes of entries on the wire; the original form, as released, has int32 indices and int64 counts."""
         wire = super().wire
         if self.options.form == "fused" or self.options.index_bytes is not None or not wire.released:
             return wire
@@ -177,7 +177,7 @@ class HardThreshold(CarriedThreshold, separable=True, costs=(hardthreshold, thre
 
     @property
     def enough(self) -> float:
-        """Least number of selected entries of a sample; 0 for a fixed threshold, which k does not affect."""
+        """Least number of selected entries in a sample; 0 if the threshold is fixed, and so independent of k."""
         return super().enough if self._estimates else 0.0
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
@@ -220,12 +220,12 @@ MARGIN = 0.05
 
 
 def sample_size(parameters: int) -> int:
-    """Return the number of sampled entries: n / (1 + n e^2), Slovin's formula, with the margin of error e = 0.05."""
+    """Return the size of a sample of `parameters` entries by Slovin's formula with a margin of error of 0.05."""
     return max(1, int(parameters / (1 + parameters * MARGIN * MARGIN)))
 
 
 def scaling(alpha: float, examined: float, density: float) -> float:
-    """Return the factor alpha beta gamma by which SAGE scales its threshold.
+    """Return the factor by which the scheme SAGE multiplies its threshold, the product alpha beta gamma of the paper.
 
     `alpha` is the sampled mean magnitude over the previous one, `examined` the fraction of entries above the old
     threshold times alpha, `density` the target.
@@ -236,7 +236,7 @@ def scaling(alpha: float, examined: float, density: float) -> float:
 
 
 class FirstThresholdOptions(CarriedThresholdOptions):
-    """Options of schemes that take the threshold of their first iteration.
+    """Options of schemes whose threshold in the first iteration can be set.
 
     Parameters
     ----------

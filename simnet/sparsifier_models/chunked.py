@@ -61,7 +61,7 @@ class ChunkedOptions(BufferOptions, GatheredOptions):
 
 
 class Contribution(NamedTuple):
-    """The data that a worker sends for a tensor: indices and values by block, and codes if quantised."""
+    """What a worker sends of a tensor: indices and values by block, and the codes of the values if quantised."""
 
     # Shape (number of blocks, k): Positions in each block, ascending; as narrow as these allow.
     indices: Positions
@@ -72,7 +72,7 @@ class Contribution(NamedTuple):
 
 
 class ChunkedTensor(NamedTuple):
-    """A tensor of the model: its number of blocks, its block layout, and the parts of the gradient that hold it."""
+    """A tensor of the model: its number of blocks, its block layout, and the parts of the gradient it consists of."""
 
     # Blocks of the tensor.
     number: float
@@ -135,7 +135,7 @@ class Chunked(Sparsifier, fixed_volume=True, by_tensors=True, costs=(chunked_all
         return chunking.tiles(shape, self.options.chunk)
 
     def _top(self, blocks: Blocks) -> int:
-        """Return the number of entries to keep per block."""
+        """Return the number of entries to send per block."""
         if self.options.topk is None:
             return self._entries(blocks.size)
         return min(self.options.topk, blocks.size)
@@ -151,7 +151,7 @@ class Chunked(Sparsifier, fixed_volume=True, by_tensors=True, costs=(chunked_all
         return round(sum(one.number * self._top(one.whole) for one in self.tensors))
 
     def contribution(self, values: Values, blocks: Blocks, k: int) -> Contribution:
-        """Return the k largest entries per block of a part of a worker's error buffer, quantised if set."""
+        """Return the k largest entries per block of a part of a worker's error buffer, quantised if so configured."""
         cut = blocks.cut(values)
         # Narrow, as those of all workers take more memory than anything else here.
         indices = np.empty((blocks.number, k), dtype=np.min_scalar_type(blocks.size))
@@ -166,7 +166,7 @@ class Chunked(Sparsifier, fixed_volume=True, by_tensors=True, costs=(chunked_all
         return Contribution(indices, coded.values().reshape(kept.shape), coded)
 
     def _mean(self, indices: Sequence[Positions], values: Sequence[Values], blocks: Blocks) -> tuple[Values, int]:
-        """Return the mean of the sent values of a tensor, shape (size,), and the number of entries in their union."""
+        """Return the mean of the values sent of a tensor, shape (size,), and the number of distinct entries sent."""
         mean, union = np.empty((blocks.number, blocks.size), dtype=np.float32), 0
         contributors = self.options.mean_over == "contributors"
         for few in blocks.few():
@@ -177,11 +177,11 @@ class Chunked(Sparsifier, fixed_volume=True, by_tensors=True, costs=(chunked_all
         return blocks.joined(mean), union
 
     def _factors(self, norms: Floats) -> Floats:
-        """Return the factor that scales each worker's values, shape (P,), given the norms of the workers' values."""
+        """Return the factor by which each worker's values are scaled, shape (P,), given the norms of these values."""
         return np.ones_like(norms)
 
     def _parts_at_hand(self) -> Iterator[tuple[slice, Blocks, int]]:
-        """Yield the slice of each part in the gradient, its block layout, and the entries kept per block."""
+        """Yield the slice of each part in this gradient, its block layout, and the entries to send per block."""
         shares: list[float] = []
         parts: list[tuple[slice, Blocks]] = []
         for one in self.tensors:
@@ -226,13 +226,13 @@ class Chunked(Sparsifier, fixed_volume=True, by_tensors=True, costs=(chunked_all
     # Messages
 
     def _index_bits(self, blocks: Blocks) -> float:
-        """Return the width of an index [bit]: by block size, or 64 on the released wire."""
+        """Return the width of an index [bit]: as many as a block needs, or 64 on the released wire."""
         if self.options.index_bytes is not None:
             return 8 * self.options.index_bytes
         return 64.0 if self.wire.released else float((blocks.size - 1).bit_length())
 
     def _value_bits(self) -> float:
-        """Return the width of a value [bit]: float32, or a code, which the released wire pads to a byte."""
+        """Return the width of a value [bit]: of a float32 or a code; the released wire pads codes to a byte."""
         if self.options.value_bytes is not None:
             return 8 * self.options.value_bytes
         if self.options.bins is None:
@@ -244,7 +244,7 @@ class Chunked(Sparsifier, fixed_volume=True, by_tensors=True, costs=(chunked_all
         return 0.0 if self.options.bins is None else self.wire.scalar_bytes * (1 + self.options.bins)
 
     def _parts(self) -> Iterator[tuple[str, list[float]]]:
-        """Yield the name of each message part and its bytes by tensor; the released wire separates the parts."""
+        """Yield each message part's name and its bytes by tensor; only the released wire has several parts."""
         counts = [one.number * self._top(one.whole) * self.selected_share for one in self.tensors]
         indices = [self._index_bits(one.whole) for one in self.tensors]
         table = self._table_bytes()
@@ -263,7 +263,7 @@ class Chunked(Sparsifier, fixed_volume=True, by_tensors=True, costs=(chunked_all
         return sum(sum(nbytes) for _, nbytes in self._parts())
 
     def _messages(self) -> Schedule:
-        """Return one all-gather of all entries; on the wire ``released`` one per message part and tensor."""
+        """Return one all-gather of all entries; on the wire ``released`` one for each message part and tensor."""
         if not self.wire.released:
             return self.options.gather_equal(self.workers, self.contributed, "entries")
         names, sizes = zip(*self._parts(), strict=True)

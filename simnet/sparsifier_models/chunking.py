@@ -1,4 +1,4 @@
-"""Block layouts of tensors, cosine transform of blocks, largest entries per block, and their means.
+"""Block layouts of tensors, cosine transforms of blocks, the largest entries per block, and means of such entries.
 
 The chunk length c of a dimension s is the largest divisor of s that does not exceed the length asked for: nothing is
 padded. A prime dimension above it has chunks of one.
@@ -54,19 +54,19 @@ class Blocks(NamedTuple):
         return tiled.transpose(0, 2, 1, 3).reshape(self.number, self.size).copy()
 
     def joined(self, blocks: Values) -> Values:
-        """Return the row-major tensor from its blocks, the inverse of `cut`."""
+        """Return the row-major tensor that consists of the given blocks, the inverse of `cut`."""
         (rows, columns), (height, width) = self.shape, self.tile
         tiled = blocks.reshape(rows // height, columns // width, height, width)
         return tiled.transpose(0, 2, 1, 3).reshape(-1)
 
     def few(self) -> Iterator[slice]:
-        """Yield slices of consecutive blocks that together fit in the cache."""
+        """Yield slices of consecutive blocks; the blocks of a slice fit in the cache together."""
         step = max(1, _ENTRIES // self.size)
         for first in range(0, self.number, step):
             yield slice(first, min(first + step, self.number))
 
     def coefficients(self, blocks: Values) -> Floats:
-        """Return the orthonormal cosine transform (DCT-II) of blocks, shape (some, size), along each axis."""
+        """Return the orthonormal cosine transform (DCT-II) of blocks, shape (blocks, size), along each axis."""
         return self._transformed(blocks, "dctn")
 
     def entries(self, coefficients: Values | Floats) -> Floats:
@@ -82,18 +82,18 @@ class Blocks(NamedTuple):
 
 
 def tiles(shape: Sequence[int], most: int) -> Blocks:
-    """Return a layout of blocks: at most `most` rows and columns of a matrix, or at most `most` entries of a vector."""
+    """Return a layout of blocks with at most `most` rows and columns of a matrix, or `most` entries of a vector."""
     rows, columns = shape if len(shape) == 2 else (1, shape[0])
     return Blocks((rows, columns), (largest_divisor(rows, most), largest_divisor(columns, most)))
 
 
 def whole_rows(shape: Sequence[int], most: int) -> Blocks:
-    """Return the blocks of CCLoco's released code: rows of a matrix, or at most `most` entries of a vector each."""
+    """Return CCLoco's released layout of blocks: whole rows of a matrix, or at most `most` entries of a vector."""
     return Blocks((shape[0], shape[1]), (1, shape[1])) if len(shape) == 2 else tiles(shape, most)
 
 
 def alike(place: slice, size: int) -> Iterator[tuple[slice, Blocks]]:
-    """Yield slices of a range of entries with layouts of about `size` entries per block, longer blocks first."""
+    """Yield slices of a range of entries, with layouts of blocks of about `size` entries; longer blocks come first."""
     entries, begin = place.stop - place.start, place.start
     number = max(1, round(entries / size))
     shorter, longer = entries // number, entries % number
@@ -104,14 +104,14 @@ def alike(place: slice, size: int) -> Iterator[tuple[slice, Blocks]]:
 
 
 def places(shapes: Sequence[tuple[int, ...]]) -> Iterator[tuple[slice, tuple[int, ...]]]:
-    """Yield each tensor's slice of the flat gradient, and its shape."""
+    """Yield the slice of the flat gradient that each tensor occupies, and the tensor's shape."""
     sizes = [prod(shape) for shape in shapes]
     for end, size, shape in zip(accumulate(sizes), sizes, shapes, strict=True):
         yield slice(end - size, end), shape
 
 
 def largest_of_each(blocks: Values | Floats, k: int) -> Indices:
-    """Return the ascending indices of the k largest magnitudes of each block, shape (some, k); of ties the first."""
+    """Return ascending indices of the k largest magnitudes of each block, shape (blocks, k); of ties the first."""
     some, size = blocks.shape
     if k == size:
         return np.tile(np.arange(size), (some, 1))
@@ -129,7 +129,7 @@ def largest_of_each(blocks: Values | Floats, k: int) -> Indices:
 def mean_of_sent(
     indices: Sequence[Positions], values: Sequence[Values], size: int, contributors: bool
 ) -> tuple[Values, int]:
-    """Return the mean of the sent values of each entry, shape (some, size), and the number of distinct entries sent.
+    """Return the mean of the values sent for each entry, shape (blocks, size), and the number of distinct entries.
 
     There is one array of indices and of values, shape (some, k), per worker. The sum is divided by the workers that
     sent an entry (`contributors`), or by all.

@@ -77,7 +77,7 @@ _COUNTS: dict[int, type[np.integer[Any]]] = {2: np.uint16, 4: np.uint32}
 
 
 def difference_bytes(indices: Places, cuts: Indices, entries: float = 1.0) -> Floats:
-    """Return the bytes of ``delta``-coded indices in each region, shape (regions,), without counts.
+    """Return the bytes of ``delta``-coded indices in each region, shape (regions,), without those of the counts.
 
     `indices` ascend; `cuts` are the starts of regions and the end of the last; a first difference is to the start. Each
     index stands for `entries`.
@@ -139,7 +139,7 @@ def decode_indices(data: Bytes, n: int, code: IndexCode, k: int | None = None) -
 
 
 def _shortest(indices: Indices, n: int) -> IndexCode:
-    """Return the index code with the fewest bytes; of equals the first."""
+    """Return the index code that needs the fewest bytes; of equal codes the first."""
     lengths = float(difference_bytes(indices, np.array([0, n]))[0])
     codes = [one for one in encodings.INDEX_CODES if one != "auto"]
     return min(codes, key=lambda one: float(encodings.encoded_index_bytes(one, n, indices.size, lengths)))
@@ -157,7 +157,7 @@ def _lengths(differences: Places) -> Indices:
 
 
 def _varints(differences: Indices) -> Bytes:
-    """Return the LEB128 bytes of the differences: seven bits per byte, lowest first, high bit set but in the last."""
+    """Return the LEB128 bytes of the differences: seven bits per byte, lowest first; only the last has no high bit."""
     lengths = _lengths(differences)
     ends = np.cumsum(lengths)
     place = np.arange(int(lengths.sum())) - np.repeat(ends - lengths, lengths)
@@ -228,7 +228,7 @@ def read_back(values: Values, code: ValueCode) -> Values:
 
 
 def reader(code: ValueCode | None) -> Callable[[Values], Values] | None:
-    """Return a function from values to decoded values under a code; None if the code is lossless."""
+    """Return a function that maps values to what receivers decode from their code; None if the code is lossless."""
     return None if code in (None, "float32") else partial(read_back, code=code)
 
 

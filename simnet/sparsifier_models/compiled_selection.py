@@ -17,7 +17,7 @@ MAGNITUDE = np.uint32(0x7FFFFFFF)
 
 
 def sample(bits: Any, step: int, taken: Any) -> None:
-    """Write one magnitude out of every `step` entries to `taken`, at quasi-random offsets."""
+    """Write one of every `step` magnitudes, at quasi-random offsets, to `taken`."""
     for i in range(taken.size):
         # Multiples of the golden ratio, modulo 1, are spread evenly.
         fraction = np.uint64(np.uint32(np.uint32(i) * np.uint32(2654435769)))

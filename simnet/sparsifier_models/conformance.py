@@ -1,4 +1,4 @@
-"""Checks that a scheme keeps the contract of `Sparsifier`, for tests of schemes here and in plug-ins.
+"""Checks for tests that a scheme, built in or from a plug-in, keeps the contract of `Sparsifier`.
 
 `check` exchanges gradients with a scheme and looks at what comes back. It knows nothing of how a scheme works.
 """
@@ -20,7 +20,7 @@ _TINY = float(np.finfo(np.float32).smallest_subnormal)
 
 
 def check(make: Callable[[], Sparsifier], batches: Sequence[Values], rounding: float = 4.0) -> list[Exchange]:
-    """Run the batches through a scheme, and check each exchange against the contract of all schemes.
+    """Exchange the batches by a scheme, and check each exchange against the contract of all schemes.
 
     What goes in comes out or stays, at every index, if the scheme conserves it; otherwise the loss is measured. All
     statistics are finite and follow from what was exchanged. What is given is not changed. A second scheme made alike
@@ -193,7 +193,7 @@ def _check_same(what: str, model: Sparsifier, exchange: Exchange, other: Sparsif
 
 
 def _stored_state(state: State) -> State:
-    """Return a state as loaded from a file: copies of all arrays."""
+    """Return a state as if loaded from a file: copies of all its arrays."""
     return {name: np.array(value) for name, value in state.items()}
 
 

@@ -123,7 +123,7 @@ class FP16(Dense, overlaps=True, keeps_residual=True, costs=(fp16,)):
 
     @property
     def wire(self) -> Wire:
-        """Byte sizes of entries on the wire: two bytes per value unless an option sets the width."""
+        """Byte sizes of entries on the wire: two bytes per value unless an option sets another width."""
         wire = super().wire
         return wire if self.options.value_bytes else replace(wire, value_bytes=wire.value_bytes / 2)
 

@@ -50,7 +50,7 @@ VARIANTS = {
 
 
 def sample_stride(parameters: int, density: float) -> int:
-    """Return the stride between sampled entries: 1 more than a multiple of 8.
+    """Return the stride between sampled entries, a multiple of 8 plus 1.
 
     One entry in a hundred is sampled, and at least two for each entry in 1 / density.
     """
@@ -131,7 +131,7 @@ class DGC(Thresholded, moments=("velocity",), costs=(threshold_allgather,)):
         return {"reads_gradients": moves, "conserves": not moves, "state": ("velocity",) * moves}
 
     def exchange(self, gradients: Values | Adds, *, overwrite: bool = False) -> Exchange:
-        """Exchange one gradient per worker; while the warm-up lasts, at its density."""
+        """Exchange one gradient per worker; during the warm-up, the warm-up's density applies."""
         target, step = self.density, self.iteration // self.options.warm_up_exchanges
         if step < len(self.options.warm_up):
             self.density = self.options.warm_up[step]
@@ -191,7 +191,7 @@ class DGC(Thresholded, moments=("velocity",), costs=(threshold_allgather,)):
         return ThresholdSelection(indices[:k] if variant.truncated else indices, float(threshold), tries, kernels)
 
     def _sample(self, values: Values, worker: int) -> tuple[Values, int, float]:
-        """Return a sample, the number of its entries above the threshold, and the entries its kernels process."""
+        """Return a sample, how many of its entries the first threshold selects, and the entries its kernels process."""
         n, generator = values.size, stream(self.options.seed, "dgc", self.iteration, worker)
         scale = self.options.scale
         whole = max(1, round(n * scale))

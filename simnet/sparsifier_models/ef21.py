@@ -163,7 +163,7 @@ class EF21(
         return self._make_exchange(self._track(tracked), steps, sent, selected=entries, union=union, stats=stats)
 
     def _densely(self, corrected: Values) -> Exchange:
-        """Exchange the initial trackers densely, by an all-reduce."""
+        """Exchange the initial trackers by a dense all-reduce."""
         n, scale = self.parameters, self.options.scale
         value = float(self.options.value_bytes or 4)
         return self._make_exchange(
@@ -178,7 +178,7 @@ class EF21(
         return self.options.variant == "ef21plus"
 
     def _send(self, row: Values, indices: Indices) -> GatheredPart:
-        """Move entries from a row to a message; a block takes one index, and the released wire counts no indices."""
+        """Move entries from a row to a message: one index per block, and no bytes for indices on the released wire."""
         one, wire = super()._send(row, indices), self.wire
         if wire.released:
             return one._replace(nbytes=indices.size * wire.value_bytes)

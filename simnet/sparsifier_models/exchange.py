@@ -20,7 +20,7 @@ State: TypeAlias = dict[str, NDArray[Any]]
 
 
 def threshold_error(threshold: float | Floats, exact: Floats) -> Stats:
-    """Return the exact thresholds and the relative errors of the thresholds in force, by statistic name."""
+    """Return the exact thresholds, and the relative errors of the thresholds used, by name of the statistic."""
     ratio = np.full(exact.shape, np.inf)
     np.divide(threshold, exact, out=ratio, where=exact > 0)
     ratio[(exact == 0) & (np.broadcast_to(threshold, exact.shape) == 0)] = 1.0
@@ -130,7 +130,7 @@ class Exchange:
 def exchange_statistics(
     exchange: Exchange, density: float, k: int, given: Floats, kept: Floats, ratio: float | None
 ) -> Stats:
-    """Return the statistics common to all schemes, by name.
+    """Return the statistics that all schemes have in common, by name.
 
     `density` and `k` are those asked for; `given` and `kept`, shape (P,), are sums of squares of what each worker had
     and keeps; `ratio` is the density ratio of schemes that have one.
@@ -186,6 +186,6 @@ def is_reusable(array: Any, update: Values | None = None) -> bool:
 
 
 def frozen(array: Any) -> Any:
-    """Return the array itself after making it read-only."""
+    """Make an array read-only and return it."""
     array.flags.writeable = False
     return array

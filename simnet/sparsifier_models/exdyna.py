@@ -24,7 +24,7 @@ from simnet.sparsifier_models.selection import Indices, Values, above
 
 
 def start_factor(ratio: float, exchange: int) -> float:
-    """Return an extra factor on the threshold, besides the published one, t exchanges after an estimate.
+    """Return a factor on the threshold in addition to the published one, for an exchange soon after an estimate.
 
     While residuals fill, the magnitude that k entries reach grows by at most 1 / t in exchange t. The threshold may
     follow by that, which soon is less than the published step. `ratio` is the selected entries over k.
@@ -39,12 +39,12 @@ _BAND, _FACTORS = (0.909, 1.1), (0.995, 1.00125, 1.005)
 
 
 def threshold_factor(selected: int, k: int) -> float:
-    """Return the factor on the threshold after `selected` entries were selected instead of `k`."""
+    """Return the factor on the threshold if `selected` entries were selected in place of `k`."""
     return _FACTORS[int(np.searchsorted(_BAND, selected / k))]
 
 
 class Partitioned(CarriedThreshold, disjoint=True, state=("inefficiency", "since_start"), history=("counts",)):
-    """Base of threshold schemes in which each worker searches a partition; subclasses define the partitions.
+    """Base of threshold schemes in which each worker searches one partition; subclasses define the partitions.
 
     Scheme-specific statistics beside those of `UnionReduced`:
 
@@ -70,7 +70,7 @@ class Partitioned(CarriedThreshold, disjoint=True, state=("inefficiency", "since
         """Return the start indices of this exchange's partitions, followed by n; shape (P + 1,)."""
 
     def advance(self, estimate: Callable[[], Floats]) -> None:
-        """Set the next partitions, and initialise the thresholds or adapt them to the numbers selected before.
+        """Set the next partitions; initialise thresholds, or adapt them to the number of entries last selected.
 
         `estimate` returns an estimate of each threshold, shape (P,), for those that start.
         """
@@ -94,14 +94,14 @@ class Partitioned(CarriedThreshold, disjoint=True, state=("inefficiency", "since
         return int(self._edges[p]), int(self._edges[p + 1]), float(self.threshold[worker])
 
     def record(self, selected: Indices) -> None:
-        """Store the number of entries that each worker selected, shape (P,), for the next exchange."""
+        """Store the number of entries that each worker selected, shape (P,), for use in the next exchange."""
         # Cyclic rotation: p = (t + r) mod P.
         self.counts = np.zeros(self.workers, dtype=np.int64)
         self.counts[(self.iteration + np.arange(self.workers)) % self.workers] = selected
 
     @property
     def enough(self) -> float:
-        """Least number of selected entries: three per partition, as an empty partition sends one entry anyway."""
+        """Least number of selected entries: three per partition, because an empty selection still sends one entry."""
         return max(super().enough, 3.0 * self.workers)
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
@@ -120,7 +120,7 @@ class Partitioned(CarriedThreshold, disjoint=True, state=("inefficiency", "since
         return exchange
 
     def _select(self, values: Values, worker: int) -> Indices:
-        """Return the indices in the worker's partition with magnitude >= threshold; one index if there are none."""
+        """Return the indices in the worker's partition with magnitudes >= its threshold; one index if none have."""
         start, end, threshold = self.searched(worker)
         found = above(values[start:end], threshold, strict=False)
         if not found.size and start < end:
@@ -134,7 +134,7 @@ class Partitioned(CarriedThreshold, disjoint=True, state=("inefficiency", "since
 
 
 def block_layout(parameters: int, workers: int, blocks: int = 1024) -> tuple[int, int]:
-    """Return the number of blocks and their size; the last partition takes the remaining entries.
+    """Return the number and the size of blocks; the last partition also gets the entries beyond the last block.
 
     Sizes are multiples of 32. A gradient too short for that, which the reference implementation does not support, has
     blocks of ``parameters // blocks`` entries, at least one.
@@ -154,7 +154,7 @@ def allocate(
     moved: int,
     minimum: float,
 ) -> NDArray[np.int64]:
-    """Return the blocks per partition after neighbours, from left to right, moved at most one block per pair.
+    """Return the blocks per partition after each pair of neighbours, from left to right, has moved at most one block.
 
     Parameters
     ----------

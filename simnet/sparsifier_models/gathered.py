@@ -44,12 +44,12 @@ class GatheredOptions(Options):
         return registry.collective_by_algorithm("all_gather", self.allgather).schedule_of_sizes(nbytes)
 
     def gather_equal(self, workers: int, nbytes: float, phase: str) -> Schedule:
-        """Return the all-gather of `nbytes` bytes of each worker, named `phase`."""
+        """Return the all-gather, named `phase`, of `nbytes` bytes from each of `workers` workers."""
         return self.gather(np.full(workers, nbytes)).in_phase(phase)
 
 
 class GatheredPart(NamedTuple):
-    """Message of one worker: indices, decoded values, smallest magnitude sent, bytes."""
+    """Message of one worker: indices, decoded values, the smallest magnitude sent, and the number of bytes."""
 
     # Shape (k,): Where.
     indices: Indices
@@ -87,7 +87,7 @@ class Gathered(Sparsifier, reads_gradients=False, codes=EVERY):
 
     @abstractmethod
     def _selection_kernels(self) -> tuple[Step, ...]:
-        """Return the kernels of the selection in order, with the messages it takes, if any."""
+        """Return the kernels and messages by which entries are selected, in order."""
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
         total = np.zeros(self.parameters, dtype=np.float32)
@@ -123,7 +123,7 @@ class Gathered(Sparsifier, reads_gradients=False, codes=EVERY):
         return self._send(row, indices)
 
     def _send(self, row: Values, indices: Indices) -> GatheredPart:
-        """Return the message with the entries at `indices`; their row keeps only the encoding error there."""
+        """Return a message with the entries of a row at `indices`; only their encoding error stays in the row."""
         values = take_entries(row, indices)
         read = read_back(values, self.options.values or "float32")
         if read is not values:
@@ -132,7 +132,7 @@ class Gathered(Sparsifier, reads_gradients=False, codes=EVERY):
         return GatheredPart(indices, read, float(np.abs(values).min(initial=np.inf)), nbytes)
 
     def _steps(self, selected: NDArray[np.int64], nbytes: Floats) -> Iterator[Step]:
-        """Yield kernels and messages: select, encode, pack, all-gather, decode, add up."""
+        """Yield kernels and messages of an exchange: select, encode, pack, all-gather, decode, add up."""
         own, total, wire = selected.astype(np.float64), float(selected.sum()), self.wire
         yield from self._selection_kernels()
         yield from (DeviceOp("gather", own), DeviceOp("scatter", own))
@@ -144,7 +144,7 @@ class Gathered(Sparsifier, reads_gradients=False, codes=EVERY):
         yield DeviceOp("scatter", total)
 
     def _allgather(self, entries: NDArray[np.int64], nbytes: Floats) -> Schedule:
-        """Return the all-gather of `entries` and `nbytes` per worker, shape (P,); the released wire has two."""
+        """Return the all-gather of each worker's `entries` and `nbytes`, shape (P,); two on the released wire."""
         gather, counts, wire = self.options.gather, entries.astype(np.float64), self.wire
         if not wire.released:
             return gather(nbytes).in_phase("entries")

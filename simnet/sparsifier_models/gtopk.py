@@ -25,7 +25,7 @@ from simnet.sparsifier_models.wire import EVERY, Codes
 
 
 def merge(one: Entries, other: Entries, k: int) -> tuple[Entries, Entries]:
-    """Return the sum of two sparse vectors in two parts: the `k` entries of largest magnitude, and all others."""
+    """Return the sum of two sparse vectors in two parts: its `k` entries of largest magnitude, and all its others."""
     indices, places = np.unique(np.concatenate([one.indices, other.indices]), return_inverse=True)
     values = np.zeros(indices.size, dtype=np.result_type(one.values, other.values))
     values[places[: one.indices.size]] = one.values
@@ -109,7 +109,7 @@ class GTopk(
         nbytes = np.zeros(P)
 
         def sent_on(r: int) -> Entries:
-            """Return the entries of worker r as a receiver decodes them, and record the encoding error."""
+            """Return the entries of worker r as receivers decode them, and record their encoding error."""
             nbytes[r] = self.wire.entries(held[r].indices, (0, self.parameters))[0]
             if self.options.values in (None, "float32"):
                 return held[r]
@@ -156,7 +156,7 @@ class GTopk(
         )
 
     def _steps(self, k: int, nbytes: Floats) -> Iterator[Step]:
-        """Yield kernels and messages: select, merge up the tree, broadcast, apply; `nbytes` per worker, shape (P,)."""
+        """Yield kernels and messages of an exchange; `nbytes` are sent by each worker, shape (P,)."""
         P, n, wire = self.workers, self.parameters, self.wire
         yield from (DeviceOp("topk", n), DeviceOp("gather", k))
         # Lists are ascending, as merges have them.

@@ -49,7 +49,7 @@ def statistical(values: Values, bins: int, sigmas: float) -> Coded:
 
 
 def uncentred(values: Values, bins: int = 256, sigmas: float = 6.0) -> Coded:
-    """Quantise rows about zero like the ring of prime: sigma is the root mean square, halves round away from zero.
+    """Quantise rows about zero, as INTELLECT-1 does: sigma is the root mean square, halves round away from zero.
 
     Values beyond half of `sigmas` have the last bin.
     """
@@ -78,7 +78,7 @@ def linear(values: Values, bins: int) -> Coded:
 
 
 def _cache_pieces(shape: tuple[int, ...]) -> Iterator[tuple[slice, slice]]:
-    """Yield slices of rows and columns of pieces small enough for the cache in double precision."""
+    """Yield slices of rows and columns; a piece of that shape fits in the cache in double precision."""
     rows, columns = shape
     several, many = max(1, _ENTRIES // columns), _ENTRIES
     for row in range(0, rows, several):
@@ -102,7 +102,7 @@ def _usable_widths(scale: Floats) -> Floats:
 def _encode_bins(
     values: Values, shift: Floats, bins: int, codes_of: Callable[[Floats, slice], Values | Floats]
 ) -> Coded:
-    """Return clipped codes with a lookup table of bin means about the shift; 0 for empty bins."""
+    """Return clipped codes, and as lookup table the mean of each bin relative to the shift, 0 for empty bins."""
     codes = np.empty(values.shape, dtype=np.uint8)
     counts, sums = np.zeros(len(values) * bins), np.zeros(len(values) * bins)
     for rows, columns in _cache_pieces(values.shape):

@@ -51,7 +51,7 @@ class MuLoCoOptions(BufferOptions, GatheredOptions):
 
 
 class WholeTensor(NamedTuple):
-    """Size of a full model tensor that the gradient may hold a sample of: entries, rows, number of axes."""
+    """Entries, rows and number of axes of a full model tensor; the gradient may have a sample of it."""
 
     entries: float
     rows: float
@@ -116,12 +116,12 @@ class MuLoCo(Sparsifier, fixed_volume=True, by_tensors=True, rounds_down=True, c
 
     @property
     def k_of_model(self) -> int:
-        """Number of entries selected of the whole model; all if the compressor quantises."""
+        """Number of entries of the whole model that a worker selects: all if the compressor quantises."""
         return sum(map(self._selected, self.wholes)) if self._selects else self.true_parameters
 
     @property
     def k(self) -> int:
-        """Number of entries selected of this gradient; all if the compressor quantises."""
+        """Number of entries of this gradient that a worker selects: all if the compressor quantises."""
         return sum(self._kept) if self._selects else self.parameters
 
     @property
@@ -131,7 +131,7 @@ class MuLoCo(Sparsifier, fixed_volume=True, by_tensors=True, rounds_down=True, c
         return apportion(shares, [place.stop - place.start for place, _ in self.tensors])
 
     def coded(self, values: Values, shape: tuple[int, ...]) -> Coded:
-        """Return the codes of a row-major tensor, quantised per row or as a whole, as the compressor requires."""
+        """Return the codes of a row-major tensor, quantised by row or as a whole, depending on the compressor."""
         bins = self.options.bins
         rows = values.reshape(self._rows(shape), -1)
         if self.options.compressor in ("linear", "row_wise_linear"):
@@ -185,7 +185,7 @@ class MuLoCo(Sparsifier, fixed_volume=True, by_tensors=True, rounds_down=True, c
         return self._entries(max(1, round(whole.entries)))
 
     def _bytes(self, whole: WholeTensor) -> tuple[float, float]:
-        """Return the bytes of a tensor's values, and of its metadata: scales, tables, indices, headers."""
+        """Return the bytes of a tensor's values, and of its metadata: scales, tables, indices and headers."""
         entries, bins = whole.entries, self.options.bins
         number, released = self.wire.scalar_bytes, self.wire.released
         # A released code sends the lengths of the axes, how many there are, and two numbers more.
@@ -223,7 +223,7 @@ class MuLoCo(Sparsifier, fixed_volume=True, by_tensors=True, rounds_down=True, c
         return shares.concat(self.options.gather_equal(P, share, "sums"))
 
     def _steps(self) -> Iterator[Step]:
-        """Yield kernels and messages: compress, exchange and average; shares are quantised again after averaging."""
+        """Yield kernels and messages of an exchange: compress, exchange, average, and compress averages again."""
         n, P, tensors = self.parameters, self.workers, len(self.tensors)
         if self._selects:
             yield from (DeviceOp("topk_layer", one.entries / self.options.scale) for one in self.wholes)

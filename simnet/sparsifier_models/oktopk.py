@@ -218,7 +218,7 @@ class Oktopk(
         )
 
     def _dense(self, corrected: Values, counter: float) -> Exchange:
-        """Carry out a warm-up iteration: an all-reduce of the whole gradient, which leaves no residual."""
+        """Carry out a warm-up iteration by an all-reduce of the whole gradient, which leaves no residual."""
         P, n = self.workers, self.parameters
         sent = squared_norms(corrected)
         update = np.add.reduce(corrected, axis=0) / np.float32(P)
@@ -231,14 +231,14 @@ class Oktopk(
         )
 
     def due(self) -> tuple[bool, bool]:
-        """Return whether this exchange computes exact thresholds, and whether it recomputes the region boundaries."""
+        """Return whether this exchange computes exact thresholds, and whether it computes new region boundaries."""
         t = self.iteration - self.options.warm_up
         anew = not self.known_for or (self.options.hooked and self.iteration == 1)
         exact = anew or t % self._rules.tau_prime == 0 or self.known_for != self.k
         return exact, anew or t % self._rules.tau == 0
 
     def find(self, values: Any, worker: int, exact: bool, kernels: Any = selection) -> tuple[float, Any, int]:
-        """Return a worker's threshold, the indices above it, and the number of counting passes (0 if exact).
+        """Return a worker's threshold, the indices above it, and the number of counting passes (0 if it is exact).
 
         `kernels` is as of `raised`.
         """
@@ -249,7 +249,7 @@ class Oktopk(
         return raised(values, threshold, self._rules.raise_above * self.k, kernels)
 
     def _select(self, corrected: Values, exact: bool) -> tuple[Floats, list[Places], Indices]:
-        """Return each worker's threshold, indices above it, and number of counting passes."""
+        """Return each worker's threshold, the indices above it, and the number of counting passes."""
         local, chosen = self.local_threshold.copy(), []
         passes = np.zeros(self.workers, dtype=np.int64)
         for worker, row in enumerate(corrected):
@@ -258,14 +258,14 @@ class Oktopk(
         return local, chosen, passes
 
     def _select_global(self, reduced: Values, gathered: Indices, exact: bool) -> tuple[Indices, float]:
-        """Return the globally selected indices out of those gathered, and the global threshold."""
+        """Return which of the gathered indices are selected globally, and the global threshold."""
         if not exact:
             return gathered, self.global_threshold
         kept = gathered[top_k(reduced[gathered], self.k)]
         return kept, float(np.abs(reduced[kept]).min()) if kept.size else 0.0
 
     def _take(self, corrected: Values, local: Floats, kept: Indices, unsorted: Indices | None) -> Floats:
-        """Clear entries selected locally and globally (`unsorted`: with the released bug); return squared norms."""
+        """Clear entries selected locally and globally (`unsorted`: by the released bug); return squared norms, (P,)."""
         sent = np.zeros(self.workers)
         for worker, row in enumerate(corrected):
             values = row[kept]
@@ -297,7 +297,7 @@ class Oktopk(
         self.known_for = k
 
     def moved(self, pieces: Indices, exact: bool) -> Indices:
-        """Return the number of globally selected entries that each worker sends to each other, shape (P, P).
+        """Return how many globally selected entries each worker sends to each other to balance them, shape (P, P).
 
         Nothing is balanced if thresholds are exact.
         """
@@ -317,7 +317,7 @@ class Oktopk(
         kept: int,
         encoded: Sequence[Floats | None],
     ) -> Iterator[Step]:
-        """Yield kernels and messages, given counting passes, entries split and moved, (P, P), and encoded bytes."""
+        """Yield kernels and messages; `entries` (split) and `moved` (balance) are counts between workers, (P, P)."""
         wire, P, n = self.wire, self.workers, float(self.parameters)
         split_bytes, moved_bytes, piece_bytes = encoded
         yield DeviceOp("topk", np.where(passes == 0, n, 0.0))
@@ -358,7 +358,7 @@ RAISES, RAISE = 5, 1.03
 
 
 class Rules(NamedTuple):
-    """Threshold constants of one application, such as BERT, in the reference implementation."""
+    """Threshold constants that the reference implementation uses for one application, such as BERT."""
 
     tau_prime: int
     tau: int
@@ -397,7 +397,7 @@ def raised(values: Any, threshold: float, most: float, kernels: Any = selection)
 
 
 def drifted(threshold: float, count: int, low: float, high: float, up: float, down: float) -> float:
-    """Return the next threshold: lower if fewer than `low` entries were selected, higher if more than `high`.
+    """Return the next threshold: lower if the last one selected fewer than `low` entries, higher if more than `high`.
 
     `up` and `down` are the factors by which it rises and falls.
     """

@@ -21,7 +21,7 @@ _OFFSET = 4.0
 
 
 class Turns(NamedTuple):
-    """Schedule of the blocks that aggregators request: slot, turn and sending workers of each block."""
+    """The blocks that aggregators request: slot, turn and sending workers of each block."""
 
     # Shape (u,): The blocks that travel, ascending: the first of each slot, and all that somebody has.
     block: NDArray[np.int64]
@@ -33,7 +33,7 @@ class Turns(NamedTuple):
 
 
 def turns(filled: NDArray[np.bool_], slots: int) -> Turns:
-    """Return which blocks are sent in which turn, given each worker's `filled` blocks, shape (P, blocks).
+    """Return in which turn each block is sent, given the blocks that each worker has `filled`, shape (P, blocks).
 
     All workers send the first block of each of the `slots`, dealt round robin. Then an aggregator asks for the next
     block that any of them has, and those send it.
@@ -137,7 +137,7 @@ class OmniReduce(Sparsifier, sends_all=True, reads_gradients=False, costs=(omnir
         )
 
     def _messages(self, found: Turns) -> Schedule:
-        """Return the messages: in each turn, blocks to the aggregators, then their sums to all workers."""
+        """Return the messages of an exchange: in each turn, blocks to the aggregators, and sums to all workers."""
         P = self.workers
         place = found.slot % P if self.options.aggregators == "all" else np.zeros_like(found.slot)
         rounds: list[Round] = []

@@ -25,19 +25,19 @@ from simnet.sparsifier_models.steps import Step, all_reduced
 
 
 def padded(entries: int, workers: int) -> int:
-    """Return the padded length: the least multiple of P 8 P / gcd(P, 8) >= n, so that each server gets whole bytes."""
+    """Return the least multiple of P lcm(P, 8) that is >= `entries`, so that each of P servers gets whole bytes."""
     each = workers * 8 * workers // math.gcd(workers, 8)
     return -(-entries // each) * each
 
 
 def signs_of(values: Values) -> tuple[np.float32, Values]:
-    """Return a vector's scale, norm / sqrt(n), and the decoded vector of plus or minus the scale; 0 counts as plus."""
+    """Return a vector's scale, norm / sqrt(n), and the vector of plus or minus that scale; 0 counts as plus."""
     scale = np.float32(math.sqrt(squared_norm(values) / values.size))
     return scale, np.where(values >= 0, scale, -scale)
 
 
 class OneBitOptions(GatheredOptions):
-    """Options of schemes with a one-bit all-reduce that hold the state of Adam.
+    """Options of schemes that combine a one-bit all-reduce with the state of Adam.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ class OneBit(
         self.server_error = np.zeros(entries, dtype=np.float32)
 
     def _reduce(self, vector: Callable[[int], Values]) -> Values:
-        """Return the one-bit compressed mean of the workers' vectors, each float32 of shape (n,)."""
+        """Return the mean of the workers' vectors, each float32 of shape (n,), as a one-bit all-reduce forms it."""
         P, n = self.workers, self.parameters
         if P == 1:
             return vector(0)
@@ -118,18 +118,18 @@ class OneBit(
         return np.asarray(np.add.reduce(rows, axis=0) / np.float32(self.workers))
 
     def _squared(self, mean: Values) -> None:
-        """Update the second moment v with the squares of a mean gradient."""
+        """Update the second moment v of Adam with the squares of a mean gradient."""
         beta2 = self.options.beta2
         self.v = beta2 * self.v + (1 - beta2) * np.square(mean, dtype=np.float64)
 
     def _averaged(self, gradient: Values, m: Values) -> Values:
-        """Return the first moment after an exponential moving-average step with a gradient."""
+        """Return the first moment `m` of Adam after one step of its moving average with `gradient`."""
         beta1 = np.float32(self.options.beta1)
         return beta1 * m + (1 - beta1) * gradient
 
     @property
     def denominator(self) -> Values:
-        """Denominator of Adam's step, sqrt v + eps; infinite where masked; float32 of shape (n,)."""
+        """Denominator of Adam's step, sqrt(v) + eps, float32 of shape (n,); infinite where it is masked."""
         found: Values = (np.sqrt(self.v) + self.options.epsilon).astype(np.float32)
         if self.options.masked:
             found[self.v == 0] = np.inf
@@ -143,7 +143,7 @@ class OneBit(
         return all_reduced(self.workers, nbytes, self.options.collective, "dense")
 
     def _first(self, sent: Floats) -> Exchange:
-        """Return the released code's first step, without update: a dense and a compressed all-reduce."""
+        """Return the first step of the released code, a dense and a compressed all-reduce with no update."""
         update = np.zeros(self.parameters, dtype=np.float32)
         return self._make_exchange(update, [self._dense(), *self._compressed()], sent, key="first")
 
@@ -165,7 +165,7 @@ class OneBit(
     # State
 
     def held_bytes(self) -> dict[str, float]:
-        """Return the bytes of each array that a worker stores, by name, with 1/P of the servers' errors."""
+        """Return the bytes of each array that a worker stores, by name; of servers' errors it stores 1 / P."""
         found = super().held_bytes()
         return found | {"server_error": found["server_error"] / self.workers}
 
@@ -319,7 +319,7 @@ class ZeroOneAdam(
         return exchange
 
     def _common(self, corrected: Values, given: Any) -> Exchange:
-        """Take a step with a common update: a dense variance step, or a one-bit all-reduce of gradients."""
+        """Take a step with the same update everywhere, by a dense all-reduce or a one-bit one of gradients."""
         dense = self.step % self.var_interval == 0
         mean = self._mean(corrected) if dense else self._reduce(corrected.__getitem__)
         self.m = self._averaged(mean, self.m)
@@ -337,7 +337,7 @@ class ZeroOneAdam(
         return self._make_exchange(update, steps, given, key="dense" if dense else "compressed")
 
     def _local(self, corrected: Values, given: Any) -> Exchange:
-        """Take a local step at each worker; at the current interval, synchronise the workers."""
+        """Take a local step at each worker; if the current interval has passed, synchronise the workers."""
         denominator = self.denominator
         m, u = np.empty_like(self.m), np.empty_like(self.u)
         for worker, row in enumerate(corrected):
@@ -373,6 +373,6 @@ class ZeroOneAdam(
         )
 
     def held_bytes(self) -> dict[str, float]:
-        """Return the bytes of each array that a worker stores, by name, with counters and the u of local steps."""
+        """Return the bytes of each array that a worker stores, by name, including those of local steps."""
         u = float(self.u.itemsize * self.parameters * self.options.scale)
         return super().held_bytes() | {"u": u, "counters": 8.0 * len(_COUNTERS + _INTERVALS)}

@@ -33,7 +33,7 @@ Layers: TypeAlias = Sequence[int] | Sequence[tuple[str, int | Sequence[int]]]
 
 @dataclass(frozen=True)
 class AlgorithmOf:
-    """Constraint on an option to the algorithms of a collective in `simnet.collectives.registry`.
+    """Constraint by which an option must name an algorithm of a collective in `simnet.collectives.registry`.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class AlgorithmOf:
         return [one.algorithm for one in registry.all_collectives(self.operation) if not self._lacks(one)]
 
     def check(self, option: str, name: object) -> None:
-        """Raise ValueError with the reason if the algorithm that an option names is not allowed."""
+        """Raise ValueError, with the reason, if `option` may not have the algorithm `name` as its value."""
         found = registry.find_collective(self.operation, name) if isinstance(name, str) else None
         if found is None:
             raise registry.unknown_collective(option, name, self.names())
@@ -154,7 +154,7 @@ class Options(_Frozen):
     scale: Positive = 1.0
 
     def __init_subclass__(cls) -> None:
-        """Turn each subclass into a frozen dataclass with keyword-only fields, decorated or not."""
+        """Turn each subclass into a frozen dataclass with keyword-only fields, whether decorated or not."""
         super().__init_subclass__()
         dataclass(frozen=True, kw_only=True)(cls)
         for name in ("__setattr__", "__delattr__"):
@@ -175,7 +175,7 @@ class Options(_Frozen):
 
 
 class BufferOptions(Options):
-    """Options of schemes that weight the error buffer and the gradient.
+    """Options of schemes that weight the error buffer and the gradient when they add them.
 
     Parameters
     ----------
@@ -195,7 +195,7 @@ def _option_hints(option_type: type) -> dict[str, Any]:
 
 
 def option_words(hint: Any) -> Sequence[str]:
-    """Return the allowed words of an option by its annotation; empty if the option is not a choice."""
+    """Return the words that an option allows by its annotation; empty if the option is not a choice of words."""
     if get_origin(hint) is Annotated:
         return [name for mark in get_args(hint) if isinstance(mark, AlgorithmOf) for name in mark.names()]
     return get_args(hint) if get_origin(hint) is Literal else ()
@@ -230,7 +230,7 @@ def named_shapes(layers: Layers, parameters: int) -> tuple[tuple[str, tuple[int,
 
 
 def _read_shape(given: int | Sequence[int], name: str) -> tuple[int, ...]:
-    """Return a shape of one or two lengths; raise ValueError for any other."""
+    """Return a shape of one or two axes as given in options; raise ValueError for any other."""
     if not isinstance(given, tuple | list):
         return (check_int(given, f"size of {name}", 1),)
     if len(given) not in (1, 2):
@@ -239,7 +239,7 @@ def _read_shape(given: int | Sequence[int], name: str) -> tuple[int, ...]:
 
 
 def checked_shapes(true_shapes: Sequence[int | Sequence[int]], layers: int) -> tuple[tuple[int, ...], ...]:
-    """Return the shapes of the full tensors that the layers are samples of; empty if not given.
+    """Return the shapes of the full tensors that the layers are samples of; empty if none are given.
 
     Raises ValueError if there are not as many as `layers`, or a shape has not one or two lengths >= 1.
     """

@@ -1,4 +1,4 @@
-"""PowerSGD: each layer as a low-rank matrix product, whose factors are all-reduced in turn.
+"""PowerSGD: each layer as a product of two low-rank matrices, which are all-reduced one after the other.
 
 One step of power iteration for each exchange, from where the last one stopped, finds about the best factors.
 """
@@ -29,7 +29,7 @@ _DEPENDENT = 1e-6
 
 
 class Matrix(NamedTuple):
-    """A layer as a row-major matrix M of a rows and b columns, its last row padded with zeros."""
+    """A layer as a row-major matrix of `rows` rows and `columns` columns; zeros pad its last row."""
 
     # Its entries in the gradient.
     place: slice
@@ -49,7 +49,7 @@ class Matrix(NamedTuple):
             yield rows, block.reshape(-1, self.columns)
 
     def times(self, values: Values, Q: Floats) -> Floats:
-        """Return the r columns of M Q, shape (r, a), given the columns of Q, shape (r, b)."""
+        """Return the columns of M Q, shape (r, rows), for this matrix M and the columns of Q, shape (r, columns)."""
         P = np.empty((len(Q), self.rows))
         for rows, block in self.blocks(values):
             for j, q in enumerate(Q):
@@ -57,7 +57,7 @@ class Matrix(NamedTuple):
         return P
 
     def transposed_times(self, values: Values, P: Floats) -> Floats:
-        """Return the r columns of M^T P, shape (r, b), given the columns of P, shape (r, a)."""
+        """Return the columns of M^T P, shape (r, columns), for this matrix M and P's columns, (r, rows)."""
         Q = np.zeros((len(P), self.columns))
         for rows, block in self.blocks(values):
             for j, p in enumerate(P):
@@ -78,7 +78,7 @@ class Matrix(NamedTuple):
 
 
 def near_square(size: int) -> tuple[int, int]:
-    """Return rows and columns of a near-square matrix for a vector: b = ceil(sqrt(size)), a = ceil(size / b)."""
+    """Return rows and columns of a near-square matrix for a vector: ceil(size / columns) and ceil(sqrt(size))."""
     columns = math.isqrt(size - 1) + 1
     return -(-size // columns), columns
 
@@ -189,7 +189,7 @@ class PowerSGD(Dense, by_tensors=True, keeps_residual=True, state=("queries",), 
         return left, right, plain
 
     def _lengths_of(self, size: int, rows: int, columns: int) -> tuple[float, float, float]:
-        """Return a layer's entries of P, of Q, and uncompressed, as of the full layer rather than of its sample."""
+        """Return the entries of P, of Q, and sent uncompressed, of the full layer that a layer is a sample of."""
         scale = self.options.scale
         left, right = (math.sqrt(scale) * one for one in (rows, columns))
         rank = min(self.options.rank, left, right)
@@ -220,7 +220,7 @@ class PowerSGD(Dense, by_tensors=True, keeps_residual=True, state=("queries",), 
         return self._make_exchange(update, self._steps(), sent)
 
     def _basis(self, query: Values, index: int) -> Floats:
-        """Return the orthonormal starting columns of Q; missing columns are drawn at random."""
+        """Return orthonormal columns of Q to start from; random columns stand in for zero or dependent ones."""
         basis = orthonormal(query.astype(np.float64))
         missing = np.array([not column.any() for column in basis])
         if missing.any():
@@ -229,7 +229,7 @@ class PowerSGD(Dense, by_tensors=True, keeps_residual=True, state=("queries",), 
         return basis
 
     def _power_step(self, one: Matrix, corrected: Values, basis: Floats, query: Values, update: Values) -> Floats:
-        """Run Algorithm 1 on a layer: write Q to `query`, the sum to `update`; return squared norms, shape (P,)."""
+        """Run Algorithm 1 on a layer: mean Q to `query`, sum to `update`; return squared norms sent, (P,)."""
         size, sent = one.place.stop - one.place.start, np.zeros(self.workers)
         total = np.zeros((one.rank, one.rows), dtype=np.float32)
         for row in corrected:
@@ -263,10 +263,10 @@ class PowerSGD(Dense, by_tensors=True, keeps_residual=True, state=("queries",), 
         yield DeviceOp("sum", entries)
 
     def _summed(self, phase: str, entries: float) -> Schedule:
-        """Return the all-reduce messages of a number of values; no messages for 0."""
+        """Return the all-reduce messages of a number of entries, or no messages for 0."""
         nbytes = float(self.options.value_bytes or 4) * entries
         return self._reduction(nbytes).in_phase(phase) if entries else Schedule(self.workers)
 
     def held_bytes(self) -> dict[str, float]:
-        """Return the bytes of each array that a worker stores, by name, with queries for the full matrices."""
+        """Return the bytes of each array that a worker stores, by name, for the full matrices of the model."""
         return super().held_bytes() | {"queries": self.queries.itemsize * self.lengths[1]}

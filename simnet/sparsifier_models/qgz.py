@@ -42,7 +42,7 @@ def groups_of(shape: Sequence[int], nodes: two_hop.Nodes) -> int:
 
 
 class GroupedTensor(NamedTuple):
-    """A tensor of this gradient: its slice, its quantisation groups, its padded entries."""
+    """A tensor of this gradient: its slice, its number of quantisation groups, its entries with padding."""
 
     # Where it lies.
     place: slice
@@ -53,7 +53,7 @@ class GroupedTensor(NamedTuple):
 
 
 class GroupedWhole(NamedTuple):
-    """A full model tensor that the gradient may hold a sample of: entries and first-hop quantisation groups."""
+    """Entries and first-hop quantisation groups of a full model tensor; the gradient may have a sample of it."""
 
     entries: float
     groups: float
@@ -116,14 +116,14 @@ class QGZ(TwoHop, by_tensors=True, costs=(two_hop_reduce,)):
         return self._make_exchange(update, self._steps(), sent, key="two hops")
 
     def _begin(self) -> None:
-        """Prepare the state that an exchange modifies; nothing for qgZ itself."""
+        """Prepare the state that an exchange modifies; qgZ itself has none."""
 
     def _code(self, hop: int, rank: int, number: int, groups: NDArray[np.float16]) -> GroupCodes:
         """Return the codes that a rank sends in hop 1 or 2, given its groups of a tensor in sending order."""
         return two_hop.nearest(groups, BITS)
 
     def _reduce(self, number: int, rows: Values, sent: Any) -> NDArray[np.float16]:
-        """Return the mean of a tensor, L times too large as released; add the decoded squared norms to `sent`."""
+        """Return a tensor's mean over ranks (released: sum / nodes); add each rank's decoded squared norm to `sent`."""
         tensor, nodes = self.tensors[number], self.nodes
 
         def first(rank: int) -> NDArray[np.float16]:
@@ -143,7 +143,7 @@ class QGZ(TwoHop, by_tensors=True, costs=(two_hop_reduce,)):
         return (total / np.float16(divisor)).astype(np.float16)
 
     def _mean(self, rows: Values, sent: Any) -> NDArray[np.float16]:
-        """Return the float16 mean of an unquantised tensor: each rank divides, half-precision sums follow."""
+        """Return the mean of an unquantised tensor in float16 sums; add each rank's squared norm to `sent`."""
         P = np.float16(self.workers)
         total: NDArray[np.float16] = np.zeros(rows.shape[1], dtype=np.float16)
         for rank, row in enumerate(rows):
@@ -175,7 +175,7 @@ class QGZ(TwoHop, by_tensors=True, costs=(two_hop_reduce,)):
             yield self.options.gather_equal(self.workers, self._half * entries, "shards")
 
     def _two_hops(self, tensors: Sequence[GroupedWhole]) -> Iterator[Step]:
-        """Yield kernels and messages of both hops for quantised tensors that are sent together."""
+        """Yield kernels and messages of both hops for quantised tensors, which are sent together."""
         N, L = self.nodes
         entries, groups = sum(one.entries for one in tensors), sum(one.groups for one in tensors)
         n = entries / self.options.scale
@@ -187,7 +187,7 @@ class QGZ(TwoHop, by_tensors=True, costs=(two_hop_reduce,)):
         yield DeviceOp("sum", n / (N * L), launches=N)
 
     def _quantise(self, entries: float) -> Iterator[Step]:
-        """Yield the kernels that quantise a number of entries."""
+        """Yield the kernels that quantise so many entries."""
         yield DeviceOp("cast", entries)
 
     def _reduced(self, tensors: Sequence[GroupedWhole]) -> Iterator[Step]:
@@ -272,7 +272,7 @@ class LoCo(QGZ, state=("counter", "begun", *_MEMORIES), costs=(two_hop_reduce,))
         return GroupCodes(codes.reshape(inverses.size, -1), inverses)
 
     def _places(self, hop: int, number: int) -> list[tuple[str, slice]]:
-        """Return (attribute name, slice) of the codes, then of the scales, of a tensor's error memory in hop 1 or 2."""
+        """Return the arrays, by attribute name and slice, with codes and scales of a tensor's error memory in a hop."""
         name, each = ("first", 1) if hop == 1 else ("second", self.nodes.each)
         return [
             (key, slice(ends[number] // each, ends[number + 1] // each))
@@ -293,7 +293,7 @@ class LoCo(QGZ, state=("counter", "begun", *_MEMORIES), costs=(two_hop_reduce,))
         self.begun = True
 
     def _code(self, hop: int, rank: int, number: int, groups: NDArray[np.float16]) -> GroupCodes:
-        """Return the codes of groups plus error memory, and store the averaged quantisation error."""
+        """Return the codes of groups plus error memory, and update that memory by the quantisation error."""
         if not self.options.error_feedback:
             return two_hop.nearest(groups, BITS)
         before = two_hop.halves(self.memory(hop, number, rank).values())
@@ -310,11 +310,11 @@ class LoCo(QGZ, state=("counter", "begun", *_MEMORIES), costs=(two_hop_reduce,))
         return sent
 
     def _quantise(self, entries: float) -> Iterator[Step]:
-        """Yield the kernels that quantise a number of entries and update the error memory."""
+        """Yield the kernels that quantise so many entries and update the error memory."""
         yield from (DeviceOp(one, entries) for one in ("sum", "cast", "sum", "cast"))
 
     def held_bytes(self) -> dict[str, float]:
-        """Return the bytes of each error memory that a worker stores, by name, for the full model tensors."""
+        """Return the bytes of each error memory that a worker stores, by name, for full model tensors."""
         if not self.options.error_feedback:
             return {}
         quantised = [one for one in self._whole if one.groups]

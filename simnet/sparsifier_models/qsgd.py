@@ -41,7 +41,7 @@ def elias_length(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def norms_of(buckets: Values, norm: str) -> Values:
-    """Return the norm of each bucket in float32, shape (m,); no magnitude in the bucket exceeds it."""
+    """Return the norm of each bucket in float32, shape (m,), rounded so that no magnitude in the bucket exceeds it."""
     if norm == "max":
         largest: Values = np.abs(buckets).max(axis=1)
         return largest
@@ -53,7 +53,7 @@ def norms_of(buckets: Values, norm: str) -> Values:
 
 
 def levels_of(buckets: Values, norms: Values, s: int, uniform: Floats) -> Floats:
-    """Return the signed level of each entry, rounded at random without bias (section 3.1).
+    """Return the signed level, at most `s`, of each entry, rounded at random without bias (QSGD, section 3.1).
 
     `buckets` and the draws `uniform`, in [0, 1), have shape (m, d), `norms` (m,). The levels are -s .. s.
     """
@@ -66,7 +66,7 @@ def levels_of(buckets: Values, norms: Values, s: int, uniform: Floats) -> Floats
 
 
 def code_counts(levels: Floats, s: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the number of entries per level, shape (s + 1,), and of code distances, shape (d + 1,).
+    """Return the number of entries by level, shape (s + 1,), and by distance to the entry coded before, (d + 1,).
 
     A distance is that between nonzero entries; of the first one, its position from 1. Zeros are not coded.
     """
@@ -82,7 +82,7 @@ def code_counts(levels: Floats, s: int) -> tuple[NDArray[np.int64], NDArray[np.i
 
 
 class QSGDOptions(GatheredOptions):
-    """Options of `QSGD`. The widths of values and indices do not matter.
+    """Options of `QSGD`. The options for widths of values and indices have no effect.
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ class QSGD(Sparsifier, sends_all=True, reads_gradients=False, costs=(qsgd,)):
     options: QSGDOptions
 
     def _blocks(self) -> Iterator[tuple[slice, int]]:
-        """Yield slices of whole buckets to quantise together, and the bucket length."""
+        """Yield slices of whole buckets that are quantised together, and the length of their buckets."""
         n, d = self.parameters, min(self.options.bucket, self.parameters)
         whole_buckets, step = n - n % d, d * max(1, _BLOCK // d)
         for start in range(0, whole_buckets, step):
@@ -171,7 +171,7 @@ class QSGD(Sparsifier, sends_all=True, reads_gradients=False, costs=(qsgd,)):
         )
 
     def _bytes(self, coded: Floats) -> Floats:
-        """Return the bytes that each worker contributes, given the bits of its variable-length code, shape (P,)."""
+        """Return the bytes that each worker contributes; `coded` is the length [bit] of its Elias code, shape (P,)."""
         entries = self.k_of_model
         bits = np.ceil(coded * (entries / self.parameters))
         if self.options.coding == "fixed":
@@ -180,7 +180,7 @@ class QSGD(Sparsifier, sends_all=True, reads_gradients=False, costs=(qsgd,)):
 
 
 def _elias_bits(levels: Floats, s: int) -> float:
-    """Return the length [bit] of the buckets' Elias code without norms (section 3.1, code_s)."""
+    """Return the length [bit] of the Elias code of the buckets' levels, without norms (section 3.1, code_s)."""
     bits = 0.0
     for counts, sign in zip(code_counts(levels, s), (1, 0), strict=True):
         numbers = np.flatnonzero(counts)

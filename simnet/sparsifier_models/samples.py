@@ -1,4 +1,4 @@
-"""Samples of a gradient: how many entries each part keeps, and whether the sample is large enough for the density."""
+"""Samples of a gradient: how many entries to select per part, and whether a sample is large enough for the density."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TENTH = 0.1
 
 
 def apportion(shares: Sequence[float], room: Sequence[int], units: Iterable[int] = repeat(1)) -> list[int]:
-    """Return whole numbers of units per part whose total matches the sum of the shares up to rounding.
+    """Return a whole number of units for each part, so that the total matches the sum of `shares` up to rounding.
 
     Rounding errors carry over to the next parts, and what these have no room for to the first that have. If all parts
     got nothing, the largest share gets one. Part i has `room[i]` units of `units[i]` entries.
@@ -44,7 +44,7 @@ def divisible_sample_size(entries: float, density: float) -> int:
 
 
 def density_warning(models: Sequence[Sparsifier]) -> str | None:
-    """Return a warning with a usable `scale` if a sample is too small for the density, else None.
+    """Return a warning that names a usable `scale` if a sample is too small for the density; None otherwise.
 
     It is too small if whole entries differ from the density by over a tenth, or if the scheme needs more:
     `Sparsifier.enough`. `models` has the scheme as each bucket of the gradient has it.

@@ -24,7 +24,7 @@ HADAMARD = 1 << _STAGES
 
 
 def weight_difference(main: Values, model: Values, group: int, uniforms: Values) -> GroupCodes:
-    """Return the codes of the difference between an owner's weights and the weights held by all ranks.
+    """Return the codes of the difference between an owner's weights and the weights that all ranks have.
 
     Every rank adds what the codes stand for. The next difference is to that, so that errors do not add up. `group`
     entries share a scale; `uniforms` are as of `group_codes.stochastic`.
@@ -41,7 +41,7 @@ def _in_groups(rows: Values, group: int, bits: int, uniforms: Values) -> GroupCo
 
 
 def _decode_rows(coded: GroupCodes, rows: int, width: int) -> Values:
-    """Return the decoded rows, without padding, from the codes of `_in_groups`; shape (rows, width)."""
+    """Return the rows, shape (rows, width), that the codes of `_in_groups` decode to, without padding."""
     return coded.values().reshape(rows, -1)[:, :width]
 
 
@@ -105,12 +105,12 @@ class SDP4Bit(TwoHop, state=("memory",), costs=(two_hop_reduce,)):
         self.memory = np.zeros(self.parameters, dtype=np.float32)
 
     def _partition(self, entries: int) -> int:
-        """Return the number of entries per rank, with padding."""
+        """Return the number of entries per rank, padding included."""
         multiple = HADAMARD if self.options.hadamard else 2
         return -(-entries // (self.workers * multiple)) * multiple
 
     def _uniforms(self, what: str, rank: int, shape: tuple[int, int]) -> Values:
-        """Return the random draws for rounding, in (0, 1], a row per partition in order of receiving rank."""
+        """Return random numbers in (0, 1] for rounding, one row per partition, in order of the receiving rank."""
         draws = stream(self.options.seed, "sdp4bit", what, self.iteration, rank)
         return 1 - draws.random(shape, dtype=np.float32)
 
@@ -127,7 +127,7 @@ class SDP4Bit(TwoHop, state=("memory",), costs=(two_hop_reduce,)):
         return self._make_exchange(update, self._steps(), sent, key="two hops")
 
     def _mean(self, rows: Values, sent: Any) -> Values:
-        """Return the padded mean after both hops; set the decoded squared norms in `sent`."""
+        """Return the padded mean over the ranks after both hops; set each rank's squared norm as decoded in `sent`."""
         P, m, options = self.workers, self.partition, self.options
 
         def shares(row: Values) -> Values:
@@ -148,12 +148,12 @@ class SDP4Bit(TwoHop, state=("memory",), costs=(two_hop_reduce,)):
         return mean.ravel() / np.float32(HADAMARD) if options.hadamard else mean.ravel()
 
     def _code(self, what: str, rank: int, rows: Values, group: int, bits: int) -> Values:
-        """Return the partitions that a rank sends as receivers decode them, shape (some, m)."""
+        """Return partitions that a rank sends as receivers decode them, in the shape of `rows`."""
         coded = _in_groups(rows, group, bits, self._uniforms(what, rank, (len(rows), self.partition)))
         return _decode_rows(coded, *rows.shape)
 
     def _by_differences(self, mean: Values) -> Values:
-        """Return the update as decoded from weight differences; the memory keeps the quantisation error."""
+        """Return the update decoded from weight differences, and keep their quantisation error."""
         wanted = self.memory + mean
         update, m = np.empty_like(wanted), self.partition
         # The shards of the last ranks may be empty.
@@ -192,7 +192,7 @@ class SDP4Bit(TwoHop, state=("memory",), costs=(two_hop_reduce,)):
             yield self.options.gather_equal(self.workers, (options.value_bytes or 2.0) * m, "shards")
 
     def held_bytes(self) -> dict[str, float]:
-        """Return the bytes of each array that a worker stores, by name: the weight error of its shard."""
+        """Return the bytes of each array that a worker stores, by name: the weight error of its own shard."""
         keeps = self.options.error_feedback and self.options.shards == "differences"
         shard = self._partition(self.k_of_model)
         return {"memory": float(self.memory.itemsize * shard)} if keeps else {}

@@ -1,4 +1,4 @@
-"""Shared selection routines: exact top-k, thresholds, norms, means of sparse selections.
+"""Selection routines that schemes share: exact top-k, thresholds, norms, means of sparse selections.
 
 All of them are deterministic to the bit. No result depends on the number of threads or the processor, which the sums of
 a BLAS do, or on the order in which a partition happens to leave its elements. Long arrays go through the compiled loops
@@ -44,7 +44,7 @@ _INFINITY, _LARGEST = 0x7F800000, 0x7FFFFFFF
 
 @lru_cache(maxsize=1024)
 def entries_kept(density: float, parameters: int) -> int:
-    """Return k = ceil(c n), with the density c taken as a decimal number.
+    """Return k = ceil(density * parameters), with the density taken as a decimal number.
 
     In binary floating point 0.07 * 100 exceeds 7, and its ceiling would be 8.
     """
@@ -52,7 +52,7 @@ def entries_kept(density: float, parameters: int) -> int:
 
 
 def top_k(values: Values, k: int) -> Indices:
-    """Return the ascending indices of the `k` largest magnitudes; of ties the first; all if `k` >= n."""
+    """Return ascending indices of the `k` largest magnitudes; of ties the first; all indices if `k` >= n."""
     n = values.size
     if k >= n:
         return np.arange(n)
@@ -90,7 +90,7 @@ def kth_magnitude(values: Values, k: int) -> float:
 
 
 def above(values: Values, threshold: float, *, strict: bool = True) -> Indices:
-    """Return the ascending indices of magnitudes above the threshold, or equal to it if not `strict`.
+    """Return ascending indices of the magnitudes > `threshold`, or >= `threshold` if not `strict`.
 
     They are compared in float32, as on a device.
     """
@@ -104,7 +104,7 @@ def above(values: Values, threshold: float, *, strict: bool = True) -> Indices:
 
 
 def count_above(values: Values, threshold: float, *, strict: bool = True) -> int:
-    """Return the number of magnitudes above the threshold, or equal to it if not `strict`."""
+    """Return the number of magnitudes > `threshold`, or >= `threshold` if not `strict`."""
     if loops := _loops_for(values):
         least = _least_magnitude(threshold, strict)
         return int(loops.count_between(_magnitude_bits(values), least, _INFINITY)) if least <= _INFINITY else 0
@@ -112,7 +112,7 @@ def count_above(values: Values, threshold: float, *, strict: bool = True) -> int
 
 
 def squared_norm(values: Values | NDArray[np.float64]) -> float:
-    """Return the sum of squares in double precision; not finite if an entry is not finite."""
+    """Return the sum of squares in double precision; it is not finite if an entry is not."""
     total = 0.0
     for first in range(0, values.size, _BLOCK):
         block = values[first : first + _BLOCK].astype(np.float64)
@@ -135,7 +135,7 @@ def squared_norms(rows: Values | Rows) -> NDArray[np.float64]:
 def add_rows(
     rows: Values | Rows, others: Values | Rows | None, out: Values | Rows, decay: float = 1.0, gain: float = 1.0
 ) -> NDArray[np.float64]:
-    """Write `gain` rows + `decay` others (None for 0) to `out`, and return the squared norm of each row."""
+    """Write gain * rows + decay * others (None counts as 0) to `out`; return the squared norm of each row."""
     if isinstance(out, Rows):
         return np.fromiter(out.each(_add_row, rows, repeat(None) if others is None else others), dtype=np.float64)
     assert not isinstance(rows, Rows)
@@ -187,7 +187,7 @@ def indices_problem(indices: Any, size: int) -> str:
 def take_mean(
     rows: Values | Rows, indices: Indices, read: Callable[[Values], Values] | None = None
 ) -> tuple[Values, NDArray[np.float64]]:
-    """Remove the entries at common, distinct `indices` from every row; return their mean and squared norms.
+    """Remove the entries at `indices` from every row; return the mean of the rows' entries, and their squared norms.
 
     Returns the mean, shape (n,): the sum over the rows, in order, over P, zero elsewhere; and the sum of squares taken
     from each row, shape (P,). `read` is as of `take_entries`.
@@ -228,7 +228,7 @@ def _exceeds_threshold(values: Values, threshold: float, strict: bool) -> NDArra
 
 @cache
 def _compiled_loops() -> NativeModule | None:
-    """Return the loops as native code; None if numba is missing or disabled."""
+    """Return the compiled loops of `compiled_selection`; None if numba is missing or disabled."""
     return native_copy(compiled_selection)
 
 
@@ -238,7 +238,7 @@ def _loops_are_kept() -> bool:
 
 
 def _loops_for(values: NDArray[np.floating]) -> NativeModule | None:
-    """Return the compiled loops if this array, or the interpreted work so far, justifies compiling; else None."""
+    """Return the compiled loops if this array or the work so far justifies compiling; None otherwise."""
     if values.dtype != np.float32:
         return None
     if values.size >= _LONG:
@@ -251,7 +251,7 @@ def _magnitude_bits(values: Values) -> Bits:
 
 
 def _least_magnitude(threshold: float, strict: bool) -> int:
-    """Return the bit pattern of the least magnitude above a threshold; infinity + 1 if there is none."""
+    """Return the bits of the least magnitude above a threshold (not `strict`: at it); infinity + 1 if none."""
     limit = np.float32(threshold)
     if np.isnan(limit):
         return _INFINITY + 1
@@ -259,7 +259,7 @@ def _least_magnitude(threshold: float, strict: bool) -> int:
 
 
 def _kth_largest(loops: NativeModule, bits: Bits, k: int) -> tuple[int, int]:
-    """Return the k-th largest magnitude's bits and the number of larger ones, in one pass after a sample, mostly."""
+    """Return the bits of the k-th largest magnitude and the number of larger ones; one pass mostly suffices."""
     n, m = bits.size, max(1, bits.size // _SAMPLED)
     sample = np.empty(m, dtype=np.uint32)
     loops.sample(bits, n // m, sample)

@@ -1,4 +1,4 @@
-"""SIDCo: a threshold from a distribution fitted to the magnitudes in stages, over all-gather.
+"""SIDCo: a threshold from distributions fitted to the magnitudes in stages, and an all-gather of the entries above it.
 
 Each stage fits the tail that the one before has left: exponential, generalised Pareto, or gamma and then Pareto.
 """
@@ -32,7 +32,7 @@ def exponential_quantile(mean: float, variance: float, delta: float) -> float:
 
 
 def generalised_pareto(mean: float, variance: float, delta: float) -> float:
-    """Return the upper delta-quantile of a generalised Pareto distribution with this mean and variance.
+    """Return the upper delta-quantile of the generalised Pareto distribution with a given mean and variance.
 
     With r = mean^2 / variance: alpha = mean (r + 1) / 2, kappa = (r - 1) / 2, alpha (1 - delta^kappa) / kappa. It is
     exponential for kappa = 0, and one point for variance 0.
@@ -45,7 +45,7 @@ def generalised_pareto(mean: float, variance: float, delta: float) -> float:
 
 
 def gamma(magnitude: Values, mean: float, delta: float, *, exact: bool) -> float:
-    """Return the upper delta-quantile of a gamma distribution fitted to the mean and the mean logarithm.
+    """Return the upper delta-quantile of a gamma distribution fitted to the mean of magnitudes and that of logarithms.
 
     With s = ln mean - mean ln: shape = (3 - s + sqrt((s - 3)^2 + 24 s)) / (12 s), scale = mean / shape. Logs are of the
     magnitudes over their norm plus the spacing of double precision at 1, which zeros need. `exact` inverts the
@@ -68,7 +68,7 @@ def gamma(magnitude: Values, mean: float, delta: float, *, exact: bool) -> float
 
 
 def stage_targets(density: float, stages: int, ratio: float = FIRST) -> list[float]:
-    """Return the fraction of entries that each stage keeps; the product of all is the density.
+    """Return the fraction of entries that each stage keeps; the product of all fractions is the density.
 
     The first of `stages` leaves `ratio`, the others share the rest; 0 stages: as many as it takes to divide by `ratio`.
     """

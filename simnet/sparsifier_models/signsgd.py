@@ -28,7 +28,7 @@ def scale_of(values: Values) -> np.float32:
 
 
 def vote(positive: NDArray[np.integer[Any]], voters: int, draws: np.random.Generator) -> Values:
-    """Return the majority sign of each entry, from counts of positive votes; `draws` breaks ties at random."""
+    """Return the majority sign of each entry from its number of positive votes; `draws` decides ties at random."""
     plus = 2 * positive > voters
     tied = np.flatnonzero(2 * positive == voters)
     plus[tied] = draws.integers(0, 2, tied.size, dtype=np.bool_)
@@ -36,7 +36,7 @@ def vote(positive: NDArray[np.integer[Any]], voters: int, draws: np.random.Gener
 
 
 class SignSGDOptions(Options):
-    """Options of `SignSGD`. The widths of values and indices do not matter.
+    """Options of `SignSGD`. The options for widths of values and indices have no effect.
 
     Parameters
     ----------

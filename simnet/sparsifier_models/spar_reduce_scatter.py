@@ -26,7 +26,7 @@ from simnet.sparsifier_models.selection import Entries, Indices, Values, top_k
 
 
 def srs_rounds(T: int) -> list[tuple[int, int]]:
-    """Return each round's distance g_i and number of blocks per message m_i, for L = ceil(log2 T) rounds.
+    """Return the distance g_i that messages go, and their number of blocks m_i, for each of ceil(log2 T) rounds.
 
     In round i worker w sends blocks w + g_i, ..., w + g_i + m_i - 1 (mod T) to worker w + g_i. From then on it is
     responsible for blocks w, ..., w + g_i - 1 alone.
@@ -36,7 +36,7 @@ def srs_rounds(T: int) -> list[tuple[int, int]]:
 
 
 def srs_route(T: int, b: int) -> list[tuple[int, int]]:
-    """Return the pairs of sender and receiver of block `b`, in order; all but its owner, worker `b`, send once."""
+    """Return (sender, receiver) pairs of block `b` in order; each worker except the block's owner `b` sends once."""
     return [((b - g - x) % T, (b - x) % T) for g, m in srs_rounds(T) for x in range(m)]
 
 
@@ -46,7 +46,7 @@ def add(block: Values, entries: Entries) -> None:
 
 
 def merged(messages: Sequence[Entries], c: int) -> Entries:
-    """Return the sum of sparse blocks of length `c`, added in the given order; raise ValueError on overflow."""
+    """Return the sum of sparse blocks of length `c`, added in this order; raise ValueError if a sum overflows."""
     total, touched = np.zeros(c, dtype=np.float32), np.zeros(c, dtype=np.bool_)
     for message in messages:
         add(total, message)
@@ -58,7 +58,7 @@ def merged(messages: Sequence[Entries], c: int) -> Entries:
 
 
 class GatheredBlock(NamedTuple):
-    """A block after Spar-All-Gather: final entries, size of the union, entries dropped by which teams."""
+    """A block after Spar-All-Gather: entries selected, size of the union, and entries that teams have dropped."""
 
     # Sums over all workers of the entries finally selected, k_b at most.
     final: Entries
@@ -69,7 +69,7 @@ class GatheredBlock(NamedTuple):
 
 
 def bruck_all_gather(teams: Sequence[Entries], k_b: int, c: int) -> GatheredBlock:
-    """B-SAG: sum the entries of all teams and keep the k_b largest sums.
+    """Sum a block's entries over all teams, and keep the k_b largest sums (B-SAG).
 
     Each team would add in an order of its own, starting with its own entries, so that for d >= 3 results differed in
     the last bit. Here all have the order of team 0.
@@ -79,7 +79,7 @@ def bruck_all_gather(teams: Sequence[Entries], k_b: int, c: int) -> GatheredBloc
 
 
 def recursive_all_gather(teams: Sequence[Entries], k_b: int, c: int) -> GatheredBlock:
-    """R-SAG: at distance d/2, d/4, ..., 1 partners add their entries and keep the k_b largest sums.
+    """Sum a block over teams at distance d / 2, d / 4, ..., 1, and keep the k_b largest sums each time (R-SAG).
 
     At distance D the teams t, t + D, t + 2D, ... hold the same sum. What is cut off it is kept in equal shares by these
     d/D. What the last step cuts off is selected nowhere, so everybody takes its own value back. d must be a power of
@@ -100,7 +100,7 @@ def recursive_all_gather(teams: Sequence[Entries], k_b: int, c: int) -> Gathered
 
 
 class AdaptiveBudget(NamedTuple):
-    """State of B-SAG's adaptive h, the entries an owner keeps per block; arrays of shape (T,)."""
+    """Adaptive number of entries that the owner of each of T blocks sends in B-SAG; arrays of shape (T,)."""
 
     # Entries that a worker sends of its own block, >= 1.
     h: Indices
@@ -111,7 +111,7 @@ class AdaptiveBudget(NamedTuple):
 
 
 def started(T: int, entries: float, d: int, *, least_step: int) -> AdaptiveBudget:
-    """Return the initial adaptive budget: h = floor(c rho / d), step = (c rho - h) / 100.
+    """Return the initial adaptive budget: h = floor(entries / d), at least 1, and its step, (entries - h) / 100.
 
     `entries` is c rho for `T` blocks; `least_step` is 1, or 0 as in the reference implementation, where h stays if c
     rho - h < 100.
@@ -143,13 +143,13 @@ _SHORT = 1 << 10
 
 
 def batches(T: int, workers: int, kept: int, length: int) -> list[Indices]:
-    """Return consecutive batches of block numbers, sized to limit memory."""
+    """Return batches of consecutive block numbers, sized to limit memory."""
     size = max(1, _HELD // max(workers * kept, workers // T * length))
     return [np.arange(first, min(first + size, T)) for first in range(0, T, size)]
 
 
 class SparseMessages(NamedTuple):
-    """Entries sent in one step by the senders of all lanes, where a lane is a block of a team."""
+    """Entries that the senders of all lanes send in one step; a lane is a block of a team."""
 
     # Shape (m,): Which lane an entry is of, ascending.
     lanes: Indices
@@ -159,7 +159,7 @@ class SparseMessages(NamedTuple):
     values: Values
 
     def where(self, chosen: NDArray[np.bool_]) -> SparseMessages:
-        """Return the entries at which the mask is true."""
+        """Return the entries at which the mask `chosen` is true."""
         return SparseMessages(self.lanes[chosen], self.columns[chosen], self.values[chosen])
 
     def split(self, lanes: int) -> list[Entries]:
@@ -169,7 +169,7 @@ class SparseMessages(NamedTuple):
 
 
 class ReducedBlocks:
-    """A batch of blocks of all workers, with the entries sent during their reduction.
+    """A batch of blocks of all workers, and the entries that workers send to reduce them.
 
     As seen from the owner of a block, worker 0, ``sent[i]`` is what the worker i places before it passed on, or kept in
     the end if i is 0, and ``received[i]`` what it got, in order.
@@ -193,12 +193,12 @@ class ReducedBlocks:
         self._starts = np.tile(blocks * length, teams)
 
     def _ranks(self, before: int) -> Indices:
-        """Return the rank, for each lane, of the worker `before` positions ahead of the block's owner."""
+        """Return the rank, for each lane, of the worker `before` positions before the owner of its block."""
         workers = (self._blocks - before) % self._T
         return (np.arange(self._d)[:, None] * self._T + workers).ravel()
 
     def reduce(self, k_b: int, h: Indices) -> None:
-        """Reduce every block to its owner, which keeps ``h[b]`` entries; other workers send `k_b` entries.
+        """Reduce every block to its owner, which keeps ``h[b]`` entries of block b; others send `k_b` entries.
 
         ValueError: a sum overflows float32.
         """
@@ -226,7 +226,7 @@ class ReducedBlocks:
         return [lanes[i :: self._blocks.size] for i in range(self._blocks.size)]
 
     def collect(self, outcomes: Sequence[GatheredBlock], *, local: bool) -> tuple[Floats, Floats]:
-        """Turn the workers' blocks into residuals; `local` loses the entries dropped on the way.
+        """Turn the workers' blocks into residuals; if `local`, without the entries dropped on the way.
 
         Global residual collection: every worker takes its own value back at entries that were not finally selected; at
         those that were it keeps what it dropped. Returns sums of squares, shape (B, P), of own entries that were passed

@@ -129,7 +129,7 @@ class SparDL(
 
     @property
     def unit(self) -> int:
-        """Number of blocks, each of which keeps the same number of entries."""
+        """Number of blocks, of each of which the same number of entries is selected."""
         return self._T
 
     def _block_length(self) -> int:
@@ -147,12 +147,12 @@ class SparDL(
         return max(1, k_b)
 
     def _k_block(self) -> int:
-        """Return the number of entries to keep per block of this gradient, k_b."""
+        """Return the number of entries to select per block of this gradient, k_b."""
         return max(1, min(round(self._k_block_of_model() / self.options.scale), self._block_length()))
 
     @property
     def k_of_model(self) -> int:
-        """Number of entries kept in all blocks of the whole model, without padding."""
+        """Number of entries selected in all blocks of the whole model, without padding."""
         return min(self.true_parameters, self._T * self._k_block_of_model())
 
     def _start(self) -> AdaptiveBudget:
@@ -194,7 +194,7 @@ class SparDL(
     def _reduced_blocks(
         self, corrected: Values, k_b: int, h: Indices
     ) -> Iterator[tuple[list[Entries], GatheredBlock, Floats, Floats]]:
-        """Yield each block's owner entries, outcome, squared norms sent and kept; rows become residuals."""
+        """Yield each block's entries, outcome, and squared norms sent and kept; turn the rows into residuals."""
         gather = srs.recursive_all_gather if self._recursive else srs.bruck_all_gather
         c = self._block_length()
         for blocks in srs.batches(self._T, self.workers, k_b, c):
@@ -206,7 +206,7 @@ class SparDL(
             yield from zip(kept, outcomes, gave, keeps, strict=True)
 
     def _steps(self, k_b: int, h: Indices, u: Indices, union: int) -> Iterator[Step]:
-        """Yield kernels and messages: each block is cut before it is sent, and again where teams meet.
+        """Yield kernels and messages of an exchange: workers cut blocks before they send them, and where teams meet.
 
         `k_b` entries of a block are passed on, ``h[b]`` go between teams, ``u[b]`` is its union, `union` the entries
         selected.
@@ -239,7 +239,7 @@ class SparDL(
         yield DeviceOp("scatter", union, launches=2)
 
     def _bruck(self, groups: Indices, entries: Indices, phase: str) -> Schedule:
-        """Return concurrent Bruck all-gathers, one per row of `groups`."""
+        """Return one Bruck all-gather for each row of `groups`, all at the same time."""
         size, rounds = groups.shape[1], Schedule(self.workers)
         for step in bruck(size).steps:
             blocks = (step.first[:, None] + np.arange(step.count[0])) % size

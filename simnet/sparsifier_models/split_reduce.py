@@ -28,17 +28,17 @@ Places: TypeAlias = NDArray[np.int32] | NDArray[np.int64]
 
 
 def rotation(n_workers: int, step: int) -> Indices:
-    """Return the receiver of each worker r in step j, which owns the region sent: (r + j) mod P; shape (P,)."""
+    """Return the receiver of each worker r in step j, (r + j) mod P, which owns the region sent; shape (P,)."""
     return (np.arange(n_workers) + step) % n_workers
 
 
 def equal_cuts(parameters: int, n_workers: int) -> Indices:
-    """Return the starts of P regions of n // P entries, the last with the remainder, then n; shape (P + 1,)."""
+    """Return the boundaries of P regions of n // P entries; the last also gets the remainder; shape (P + 1,)."""
     return np.append(np.arange(n_workers) * (parameters // n_workers), parameters)
 
 
 def region_cuts(chosen: Sequence[Places], parameters: int, *, spread: bool = True) -> Indices:
-    """Return the region boundaries from 0 to `parameters`, shape (P + 1,): the mean of the P workers' proposals.
+    """Return the region boundaries, from 0 to `parameters`, shape (P + 1,): the mean of the workers' proposals.
 
     `chosen` has the ascending indices of each worker. One with fewer than P entries spreads them over the regions; if
     not `spread`, as in the reference implementation, all its cuts are its first entry. One with none proposes equal
@@ -52,7 +52,7 @@ def region_cuts(chosen: Sequence[Places], parameters: int, *, spread: bool = Tru
 
 
 def proposed_cuts(indices: Places, workers: int, parameters: int, *, spread: bool = True) -> Indices:
-    """Return the region boundaries a worker proposes for ascending `indices`, equal in count; shape (P - 1,)."""
+    """Return the boundaries that a worker proposes, (P - 1,): regions with about equally many of its `indices`."""
     i, size = np.arange(1, workers), indices.size
     if not size:
         return i * parameters // workers
@@ -61,12 +61,12 @@ def proposed_cuts(indices: Places, workers: int, parameters: int, *, spread: boo
 
 
 def mean_cuts(total: Indices, parameters: int) -> Indices:
-    """Return the starts of the regions, then n, from the sum of all proposals, shape (P - 1,)."""
+    """Return the boundaries of regions, from 0 to `parameters`, given the `total` of all proposals, shape (P - 1,)."""
     return np.concatenate([[0], total // (total.size + 1), [parameters]])
 
 
 def balancing(pieces: Indices) -> Indices:
-    """Return the entries to move between workers, shape (P, P), to balance `pieces` to equal sizes, within one.
+    """Return how many entries workers move to each other, shape (P, P), to make `pieces` equal within one entry.
 
     The pieces, one after the other, are cut into blocks of T // P entries, the first T mod P of them one longer.
     """
@@ -83,7 +83,7 @@ def unevenness(sizes: Indices) -> float:
 
 
 def compact(indices: Indices) -> Places:
-    """Return ascending indices as int32 if they fit, to save memory."""
+    """Return ascending indices as int32 if they fit in that type, to save memory."""
     fits = not indices.size or indices[-1] <= np.iinfo(np.int32).max
     return indices.astype(np.int32) if fits else indices
 
@@ -114,14 +114,14 @@ def split_and_reduce(rows: Values, chosen: Sequence[Places], cuts: Indices) -> t
 
 
 def all_pairs(workers: int, steps: Sequence[int]) -> tuple[Indices, Indices]:
-    """Return senders and receivers in some steps of the rotation: two arrays of shape (len(steps) P,)."""
+    """Return the senders and the receivers in some steps of the rotation, each of shape (len(steps) P,)."""
     return np.tile(np.arange(workers), len(steps)), np.concatenate([rotation(workers, step) for step in steps])
 
 
 def entry_messages(
     src: Indices, dst: Indices, entries: Indices, wire: Wire, phase: str, encoded: Floats | None = None
 ) -> Round:
-    """Return a round of messages from `src` to `dst` with `entries` entries, or `encoded` bytes; shape (m,).
+    """Return a round of messages from `src` to `dst` that carry `entries` entries, or `encoded` bytes; shape (m,).
 
     On the released wire indices and values are two messages, one right after the other.
     """
@@ -135,7 +135,7 @@ def entry_messages(
 def split_schedule(
     entries: Indices, bucket: int, wire: Wire, encoded: Floats | None = None, *, empty: bool = True
 ) -> Schedule:
-    """Return the messages of split and reduce, `bucket` steps per round; without `empty`, only nonempty ones.
+    """Return the messages of split and reduce, `bucket` steps per round; if not `empty`, without empty messages.
 
     ``entries[r, q]``, or `encoded` bytes, go from worker r to q. Step 0, in the first bucket, sends nothing.
     """
@@ -154,7 +154,7 @@ def split_schedule(
 
 
 def around_split(parameters: int, entries: Indices, *messages: Step, through_host: bool = False) -> tuple[Step, ...]:
-    """Return kernels and messages of split and reduce: split the selection, send, add up.
+    """Return kernels and messages of split and reduce: split the selection, send the parts, add them up.
 
     It adds when all has arrived, an upper bound: reference implementations add one bucket while the next is on its way.
     `through_host` copies values and indices to the host to be sent, and back to be added.
@@ -186,7 +186,7 @@ class SplitOptions(GatheredOptions):
 
 
 class DroppedShare(NamedTuple):
-    """Quantisation error of the entries that a worker sent."""
+    """Quantisation error of the entries that a worker has sent, which returns to its residual."""
 
     worker: int
     # Shape (k,): Where.
@@ -195,13 +195,13 @@ class DroppedShare(NamedTuple):
     values: Values
 
     def into(self, rows: Values, among: Indices | None = None) -> None:
-        """Add the error to the worker's row; if `among` is given, only at those entries."""
+        """Add the error to the worker's row; if `among` is not None, only at the entries in it."""
         inside = slice(None) if among is None else np.isin(self.indices, among)
         rows[self.worker, self.indices[inside]] += self.values[inside]
 
 
 class SplitReduce(Sparsifier, reads_gradients=False, rounds_down=True, released_widths=(4, 4)):
-    """Base of schemes by split and reduce, from the reference implementation of Ok-Topk."""
+    """Base of schemes that use split and reduce as the reference implementation of Ok-Topk does."""
 
     options: SplitOptions
 
@@ -210,21 +210,21 @@ class SplitReduce(Sparsifier, reads_gradients=False, rounds_down=True, released_
 
     @property
     def dense_bytes(self) -> float:
-        """Number of bytes of a value of a dense vector, times `scale`."""
+        """Number of bytes of one value of a dense vector, times `scale`."""
         return self.options.scale * float(self.options.value_bytes or 4)
 
     def _split(self, entries: Indices, encoded: Floats | None, *, empty: bool = True) -> list[Step]:
-        """Return the messages of the split, with encoding and decoding kernels around them."""
+        """Return the messages of the split, between the kernels that encode and decode them."""
         wire, n, P = self.wire, self.parameters, self.workers
         messages = split_schedule(entries, self.options.bucket, wire, encoded, empty=empty)
         return [*wire.coded(messages, entries.sum(axis=1), entries.sum(axis=0), n, P, of=n / P)]
 
     def _encoded_split(self, chosen: Sequence[Places], cuts: Indices) -> Floats | None:
-        """Return the encoded bytes that each worker sends to each other, shape (P, P); None if unencoded."""
+        """Return the encoded bytes that each worker sends to each other, shape (P, P); None without encoding."""
         return None if self.wire.encoding is None else np.array([self.wire.entries(one, cuts) for one in chosen])
 
     def _encoded_pieces(self, indices: Indices, pieces: Indices, cuts: Indices | None = None) -> Floats | None:
-        """Return the encoded bytes of pieces of ascending indices, relative to `cuts` if given; or None."""
+        """Return the encoded bytes of pieces of ascending indices, which `cuts` separate; None without encoding."""
         if self.wire.encoding is None:
             return None
         if cuts is not None:
@@ -235,7 +235,7 @@ class SplitReduce(Sparsifier, reads_gradients=False, rounds_down=True, released_
     def _read_split(
         self, rows: Values, chosen: Sequence[Places], cuts: Indices
     ) -> tuple[list[DroppedShare], list[Values]]:
-        """Replace sent values in the rows by decoded ones; return each worker's errors and original values."""
+        """Replace sent values in the rows by their decoded values; return the errors and the original values."""
         rests: list[DroppedShare] = []
         before: list[Values] = []
         if (read := reader(self.options.values)) is None:
@@ -252,7 +252,7 @@ class SplitReduce(Sparsifier, reads_gradients=False, rounds_down=True, released_
         return rests, before
 
     def _read_pieces(self, sums: Values, indices: Indices, sizes: Indices, senders: Indices) -> list[DroppedShare]:
-        """Replace sent sums by decoded ones; return the senders' errors; a sender below 0 sends nothing."""
+        """Replace sums by decoded values; return the senders' errors; a sender below 0 has sent nothing."""
         if (read := reader(self.options.values)) is None:
             return []
         rests = []
@@ -264,7 +264,7 @@ class SplitReduce(Sparsifier, reads_gradients=False, rounds_down=True, released_
         return rests
 
     def _pieces(self, entries: NDArray[np.int64], encoded: Floats | None = None) -> Schedule:
-        """Return the all-gather of `entries` pairs of value and index per worker, or of `encoded` bytes."""
+        """Return the all-gather of `entries` entries per worker, shape (P,), or of `encoded` bytes."""
         counts, wire, gather = entries.astype(np.float64), self.wire, self.options.gather
         if encoded is not None:
             return gather(encoded).in_phase("entries")

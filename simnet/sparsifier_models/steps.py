@@ -1,4 +1,4 @@
-"""Steps of an exchange in order: kernels that every worker runs, and messages.
+"""Steps of an exchange, in order: messages, and kernels that every worker runs between them.
 
 A kernel works on what the messages before it have brought, and the messages after it carry what it made. A worker runs
 it as soon as it is done with the round before, whatever others do: see `simnet.schedule`.
@@ -23,7 +23,7 @@ Step: TypeAlias = DeviceOp | Schedule
 
 
 def in_order(workers: int, *steps: Step) -> tuple[Schedule, tuple[DeviceOp, ...]]:
-    """Return the schedule of all messages, and the kernels, each with the round it precedes.
+    """Return one schedule of all messages, and the kernels, each with the number of the round that it precedes.
 
     `steps` are the schedules and kernels of an exchange, one after another.
     """
@@ -40,7 +40,7 @@ def in_order(workers: int, *steps: Step) -> tuple[Schedule, tuple[DeviceOp, ...]
 
 
 def all_reduced(workers: int, nbytes: float, algorithm: str, phase: str = "") -> Schedule:
-    """Return the messages of an all-reduce of `nbytes` bytes by an algorithm's name, in a named phase if given."""
+    """Return the messages of an all-reduce of `nbytes` bytes by the algorithm of that name."""
     found = registry.collective_by_algorithm("all_reduce", algorithm).schedule(workers, nbytes)
     return found.in_phase(phase) if phase else found
 
@@ -59,7 +59,7 @@ def reduce_values(workers: int, k: float, wire: Wire, collective: str, phase: st
 def kernels_beside(
     parts: Sequence[tuple[tuple[DeviceOp, ...], NDArray[np.int64]]], workers: int, behind: int
 ) -> list[DeviceOp]:
-    """Return the kernels of all parts, `behind` rounds later; equal kernels are merged into one."""
+    """Return the kernels of all parts, placed `behind` rounds later; equal kernels become one."""
     kinds = [[(one.method, one.launches, one.before, one.segments) for one in kernels] for kernels, _ in parts]
     alike = all(one == kinds[0] for one in kinds)
     joint = [[(kernel, owners)] for kernels, owners in parts for kernel in kernels]
@@ -69,7 +69,7 @@ def kernels_beside(
 
 
 def _merged(own: Sequence[tuple[DeviceOp, NDArray[np.int64]]], workers: int) -> DeviceOp:
-    """Return one kernel for a kernel common to all parts, with each worker's entries."""
+    """Return one kernel in place of the equal kernels of all parts, with the entries of each worker."""
     kernel, entries = own[0][0], np.zeros(workers)
     for one, owners in own:
         entries[owners] = one.entries
@@ -115,7 +115,7 @@ def under_way(schedule: Schedule, kernels: Sequence[DeviceOp], gradient: float) 
 
 
 def _given(call: Call, workers: int, *, in_place: bool) -> Floats | float:
-    """Return the bytes that each worker copies into a collective's send buffer."""
+    """Return the bytes that each worker copies into the send buffer of a collective."""
     if call.operation == "all_gather":
         return call.nbytes / workers if call.sizes is None else call.sizes
     return call.nbytes if call.operation in _REDUCTIONS and not in_place else 0.0

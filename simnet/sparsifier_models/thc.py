@@ -38,7 +38,7 @@ _PIECE = 1 << 16
 
 @cache
 def code_levels(granularity: int) -> tuple[int, ...]:
-    """Return the level that each of the 16 codes decodes to, from 0 to the granularity g, mirrored about g / 2.
+    """Return the level that each of the 16 codes decodes to: from 0 to `granularity`, mirrored about its half.
 
     Of all such levels they have the least expected squared error for normal entries cut at +-T, each rounded at random
     to one of its two neighbours without bias. For g = 16 they are the table of the released code.
@@ -50,7 +50,7 @@ def code_levels(granularity: int) -> tuple[int, ...]:
     """
 
     def error(low: int, high: int) -> float:
-        """Return the integral of (x - a) (b - x) times the normal density between two levels at a and b."""
+        """Return the integral of (x - a) (b - x) times the normal density, from level a to level b."""
         a, b = ((2 * level / granularity - 1) * BOUND for level in (low, high))
         mass, density = (of(b) - of(a) for of in (normal.cdf, normal.pdf))
         return b * normal.pdf(b) - a * normal.pdf(a) - mass - (a + b) * density - a * b * mass
@@ -66,7 +66,7 @@ def code_levels(granularity: int) -> tuple[int, ...]:
 
 
 def sender_table(granularity: int) -> tuple[NDArray[np.int64], Floats]:
-    """Return the stochastic-rounding table of the 1001 grid points: code below, probability of rounding up."""
+    """Return for each of 1001 grid points the code below it and the probability of rounding up to the next code."""
     # In whole numbers: level r stands at point 1000 r / g.
     points, levels = granularity * np.arange(GRID), (GRID - 1) * np.array(code_levels(granularity))
     codes = np.minimum(np.searchsorted(levels, points, side="right") - 1, _CODES - 2)
@@ -74,7 +74,7 @@ def sender_table(granularity: int) -> tuple[NDArray[np.int64], Floats]:
 
 
 def butterflies(values: NDArray[F], stages: int) -> NDArray[F]:
-    """Return the unnormalised Hadamard transform of each block of 2^stages entries; it squares to 2^stages."""
+    """Return the Hadamard transform of each block of 2^stages entries; two transforms multiply by 2^stages."""
     found = values
     for stage in range(stages):
         pairs = found.reshape(-1, 2, 1 << stage)
@@ -156,16 +156,16 @@ class THC(
         self.padding_error = np.zeros((self.workers, self._padded(self.parameters) - self.parameters), dtype=np.float32)
 
     def _padded(self, entries: int) -> int:
-        """Return the number of entries of all padded chunks of a gradient."""
+        """Return the number of entries in all chunks of a gradient, padding included."""
         full, rest = divmod(entries, self.options.chunk)
         return full * _next_power(min(self.options.chunk, entries)) + (_next_power(rest) if rest else 0)
 
     def diagonal(self, entries: int) -> Floats:
-        """Return the random signs that all workers share in all exchanges; float64 of shape (entries,)."""
+        """Return the random signs that all workers use in all exchanges; float64 of shape (entries,)."""
         return np.array([1.0, -1.0])[stream(self.options.seed, "thc").integers(0, 2, entries)]
 
     def _happens(self, what: str, worker: int, first: int, chances: Floats, draws: np.random.Generator) -> Any:
-        """Return a random mask that is true with the given probabilities, for a worker's entries from `first` on."""
+        """Return a random mask, true with the probabilities `chances`, for a worker's entries from `first` on."""
         return draws.random(chances.size) < chances
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
@@ -184,7 +184,7 @@ class THC(
         return self._make_exchange(update, self._steps(), sent, key="thc", stats=stats)
 
     def _reduce(self, rows: Values, padding: Values, sent: Floats, start: int) -> tuple[Values, Floats]:
-        """Return the mean of a chunk, and each worker's count of clipped entries; rows and padding become errors."""
+        """Return the mean of a chunk and each worker's number of clipped entries; leave errors in rows and padding."""
         P, size = rows.shape
         d = size + padding.shape[1]
         stages = min(_STAGES, d.bit_length() - 1)
@@ -225,13 +225,13 @@ class THC(
 
     @property
     def code_bytes(self) -> tuple[float, float]:
-        """Number of bytes of an entry to the server, and back."""
+        """Number of bytes per entry, from a worker to the server and from the server to a worker."""
         if self.wire.released:
             return 4.0, 4.0
         return 0.5, math.ceil(math.log2(self.options.granularity * self.workers + 1)) / 8
 
     def _steps(self) -> Iterator[Step]:
-        """Yield kernels and messages: norms, transform, quantise, sum at the servers, inverse transform."""
+        """Yield kernels and messages of an exchange: norms, transform, quantise, sum, inverse transform."""
         P, n = self.workers, self.parameters
         whole = self.k_of_model
         up, down = (self._padded(whole) * one for one in self.code_bytes)
@@ -254,7 +254,7 @@ class THC(
         yield transform
 
     def held_bytes(self) -> dict[str, float]:
-        """Return the bytes of each array that a worker stores, by name, with padding for the whole model."""
+        """Return the bytes of each array that a worker stores, by name, for the whole model with padding."""
         whole = self.k_of_model
         padding = self._padded(whole) - whole if self.options.error_feedback else 0
         return super().held_bytes() | {"padding_error": float(self.padding_error.itemsize * padding)}

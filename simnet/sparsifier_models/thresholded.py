@@ -30,7 +30,7 @@ _BLOCK = 8192
 
 
 class ThresholdSelection(NamedTuple):
-    """Result of a worker's threshold search: indices, threshold, number of tries, kernels."""
+    """Result of a worker's threshold search: indices above the threshold, threshold, number of tries, kernels."""
 
     # The entries it sends, ascending.
     indices: Indices
@@ -48,7 +48,7 @@ def in_double(values: Values) -> Iterator[NDArray[np.float64]]:
 
 
 def moments(values: Values) -> tuple[float, float]:
-    """Return mean and unbiased variance in double precision, 0 for one value; raise ValueError if there is none."""
+    """Return mean and unbiased variance in double precision (0 for one value); raise ValueError if there are none."""
     n = values.size
     if not n:
         raise ValueError("there is no value to average")
@@ -58,7 +58,7 @@ def moments(values: Values) -> tuple[float, float]:
 
 
 def side_by_side(runs: Sequence[Sequence[DeviceOp]]) -> tuple[DeviceOp, ...]:
-    """Return the kernels that workers run separately as kernels of all, with entries per worker, shape (P,)."""
+    """Return kernels that each worker runs on its own as common kernels with entries per worker, shape (P,)."""
     launched: dict[tuple[str, int], NDArray[Any]] = {}
     for worker, kernels in enumerate(runs):
         count: dict[str, int] = {}
@@ -70,7 +70,7 @@ def side_by_side(runs: Sequence[Sequence[DeviceOp]]) -> tuple[DeviceOp, ...]:
 
 
 class Thresholded(Gathered, searches_threshold=True):
-    """Base of threshold schemes over all-gather; subclasses define the search for the threshold.
+    """Base of threshold schemes that all-gather entries; subclasses define the search for the threshold.
 
     ``threshold`` is the one that each worker used. Besides the statistics of `Exchange` there is ``tries``, shape (P,),
     the thresholds that each worker tried.

@@ -59,7 +59,7 @@ class Topk(Gathered, fixed_volume=True, separable=True, overlaps=True, costs=(to
 
 
 class LayerwiseTopkOptions(GatheredOptions):
-    """Options of `LayerwiseTopk`; ``layers`` is not optional.
+    """Options of `LayerwiseTopk`; it needs the option ``layers``.
 
     Parameters
     ----------
@@ -166,7 +166,7 @@ ROUNDS = 25
 
 
 def bracket(magnitude: Values, k: int) -> tuple[float, float]:
-    """Return the largest tried threshold that keeps more than k entries, and the smallest that keeps at most k.
+    """Return two of the thresholds tried: the largest that keeps over k entries, the smallest that keeps at most k.
 
     Bisection in `ROUNDS` rounds between mean and maximum of the magnitudes. The lower one is 0 if every threshold tried
     keeps at most k entries; the upper one is infinite if every one keeps more.

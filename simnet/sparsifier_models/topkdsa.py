@@ -134,7 +134,7 @@ class TopkDSA(SplitReduce, costs=(topkdsa, topkdsa_bounds, sparcml_bounds)):
     def _split_and_gather(
         self, rows: Values, chosen: list[Places]
     ) -> tuple[Values, tuple[Step, ...], bool, list[DroppedShare]]:
-        """Return the sum, kernels and messages, whether the gather is dense, and the quantisation errors."""
+        """Return the sum, kernels and messages, whether the sum is gathered dense, and quantisation errors."""
         P, n, wire, form = self.workers, self.parameters, self.wire, self._form
         cuts = split_reduce.equal_cuts(n, P)
         lengths = np.diff(cuts)
@@ -162,7 +162,7 @@ class TopkDSA(SplitReduce, costs=(topkdsa, topkdsa_bounds, sparcml_bounds)):
         return total, (*split_reduce.around_split(n, entries, *split), *gathered), dense, rests
 
     def _turns_dense(self, nnz: int) -> bool:
-        """Return whether regions are gathered dense for a sum with `nnz` nonzero entries."""
+        """Return whether regions are gathered as dense vectors if the sum has `nnz` nonzero entries."""
         n = self.parameters
         return nnz >= n // 3 if self.options.rules == "bert" else 2 * nnz >= 2 * n // 3
 
@@ -194,13 +194,13 @@ class Format:
     header: float
 
     def is_dense(self, entries: int, length: int) -> bool:
-        """Return whether so many sparse entries take at least the bytes of a dense vector of that length."""
+        """Return whether `entries` sparse entries take at least the bytes of a dense vector of this length."""
         return entries * self.entry >= length * self.element
 
 
 @dataclass(frozen=True)
 class SparseStream:
-    """A sparse vector of ascending indices and values; or a dense vector, with None for indices."""
+    """A vector as ascending indices and values, or, if indices are None, as a dense array of values."""
 
     indices: Places | None
     values: Values
@@ -210,7 +210,7 @@ class SparseStream:
         return form.header + self.values.size * (form.element if self.indices is None else form.entry)
 
     def dense(self, length: int) -> Values:
-        """Return the dense vector of a given length; without a copy if the stream is dense."""
+        """Return the vector as a dense array of this length; without a copy if the stream is dense."""
         if self.indices is None:
             return self.values
         vector = np.zeros(length, dtype=np.float32)
@@ -219,7 +219,7 @@ class SparseStream:
 
 
 def added(one: SparseStream, other: SparseStream, length: int, form: Format) -> SparseStream:
-    """Return the sum of two streams, modifying them: dense if either is dense or if that takes no more bytes."""
+    """Return the sum of two streams, which it modifies; dense if one of them is, or if that takes no more bytes."""
     if one.indices is None or other.indices is None or form.is_dense(one.indices.size + other.indices.size, length):
         if one.indices is not None:
             one, other = other, one
@@ -238,7 +238,7 @@ def added(one: SparseStream, other: SparseStream, length: int, form: Format) -> 
 
 
 def recursive_doubling(rows: Values, chosen: Sequence[Places], form: Format) -> tuple[SparseStream, tuple[Step, ...]]:
-    """Return the sum and the steps of SSAR_Recursive_double: log2 P rounds of pairwise exchange of partial sums.
+    """Return the sum, and its steps by SSAR_Recursive_double: pairs exchange partial sums in log2 P rounds.
 
     If P is no power of two, the first workers pair up: before, the even one sends all to the odd one, and after, it
     gets the sum. `rows`, shape (P, n), are not modified; `chosen` has the ascending indices of each worker. Phases are
@@ -257,7 +257,7 @@ def recursive_doubling(rows: Values, chosen: Sequence[Places], form: Format) -> 
         return SparseStream(None if values.size == n else chosen[worker], values)
 
     def summed(first: int, last: int) -> SparseStream:
-        """Return the partial sum of positions first .. last - 1 after their exchanges."""
+        """Return the partial sum over positions first .. last - 1 after their exchanges."""
         if last - first == 1:
             worker = int(worker_of[first])
             if first >= extra:
@@ -288,7 +288,7 @@ def recursive_doubling(rows: Values, chosen: Sequence[Places], form: Format) -> 
 
 
 def direct_split(entries: Indices, lengths: Indices, form: Format) -> Schedule:
-    """Return the round in which each worker sends every other its part of the split.
+    """Return the round in which each worker sends to every other worker that one's part of the split.
 
     ``entries[r, q]`` go from worker r to q; a message is dense where that is shorter than its split of ``lengths[q]``.
     """
@@ -301,7 +301,7 @@ def direct_split(entries: Indices, lengths: Indices, form: Format) -> Schedule:
 
 
 def join_streams(pieces: NDArray[np.int64], form: Format) -> Schedule:
-    """Return recursive doubling of disjoint streams of `pieces` entries each, shape (P,)."""
+    """Return the messages by which recursive doubling gathers disjoint streams of `pieces` entries, shape (P,)."""
     gather = allgatherv_recursive_doubling(pieces * form.entry)
     rounds = [Round(one.src, one.dst, one.nbytes + form.header, phase="doubling") for one in gather.rounds]
     return Schedule(gather.n_ranks, rounds)

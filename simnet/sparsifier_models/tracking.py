@@ -37,7 +37,7 @@ class TrackingOptions(Options):
 
 
 class Tracking(Sparsifier, memory_factor=(1.9, 8.0), state=("begun", *_STATES)):
-    """Base of schemes that track gradients: the trackers, and their momentum.
+    """Base of schemes that track gradients; it has the trackers and their momentum.
 
     Nothing becomes a residual. What the mean of the trackers lacks of the mean gradient is made up for only as far as
     later gradients are like this one: ``lost`` is P times that, and mass is not conserved.
@@ -59,7 +59,7 @@ class Tracking(Sparsifier, memory_factor=(1.9, 8.0), state=("begun", *_STATES)):
         )
 
     def _following(self) -> TrackingOptions | None:
-        """Return the options if gradients are tracked, else None."""
+        """Return the options if the scheme tracks gradients, else None."""
         options = self.options
         assert isinstance(options, TrackingOptions)
         return options if options.error_feedback else None
@@ -75,7 +75,7 @@ class Tracking(Sparsifier, memory_factor=(1.9, 8.0), state=("begun", *_STATES)):
         return options is not None and options.start == "dense" and not self.begun
 
     def _follow(self, rows: Values) -> None:
-        """Replace gradients by the momentum-averaged gradients that trackers follow, in place."""
+        """Replace gradients, in place, by the averages with momentum that the trackers follow."""
         options = self._following()
         if options is None or options.momentum == "none":
             return
@@ -98,6 +98,6 @@ class Tracking(Sparsifier, memory_factor=(1.9, 8.0), state=("begun", *_STATES)):
         return np.asarray(np.add.reduce(tracked, axis=0) / np.float32(self.workers))
 
     def held_bytes(self) -> dict[str, float]:
-        """Return the bytes of each array that a worker stores, by name, with the mean tracker if there is one."""
+        """Return the bytes of each array that a worker stores, by name, with the mean of all trackers if used."""
         found = super().held_bytes()
         return found | {"mean": found["tracked"]} if self.traits.tracks else found

@@ -1,4 +1,4 @@
-"""Traits of a scheme, for jobs, memory estimates, shards and reports: one record with defaults."""
+"""Traits of a scheme, which jobs, memory estimates, shards and reports query: one record with defaults."""
 
 from __future__ import annotations
 

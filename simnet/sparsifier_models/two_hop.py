@@ -35,7 +35,7 @@ class Nodes(NamedTuple):
 
     @classmethod
     def of(cls, workers: int, each: int, name: str = "ranks_per_node") -> Nodes:
-        """Return N and L for P workers with L = `each` ranks per node.
+        """Return the nodes of `workers` workers with `each` ranks per node.
 
         Raises ValueError, with the `name` of the option, if L does not divide P.
         """
@@ -49,7 +49,7 @@ class Nodes(NamedTuple):
         return self.nodes * self.each
 
     def swizzled(self, partitions: NDArray[Any]) -> NDArray[Any]:
-        """Return partitions, shape (P, ...), in sending order: partition z at position (z mod L) N + z // L."""
+        """Return partitions, shape (P, ...), in sending order: partition z moves to (z mod L) N + z // L."""
         return self._turned(partitions, self.nodes, self.each)
 
     def unswizzled(self, placed: NDArray[Any]) -> NDArray[Any]:
@@ -74,7 +74,7 @@ def sum_in_two_hops(
     first: Callable[[int], NDArray[Any]],
     second: Callable[[int, NDArray[Any]], NDArray[Any]],
 ) -> NDArray[Any]:
-    """Return the sum of all ranks' vectors after the second hop, shape (P, m), one partition per rank.
+    """Return the sum of all ranks' vectors after both hops, shape (P, m): one partition per rank.
 
     Sums are in the order of the ranks and in their dtype; half precision saturates. `first(rank)` returns what others
     read of its first message: its partitions in the order of `Nodes.swizzled`, shape (P, m). `second(rank, sums)`
@@ -102,7 +102,7 @@ def _within_range(values: NDArray[Any]) -> NDArray[Any]:
 
 
 class Hop(NamedTuple):
-    """Bytes of codes and scales that a rank has for all ranks of a hop, itself included."""
+    """Bytes of codes and of scales that a rank has for all ranks of a hop, including itself."""
 
     # Of codes, and of the scales of their groups.
     codes: float
@@ -133,7 +133,7 @@ class TwoHopOptions(GatheredOptions):
 class TwoHop(
     Sparsifier, sends_all=True, keeps_residual=False, memory_factor=(1.7, 12.0), reads_gradients=False, conserves=False
 ):
-    """Base of schemes that reduce in two hops: the nodes, and the messages of hops and all-gather.
+    """Base of schemes that reduce in two hops; it has the nodes, and the messages of hops and all-gather.
 
     The density does not matter. What rounding takes is not made up for in full, so that mass is not conserved.
     """
@@ -148,7 +148,7 @@ class TwoHop(
         """Yield the kernels and messages of an exchange, in order."""
 
     def _all_to_all(self, hop: int, what: str, nbytes: float) -> Schedule:
-        """Return the all-to-all messages of hop 1 or 2, `nbytes` bytes in total per rank."""
+        """Return the messages of the all-to-all in hop 1 or 2, in which a rank has `nbytes` bytes in total."""
         groups = self.nodes.within() if hop == 1 else self.nodes.across()
         size = groups.shape[1]
         call = collectives.alltoall_pairwise(size, nbytes / size)
@@ -183,7 +183,7 @@ class GroupCodes(NamedTuple):
 
 
 def nearest(groups: NDArray[np.floating], bits: int) -> GroupCodes:
-    """Return codes rounded to nearest, ties to even, as DeepSpeed quantises.
+    """Return the codes of groups, rounded to nearest, ties to even, as in DeepSpeed.
 
     The largest magnitude of a group stands for 8 of four bits, or 128 of eight. There is no code above 7, or 127, so a
     largest entry that is positive loses an eighth of itself, or a 128th. A group of zeros has the scale 1.
@@ -196,7 +196,7 @@ def nearest(groups: NDArray[np.floating], bits: int) -> GroupCodes:
 
 
 def stochastic(groups: NDArray[np.floating], bits: int, uniforms: Values) -> GroupCodes:
-    """Return codes rounded at random without bias, as SDP4Bit quantises.
+    """Return the codes of groups, rounded at random without bias, as in SDP4Bit.
 
     The largest magnitude of a group stands for 7 of four bits, or 127 of eight. An entry is rounded up if its uniform,
     in (0, 1], is below its fraction. A group of zeros has the scale 1.
@@ -211,7 +211,7 @@ def stochastic(groups: NDArray[np.floating], bits: int, uniforms: Values) -> Gro
 
 
 def _scaled(groups: NDArray[np.floating], most: int) -> tuple[Values, Values]:
-    """Return the scale of each group that maps its largest magnitude to `most`, and the scaled groups."""
+    """Return the scale that maps the largest magnitude of each group to `most`, and the scaled groups."""
     largest = np.abs(groups).max(axis=1).astype(np.float32)
     scales = np.ones_like(largest)
     # Magnitudes below those of normal numbers would have an infinite scale.
@@ -228,7 +228,7 @@ def halves(values: Values) -> NDArray[np.float16]:
 
 
 def weight_groups(entries: int) -> int:
-    """Return the number of groups in which DeepSpeed quantises weights for an all-gather (qwZ).
+    """Return the number of groups in which DeepSpeed quantises weights for their all-gather (qwZ).
 
     Groups have a multiple of 8 weights, near to 8000 where that divides them, below 16,000. ValueError: `entries` is
     not a multiple of 8, which DeepSpeed refuses.

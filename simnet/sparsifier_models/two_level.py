@@ -1,4 +1,4 @@
-"""Two-level schemes: dense collectives within nodes, and any scheme between nodes on the shard that a rank owns.
+"""Two-level schemes: dense collectives inside nodes, and any scheme between nodes, for the shard that a rank owns.
 
 A rank reduces with the others of its node the part of the gradient that it owns, exchanges that by the scheme with the
 ranks of equal place in the other nodes, and gathers the parts of its node. To the scheme a node is one worker, whose
@@ -104,7 +104,7 @@ def sizes_of(ranks_per_node: object) -> tuple[int, ...]:
 
 
 def without_network(scheme: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
-    """Return a scheme's options with no dependence on the network, and the number of ranks that share a gradient.
+    """Return options of a scheme that do not depend on the network, and the number of ranks that share a gradient.
 
     What options take from a network becomes one rank a node, in the order of their numbers.
     """
@@ -170,7 +170,7 @@ class TwoLevel(Sparsifier, codes=EVERY):
         self._joined: dict[tuple[int, ...], tuple[list[Schedule], Schedule]] = {}
 
     def _made(self, number: int, shard: slice, levels: Sequence[int]) -> Sparsifier:
-        """Return the scheme between nodes for a shard."""
+        """Return the scheme that exchanges a shard between nodes."""
         scheme, more = self.scheme, {}
         if self.ranks > 1 and self.nodes == 1:
             scheme = Dense
@@ -185,7 +185,7 @@ class TwoLevel(Sparsifier, codes=EVERY):
         return scheme(self.nodes, shard.stop - shard.start, self.density, **given, **more)
 
     def _layers_within(self, first: int, last: int) -> list[tuple[str, int]]:
-        """Return name and size of each layer's part within entries first .. last - 1."""
+        """Return the name and the size of each layer's part in entries first .. last - 1."""
         found, end = [], 0
         for name, size in self.layers:
             begin, end = end, end + size
@@ -194,13 +194,13 @@ class TwoLevel(Sparsifier, codes=EVERY):
         return found
 
     def _there(self) -> list[Sparsifier]:
-        """Return the schemes of shards, set to the current density and iteration."""
+        """Return the schemes of the shards after setting them to the current density and iteration."""
         for one in self._models:
             one.density, one.iteration = self.density, self.iteration
         return self._models
 
     def __copy__(self) -> Self:
-        """Return a shallow copy whose shard schemes are copies, too."""
+        """Return a shallow copy with copies of the schemes of the shards."""
         twin = super().__copy__()
         twin._models = [copy(one) for one in self._models]
         return twin
@@ -227,7 +227,7 @@ class TwoLevel(Sparsifier, codes=EVERY):
 
     @property
     def wire(self) -> Wire:
-        """Byte sizes of entries on the wire of the scheme between nodes."""
+        """Byte sizes of entries on the wire in the scheme between nodes."""
         return self._there()[0].wire
 
     def held_bytes(self) -> dict[str, float]:
@@ -254,7 +254,7 @@ class TwoLevel(Sparsifier, codes=EVERY):
             model.residual = nothing if given is None else self._mean(given, shard)
 
     def _mean(self, rows: Values, shard: slice) -> Values:
-        """Return each node's mean over a shard, shape (N, entries), in the scheme's node order."""
+        """Return the mean over each node's ranks in a shard, shape (N, entries), in the scheme's order of nodes."""
         by_node = rows.reshape(self.nodes, self.ranks, self.parameters)[self._order, :, shard]
         with np.errstate(over="ignore", invalid="ignore"):
             mean: Values = np.add.reduce(by_node, axis=1) / np.float32(self.ranks)
@@ -335,7 +335,7 @@ class TwoLevel(Sparsifier, codes=EVERY):
         return found
 
     def _schedule(self, between: list[Schedule], owners: list[NDArray[np.int64]], *, recurs: bool) -> Schedule:
-        """Return the messages inside and between nodes; the same object again if those between nodes recur."""
+        """Return the messages inside and between nodes; one object if those between nodes are the same objects."""
         key = tuple(map(id, between))
         if key in self._joined:
             return self._joined[key][1]
@@ -347,7 +347,7 @@ class TwoLevel(Sparsifier, codes=EVERY):
         return found
 
     def save(self) -> State:
-        """Return the state that the next exchange depends on; names of a shard's arrays start with its number."""
+        """Return the state that the next exchange depends on; the names of a shard's arrays start with its number."""
         parts = {
             f"shard{number}.{name}": value
             for number, model in enumerate(self._models)

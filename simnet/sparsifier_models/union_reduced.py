@@ -70,7 +70,7 @@ class UnionReduced(Gathered, rounds_down=True, codes=GATHERED_AND_REDUCED):
         return self._reduce(corrected, *self._gather(corrected))
 
     def _gather(self, corrected: Values) -> tuple[NDArray[np.int64], Floats, Floats, NDArray[np.bool_]]:
-        """Return each worker's count, smallest magnitude and index bytes, shape (P,), and the mask of the union."""
+        """Return each worker's count, smallest magnitude and index bytes, each (P,), and the mask of the union."""
         counts = np.zeros(self.workers, dtype=np.int64)
         smallest, nbytes = np.zeros(self.workers), np.zeros(self.workers)
         union = np.zeros(self.parameters, dtype=np.bool_)
@@ -88,7 +88,7 @@ class UnionReduced(Gathered, rounds_down=True, codes=GATHERED_AND_REDUCED):
     def _reduce(
         self, corrected: Values, counts: NDArray[np.int64], smallest: Floats, nbytes: Floats, union: NDArray[np.bool_]
     ) -> Exchange:
-        """Return the exchange that averages the values at the `union` and clears them in all rows."""
+        """Return the exchange that averages all rows' values at the `union`, and clear these values in the rows."""
         U = np.flatnonzero(union)
         update, sent = take_mean(corrected, U, read=reader(self.options.values))
         wire = self.wire
@@ -105,7 +105,7 @@ class UnionReduced(Gathered, rounds_down=True, codes=GATHERED_AND_REDUCED):
         return self._make_exchange(update, steps, sent, selected=counts, union=U.size, stats=stats)
 
     def _allgather(self, entries: NDArray[np.int64], nbytes: Floats) -> Schedule:
-        """Return the all-gather of each worker's indices, padded to the largest contribution."""
+        """Return the all-gather of indices, which pads each worker's to the largest contribution."""
         gather = partial(self.options.gather_equal, self.workers)
         indices = gather(nbytes.max(), "indices")
         return gather(self.wire.count_bytes, "counts").concat(indices) if self.announces else indices
@@ -151,7 +151,7 @@ _INT32 = 4.0
 
 
 def cut_layers(sizes: Sequence[int], workers: int) -> list[int]:
-    """Return piece sizes: each layer longer than n / P is cut into P near-equal pieces, longer pieces first."""
+    """Return the sizes of pieces: layers longer than n / P are cut into near-equal pieces, longer pieces first."""
     longest, pieces = sum(sizes) / workers, []
     for size in sizes:
         if size > longest:
@@ -164,7 +164,7 @@ def cut_layers(sizes: Sequence[int], workers: int) -> list[int]:
 
 
 def assign_k(norms: Sequence[float], sizes: Sequence[int], k: int) -> list[int]:
-    """Return the entries to select per layer, proportional to the norms, assigned in descending order of norm.
+    """Return the number of entries to select of each layer, proportional to its norm, in descending order of norms.
 
     Each layer gets from 1 to its size; they add up to about k. Of equal norms, the last layer comes first.
     """
@@ -179,7 +179,7 @@ def assign_k(norms: Sequence[float], sizes: Sequence[int], k: int) -> list[int]:
 
 
 def pack(sizes: Sequence[int], k_l: Sequence[int], bins: int) -> tuple[list[list[int]], list[int]]:
-    """Pack layers into bins, costliest first, each into the bin of least cost; a top-k costs size log2 k_l.
+    """Pack layers into bins, costliest first, each into the least loaded bin; a layer costs size log2(its k_l).
 
     Returns the layers of each bin, and the common ones, which are sent whole.
     """
@@ -239,7 +239,7 @@ class DEFT(UnionReduced, disjoint=True, costs=(deft,)):
 
     @property
     def enough(self) -> float:
-        """Least number of selected entries: three per worker, as each selects from its own layers."""
+        """Least number of selected entries: three per worker, because each selects from layers of its own."""
         return 3.0 * self.workers
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:

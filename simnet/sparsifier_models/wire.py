@@ -1,4 +1,4 @@
-"""Byte sizes of entries on the wire, from fixed widths or from the encoding of indices and values."""
+"""Byte sizes of entries on the wire, by fixed widths or by the encoding of indices and values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WORD = 32
 
 
 class Codes(NamedTuple):
-    """Index and value codes that a scheme supports, and the reason why not others."""
+    """Codes of indices and of values that a scheme supports, and the reason why it does not support others."""
 
     # Which codes; none where it sends none, or in a form of its own.
     indices: Sequence[str] = ()
@@ -93,7 +93,7 @@ class Wire:
 
     @classmethod
     def of(cls, options: Options, released_widths: tuple[int, int]) -> Wire:
-        """Return the wire of the options, with `released_widths` bytes per value and index on the ``released`` wire."""
+        """Return the wire that options ask for; `released_widths` are the bytes of a value and an index as released."""
         released = options.wire == "released"
         value: float
         value, index = released_widths if released else (4, 4)
@@ -111,7 +111,7 @@ class Wire:
         return self.value_bytes + self.index_bytes
 
     def indices(self, indices: Places, cuts: ArrayLike) -> Floats:
-        """Return the bytes of the distinct `indices` in each region, one message each; shape (regions,).
+        """Return the bytes of the `indices` in each region, which is one message; shape (regions,).
 
         `cuts` has the starts of regions and the end of the last; indices of a region count from its start.
         """
@@ -126,7 +126,7 @@ class Wire:
         return self._indices(counts, np.diff(edges), differences)
 
     def entries(self, indices: Places, cuts: ArrayLike) -> Floats:
-        """Return the bytes of the indices in each region with their values; shape (regions,)."""
+        """Return the bytes of indices and values in each region; shape (regions,)."""
         counts = self._counts(indices, np.asarray(cuts, dtype=np.int64))
         if self.encoding is None:
             return counts * self.entry_bytes
@@ -140,7 +140,7 @@ class Wire:
         return self._indices(number, np.asarray(spans), None) + self._values(number)
 
     def encoding_kernels(self, entries: ArrayLike, n: float, *, ascending: bool, values: bool = True) -> list[DeviceOp]:
-        """Return the kernels that encode a worker's selected entries out of `n`; none without an encoding.
+        """Return the kernels that encode `entries` entries of a worker out of `n`; none without an encoding.
 
         There is a method of `simnet.cost_models.costs.encodings.CODE_METHODS` for indices and one for values, with
         equivalent passes for device profiles that have not measured it: codes are a `cast` of every entry; a table
@@ -162,7 +162,7 @@ class Wire:
         return found + (self.value_kernels(own) if values else [])
 
     def decoding_kernels(self, entries: ArrayLike, n: float, messages: int, *, values: bool = True) -> list[DeviceOp]:
-        """Return the kernels that decode `messages` with `entries` in total; none without an encoding.
+        """Return the kernels that decode `messages` messages with `entries` entries in total; none without encoding.
 
         They are as of `encoding_kernels`, for each message: a `cast` of every entry, a `norm` for sums of differences,
         and a `scan` of the words of each bitmap.
@@ -185,7 +185,7 @@ class Wire:
         self, messages: Schedule, sent: ArrayLike, received: ArrayLike, n: float, count: int = 1,
         *, ascending: bool = True, values: bool = True, of: float | None = None,
     ) -> list[DeviceOp | Schedule]:  # fmt: skip
-        """Return `messages` between the kernels that encode the entries sent and decode those received.
+        """Return `messages` between kernels: those that encode the entries sent, and those that decode the received.
 
         Entries sent are out of `n`; those received, in `count` messages, out of `of`, by default `n` too.
         """
@@ -201,7 +201,7 @@ class Wire:
         return [DeviceOp(f"encode_{code}", own, instead=(*table, DeviceOp("cast", own)))]
 
     def reading_kernels(self, entries: ArrayLike, messages: int = 1) -> list[DeviceOp]:
-        """Return the kernels that decode the values of `messages`; none for float32."""
+        """Return the kernels that decode the values in `messages` messages; none for float32."""
         if self.encoding is None or self.encoding.values == "float32":
             return []
         all_of_them = np.asarray(entries, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Training strategies: how P workers update a model, and what they exchange after which inner steps.
+"""Training strategies: how workers update a model, and what they exchange after which training steps.
 
 `create` makes a strategy by name. Its `Strategy.step` takes the gradients of one inner step, at its `parameters`, and
 returns the exchanges that begin after it, each with the messages, and with how many inner steps later it must have
@@ -80,7 +80,7 @@ def names() -> list[str]:
 
 
 def strategy(name: str) -> type[Strategy]:
-    """Return the class of a strategy by name, or in a file, as ``./my_strategy.py:Mine``.
+    """Return a strategy's class by name, or from a file, named as in ``./my_strategy.py:Mine``.
 
     Names of this package take precedence; case, hyphens, underscores and blanks in them are ignored. Raises ValueError
     for an unknown or incomplete strategy, InputError for a file without the class.
@@ -99,7 +99,7 @@ def options(found: type[Strategy]) -> dict[str, Parameter]:
 
 
 def averages_by_scheme(found: type[Strategy], given: Mapping[str, Any]) -> bool:
-    """Return whether a strategy with these options averages by a scheme; SPARTA only does in outer steps."""
+    """Return whether a strategy with these options averages by a scheme; SPARTA does only in outer steps."""
     known = options(found)
     period = known.get("period")
     return "averaging" in known and (period is None or given.get("period", period.default) is not None)

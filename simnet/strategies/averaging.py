@@ -1,4 +1,4 @@
-"""Averages over the workers within strategies by any scheme of `simnet.sparsifier_models`, per tensor or bucket."""
+"""Averages over the workers that strategies form by any scheme of `simnet.sparsifier_models`, per tensor or bucket."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FLOAT = 4.0
 
 @dataclass(frozen=True)
 class Averaging:
-    """How an average over the workers is formed: a scheme with density and options, in buckets.
+    """How strategies average over the workers: a scheme with density and options, and the size of buckets.
 
     Tensors are exchanged together up to `bucket` bytes in float32; 0 is tensor by tensor, None a fragment as a whole.
     """
@@ -64,7 +64,7 @@ NOBODY: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
 
 
 class _AveragingOffer(NamedTuple):
-    """An alternative averaging: pieces of a fragment, each as tensors and columns, and the scheme of each piece."""
+    """An averaging that can be used: the pieces of a fragment, as tensors and columns, and each piece's scheme."""
 
     averaging: Averaging
     pieces: list[tuple[list[int], slice]]
@@ -72,7 +72,7 @@ class _AveragingOffer(NamedTuple):
 
 
 class Averager:
-    """Computes the average of the workers' rows for one fragment, piece by piece, with a scheme for each piece."""
+    """Averages the workers' rows over one fragment of the model, piece by piece, with one scheme for each piece."""
 
     def __init__(self, replicas: Replicas, averaging: Averaging, fragment: Fragment, what: str) -> None:
         self.what = what
@@ -83,11 +83,11 @@ class Averager:
 
     @property
     def in_force(self) -> _AveragingOffer:
-        """The averaging that is currently used."""
+        """The averaging in use."""
         return self.offers[self.number]
 
     def offer(self, averaging: Averaging) -> None:
-        """Add an averaging for `switch` to activate; raise ValueError if parameters would keep a residual."""
+        """Add an averaging that `switch` can activate; ValueError if its scheme would keep residuals of parameters."""
         pieces = list(_fragment_pieces(self._replicas, self._fragment, averaging.bucket))
         models = [self._model(averaging, layers, self._replicas.workers) for layers, _ in pieces]
         if self.what == "parameters" and any(model.keeps for model in models):
@@ -98,7 +98,7 @@ class Averager:
         self.offers.append(_AveragingOffer(averaging, pieces, models))
 
     def switch(self, number: int) -> None:
-        """Activate averaging `number` and hand it the residual; raise ValueError if it cannot take the residual."""
+        """Activate averaging `number`, which takes over the residual; raise ValueError if it cannot."""
         before, now = self.in_force, self.offers[number]
         if before is now:
             return
@@ -113,7 +113,7 @@ class Averager:
     def __call__(
         self, rows: Values, begin: int, delay: int, active: Index, late: NDArray[np.intp] = NOBODY
     ) -> tuple[Values, list[Sync]]:
-        """Return the average of the `active` rows that are not `late`, float32 of shape (n_f,), and its exchanges."""
+        """Return the average over the `active` but not `late` rows, float32 of shape (columns,), and its exchanges."""
         average = np.empty(rows.shape[1], dtype=np.float32)
         syncs = []
         averaging, pieces, models = self.in_force
@@ -132,7 +132,7 @@ class Averager:
         return average, syncs
 
     def _keep_back(self, rows: Values, late: NDArray[np.intp]) -> None:
-        """Add the rows of late workers to their residuals, where the scheme keeps residuals."""
+        """Add the rows of late workers to the residuals of these workers, if the scheme has residuals."""
         for model, (_, columns) in zip(self.in_force.models, self.in_force.pieces, strict=True):
             if model.keeps:
                 decay, gain = map(np.float32, model.traits.weights)
@@ -146,7 +146,7 @@ class Averager:
         return all(model.keeps for model in self.in_force.models)
 
     def _model(self, averaging: Averaging, layers: Sequence[int], workers: int) -> Sparsifier:
-        """Return the scheme of a piece for a number of workers."""
+        """Return a new scheme for a piece, which consists of `layers`, and a number of workers."""
         replicas = self._replicas
         given = {
             "layers": [replicas.layers[one] for one in layers],
@@ -160,7 +160,7 @@ class Averager:
 
 
 def _exchange_among(model: Sparsifier, fewer: Sparsifier, rows: Values, active: Index) -> Exchange:
-    """Exchange the rows of the `active` workers by the scheme `fewer`, with residuals from and back to `model`."""
+    """Exchange rows of the `active` workers by the scheme `fewer`; residuals come from `model` and return to it."""
     fewer.density, fewer.iteration = model.density, model.iteration
     kept = ("residual", *model.traits.auxiliary_state) if model.keeps else ()
     for name in kept:
@@ -175,7 +175,7 @@ def _exchange_among(model: Sparsifier, fewer: Sparsifier, rows: Values, active: 
 
 
 def _fragment_pieces(replicas: Replicas, fragment: Fragment, bucket: float | None) -> Iterator[tuple[list[int], slice]]:
-    """Yield for each piece of a fragment its tensor numbers and its columns within the fragment."""
+    """Yield the tensor numbers of each piece of a fragment, and its columns within the fragment."""
     piece: list[int] = []
     begin = end = 0
     for number in fragment.layers:
@@ -191,7 +191,7 @@ def _fragment_pieces(replicas: Replicas, fragment: Fragment, bucket: float | Non
 def broadcast_tensors(
     replicas: Replicas, what: str, width: float, algorithm: str, workers: int, begin: int
 ) -> list[Sync]:
-    """Return one broadcast per tensor from the first worker, of `width` bytes per parameter."""
+    """Return a broadcast from the first worker for each tensor, with `width` bytes per parameter."""
     chosen = registry.collective_by_algorithm("broadcast", algorithm)
     schedules = (chosen.schedule(workers, width * size * replicas.scale) for _, size in replicas.tensors)
     return [Sync(what, schedule, (), begin) for schedule in schedules]

@@ -26,7 +26,7 @@ T = TypeVar("T", bound=np.generic)
 
 
 class StepResult(NamedTuple):
-    """Exchanges that start after an inner step, in order, and the statistics of the step.
+    """Exchanges that start after a training step of the workers, in order, and statistics of the step.
 
     These are ``payload`` and ``collectives`` (bytes and number), ``bytes_sent`` and ``bytes_received``, shape (P',),
     and ``drift``, the distance of each worker's parameters from the global ones.
@@ -91,13 +91,13 @@ class Strategy(ABC):
 
     @property
     def global_parameters(self) -> Values:
-        """Parameters to evaluate, float32 of shape (n,): the global ones, or else the mean over the workers."""
+        """Parameters to evaluate, float32 of shape (n,): the global ones, or without them the mean over workers."""
         there = self.local if self.alike else self.local[self.active]
         found: Values = self._kept.get("master", there).mean(axis=0)
         return found
 
     def step(self, gradients: Values, active: ArrayLike | None = None, late: NDArray[np.intp] = NOBODY) -> StepResult:
-        """Apply the gradients of one inner step; return the exchanges that start after it and its statistics.
+        """Apply the gradients of one inner step; return its statistics and the exchanges that start after it.
 
         Gradients are float32 of shape (P', n), at `parameters` of the `active` workers, ascending (all by default).
         Ranks of schedules are places among them, without the `late` workers; what these give goes into the residual of
@@ -127,10 +127,10 @@ class Strategy(ABC):
 
     @abstractmethod
     def _advance(self, gradients: Values) -> Sequence[Sync]:
-        """Apply finite gradients, float32 of shape (P', n), as one inner step; return the exchanges that start."""
+        """Apply finite gradients, float32 of shape (P', n), of P' workers, and return the exchanges that start."""
 
     def rejoin(self, joining: NDArray[np.intp], present: NDArray[np.intp]) -> None:
-        """Set joining workers to the global parameters, or to the mean parameters of the `present` workers."""
+        """Give joining workers the global parameters or, without these, the mean over the `present` workers."""
         if self.alike:
             return
         master = self._kept.get("master")
@@ -150,68 +150,68 @@ class Strategy(ABC):
     # What strategies are made of.
 
     def keep(self, name: str, array: NDArray[T]) -> NDArray[T]:
-        """Add an array to the saved state and return it; callers may change it in place only."""
+        """Make an array part of the saved state and return it; callers may only change it in place."""
         assert name not in self._kept, f"two arrays are called {name}"
         self._kept[name] = array
         return array
 
     def keep_state(self, name: str, optimiser: Optimiser, rows: int) -> dict[str, NDArray[Any]]:
-        """Add an optimiser's state for `rows` sets of parameters to the saved state, and return it."""
+        """Make an optimiser's state for `rows` sets of parameters part of the saved state, and return it."""
         state = optimiser.state(rows, self.replicas.parameters)
         return {part: self.keep(f"{name}.{part}", array) for part, array in state.items()}
 
     def keep_master(self, outer: Optimiser, rows: int = 1) -> tuple[Values, dict[str, NDArray[Any]]]:
-        """Add global parameters, float32 of shape (rows, n), and `outer`'s state to the saved state; return both."""
+        """Make global parameters, float32 of shape (rows, n), and `outer`'s state part of the saved state."""
         master = self.keep("master", np.tile(self.replicas.initial, (rows, 1)))
         return master, self.keep_state("outer", outer, rows)
 
     def averager(self, what: str, averaging: Averaging, fragment: Fragment | None = None, label: str = "") -> Averager:
-        """Return an averager of `what` for a fragment or the whole model; its residuals join the saved state."""
+        """Return an averager of `what` over a fragment or the whole model, and add its residuals to the saved state."""
         fragment = fragment or fragment_of(self.replicas, range(len(self.replicas.tensors)))
         made = self._averagers[label or what] = Averager(self.replicas, averaging, fragment, what)
         return made
 
     def offer(self, averaging: Averaging) -> None:
-        """Add an alternative averaging to every averager, which `switch` can activate."""
+        """Add an averaging to every averager, which `switch` can then activate."""
         for averager in self._averagers.values():
             averager.offer(averaging)
 
     @property
     def ways(self) -> list[list[Sparsifier]]:
-        """The schemes of each alternative averaging; empty for a strategy without averagers."""
+        """The schemes of each averaging that `switch` can activate; empty for a strategy without averagers."""
         every = zip(*(averager.offers for averager in self._averagers.values()), strict=True)
         return [[model for one in offers for model in one.models] for offers in every]
 
     def prefixes(self, number: int) -> tuple[str, ...]:
-        """Return the name prefixes of the state arrays that belong to the schemes of averaging `number`."""
+        """Return the prefixes of the names of state arrays that belong to the schemes of averaging `number`."""
         return tuple(f"{label}{f':{number}' if number else ''}/" for label in self._averagers)
 
     def switch(self, number: int) -> None:
-        """Activate averaging `number`, 0 for the first; its schemes take over the residuals."""
+        """Activate averaging `number`, 0 for the first one; its schemes take over the residuals."""
         for averager in self._averagers.values():
             averager.switch(number)
 
     def average(self, averager: Averager, rows: Values, delay: int = 0) -> tuple[Values, list[Sync]]:
-        """Return the average of the rows of the `active` workers, and the exchanges that compute it."""
+        """Return the average over the rows of the `active` workers, and the exchanges that form it."""
         if self.late.size and not averager.keeps:
             behind = np.isin(np.arange(self.workers)[self.active], self.late)
             self.note("late_lost", float(np.linalg.norm(rows[behind].astype(np.float64))))
         return averager(rows, self.iteration, delay, self.active, self.late)
 
     def descend(self, gradients: Values) -> None:
-        """Update the parameters of the `active` workers by a step of the inner optimiser."""
+        """Update the parameters of the `active` workers by one step of the inner optimiser."""
         self.inner.step(self.local, gradients, self._inner_state, ALL if self.alike else self.active)
 
     def due(self, period: int, late: bool = False) -> bool:
-        """Return whether workers synchronise after this inner step; `late` delays every synchronisation by one step."""
+        """Return whether workers synchronise after this inner step; if `late`, each time one step later."""
         return self.iteration % period == 0 < self.iteration if late else (self.iteration + 1) % period == 0
 
     def note(self, name: str, value: float | Floats) -> None:
-        """Record a statistic of this step: a number, or one number per participating worker."""
+        """Record a statistic of this step: one number, or one for each participating worker."""
         self._stats[name] = value
 
     def held_bytes(self) -> dict[str, float]:
-        """Return the bytes of each state array of a worker by name, for the whole model, without the schemes' state."""
+        """Return the bytes of a worker's state arrays, by name, for the whole model; schemes' state is not included."""
         entries, scale = self.replicas.parameters, self.replicas.scale
         return {
             name: array.nbytes / len(array) * (scale if array.shape[-1] == entries else 1.0)
@@ -219,7 +219,7 @@ class Strategy(ABC):
         }
 
     def save(self) -> State:
-        """Return all state but the options that later steps depend on, as arrays for ``numpy.savez``."""
+        """Return the state that later steps depend on, without options, as arrays for ``numpy.savez``."""
         state: State = {"strategy": np.array(self.name), "iteration": np.array(self.iteration)}
         if len(self.ways) > 1:
             state["in force"] = np.array(next(iter(self._averagers.values())).number)
@@ -229,7 +229,7 @@ class Strategy(ABC):
         return state
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Resume from a saved state; raise ValueError if it is of another strategy or of other options."""
+        """Resume from a saved state; raise ValueError if another strategy, or other options, have saved it."""
         if "strategy" in state and str(state["strategy"]) != self.name:
             raise ValueError(f"this is a state of {state['strategy']!s:.100}, not of {self.name}")
         models, own = self._models(), self.save()
@@ -250,7 +250,7 @@ class Strategy(ABC):
         self.iteration = int(state["iteration"])
 
     def _models(self) -> dict[str, Sparsifier]:
-        """Return all schemes, inactive ones included, by the name prefix of their state arrays."""
+        """Return all schemes, used or not, by the prefix of the names of their state arrays."""
         return {
             f"{prefix}{place}/": model
             for number in range(len(self.ways))
@@ -284,7 +284,7 @@ class Strategy(ABC):
 
 
 class PeriodicStrategy(Strategy):
-    """Workers train locally, and synchronise every H = `period` inner steps; `one_late`: after H + 1, 2 H + 1, ..."""
+    """Workers train locally and synchronise every `period` inner steps, or with `one_late` always one step later."""
 
     def __init__(self, replicas: Replicas, inner: Optimiser, period: int, one_late: bool = False) -> None:
         super().__init__(replicas, inner)

@@ -89,7 +89,7 @@ class DiLoCo(PeriodicStrategy):
         return syncs
 
     def _pseudo_gradient(self) -> tuple[Values, list[Sync]]:
-        """Return the average pseudo-gradient, shape (n,), and the exchanges that compute it."""
+        """Return the average pseudo-gradient, shape (n,), and the exchanges that form it."""
         local = self.local[self.active]
         if self.compat == "paper":
             moved = self.master - local

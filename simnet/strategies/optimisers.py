@@ -1,4 +1,4 @@
-"""Optimisers with PyTorch's float32 arithmetic, for the parameters of all workers at once, shape (rows, n)."""
+"""Optimisers with PyTorch's float32 arithmetic, for the parameters of all workers at once, shape (workers, n)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ALL = slice(None)
 
 
 def row_column_index(rows: Index, columns: Index) -> tuple[Any, Any]:
-    """Return the index of rows and columns in a 2-D array; with a slice it selects a view."""
+    """Return the index of some rows and columns of a 2-D array; if one is a slice, it selects a view."""
     if isinstance(rows, slice) or isinstance(columns, slice):
         return rows, columns
     return rows[:, np.newaxis], columns
@@ -36,14 +36,14 @@ def row_column_index(rows: Index, columns: Index) -> tuple[Any, Any]:
 
 @dataclass(frozen=True)
 class Optimiser(ABC):
-    """Base class of optimisers, which update parameters by gradients; raises ValueError for values out of range."""
+    """Base class of optimisers, which update parameters by gradients; raises ValueError for options out of range."""
 
     def __post_init__(self) -> None:
         check_fields(self)
 
     @abstractmethod
     def state(self, rows: int, parameters: int) -> dict[str, NDArray[Any]]:
-        """Return the zeroed state before the first step: arrays by name, with `rows` rows for n parameters each."""
+        """Return the state before the first step, all 0: arrays by name, with `rows` rows for n parameters each."""
 
     @abstractmethod
     def step(

@@ -19,7 +19,7 @@ from simnet.strategies.optimisers import Index, Values
 
 @dataclass(frozen=True, eq=False)
 class Replicas:
-    """The replicas of a model that P workers train, all with equal initial parameters.
+    """The replicas of a model that workers train; all start from the same parameters.
 
     `initial` are the first parameters, float32 of shape (n,). `layers` have name and entries of each tensor (or rows
     and columns). Each entry stands for `scale` parameters; `true_shapes` are those that layers are samples of.
@@ -57,7 +57,7 @@ class Replicas:
 
 
 class Fragment(NamedTuple):
-    """A part of a model that is exchanged on its own: its tensor numbers, and the index of its parameters."""
+    """A part of a model that is exchanged on its own: the numbers of its tensors, and the index of its parameters."""
 
     layers: tuple[int, ...]
     entries: Index
@@ -75,7 +75,7 @@ def fragment_of(replicas: Replicas, layers: Sequence[int]) -> Fragment:
 
 
 def fragments_of(replicas: Replicas, fragments: int | Sequence[Sequence[str]]) -> list[Fragment]:
-    """Return a model's fragments: so many runs of tensors of about equal size, or one per list of tensor names."""
+    """Return fragments of a model: a number of runs of tensors of about equal size, or one per list of tensor names."""
     names = [name for name, _ in replicas.tensors]
     if isinstance(fragments, int):
         count = check_int(fragments, "fragments", 1, len(names))
