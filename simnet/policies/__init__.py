@@ -133,7 +133,7 @@ class TimingOutcome(NamedTuple):
 
 
 class Observation(NamedTuple):
-    """Outcome of a decision: the exchange carried out, its compression gain, and its times.
+    """Outcome of a decision: the exchange that took place, its compression gain, and its times.
 
     `gain` is the compression gain, the mean of ||g_c||^2 over that of ||g_e||^2; `released_gain` the ratio of norms.
     `compression` are the seconds of the slowest worker's kernels.
@@ -173,7 +173,7 @@ class Measures(Policy, Protocol):
 
 
 class OneStepOracle:
-    """The exchange that is fastest in the iteration to come, on the true weather; a bound for other policies."""
+    """The policy that takes the fastest exchange of each iteration, with known weather; a bound for other policies."""
 
     def __init__(self, candidates: Sequence[Candidate]) -> None:
         self.candidates = check_distinct(candidates)

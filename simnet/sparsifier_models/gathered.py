@@ -28,7 +28,7 @@ from simnet.sparsifier_models.wire import EVERY
 
 
 class GatheredOptions(Options):
-    """Options of schemes that exchange entries by all-gather.
+    """Options of schemes that exchange entries by an all-gather.
 
     Parameters
     ----------
