@@ -1,4 +1,4 @@
-"""Tests of simnet's accuracy: predictions compared with measurements and published results.
+"""Evaluation of simnet's accuracy: predictions compared with measurements and with published results.
 
 `simnet.validate.published` holds the numbers of the AR-Topk paper (Tables II and VI, Figs. 5 and 8) beside simnet's
 own, `simnet.cost_models.calibration.readers` reads what benchmarks of collectives print, and

@@ -1,4 +1,4 @@
-"""The verbs ``simnet validate`` and ``simnet reproduce``.
+"""Commands ``simnet validate`` and ``simnet reproduce``.
 
 They reach the line through the entry-point group ``simnet.commands``, as verbs of other packages may.
 """
@@ -83,7 +83,7 @@ def validate(
 
 
 def _is_job(folder: Path) -> bool:
-    """Return whether a folder holds rank logs, directly or in its subfolders."""
+    """Return whether a folder has logs of a job's ranks, in itself or in its subfolders."""
     return folder.is_dir() and any(next(folder.glob(one), None) for one in ("rank_*.csv", "*/rank_*.csv"))
 
 
@@ -96,7 +96,7 @@ def _refuse(given: Mapping[str, object], what: str) -> None:
 def _measurements(
     sources: Sequence[str], against: str | None, split: Sequence[str] | None, fact: Sequence[str], check: bool
 ) -> Summary:
-    """Evaluate predictions of held-out measurements, or of a cluster file, against measured collective times."""
+    """Compare measured collective times with predictions, of held-out sizes or from a cluster file."""
     from simnet.cost_models.calibration.measured import datasets
     from simnet.cost_models.calibration.readers.facts import parse_facts
     from simnet.validate import evaluation
@@ -148,7 +148,7 @@ def _measurements(
 
 
 def _error_rows(one: Evaluation, splits: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a row per split: the errors of simnet's model and of the best other model."""
+    """Return a table row per split: the errors of simnet's model, and of the best baseline model."""
     from simnet.validate.evaluation import TITLES
 
     rows = []
@@ -197,7 +197,7 @@ def _shipped_jobs() -> Summary:
 
 
 def _local_costs() -> Summary:
-    """Compare the counted operations of reducers and hooks with their measured times."""
+    """Compare times predicted from counted operations of reducers and hooks with measured times."""
     from simnet.cost_models.calibration.summary import error_quantiles
     from simnet.validate.local_costs import local_cost_errors, reducer_jobs
 
@@ -341,7 +341,7 @@ def _under_devices() -> Summary:
 
 
 def _values(found: Mapping[str, Sequence[Row] | None]) -> tuple[list[Column], list[dict[str, Any]]]:
-    """Return the columns and rows of a table of one reproduction's values."""
+    """Return the columns and rows of a table of the values of one reproduction."""
     from simnet.validate.reproduction import page
 
     names = ("what", "published", "ours", "unit", "error", "tolerance", "verdict")
@@ -378,7 +378,7 @@ def _outcomes(found: Mapping[str, Sequence[Row] | None]) -> tuple[list[Column], 
 
 
 def _changed(found: Mapping[str, Sequence[Row] | None]) -> list[str]:
-    """Return messages on values outside their tolerance that should pass (or the reverse), or unlike frozen values."""
+    """Return messages on values with an unexpected verdict by their tolerance, and on changed values."""
     from simnet.validate.reproduction.table import changed
 
     outside = [f"{name}: {row.what}" for name, rows in found.items() for row in rows or () if row.fails]
@@ -388,7 +388,7 @@ def _changed(found: Mapping[str, Sequence[Row] | None]) -> list[str]:
 
 
 def _figures(one: Reproduction, rows: Sequence[Row] | None) -> dict[str, Any]:
-    """Return a reproduction and its values as JSON types."""
+    """Return a reproduction (a figure or table of a paper, simulated) and its values as JSON types."""
     from simnet.validate.reproduction.table import figure_rows, kind_counts
 
     head = {key: getattr(one, key) for key in ("name", "paper", "place", "title", "note")}

@@ -1,4 +1,4 @@
-"""Cross-validation of calibrations: errors on held-out measurements, by dataset.
+"""Cross-validation of calibrated cost models: errors on held-out measurements, by dataset.
 
 Three splits: every fourth size of a curve is left out, a number of ranks is left out, a collective is left out. What is
 left out is predicted by a calibration of the rest alone: models are chosen and intervals made by a cross-validation
@@ -61,7 +61,7 @@ PLACES = ("inside", "one doubling outside", "further outside")
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """Held-out predictions and measurements of one dataset, with its size, systems and remarks."""
+    """Held-out measurements of a dataset and their predictions, with the size of the dataset and remarks."""
 
     # The dataset.
     name: str
@@ -81,7 +81,7 @@ class Evaluation:
     coverage: float = DEFAULT_COVERAGE
 
     def figures(self) -> dict[str, Any]:
-        """Return errors by split, model and bin of sizes, and interval coverage, as JSON types."""
+        """Return errors by split, model and range of sizes, and the coverage of intervals, as JSON types."""
         found: dict[str, Any] = {}
         for split in TITLES:
             part = self.held[self.held["split"] == split]
@@ -99,7 +99,7 @@ class Evaluation:
         }
 
     def notes(self) -> list[str]:
-        """Return lines for people: size of the dataset, remarks on its logs, and winners predicted correctly."""
+        """Return text lines: size of the dataset, remarks on its logs, and how often the faster scheme is predicted."""
         spread = "" if math.isnan(self.spread) else f"; repetitions differ by {100 * self.spread:.1f} % in the median"
         lines = [f"{self.name}: {self.rows:,} rows, {self.systems} systems, {self.curves} curves{spread}."]
         lines += problem_lines(self.problems)
@@ -113,7 +113,7 @@ class Evaluation:
 
 
 def worse_figures(figures: Mapping[str, Any], recorded: Mapping[str, Any]) -> list[str]:
-    """Return messages on splits with fewer predictions or larger errors than recorded."""
+    """Return messages on splits that have fewer predictions or larger errors than those recorded."""
     said = []
     for split, before in recorded.items():
         one = figures["splits"].get(split)
@@ -133,13 +133,13 @@ def worse_figures(figures: Mapping[str, Any], recorded: Mapping[str, Any]) -> li
 
 
 def recorded_figures(name: str, splits: Collection[str]) -> dict[str, Any]:
-    """Return the recorded errors of our model on a shipped dataset, by split."""
+    """Return the recorded errors of simnet's model on a shipped dataset, by split."""
     recorded = json.loads(Path(__file__).with_name("recorded.json").read_text(encoding="utf-8"))
     return {key: one for key, one in recorded.get(name, {}).items() if key.partition("_")[0] in splits}
 
 
 def draw_evaluation(evaluation: Evaluation) -> Plot:
-    """Return a plot of predicted against measured times of held-out measurements, one panel per split."""
+    """Return a figure of predicted against measured times of held-out measurements, one panel per split."""
     held = evaluation.held
     present = [split for split in TITLES if (held["split"] == split).any()]
     panels = max(len(present), 1)
@@ -160,7 +160,7 @@ def draw_evaluation(evaluation: Evaluation) -> Plot:
 
 
 def _split_figures(part: pd.DataFrame) -> dict[str, Any]:
-    """Return the errors of one split by model and bin of sizes, and the coverage of its intervals."""
+    """Return the errors of one split by model and range of sizes, and the coverage of its intervals."""
     models: dict[str, Any] = {}
     bins = bin_of(part["size"].to_numpy(dtype=float))
     places = [one for one in PLACES if (part["place"] == one).any()]
@@ -207,7 +207,7 @@ def evaluate(
     *,
     learned: bool = False,
 ) -> Evaluation:
-    """Evaluate calibrations on held-out parts of a shipped dataset or a log.
+    """Evaluate calibrated cost models on held-out parts of a shipped dataset or of a log.
 
     Examples
     --------
@@ -233,7 +233,7 @@ def evaluate(
 def compare_measurements(
     cost_model: str | Path, source: str, facts: LogFacts | Mapping[str, Any] | None = None, *, strict: bool = False
 ) -> Evaluation:
-    """Compare measurements with the predictions of a fabric file, without fitting anything to them."""
+    """Compare measurements with predictions of a cluster file, without fitting anything to them."""
     loaded = cost_model_of(str(cost_model))
     rows, problems = read_rows(source, facts or {})
     found = []
@@ -262,7 +262,7 @@ def compare_measurements(
 
 
 def _leave_sizes(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
-    """Predict every fourth size from the other sizes, held out of all curves at once."""
+    """Predict every fourth size from the other sizes; these sizes are held out of all curves at once."""
     found = []
     for fold in track_progress(range(FOLD_COUNT)):
         split = [(one, size_folds(one)[fold]) for one in curves if fold < len(size_folds(one))]
@@ -271,7 +271,7 @@ def _leave_sizes(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
 
 
 def _leave_halves(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
-    """Predict every second size, held out of all curves that keep enough sizes to choose models by."""
+    """Predict every second size, of those curves in which enough sizes remain to choose models."""
     usable = [one for one in curves if len(one.sizes) >= 2 * MIN_SIZES]
     return _at_sizes(HALVES, [(one, np.arange(len(one.sizes)) % 2 == 1) for one in usable], learned)
 
@@ -279,7 +279,7 @@ def _leave_halves(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
 def _at_sizes(
     name: Basis | Literal["halves"], split: Sequence[tuple[Curve, NDArray[np.bool_]]], learned: bool
 ) -> list[pd.DataFrame]:
-    """Predict the sizes that each curve's mask holds out, by a cost model calibrated on the remaining sizes."""
+    """Predict the sizes that each curve's mask holds out, by a cost model fitted to the other sizes."""
     if not split:
         return []
     kept, held = [one.at(~mask) for one, mask in split], [one.at(mask) for one, mask in split]
@@ -294,7 +294,7 @@ def _at_sizes(
 
 
 def _leave_ranks(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
-    """Predict the curves of each number of ranks from those of the other numbers."""
+    """Predict the curves of each number of ranks from the curves of other numbers of ranks."""
     found = []
     for ranks in track_progress(sorted({one.setting.ranks for one in curves})):
         kept, held = without_ranks(curves, ranks)
@@ -312,7 +312,7 @@ def _leave_ranks(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
 
 
 def rank_place(ranks: int, measured: Sequence[int]) -> str:
-    """Return which of `PLACES` a number of ranks falls into, relative to the measured numbers."""
+    """Return how far a number of ranks is from the measured numbers, as one of `PLACES`."""
     if min(measured) <= ranks <= max(measured):
         return PLACES[0]
     doublings = min(abs(math.log2(ranks / one)) for one in measured)
@@ -320,7 +320,7 @@ def rank_place(ranks: int, measured: Sequence[int]) -> str:
 
 
 def _leave_collectives(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
-    """Predict the curves of each collective from those of other collectives, where possible."""
+    """Predict the curves of each collective from those of other collectives, where that is possible."""
     found = []
     for collective in track_progress(sorted({one.setting.collective for one in curves})):
         kept = kept_without(curves, collective)
@@ -336,7 +336,7 @@ def _leave_collectives(curves: Sequence[Curve], learned: bool) -> list[pd.DataFr
 
 
 def kept_without(curves: Sequence[Curve], collective: str) -> list[Curve]:
-    """Return the curves that predict a held-out collective: for `FROM_BASE` those of `BASE`, else all other ones."""
+    """Return the curves from which a held-out collective is predicted: base collectives', or all others."""
     kept = [one for one in curves if one.setting.collective != collective]
     base = [one for one in kept if one.setting.collective in BASE]
     measured = any(one.setting.collective == "all_reduce" for one in base)
@@ -361,7 +361,7 @@ def _predict_rows(
 
 
 def _curve_rows(held: Curve, **columns: object) -> pd.DataFrame:
-    """Return a row per measurement of a curve, with additional columns."""
+    """Return a table row per measurement of a curve, with the given columns added."""
     measured = {"setting": str(held.setting), "size": held.sizes, "measured": held.seconds}
     return pd.DataFrame(measured | columns)
 
@@ -374,7 +374,7 @@ def _make_evaluation(
     problems: tuple[str, ...],
     coverage: float = DEFAULT_COVERAGE,
 ) -> Evaluation:
-    """Return an evaluation from tables of held-out predictions; InputError if there was nothing to predict."""
+    """Return an evaluation of held-out predictions. InputError: there was nothing to predict."""
     if not curves and not held:
         message = "no row has a size above 0 and a number of ranks; --fact ranks=16 says what a log does not"
         raise InputError(message, file=source)
@@ -388,7 +388,7 @@ def _held_share(seconds: Floats | None, held: Curve) -> Floats:
 
 
 def _repetition_spread(rows: pd.DataFrame, parts: Mapping[str, pd.DataFrame]) -> float:
-    """Return the median absolute relative deviation of repetitions from their median; NaN without any."""
+    """Return the median relative deviation of repeated measurements from their median; NaN without any."""
     found = []
     keys = ["collective", "algorithm", "protocol", "ranks", "nodes", "nbytes"]
     for part in parts.values():

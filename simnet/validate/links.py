@@ -1,4 +1,4 @@
-"""Predictions of measured collectives from link settings alone, as a split of `simnet validate`.
+"""Predictions of measured collectives from the latency and bandwidth of links alone (a split of `simnet validate`).
 
 See `simnet.validate.shapednet.libraries` for the prediction, and the one setting that it takes software from. Told
 apart are links that differ between hosts; exchanges in which a rank sends or receives several messages at once; links
@@ -48,7 +48,7 @@ scaled by it for intervals."""
 
 
 def held_by_links(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return predictions from link settings, one row per setting, or per iteration where links change.
+    """Return predictions from link settings: a row per setting, or per iteration where links change.
 
     Returns
     -------
@@ -88,7 +88,7 @@ def held_by_links(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _setting_part(one: Case, changing: bool) -> str:
-    """Return the key in `TITLES` of a setting's category: the one hardest to predict that applies."""
+    """Return the category of a measured setting, a key of `TITLES`; the hardest to predict that applies."""
     if changing:
         return "links_changing"
     if np.max(one.links.bandwidth) > FAST * (1 + 1e-9):
@@ -103,7 +103,7 @@ def _text_of(given: OfHosts) -> str:
 
 
 def _setting_intervals(found: pd.DataFrame, parts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return lower and upper ends of intervals [s], from errors of other settings in the same category.
+    """Return the ends of prediction intervals [s], from errors of other settings in the same category.
 
     A setting is a collective with its algorithm and ranks on its links, with all sizes; where links change, that of one
     size. Software differs from run to run more than links do, so errors are compared relative to its share.
@@ -125,7 +125,7 @@ def _setting_intervals(found: pd.DataFrame, parts: np.ndarray) -> tuple[np.ndarr
 
 
 def winners(held: pd.DataFrame, best: bool = False) -> Mapping[str, int] | None:
-    """Count how often the faster of AG-Topk and AR-Topk is predicted, where they differ by more than `MARGIN`.
+    """Count how often the faster of AG-Topk and AR-Topk is predicted, of cases that differ by more than `MARGIN`.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Compares measured local times of reducers and hooks with predictions from counted operations.
+"""Comparison of local times of reducers and hooks, measured and predicted from counted operations.
 
 Logs of Gradient-Compression have the stages of a reduce, with the device synchronised before and after each, on three
 GPUs. The two prices of the host are fitted to the stages of the other GPUs, none to a scheme, and predict those of the
@@ -35,7 +35,7 @@ _LATENCY, _BANDWIDTH = 50e-6, 1.25e9
 
 
 def local_cost_errors() -> pd.DataFrame:
-    """Return a row per measured stage or whole reduce: time, prediction and interval [s], error, and if it is inside.
+    """Return a row per measured stage or whole reduction: time, prediction with interval [s], and error.
 
     Messages are left out. The error is that of the prediction, relative to the measurement.
     """
@@ -53,7 +53,7 @@ def _measured() -> pd.DataFrame:
 
 
 def _fitted_prices(device: str) -> HostPrices:
-    """Return host prices of an operation and of a tensor view, fitted to stage times measured on other GPUs."""
+    """Return the host's seconds per operation and per view, fitted to stage times measured on other GPUs."""
     stages = _measured()
     stages = stages[~stages.device.isin([device, "cpu"]) & (stages.stage != "all")]
     start = HostPrices(22e-6, 4e-6, 20e-6, "start", 0.75, 1.35)
@@ -71,7 +71,7 @@ def _fitted_prices(device: str) -> HostPrices:
 
 
 def _predicted(row: pd.Series, host: HostPrices | None) -> tuple[float, float, float]:
-    """Return the predicted time of a stage or of a whole reduce [s], and its interval."""
+    """Return the predicted time of a stage or of a whole reduction [s], and its interval."""
     hook, device = _hook(row), _device(row.device, host)
     parts = _parts(row.model, int(row["rank"]), row.density, hook.overlap != "after")
     found = [one for part in parts for one in stage_costs(hook, part, device) if _counts(row, one)]
@@ -85,7 +85,7 @@ def _hook(row: pd.Series) -> Hook:
 
 
 def _counts(row: pd.Series, one: StageCost) -> bool:
-    """Return whether a measured row includes a stage; whole reduces on GPUs leave out stage ``select``."""
+    """Return whether a measured row includes a stage; whole reductions on GPUs leave out stage ``select``."""
     if row.stage != "all":
         return (one.stage, one.when) == (row.stage, row.when)
     return row.device == "cpu" or one.stage != "select"
@@ -99,7 +99,7 @@ def _device(name: str, host: HostPrices | None) -> DeviceProfile:
 
 @cache
 def _parts(model: str, rank: int, density: float, bucketed: bool) -> list[HookedTensors]:
-    """Return the tensors of a model as hooks see them, by DDP bucket or all together."""
+    """Return the tensors of a model as hooks see them: by DDP bucket, or all together."""
     shapes = _shapes(model)
     parts = [slice(None)]
     if bucketed:
@@ -120,7 +120,7 @@ def _shapes(model: str) -> list[tuple[int, ...]]:
 
 
 def reducer_jobs() -> pd.DataFrame:
-    """Return measured and predicted times of gradient reductions on two V100 machines at 10 Gbit/s, with messages [s].
+    """Return measured and predicted seconds of gradient reductions, messages included, on two V100 machines.
 
     `iteration_error` is that of computing as measured with the reduce after it. A reduce exchanges one vector by a
     ring; while it is under way the host launches what comes after it.

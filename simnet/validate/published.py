@@ -1,4 +1,4 @@
-"""Communication times and collective shares published in the AR-Topk paper, next to simnet's.
+"""Communication times and shares of collectives published in the AR-Topk paper, compared with simnet's.
 
 The printed times scatter about the alpha-beta formulas by up to 12 %, so they test the formulas and the choice between
 collectives; they are no measurement of any other engine. Tables III to V of the paper are left out on purpose: they
@@ -39,7 +39,7 @@ _FORMULAS: dict[str, Callable[..., Floats]] = {
 
 
 def table_vi() -> pd.DataFrame:
-    """Return Table VI with formula times: communication of AG, ART-ring and ART-tree, 8 workers, 1 ms.
+    """Return communication times of Table VI and by formula: AG, ART-ring and ART-tree, 8 workers, 1 ms.
 
     Returns
     -------
@@ -52,7 +52,7 @@ def table_vi() -> pd.DataFrame:
 
 
 def table_ii() -> pd.DataFrame:
-    """Return Table II with formula times: dense ring all-reduce, and compression plus AG, 8 workers.
+    """Return times of Table II and by formula: dense ring all-reduce, and compression plus AG, 8 workers.
 
     Returns
     -------
@@ -64,7 +64,7 @@ def table_ii() -> pd.DataFrame:
 
 
 def fig_5() -> pd.DataFrame:
-    """Return Fig. 5 (digitized) with formula times: AG and ART-ring on 2, 4, 6, 8 workers, 5 ms, 1 Gbit/s.
+    """Return times of Fig. 5 (digitized) and by formula: AG and ART-ring on 2, 4, 6, 8 workers, 5 ms, 1 Gbit/s.
 
     Returns
     -------
@@ -75,7 +75,7 @@ def fig_5() -> pd.DataFrame:
 
 
 def fig_8() -> pd.DataFrame:
-    """Return Fig. 8 for ResNet-18: published and replayed epochs per collective on schedules C1 and C2.
+    """Return Fig. 8 for ResNet-18: epochs per collective, published and simulated, on schedules C1 and C2.
 
     Returns
     -------
@@ -92,7 +92,7 @@ def fig_8() -> pd.DataFrame:
 
 
 def schedule_shares(config: str, warmup_epochs: int = 2) -> dict[str, int]:
-    """Return the number of steps of a network schedule for which each collective is cheapest.
+    """Return for how many steps of a network schedule each collective is the cheapest.
 
     In the warm-up the density falls linearly from 1 to 0.1, both included; it stays at 0.1 until the network next
     changes, and is 0.01 thereafter. Every step takes the arg-min of the three formulas on the network as it is.
@@ -128,12 +128,12 @@ def read_published_text(name: str) -> str:
 
 
 def read_sections(name: str) -> dict[str, str]:
-    """Return the sections of a shipped text by name; each has a line ``%% name`` before it."""
+    """Return the sections of a shipped text by name; a line ``%% name`` begins each."""
     return dict(one.split("\n", 1) for one in read_published_text(name).split("%% ")[1:])
 
 
 def _beside_formula(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a table with added columns: the time by formula [ms], and the relative error of the published one."""
+    """Return a table with the time by formula [ms], and the relative error of the published time, added."""
     if "parameters" not in frame:
         frame = frame.assign(parameters=frame["model"].map(PARAMETERS))
     formula = np.empty(len(frame))

@@ -1,4 +1,4 @@
-"""Replay: a `Schedule` executed by real ranks, message by message, and timed.
+"""Replay of a `Schedule` by real ranks, which send its messages and are timed.
 
 Every rank of a job (torch.distributed with NCCL or gloo, or MPI) goes through the rounds of the same schedule: it
 starts its receives and sends of a round together, and enters the next one when they are done. What is measured is the
@@ -45,7 +45,7 @@ _CONTENTS = 251
 
 
 class ReplayPart(NamedTuple):
-    """A message from one rank's view: peer, start and end in the buffer [byte], and message number."""
+    """Message as one rank sees it: the other rank, start and end in the buffer [byte], and message number."""
 
     peer: int
     first: int
@@ -54,7 +54,7 @@ class ReplayPart(NamedTuple):
 
 
 class ReplayStep(NamedTuple):
-    """One rank's part in a round: compute time [s], sends and receives."""
+    """Part of one rank in a round: compute time [s], messages to send and messages to receive."""
 
     compute: float
     sends: tuple[ReplayPart, ...]
@@ -62,7 +62,7 @@ class ReplayStep(NamedTuple):
 
 
 class Repetition(NamedTuple):
-    """One timed run of a schedule: seconds of each rank and start times by a common clock, shape (P,)."""
+    """One timed run of a schedule: seconds and start time of each rank by a common clock, shape (P,)."""
 
     seconds: Floats
     began: Floats
@@ -70,7 +70,7 @@ class Repetition(NamedTuple):
 
 @dataclass(frozen=True)
 class Workload:
-    """A schedule to replay, and the columns that describe it in the table of results."""
+    """Schedule to replay, and the columns that describe it in the table of results."""
 
     # What is sent.
     schedule: Schedule
@@ -79,7 +79,7 @@ class Workload:
 
 
 def steps_of_rank(schedule: Schedule, rank: int) -> list[ReplayStep]:
-    """Return a rank's step for each round of a schedule in which it sends, receives or computes.
+    """Return what a rank does in each round in which it sends, receives or computes.
 
     Messages between two ranks keep the order of the schedule, so that both sides pair them alike. Rounds use the same
     buffers.
@@ -165,14 +165,14 @@ def measure_replay(
 
 
 def _schedule_digest(schedule: Schedule) -> float:
-    """Return a hash of a schedule's messages, as a float."""
+    """Return a hash of a schedule's messages as a float, which ranks can compare."""
     columns = schedule.columns()
     parts = [columns[name].tobytes() for name in ("round", "src", "dst", "nbytes")]
     return float_digest(b"".join([str(schedule.n_ranks).encode(), *parts]))
 
 
 def _check_messages(own: Sequence[ReplayStep], communicator: Communicator, out: Any, into: Any) -> None:
-    """Send every message once with distinct content; RuntimeError if content arrives altered."""
+    """Send each message once with content of its own; RuntimeError if it arrives altered."""
     wrong = 0
     for step in own:
         for part in step.sends:
@@ -193,7 +193,7 @@ def _part_content(part: ReplayPart) -> NDArray[np.uint8]:
 
 
 def clock_offset(communicator: Communicator) -> float:
-    """Return the offset of this rank's clock from rank 0's [s], positive if ahead; every rank calls this.
+    """Return by how much this rank's clock is ahead of rank 0's [s]; all ranks must call it.
 
     Rank 0 asks each rank for its time; the answer of the shortest round trip counts, as if it were given half-way.
 
@@ -225,7 +225,7 @@ def clock_offset(communicator: Communicator) -> float:
 
 
 def _start_together(communicator: Communicator, ahead: float) -> None:
-    """Wait for all ranks, then until a common start time shortly afterwards."""
+    """Wait for all ranks, then until a start time shortly afterwards that all share."""
     began = time.perf_counter()
     communicator.barrier()
     now = time.perf_counter()
@@ -242,7 +242,7 @@ def _wait_until(moment: float) -> None:
 
 
 def table(workload: Workload, done: Sequence[Repetition], tool: str, *, per_rank: bool = False) -> pd.DataFrame:
-    """Return timed repetitions of a workload as a measurement table, a row per repetition or per rank."""
+    """Return timed repetitions of a workload as a table of measurements, a row per repetition or per rank."""
     rows: list[dict[str, object]] = []
     for index, one in enumerate(done):
         shared = workload.facts | {"ranks": workload.schedule.n_ranks, "tool": tool, "iteration": index}
@@ -268,7 +268,7 @@ def table(workload: Workload, done: Sequence[Repetition], tool: str, *, per_rank
 
 
 def of_collective(name: str, ranks: int, nbytes: float) -> Workload:
-    """Return the workload of a collective by name; its size is counted as in `simnet.collectives`.
+    """Return the workload of a collective; `nbytes` is counted as in `simnet.collectives`.
 
     Examples
     --------
@@ -291,7 +291,7 @@ def of_collective(name: str, ranks: int, nbytes: float) -> Workload:
 
 
 def of_file(path: str, ranks: int) -> Workload:
-    """Return the workload of a schedule file; its size is the largest number of bytes that a rank sends."""
+    """Return the workload of a schedule file; its size is the most bytes that a rank sends."""
     _, schedule = read_schedule(path, n_ranks=ranks if path.endswith(".csv") else None)
     sent = schedule.bytes_sent()
     facts: dict[str, object] = {
@@ -304,7 +304,7 @@ def of_file(path: str, ranks: int) -> Workload:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the replay command line at every rank of a job, and return the exit code."""
+    """Run the command line of the replay on every rank of a job, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m simnet.validate.replay", description="Run schedules for real.")
     parser.add_argument("files", nargs="*", help="schedules, as simnet convert writes them: CSV, GOAL, Chakra")
     parser.add_argument("--backend", choices=BACKENDS, default="gloo")

@@ -1,4 +1,4 @@
-"""Baseline predictions from the curves of a calibration: five-line rules and two learned models.
+"""Baseline predictions from the curves of a calibration: simple rules, and two learned models.
 
 A rival takes the curves that are kept and the sizes and setting of one that is left out. No choice in them depends on
 the set of measurements. The *five-line rules* are what anybody writes first:
@@ -68,7 +68,7 @@ Rival: TypeAlias = Callable[[Curve], Floats]
 def rival_times(
     split: str, kept: Sequence[Curve], held: Sequence[Curve], *, learned: bool = False
 ) -> list[dict[str, Floats]]:
-    """Return predicted times [s] of each held-out curve by each baseline: a dictionary by name per curve.
+    """Return the times that each baseline predicts for each held-out curve [s]: a dictionary per curve.
 
     Returns
     -------
@@ -92,7 +92,7 @@ def installed() -> bool:
 
 
 def gaussian_process(kept: Sequence[Curve]) -> Rival:
-    """Return a Gaussian process fitted to the logarithm of time, on at most 150 measurements."""
+    """Return a Gaussian process fitted to logarithms of times, of at most 150 measurements."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import ConstantKernel, DotProduct, Matern, WhiteKernel
@@ -110,7 +110,7 @@ def gaussian_process(kept: Sequence[Curve]) -> Rival:
 
 
 def gradient_boosting(kept: Sequence[Curve]) -> Rival:
-    """Return boosted regression trees fitted to the logarithm of time, on all measurements."""
+    """Return boosted regression trees fitted to logarithms of times, of all measurements."""
     from sklearn.ensemble import HistGradientBoostingRegressor
 
     inputs = _ModelInputs(kept)
@@ -151,7 +151,7 @@ def _neighbouring_sizes(kept: Sequence[Curve], held: Curve) -> Floats:
 
 
 def _by_ranks(kept: Sequence[Curve], held: Curve) -> dict[int, Floats]:
-    """Return logarithms of times by number of ranks, ascending, averaged over numbers of nodes."""
+    """Return logarithms of times by number of ranks, ascending; means over numbers of nodes."""
     family = [one for one in kept if one.setting.family == held.setting.family]
     return {
         ranks: np.mean([_log_curve(one, held.sizes) for one in family if one.setting.ranks == ranks], axis=0)
@@ -170,7 +170,7 @@ def _neighbouring_ranks(kept: Sequence[Curve], held: Curve) -> Floats:
 
 
 def _nearest_ranks(kept: Sequence[Curve], held: Curve, *, by_bus: bool = False) -> Floats:
-    """Return times of the nearest number of ranks [s]; if `by_bus`, scaled by the ratio of bus factors."""
+    """Return times at the nearest measured number of ranks [s]; `by_bus` scales them by bus factors."""
     found, setting = _by_ranks(kept, held), held.setting
     nearest = _nearest(list(found), setting)
     logs = [found[ranks] + (_log_ratio(setting.collective, ranks, setting) if by_bus else 0.0) for ranks in nearest]
@@ -178,7 +178,7 @@ def _nearest_ranks(kept: Sequence[Curve], held: Curve, *, by_bus: bool = False) 
 
 
 def _rule_of_bus_factor(kept: Sequence[Curve], held: Curve) -> Floats:
-    """Return times scaled by bus factors from all-reduce curves with the nearest number of ranks."""
+    """Return times of all-reduce at the nearest number of ranks, scaled by bus factors (nccl-tests) [s]."""
     setting = held.setting
     reduced = [one for one in kept if one.setting.collective == "all_reduce"]
     nearest = _nearest([one.setting.ranks for one in reduced], setting)
@@ -190,13 +190,13 @@ def _rule_of_bus_factor(kept: Sequence[Curve], held: Curve) -> Floats:
 
 
 def _nearest(known: Sequence[int], asked: Setting) -> list[int]:
-    """Return the measured numbers of ranks nearest to the requested one on a log scale; two on a tie."""
+    """Return the measured number of ranks nearest to the requested one on a log scale; both on a tie."""
     off = {ranks: abs(math.log(ranks / asked.ranks)) for ranks in known}
     return [ranks for ranks, one in off.items() if one <= min(off.values()) + 1e-9]
 
 
 def _log_ratio(collective: str, ranks: int, asked: Setting) -> float:
-    """Return the log ratio of the requested setting's bus factor to a collective's; NaN if either is unknown."""
+    """Return the logarithm of the ratio of two bus factors (nccl-tests); NaN if either is unknown."""
     known, wanted = bus_factor(collective, ranks), bus_factor(asked.collective, asked.ranks)
     return math.log(wanted / known) if known and wanted else math.nan
 

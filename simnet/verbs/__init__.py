@@ -1,1 +1,1 @@
-"""The verbs of simnet: a module each, with the function that the command line and Python share."""
+"""Commands of simnet (`simnet run` and others): one module each, with the function that Python users call too."""

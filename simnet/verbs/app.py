@@ -1,4 +1,4 @@
-"""The command line: verbs and their options, read from the signatures of functions by cyclopts.
+"""Command line of simnet: commands and options come from the signatures of functions, by cyclopts.
 
 This is the only module that knows cyclopts. A verb is a function of the library that returns a
 `simnet.report.summary.Summary`. Its parameters are its options; those that have the names of marked fields of a
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 class Verb(NamedTuple):
-    """A verb of the command line: its help panel, summary, example, and function as ``module:name``."""
+    """Command of simnet: its panel in the help, summary, example, and function as ``module:name``."""
 
     panel: str
     summary: str
@@ -85,7 +85,7 @@ _COMMON: Mapping[str, tuple[Any, str, tuple[str, ...]]] = {
 
 
 def main() -> None:
-    """Run the command line of this process and exit; the entry point of the console script."""
+    """Run the command line of this process and exit; the entry point of the `simnet` command."""
     plain_warnings()
     # Imports make many objects that stay, which the collector need not go through again and again.
     gc.set_threshold(50_000, 50, 1000)
@@ -156,7 +156,7 @@ def _with_negative_values(words: Sequence[str]) -> list[str]:
 
 
 def _completion(wanted: str, words: Sequence[str]) -> int:
-    """Print shell completions of a word, or print or install the completion script."""
+    """Print completions of a word for a shell, or print or install the shell's completion script."""
     app = App(name="simnet", help_flags=[], version_flags=["--version"])
     for name in [words[0]] if wanted == "__complete" and words and words[0] in all_verbs() else all_verbs():
         app.command(_on_line(name, function_of(name)), name=name, help=all_verbs()[name].summary)
@@ -173,7 +173,7 @@ def _completion(wanted: str, words: Sequence[str]) -> int:
 
 
 def all_verbs() -> dict[str, Verb]:
-    """Return all verbs by name; registered verbs of other packages come first.
+    """Return all commands by name; those that other packages register come first.
 
     A package registers the function of a verb under its name, as an entry point of ``simnet.commands``; the function
     may have the attributes ``panel`` and ``example``.
@@ -193,14 +193,14 @@ def _verb_of(function: Callable[..., Any]) -> Verb:
 
 
 def function_of(name: str) -> Callable[..., Any]:
-    """Return the library function of a verb, importing its module."""
+    """Return the Python function of a command, after an import of its module."""
     module, _, own = all_verbs()[name].module.partition(":")
     found: Callable[..., Any] = getattr(import_module(f"simnet.verbs.{module}" if name in VERBS else module), own)
     return found
 
 
 def command_of(name: str) -> App:
-    """Return the cyclopts command of a verb."""
+    """Return the cyclopts app that parses and runs a command."""
     verb = all_verbs()[name]
     app = App(
         name=f"simnet {name}",
@@ -214,7 +214,7 @@ def command_of(name: str) -> App:
 
 
 def _on_line(name: str, function: Callable[..., Any]) -> Callable[..., int]:
-    """Return a function with the verb's options as its signature, which prints the answer and returns the exit code."""
+    """Return a function with a command's options as parameters, which prints the answer and returns the exit code."""
     own = inspect.signature(function).parameters
     hints = get_type_hints(function, include_extras=True)
     marked, line_defaults = _marked(), _LINE_DEFAULTS.get(name, {})
@@ -268,7 +268,7 @@ def _on_line(name: str, function: Callable[..., Any]) -> Callable[..., int]:
 
 
 def _completer(name: str) -> Callable[[Any], list[str]]:
-    """Return a function that completes the values of a parameter for a shell."""
+    """Return a function that completes values of the parameter `name` in a shell."""
 
     def complete(context: Any) -> list[str]:
         from simnet.verbs.completion import completion_words
@@ -300,7 +300,7 @@ def _option(hint: Any, help_: str, panel: str, **more: Any) -> Any:
 
 
 def _line_type(hint: Any, *, optional: bool) -> Any:
-    """Return the command-line type of a library parameter: str where a union allows it."""
+    """Return the type of a Python parameter on the command line: str for unions that include it."""
     if get_origin(hint) in (Union, UnionType) and str in get_args(hint):
         hint = str
     panel, converter = Group(_PANELS[0], sort_key=0), _CONVERTERS.get(hint)
@@ -320,7 +320,7 @@ def _save_scenario(path: str, arguments: Mapping[str, Any], force: bool) -> None
 
 
 def _show(found: Summary | str | None, common: Mapping[str, Any], *, written: bool) -> int:
-    """Print an answer or save it to ``--out``, and return the exit code; None (other MPI ranks) prints nothing."""
+    """Print an answer, or save it to ``--out``, and return the exit code; other MPI ranks have None, print nothing."""
     if found is None:
         return 0
     if isinstance(found, str):
@@ -336,13 +336,13 @@ def _show(found: Summary | str | None, common: Mapping[str, Any], *, written: bo
 
 
 def line_width() -> int:
-    """Return the line width in characters: that of the terminal, from 40 to 80, and 80 in a pipe."""
+    """Return the number of characters in a line: the terminal's, between 40 and 80, or 80 in a pipe."""
     wanted = shutil.get_terminal_size((WIDTH, 24)).columns if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH
     return max(min(wanted, WIDTH), 40)
 
 
 def _overview() -> str:
-    """Return the help text of simnet, with a line for each verb."""
+    """Return the help text of simnet, which has a line for each command."""
     lines = ["Predict what gradient exchange costs. Usage: simnet VERB [SCENARIO] [FLAGS]"]
     verbs = all_verbs()
     for panel in dict.fromkeys([*_ORDER, *(one.panel for one in verbs.values())]):
@@ -354,7 +354,7 @@ def _overview() -> str:
 
 
 class Option(NamedTuple):
-    """An option or positional word of a verb: names, help, whether it is required, and whether verbs share it."""
+    """Option or positional argument of a command: names, help, whether it is required or shared by commands."""
 
     names: str
     help: str
@@ -363,7 +363,7 @@ class Option(NamedTuple):
 
 
 def verb_options(name: str) -> list[Option]:
-    """Return the options and positional words of a verb; positional words have names in capitals."""
+    """Return the options and positional arguments of a command; positional ones have names in capitals."""
     shared, found = {*_marked(), *_COMMON, *_REQUEST}, []
     for one in command_of(name).assemble_argument_collection(parse_docstring=True):
         named = one.field_info.kind is inspect.Parameter.KEYWORD_ONLY
@@ -375,7 +375,7 @@ def verb_options(name: str) -> list[Option]:
 
 
 def _short_help(name: str) -> str:
-    """Return the one-screen help of a verb: a line per own option, and the names of shared options."""
+    """Return help for a command on one screen: a line per option of its own, and the names of shared options."""
     verb, options = all_verbs()[name], verb_options(name)
     words = [one.names if one.required else f"[{one.names}]" for one in options if one.names.isupper()]
     said = [" ".join(["Usage: simnet", name, *words, "[FLAGS]"]), verb.summary]
@@ -399,12 +399,12 @@ def _unknown_verb(words: Sequence[str]) -> str:
 
 @functools.cache
 def _old_words() -> dict[str, str]:
-    """Return the verbs and options of earlier versions, each with its replacement."""
+    """Return the commands and options of earlier versions, each with what replaces it."""
     return {row["old"]: row["new"] for row in read_shipped_rows("data/old_words.csv")}
 
 
 def _usage_error(name: str, command: App, error: CycloptsError) -> str:
-    """Return a one-line message on a wrong word of a line, with the nearest valid word."""
+    """Return a one-line message on a wrong word in a command line, with the most similar valid word."""
     argument, token = getattr(error, "argument", None), getattr(error, "token", None)
     word = str(getattr(token, "keyword", None) or "")
     known = sorted({each for one in command.assemble_argument_collection() for each in one.names if each[:2] == "--"})

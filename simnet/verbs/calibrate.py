@@ -92,7 +92,7 @@ def calibrate(
 
 
 def _fitted(made: Calibration) -> Summary:
-    """Return an answer with a cost model fitted to measured times, and its quality of fit."""
+    """Return an answer with a cost model fitted to measured times, and how well it fits."""
     notes, errors, curves = made.notes(), made.errors(), made.cost_model.model.known
     warnings = [one for one in notes if one.startswith("warning: ")]
     known = f"{len(curves):,} curve{'s' * (len(curves) != 1)} from {made.rows:,} row{'s' * (made.rows != 1)}"
@@ -115,7 +115,7 @@ def _fitted(made: Calibration) -> Summary:
 
 
 def _next_question(curves: Sequence[FittedCurve], has_links: bool) -> str:
-    """Return what to ask next: a measured collective, or any one over links of the measured latency and bandwidth."""
+    """Return the command to run next: the time of a measured collective, or of any over the measured links."""
     if has_links:
         return "simnet choose --network fabric.yaml, after --out fabric.yaml"
     found = {one.collective: one for one in curves}
@@ -132,7 +132,7 @@ def _next_question(curves: Sequence[FittedCurve], has_links: bool) -> str:
 
 
 def _specified(platform: str, coverage: float) -> Summary:
-    """Return an answer with the cost model of a platform, from its specification alone."""
+    """Return an answer with the cost model of a platform, made from its specification alone."""
     from simnet.cost_models.calibration import specification
     from simnet.cost_models.calibration.cost_model import specified_cost_model
     from simnet.cost_models.calibration.cost_model_file import cost_model_yaml
@@ -154,7 +154,7 @@ def _specified(platform: str, coverage: float) -> Summary:
 
 
 def _computing(folder: Path) -> Summary:
-    """Fit the compute times of workers to logs."""
+    """Return an answer with the compute times of workers fitted to their logs."""
     from simnet.base.arrays import PERCENTS
     from simnet.cost_models.calibration.compute_fit import fit_compute, read_compute_logs
 
@@ -181,7 +181,7 @@ def _computing(folder: Path) -> Summary:
 
 
 def _gradients(trace: str, scale: float, density: list[str] | None, seed: int) -> Summary:
-    """Fit the synthetic gradient generator to a trace, and report its errors."""
+    """Return an answer with the synthetic gradient generator fitted to a trace, and its errors."""
     from simnet.studies import options
     from simnet.studies.trace_files import fit_trace
     from simnet.traces import comparing

@@ -140,6 +140,6 @@ def _write_scenario(
 
 
 def _parts(part: Words) -> dict[str, str]:
-    """Return the ``--part`` options as values by name."""
+    """Return the values of the ``--part`` options by name."""
     pairs = (one.partition("=") for one in word_list(part) or () if one)
     return {name.strip(): value.strip() for name, _, value in pairs}

@@ -114,7 +114,7 @@ def measure(
 
 
 def _summary(lines: list[str]) -> Summary | None:
-    """Return an answer with the files written and the remarks; None at ranks without remarks."""
+    """Return an answer on the files written, with remarks; None on MPI ranks that have nothing to print."""
     if not lines:
         return None
     *remarks, written = lines
@@ -131,7 +131,7 @@ def _summary(lines: list[str]) -> Summary | None:
 
 
 def _asked(what: Words) -> dict[str, dict[str, Any]]:
-    """Return the measurements named by ``--what``, each with its options."""
+    """Return the measurements that ``--what`` names, each with its options."""
     from simnet.cluster.measure.plan import COLLECTIVES
     from simnet.scenario.choice_text import read_choice, split_choices
 

@@ -1,4 +1,4 @@
-"""Common parts of all verbs: argument types, single-threaded execution, and errors that name arguments."""
+"""Parts that all commands share: argument types, single-threaded execution, and errors that name arguments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Overrides: TypeAlias = Mapping[str, object] | Sequence[str]
 
 
 class WritableScenario(Protocol):
-    """Protocol of `simnet.scenario.Scenario`, in place of a slow import."""
+    """Protocol that `simnet.scenario.Scenario` fulfils; it avoids the slow import of that class."""
 
     def to_yaml(self) -> str:
         """Return the scenario as YAML."""
@@ -69,7 +69,7 @@ def verb(function: Callable[P, R]) -> Callable[P, R]:
 
 @contextmanager
 def scenario_path(scenario: ScenarioSource) -> Iterator[str | Path]:
-    """Yield the path or name of a scenario; a loaded scenario is written to a temporary file."""
+    """Yield the path or name of a scenario; a loaded scenario is first written to a temporary file."""
     if isinstance(scenario, str | Path):
         # Whether there is one is known before all that a scenario may hold is loaded.
         find(scenario)
@@ -87,7 +87,7 @@ def scenario_path(scenario: ScenarioSource) -> Iterator[str | Path]:
 
 
 def set_texts(fields: Overrides | None) -> list[str]:
-    """Return scenario fields as texts of the form ``field=value``, as for ``--set``.
+    """Return scenario fields as texts ``field=value``, as ``--set`` takes them.
 
     Raises
     ------
@@ -107,7 +107,7 @@ def set_texts(fields: Overrides | None) -> list[str]:
 
 
 def _as_written(value: object) -> str:
-    """Return a value as scenario text: strings unchanged, others as JSON."""
+    """Return a value in scenario notation: strings unchanged, others as JSON."""
     try:
         return value if isinstance(value, str) else json.dumps(value, default=_as_python)
     except (TypeError, ValueError):
@@ -115,21 +115,21 @@ def _as_written(value: object) -> str:
 
 
 def _as_python(value: object) -> object:
-    """Return a NumPy number or array as Python numbers or lists."""
+    """Return a NumPy number or array as Python numbers or lists; other values unchanged."""
     if not hasattr(value, "tolist"):
         raise TypeError
     return value.tolist()
 
 
 def word_list(value: Words | None) -> list[str] | None:
-    """Return comma-separated text or a sequence as a list of words; None for None."""
+    """Return comma-separated text, or a sequence, as a list of words; None stays None."""
     if value is None:
         return None
     return [one.strip() for one in value.split(",")] if isinstance(value, str) else list(value)
 
 
 def refuse_given(given: Mapping[str, object], what: str) -> None:
-    """Raise InputError if any option in `given` has a value; `what` names what they are for."""
+    """Raise InputError if any option in `given` has a value; `what` says what the options are for."""
     for option, value in given.items():
         if value:
             raise InputError(f"is only for {what}", file=option)

@@ -31,7 +31,7 @@ _MOST_SEEDS = 1000
 
 
 class _Asked(NamedTuple):
-    """How a run is carried out: its number of seeds, where and how many at a time, and the folder of results."""
+    """How to carry out a run: number of seeds, where to run, how many at a time, and the results folder."""
 
     seeds: int
     on: str | None
@@ -116,7 +116,7 @@ def run(
 
 @contextmanager
 def _results_folder(asked: _Asked, usual: str, wanted: Request, written: str, what: tuple[str, str]) -> Iterator[Path]:
-    """Yield the results folder, named by the user, default or temporary; afterwards print its path if it lasts.
+    """Yield the results folder (the user's, the default, or a temporary one); print its path if it is kept.
 
     `what` works in it alone, and in a folder of that name inside.
     """
@@ -153,7 +153,7 @@ def _one_run(source: Source, asked: _Asked) -> Summary:
 
 
 def _over_grid(source: Source, axes: Sequence[str], asked: _Asked) -> Summary:
-    """Run a scenario over a grid of field values, and write the results folder."""
+    """Run a scenario for all combinations of field values, and write the results folder."""
     from simnet.studies.sweeping import cell, work
     from simnet.studies.sweeping import grid as grids
 
@@ -171,7 +171,7 @@ def _over_grid(source: Source, axes: Sequence[str], asked: _Asked) -> Summary:
 
 
 def _carry_out(work: Batch | Cells, asked: _Asked) -> Summary:
-    """Run all parts, write those that are done, also before an error or Ctrl-C, and raise that afterwards."""
+    """Run all parts and write the finished ones; an error or Ctrl-C is raised after that."""
     failure: BaseException | None = None
     for said in work.begin(asked.force):
         terminal.say(said)
@@ -200,7 +200,7 @@ def _carry_out(work: Batch | Cells, asked: _Asked) -> Summary:
 
 
 def _progress(total: int, what: str) -> Callable[[Any, float], None]:
-    """Return a callback that reports the share of all that is done, counting what has begun in part."""
+    """Return a callback that reports the share of work done, in which unfinished parts count partly."""
     parts: dict[Any, float] = {}
 
     def report_part(part: Any, done: float) -> None:
@@ -212,7 +212,7 @@ def _progress(total: int, what: str) -> Callable[[Any, float], None]:
 
 
 def grid_texts(grid: Grid) -> list[str]:
-    """Return grid axes as texts of the form ``field=values``, as for ``--grid``.
+    """Return grid axes as texts ``field=values``, as ``--grid`` takes them.
 
     Examples
     --------

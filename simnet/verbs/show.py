@@ -104,7 +104,7 @@ def _described(name: str, density: Words) -> Summary | str:
 
 
 def _runs_page(folders: list[Path], out: str | None, force: bool) -> Summary:
-    """Redraw the page of one run, or write a page that compares several runs."""
+    """Redraw the page of a run; for several runs, write a page that compares them."""
     from simnet.base.writing import refuse_existing
     from simnet.report.answers import sentence
     from simnet.studies import reports

@@ -31,7 +31,7 @@ _quiet: ContextVar[bool] = ContextVar("quiet", default=False)
 
 
 def say(text: str) -> None:
-    """Print a status message, such as a file path, to standard error, unless the command is quiet."""
+    """Print a status message, such as the path of a file, to standard error unless the command is quiet."""
     if not _quiet.get():
         print(printable(text), file=sys.stderr, flush=True)
 
@@ -42,7 +42,7 @@ def warn(text: str) -> None:
 
 
 def printable(text: str) -> str:
-    r"""Return text with control characters escaped, which cannot steer the terminal.
+    r"""Return text with control characters escaped, so that it cannot control the terminal.
 
     Examples
     --------
@@ -54,7 +54,7 @@ def printable(text: str) -> str:
 
 @contextmanager
 def verbosity(quiet: bool, verbose: bool) -> Iterator[None]:
-    """Suppress status messages within a block, or print versions, time and memory.
+    """Inside the ``with`` block, suppress status messages (`quiet`), or print versions, time and memory (`verbose`).
 
     Raises
     ------
@@ -79,7 +79,7 @@ def verbosity(quiet: bool, verbose: bool) -> Iterator[None]:
 
 
 def _resources_used(seconds: float) -> str:
-    """Return wall time, CPU time with ended child processes, and peak memory as text."""
+    """Return text on wall time, CPU time (ended child processes included) and peak memory."""
     said, used = f"took {seconds:.2f} s", os.times()
     said += f", {used.user + used.system + used.children_user + used.children_system:.2f} CPU s since the start"
     try:
@@ -92,7 +92,7 @@ def _resources_used(seconds: float) -> str:
 
 @contextmanager
 def progress_line(verb: str) -> Iterator[Callable[[float, str], None]]:
-    """Show a progress line for `simnet.base.progress.track_progress` loops in a block, after two seconds.
+    """Show the progress of `simnet.base.progress.track_progress` loops in the ``with`` block, after two seconds.
 
     On a terminal the line is overwritten; elsewhere new lines become rarer with time. The share never falls.
 
@@ -127,7 +127,7 @@ def progress_line(verb: str) -> Iterator[Callable[[float, str], None]]:
 
 @contextmanager
 def no_empty_folders(folder: Path) -> Iterator[None]:
-    """Remove a folder and those above it that a block created and left empty."""
+    """Remove a folder, and folders above it, that the ``with`` block created and left empty."""
     new = [one for one in (folder, *folder.parents) if not one.exists()]
     try:
         yield
@@ -139,7 +139,7 @@ def no_empty_folders(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def sheltered() -> Iterator[None]:
-    """Ignore Ctrl-C within a block that writes results."""
+    """Ignore Ctrl-C inside the ``with`` block, which writes results."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
@@ -149,7 +149,7 @@ def sheltered() -> Iterator[None]:
 
 @contextmanager
 def output_errors() -> Iterator[None]:
-    """Turn write errors of a block into user errors, and a broken standard output into SIGPIPE."""
+    """Convert write errors in the ``with`` block to user errors; end by SIGPIPE if standard output is closed."""
     try:
         yield
         sys.stdout.flush()
@@ -166,7 +166,7 @@ def output_errors() -> Iterator[None]:
 
 
 def _is_read() -> bool:
-    """Return whether standard output still has a reader; if so, another pipe is broken."""
+    """Return whether standard output still has a reader; if it has, a broken pipe is another one."""
     if not hasattr(select, "poll"):
         return False
     with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Comparison of measured and predicted iterations of jobs: errors, intervals, winner and order."""
+"""Comparison of measured and predicted iterations of jobs: errors, intervals, fastest policy and order."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class Comparison:
 
     @property
     def totals(self) -> pd.DataFrame:
-        """The rows of whole iterations, indexed by policy, for policies with one fixed exchange."""
+        """Rows of whole iterations, indexed by policy, of policies with one fixed exchange."""
         fixed = self.policies.loc[self.policies["fixed"], "policy"]
         found = self.parts[(self.parts["part"] == "total") & self.parts["policy"].isin(fixed)]
         return found.set_index("policy")
 
     def winner_is_right(self) -> bool | None:
-        """Return whether the predicted winner is within `MARGIN` of the measured one; None with one policy."""
+        """Return whether the policy predicted to be fastest is measured within `MARGIN` of the fastest."""
         totals = self.totals
         if len(totals) < 2:
             return None
@@ -52,11 +52,11 @@ class Comparison:
         return bool(measured[predicted.argmin()] <= (1 + MARGIN) * measured.min())
 
     def pairs(self) -> tuple[int, int]:
-        """Return the number of policy pairs that differ by more than `MARGIN`, and how many are predicted in order."""
+        """Return how many pairs of policies differ by more than `MARGIN`, and how many are predicted in order."""
         return pairs_in_order(*(self.totals[name].tolist() for name in ("measured", "predicted")))
 
     def sentences(self) -> list[str]:
-        """Return sentences on the winner, the order of pairs, and policies that change their exchange."""
+        """Return sentences on the fastest policy, the order of pairs, and policies that switch exchanges."""
         totals = self.totals
         found = []
         if (right := self.winner_is_right()) is not None:
@@ -99,14 +99,14 @@ class Comparison:
 
 
 def pairs_in_order(measured: Sequence[float], predicted: Sequence[float]) -> tuple[int, int]:
-    """Return the number of pairs whose measured times differ by more than `MARGIN`, and how many predictions agree."""
+    """Return how many pairs of measured times differ by more than `MARGIN`, and how many are predicted in order."""
     pairs = combinations(sorted(zip(measured, predicted, strict=True)), 2)
     judged = [ours < other for (fast, ours), (slow, other) in pairs if slow > (1 + MARGIN) * fast]
     return len(judged), sum(judged)
 
 
 def compare_iterations(measured: pd.DataFrame, prediction: JobPrediction, skip: int = SKIPPED) -> Comparison:
-    """Return the comparison of measured and predicted iterations, without the first `skip` ones."""
+    """Compare measured and predicted iterations, without the first `skip`."""
     parts, policies = [], []
     for policy, own in measured.groupby("policy", sort=False):
         predicted = prediction.iterations[prediction.iterations["policy"] == policy]

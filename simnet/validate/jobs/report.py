@@ -1,4 +1,4 @@
-"""Report on the shipped measured jobs and their predictions."""
+"""Report on the measured jobs that simnet ships, and on their predictions."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ _SHIPPED = files("simnet.cost_models.calibration.measured") / "jobs"
 
 
 def read_shipped(name: str) -> pd.DataFrame:
-    """Return a shipped table of jobs: ``measured``, ``predicted``, ``first`` or ``settings``."""
+    """Return a shipped table on measured jobs: ``measured``, ``predicted``, ``first`` or ``settings``."""
     return pd.read_csv(io.StringIO(_SHIPPED.joinpath(f"{name}.csv").read_text(encoding="utf-8")))
 
 
 def settings_where(column: str) -> set[str]:
-    """Return the settings with a flag in ``settings.csv``: ``seen``, ``telling`` or ``changes``."""
+    """Return the settings that have a flag in ``settings.csv``: ``seen``, ``telling`` or ``changes``."""
     rows = read_shipped("settings")
     return set(rows.loc[rows[column], "setting"])
 
 
 def shipped_jobs() -> pd.DataFrame:
-    """Return the shipped jobs, a row per setting, policy and iteration; predicted columns end in ``_ours``."""
+    """Return a row per setting, policy and iteration of the shipped jobs; predicted columns end in ``_ours``."""
     keys = ["setting", "policy", "iteration"]
     both = read_shipped("measured").merge(read_shipped("predicted"), on=keys, suffixes=("", "_ours"))
     return both[both["iteration"] >= SKIPPED]
 
 
 def median_iterations(both: pd.DataFrame) -> pd.DataFrame:
-    """Return median iterations of jobs with one exchange, a row per setting and exchange (means if links change).
+    """Return median iterations by setting and exchange, for jobs with one exchange; means where links change.
 
     If links change, means are used, since the median iterations of two jobs may have met different links.
     """
@@ -54,7 +54,7 @@ def median_iterations(both: pd.DataFrame) -> pd.DataFrame:
 
 
 def job_figures(both: pd.DataFrame) -> dict[str, Any]:
-    """Return statistics of the shipped jobs: errors, order, interval coverage, and flexible policies."""
+    """Return statistics of the shipped jobs: errors, order, coverage of intervals, and switching policies."""
     rows = median_iterations(both)
     winners = judged = 0
     pairs = ordered = 0
@@ -88,7 +88,7 @@ def _spread_of(errors: pd.Series[float]) -> dict[str, float]:
 
 
 def job_section() -> str:
-    """Return a section on jobs, in Markdown."""
+    """Return the Markdown section on predictions of training jobs."""
     both = shipped_jobs()
     found, rows = job_figures(both), median_iterations(both)
     about = tomllib.loads(_SHIPPED.joinpath("about.toml").read_text(encoding="utf-8"))
@@ -114,7 +114,7 @@ def job_section() -> str:
 
 
 def _first_job() -> list[str]:
-    """Return Markdown table rows of the first measured job, which did not use simnet's hooks."""
+    """Return Markdown table rows on the first measured job, which did not use the hooks of simnet."""
     measured = read_shipped("first").groupby("scheme")["total_s"].median().to_dict()
     with as_file(_SHIPPED.joinpath("first.yaml")) as path:
         ours = predict_job(load(path)).medians()["total_s"]

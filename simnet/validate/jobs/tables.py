@@ -59,7 +59,7 @@ def _read_log(path: Path) -> pd.DataFrame:
 
 
 def over_ranks(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per policy and iteration: means over ranks, and the minimum of message times.
+    """Return a row per policy and iteration: means over ranks, but the minimum of message times.
 
     The last rank to enter an exchange waits for no other, so its message time, the minimum, has no waiting.
     """
@@ -71,7 +71,7 @@ def over_ranks(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def policies_of(measured: pd.DataFrame, loaded: Scenario) -> list[str]:
-    """Return the measured policies in order of appearance; InputError if the scenario lacks any."""
+    """Return the measured policies in order of appearance. InputError: the scenario lacks one."""
     found = [str(one) for one in measured["policy"].unique()]
     known = loaded.config.policies
     for policy in found:

@@ -1,4 +1,4 @@
-"""Figures, tables and claims of papers, reproduced by code of this repository: ``simnet reproduce``.
+"""Figures, tables and claims of papers, reproduced by simulation (``simnet reproduce``).
 
 A module per paper says what it reproduces, and what not and why. Nothing published enters a value of ours but what the
 note of the reproduction says is an input.
@@ -30,7 +30,7 @@ MISSING: tuple[Missing, ...] = tuple(map(Missing._make, read_published("missing.
 
 
 def reproduction(name: str) -> Reproduction:
-    """Return a reproduction by name."""
+    """Return the reproduction called `name`."""
     if name not in REPRODUCTIONS:
         raise InputError(f"there is no reproduction {name!r}; {suggest_names(name, REPRODUCTIONS)}")
     return REPRODUCTIONS[name]

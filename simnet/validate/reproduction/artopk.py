@@ -81,13 +81,13 @@ def _row_place(row: dict[Hashable, Any]) -> str:
 
 
 def _times(frame: pd.DataFrame, what: Callable[[dict[Hashable, Any]], str]) -> list[Row]:
-    """Return rows that compare published communication times with simulated ones on an idle star."""
+    """Return rows that compare published communication times with simulated times on an idle star."""
     records = list(_table_records(frame))
     return [Row(what(row), row["published_ms"], _comm_time(row, row["parameters"]), "ms", None) for row in records]
 
 
 def dense_over_star(device: DeviceProfile | None = None) -> float:
-    """Return the step-time ratio of dense SGD to STAR-Topk, ResNet50 at 1 %: Table IV, or for a device."""
+    """Return the step time of dense SGD over that of STAR-Topk: as in Table IV, or on a device."""
     frame = tables.read_published("table_iv.csv")
     chosen = frame[(frame["model"] == "ResNet50") & frame["method"].isin(["DenseSGD", "STAR-Topk"])]
     dense, star = _table_records(chosen[chosen["density"].isin([1, 0.01])])
@@ -125,7 +125,7 @@ def table_ii() -> list[Row]:
 
 
 def _step_times(name: str) -> list[Row]:
-    """Return rows of step times for Table III, IV or V, from the file of that name."""
+    """Return rows of step times for Table III, IV or V, whose published values are in a file of that name."""
     compression = tables.read_published("fig_2.csv").set_index(["method", "model", "density"])["compression_ms"]
     rows = []
     for row in _table_records(tables.read_published(name)):
@@ -290,7 +290,7 @@ def fig_8_jobs() -> list[Row]:
 
 
 def _epoch_shares(frame: pd.DataFrame, column: str, echo: bool = False) -> list[Row]:
-    """Return rows of epochs per collective for Fig. 8, with our values from a column."""
+    """Return rows of epochs per collective for Fig. 8; `column` has simnet's values."""
     step = round(1 / tables.STEPS, 4)
     names = frame["config"] + ", " + frame["collective"]
     pairs = zip(names, frame["published_epochs"], frame[column], strict=True)

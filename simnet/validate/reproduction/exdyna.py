@@ -1,4 +1,4 @@
-"""Density, build-up, padding and thresholds of ExDyna and its kin.
+"""Density, build-up, padding and thresholds of ExDyna and related schemes.
 
 No figure of the ExDyna paper was available in numbers. What there is: logs and scripts that the same authors published
 with SAGE, runs of their reference implementations, and what exclusive partitions promise.
@@ -70,7 +70,7 @@ TASKS = {"resnet18_cifar10": resnet18(10), "resnet18_cifar100": resnet18(100), "
 
 @cache
 def _logged_density(scheme: str) -> tuple[float, float]:
-    """Return density and padding ratio of simulated iterations, as the reference logs them: means after settling."""
+    """Return mean density and padding ratio of simulated iterations after settling, as the reference logs them."""
     source = synthetic(11_173_962, 4, scale=200, seed=0)
     options: Mapping[str, Any] = {"threshold": 0.5} if scheme == "hardthreshold" else STARTS.get(scheme, {})
     model = create(scheme, 4, source.parameters, 0.001, **options)

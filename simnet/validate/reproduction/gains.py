@@ -50,13 +50,13 @@ def published(scheme: str, what: str) -> tuple[Interval, str]:
 
 
 def gain_row(scheme: str, what: str, ours: Interval, *, judged: bool = True) -> Row:
-    """Return the row that compares a published gain with simnet's interval; without tolerance unless `judged`."""
+    """Return a row that compares a published gain with simnet's interval; it has a tolerance only if `judged`."""
     theirs, unit = published(scheme, what)
     return Row(what, theirs, ours, unit, 0.0 if judged else None)
 
 
 def bytes_row(scheme: str, what: str, ours: float) -> Row:
-    """Return the row that compares byte-reduction factors; tolerance 0.5, as published factors are integers."""
+    """Return a row that compares byte-reduction factors; tolerance 0.5, as published ones are integers."""
     theirs, unit = published(scheme, what)
     return Row(what, theirs.low, ours, unit, 0.5, absolute=True)
 
@@ -65,12 +65,12 @@ def bytes_row(scheme: str, what: str, ours: float) -> Row:
 
 
 def iterations_of(scenario: str, *changes: str) -> dict[str, Any]:
-    """Return the simulated iterations of a scenario with overrides, as tables by policy."""
+    """Return the simulated iterations of a scenario with overrides, as a table per policy."""
     return {name: one.iterations for name, one in runner.results_of(load(scenario, list(changes)).build()).items()}
 
 
 def computing_range(operations: float, flops: Interval) -> Interval:
-    """Return the compute time of a number of operations [s], from the highest to the lowest FLOP/s."""
+    """Return the compute time of a number of operations [s], for the range of FLOP/s."""
     return Interval(operations / flops.high, operations / flops.low, operations / flops.middle)
 
 
@@ -112,7 +112,7 @@ def arc_top_k() -> list[Row]:
 
 
 def _arc_step(name: str, parameters: int, dense: float, computing: float, device: str, kept: float) -> float:
-    """Return the step time of ARC-Top-K [s], over links whose rate follows from the measured dense step."""
+    """Return the step time of ARC-Top-K [s] on links whose rate is derived from the measured dense step."""
     rate = 2 * 3 / 4 * 4 * parameters / (dense - computing)
     changes = (
         f"job.model={name}",
@@ -154,7 +154,7 @@ def blocks_gain(bandwidth: float, latency: float, share: float) -> float:
 
 @cache
 def _ring_messages(share: float) -> tuple[Schedule, Schedule]:
-    """Return the schedules of a dense ring and of OmniReduce for 8 workers."""
+    """Return the schedules of a dense ring and of OmniReduce between 8 workers."""
     entries = _TENSOR // _SAMPLE
     draws = np.random.default_rng(0)
     filled = np.repeat(draws.random((8, entries // 256)) < share, 256, axis=1).astype(np.float32)

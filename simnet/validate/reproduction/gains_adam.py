@@ -37,14 +37,14 @@ _FEWER_GPUS, _FEW = 64, 400_000
 
 
 class Adam(NamedTuple):
-    """Communication time of a dense step and of a sign-compressed step [s], and the ratio of their bytes."""
+    """Seconds of communication in a dense step and in a sign-compressed step of Adam, and the ratio of bytes."""
 
     dense: float
     signs: float
     fewer: float
 
     def gain(self, computing: float) -> float:
-        """Return the speed-up of sign-compressed steps over dense ones, given the compute time [s]."""
+        """Return the speed-up of sign-compressed steps over dense ones, given a step's compute time [s]."""
         return (self.dense + computing) / (self.signs + computing)
 
 
@@ -82,7 +82,7 @@ def dense_steps(network: str) -> pd.DataFrame:
 
 
 def _on_ethernet(gpus: int) -> tuple[Adam, Adam, Adam]:
-    """Return steps on Ethernet for the expected, lowest and highest gain; link rates from all-reduce, iperf or card.
+    """Return steps on Ethernet for the expected, lowest and highest gain, by different link rates.
 
     The first is in between, and with the others it gains the least and the most. Of the last the signs are those of
     cards that carry all that they can, as many streams may do where one does not.
@@ -109,18 +109,18 @@ def _on_infiniband() -> tuple[Adam, Adam, Adam]:
 
 
 def _measured(network: str, column: str = "computing") -> Interval:
-    """Return the interval of a measured time of BERT-Large steps on a network [s]."""
+    """Return the range of a time that the authors measured in steps of BERT-Large on a network [s]."""
     return Interval.around(dense_steps(network)[column].tolist())
 
 
 def _of_squad() -> Interval:
-    """Return the compute time of a SQuAD step [s]: passes from their FLOPs, plus the measured optimiser step."""
+    """Return the compute time of a SQuAD step [s]: passes by FLOPs, and the measured optimiser step."""
     passes = computing_range(transformer_flops(3, 384, 24, 1024), V100_FLOPS)
     return Interval(*map(sum, zip(passes, _measured("Ethernet", "step"), strict=True)))
 
 
 def _run_gain(gain: float, warm_up: float) -> float:
-    """Return the gain of a whole training whose first share, `warm_up`, is dense."""
+    """Return the gain over a whole training that begins with a dense share, `warm_up`."""
     return 1 / (warm_up + (1 - warm_up) / gain)
 
 
@@ -163,7 +163,7 @@ class AdamSteps(NamedTuple):
 
     @property
     def all(self) -> int:
-        """The total number of steps."""
+        """Number of training steps of all kinds."""
         return sum(self)
 
 

@@ -34,7 +34,7 @@ _INSIDE_LATENCY = 2e-6
 
 
 def _gpu_nodes(nodes: int, each: int, inside: float, gigabits: float, latency: float) -> Network:
-    """Return a network of GPU nodes, each with one network card shared by its GPUs."""
+    """Return a network of GPU nodes; the GPUs of a node share one network card."""
     graph = multi_gpu_nodes(
         nodes,
         each,
@@ -47,7 +47,7 @@ def _gpu_nodes(nodes: int, each: int, inside: float, gigabits: float, latency: f
 
 
 def _node_star(hosts: int, gigabits: float, latency: float) -> Network:
-    """Return a star network in which each host stands for the GPUs that share one model replica."""
+    """Return a star in which each host stands for the GPUs that share a replica of the model."""
     return Network(star(hosts, latency, gigabits * 1e9 / 8))
 
 
@@ -61,7 +61,7 @@ def _step_seconds(
 
 
 def _gpt_operations(name: str, tokens: int, passes: float, sequences: int = 1) -> float:
-    """Return the FLOPs of GPT sequences; `passes` is 3 with a backward pass, 4 with recomputation."""
+    """Return the FLOPs of GPT sequences; `passes` is 3 for both passes, 4 with recomputation."""
     layers, width = (int(one) for one in name.removeprefix("gpt-").split("x"))
     return passes / 3 * transformer_flops(sequences, tokens, layers, width, 50257)
 
@@ -107,7 +107,7 @@ def _zero_gain(
 
 @cache
 def card_bytes(plus: bool, nodes: int, each: int) -> float:
-    """Return the bytes that a node's card sends per step of the 18-billion-parameter GPT."""
+    """Return the bytes that a node's network card sends in a step of the 18-billion-parameter GPT."""
     own = ZeroPlusPlus(
         zero_quantized_weights=plus, zero_quantized_gradients=plus, zero_hpz_partition_size=each if plus else 1
     )
@@ -150,7 +150,7 @@ def zero_pp() -> list[Row]:
 
 @cache
 def _sdp_seconds(size: str, quantised: bool, gigabits: float, latency: float) -> float:
-    """Return the communication time of a step on 128 A100 GPUs [s]."""
+    """Return the communication time of a step on 128 A100 GPUs [s], with or without SDP4Bit."""
     each, network = {
         "gpt-24x2048": (4, partial(_gpu_nodes, 32, 4, NODE_BANDWIDTH["A100"].middle, gigabits, latency)),
         "gpt-32x4096": (1, partial(_node_star, 32, gigabits, latency)),

@@ -1,4 +1,4 @@
-"""Required bandwidths for a compute utilisation, as published for low-communication training.
+"""Bandwidths that a compute utilisation requires, as published for low-communication training.
 
 References
 ----------
@@ -41,7 +41,7 @@ _SITES = {
 
 
 class BandwidthCell(NamedTuple):
-    """A published bandwidth [Gbit/s], and the training and target utilisation that it belongs to."""
+    """Published bandwidth [Gbit/s], with the training and the utilisation for which it is."""
 
     # Model, method and target.
     what: str
@@ -56,7 +56,7 @@ class BandwidthCell(NamedTuple):
 
 
 def bandwidth_cells() -> Iterator[BandwidthCell]:
-    """Yield the published bandwidths of Table 4, each with its training and target utilisation."""
+    """Yield the bandwidths published in Table 4, each with its training and its utilisation."""
     for row in read_published("utilisation.csv").to_dict("records"):
         if "S4" not in str(row["source_table"]):
             continue
@@ -75,7 +75,7 @@ def on_grid(printed: float) -> float:
 
 
 def bandwidth_on_grid(training: TrainingPlan, target: float) -> float:
-    """Return the minimum bandwidth [byte/s] on the paper's grid that reaches a utilisation; infinite if none does."""
+    """Return the lowest bandwidth [byte/s] on the paper's grid for a utilisation; infinite if none suffices."""
     return next((one for one in GRID if utilisation(training, one) >= target), math.inf)
 
 
@@ -132,7 +132,7 @@ def table_1() -> list[Row]:
 
 
 def _open_digits(printed: float) -> float:
-    """Return the relative rounding error of a printed value."""
+    """Return the largest relative error by rounding of a printed value."""
     decimals = len(f"{printed:g}".partition(".")[2])
     return 0.5 * 10.0**-decimals / printed
 
@@ -166,7 +166,7 @@ def table_5() -> list[Row]:
 
 
 def _table_training(method: str, model: str, period: str, step: float) -> TrainingPlan:
-    """Return the training plan of a table row: two sites, with 16-bit or FP4 values."""
+    """Return the training that a table row describes: two sites, 16-bit or FP4 values."""
     bits = 4 if "FP4" in method else 16
     own = partial(TrainingPlan, 2, _PARAMETERS[model], step, bits=bits, buckets=_BUCKETS)
     if method == "Data-Parallel":

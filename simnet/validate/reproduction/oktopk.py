@@ -38,13 +38,13 @@ _SETTLED = 48
 
 
 def claims(paper: str) -> dict[str, float]:
-    """Return the numerical claims of a paper, by name."""
+    """Return the numbers that a paper claims, by name."""
     rows = read_published("claims.csv").query("paper == @paper")
     return dict(zip(rows["claim"], rows["value"].astype(float), strict=True))
 
 
 def noise(workers: int, entries: int, iteration: int, common: float = 0.8) -> NDArray[np.float32]:
-    """Return random gradients, shape (workers, entries), correlated between workers by a common part.
+    """Return random gradients, shape (workers, entries), with a part `common` to all workers.
 
     Returns
     -------
@@ -59,7 +59,7 @@ def noise(workers: int, entries: int, iteration: int, common: float = 0.8) -> ND
 
 
 def _exactly_k(workers: int, k: int, uneven: bool) -> Exchange:
-    """Return an Ok-Topk exchange in which every worker selects k entries and k survive, as the bound assumes.
+    """Return an Ok-Topk exchange in which each worker selects k entries and k remain, as the bound assumes.
 
     Even: all workers select the same ones. Uneven, the worst case: in the first region no two select the same, and
     elsewhere all cancel, so that one worker holds what all others are to get.

@@ -1,4 +1,4 @@
-"""Reproductions as text: table cells, summaries and the page of all papers."""
+"""Text on reproductions of papers: table cells, summaries, and a page of all papers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FULL = 12
 
 
 def error(row: Row) -> str:
-    """Return a row's error as text, in per cent or in the row's unit."""
+    """Return the error of a published value as text, in per cent or in the value's unit."""
     if math.isnan(row.error):
         return "-"
     if isinstance(row.ours, str):
@@ -32,7 +32,7 @@ def error(row: Row) -> str:
 
 
 def tolerance(row: Row) -> str:
-    """Return the tolerance of a row as text: a number with unit, "equal", "inside", "at most" or "at least"."""
+    """Return a row's tolerance as text: a number with unit, "equal", "inside", "at most" or "at least"."""
     if row.tolerance is None:
         return "-"
     if row.relation != "=":
@@ -43,7 +43,7 @@ def tolerance(row: Row) -> str:
 
 
 def worst_error(rows: Sequence[Row]) -> str:
-    """Return the worst error of rows as text, with its tolerance."""
+    """Return the largest error of rows as text, with its tolerance."""
     row = worst_row(rows)
     if row is None:
         return "-"
@@ -54,7 +54,7 @@ def worst_error(rows: Sequence[Row]) -> str:
 
 
 def contradiction(name: str, rows: Sequence[Row]) -> str:
-    """Return a phrase on the contradicting values of a reproduction; '' if none contradicts."""
+    """Return a phrase on values of a reproduction that contradict the published ones; '' if there are none."""
     found = [row for row in rows if row.contradicts]
     if not found:
         return ""
@@ -69,7 +69,7 @@ def contradiction(name: str, rows: Sequence[Row]) -> str:
 
 
 def reproduction_summary(found: Mapping[str, Sequence[Row] | None]) -> list[str]:
-    """Return two sentences on reproductions: contradictions by name, and values by kind."""
+    """Return two sentences on reproductions: which contradict the published values, and values by kind."""
     told = [one for name, rows in found.items() if rows and (one := contradiction(name, rows))]
     rows = [row for one in found.values() for row in one or ()]
     parts = []
@@ -86,12 +86,12 @@ def _plural_text(kind: Kind, number: int) -> str:
 
 
 def kinds_text(one: Reproduction) -> str:
-    """Return the numbers of values of a reproduction by kind, as text."""
+    """Return text on how many values of a reproduction are of each kind, such as tests."""
     return ", ".join(f"{number} {kind}" for kind, number in one.values.items())
 
 
 def reproduction_section(one: Reproduction, rows: Sequence[Row] | None) -> str:
-    """Return the Markdown section of a reproduction; without rows it gives the reason."""
+    """Return the Markdown section on a reproduction; if it has not been run, the section says why."""
     lines = [f"### {one.name}", "", _wrap_text(f"{one.paper}, {one.place}: {one.title}. {one.note}"), ""]
     if rows is None:
         return "\n".join([*lines, f"Not run: {one.needs()}.", ""])
@@ -127,7 +127,7 @@ def _table_line(row: Row) -> str:
 
 
 def summary_line(one: Reproduction, rows: Sequence[Row] | None) -> str:
-    """Return the Markdown table line of a reproduction in the summary."""
+    """Return the Markdown table line on a reproduction in the summary."""
     against = "not run" if rows is None else str(sum(row.contradicts for row in rows) or "-")
     furthest = "-" if rows is None else worst_error(rows)
     cells_ = (f"[{one.name}](#{one.name})", f"{one.paper}, {one.place}", one.title, kinds_text(one), against, furthest)
@@ -135,13 +135,13 @@ def summary_line(one: Reproduction, rows: Sequence[Row] | None) -> str:
 
 
 def under_devices(columns: Sequence[DeviceColumn]) -> str:
-    """Return the Markdown section of headline ratios under each device profile."""
+    """Return the Markdown section on headline speed-ups under each device profile."""
     head, *others = device_rows(columns)
     return _TEXT["devices"] + _lines([head, ["---"] * len(head), *others])
 
 
 def stated(section: str) -> str:
-    """Return a shipped Markdown section on the settings that papers state: ``runs`` or ``gains``."""
+    """Return the Markdown section on settings that papers state, of ``runs`` or of ``gains``."""
     table = read_published("stated.csv").query("page == @section").drop(columns="page")
     return _TEXT[section] + _lines(table.to_numpy().tolist())
 

@@ -33,12 +33,12 @@ _FLOAT = 4
 
 
 def shares_of_computing(computing: float, exchange: Interval) -> Interval:
-    """Return the interval of the compute share of a round [%], given compute and exchange times [s]."""
+    """Return the range of the share of compute in a round [%], given compute and exchange times [s]."""
     return Interval(*(100 * computing / (computing + one) for one in (exchange.high, exchange.low)))
 
 
 class PublishedLinks(NamedTuple):
-    """An exchange time that is linear in 1 / rate: a fixed time [s] plus traffic [Gbit] over the link rate."""
+    """Exchange time as a function of the link rate: a fixed time [s] plus traffic [Gbit] over the rate."""
 
     # That time [s].
     fixed: float
@@ -47,7 +47,7 @@ class PublishedLinks(NamedTuple):
 
     @classmethod
     def through(cls, slow: tuple[float, float], fast: tuple[float, float]) -> PublishedLinks:
-        """Return the linear model through two (rate [Gbit/s], time [s]) points."""
+        """Return the exchange time as a function through two points (rate [Gbit/s], time [s])."""
         (low, most), (high, least) = slow, fast
         gigabits = (most - least) / (1 / low - 1 / high)
         return cls(most - gigabits / low, gigabits)
@@ -62,13 +62,13 @@ class PublishedLinks(NamedTuple):
 
 
 def first_round(scenario: str, rate: float, *changes: str) -> dict[str, pd.Series]:
-    """Return the first simulated round of a scenario by policy; all rounds are alike."""
+    """Return the first simulated round of a scenario by policy, as all rounds are alike."""
     told = ["job.iterations=1", f"network.topology.star.bandwidth={rate:g} Gbit/s", *changes]
     return {name: one.iloc[0] for name, one in iterations_of(scenario, *told).items()}
 
 
 def _published_values(paper: str) -> dict[tuple[str, str], float]:
-    """Return the published values of a paper by (setting, quantity)."""
+    """Return the published values of a paper, by (setting, quantity)."""
     rows = read_published("runs.csv").query("paper == @paper")
     keys = zip(rows["setting"], rows["quantity"], strict=True)
     return dict(zip(keys, rows["value"].astype(float), strict=True))

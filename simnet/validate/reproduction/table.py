@@ -1,4 +1,4 @@
-"""Rows of published and simulated values, the reproductions they form, and results that are not reproduced.
+"""Rows of published and simulated values, the reproductions that they form, and results not reproduced.
 
 A reproduction runs code of this repository, and what it finds is held against the published value. The error is the
 part, or with `absolute` the amount, by which the published value exceeds what simnet has.
@@ -52,18 +52,18 @@ class Interval(NamedTuple):
 
     @classmethod
     def around(cls, values: Iterable[float]) -> Interval:
-        """Return the interval that spans values, of which the first is the middle one."""
+        """Return the interval that spans `values`, with the first as its middle value."""
         found = [*values]
         return cls(min(found), max(found), found[0])
 
     def outside(self, published: Interval) -> float:
-        """Return the relative distance of a published range above (> 0) or below (< 0) the interval; 0 inside."""
+        """Return how far a published range lies above (> 0) or below (< 0) the interval, relative; 0 if inside."""
         if published.high > self.high:
             return published.high / self.high - 1
         return min(published.low / self.low - 1, 0.0)
 
     def sign(self, published: Interval, none: float) -> str:
-        """Return whether the interval has the sign of a published gain: right, wrong or open; none without a gain."""
+        """Return whether the interval has the sign of a published gain: right, wrong or open; `none` is no gain."""
         if published.low <= none <= published.high:
             return "none"
         above = published.low > none
@@ -73,7 +73,7 @@ class Interval(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A published value next to simnet's own, with unit, tolerance and relation."""
+    """Published value next to simnet's, with unit, tolerance, and how the two should relate."""
 
     # Which value of the figure or table.
     what: str
@@ -97,14 +97,14 @@ class Row(NamedTuple):
 
     @property
     def kind(self) -> Kind:
-        """The key of `KINDS` that says what agreement means."""
+        """Kind of comparison, a key of `KINDS`, which says what agreement means."""
         if self.tolerance is None:
             return "orientation"
         return "echo" if self.echo else "test"
 
     @property
     def contradicts(self) -> bool:
-        """Whether the published value and simnet's own contradict each other.
+        """Whether the published value and simnet's contradict each other.
 
         They do if the error exceeds the tolerance; without one, if it is outside a range or above `FAR`.
         """
@@ -116,7 +116,7 @@ class Row(NamedTuple):
 
     @property
     def error(self) -> float:
-        """The excess of the published value over simnet's; for text 0 if equal, else 1, and nan without tolerance.
+        """Excess of the published value over simnet's; for text 0 if equal, otherwise 1 (NaN without a tolerance).
 
         For intervals it is the distance by which the published one lies outside ours; for one value of ours, the
         distance to a published range, negative if the range lies below.
@@ -145,12 +145,12 @@ class Row(NamedTuple):
 
     @property
     def fails(self) -> bool:
-        """Whether the tolerance test has an unexpected outcome: failed where it should pass, or the reverse."""
+        """Whether the verdict by tolerance is unexpected: failed where it should pass, or the reverse."""
         return self.passes is not None and self.passes == self.beyond
 
     @property
     def excess(self) -> float:
-        """The part of the error that counts against the tolerance: its magnitude, or one direction for bounds."""
+        """Part of the error that counts against the tolerance: its magnitude, or one direction for bounds."""
         if self.relation == "<=":
             return -self.error
         return self.error if self.relation == ">=" else abs(self.error)
@@ -158,7 +158,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Reproduction:
-    """A reproduced figure, table or claim of a paper, and the function that returns its rows."""
+    """Reproduction of a figure, table or claim of a paper, with the function that returns its rows."""
 
     # What `simnet reproduce` knows it by.
     name: str
@@ -189,7 +189,7 @@ def reproduces(
     needs: Callable[[], str] = lambda: "",
     **values: int,
 ) -> Callable[[Callable[[], list[Row]]], Reproduction]:
-    """Return a decorator that turns a function into a reproduction, with title and note from the docstring."""
+    """Return a decorator that makes a function a reproduction, with title and note from its docstring."""
     counts = {kind: values[kind] for kind in KINDS if kind in values}
     assert len(counts) == len(values), f"no such kind among {sorted(values)}"
 
@@ -207,7 +207,7 @@ def reproduces(
 
 
 class Missing(NamedTuple):
-    """A published result that is not reproduced, and the reason."""
+    """Published result that is not reproduced, and the reason for that."""
 
     paper: str
     what: str
@@ -215,7 +215,7 @@ class Missing(NamedTuple):
 
 
 def kind_counts(rows: Iterable[Row]) -> dict[Kind, int]:
-    """Return the number of rows of each kind that occurs."""
+    """Return the number of rows of each kind that occurs among them."""
     found = Counter(row.kind for row in rows)
     return {kind: found[kind] for kind in KINDS if found[kind]}
 
@@ -231,7 +231,7 @@ def worst_row(rows: Iterable[Row]) -> Row | None:
 
 
 def value(given: float | str | Interval) -> str:
-    """Return a value as text with five significant digits, intervals with three."""
+    """Return a value as text with five significant digits, an interval with three."""
     if isinstance(given, str):
         return given
     if isinstance(given, Interval):
@@ -251,7 +251,7 @@ def as_frame(rows: Sequence[Row]) -> pd.DataFrame:
 
 
 def figure_rows(row: Row) -> dict[str, Any]:
-    """Return a row as a flat dictionary for tables and JSON; interval ends have columns of their own."""
+    """Return a row as a flat dictionary for tables and JSON; ends of intervals have their own columns."""
     found: dict[str, Any] = {"what": row.what, "kind": row.kind}
     for name, one in (("published", row.published), ("ours", row.ours)):
         low, high, known = one if isinstance(one, Interval) else (math.nan, math.nan, one)
@@ -261,13 +261,13 @@ def figure_rows(row: Row) -> dict[str, Any]:
 
 
 def golden(name: str) -> Path | None:
-    """Return a checkout's folder of reference runs; None in an installed package."""
+    """Return a folder of reference values in the source repository; None in an installed package."""
     folder = Path(__file__).resolve().parents[3] / "tests" / "golden" / name
     return folder if folder.is_dir() else None
 
 
 def changed(name: str, rows: Sequence[Row]) -> list[str]:
-    """Return the values of a reproduction that differ from the frozen ones; empty without a checkout."""
+    """Return the values of a reproduction that differ from the reference values; empty in an installed package."""
     folder = golden("reproductions")
     if folder is None:
         return []

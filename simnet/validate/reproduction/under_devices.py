@@ -1,4 +1,4 @@
-"""Speed-up ratios of headline reproductions under each device profile.
+"""Speed-ups in headlines of papers, simulated under each device profile.
 
 What is exchanged does not depend on the device, so that every exchange is made once, and its messages and kernels are
 timed with each profile. The scheme that a paper is about goes through all iterations of its scenario, as its thresholds
@@ -22,7 +22,7 @@ from simnet.validate.reproduction import artopk
 
 
 class Headline(NamedTuple):
-    """A headline ratio: iteration time of a slower exchange over that of a faster one, in a scenario."""
+    """Headline speed-up of a paper: iteration time of a slower exchange over that of a faster one."""
 
     paper: str
     scenario: str
@@ -38,7 +38,7 @@ LAST = 8
 
 
 class DeviceColumn(NamedTuple):
-    """A headline ratio: its published value, and its simulated values by device profile."""
+    """Headline speed-up: its published value, and its simulated value by device profile."""
 
     what: str
     published: str
@@ -46,7 +46,7 @@ class DeviceColumn(NamedTuple):
 
 
 def device_columns(headlines: Sequence[Headline] = HEADLINES, names: Sequence[str] = ()) -> list[DeviceColumn]:
-    """Return the AR-Topk Table IV ratio and the headline ratios, simulated under each device profile."""
+    """Return the speed-up in AR-Topk's Table IV and headline speed-ups, simulated under each device profile."""
     devices = [load_device(name) for name in names or device_names()]
     own = {one.faster for one in headlines}
     wanted = dict.fromkeys((one.scenario, label) for one in headlines for label in (one.slower, one.faster))
@@ -61,7 +61,7 @@ def device_columns(headlines: Sequence[Headline] = HEADLINES, names: Sequence[st
 
 
 def device_rows(found: Sequence[DeviceColumn]) -> list[tuple[str, ...]]:
-    """Return table rows as text cells: headings, published values, and a row per device profile."""
+    """Return table rows as text cells: headings, published values, then a row per device profile."""
     return [
         ("device", *(one.what for one in found)),
         ("published", *(one.published for one in found)),
@@ -70,7 +70,7 @@ def device_rows(found: Sequence[DeviceColumn]) -> list[tuple[str, ...]]:
 
 
 def _mean_seconds(scenario: str, label: str, devices: Sequence[DeviceProfile], settles: bool) -> np.ndarray:
-    """Return the mean iteration time of an exchange over the last iterations [s], for each device."""
+    """Return the mean time of the last iterations with an exchange [s], for each device."""
     loaded = load(scenario)
     job = loaded.build().job
     (bucket,) = gradient_buckets(job.source, job.overlap)

@@ -1,4 +1,4 @@
-"""Experiments on a shaped network: schedules predicted first, then measured.
+"""Experiments on a shaped network: times of schedules are predicted first, then measured.
 
 Predictions are made, and written down, from the settings of the links; then the same schedules run on a real star of
 these settings. The one thing measured beforehand is the time that software takes for a message, on an idle link.
@@ -55,7 +55,7 @@ _ROUNDS = 10
 
 @dataclass(frozen=True)
 class ShapedSetting:
-    """Workloads to measure on a star, and its link settings over time."""
+    """Workloads to measure on a star, and the latency and bandwidth of its links over time."""
 
     # Latency and bandwidth of all links, or of the links of each host; with several, they change while it runs.
     links: tuple[Change, ...]
@@ -193,7 +193,7 @@ def _run_workloads(
     changes: Sequence[Change] = (),
     origin: float = 0.0,
 ) -> pd.DataFrame:
-    """Run workloads on all hosts while the links change as planned, and return the measured times."""
+    """Run workloads on all hosts while links change as planned, and return the measured times."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         listed = []
@@ -228,7 +228,7 @@ def _run_workloads(
 
 
 def _mpi_command(net: Star, folder: Path) -> list[str]:
-    """Return the mpiexec command that starts one process per host, entering namespaces instead of using ssh."""
+    """Return the mpiexec command that starts a process per host, in its network namespace."""
     launcher = folder / "launch"
     stem = net.namespaces[0].rpartition("-")[0]
     # Hydra calls it with options, the address of a host and the command there.
@@ -250,7 +250,7 @@ def _mpi_command(net: Star, folder: Path) -> list[str]:
 def _attend_ranks(
     net: Star, ranks: Sequence[subprocess.Popen[bytes]], limit: float, changes: Sequence[Change], origin: float
 ) -> None:
-    """Wait for all ranks, changing the links on time; InputError if a rank fails or time runs out."""
+    """Wait for all ranks and change links on time. InputError: a rank fails, or time runs out."""
     stop, due = time.perf_counter() + limit, list(changes)
     with _before_ranks():
         while any(process.poll() is None for process in ranks):
@@ -269,7 +269,7 @@ def _attend_ranks(
 
 @contextmanager
 def _before_ranks() -> Iterator[None]:
-    """Raise this process's real-time priority above the ranks', whose polling would delay link changes."""
+    """Give this process real-time priority over ranks, whose polling would delay changes of links."""
     policy, priority = os.sched_getscheduler(0), os.sched_getparam(0)
     with suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(PRIORITY + 1))

@@ -1,4 +1,4 @@
-"""Predicts collectives measured with MPI and gloo from link settings.
+"""Predictions of collectives measured with MPI and gloo, from the latency and bandwidth of links.
 
 A table of measurements that has ``link_latency`` [s] and ``link_bandwidth`` [byte/s] says all that a prediction needs
 but one thing: what software adds to a message. That is taken from one idle link of the table for each library: the one
@@ -61,7 +61,7 @@ Sizes: TypeAlias = float | tuple[float, ...]
 def schedule_of(
     collective: str, algorithm: str, ranks: int, nbytes: Sizes, longest: float = math.inf
 ) -> Schedule | None:
-    """Return the schedule of a collective, None if unknown; ring all-gathers are cut to `longest` bytes."""
+    """Return the schedule of a collective, or None; messages of ring all-gathers have at most `longest` bytes."""
     if isinstance(nbytes, tuple):
         found = registry.find_collective("all_gather", algorithm) if collective == "all_gatherv" else None
         known = found is not None and found.varying is not None and len(nbytes) == ranks
@@ -87,7 +87,7 @@ def schedule_of(
 
 
 def of_exchange(collective: str, algorithm: str, ranks: int, nbytes: Sizes) -> Workload:
-    """Return the workload of a collective, with columns for measurement tables; ValueError if it is unknown."""
+    """Return the workload of a collective with columns for measurement tables. ValueError: unknown collective."""
     schedule = schedule_of(collective, algorithm, ranks, nbytes)
     if schedule is None:
         raise ValueError(f"it is not known what {collective} by {algorithm!r} sends between {ranks} ranks")
@@ -104,7 +104,7 @@ def of_exchange(collective: str, algorithm: str, ranks: int, nbytes: Sizes) -> W
 
 
 def _direct_exchange(collective: str, ranks: int, nbytes: float) -> Schedule | None:
-    """Return a collective as one round in which each rank sends all its messages at once; None if unknown."""
+    """Return a collective in which each rank sends all its messages at once, as one round; None if unknown."""
     others = np.arange(1, ranks)
     root = np.zeros_like(others)
     if collective in ("all_gather", "alltoall"):
@@ -143,7 +143,7 @@ A larger factor is a disturbance: the time comes from a single setting, which ot
 
 
 class Library(NamedTuple):
-    """A library's transport over TCP: candidate stacks, and the size of pieces in all-gathers [byte]."""
+    """Transport of a library over TCP: stacks that it may have, and the size of pieces in all-gathers [byte]."""
 
     # How it may send; which of them, the measurements say.
     stacks: tuple[Stack, ...]
@@ -160,7 +160,7 @@ PLAIN = Library(
 
 
 def bare_stack(name: str) -> Stack:
-    """Return a library's transport stack for replays: single messages, without pipelined collectives.
+    """Return a library's transport stack for replays, which send single messages rather than collectives.
 
     The switch of `simnet.validate.shapednet.namespaces` does not merge segments, so every second one is acknowledged.
     """
@@ -192,7 +192,7 @@ LIBRARIES: Mapping[str, Library] = MappingProxyType(
 
 
 class Case(NamedTuple):
-    """A measured setting, or one iteration of it: exchange, sizes [byte], links and measured time [s]."""
+    """Measured setting, or an iteration of it: exchange, sizes [byte], links and measured time [s]."""
 
     tool: str
     profile: str
@@ -204,12 +204,12 @@ class Case(NamedTuple):
     seconds: float
 
     def takes(self, stack: Stack, links: Sequence[Change] | None = None) -> float:
-        """Return the predicted time [s] on the case's own links, or on other links."""
+        """Return the predicted time [s] on the links of the measurement, or on other links."""
         schedule = self.schedule(library(self.tool).piece)
         return float(predict(schedule, links or [self.links], stack)[0])
 
     def schedule(self, longest: float = math.inf) -> Schedule:
-        """Return the schedule of the case, with gathers cut into pieces of at most `longest` bytes."""
+        """Return the measured collective's schedule; all-gathers are cut into pieces of at most `longest` bytes."""
         found = schedule_of(self.collective, self.algorithm, self.ranks, self.sizes, longest)
         assert found is not None
         return found
@@ -224,12 +224,12 @@ _PER_RANK = ("all_gather", "all_gatherv", "gather", "alltoall")
 
 
 def library(tool: str) -> Library:
-    """Return the transport of a measuring tool's library; an unknown tool gets `PLAIN`."""
+    """Return the transport of the library that a tool measures; `PLAIN` for an unknown tool."""
     return next((one for name, one in LIBRARIES.items() if tool.startswith(name)), PLAIN)
 
 
 def predictable(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the predictable settings of a table, one per row, with the median and lower quartile of times.
+    """Return the settings in a table that can be predicted, a row each, with median and lower quartile of times.
 
     Returns
     -------
@@ -254,13 +254,13 @@ def predictable(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def repetitions(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return all measurements of the predictable settings, with the columns that `cases` reads."""
+    """Return all measurements of settings that can be predicted, with the columns that `cases` reads."""
     table = _keyed_rows(rows)
     return table[_known_rows(table)]
 
 
 def from_links(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return predictions of measured times from link settings, next to the closed form.
+    """Return predictions of measured times from link settings, and those of the closed form.
 
     Returns
     -------
@@ -295,7 +295,7 @@ def from_links(rows: pd.DataFrame) -> pd.DataFrame:
 def calibrated(
     settings: pd.DataFrame, tool: str, profile: str = ""
 ) -> tuple[Mapping[tuple[str, str], Stack], list[int]]:
-    """Return a library's stacks by exchange, with software times fitted on an idle link, and the rows used."""
+    """Return a library's stacks by exchange, with software times fitted on idle links, and the rows used for it."""
     known = library(tool)
     idle = _corner_settings(settings, far=False)
     idle = idle.assign(seconds=idle["undisturbed"])
@@ -322,7 +322,7 @@ def calibrated(
 
 
 def _with_software(bare: Stack, small: pd.DataFrame, large: pd.DataFrame) -> Mapping[tuple[str, str], Stack]:
-    """Return stacks by exchange with the software overhead that explains measurements on an idle link."""
+    """Return stacks by exchange with the software times that explain measurements on an idle link."""
     measured = {(one.collective, one.algorithm): _fit_software(one, bare, "message", 1e-4) for one in cases(small)}
     overhead = float(np.median(list(measured.values())))
     found = {
@@ -344,7 +344,7 @@ def _candidate_stack(one: Case, stacks: Mapping[tuple[str, str], Mapping[tuple[s
 
 
 def _corner_settings(settings: pd.DataFrame, *, far: bool) -> pd.DataFrame:
-    """Return the settings of shortest (or longest) latency, then highest bandwidth, then fewest ranks."""
+    """Return the settings of lowest (or highest) latency; of those, highest bandwidth and fewest ranks."""
     part = settings
     for name, largest in (("link_latency", far), ("link_bandwidth", True), ("ranks", False)):
         part = part[part[name] == (part[name].max() if largest else part[name].min())]
@@ -352,7 +352,7 @@ def _corner_settings(settings: pd.DataFrame, *, far: bool) -> pd.DataFrame:
 
 
 def _fit_software(one: Case, stack: Stack, name: str, probe: float) -> float:
-    """Return the software time per message or per byte [s] that makes the prediction match the measurement."""
+    """Return the software time per message or byte [s] at which the predicted time is the measured one."""
 
     def at(value: float) -> float:
         return one.takes(stack.with_software(**{name: value}))
@@ -366,7 +366,7 @@ def _fit_software(one: Case, stack: Stack, name: str, probe: float) -> float:
 
 
 def _three_predictions(one: Case, stack: Stack) -> tuple[float, float, float]:
-    """Return three predicted times [s]: with software overhead, without it, and by the closed form."""
+    """Return the predicted time [s] with software times, without them, and by the closed form."""
     ours, silent = one.takes(stack), one.takes(stack.with_software(0.0, 0.0))
     latencies, bandwidths = zip(*one.links.of_hosts(one.ranks), strict=True)
     # Alpha-beta has one latency and one rate: those of the two hosts that are farthest apart, and of the slowest.
@@ -375,12 +375,12 @@ def _three_predictions(one: Case, stack: Stack) -> tuple[float, float, float]:
 
 
 def cases(table: pd.DataFrame) -> list[Case]:
-    """Return a table of settings as a list, one `Case` per row."""
+    """Return the rows of a table of settings as a list of `Case`."""
     return [Case(*each) for each in zip(*(table[name].tolist() for name in (*_KEYS, "seconds")), strict=True)]
 
 
 def _known_rows(table: pd.DataFrame) -> list[bool]:
-    """Return for each row of a table of settings whether its schedule is known."""
+    """Return, for each row of a table of settings, whether the schedule of its collective is known."""
     found = cache(lambda *setting: schedule_of(*setting) is not None)
     return [
         found(one.collective, one.algorithm, one.ranks, one.sizes if isinstance(one.sizes, tuple) else 1.0)
@@ -391,7 +391,7 @@ def _known_rows(table: pd.DataFrame) -> list[bool]:
 def _across_changes(
     table: pd.DataFrame, stacks: Mapping[tuple[str, str], Mapping[tuple[str, str], Stack]]
 ) -> pd.DataFrame:
-    """Return the table with new predictions for iterations during which the links change."""
+    """Return the table with new predictions for iterations in which links change."""
     ours = table["ours"].copy()
     for _, each in table.groupby(["run", "tool", "profile", "collective", "algorithm", "ranks", "sizes"], sort=False):
         part = each.sort_values("began")
@@ -411,7 +411,7 @@ def _across_changes(
 
 
 def _keyed_rows(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the measurements with known links and valid sizes, with columns that identify a setting."""
+    """Return the measurements with known links and valid sizes, with columns that identify their setting."""
     ranks = rows["ranks"].astype("Float64").to_numpy(dtype=float, na_value=float("nan"))
     rows = rows[(ranks >= 2) & (ranks <= MAX_RANKS)]
     empty = pd.Series("", index=rows.index)

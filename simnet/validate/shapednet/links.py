@@ -1,4 +1,4 @@
-"""Link settings of a shaped network, and predicted times on simnet's network with the same settings.
+"""Settings of a shaped network's links, and times predicted on simulated links with the same settings.
 
 A host has one link, with an uplink and a downlink. Its one-way latency is half on each, so that the route from host a
 to host b has half the sum of theirs; its bandwidth holds for each direction.
@@ -36,7 +36,7 @@ OfHosts: TypeAlias = float | tuple[float, ...]
 
 
 class Change(NamedTuple):
-    """Latency [s] and bandwidth [byte/s] of the links from time `at` [s] on, counted from the first setting."""
+    """Latency [s] and bandwidth [byte/s] of links from time `at` on [s since the first setting]."""
 
     # From when on [s].
     at: float
@@ -50,12 +50,12 @@ class Change(NamedTuple):
         return any(isinstance(one, tuple) and len(set(one)) > 1 for one in self[1:])
 
     def of_hosts(self, hosts: int) -> list[tuple[float, float]]:
-        """Return a (latency [s], bandwidth [byte/s]) pair for each host."""
+        """Return latency [s] and bandwidth [byte/s] of each host's link, as a pair per host."""
         each = (_per_host(given, hosts, name) for given, name in zip(self[1:], COLUMNS, strict=True))
         return list(zip(*each, strict=True))
 
     def columns(self, hosts: int) -> dict[str, float]:
-        """Return the link columns of a table: one value each if all hosts agree, else one per host."""
+        """Return the columns of a table on links: one value each if hosts agree, otherwise one per host."""
         found: dict[str, float] = {}
         for name, values in zip(COLUMNS, zip(*self.of_hosts(hosts), strict=True), strict=True):
             alike = len(set(values)) == 1
@@ -98,7 +98,7 @@ def predict(schedule: Schedule, links: Sequence[Change], stack: Stack, starts: S
 
 
 def of_each(rows: pd.DataFrame, name: str) -> list[OfHosts]:
-    """Return a quantity's values by row, from its columns: one number if all ranks agree, else a tuple by rank."""
+    """Return the values of a quantity by row: one number if all ranks agree, otherwise a tuple by rank."""
     ranks = rows["ranks"].to_numpy(dtype=int)
     own = {
         int(column.rpartition("_")[2]): column
@@ -118,7 +118,7 @@ def of_each(rows: pd.DataFrame, name: str) -> list[OfHosts]:
 
 
 def _column_numbers(rows: pd.DataFrame, column: str) -> tuple[Floats, NDArray[np.bool_]]:
-    """Return the numbers of a column, NaN where empty, and a mask of the rows that have a value."""
+    """Return the numbers in a column, NaN where empty, and a mask of rows that have a value."""
     given = rows[column].replace("", None)
     numbers = pd.to_numeric(given, errors="coerce").to_numpy(dtype=float)
     present: NDArray[np.bool_] = given.notna().to_numpy(dtype=bool)
@@ -136,7 +136,7 @@ def _refuse_row(row: pd.Series[Any], column: str, said: str) -> InputError:
 
 
 def _common_value(values: list[float]) -> OfHosts:
-    """Return one number if all values agree, NaN if any is missing, else the tuple of values."""
+    """Return one number if all values agree, NaN if one is missing, otherwise the tuple of values."""
     if any(math.isnan(each) for each in values):
         return math.nan
     return values[0] if len(set(values)) == 1 else tuple(values)

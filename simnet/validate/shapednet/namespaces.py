@@ -1,4 +1,4 @@
-"""A real star network on one machine: hosts in network namespaces, links with set rate and latency.
+"""Real star network on one machine: hosts are network namespaces, links have a set rate and latency.
 
 Every host is a network namespace with one device, whose packets `switch.c` carries to the others. It is compiled when
 it is needed. Nothing outside of the namespaces is touched: they have no way out, and their addresses are their own.
@@ -48,7 +48,7 @@ _SETTINGS = {
 
 
 class ShapedTraffic(NamedTuple):
-    """Switch statistics since the last query: packets, drops, and mean and largest delivery lateness [s]."""
+    """Counts of a star's switch since the last query: packets, drops, and how late packets were delivered [s]."""
 
     packets: int
     drops: int
@@ -85,7 +85,7 @@ def check_shaped_link(latency: float, bandwidth: float) -> None:
 
 
 class Star:
-    """A running star of hosts in network namespaces, which `shaped_star` creates."""
+    """Running star network of hosts in network namespaces, as `shaped_star` creates it."""
 
     def __init__(self, namespaces: Sequence[str], switch: subprocess.Popen[str]) -> None:
         self.namespaces = tuple(namespaces)
@@ -102,19 +102,19 @@ class Star:
             raise ValueError(f"there is no host {host} ({answer})")
 
     def change(self, links: Change) -> None:
-        """Apply link settings to all hosts; traffic may continue."""
+        """Apply link settings to all hosts, during traffic too."""
         for host, (latency, bandwidth) in enumerate(links.of_hosts(len(self.addresses))):
             self.set(latency, bandwidth, host)
 
     def traffic(self) -> ShapedTraffic:
-        """Return the switch statistics since the last query."""
+        """Return the statistics of the switch since the last query."""
         packets, drops, mean, largest = map(int, self._ask("stats").split())
         return ShapedTraffic(packets, drops, mean * 1e-9, largest * 1e-9)
 
     def start(
         self, host: int, command: Sequence[str], environment: Mapping[str, str] | None = None
     ) -> subprocess.Popen[bytes]:
-        """Start a process on a host; it is killed when this process ends."""
+        """Start a process on a host; it is killed when the process of this program ends."""
         inside = ["ip", "netns", "exec", self.namespaces[host], *command]
         quiet = subprocess.DEVNULL
         return subprocess.Popen(inside, env=environment, stdin=quiet, stdout=quiet, preexec_fn=end_with_parent)
@@ -132,7 +132,7 @@ class Star:
 
 @contextmanager
 def shaped_star(hosts: int, latency: float, bandwidth: float) -> Iterator[Star]:
-    """Create a star of hosts for the duration of a block, and delete it afterwards even on errors."""
+    """Create a star network for the ``with`` block, and delete it afterwards, even on errors."""
     check_int(hosts, "hosts", 2)
     if hosts > MAX_HOSTS:
         raise InputError(f"must be at most {MAX_HOSTS}, got {hosts}", file="hosts")
@@ -168,7 +168,7 @@ def shaped_star(hosts: int, latency: float, bandwidth: float) -> Iterator[Star]:
 
 @contextmanager
 def inside(namespace: str) -> Iterator[None]:
-    """Run a block in a network namespace, with threads that the block starts."""
+    """Run the ``with`` block, and threads that it starts, in a network namespace."""
     library = ctypes.CDLL(None, use_errno=True)
     with Path("/proc/thread-self/ns/net").open() as own, (_NAMESPACES / namespace).open() as other:
         if library.setns(other.fileno(), _NEW_NETWORK):
@@ -209,7 +209,7 @@ def _delete_namespace(name: str) -> None:
 
 
 def _sweep_namespaces() -> None:
-    """Delete namespaces left behind by killed processes."""
+    """Delete network namespaces that killed processes left behind."""
     for path in _NAMESPACES.glob(f"{_PREFIX}-*-*"):
         owner = path.name.split("-")[1]
         if owner.isdigit() and not Path("/proc", owner).exists():

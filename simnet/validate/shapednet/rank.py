@@ -1,4 +1,4 @@
-"""Process settings of a rank on a shaped network: real-time priority, and guaranteed termination.
+"""Settings of a rank's process on a shaped network: real-time priority, and certain termination.
 
 Ranks run with real-time priority where that is allowed, and some poll. One that outlived the experiment it belongs to
 would hold the machine: so each dies with the process that started it, and has a limit to the processor time it takes.
@@ -19,7 +19,7 @@ PRIORITY = 5
 
 
 def begin(owner: int, limit: float) -> None:
-    """Set up this process as a rank: end with its owner, CPU time limit [s], real-time priority."""
+    """Make this process a rank: it ends with its `owner`, has a CPU time limit [s], and real-time priority."""
     import resource  # Systems without shaped networks lack it.
 
     end_with_parent()
@@ -37,7 +37,7 @@ def begin(owner: int, limit: float) -> None:
 
 
 def meet_at(address: str) -> None:
-    """Set the environment for torch.distributed to rendezvous at an address of the shaped network."""
+    """Set environment variables so that ranks of torch.distributed meet at an address of the network."""
     os.environ |= {"MASTER_ADDR": address, "MASTER_PORT": "29500", "GLOO_SOCKET_IFNAME": "lnk0"}
 
 

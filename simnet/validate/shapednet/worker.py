@@ -1,4 +1,4 @@
-"""A rank's process on a shaped network: it replays the workloads of a job file, and rank 0 writes the times.
+"""Process of a rank on a shaped network: it replays the workloads of a job file, and rank 0 writes the times.
 
 Run by `simnet.validate.shapednet.experiment`: ``python -m simnet.validate.shapednet.worker JOB.json [RANK]``; MPI tells
 the rank.
@@ -33,7 +33,7 @@ _PATIENCE = 60.0
 
 
 class SocketCommunicator(Communicator):
-    """Ranks connected by plain TCP sockets, with a Unix socket to rank 0 for control.
+    """Communicator of ranks by plain TCP sockets; a Unix socket to rank 0 is for control.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ class SocketCommunicator(Communicator):
         self.barrier()
 
     def exchange(self, sends: Sequence[Message], receives: Sequence[Message]) -> None:
-        """Start all messages at once, and wait for them; TimeoutError if none progresses."""
+        """Start all messages at once and wait for them. TimeoutError: none makes progress."""
         waiting: dict[int, tuple[int, deque[memoryview], deque[memoryview]]] = {}
         for messages, place in ((sends, 1), (receives, 2)):
             for peer, part in messages:
@@ -95,7 +95,7 @@ class SocketCommunicator(Communicator):
                     del by_file[file]
 
     def gather(self, values: Floats) -> Floats:
-        """Return the `values` of all ranks, shape (P, k); every rank calls this."""
+        """Return the `values` of all ranks, shape (P, k); all ranks must call it."""
         own = np.ascontiguousarray(values, dtype=np.float64)
         if self.rank:
             self._control[0].sendall(own.tobytes())
@@ -106,13 +106,13 @@ class SocketCommunicator(Communicator):
         return np.frombuffer(b"".join(parts)).reshape(self.size, -1).copy()
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections to other ranks."""
         for one in (*self._peers.values(), *self._control):
             one.close()
 
 
 def _join_sockets(rank: int, size: int, control: Path) -> list[socket.socket]:
-    """Return the control sockets: at rank 0 those to all other ranks, at others the one to rank 0."""
+    """Return the control sockets: on rank 0 those to all other ranks, elsewhere the one to rank 0."""
     stop = time.monotonic() + _PATIENCE
     if rank == 0:
         with socket.socket(socket.AF_UNIX) as server:
@@ -141,7 +141,7 @@ def _join_sockets(rank: int, size: int, control: Path) -> list[socket.socket]:
 
 
 def _listen_for(poll: select.poll, file: int, out: deque[memoryview], into: deque[memoryview]) -> bool:
-    """Register the events that a connection still waits for; return False if there are none."""
+    """Poll a connection for the events that it still needs; return False if it needs none."""
     events = (select.POLLOUT if out else 0) | (select.POLLIN if into else 0)
     if events:
         poll.register(file, events)
@@ -162,7 +162,7 @@ def _read_exactly(connection: socket.socket, count: int) -> bytes:
 
 
 def _advance(parts: deque[memoryview], pass_on: Callable[[memoryview], int]) -> None:
-    """Send or receive buffers by `pass_on` until the socket would block; remove completed ones from `parts`."""
+    """Send or receive buffers by `pass_on` until the socket would block; remove the completed ones."""
     while parts:
         try:
             count = pass_on(parts[0])
@@ -176,7 +176,7 @@ def _advance(parts: deque[memoryview], pass_on: Callable[[memoryview], int]) -> 
 
 
 def main(job_file: str, rank: int = 0) -> None:
-    """Run the workloads of a job file at one rank, one after the other."""
+    """Run the workloads of a job file on one rank, one after the other."""
     job: dict[str, Any] = json.loads(Path(job_file).read_text(encoding="utf-8"))
     begin(job["owner"], job["limit"])
     communicator = _connect_rank(job, rank)
