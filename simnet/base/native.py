@@ -217,7 +217,7 @@ def _processor() -> tuple[str, str]:
 
 @cache
 def _environment() -> str:
-    """Return everything but the functions that compiled code depends on: processor, versions, and numba settings."""
+    """Return text on all that compiled code depends on besides its functions: processor, versions, numba settings."""
     try:
         numba = find_spec("numba")
     except ValueError:

@@ -216,7 +216,7 @@ def name_author(error: BaseException) -> BaseException:
 
 
 def refusal_text(error: Exception) -> str:
-    """Return the message of an error, with the line of plug-in code that raised it, unless that was meant for people.
+    """Return an error's message; if plug-in code raised an error not meant for people, with the line that raised it.
 
     The error itself is raised where tracebacks of plug-in code are kept.
     """
@@ -228,7 +228,7 @@ def refusal_text(error: Exception) -> str:
 
 @contextmanager
 def in_trial(what: str) -> Iterator[None]:
-    """Make messages on errors of plug-in code inside the block say in what trial they occur."""
+    """Add a note on the trial, `what`, to errors that plug-in code raises inside the block."""
     try:
         yield
     except Exception as error:

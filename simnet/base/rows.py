@@ -49,7 +49,7 @@ class _RowPlace(NamedTuple):
 
 
 class Shard:
-    """The rows of every `shards`-th worker from `first` on, and the process that stores them."""
+    """The rows of workers `first`, `first` + `shards`, ..., stored in the process of this shard."""
 
     def __init__(self, source: Separable, first: int, shards: int) -> None:
         self._source, self._shards = source, shards

@@ -68,7 +68,7 @@ class YamlDocument(NamedTuple):
 
 
 def load_yaml(text: str, file: str) -> YamlDocument:
-    """Return the content of a YAML text. InputError, with `file` and line: values not plain, or above a limit.
+    """Return the content of a YAML text; InputError, with its line, if a value is not plain or exceeds a limit.
 
     Examples
     --------

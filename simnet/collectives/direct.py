@@ -14,7 +14,7 @@ from simnet.schedule import Schedule
 
 
 def all_to_all(n_ranks: int) -> ChunkProgram:
-    """Personalised exchange between P ranks in P - 1 rounds: each rank has a chunk for every other rank.
+    """Personalised exchange of all ranks in `n_ranks` - 1 rounds: each rank has a chunk for every other rank.
 
     In round s = 1 .. P - 1 rank r sends to r + s and receives from r - s.
     """
@@ -66,7 +66,7 @@ def parameter_server(n_ranks: int, nbytes: float, *, server: int = 0, gamma: flo
 
 
 def alltoallv_pairwise(sizes: ArrayLike) -> Schedule:
-    """Pairwise all-to-all of unequal sizes.
+    """Pairwise all-to-all of messages of unequal sizes: in round s each rank sends to the rank s further on.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ def alltoallv_pairwise(sizes: ArrayLike) -> Schedule:
     calibrated=True,
 )
 def alltoall_pairwise(n_ranks: int, nbytes: float) -> Schedule:
-    """Pairwise all-to-all: in round s = 1 .. P - 1 rank r sends to rank r + s.
+    """Pairwise all-to-all: in round s each rank sends to the rank s further on.
 
     Examples
     --------

@@ -126,7 +126,7 @@ def _powers_below(n: int) -> Iterator[int]:
     offered="never",
 )
 def allreduce_recursive_doubling(n_ranks: int, nbytes: float, *, gamma: float = 0.0) -> Schedule:
-    """Recursive-doubling all-reduce: log2 P rounds in which partners exchange the whole vector.
+    """Recursive-doubling all-reduce in about log2 `n_ranks` rounds; partners exchange the whole vector.
 
     Parameters
     ----------
@@ -152,7 +152,7 @@ def allreduce_recursive_doubling(n_ranks: int, nbytes: float, *, gamma: float = 
     offered="never",
 )
 def allreduce_rabenseifner(n_ranks: int, nbytes: float, *, gamma: float = 0.0) -> Schedule:
-    """Rabenseifner's all-reduce: recursive-halving reduce-scatter, recursive-doubling all-gather; 2 log2 P rounds.
+    """Rabenseifner's all-reduce: reduce-scatter by recursive halving, then all-gather by recursive doubling.
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ def allreduce_rabenseifner(n_ranks: int, nbytes: float, *, gamma: float = 0.0) -
 
 
 def allgatherv_auto(sizes: ArrayLike, *, padded: bool = False) -> Schedule:
-    """All-gather of contributions of unequal size: recursive doubling at powers of two, Bruck's algorithm else.
+    """All-gather of contributions of unequal size: recursive doubling for powers of two, else Bruck's algorithm.
 
     `sizes` and `padded` as of `allgatherv_ring`.
 
@@ -182,7 +182,7 @@ def allgatherv_auto(sizes: ArrayLike, *, padded: bool = False) -> Schedule:
 
 @collective("all_gather", "auto", program=shortest, varying=allgatherv_auto, cost=allgather)
 def allgather_auto(n_ranks: int, nbytes: float) -> Schedule:
-    """All-gather in ceil(log2 P) rounds: recursive doubling at powers of two, Bruck's algorithm else.
+    """All-gather in the fewest rounds: recursive doubling for powers of two, else Bruck's algorithm.
 
     Examples
     --------
@@ -216,7 +216,7 @@ def allgatherv_recursive_doubling(sizes: ArrayLike, *, padded: bool = False) -> 
     offered="never",
 )
 def allgather_recursive_doubling(n_ranks: int, nbytes: float) -> Schedule:
-    """Recursive-doubling all-gather: log2 P rounds, the payload doubles.
+    """Recursive-doubling all-gather in about log2 `n_ranks` rounds; the payload doubles each round.
 
     Examples
     --------
@@ -251,7 +251,7 @@ def allgatherv_bruck(sizes: ArrayLike, *, padded: bool = False) -> Schedule:
     offered="never",
 )
 def allgather_bruck(n_ranks: int, nbytes: float) -> Schedule:
-    """Bruck's all-gather: ceil(log2 P) rounds for every P, every rank sends (P - 1) `nbytes`.
+    """Bruck's all-gather in ceil(log2 `n_ranks`) rounds, for any number of ranks.
 
     Examples
     --------
@@ -271,7 +271,7 @@ def allgather_bruck(n_ranks: int, nbytes: float) -> Schedule:
     calibrated=True,
 )
 def reduce_scatter_recursive_halving(n_ranks: int, nbytes: float, *, gamma: float = 0.0) -> Schedule:
-    """Recursive-halving reduce-scatter: log2 P rounds, the payload halves; rank r ends with piece r.
+    """Recursive-halving reduce-scatter in about log2 `n_ranks` rounds; the payload halves each round.
 
     Parameters
     ----------
@@ -288,7 +288,7 @@ def reduce_scatter_recursive_halving(n_ranks: int, nbytes: float, *, gamma: floa
 
 @collective("alltoall", "bruck", cost=bruck_alltoall, mpi=("modified_bruck",), calibrated=True)
 def alltoall_bruck(n_ranks: int, nbytes: float) -> Schedule:
-    """Bruck's all-to-all: in round k each rank sends blocks whose distance has bit k to the rank 2^k further on.
+    """Bruck's all-to-all: in round k each rank sends the blocks whose distance has bit k to the rank 2^k further on.
 
     Examples
     --------

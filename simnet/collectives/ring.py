@@ -43,7 +43,7 @@ def all_reduce(n_ranks: int) -> ChunkProgram:
 
 @collective("all_reduce", "ring", program=all_reduce, cost=ring_allreduce, nccl="Ring", mpi=("ring",), calibrated=True)
 def allreduce_ring(n_ranks: int, nbytes: float, *, gamma: float = 0.0) -> Schedule:
-    """Ring all-reduce: reduce-scatter, then all-gather, in 2 (P - 1) rounds of `nbytes` / P.
+    """Ring all-reduce: reduce-scatter, then all-gather, in 2 (`n_ranks` - 1) rounds of `nbytes` / `n_ranks`.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ def allreduce_ring(n_ranks: int, nbytes: float, *, gamma: float = 0.0) -> Schedu
     calibrated=True,
 )
 def reduce_scatter_ring(n_ranks: int, nbytes: float, *, gamma: float = 0.0) -> Schedule:
-    """Ring reduce-scatter in P - 1 rounds of `nbytes` / P; rank r ends with piece r.
+    """Ring reduce-scatter in `n_ranks` - 1 rounds of `nbytes` / `n_ranks`; rank r ends with piece r.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ def allgatherv_ring(sizes: ArrayLike, *, padded: bool = False) -> Schedule:
     offered="on nodes",
 )
 def allgather_ring(n_ranks: int, nbytes: float) -> Schedule:
-    """Ring all-gather in P - 1 rounds.
+    """Ring all-gather in `n_ranks` - 1 rounds of `nbytes` bytes.
 
     Examples
     --------

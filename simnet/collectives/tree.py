@@ -166,7 +166,7 @@ def allreduce_tree(
 
 @collective("broadcast", "binomial", mpi=("binomial",), program=broadcast, cost=binomial_broadcast, calibrated=True)
 def broadcast_binomial(n_ranks: int, nbytes: float, root: int = 0) -> Schedule:
-    """Binomial broadcast from `root` in ceil(log2 P) rounds; the whole message is stored and forwarded.
+    """Binomial broadcast from `root` in ceil(log2 `n_ranks`) rounds; each rank forwards the whole message.
 
     Parameters
     ----------
@@ -210,7 +210,7 @@ def broadcast_tree(
     "reduce", "binomial", mpi=("binomial",), program=reduce, cost=binomial_reduce, exact=POWERS_OF_TWO, calibrated=True
 )
 def reduce_binomial(n_ranks: int, nbytes: float, root: int = 0, *, gamma: float = 0.0) -> Schedule:
-    """Binomial reduction to `root` in ceil(log2 P) rounds of `nbytes`; mirror image of `broadcast_binomial`.
+    """Binomial reduction to `root` in ceil(log2 `n_ranks`) rounds; the mirror image of `broadcast_binomial`.
 
     Parameters
     ----------

@@ -168,7 +168,7 @@ def _match_messages(steps: list[_BlockStep]) -> dict[_BlockStep, _BlockStep]:
 
 
 def _chain_lengths(steps: list[_BlockStep], senders: dict[_BlockStep, _BlockStep]) -> dict[_Node, int]:
-    """Return the messages in the longest chain before each message, and before the end of each step."""
+    """Return the number of messages in the longest chain before each message, and before the end of each step."""
     waits: dict[_Node, list[_Node]] = {}
     for step in steps:
         ready: list[_Node] = [*step.waits, *([(senders[step],)] if step.receives else [])]

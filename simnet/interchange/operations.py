@@ -156,7 +156,7 @@ def match_in_order(
 
 
 def set_levels(file: RankOperations, ops: list[Operation]) -> None:
-    """Sort a rank's operations by dependencies; set each one's level, the messages in the longest chain before it."""
+    """Sort a rank's operations by dependencies; the level of each counts messages in the longest chain before it."""
     try:
         order = list(TopologicalSorter({op: op.requires + op.starts_after for op in ops}).static_order())
     except CycleError as error:
@@ -296,7 +296,7 @@ class _Dependencies:
                     last[op.rank, op.peer] = op
 
     def _compare(self, op: Operation) -> tuple[list[Operation], list[Operation]]:
-        """Return what an operation waits for only because of rounds, and its rank's sends that precede it anyway."""
+        """Return what an operation waits for only because of rounds, and earlier sends that leave in turn before it."""
         placed, works, (events, rounds, sending) = self._placed, self._works[op.rank, op.level], self._events[op.rank]
         if op.kind == "calc" and not op.size:
             return [], []

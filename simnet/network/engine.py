@@ -398,7 +398,7 @@ class Engine(LinkTables):
         return bool(flow.state == codes.QUEUED or (flow.state == codes.FLOWING and flow.place < 0))
 
     def owner(self, f: int) -> tuple[int, int]:
-        """Return the run that message f belongs to and its number, or for a transfer `codes.TRANSFER` and its token."""
+        """Return the run of message f and the message's number; for a transfer `codes.TRANSFER` and its token."""
         flow = self.state.flows[f]
         return int(flow.owner), int(flow.message)
 

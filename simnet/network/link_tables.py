@@ -149,7 +149,7 @@ class LinkTables(Store):
         return at, known
 
     def _add_pairs(self, numbers: Ranks) -> None:
-        """Add the routes of host pairs that have none yet; their ascending `numbers` are src * n_hosts + dst."""
+        """Add routes of host pairs that have none; pairs are numbered src * n_hosts + dst, `numbers` ascend."""
         n_routes = self.routes.size
         first, counts = [self._first], [self._counts]
         for begin in range(0, numbers.size, _AT_ONCE):

@@ -82,7 +82,7 @@ class MaxPlus:
         self._patterns: dict[tuple[bytes, bytes], _RoundPattern] = {}
 
     def time(self, program: Program, messages: bool) -> Timing | None:
-        """Return the timing of a program; None if messages share a link while ranks are out of step, or one stalls."""
+        """Return a program's timing; None if messages share a link with ranks out of step, or one waits too long."""
         # For few messages, keeping their times is cheaper than timing again when the split is requested.
         keeps = messages or program.schedule.n_messages <= _FEW
         went = self.completion_times(program, keeps)

@@ -54,7 +54,7 @@ class SymmetricRun(NamedTuple):
 
 
 class _RouteClass(NamedTuple):
-    """What all routes of a round have in common: link capacities, latency, and which links lie where.
+    """What all routes of a round have in common, link capacities and latency, and which links they use.
 
     - `capacities`: capacity of each link, the host's own first [byte/s].
     - `latency`: latency of each route [s].
@@ -273,7 +273,7 @@ def _routes_of(src: Ranks, dst: Ranks, one: Round, links: Links) -> _RouteClass 
 
 
 def _symmetric_graph(hosts: int, capacities: tuple[float, ...], latency: float, two_way: bool) -> nx.DiGraph[Any]:
-    """Return a graph of `hosts` with links in and out of each; with one-way routes, a link for each pair instead."""
+    """Return a graph of `hosts` with a path for each pair; `two_way` paths share the links out of and into hosts."""
     graph = deferred(range(hosts))
     for src in range(hosts):
         for dst in set(range(hosts)) - {src}:
@@ -323,7 +323,7 @@ def _time_loops(
 
 
 def _round_times(timing: Timing, schedule: Schedule) -> Floats | None:
-    """Return rank 0's times of messages, work and software in each round [s], (12, rounds); None if work is missing."""
+    """Return rank 0's times of messages, work and software by round [s], (12, rounds); None if rounding hides work."""
     assert timing.messages is not None
     assert timing.work is not None
     assert timing.software is not None

@@ -68,7 +68,7 @@ def _annotation_check(hint: Any) -> Callable[[object, str], float] | None:
 
 
 def latency_seconds(value: object, name: str) -> float:
-    """Return a latency [s] as a float; ValueError, with `name` as the argument, unless finite and in bounds.
+    """Return a latency [s] as a float. ValueError, in which it is `name`, unless it is finite and in bounds.
 
     Raises
     ------
@@ -79,7 +79,7 @@ def latency_seconds(value: object, name: str) -> float:
 
 
 def rate(value: object, name: str) -> float:
-    """Return a bandwidth [byte/s] as a float; ValueError, with `name` as the argument, unless finite and in bounds.
+    """Return a bandwidth [byte/s] as a float. ValueError, in which it is `name`, unless it is finite and in bounds.
 
     Raises
     ------
@@ -90,7 +90,7 @@ def rate(value: object, name: str) -> float:
 
 
 def factor(value: object, name: str, least: float = 0.0) -> float:
-    """Return a ratio as a float; ValueError, with `name` as the argument, unless finite, > 0 and >= `least`.
+    """Return a ratio as a float. ValueError, in which it is `name`, unless it is finite, above 0 and at least `least`.
 
     Parameters
     ----------

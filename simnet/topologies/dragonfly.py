@@ -178,7 +178,7 @@ class DragonflyShape:
 
     @cached_property
     def _joined(self) -> dict[int, Counter[tuple[int, int]]]:
-        """The number of links between routers R and S of two groups, by the distance d > 0 of the groups and (R, S)."""
+        """Number of links between router R of a group and S of another, by distance d > 0 of the groups and (R, S)."""
         g, h = self.groups, self.global_links
         joined: dict[int, Counter[tuple[int, int]]] = {d: Counter() for d in range(1, g)}
         for d, ends in joined.items():

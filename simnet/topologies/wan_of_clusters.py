@@ -283,7 +283,7 @@ class WanOfClustersShape:
         return lambda at, ways: choose(f"site:{name}" if at == OUTSIDE else _site_node(at, name, first), ways)
 
     def _steps_to(self, b: int) -> list[list[int]]:
-        """Return for each site the next sites on all least-weight paths to site `b`, in the order of its links."""
+        """Return for each site all next sites on least-weight paths to site `b`, in the order of the site's links."""
         if b not in self._steps:
             distance = [math.inf] * len(self.names)
             distance[b] = 0.0

@@ -22,7 +22,7 @@ Support: TypeAlias = NDArray[np.bool_]
 
 
 def top_k_support(gradients: Values, density: float) -> Support:
-    """Return the mask of each worker's k largest entries, (P, n), k = `density` n >= 1; the first ones of equals."""
+    """Return a mask, (P, n), of each worker's `density` share of largest entries, at least one; of equals the first."""
     if not 0 < density <= 1:
         raise ValueError(f"density must be > 0 and <= 1, got {density}")
     n = gradients.shape[1]

@@ -123,7 +123,7 @@ def knot_interpolation(steps: NDArray[np.int64], levels: Floats) -> Between:
 
 
 def _lasting_kinds(found: refining.OverlapOverTime, steps: NDArray[np.int64]) -> tuple[float, float]:
-    """Return which share of log entry scales is constant, and the period of the rest; fitted to overlaps over time."""
+    """Return the constant share of entries' log scales, and the period of the rest, fitted to overlaps over time."""
     first, second = np.triu_indices(len(steps), 1)
     if not len(first):
         return 1.0, 1.0

@@ -311,7 +311,7 @@ def _predict_kinds(workers: int, rho: float, unit: float) -> tuple[EntryKinds, F
 
 
 def _magnitude_bounds(shift: Floats, log_scale: Floats, values: Floats) -> Floats:
-    """Return the absolute normals at which each kind reaches each of the relative magnitudes `values` > 0."""
+    """Return the absolute value of a standard normal at which each kind reaches each relative magnitude > 0."""
     over = np.exp(np.minimum(np.log(values) - log_scale[:, None], 200.0))
     return np.maximum(np.minimum(over + shift[:, None], over / BEHIND), 0.0)
 

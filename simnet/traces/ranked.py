@@ -27,7 +27,7 @@ _NEEDED = np.array([NormalDist().inv_cdf((1 + (one + 0.5) / _ODDS) / 2) for one 
 
 
 class Ranked:
-    """Maps normal random numbers to magnitudes with given quantiles, which the kinds of entries rank."""
+    """Maps normal random numbers to magnitudes with given quantiles; the kinds of entries decide the ranking."""
 
     def __init__(self, kinds: ordering.EntryKinds, quantiles: NDArray[np.float64]) -> None:
         from scipy.special import ndtri

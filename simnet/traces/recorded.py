@@ -100,7 +100,7 @@ class RecordedSource:
         return int(np.abs(self._steps - step).argmin())
 
     def repetition(self, iterations: int) -> str:
-        """Return text on the gradients that a job of so many iterations meets again and again; "" if there are none.
+        """Return text that says which recorded steps a job of `iterations` iterations uses repeatedly; "" if none.
 
         Examples
         --------

@@ -131,7 +131,7 @@ def layer_order(points: Sequence[StepStatistics], layer: int, clock: Floats) -> 
 
 
 class OverlapOverTime(NamedTuple):
-    """Overlaps of a worker's selections at two steps: as recorded, and as predicted for correlations of log scales."""
+    """Overlaps of a worker's selections at two steps: recorded, and predicted by the correlation of entry scales."""
 
     # Shape (R,): From 0 to 1.
     correlation: Floats

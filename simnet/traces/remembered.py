@@ -26,7 +26,7 @@ def skip_normals(draws: np.random.Generator, count: int) -> None:
 
 
 class FadingNormals:
-    """Standard normals, one per entry, that follow an autoregressive process over iterations."""
+    """Standard normal numbers, one per entry, that follow an autoregressive process over iterations."""
 
     def __init__(self, entries: int, seed: int, memory: float, turns: bool) -> None:
         self._entries, self._seed, self._turns = entries, seed, turns

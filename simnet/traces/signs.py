@@ -54,7 +54,7 @@ _LEAST_REST = 0.01
 def sign_agreement(
     counted: Floats, kinds: EntryKinds, magnitudes: Floats, shared: float, against: float, workers: int
 ) -> Floats:
-    """Return the mean product of two workers' signs in each band of entry kinds, fitted to counts by magnitude."""
+    """Return the mean product of two workers' signs in each band of entry kinds, fitted to sign counts by size."""
     from scipy.optimize import lsq_linear
     from scipy.special import ndtri
 

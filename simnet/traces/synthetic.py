@@ -188,7 +188,7 @@ class SyntheticSource:
         return found
 
     def _put_in_order(self, gradients: Values, orders: Sequence[_LayerOrder], common: Values, factors: Values) -> None:
-        """Replace the normals of layers with quantiles, in place, by gradients of the magnitudes they rank."""
+        """Replace the normals of layers with quantiles, in place, by gradients whose magnitudes have them."""
         magnitudes = np.empty((len(gradients), _BLOCK), dtype=np.float32)
         for place, ranked, alike, against in orders:
             for start in range(place.start, place.stop, _BLOCK):
@@ -266,7 +266,7 @@ class SyntheticSource:
             row += drawn
 
     def _put_logs(self, iteration: int) -> None:
-        """Compute log entry scales of unit variance, in place, which move on arcs between random rows."""
+        """Compute logarithms of entry scales, of unit variance, in place; they move on arcs between random rows."""
         clock = math.log1p(iteration) / self.like.period
         before = math.floor(clock)
         names: list[tuple[str | int, ...]] = [("fixed",), ("anchor", before), ("anchor", before + 1)]
@@ -283,7 +283,7 @@ class SyntheticSource:
             logs += second * after_row[part]
 
     def _scaled(self, logs: Values, spread_and_dead: Values) -> Values:
-        """Turn log entry scales of unit variance into scales, in place; layers with quantiles stay unchanged."""
+        """Turn logarithms of entry scales into scales, in place; layers with quantiles stay unchanged."""
         if self._ordered.all():
             return logs
         life = self._row("life")

@@ -34,7 +34,7 @@ def select_oktopk(part: BucketShare) -> Selected:
 
 
 def exchange_oktopk(part: BucketShare, selected: Selected, messages: GroupMessages) -> None:
-    """Exchange the selected entries, write the mean update, and zero the worker's entries that are in it."""
+    """Exchange the selected entries, write the mean update, and zero the entries that this worker contributed."""
     model, given, update = part.model, part.given, part.update
     if not selected:
         messages.all_reduce(given)

@@ -249,7 +249,7 @@ class Hook:
             raise self._failure
 
     def close(self) -> None:
-        """End the hook's threads and groups after the last exchange; a later iteration starts all but the adviser."""
+        """End the hook's threads and groups after the last exchange; later iterations restart all but the adviser."""
         atexit.unregister(self.close)
         if self._thread is not None:
             self._tasks.put(None)

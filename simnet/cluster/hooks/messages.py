@@ -78,7 +78,7 @@ class GroupMessages:
         self._done("broadcast", (values.nbytes,), began)
 
     def swap(self, sends: Mapping[int, torch.Tensor], receives: Mapping[int, torch.Tensor]) -> None:
-        """Send tensors to, and receive tensors from, other workers at once; keys are ranks, none is empty."""
+        """Send tensors to other workers, by rank, and receive tensors from others at once; none is empty."""
         if not sends and not receives:
             return
         isend, irecv, way = dist.isend, dist.irecv, dist.P2POp

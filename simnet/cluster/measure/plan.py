@@ -131,7 +131,7 @@ def plan_pairs(node_of: Sequence[int], which: Pairs) -> list[Group]:
 
 
 def size_series(smallest: float, largest: float, factor: float) -> list[int]:
-    """Return sizes [byte] that grow by `factor` up to the largest; InputError if there are none or above 1,000."""
+    """Return sizes [byte] that grow by `factor` up to the largest; InputError if there are none, or over 1,000."""
     if not ELEMENT <= smallest <= largest:
         raise InputError(f"must begin at {ELEMENT} B to {largest:g} B, their end, got {smallest:g} B", file="--sizes")
     if not 1.01 <= factor <= 1024:

@@ -96,7 +96,7 @@ def _join_session(communicator: Communicator, session: Session, say: Say) -> lis
 
 
 def _agree_on(communicator: Communicator, work: Callable[[], T]) -> T:
-    """Call a function at every rank; if it fails anywhere, end all ranks, the first of these with its error."""
+    """Call a function at every rank; if it fails anywhere, the first such rank raises its error, and the rest exit."""
     refusal: InputError | None = None
     try:
         done = work()

@@ -55,7 +55,7 @@ def post_round(s: State, g: int, task: TaskRecord) -> None:
 
 
 def first_early_message(s: State, task: TaskRecord, i: int) -> int:
-    """Return the first message to a rank in round i that has arrived, or any first one if arrivals are not recorded."""
+    """Return the first message to a rank in round i that has arrived; if arrivals are not recorded, its first one."""
     for at in range(task.incoming, task.incoming + task.receives):
         m = s.incoming[at]
         run = s.runs[s.ranks[s.messages[m].dst].run]
@@ -252,7 +252,7 @@ def take_early(s: State, g: int, i: int) -> int:
 
 
 def early_entry(s: State, g: int, i: int) -> int:
-    """Return the index of the `EarlyArrival` of rank g for round i, not its current one; create it if missing."""
+    """Return the index of rank g's `EarlyArrival` for round i, which is not its current round; create it if missing."""
     early = s.ranks[g].early
     while early >= 0 and s.early[early].round_index != i:
         early = s.early[early].next

@@ -254,7 +254,7 @@ def finish_rank(s: State, g: int) -> None:
 
 
 def end_flow(s: State, f: int) -> None:
-    """Record that all bytes of message f have arrived or are in the receive queue; deliver it if nothing is left."""
+    """Record that all bytes of message f arrived or are in the receive queue; deliver it if no bytes wait there."""
     flow = s.flows[f]
     detach_flow(s, f)
     if flow.port >= 0 and not flow.comes:

@@ -187,7 +187,7 @@ class Route:
 
 @record
 class LossRecord:
-    """Coefficients of a route's rate limit by packet loss: segment / (slope * rtt + fixed), and the `payload` share."""
+    """Coefficients of a route's rate limit by loss, segment / (slope * rtt + fixed), and its `payload` share."""
 
     slope: float
     fixed: float
@@ -354,7 +354,7 @@ class ComputeSlice:
 
 @record
 class MessageRecord:
-    """A message of a round: bytes on the wire and of `payload`, its ranks and route, and the route `back`."""
+    """A message of a round: bytes on the wire and of `payload`, its ranks, its route and the route `back`."""
 
     n_bytes: float
     payload: float

@@ -1,4 +1,4 @@
-"""Random processes, daily cycles and outages, as signals that scale a bandwidth or latency, or are one.
+"""Random processes, daily cycles and outages, as signals that scale or replace a bandwidth or latency.
 
 Every stochastic signal draws from the named stream ``(kind, *name)`` of its seed.
 """
