@@ -404,6 +404,8 @@ HALVED = dict.fromkeys(topologies.star(4, 0.0, 1e6).edges, Weather(steps([0.0, 4
     [
         # Ten rounds in step, four of 1 s and six of 2 s.
         (0.0, [Round(NEXT.src, NEXT.dst, NEXT.nbytes)] * 10, HALVED, [16.0] * 4),
+        # Three of six million bytes at 1 MB/s, from 1 s on, and three at half of that.
+        (0.0, [Round([0], [1], [6e6], [1.0, 0.0, 0.0, 0.0])], HALVED, [10.0, 10.0, 0.0, 0.0]),
         # Two messages to the same rank leave one after the other.
         (1.0, [Round([0, 0], [1, 1], [1e6, 1e6])], {}, [2.0, 3.0, 0.0, 0.0]),
         # All to all in 3 s, then to the next after 0 to 3 s of work.

@@ -173,6 +173,7 @@ def test_a_shallow_switch_collapses_by_the_published_order_of_magnitude() -> Non
 
 def test_what_the_measures_against_incast_do() -> None:
     """Time-outs of 200 us, as Vasudevan et al. propose, or a deep buffer, avoid the collapse."""
+    assert Incast(buffer=0.0, rtt=0.0).senders_that_fit(1e6) == 1
     assert Incast(timeout=200e-6).shares(64, GIGABIT)[-1] > 0.95
     assert (Incast(buffer=9e6).shares(64, GIGABIT) == 1).all()
 
