@@ -96,6 +96,7 @@ class TestPlaces:
         [
             ("starr", {}, "did you mean 'star'"),
             ("star", {"gpus_per_node": 8}, "is not for --network star"),
+            ("multi_gpu_nodes", {"intra_bandwidth": "fast"}, "intra_bandwidth: .*'fast'"),
             ("multi_gpu_nodes", {"gpus_per_node": 0}, r"must be a whole number in 1\.\."),
             ("multi_gpu_nodes", {"gpus": 8}, "allowed: gpus_per_node=N"),
         ],
@@ -163,4 +164,4 @@ class TestFabricAsTopology:
         few = ["--set", "job.iterations=2", "--set", topology, "--policies", "AG"]
         did("run", "quickstart", *few, "--out", "out", "-q")
         wrong = refused("calibrate", "./device", "-o", "g.yaml", "--network", "star:gpus_per_node=8")
-        assert "is not for --network star; allowed: gpus_per_node=N of multi_gpu_nodes" in wrong
+        assert "is not for --network star; allowed: gpus_per_node=N and intra_bandwidth=RATE" in wrong

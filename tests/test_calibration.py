@@ -39,6 +39,12 @@ from simnet.cost_models.calibration.step_model import (
     undetermined_parameters,
 )
 from simnet.cost_models.evidence.intervals import HeldOut, bin_of, half_widths
+from simnet.policies import Candidate
+from simnet.report.run_setup import call_errors
+from simnet.scenario import load
+from simnet.schedule import Round, Schedule
+from simnet.studies import job_totals
+from simnet.studies.choosing.ranking import ranked_candidates
 
 SIZES = 2.0 ** np.arange(10, 27)
 TRUTH = StepModel(False, (1e-5, 1e-6, 2e-5, 1e-11, 1e-9, 1e-12, 2.0, 3.0, 2.5, 1.1, 1.0, 1.0, 1e-5, 1.0, 1.0, 1.2))
@@ -484,6 +490,56 @@ def test_cards_do_not_matter_where_as_many_ranks_are_on_a_node():
     fabric = calibrate([on_cards(1.0, 16, 4)])
     assert fabric.model.by_cards(Setting("all_reduce", 64, 16), [2.0**30]) == []
     assert fabric.model.by_cards(Setting("all_reduce", 4, 1), [2.0**30]) == []
+
+
+def test_what_is_not_measured_inside_a_node_is_not_the_rate_of_the_card(tmp_path: Path):
+    one_card = StepModel(True, (*NCCL[:4], 1e-10, *NCCL[5:]), cards=1.0)
+    truth, one_gb = timed(one_card, Setting("all_reduce", 8, 1), np.array([1e9])), np.array([1e9])
+    several = [timed(one_card, Setting("all_reduce", 8 * n, n), 2.0 ** np.arange(3, 31)) for n in (2, 4)]
+    for curves in (several[:1], several):
+        found = calibrate(curves).predict("all_reduce", 8, 1e9, nodes=1).corrected()
+        assert found.low < truth.seconds[0] < found.high
+        assert truth.seconds[0] / 2 < found.seconds < truth.seconds[0] * 2
+        assert "inside a node nothing was measured" in found.why
+    columns = {"tool": "nccl-tests", "collective": "all_reduce", "ranks": 16, "nodes": 2}
+    log, out = tmp_path / "log.csv", tmp_path / "mine.yaml"
+    each = zip(several[0].sizes, several[0].seconds, strict=True)
+    write_tidy(measurement_table([columns | {"nbytes": int(size), "seconds": time} for size, time in each]), log)
+    nodes = "multi_gpu_nodes:gpus_per_node=8"
+    said = did("calibrate", log, "-o", out, "--network", nodes).output
+    assert "Inside a node nothing was measured: add a log of one node" in said
+    assert f"choose --network {out}" in "".join(said.split("\n")).replace(" " * 12, "")
+    assert load_cost_model(out).network["multi_gpu_nodes"]["intra_bandwidth"] > 1e11
+    for known_links in (f"{nodes},intra_bandwidth=417GB/s", "dgx-h100"):
+        assert "Inside a node" not in did("calibrate", log, "-o", out, "--force", "--network", known_links).output
+        known = load_cost_model(out)
+        assert known.network["multi_gpu_nodes"]["intra_bandwidth"] == pytest.approx(0.8 * 417e9, rel=0.1)
+        assert known.times(truth.setting, one_gb).seconds == pytest.approx(truth.seconds, rel=0.15)
+    ring_rate = (2 * 15 / 16 * several[0].sizes / several[0].seconds).max()
+    assert known.network["multi_gpu_nodes"]["nic_bandwidth"] >= 0.999 * ring_rate
+    # No time of a call is below its bound: both follow from the curve.
+    for size in ("64 kB", "1 GB", "50 GB"):
+        found = time_said("allreduce_ring", "--network", out, "--workers", 16, "--size", size)
+        assert 0.9 * found["time_s"] * (size != "64 kB") <= found["lower_bound_s"] <= found["time_s"]
+        assert found["low_s"] <= found["time_s"] < found["high_s"]
+    # Jobs have the errors of their calls, and exchanges over two levels whose messages inside nodes are none between.
+    loaded, ring = load("base", network=str(out), workers=16), Candidate("ring", "dense", {"algorithm": "ring"})
+    job = loaded.build().job
+    ((_, errors),) = call_errors(job, [ring]).items()
+    name = job_totals.off_alike(ring)
+    call = load_cost_model(out).predict("all_reduce", 16, 4.0 * job.source.true_parameters)
+    assert errors == (call.kind, *(pytest.approx(end / call.seconds, rel=1e-3) for end in (call.low, call.high)))
+    total = job_totals.JobTotal(
+        "ring", 0.0, {name: job_totals.Spent(2.0, 0.0, 0.0, 0.0, 30.0)}, "ideal", 0.0, {name: errors}
+    )
+    assert total.messages_within(name) == (errors.kind, 2 * errors.low, 2 * errors.high)
+    links = dict.fromkeys(("latency_s", "bandwidth_Bps"), np.ones(1))
+    assert "errors are those of calls on mine.yaml" in job_totals.evidence_of_job(job, [links]).because
+    ranked = ranked_candidates(loaded, loaded.build())
+    two_levels = [one.options["ranks_per_node"] for one in ranked if one.scheme.startswith("two_level/")]
+    assert set(two_levels) == {8}
+    inside = Schedule(16, [Round(np.arange(16), np.arange(16) ^ 1, 1e8)])
+    assert job.network(0).time(inside).duration < 1e8 / 1e11
 
 
 def test_a_log_becomes_a_fabric_on_the_command_line(tmp_path: Path):

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import commands
-import simnet
 from gradients import KINDS, gradients_of
 from simnet.cost_models.calibration.device import profile_yaml
 from simnet.cost_models.costs.devices import KernelMethod, load_device
@@ -359,14 +358,6 @@ def test_it_is_said_how_the_costs_of_codes_are_known(tmp_path):
         "decode_delta": "as norm and cast", "decode_8bit": "as cast",
     }  # fmt: skip
     assert "; codes: sort as topk_layer, encode_delta measured, encode_8bit as norm and cast" in " ".join(out.split())
-    out = commands.did("choose", "quickstart", *sets, "--schemes", "dense,topk").stdout
-    assert "codes" not in out
-    told = "Costs of kernels on mine; codes: sort as topk_layer, encode_delta measured, encode_8bit as norm and cast"
-    schemes, known = ["topk:indices=delta:values=8bit", "topk", "dense"], str(tmp_path / "mine.yaml")
-    at_a_point = simnet.choose(workers=4, model=4000, device=known, schemes=schemes).notes
-    assert sum(one.startswith(told) for one in at_a_point) == 1
-    assert not any("codes" in one for one in simnet.choose(workers=4, model=4000, device=known).notes)
-    assert sum(one.startswith(told) for one in simnet.step("quickstart", set=fields).notes) == 1
     without = load("quickstart", ["exchanges={AG: {scheme: topk}}", "policies={}"]).config.exchanges
     assert "codes" not in with_codes(device, without.values(), 4)
 

@@ -89,6 +89,10 @@ def test_no_interval_of_a_collective_is_below_what_its_bytes_take(tmp_path):
         found = timed(*ring, "--stack", stack)
         assert found["low_s"] >= found["lower_bound_s"] >= 2 * 3 / 4 * 8e6 / 125e6
         assert found["low_s"] <= found["time_s"] <= found["high_s"]
+    rates = "intra_latency=0s,intra_bandwidth=300GB/s,nic_latency=0s,nic_bandwidth=10GB/s"
+    nodes = ("--network", f"multi_gpu_nodes:nodes=2,gpus_per_node=4,{rates}", "--workers", 8)
+    found = timed("allreduce_ring", "--size", "8 MB", *nodes)
+    assert (found["lower_bound_s"], found["lower_bound_of"]) == (2 * 7 / 8 * 8e6 / 10e9, "node:0 sends 14000000 B")
 
 
 def test_several_seeds_have_the_error_of_the_model_in_their_interval(tmp_path):

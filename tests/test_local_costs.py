@@ -80,9 +80,18 @@ def test_a_loop_takes_its_launches_or_its_bytes_whichever_is_longer() -> None:
     assert stage_costs(hook, large, device)[0].seconds == pytest.approx(8.0 * 1_000_010 / 1e9)
 
 
-@pytest.mark.parametrize(("stack", "implementation"), [("ideal", "fused"), ("tcp", "fused"), ("nccl", "framework")])
-def test_frameworks_run_schemes_by_default_on_the_stacks_of_pytorch(stack: str, implementation: str) -> None:
-    assert load("base", stack=stack).config.job.implementation == implementation
+@pytest.mark.parametrize(
+    ("given", "implementation"),
+    [
+        ({"stack": "ideal"}, "fused"),
+        ({"stack": "nccl"}, "framework"),
+        ({"network": "dgx-h100"}, "framework"),
+        ({"network": "oci-mi300x"}, "framework"),
+        ({"network": "dgx-h100", "stack": "ideal"}, "fused"),
+    ],
+)
+def test_frameworks_run_schemes_by_default_on_the_stacks_of_pytorch(given: dict, implementation: str) -> None:
+    assert load("base", **given).config.job.implementation == implementation
 
 
 def test_a_blocking_hook_hides_nothing_and_says_its_share_of_computing() -> None:

@@ -183,7 +183,7 @@ TIMED = units("seconds", " ms")
         ),
         (way(*TIMED, slowdown="fast"), {}, "slowdown: must be a number, got 'fast'"),
         (way(*TIMED, reshard_after_forward=["root"]), {}, "there is no reshard_after_forward 'root'"),
-        ({"as": "ddp"}, {}, "needs model beside sharding, whose tensors are shared, or units in it"),
+        ({"as": "ddp"}, {}, "sharding needs tensors, which a size has not"),
         ({"A": way(*TIMED) | {"as": "ddp"}, "B": {"as": "fsdp2"}}, {}, "needs the same units in all ways of sharding"),
     ],
 )

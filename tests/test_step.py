@@ -73,7 +73,7 @@ def test_parts_add_up_to_the_step_and_count_the_calls() -> None:
 def test_the_answer_comes_first_and_all_calls_are_listed_when_asked_for() -> None:
     words = ("--model", "resnet18", "--sharding", "ddp", "--workers", 2, "--compute", "60 ms")
     lines = did("step", *words).stdout.splitlines()
-    answer = "79.1 ms a step (74.7-91.9 by slow-down), 76 % utilisation; 234 MB + activations."
+    answer = "79.1 ms a step (74.7-91.9 by slow-down alone), 76 % utilisation; 234 MB + activations."
     assert " ".join(lines[:2]).startswith(answer)
     assert len(lines) < 20
     listed = did("step", *words, "--calls").stdout.splitlines()
@@ -205,4 +205,4 @@ def test_a_table_and_a_data_frame_have_the_rows_and_a_file_has_them_too(tmp_path
 
 def test_what_nobody_said_is_named() -> None:
     text = said("--sharding", "ddp", "--model", "gpt2", "--bandwidth", "1 Gbit/s")
-    assert "Assumed 8 workers, latency 1 ms, 316 ms on V100 (fp32, batch 4), stack ideal, slowed 1.18x (1-2.5)" in text
+    assert "316 ms (0.57-1.9x) on V100 (fp32, batch 4 of 1,024 tokens; job.batch, job.tokens), stack ideal" in text

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from sharing import max_min_shares
 from simnet.network.event_loop.records import Link
-from simnet.network.jitter import Delays
 from simnet.network.tables import Store
 from simnet.topologies.routes import route_table
 
@@ -71,9 +70,3 @@ def test_flows_keep_their_places_when_longer_routes_come(compiled, order):
         here.remove(leaving)
     assert store.links.read("users").tolist() == [0] * 5
     assert store.links.read("first_membership").tolist() == [-1] * 5
-
-
-def test_without_jitter_there_are_no_delays():
-    none = Delays(None, lambda: np.random.default_rng(0), 10)
-    assert not none
-    assert none.all().size == none.reader()(5).size == 0

@@ -141,15 +141,9 @@ def test_benchmarks_are_calibrated(name, facts, seconds, shared, tmp_path):
     ("name", "cut", "next_", "assumed"),
     [
         ("ping", None, "simnet time all_reduce --latency '10.1 ms'", ""),
-        ("iperf3", None, "simnet time all_reduce --bandwidth '939 Mbit/s'", ""),
         ("oneccl", None, "simnet time all_reduce --network fabric.yaml, after --out fabric.yaml", ""),
         # Rows that are left out are said in the answer.
-        (
-            "nccl_16",
-            -120,
-            "simnet time all_reduce --network fabric.yaml, after --out fabric.yaml",
-            "1 remark on the logs, ",
-        ),
+        ("nccl_16", -120, "simnet time all_reduce --network fabric.yaml, after --out fabric.yaml", "1 remark on "),
     ],
 )
 def test_calibrate_says_what_to_ask_and_what_was_left_out(name, cut, next_, assumed, tmp_path):
@@ -157,6 +151,18 @@ def test_calibrate_says_what_to_ask_and_what_was_left_out(name, cut, next_, assu
     said = json.loads(did("calibrate", log, "--json").stdout)
     assert said["next"] == next_
     assert (said["assumed"].startswith(assumed), bool(said["assumed"])) == (True, bool(assumed))
+
+
+def test_logs_of_ping_and_iperf3_together_are_a_link(tmp_path):
+    (tmp_path / "wan").mkdir()
+    for name in ("ping", "iperf3"):
+        (tmp_path / "wan" / f"{name}.txt").write_text(logs.printed(name))
+    flags = "--latency '10.1 ms' --bandwidth '939 Mbit/s'"
+    said = json.loads(did("calibrate", tmp_path / "wan", "-o", tmp_path / "wan.yaml", "--json").stdout)
+    assert said["answer"].endswith(f": a link, which every verb takes as {flags}.")
+    assert "tool" not in said["depends_on"]
+    assert f"and give {flags} to other verbs" in refused("calibrate", tmp_path / "wan", "--network", "star")
+    assert "of ping and iperf3 take --latency" in refused("choose", "--network", tmp_path / "wan.yaml")
 
 
 def test_an_execution_trace_of_pytorch_is_called_by_its_name(shared, tmp_path):

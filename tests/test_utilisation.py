@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commands import NO_PAGE, did
+from commands import NO_PAGE, did, refused
 from simnet import Network
 from simnet.collectives import allreduce_ring
 from simnet.studies.utilisation import (
@@ -200,6 +200,11 @@ def test_the_answer_has_the_utilisation_and_what_the_goals_need():
     assert "50 % needs 1.60 Gbit/s (1.45-1.76), or a period of 16 steps (14-20)." in first
     assert table.splitlines()[-2].split()[:3] == ["90.0", "14.4", "(13.1-15.8)"]
     assert max(map(len, said.splitlines())) <= 80
+    nodes = (
+        "multi_gpu_nodes:gpus_per_node=2,intra_latency=1us,intra_bandwidth=300GB/s,nic_latency=5us,nic_bandwidth=10GB/s"
+    )
+    shared = refused("step", "--strategy", "diloco:period=10", "--network", nodes, "--workers", 4, "--goal", "90%")
+    assert "not for links slower than a worker's own" in shared
     late = did("step", *BILLION, "--schemes", "dense", "--latency", "1 s", "--goal", "99%").stdout
     assert "With a dense exchange 99 % is beyond all bandwidths, as latency forbids it." in " ".join(late.split())
     for off in ("20%", "1.2"):

@@ -57,7 +57,8 @@ def read_fabric_network(path: str | Path, nodes: int | None = None) -> nx.DiGrap
     line_of |= {field_path(loc): line for loc, line in read.lines.items()}
     network: Any = read.value.get("network")
     if network is None:
-        refuse("is missing: add --network multi_gpu_nodes:gpus_per_node=8, or star, to simnet calibrate LOGS --force")
+        collectives = "add --network multi_gpu_nodes:gpus_per_node=8, or star, to simnet calibrate LOGS --force"
+        refuse(f"is missing: {collectives}; of ping and iperf3 take --latency and --bandwidth, without this file")
     if not isinstance(network, dict) or len(network) != 1:
         refuse(f"must be one topology with its parameters; {suggest_names('', FIELDS)}")
     family, given = next(iter(network.items()))

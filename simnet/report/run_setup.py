@@ -6,7 +6,9 @@ import dataclasses
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+
+import numpy as np
 
 from simnet.base.quantities import TIME, Notation, parameter_hints
 from simnet.base.units import NOT_DETERMINED, determined, format_bytes, format_seconds
@@ -16,11 +18,14 @@ from simnet.network import STACKS, Network, Sharing, Stack
 from simnet.network.stack import name_of
 from simnet.report.columns import Fields
 from simnet.report.wording import listed
+from simnet.training.job.loop import first_exchange
 
 if TYPE_CHECKING:
     from simnet.base.arrays import Ranks
     from simnet.cost_models.calibration.software import CalibratedSoftware, CallPrediction
+    from simnet.policies import Candidate
     from simnet.schedule import Schedule
+    from simnet.training.job.job import Job
     from simnet.training.job.record import Interruption
 
 UNKNOWN = "nothing is known of it: links alone"
@@ -79,6 +84,42 @@ def _call_summary(kind: Sequence[Any], same: Sequence[CallPrediction]) -> Fields
         "extrapolates": worst is None or worst.extrapolates,
         "why": UNKNOWN if worst is None else worst.why,
     }
+
+
+class CallErrors(NamedTuple):
+    """Errors of calibrated calls: their kind, and the 90 % interval of their time over the predicted one."""
+
+    kind: str
+    low: float
+    high: float
+
+
+def relative_interval(known: Sequence[CallPrediction]) -> CallErrors | None:
+    """Return the errors of calls together, their kind that of the longest; None if a time is not known."""
+    found = [one.prediction for one in known if one.prediction is not None]
+    if not found or len(found) < len(known):
+        return None
+    total = math.fsum(one.seconds for one in found)
+    ends = (math.fsum(getattr(one, name) for one in found) / total for name in ("low", "high"))
+    return CallErrors(max(found, key=lambda one: one.seconds).kind, *ends)
+
+
+def call_errors(job: Job, among: Iterable[Candidate]) -> dict[str, CallErrors]:
+    """Return the errors of exchanges on a calibrated cluster by label, from those of their calls.
+
+    Exchanges with calls that the cluster's cost model does not know are left out, and so are training strategies.
+    """
+    software = software_of(job.network(0))
+    if software is None or job.strategy is not None:
+        return {}
+    found = {}
+    for one in among:
+        asked = first_exchange(job, one)
+        hosts = np.asarray(asked.options["placement"])
+        known = [call for schedule, _ in asked.parts for call in software.known(schedule, hosts)]
+        if (errors := relative_interval(known)) is not None:
+            found[one.label] = errors
+    return found
 
 
 def calls_evidence(found: Sequence[Mapping[str, Any]]) -> Evidence:

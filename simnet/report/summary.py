@@ -11,7 +11,7 @@ import math
 import re
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import zip_longest
 from pathlib import Path
@@ -208,6 +208,12 @@ class Summary:
         from simnet.report.drawing import draw_table
 
         return {"table": lambda: draw_table(self)}
+
+    def written_to(self, path: str) -> Summary:
+        """Return the answer with the name of its file in what to ask next, and no advice to write it."""
+        question, _, suggested = self.next.partition(", after --out ")
+        question = "" if question.startswith("--out") else question
+        return replace(self, next=question.replace(suggested, path) if suggested else question)
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the answer to a file in the format of its suffix: .json, .csv, .txt, .html, .svg or .png.

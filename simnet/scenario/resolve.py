@@ -23,7 +23,7 @@ from simnet.scenario.job_parts import Sharding
 from simnet.scenario.loader import Findings
 from simnet.scenario.named_choices import own_options
 from simnet.scenario.parts import field_names
-from simnet.scenario.topology_parts import PlatformNodes, Topology, platform_chip
+from simnet.scenario.topology_parts import PlatformNodes, Topology, platform_chip, platform_library
 from simnet.training.job.exchange import check_feedback
 from simnet.training.job.job import DDP_OVERLAP, Overlap
 from simnet.training.job.record import MAIN
@@ -42,11 +42,18 @@ def resolve(config: schema.Config, stem: str, found: Findings) -> schema.Config:
         exchanges[label] = _resolve_exchange(label, exchange, found)
         if len(found) == before:
             sound.add(label)
-    others, topology, chip = None, config.network.topology, ""
+    others, topology, chip, library = None, config.network.topology, "", None
     with found.at("network", "topology"):
-        topology, chip = _resolve_topology(topology, config.workers), platform_chip(topology)
+        topology, chip, library = (
+            _resolve_topology(topology, config.workers),
+            platform_chip(topology),
+            platform_library(topology),
+        )
     stack = computing.sending_stack(config.network)
-    usual = {"device": computing.default_device(stack, chip), "implementation": computing.default_implementation(stack)}
+    usual = {
+        "device": computing.default_device(stack, chip),
+        "implementation": computing.default_implementation(stack or library),
+    }
     if config.other_jobs:
         _check_colocated(config, found)
         others = {

@@ -267,7 +267,8 @@ class Job(Part):
         if any(one.units != units for one in ways):
             raise ValueError("needs the same units in all ways of sharding")
         if not self.traced and self.model is None and units is None:
-            raise ValueError("needs model beside sharding, whose tensors are shared, or units in it")
+            known = "a model of known layers, such as gpt-24x2048, its config.json, or units in sharding"
+            raise ValueError(f"sharding needs tensors, which a size has not: take {known}")
         if whole is not None and mean is not None and not math.isclose(mean, whole, rel_tol=1e-9):
             raise ValueError("takes no compute.mean beside units that say their seconds; flops go with it")
         if self.traced and mean is not None:

@@ -190,6 +190,12 @@ def platform_chip(given: Topology) -> str:
     return part.load().chip if isinstance(part, PlatformNodes) else ""
 
 
+def platform_library(given: Topology) -> str | None:
+    """Return the library of a platform, ``nccl`` also for RCCL; None of other topologies."""
+    part = given.choice[1]
+    return part.load().library.replace("rccl", "nccl") if isinstance(part, PlatformNodes) else None
+
+
 def cluster_file(given: Topology) -> str | None:
     """Return the name of the file that describes a topology; None if there is none."""
     part = given.choice[1]

@@ -22,7 +22,7 @@ from simnet.report import run_setup, wording
 from simnet.report.columns import Fields
 from simnet.report.paired import TIE
 from simnet.scenario import Run, Scenario, load
-from simnet.scenario.computing import sending_stack
+from simnet.scenario.computing import model_profile, sending_stack
 from simnet.scenario.job import trial_exchange
 from simnet.scenario.resolve import candidate
 from simnet.scenario.schema import Exchange
@@ -201,11 +201,12 @@ def _computing_assumed(loaded: Scenario, base_model: bool, written: bool) -> str
     name = "" if device is None else device.chip or device.name
     if known is None or job.traced or not computes:
         idle = "no computing (--compute)" if job.compute.mean == 0 else ""
-        return ", ".join(filter(None, [idle, name if default and not job.shardings else ""]))
-    batch = [] if not known.batch or job.batch else [f"batch {known.batch:,.10g}"]
-    how = [*([known.precision] if job.precision is None else []), *batch]
-    said = f"{job.model} in " * base_model + f"{format_seconds(known.seconds)} on {name}"
-    return f"{said} ({', '.join(how)})" if how else said
+        dense = job.strategy is not None and all(one.scheme == "dense" for one in _exchange_labels(loaded))
+        return ", ".join(filter(None, [idle, "" if not default or job.shardings or dense else name]))
+    profile = model_profile(job)
+    tokens = 0 if profile is None or job.tokens else profile.tokens
+    said = known.text(name, precision=job.precision is None, batch=job.batch is None, tokens=tokens)
+    return f"{job.model} in " * base_model + said
 
 
 def _exchange_labels(loaded: Scenario) -> list[Candidate]:

@@ -22,18 +22,18 @@ from simnet.cost_models.evidence.conditions import NEVER_COMPARED, Evidence, evi
 from simnet.cost_models.evidence.intervals import GIVEN, factor_in_job, interval, kind_of_stack
 from simnet.network.stack import name_of
 from simnet.network.start_spread import MOST_MESSAGES, StartSpread, offsets_of_sum, start_spread
-from simnet.policies import Candidate, Fixed
+from simnet.policies import Candidate
 from simnet.report.columns import Fields
 from simnet.report.paired import NEAR, NO_RANGES, StartRanges
-from simnet.report.run_setup import software_of
+from simnet.report.run_setup import CallErrors, call_errors, software_of
 from simnet.report.wording import TIED
 from simnet.scenario import Run, Scenario
 from simnet.strategies import options as strategy_options
 from simnet.strategies import strategy
 from simnet.training.job.job import Job, job_buckets
 from simnet.training.job.local_steps import start_strategy
-from simnet.training.job.loop import JobLoop
-from simnet.training.job.record import JobRecord, PolicyResult
+from simnet.training.job.loop import first_exchange
+from simnet.training.job.record import PolicyResult
 from simnet.training.job.steady import steady_part
 
 if TYPE_CHECKING:
@@ -52,10 +52,14 @@ class Spent(NamedTuple):
     messages: float
 
 
+_NOTHING = Spent(0.0, 0.0, 0.0, 0.0, 0.0)
+
+
 class JobTotal(NamedTuple):
     """Total time of a job [s]: compute, and each exchange by the key `off_alike`, equal for equal errors.
 
-    `name` seeds the random stream of sampling errors; `left_open` is their relative standard error.
+    `name` seeds the random stream of sampling errors; `left_open` is their relative standard error. `calls` are the
+    errors of exchanges on a calibrated cluster.
     """
 
     name: str
@@ -63,6 +67,16 @@ class JobTotal(NamedTuple):
     exchanges: Mapping[str, Spent]
     stack: str
     left_open: float = 0.0
+    calls: Mapping[str, CallErrors] = {}
+
+    def messages_within(self, exchange: str) -> tuple[str, float, float]:
+        """Return the kind of the errors of an exchange's messages, and the 90 % interval of their time [s]."""
+        one = self.exchanges.get(exchange, _NOTHING)
+        if exchange in self.calls:
+            kind, low, high = self.calls[exchange]
+            return kind, low * one.communicate, high * one.communicate
+        low, high = map(float, interval(self.stack, np.array(one.messages), np.array(one.communicate)))
+        return kind_of_stack(self.stack), low, high
 
     @property
     def seconds(self) -> float:
@@ -72,17 +86,12 @@ class JobTotal(NamedTuple):
 
 def judged(totals: Sequence[JobTotal], computes: tuple[float, float] = (1.0, 1.0)) -> Chances:
     """Return an interval for each job's time, and the probability that each job is the fastest."""
-    nothing = Spent(0.0, 0.0, 0.0, 0.0, 0.0)
     parts = []
     for name in sorted({one for total in totals for one in total.exchanges}):
-        each = [total.exchanges.get(name, nothing) for total in totals]
+        each = [total.exchanges.get(name, _NOTHING) for total in totals]
         sending = np.array([one.communicate for one in each])
-        kinds = [kind_of_stack(total.stack) for total in totals]
-        ends = [
-            interval(total.stack, np.array(one.messages), np.array(one.communicate))
-            for total, one in zip(totals, each, strict=True)
-        ]
-        low, high = np.array(ends).T
+        kinds, *ends = zip(*(total.messages_within(name) for total in totals), strict=True)
+        low, high = np.array(ends)
         # Exchanges of jobs differ from calls that follow each other.
         low = np.minimum(low, sending * factor_in_job("low", "messages"))
         high = np.maximum(high, sending * factor_in_job("high", "messages"))
@@ -134,10 +143,14 @@ def total_of(
     iterations: Columns,
     job: Job,
     counts: Mapping[str, float],
-    among: Iterable[Candidate],
+    among: Collection[Candidate],
     left_open: float = 0.0,
+    calls: Mapping[str, CallErrors] | None = None,
 ) -> JobTotal:
-    """Return a policy's total time with exploration; a sampled iteration counts as those it represents."""
+    """Return a policy's total time with exploration; a sampled iteration counts as those it represents.
+
+    `calls` are the `call_errors` of the exchanges `among` which it chooses, by default looked up.
+    """
     low, high = ("select_low_s", "select_high_s") if "select_low_s" in iterations else ("select_s", "select_s")
     names = ("iteration_s", "compute_s", "select_s", low, high)
     seconds, compute, *select = (np.asarray(iterations[one], dtype=np.float64) for one in names)
@@ -147,7 +160,9 @@ def total_of(
     alike = {one.label: off_alike(one) for one in among}
     exchanges = np.array([alike[one] for one in choices], dtype=object)
     spent = {one: Spent(*map(math.fsum, parts[:, exchanges == one])) for one in sorted({*exchanges})}
-    return JobTotal(name, math.fsum(compute * times), spent, name_of(job.network(0).stack), left_open)
+    known = call_errors(job, among) if calls is None else calls
+    errors = {alike[label]: one for label, one in known.items() if label in alike}
+    return JobTotal(name, math.fsum(compute * times), spent, name_of(job.network(0).stack), left_open, errors)
 
 
 def rivals(run: Run, results: Mapping[str, PolicyResult]) -> dict[str, pd.DataFrame]:
@@ -191,10 +206,9 @@ def evidence_of_job(job: Job, iterations: Iterable[Columns]) -> Evidence:
     per_node = 1 if job.placement is None else int(np.bincount(list(job.placement)).max())
     rounds = "" if job.strategy is None or job.strategy.steps == 1 else job.strategy.name
     network = job.network(0)
-    found = evidence_of(name_of(network.stack), latency, bandwidth, job.source.workers, per_node, rounds)
-    if (software := software_of(network)) is None:
-        return found
-    return Evidence("extrapolated", f"collectives by the cost model of {software.file}; {found.because}")
+    if (software := software_of(network)) is not None and not rounds:
+        return Evidence("extrapolated", f"errors are those of calls on {software.file}; no job there was measured")
+    return evidence_of(name_of(network.stack), latency, bandwidth, job.source.workers, per_node, rounds)
 
 
 def off_alike(one: Candidate) -> str:
@@ -292,10 +306,8 @@ def _constant_compute(job: Job) -> float:
 
 
 def _of_exchange(job: Job, candidate: Candidate) -> StartSpread | int:
-    """Return how an exchange's time varies if workers start apart; its number of messages if too many to sample."""
-    requests = JobLoop(job, Fixed(candidate), JobRecord(candidate.label)).run()
-    one = next(requests)
-    requests.close()
+    """Return how the time of a job's first exchange varies with start times; its message count if not sampled."""
+    one = first_exchange(job, candidate)
     found = start_spread(
         one.network,
         one.parts,

@@ -198,7 +198,7 @@ def _own_figures(one: ShardedStep) -> dict[str, Any]:
 
 def _step_answer(one: ShardedStep) -> str:
     ends, limit = one.ends, one.job.device_memory
-    took = interval_text(one.timing.duration, *(ends or (None, None)), each=" a step", by=" by slow-down")
+    took = interval_text(one.timing.duration, *(ends or (None, None)), each=" a step", by=" by slow-down alone")
     held = ""
     if one.sharding.trace is None:
         held = f"; {format_bytes(one.memory.peak)} + activations"
@@ -207,8 +207,9 @@ def _step_answer(one: ShardedStep) -> str:
 
 
 def _assumed(scenario: Scenario, one: ShardedStep) -> str:
-    slowed = f"slowed {one.sharding.slowdown or 1:.3g}x ({SLOWDOWNS[0]:g}-{SLOWDOWNS[1]:g}) by collectives"
-    return ", ".join([assumed_text(scenario), *([slowed] if one.sharding.trace is None else one.passed_over)])
+    slowed = f"slowed {one.sharding.slowdown or 1:.3g}x ({SLOWDOWNS[0]:g}-{SLOWDOWNS[1]:g})"
+    own = [slowed] if one.sharding.trace is None else one.passed_over
+    return ", ".join(filter(None, [assumed_text(scenario), *own]))
 
 
 def _shared_figures(scenario: Scenario, one: ShardedStep) -> dict[str, Any]:

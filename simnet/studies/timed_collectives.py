@@ -193,7 +193,7 @@ class ScenarioTimer(NamedTuple):
     def summary(self, timed: Timed, rows: Sequence[Fields], assumed: Sequence[str], **more: Any) -> Summary:
         """Return the summary of simulated times; `timed` is the timing of the last row."""
         bound, seconds = timed.bound, timed.timing.duration
-        does = f"what host {bound.host} {bound.verb} takes {units.format_seconds(bound.seconds)} at least"
+        does = f"what {bound.who} {bound.verb} takes {units.format_seconds(bound.seconds)} at least"
 
         def write(path: Path) -> None:
             found = timed.time(self.start, messages=True).messages

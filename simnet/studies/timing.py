@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-import networkx as nx
 import numpy as np
 
 from simnet.base.errors import InputError
 from simnet.base.units import finite, format_seconds
+from simnet.cost_models.calibration.link_bound import Bound, link_bound
 from simnet.cost_models.evidence.conditions import NEVER_COMPARED, Evidence, evidence_of
 from simnet.cost_models.evidence.intervals import corrected, interval, kind_of_stack
 from simnet.network import MAX_MIN, Network, Timing
@@ -20,25 +19,14 @@ from simnet.network.stack import name_of
 from simnet.network.start_spread import MOST_MESSAGES, has_start_spread, start_spread
 from simnet.report import run_setup
 from simnet.report.columns import Fields
-from simnet.schedule import Schedule, count_rounds
+from simnet.schedule import Schedule
 
 if TYPE_CHECKING:
-    from simnet.network.links import Links
     from simnet.scenario import Scenario
-    from simnet.topologies.graphs import Node
 
 # Pairs of hosts whose links are looked at, about.
 _PAIRS = 1000
 _STREAM = ("iteration", 0)
-
-
-class Bound(NamedTuple):
-    """Lower bound on a schedule's time [s]: by the busiest host, in one direction, for its bytes."""
-
-    seconds: float
-    host: int
-    verb: str
-    nbytes: float
 
 
 def network_at_start(scenario: Scenario) -> tuple[Network, list[int]]:
@@ -72,25 +60,14 @@ class Timed:
 
     @cached_property
     def bound(self) -> Bound:
-        """Lower bound on the time: the busiest host's bytes over the bandwidth of all its links.
+        """Lower bound from the bytes of the busiest host, or group of hosts, over the bandwidth of its links.
 
-        No message order or routing is faster: latencies and dependencies are ignored.
+        No message order or routing is faster: latencies and dependencies are ignored. On a calibrated cluster the bytes
+        are those of the messages that its software sends.
         """
-        hosts, found = np.array(self.hosts), Bound(0.0, self.hosts[0], "sends", 0.0)
-        sent, received = (np.zeros(self.network.routes.n_hosts) for _ in range(2))
-        # The same round often stands many times.
-        for one, times in count_rounds(self.schedule.rounds):
-            src, dst = hosts[one.src], hosts[one.dst]
-            nbytes = np.where(src == dst, 0.0, times * one.nbytes)
-            np.add.at(sent, src, nbytes)
-            np.add.at(received, dst, nbytes)
-        for verb, totals, out in (("sends", sent, True), ("receives", received, False)):
-            gates = _host_gates(self.network, out)
-            for host in np.flatnonzero(totals).tolist():
-                seconds = _gate_seconds(self.network.links, gates[host], float(totals[host]), self.timing)
-                if seconds > found.seconds:
-                    found = Bound(seconds, host, verb, float(totals[host]))
-        return found
+        software, schedule = run_setup.software_of(self.network), self.schedule
+        sent = schedule if software is None else software(schedule, np.array(self.hosts))
+        return link_bound(self.network, self.hosts, sent, self.timing)
 
     def predicted(self) -> tuple[float, float, Evidence]:
         """Return the 90 % interval of the time [s], NaN if unknown, and its evidence level.
@@ -98,8 +75,13 @@ class Timed:
         The interval does not go below `bound`, and holds the longest of slightly different starts.
         """
         schedule, network, hosts, timing = self.schedule, self.network, self.hosts, self.timing
-        if (calibration := self._calibration) is not None:
-            return math.nan, math.nan, run_setup.calls_evidence(calibration["calls"])
+        if (software := run_setup.software_of(network)) is not None and self._calibration is not None:
+            low, high = math.nan, math.nan
+            if (errors := run_setup.relative_interval(software.known(schedule, np.array(hosts)))) is not None:
+                whole = np.array(timing.duration)
+                low, high = map(float, corrected(errors.kind, whole, errors.low * whole, errors.high * whole))
+                low = max(low, min(self.bound.seconds, timing.duration))
+            return low, high, run_setup.calls_evidence(self._calibration["calls"])
         pairs = {(int(src), int(dst)) for one in schedule.rounds for src, dst in zip(one.src, one.dst, strict=True)}
         some = sorted(pairs)[:: max(len(pairs) // _PAIRS, 1)]
         paths = [network.path(hosts[src], hosts[dst], timing.start) for src, dst in some if hosts[src] != hosts[dst]]
@@ -138,7 +120,7 @@ class Timed:
             "most_sent_B": float(sent.max()),
             "lower_bound_s": bound.seconds,
             "lower_bound_host": bound.host,
-            "lower_bound_of": f"host {bound.host} {bound.verb} {bound.nbytes:.0f} B",
+            "lower_bound_of": f"{bound.who} {bound.verb} {bound.nbytes:.0f} B",
         }
 
     def setup(self) -> Fields:
@@ -182,32 +164,3 @@ class Timed:
 
 
 _SPREAD = ("median", "low", "high")
-
-
-def _host_gates(network: Network, out: bool) -> list[list[int]]:
-    """Return the links on which each host's traffic leaves it (or enters it), behind links of kind ``free``."""
-    routes = network.routes
-    free: nx.DiGraph[Node] = nx.DiGraph()
-    free.add_nodes_from(range(routes.n_hosts))
-    costly: dict[Node, list[int]] = defaultdict(list)
-    for link, ends in enumerate(routes.links):
-        u, v = ends if out else ends[::-1]
-        if routes.kinds[link] == "free":
-            free.add_edge(u, v)
-        else:
-            costly[u].append(link)
-    beyond = ((host, *nx.descendants(free, host)) for host in range(routes.n_hosts))
-    return [sorted(link for node in nodes for link in costly[node]) for nodes in beyond]
-
-
-def _gate_seconds(links: Links, gates: Sequence[int], nbytes: float, timing: Timing) -> float:
-    """Return the seconds for `nbytes` over several links at full rate; at most the timing's duration."""
-    if links.constant:
-        return nbytes / float(links.constant_capacity[gates].sum())
-    timelines = [links.capacities(link, timing.start, math.nextafter(timing.finish, math.inf)) for link in gates]
-    times = np.unique(np.concatenate([at for at, _ in timelines]))
-    rate = np.sum([values[np.searchsorted(at, times, "right") - 1] for at, values in timelines], axis=0)
-    since = np.append(times - timing.start, timing.duration)
-    # Where nothing is carried, the earliest moment counts.
-    carried, first = np.unique(np.append(0.0, np.cumsum(rate * np.diff(since))), return_index=True)
-    return float(np.interp(nbytes, carried, since[first]))

@@ -22,7 +22,7 @@ from simnet.base.arrays import Floats
 from simnet.base.units import finite, format_bytes, format_seconds
 from simnet.cost_models.costs.collectives import ring_allreduce
 from simnet.cost_models.evidence.conditions import NEVER_COMPARED
-from simnet.policies import Candidate
+from simnet.policies import Candidate, probe_pairs
 from simnet.report.summary import Summary, interval_text, percent, table_columns
 from simnet.report.wording import lead_text
 from simnet.scenario import Scenario
@@ -162,13 +162,14 @@ def read_training(job: Job, candidates: Sequence[Candidate]) -> LinkedTraining |
     Latency and bandwidth are fitted to the exchange's time on the job's network, at full and half size.
     """
     own, (candidate, *others) = job.strategy, candidates
-    compute, network = job.compute, job.network(0)
+    compute, network, slowest = job.compute, job.network(0), float(link_rates(job).min())
     for holds, why in (
         (not others and candidate.scheme in SCHEMES, "exchanges that are not dense"),
         (own is None or own.name in STRATEGIES, "" if own is None else f"the strategy {own.name}"),
         (len(job.stages) == 1 and network.links.constant and network.jitter is None, "links that change"),
         (not (compute.spread or compute.slow or compute.straggle), "workers that compute unlike"),
         (not (job.elastic or job.failures or job.deadline), "workers that come and go"),
+        (probe_pairs(network, job.hosts.tolist(), 0.0)[1].min() > 0.999 * slowest, "links slower than a worker's own"),
     ):
         if not holds:
             return why
@@ -190,7 +191,7 @@ def read_training(job: Job, candidates: Sequence[Candidate]) -> LinkedTraining |
     takes = seconds(schedule)
     starts = max(2 * seconds(schedule.scaled(0.5)) - takes, 0.0)
     bandwidth = hops / job.source.workers * bits / 8 * nbytes / (takes - starts)
-    return LinkedTraining(replace(training, latency=starts / hops), bandwidth, float(link_rates(job).min()))
+    return LinkedTraining(replace(training, latency=starts / hops), bandwidth, slowest)
 
 
 def link_rates(job: Job) -> Floats:

@@ -18,7 +18,6 @@ import sys
 import textwrap
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import UnionType
@@ -329,8 +328,7 @@ def _show(found: Summary | str | None, common: Mapping[str, Any], *, written: bo
     if common["out"] and not written:
         found.save(common["out"], force=bool(common["force"]))
         terminal.say(f"wrote {common['out']}")
-        if found.next.startswith("--out") and not common["json"]:
-            found = replace(found, next="")
+        found = found if common["json"] else found.written_to(common["out"])
     print(found.to_json() if common["json"] else found.text(line_width(), wide=bool(common["wide"])))
     return found.exit_code
 

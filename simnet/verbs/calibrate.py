@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simnet.base.errors import InputError
-from simnet.base.units import format_bandwidth, format_seconds
 from simnet.report.summary import Summary, percent, table_columns
 from simnet.verbs.request import Words, refuse_given, verb, word_list
 
 if TYPE_CHECKING:
-    from simnet.cost_models.calibration.predictor import FittedCurve
     from simnet.cost_models.calibration.summary import Calibration
 
 
@@ -98,37 +96,20 @@ def _fitted(made: Calibration) -> Summary:
     known = f"{len(curves):,} curve{'s' * (len(curves) != 1)} from {made.rows:,} row{'s' * (made.rows != 1)}"
     remarks = f"{len(made.problems):,} remark{'s' * (len(made.problems) > 1)} on the logs, as"
     best = next((one for one in errors if one["chosen"]), None)
-    within = f"; sizes left out are predicted within {percent(best['median'])} in the median" if best else ""
-    figures = made.figures()
+    off = f"{percent(best['median'])} in the median, {percent(best['p90'])} in nine of ten" if best else ""
+    within = f"; sizes left out are predicted within {off}" if best else ""
     return Summary(
-        answer=f"{known}{within}.",
+        answer=f"{known}{within}{made.link_note()}.{made.inside_note()}",
         columns=table_columns("calibrate"),
         rows=errors,
         evidence="measured: curve models were chosen by their errors on held-out sizes" if best else "",
         assumed=f"{remarks} {made.problems[0]}" if made.problems else "",
         depends_on="; ".join(one.removeprefix("warning: ") for one in warnings),
-        next=_next_question(curves, bool(made.links)),
-        details={"rows_read": figures.pop("rows"), **figures},
+        next=made.next_question(),
+        details=made.figures(),
         notes=[one for one in notes if one not in warnings],
         writers={".yaml": lambda path: path.write_text(made.yaml, encoding="utf-8")},
     )
-
-
-def _next_question(curves: Sequence[FittedCurve], has_links: bool) -> str:
-    """Return the command to run next: the time of a measured collective, or of any over the measured links."""
-    if has_links:
-        return "simnet choose --network fabric.yaml, after --out fabric.yaml"
-    found = {one.collective: one for one in curves}
-    collectives = [name for name in found if not name.startswith("p2p_")]
-    if collectives:
-        asked = "all_reduce" if "all_reduce" in found else collectives[0]
-        return f"simnet time {asked} --network fabric.yaml, after --out fabric.yaml"
-    links = ["simnet time all_reduce"]
-    if slow := found.get("p2p_latency"):
-        links.append(f"--latency '{format_seconds(slow.at(slow.smallest).item())}'")
-    if wide := found.get("p2p_bw"):
-        links.append(f"--bandwidth '{format_bandwidth(wide.largest / wide.at(wide.largest).item())}'")
-    return " ".join(links)
 
 
 def _specified(platform: str, coverage: float) -> Summary:

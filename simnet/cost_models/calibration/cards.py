@@ -97,9 +97,9 @@ def describe_card_counts(cards: Sequence[CardCount], each: float) -> str:
         return ""
     names = {1.0: "one", CARD_PER_RANK: "one for each rank"}
     words = [f"{names.get(one.number, f'{one.number:g}')} ({100 * one.chance:.0f} %)" for one in cards]
-    asked = "1 rank on each of several nodes" if each > 1 else "all ranks of several nodes"
+    asked = "one rank on each node" if each > 1 else "all ranks of each node"
     listed = f"{', '.join(words[:-1])} or {words[-1]}"
-    return f"network cards of a node: {listed}, which these data do not tell; large messages of {asked} would"
+    return f"network cards of a node: {listed}; to find out, run nccl-tests with {asked}, up to 1 GB"
 
 
 def _rate_likelihood(ratio: float) -> float:

@@ -12,6 +12,7 @@ import numpy as np
 
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError, suggest_names
+from simnet.base.units import format_bytes
 from simnet.cost_models.calibration import specification
 from simnet.cost_models.calibration.crossval import ModelChoice, choose_models, mean_log_error
 from simnet.cost_models.calibration.curves import Curve, Setting
@@ -20,6 +21,9 @@ from simnet.cost_models.calibration.predictor import BoundedTimes, FittedCurve, 
 from simnet.cost_models.calibration.step_counts import MAX_RANKS, known_algorithms
 from simnet.cost_models.calibration.step_model import PROTOCOLS
 from simnet.cost_models.evidence.intervals import Basis, bin_of, corrected, intervals
+
+NOT_MEASURED_INSIDE = "inside a node nothing was measured"
+"""Why a time on one node is hardly known if all logs are of several nodes."""
 
 _OTHER_RANKS = "other numbers of ranks or nodes"
 
@@ -210,7 +214,8 @@ class CalibratedCostModel:
     def _extrapolated(self, setting: Setting, basis: Basis, nbytes: float) -> list[str]:
         """Return the reasons, in words, why a prediction is an extrapolation; empty if it is not."""
         if self.platform is not None:
-            return ["nothing was measured"]
+            mean = "on two nodes the mean of ring and tree, which sends less over a card"
+            return ["nothing was measured", *([mean] if _is_ring_or_tree(self.platform, setting) else [])]
         family, reasons = self.model.family(setting), list[str]()
         if not family:
             return [f"{', '.join(filter(None, setting.family))} was not measured"]
@@ -220,9 +225,11 @@ class CalibratedCostModel:
         elif basis == "ranks" and self._unlike_nodes(setting):
             asked = f"{_counted_of(setting.ranks, 'rank')} on {_counted_of(setting.nodes, 'node')}"
             reasons.append(f"{asked}, {_measured_nodes(family)}")
+        if self.model.unmeasured_inside(setting):
+            reasons.insert(0, NOT_MEASURED_INSIDE)
         low, high = self._measured(setting)
         if not low <= nbytes <= high:
-            reasons.append(f"{nbytes:g} bytes, measured: {low:g} to {high:g}")
+            reasons.append(f"{format_bytes(nbytes)}, measured: {format_bytes(low)} to {format_bytes(high)}")
         return reasons
 
     def _measured(self, setting: Setting) -> tuple[float, float]:
@@ -277,6 +284,12 @@ def specified_cost_model(platform: Platform, coverage: float = DEFAULT_COVERAGE)
     held_out: dict[Basis, int] = dict.fromkeys(get_args(Basis), 0)
     held_out["collectives"] = specification.HELD_OUT_COUNTS[platform.counted]
     return CalibratedCostModel(model, intervals, held_out, {}, coverage, platform.sources, platform.description)
+
+
+def _is_ring_or_tree(platform: Platform, setting: Setting) -> bool:
+    """Return whether NCCL may send along a ring or a tree between two nodes, so that a bus bandwidth is of neither."""
+    nccl = platform.counted == "as NCCL does" and not setting.algorithm
+    return nccl and setting.collective == "all_reduce" and setting.nodes == 2 < setting.ranks
 
 
 def _counted_of(count: int, what: str) -> str:

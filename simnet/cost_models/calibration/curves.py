@@ -157,6 +157,12 @@ def _read_quantity(text: str) -> float:
 
 
 def differing_columns(rows: pd.DataFrame) -> dict[str, list[str]]:
-    """Return the columns that distinguish systems and have several values in the rows, with their sorted values."""
-    values = {name: sorted(one.unique()) for name, one in _condition_columns(rows).items()}
+    """Return the columns that distinguish systems and have several values in the rows, with their sorted values.
+
+    A tool for each collective, as ping for latency and iperf3 for bandwidth, distinguishes none.
+    """
+    columns = _condition_columns(rows)
+    if "tool" in columns and columns["tool"].groupby(rows["collective"]).nunique().max() == 1:
+        del columns["tool"]
+    values = {name: sorted(one.unique()) for name, one in columns.items()}
     return {name: found for name, found in values.items() if len(found) > 1}

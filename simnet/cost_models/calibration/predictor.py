@@ -179,6 +179,8 @@ class Predictor:
         known = next((one for one in family if one.setting == setting), None)
         found = [] if known is not None else self.by_cards(setting, asked)
         if not found:
+            if known is None and self.unmeasured_inside(setting):
+                return self._within_bounds_inside(family, setting, asked)
             alone = self._elsewhere(family, setting, asked, self.steps) if known is None else known.at(asked)
             return None if alone is None else BoundedTimes(alone, alone, alone)
         chances, times = np.array([one.chance for one, _ in found]), np.array([seconds for _, seconds in found])
@@ -187,6 +189,19 @@ class Predictor:
         columns = np.arange(len(asked))
         median = times[order[middle, columns], columns]
         return BoundedTimes(median, times.min(axis=0), times.max(axis=0))
+
+    def unmeasured_inside(self, setting: Setting) -> bool:
+        """Return whether a setting is on one node, though nothing was measured inside a node."""
+        return setting.nodes == 1 and self.steps is not None and not self.steps.measured_inside
+
+    def _within_bounds_inside(
+        self, family: Sequence[FittedCurve], setting: Setting, asked: Floats
+    ) -> BoundedTimes | None:
+        """Return times [s] on one node at the usual, fastest and slowest rate inside it; None without a step model."""
+        assert self.steps is not None
+        each = [self._elsewhere(family, setting, asked, one) for one in self.steps.inside()]
+        slow, usual, fast = each
+        return None if slow is None or usual is None or fast is None else BoundedTimes(usual, fast, slow)
 
     def by_cards(self, setting: Setting, sizes: ArrayLike) -> list[tuple[node_cards.CardCount, Floats]]:
         """Return predicted times [s] at sizes [byte] for each possible number of cards per node.
@@ -242,13 +257,15 @@ class Predictor:
         ranks, corrected = [one.setting.ranks for one in family], None
         if stepped is not None and (log_errors := self._log_errors(family, asked)) is not None:
             corrected = stepped * np.exp(_interpolate_ranks(family, log_errors, setting))
-            if self.ranks_by == "steps" or len(set(ranks)) == 1:
+            # No curve of several nodes has the bytes inside a node.
+            alone = setting.nodes == 1 and self._counts_like_nccl and min(one.setting.nodes for one in family) > 1
+            if self.ranks_by == "steps" or len(set(ranks)) == 1 or alone:
                 return corrected
         if self.ranks_by == "interpolation" and self.between(family, setting):
             return np.exp(_interpolate_ranks(family, [np.log(one.through(asked)) for one in family], setting))
         settings, times = [one.setting for one in family], [one.through for one in family]
-        chunked = self._chunked(setting)
-        nccl, cards = (False, node_cards.CARD_PER_RANK) if self.steps is None else (self.steps.nccl, self.steps.cards)
+        chunked, nccl = self._chunked(setting), self._counts_like_nccl
+        cards = node_cards.CARD_PER_RANK if self.steps is None else self.steps.cards
         found = scale_over_ranks(settings, times, setting, asked, chunked=chunked, nccl=nccl, cards=cards)
         if corrected is None or self.between(family, setting):
             return found
@@ -256,9 +273,13 @@ class Predictor:
         share = min(0.25 * min(abs(math.log2(setting.ranks / one)) for one in ranks), 0.5)
         return found ** (1 - share) * corrected**share
 
+    @property
+    def _counts_like_nccl(self) -> bool:
+        return self.steps is not None and self.steps.nccl
+
     def _chunked(self, setting: Setting) -> bool:
         """Return whether times on different ranks are compared at equal size per rank, as in ring algorithms."""
-        rings = setting.algorithm.casefold().startswith("ring") or (self.steps is not None and self.steps.nccl)
+        rings = setting.algorithm.casefold().startswith("ring") or self._counts_like_nccl
         return rings and setting.collective in CHUNKED_COLLECTIVES
 
     @staticmethod

@@ -206,11 +206,17 @@ class CalibratedSoftware:
             return one
         if id(one) not in changed:
             ranks, largest = _participating_ranks([one]), int(np.argmax(one.nbytes))
+            among = ranks
             ends, nbytes = (int(one.src[largest]), int(one.dst[largest])), float(one.nbytes[largest])
-            key = nbytes, ranks.size, *((ends, hosts[ranks].tobytes()) if self._per_node else ())
+            if self._per_node:
+                node = hosts // self._per_node
+                if (node[one.src] == node[one.dst]).all():
+                    # Nodes that exchange nothing do the same at once.
+                    among = ranks[node[ranks] == node[ends[0]]]
+            key = nbytes, among.size, *((ends, hosts[among].tobytes()) if self._per_node else ())
 
             def rest() -> _MessageFit:
-                prediction = self._known("sendrecv", "", hosts[ranks], nbytes).prediction
+                prediction = self._known("sendrecv", "", hosts[among], nbytes).prediction
                 takes = self._seconds(Schedule(n_ranks, [Round([ends[0]], [ends[1]], nbytes)]), hosts)
                 return _MessageFit(each=0.0 if prediction is None else max(prediction.seconds - takes, 0.0))
 

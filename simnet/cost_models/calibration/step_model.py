@@ -11,6 +11,7 @@ smooth, so that it can be fitted. Of NCCL's protocols, *LL* sends a flag with ev
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -60,6 +61,12 @@ _NEAR_ONE = ("tree_latency_factor", "tree_byte_factor", "peer_byte_factor", "pai
 _NVLINK = (450e9, 900e9)
 _ABOVE_A_RING = (0.9, 1.2)
 
+# byte/s of a device inside its node, where nothing was measured there: PCIe 4.0, the mean of the shipped platforms, and
+# the fastest of them.
+_UNMEASURED_INSIDE = (0.53 * 31.5e9, 290e9, 720e9)
+# Standard error of the logarithm of a rate that is given, as that of a specification.
+_GIVEN_ERROR = 0.2
+
 _TERMS = ("launch", "inner", "outer", "inner_bytes", "outer_bytes", "reduced", "peers")
 _Ways = tuple[NDArray[np.float64], NDArray[np.float64]]
 
@@ -97,6 +104,25 @@ class StepModel:
         values = list(self.values)
         values[place] *= min(each, cards) / min(each, self.cards)
         return replace(self, values=tuple(values), cards=cards)
+
+    @property
+    def measured_inside(self) -> bool:
+        """Whether the data or a given rate determine the rate inside a node; always so of MPI."""
+        return not self.nccl or "inner_seconds_per_byte" not in undetermined_parameters(self)
+
+    def with_inner_rate(self, rate: float, error: float = _GIVEN_ERROR) -> StepModel:
+        """Return the model with a rate of a device inside its node [byte/s], and its relative standard error."""
+        place = _NAMES.index("inner_seconds_per_byte")
+        values, errors = list(self.values), list(self.errors)
+        values[place], errors[place] = 1 / rate, error
+        return replace(self, values=tuple(values), errors=tuple(errors))
+
+    def inside(self) -> tuple[StepModel, StepModel, StepModel]:
+        """Return the models with the slowest, usual and fastest rate inside a node: all the same if it was measured."""
+        if self.measured_inside:
+            return self, self, self
+        slow, usual, fast = (self.with_inner_rate(rate, math.inf) for rate in _UNMEASURED_INSIDE)
+        return slow, usual, fast
 
 
 def fit_step_model(curves: Sequence[Curve], nccl: bool, cards: float = CARD_PER_RANK) -> StepModel | None:

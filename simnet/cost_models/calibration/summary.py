@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,11 +14,13 @@ import pandas as pd
 
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError, suggest_names
+from simnet.base.units import format_bandwidth, format_seconds
 from simnet.cost_models.calibration import cards, measured
 from simnet.cost_models.calibration.cost_model import CalibratedCostModel, calibrate
 from simnet.cost_models.calibration.cost_model_file import cost_model_yaml
 from simnet.cost_models.calibration.crossval import MIXTURE_NAME, ModelChoice, choose_models
 from simnet.cost_models.calibration.curves import chosen_rows, curves_of, differing_columns, rows_on_curves
+from simnet.cost_models.calibration.predictor import FittedCurve
 from simnet.cost_models.calibration.readers.facts import LogFacts, constant_facts
 from simnet.cost_models.calibration.readers.kinds import read_logs
 from simnet.cost_models.calibration.readers.tables import LogProblem
@@ -56,11 +59,35 @@ class Calibration:
         """The fabric file as YAML."""
         return cost_model_yaml(self.cost_model)
 
+    def inside_note(self) -> str:
+        """Return a sentence on what to add, if nodes of several ranks were measured, and no rate inside a node."""
+        model = self.cost_model.model
+        if model.steps is None or model.steps.measured_inside or not any(c.ranks > c.nodes > 1 for c in model.known):
+            return ""
+        given = "--network multi_gpu_nodes:gpus_per_node=8,intra_bandwidth=300GB/s, or a platform"
+        return f" Inside a node nothing was measured: add a log of one node, or say how fast its links are ({given})."
+
+    def link_note(self) -> str:
+        """Return the measured latency and bandwidth of a link as a phrase, if nothing but a link was measured."""
+        flags = link_flags(self.cost_model.model.known)
+        return f": a link, which every verb takes as {flags}" if flags else ""
+
+    def next_question(self) -> str:
+        """Return what to ask next: a measured collective, or one over links of the measured latency and bandwidth."""
+        curves = self.cost_model.model.known
+        if self.links:
+            return "simnet choose --network fabric.yaml, after --out fabric.yaml"
+        if flags := link_flags(curves):
+            return f"simnet time all_reduce {flags}"
+        names = [one.collective for one in curves]
+        asked = "all_reduce" if "all_reduce" in names else next(name for name in names if not name.startswith("p2p_"))
+        return f"simnet time {asked} --network fabric.yaml, after --out fabric.yaml"
+
     def figures(self) -> dict[str, Any]:
         """Return the fields of the JSON output."""
         steps = self.cost_model.model.steps
         return {
-            "rows": self.rows,
+            "rows_read": self.rows,
             "curves": len(self.cost_model.model.known),
             "problems": list(self.problems),
             "mixed": {name: list(values) for name, values in self.mixed.items()},
@@ -99,6 +126,8 @@ class Calibration:
         ]
         steps = self.cost_model.model.steps
         if steps is not None:
+            # Of a node inside which nothing was measured, the usual rate is said.
+            steps = steps.inside()[1]
             unknown = undetermined_parameters(steps)
             for (name, what), value, error in zip(PARAMETERS.items(), steps.values, steps.errors, strict=True):
                 within = f"within a factor of {np.exp(SCORE_95 * error):.2f}"
@@ -120,6 +149,17 @@ class Calibration:
             taken = f"simulations take {self.cost_model.stack}, by --stack"
             lines.append(f"warning: the logs are of {self.logged_stack}, and {taken}")
         return lines
+
+
+def link_flags(curves: Sequence[FittedCurve]) -> str:
+    """Return ``--latency`` and ``--bandwidth`` of measured messages from rank to rank; "" with other collectives."""
+    found = {one.collective: one for one in curves}
+    if not all(name.startswith("p2p_") for name in found):
+        return ""
+    slow, wide = (found.get(f"p2p_{name}") for name in ("latency", "bw"))
+    latency = f"--latency '{format_seconds(slow.at(slow.smallest).item())}'" if slow else ""
+    bandwidth = f"--bandwidth '{format_bandwidth(wide.largest / wide.at(wide.largest).item())}'" if wide else ""
+    return f"{latency} {bandwidth}".strip()
 
 
 def held_out_errors(held: Sequence[HeldOut]) -> dict[str, float] | None:
@@ -222,6 +262,12 @@ def calibrate_logs(
     system = ", ".join(f"{name}={value}" for name, value in where.items())
     name = "" if topology is None else topology.name
     cost_model = calibrate(curves, coverage=coverage, sources=logs, system=system, topology=name, chosen=chosen)
+    given = topology is not None and topology.inner_rate
+    if given and (steps := cost_model.model.steps) is not None and not steps.measured_inside:
+        cost_model.model = dataclasses.replace(cost_model.model, steps=steps.with_inner_rate(given))
+    if topology is not None and (flags := link_flags(cost_model.model.known)):
+        raise InputError(f"these logs are of one link alone: leave --network out, and give {flags} to other verbs",
+                         file="--network")  # fmt: skip
     network = None if topology is None else fit_topology_links(topology, cost_model.model.steps, curves)
     cost_model.network = None if network is None else network.parameters
     logged = stack_measured(rows)

@@ -8,12 +8,16 @@ properties of links.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple, cast
 
 import pandas as pd
 
+from simnet.base import units
 from simnet.base.errors import InputError, suggest_names
+from simnet.cost_models.calibration.cards import node_rate
 from simnet.cost_models.calibration.curves import Curve, Setting
+from simnet.cost_models.calibration.platform import LINK_SHARES, is_platform, load_platform, platform_names
 from simnet.cost_models.calibration.step_counts import count_steps
 from simnet.cost_models.calibration.step_model import PARAMETERS, StepModel, undetermined_parameters
 
@@ -25,10 +29,11 @@ MAX_PER_NODE = 4096
 
 
 class Placement(NamedTuple):
-    """The name of a topology, one of `LINK_FAMILIES`, and its number of ranks per node, None if not stated."""
+    """A topology, one of `LINK_FAMILIES`, its ranks per node, and a GPU's rate in a node [byte/s]; None if unstated."""
 
     name: str
     each: int | None
+    inner_rate: float | None = None
 
 
 class FittedLinks(NamedTuple):
@@ -39,20 +44,33 @@ class FittedLinks(NamedTuple):
 
 
 def place_ranks(given: str, options: Mapping[str, object]) -> Placement:
-    """Return the placement for a topology's name and its option ``gpus_per_node``; InputError for unknown ones."""
+    """Return the placement for a topology name and its options, or for a platform by name or file.
+
+    Options are ``gpus_per_node``, and ``intra_bandwidth``, the line rate of a GPU's NVLink in one direction. Raises
+    InputError for others.
+    """
+    if not options and (given in platform_names() or is_platform(Path(given))):
+        platform = load_platform(given)
+        return Placement("multi_gpu_nodes", platform.devices_per_node, platform.inner_rate())
     if given not in LINK_FAMILIES:
-        raise InputError(f"there is no topology {given[:200]!r}; {suggest_names(given, LINK_FAMILIES)}",
+        raise InputError(f"there is no topology or platform {given[:200]!r}; {suggest_names(given, LINK_FAMILIES)}",
                          file="--network")  # fmt: skip
-    each = 1 if given == "star" else None
+    found = Placement(given, 1 if given == "star" else None)
     for name, value in options.items():
-        if given == "star" or name != "gpus_per_node":
-            raise InputError(f"{name[:60]!r} is not for --network {given}; allowed: gpus_per_node=N of multi_gpu_nodes",
-                             file="--network")  # fmt: skip
+        if given == "star" or name not in ("gpus_per_node", "intra_bandwidth"):
+            allowed = "gpus_per_node=N and intra_bandwidth=RATE of multi_gpu_nodes"
+            raise InputError(f"{name[:60]!r} is not for --network {given}; allowed: {allowed}", file="--network")
+        try:
+            if name == "intra_bandwidth":
+                found = found._replace(inner_rate=LINK_SHARES["nvlink"] * units.bandwidth(value))  # type: ignore[arg-type]
+                continue
+        except ValueError as error:
+            raise InputError(str(error), file="--network", field=name) from None
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_PER_NODE:
             said = f"must be a whole number in 1..{MAX_PER_NODE}, got {str(value)[:40]!r}"
             raise InputError(said, file="--network", field=name)
-        each = value
-    return Placement(given, each)
+        found = found._replace(each=value)
+    return found
 
 
 def fill_nodes_of(rows: pd.DataFrame, place: Placement) -> pd.DataFrame:
@@ -79,6 +97,7 @@ def fit_topology_links(place: Placement, steps: StepModel | None, curves: Sequen
     if place.each is None and not largest.nodes:
         raise InputError("the logs do not say how many ranks are on a node; --set gpus_per_node=8 does", file=where)
     smallest = min(float(one.sizes[0]) for one in curves)
+    steps = steps.inside()[1]
     value = dict(zip(PARAMETERS, steps.values, strict=True))
     inside, between = ("inner_latency", "inner_seconds_per_byte"), ("outer_latency", "outer_seconds_per_byte")
     near, far = (_step_latency(steps, smallest, alone) for alone in (True, False))
@@ -92,14 +111,16 @@ def fit_topology_links(place: Placement, steps: StepModel | None, curves: Sequen
         nodes = largest.nodes or -(-largest.ranks // cast(int, place.each))
         used = (*inside, *between)
         out = _out_of_a_node(steps, max((one.setting for one in curves), key=lambda one: one.nodes))
+        # No measured call is faster than its ring over the card; NCCL may have sent along a tree.
+        card = max(out / value["outer_seconds_per_byte"], node_rate(curves)[0] if steps.nccl else 0.0)
         made = {
             "nodes": nodes,
             "gpus_per_node": -(-largest.ranks // nodes),
             "intra_latency": near,
             # A message between nodes passes a link inside each, which must not be its bottleneck.
-            "intra_bandwidth": max(1 / value["inner_seconds_per_byte"], out / value["outer_seconds_per_byte"]),
+            "intra_bandwidth": max(1 / value["inner_seconds_per_byte"], card),
             "nic_latency": max(far - near, 0.0),
-            "nic_bandwidth": out / value["outer_seconds_per_byte"],
+            "nic_bandwidth": card,
         }
     unknown = undetermined_parameters(steps)
     return FittedLinks({place.name: made}, tuple(name for name in used if name in unknown))

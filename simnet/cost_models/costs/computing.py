@@ -55,6 +55,22 @@ class PassTime(NamedTuple):
         ends = f" ({format_seconds(self.low)} to {format_seconds(self.high)})" if self.low < self.high else ""
         return f"that of {self.model}, {format_seconds(self.seconds)}{ends} forward and backward ({self.source})"
 
+    def text(self, chip: str, *, precision: bool, batch: bool, tokens: int) -> str:
+        """Return the time on a chip as text, with the interval of an estimate, and what else was not given.
+
+        Examples
+        --------
+        >>> time = PassTime("m", 0.1, 0.05, 0.2, 4, "bf16", "estimated", "")
+        >>> time.text("A100", precision=True, batch=True, tokens=512)
+        '100 ms (0.5-2x) on A100 (bf16, batch 4 of 512 tokens; job.batch, job.tokens)'
+        """
+        sampled = f"batch {self.batch:,.10g}" if batch and self.batch else ""
+        sampled = f"{sampled or 'sequences'} of {tokens:,} tokens" if tokens else sampled
+        sampled += "; job.batch" + ", job.tokens" * bool(tokens) if sampled and batch else ""
+        how = ", ".join(filter(None, [self.precision if precision else "", sampled]))
+        ends = f" ({self.low / self.seconds:.2g}-{self.high / self.seconds:.2g}x)" if self.known == "estimated" else ""
+        return f"{format_seconds(self.seconds)}{ends} on {chip}" + (f" ({how})" if how else "")
+
     def figures(self) -> dict[str, object]:
         """Return the fields of the JSON output."""
         times = {f"{name}_s": getattr(self, name) for name in ("seconds", "low", "high")}

@@ -198,7 +198,7 @@ def load_model(name: str) -> ModelProfile:
     rows = _network_rows()
     found = {_plain_name(word): known for known in rows for word in (known, *rows[known]["aliases"].split())}
     if key not in found:
-        reason = f"{suggest_names(name.lower(), rows)}, or a config.json"
+        reason = f"{suggest_names(name.lower(), rows)}, a config.json, or a size such as 1.3B"
         if units.is_count(name):
             reason = "that is a number of parameters, which `parameters` takes"
         raise ValueError(f"there is no model {name!r}: {reason}")

@@ -14,6 +14,7 @@ from simnet.cost_models.evidence.conditions import NEVER_COMPARED, Evidence
 from simnet.policies import Candidate, Fixed
 from simnet.report import cost_summary
 from simnet.report.columns import Fields
+from simnet.report.run_setup import call_errors
 from simnet.scenario import Run, Scenario, load
 from simnet.studies import assumptions, job_totals
 from simnet.studies.choosing import whole_job
@@ -79,7 +80,8 @@ SETTLES = 300
 OFF = 2.0
 """Factor by which latency and bandwidth may be off, either way, unless another is given."""
 
-_OF_NODES = ("multi_gpu_nodes", "wan_of_clusters")
+# Names of graphs whose hosts are devices of nodes; platforms and calibrated clusters have them, too.
+_OF_NODES = ("multi_gpu_nodes", "wan_of_clusters", "nccl", "platform")
 # Exchanges that are at most weighed with the effort of the usual ones.
 _USUAL = 24
 # Entries of a gradient that are drawn, and those that a bucket selects at least.
@@ -195,7 +197,7 @@ def ranked_candidates(loaded: Scenario, run: Run) -> list[Candidate]:
     written = loaded.document.found(("policies",)) is not None
     if written and run.policies and all(isinstance(one, Fixed) for one in run.policies.values()):
         return [one.candidates[0] for one in run.policies.values()]
-    nodes = job_node_sizes(run.job) if loaded.config.network.topology.choice[0] in _OF_NODES else ()
+    nodes = job_node_sizes(run.job) if run.job.network(0).graph.graph.get("name") in _OF_NODES else ()
     return whole_job.candidates_of(loaded, per_node=next(iter(nodes), 1))
 
 
@@ -249,9 +251,9 @@ def row_totals(rows: Sequence[JobForecast], job: Job, among: Sequence[Candidate]
     known = {one.label: one for one in (*among, *(row.candidate for row in rows if row.candidate.scheme))}
     used = {label: known[label] for row in rows for label in row.sample["choice"]}
     counts = {label: job_totals.messages(one, job) for label, one in used.items()}
-    totals = []
+    calls, totals = call_errors(job, used.values()), []
     for row in rows:
         # Iterations of the same moments meet the same links: two jobs leave less open between them than each by itself.
         apart = 0.0 if row is best else error_between(row, best) / max(row.seconds, 1e-300)
-        totals.append(job_totals.total_of(row.label, row.sample, job, counts, used.values(), min(apart, 1.0)))
+        totals.append(job_totals.total_of(row.label, row.sample, job, counts, used.values(), min(apart, 1.0), calls))
     return totals

@@ -14,7 +14,7 @@ from simnet.base.arrays import Floats
 from simnet.base.clock import advance_time
 from simnet.base.errors import DivergedError, SimnetError, StalledError
 from simnet.network import Timing
-from simnet.policies import Decision, Policy, density_at, probe_pairs
+from simnet.policies import Candidate, Decision, Fixed, Policy, density_at, probe_pairs
 from simnet.strategies.averaging import NOBODY
 from simnet.training.job.checkpoint import Checkpoint, State
 from simnet.training.job.exchange import (
@@ -332,3 +332,11 @@ def _describe_interruption(
         int((~gone).sum()),
     )
     return interruption, resumes, gone
+
+
+def first_exchange(job: Job, candidate: Candidate) -> TimingRequest:
+    """Return the request for the time of a job's first exchange."""
+    requests = JobLoop(job, Fixed(candidate), JobRecord(candidate.label)).run()
+    one = next(requests)
+    requests.close()
+    return one

@@ -1,0 +1,108 @@
+"""Lower bound on the time of a schedule: bytes of a host, or of all hosts behind a switch, over the links out of it."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import networkx as nx
+import numpy as np
+
+from simnet.base.arrays import Ranks
+from simnet.schedule import Schedule, count_rounds
+
+if TYPE_CHECKING:
+    from simnet.network import Network, Timing
+    from simnet.network.links import Links
+
+# A bound that is no longer than another, but for rounding, does not replace it.
+_SAME = 1e-9
+
+
+class Bound(NamedTuple):
+    """Lower bound on a schedule's time [s]: the busiest host, or switch with hosts, its direction, and its bytes.
+
+    `host` is the first of the hosts behind a switch.
+    """
+
+    seconds: float
+    host: int
+    who: str
+    verb: str
+    nbytes: float
+
+
+def link_bound(network: Network, hosts: Sequence[int], schedule: Schedule, timing: Timing) -> Bound:
+    """Return the lower bound of a schedule on a network, in the time of its `timing`; rank r is on ``hosts[r]``."""
+    places, found, routes = np.array(hosts), Bound(0.0, hosts[0], "", "sends", 0.0), network.routes
+    # The same round often stands many times.
+    sent = [(places[one.src], places[one.dst], times * one.nbytes) for one, times in count_rounds(schedule.rounds)]
+    every, host_gates = range(routes.n_hosts), [_host_gates(network, out) for out in (True, False)]
+    alone = np.array(every), host_gates, [f"host {number}" for number in every]
+    for group_of, gates, names in [alone, *_switch_groups(network)]:
+        for way, verb in enumerate(("sends", "receives")):
+            totals = np.zeros(len(names))
+            for *ends, nbytes in sent:
+                near, far = group_of[ends[way]], group_of[ends[1 - way]]
+                crossing = (near != far) & (near >= 0)
+                np.add.at(totals, near[crossing], nbytes[crossing])
+            for place in np.flatnonzero(totals).tolist():
+                seconds = _gate_seconds(network.links, gates[way][place], float(totals[place]), timing)
+                if seconds > found.seconds * (1 + _SAME):
+                    first = int((group_of == place).argmax())
+                    found = Bound(seconds, first, names[place], verb, float(totals[place]))
+    return found
+
+
+def _switch_groups(network: Network) -> Iterator[tuple[Ranks, list[list[list[int]]], list[str]]]:
+    """Yield the groups of hosts behind one switch, level by level.
+
+    A level is the group of each host (-1: none), the links out of and into each group, and the names of the switches.
+    """
+    routes = network.routes
+    near, all_hosts = nx.Graph(routes.links).adj, set(range(routes.n_hosts))
+    groups: dict[int | str, set[int | str]] = {host: {host} for host in range(routes.n_hosts)}
+    while groups:
+        behind: dict[int | str, set[int | str]] = defaultdict(set)
+        for inside in groups.values():
+            outside = {other for one in inside for other in near[one]} - inside
+            if len(outside) == 1:
+                behind[outside.pop()] |= inside
+        behind = {name: inside | {name} for name, inside in behind.items() if isinstance(name, str)}
+        groups = {name: one for name, one in behind.items() if len(one) > 2 and not all_hosts <= one}
+        place_of = {one: place for place, inside in enumerate(groups.values()) for one in inside}
+        ends = np.array([[place_of.get(one, -1) for one in link] for link in routes.links])
+        out = ends[:, 0] != ends[:, 1]
+        gates = [[np.flatnonzero(out & (side == place)).tolist() for place in range(len(groups))] for side in ends.T]
+        yield np.array([place_of.get(host, -1) for host in range(routes.n_hosts)]), gates, [*map(str, groups)]
+
+
+def _host_gates(network: Network, out: bool) -> list[list[int]]:
+    """Return the first costly links out of (or into) each host, past links of kind ``free``."""
+    routes = network.routes
+    free: nx.DiGraph[int | str] = nx.DiGraph()
+    free.add_nodes_from(range(routes.n_hosts))
+    costly: dict[int | str, list[int]] = defaultdict(list)
+    for link, ends in enumerate(routes.links):
+        u, v = ends if out else ends[::-1]
+        if routes.kinds[link] == "free":
+            free.add_edge(u, v)
+        else:
+            costly[u].append(link)
+    beyond = ((host, *nx.descendants(free, host)) for host in range(routes.n_hosts))
+    return [sorted(link for node in nodes for link in costly[node]) for nodes in beyond]
+
+
+def _gate_seconds(links: Links, gates: Sequence[int], nbytes: float, timing: Timing) -> float:
+    """Return the seconds for `nbytes` over several saturated links; at most the timing's duration."""
+    if links.constant:
+        return nbytes / float(links.constant_capacity[gates].sum())
+    timelines = [links.capacities(link, timing.start, math.nextafter(timing.finish, math.inf)) for link in gates]
+    times = np.unique(np.concatenate([at for at, _ in timelines]))
+    rate = np.sum([values[np.searchsorted(at, times, "right") - 1] for at, values in timelines], axis=0)
+    since = np.append(times - timing.start, timing.duration)
+    # Where nothing is carried, the earliest moment counts.
+    carried, first = np.unique(np.append(0.0, np.cumsum(rate * np.diff(since))), return_index=True)
+    return float(np.interp(nbytes, carried, since[first]))
