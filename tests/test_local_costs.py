@@ -87,7 +87,6 @@ def test_a_loop_takes_its_launches_or_its_bytes_whichever_is_longer() -> None:
         ({"stack": "nccl"}, "framework"),
         ({"network": "dgx-h100"}, "framework"),
         ({"network": "oci-mi300x"}, "framework"),
-        ({"network": "dgx-h100", "stack": "ideal"}, "fused"),
     ],
 )
 def test_frameworks_run_schemes_by_default_on_the_stacks_of_pytorch(given: dict, implementation: str) -> None:
