@@ -57,7 +57,7 @@ class Operation:
 
     @property
     def post(self) -> Operation | tuple[Operation]:
-        """The graph node of the operation's start: the operation itself, or for a rendezvous send a separate node."""
+        """The node of the dependency graph at which the operation starts; a rendezvous send has a separate one."""
         return (self,) if self.kind == "send" and self.rendezvous else self
 
     def __str__(self) -> str:

@@ -131,7 +131,7 @@ class Program:
         return {**self.schedule.columns(), "part": np.repeat(np.arange(len(counts)), counts)}
 
     def bounds(self) -> list[tuple[int, int]]:
-        """Return the index of the first round and one past the last round of each part."""
+        """Return the index of the first round, and one past the last round, of each part (schedule)."""
         ends = list(itertools.accumulate(len(schedule.rounds) for schedule, _ in self.parts))
         return list(zip([0, *ends], ends, strict=False))
 
@@ -145,7 +145,7 @@ class Program:
         return [0.0] * len(self.schedule.rounds) if self.software_of_rounds is None else self.software_of_rounds()
 
     def begins(self) -> Ranks:
-        """Return the first rounds of parts and calls, ascending; ranks enter them only after all earlier rounds."""
+        """Return the first rounds of schedules and collective calls, ascending; all earlier rounds end before them."""
         calls = [call.first for call in self.schedule.calls if call.rounds]
         parts = [first for first, last in self.bounds() if last > first]
         return np.unique(np.array(parts + calls, dtype=np.int64))
@@ -164,7 +164,7 @@ class Program:
 def entry_times(
     parts: Parts, start: float | ArrayLike, accounted_from: float | ArrayLike | None, origin: float | None
 ) -> tuple[float, list[tuple[Schedule, Floats]], Floats, Floats]:
-    """Return the origin [s], by default the first entry; and a program's `parts`, `start` and `accounted` from it."""
+    """Return `origin` [s], by default the first entry, and parts, entry times and accounting starts relative to it."""
     n_ranks = parts[0][0].n_ranks
     begin = moments_of(start, n_ranks, "start")
     accounted = begin if accounted_from is None else moments_of(accounted_from, n_ranks, "accounted_from")

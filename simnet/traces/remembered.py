@@ -1,4 +1,4 @@
-"""The random part that workers' gradients share: normals that follow an autoregressive process over iterations.
+"""The random part that workers' gradients share: normal numbers of an autoregressive process over iterations.
 
 Every draw is from a stream named after the iteration, so any iteration can be computed without those before.
 """

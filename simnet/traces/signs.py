@@ -153,7 +153,7 @@ def step_places(steps: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def shared_loadings(found: SignProducts, steps: NDArray[np.int64]) -> tuple[Floats, float, bool]:
-    """Return factor loadings of signs that workers share, the rest's step-to-step correlation, and if it oscillates.
+    """Return factor loadings of signs that workers share; also the rest's correlation over a step, and if it turns.
 
     What only steps at one place share turns back within a few steps.
     """

@@ -203,7 +203,7 @@ class SyntheticSource:
                 np.copysign(y, x, out=x)
 
     def _row(self, *name: str | int) -> Values:
-        """Return a random row that all iterations share, shape (n,), cached: uniform for ``life``, else normal."""
+        """Return a random row, shape (n,), that all iterations share: uniform if named ``life``, else normal."""
         if name not in self._rows:
             draws = stream(self._seed, "gradients", *name)
             if name == ("life",):
@@ -298,7 +298,7 @@ class SyntheticSource:
 
 
 def _rest_weight(loadings: Floats) -> Floats:
-    """Return the weight of the part that is not constant, (layers,), given loadings (K, layers) of the constant one."""
+    """Return the weight of normals that are not constant, (layers,), given loadings (K, layers) of those that are."""
     return np.asarray(np.sqrt(np.maximum(1 - np.square(loadings).sum(axis=0), 0.0)))
 
 

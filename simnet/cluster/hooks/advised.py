@@ -33,7 +33,7 @@ _GLOO = {"algorithm": "ring", "collective": "ring", "allgather": "ring"}
 
 
 class _AgreedDecision(NamedTuple):
-    """The decision of worker 0: index of the choice, whether to probe, and whether its time is known."""
+    """The decision of worker 0: index of the exchange, whether to probe the network, and whether times are known."""
 
     choice: int
     probes: bool

@@ -163,7 +163,7 @@ def opens_at(s: State, g: int) -> float:
 
 
 def begin_part(s: State, g: int) -> None:
-    """Slow the backward-pass slices of rank g by messages in flight, if its round is the first of a part."""
+    """If rank g's round begins a part of the exchange, let messages in flight slow its backward-pass slices."""
     part = round_of(s, g).opens
     if part >= 0:
         stream = s.streams[s.ranks[g].stream]
@@ -171,7 +171,7 @@ def begin_part(s: State, g: int) -> None:
 
 
 def unpack_part(s: State, g: int) -> None:
-    """Queue the kernels that unpack a part, if rank g's round does so; the rank does not wait for them."""
+    """If rank g's round unpacks a part of the exchange, queue the kernels for it; the rank does not wait for them."""
     rank, part = s.ranks[g], round_of(s, g).unpacks
     if part >= 0:
         advance_stream(s, rank.stream, s.now, math.inf, codes.NONE)

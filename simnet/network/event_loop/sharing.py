@@ -258,7 +258,7 @@ def choose_link_flows(s: State, l: int, bottleneck: int) -> None:
 
 
 def carried_rate(s: State, l: int) -> float:
-    """Return the total rate of the flows on link l [byte/s]; it is summed anew now and then, against rounding drift."""
+    """Return the total rate of the flows on link l [byte/s], recomputed at times so that rounding does not add up."""
     link = s.links[l]
     if link.updates > _UPDATES + link.users:
         link.carried, link.updates = 0.0, 0
@@ -346,7 +346,7 @@ def is_unsolved(s: State, f: int) -> bool:
 
 
 def unsolved_weight(s: State, l: int) -> float:
-    """Return the total weight of flows on link l without a new rate, summed anew to avoid rounding drift."""
+    """Return the total weight of flows on link l without a new rate, recomputed so that rounding does not add up."""
     if not s.weighted:
         return s.allocations[l].unsolved
     total, u = 0.0, s.links[l].first_membership

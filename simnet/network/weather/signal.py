@@ -376,7 +376,7 @@ class Signal:
         return np.array(self._times[segments]), np.array(self._values[segments])
 
     def _zero_segment(self, t: float) -> tuple[float, float]:
-        """Return start and end [s], as far as known, of the segment at `t` if its value is 0; else an empty one."""
+        """Return start and known end [s] of the segment at `t` if its value is 0; otherwise an empty one, (inf, t)."""
         index = bisect_right(self._times, t)
         if self._values[index - 1]:
             return math.inf, t
