@@ -125,7 +125,7 @@ def sentence(summary: RunSummary) -> str:
 
 
 def leaders(summary: RunSummary) -> list[str]:
-    """Return the fastest policy and those tied with it, no lower bound; trained runs count the time to their target.
+    """Return the fastest policy and those tied with it, the lower bound excepted; trained runs rank by time to target.
 
     A policy is tied if its time is equal, or if it is faster than the first with a probability of `wording.TIED`.
     """
@@ -200,7 +200,7 @@ def run_notes(summary: RunSummary) -> list[str]:
 
 
 def _other_densities(summary: RunSummary, names: Iterable[str], most: float = math.inf) -> list[str]:
-    """Return a sentence on each settled policy whose density is not that asked for, and at most `most` times it."""
+    """Return a sentence on each policy with a steady density that differs from the target, up to `most` times it."""
     each = ((name, summary["policies"][name]) for name in names)
     return [
         f"{name} selects {100 * one['density'] * off:.3g} % of the entries, {100 * one['density']:.3g} % asked."

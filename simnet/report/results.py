@@ -144,7 +144,7 @@ def table_files(**tables: pd.DataFrame) -> dict[str, bytes]:
 
 
 def _arrow(table: pd.DataFrame) -> pa.Table:
-    """Return a table in Arrow format, without the metadata of pandas, as these change with versions."""
+    """Return a table in Arrow format, without pandas metadata, whose version numbers would make files differ."""
     return pa.Table.from_pandas(table, preserve_index=False).replace_schema_metadata(None)
 
 
@@ -190,7 +190,7 @@ def _pieces(rows: Mapping[str, ResultRows]) -> Iterator[pd.DataFrame]:
 
 
 def join_frames(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Return data frames of policies as one, with the policy's name, unless empty, in a column ``policy``."""
+    """Return the policies' data frames as one; a column ``policy`` has the names that are not empty."""
     named = [frame.assign(policy=name) if name else frame for name, frame in frames.items()]
     # An empty frame has no types of its own and would spoil those of the others.
     return pd.concat([one for one in named if len(one)] or named[:1], ignore_index=True)

@@ -340,7 +340,7 @@ def _winner_of(
     ranges: Mapping[str, tuple[float, float]] | None = None,
     judged: Sequence[str] = (),
 ) -> Fields | None:
-    """Return the summary's winner; policies of equal time, and those in `judged` tied with it, are tied."""
+    """Return the winner entry of a summary; policies of equal time, and those in `judged`, are tied with it."""
     equal = fastest(seconds, ranges)
     order = [*equal, *sorted(seconds.keys() - set(equal), key=lambda name: (seconds[name], name))]
     tied = {*equal, *judged}

@@ -19,7 +19,7 @@ from simnet.training.parallel.units import UNIT_NAME, ListedUnit, unit_name
 
 
 class WithOptions(Named):
-    """A part that also has the options of the scheme, strategy or sharding that it names."""
+    """Base class of parts that also have the options of the scheme, strategy or sharding they name."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, Any]
@@ -94,7 +94,7 @@ class Train(Part):
 
 
 class Gradients(OneOf):
-    """Source of the gradients; a text may be the name of a trace."""
+    """Source of the gradients; as text, the name of a trace."""
 
     otherwise = "recorded"
 

@@ -169,7 +169,7 @@ class Document:
         return InputError(message, file=place[0], line=place[1], field=field_path(field) or None)
 
     def _causing_option(self, loc: Loc, message: str) -> str | None:
-        """Return the only option in the part at `loc`, or the only one there that sets a field which a message names.
+        """Return the command-line option that probably caused an error in the value at `loc`; None if unclear.
 
         Where no option is in that part, those of the part around it count. None if there are several.
         """

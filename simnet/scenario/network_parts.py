@@ -24,7 +24,7 @@ class Load(Part):
 
 
 class OnOff(RandomOrListed):
-    """On and off times of a flow: random (`busy` and `idle` are mean times) or listed."""
+    """Times at which a background flow sends: random (`busy` and `idle` are mean times) or listed."""
 
     busy: Duration | None = None
     idle: Duration | None = None
@@ -62,21 +62,21 @@ class Loss(Part):
 
 @configures(transport.Transport, only=("segment", "acked", "connections"))
 class Mathis(Part):
-    """TCP by the square-root law of Mathis et al., without time-outs."""
+    """TCP throughput by the square-root law of Mathis et al., without time-outs."""
 
 
 @configures(transport.Transport, only=("timeout",))
 class Pftk(Mathis):
-    """TCP Reno with time-outs by the formula of Padhye et al."""
+    """TCP Reno throughput by the formula of Padhye et al., which includes time-outs."""
 
 
 class Retransmit(Part):
-    """Only lost packets are sent again, at full rate, as by selective repeat of RDMA."""
+    """Transport that sends only lost packets again, at full rate, as RDMA with selective repeat does."""
 
 
 @configures(transport.Transport, only=("window",), required=("window",))
 class GoBackN(Part):
-    """Go-back-N: after a loss the sender repeats all packets of a round trip."""
+    """Transport that, after a loss, repeats all packets of a round trip (go-back-N)."""
 
 
 @kinds(pftk=Pftk, mathis=Mathis, retransmit=Retransmit, go_back_n=GoBackN)
@@ -86,7 +86,7 @@ class Transport(OneOf):
 
 @kinds(timeouts=transport.Incast, measured=transport.MeasuredIncast)
 class Incast(OneOf):
-    """Goodput collapse where many send to one host at once."""
+    """Goodput collapse where many hosts send to one host at once."""
 
 
 @configures(
@@ -139,7 +139,7 @@ class Stack(Named):
     optional={"exponent": "that measured for the congestion control", "buffer": "not known"},
 )
 class Sharing(Part):
-    """How flows share links, by properties."""
+    """How concurrent flows share a link: congestion control, its exponent, and the buffer."""
 
     def _check(self) -> None:
         self.build()

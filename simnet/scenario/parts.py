@@ -57,7 +57,7 @@ P = TypeVar("P", bound="Part")
 
 
 class Part(BaseModel):
-    """A mapping with fixed fields.
+    """Base class of the parts of a scenario, which are YAML mappings with fixed fields.
 
     Below the first paragraph of its docstring, a subclass has the help of fields: a name, a colon, and the text.
     """
@@ -120,7 +120,7 @@ class Part(BaseModel):
 
 
 class Named(Part):
-    """A part that may be text, ``NAME:option=value,option=value``, or ``{NAME: {option: value}}``."""
+    """Base class of parts that may also be text ``NAME:option=value,...`` or ``{NAME: {option: value}}``."""
 
     named: ClassVar[str]
     """Name of the field that holds the name."""
@@ -139,7 +139,7 @@ class Named(Part):
 
 
 class Kinds(Part):
-    """A mapping whose keys are kinds; other packages may register more. One kind may be text, as of `Named`."""
+    """Base class of mappings from kinds to their parameters; other packages may register more kinds."""
 
     registry: ClassVar[plugins.Kind | None] = None
     """Plug-in registry of further kinds."""
@@ -214,7 +214,7 @@ class Kinds(Part):
 
 
 class OneOf(Kinds):
-    """A mapping with exactly one of its fields: the key says of what kind the part is."""
+    """Base class of mappings with exactly one key, which is the kind of the part."""
 
     model_config = ConfigDict(json_schema_extra={"minProperties": 1, "maxProperties": 1})
 

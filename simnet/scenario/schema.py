@@ -27,7 +27,7 @@ from simnet.training.job import job as training_job
 
 @configures(policies.Ramp, optional={"iterations": "none, the last stretch never ends"})
 class Ramp(Part):
-    """A number of iterations at one density, or over which the density changes linearly."""
+    """Iterations with one density, or over which the density changes linearly."""
 
     at: Density | None = None
     start: Any = Field(default=None, alias="from")
@@ -70,7 +70,7 @@ class Compute(Named):
     optional={"backward": "that of the model"},
 )
 class Overlap(Part):
-    """Exchange buckets of layers during back-propagation.
+    """Exchange of gradient buckets during back-propagation.
 
     dense_below: buckets of fewer entries stay dense, whatever the exchange; default: none
     dense: names of layers whose buckets stay dense, too
@@ -313,7 +313,7 @@ class Among(Part):
 @configures(policies.Monitor, omit=("seed",), every="probe_every")
 @configures(policies.Flexible, only=("decide_every", "probe_bytes", "probe_times"))
 class Flexible(Among):
-    """The exchange with the smallest closed-form cost at the latency and bandwidth last probed."""
+    """Policy that picks the exchange with the smallest closed-form cost at the last probed latency and bandwidth."""
 
 
 @configures(
@@ -324,7 +324,7 @@ class Flexible(Among):
 )
 @configures(moo.DensitySearch, optional={"warm_up": "none, published: 5 epochs"})
 class Moo(Among):
-    """Density and exchange that balance gain, compression time and communication time, searched during the job."""
+    """Policy that searches density and exchange during the job, to balance gain, compression and communication time."""
 
     def _check(self) -> None:
         self.build(moo.DensitySearch, warm_up=0)
@@ -332,16 +332,16 @@ class Moo(Among):
 
 @configures(advise.Advised, omit=("candidates",))
 class Advise(Among):
-    """The exchange chosen by an adviser, which learns costs from iteration times during the job."""
+    """Policy that picks the exchange by an adviser, which learns costs from iteration times during the job."""
 
 
 @configures(policies.OneStepOracle, omit=("candidates",))
 class Oracle(Among):
-    """The one-step oracle: the exchange that is fastest on the true weather, against which regret is measured."""
+    """One-step oracle: a policy that picks the fastest exchange on the true weather; others are measured against it."""
 
 
 class Policy(OneOf):
-    """A policy, which chooses the exchange of each iteration."""
+    """Policy: it chooses the exchange of each iteration."""
 
     registry = "policies"
 
@@ -371,7 +371,7 @@ class OtherJob(Part):
 
 
 class Output(Part):
-    """Contents of the run folder.
+    """What the results folder of a run contains.
 
     timeline: first iterations drawn message by message, if they have no more than 200,000
     report: whether to draw the figures and write report.html

@@ -119,7 +119,7 @@ def link_key(
 
 
 def _scaling_option(quantity: str, weather: object) -> str:
-    """Return the option that scales a quantity of all links; "" if it takes more than one."""
+    """Return the command-line option that scales a quantity of all links; "" if one option is not enough."""
     entries = weather if isinstance(weather, list) else []
     for place, one in enumerate(entries):
         own = one.get(quantity, {}) if isinstance(one, dict) and one.get("links") == "all" else None

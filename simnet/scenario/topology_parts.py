@@ -34,7 +34,7 @@ class Wan(Part):
 
 
 class OnHosts(OneOf):
-    """A topology whose number of hosts is by default that of workers."""
+    """Topology that has one host per worker by default."""
 
     registry = "topologies"
 
@@ -50,7 +50,7 @@ _FAMILIES = {name: one for name, one in topologies.FAMILIES.items() if not name.
 
 @kinds(**_FAMILIES)
 class Cluster(OnHosts):
-    """The topology of a site."""
+    """Topology of one site."""
 
     def _check(self) -> None:
         super()._check()
@@ -63,7 +63,7 @@ class Cluster(OnHosts):
 
 @configures(topologies.wan_of_clusters)
 class WanOfClusters(Part):
-    """Sites that are clusters, joined by border routers; `latency` and `bandwidth` are as of wan.
+    """Sites that are clusters, joined by border routers; `latency` and `bandwidth` are given as in `wan`.
 
     sites: topologies by the names of sites
     """
@@ -129,7 +129,7 @@ class PlatformNodes(Named):
     platform=PlatformNodes,
 )
 class Topology(OnHosts):
-    """Hosts, switches and links; a text may be the name of a platform, or of a file."""
+    """Hosts, switches and links; as text, the name of a platform or of a file."""
 
     otherwise = "file"
 

@@ -48,7 +48,7 @@ class Steps(Levels[Q], Generic[Q]):
 
 @configures(weather.markov, omit=STREAM, mean_dwell="dwell")
 class Markov(Levels[Q], Generic[Q]):
-    """A Markov chain of levels for exponential times; `factors` multiply the link's own value, `values` replace it."""
+    """Markov chain of levels for exponential times; `factors` multiply the link's own value, `values` replace it."""
 
     def _check(self) -> None:
         super()._check()
@@ -69,7 +69,7 @@ class Span(Part):
 
 
 class RandomOrListed(Part):
-    """Stretches of time, drawn by two mean times or listed as spans."""
+    """Periods of time: random with two mean times, or a list of spans."""
 
     spans: list[Span] | None = None
 
@@ -91,7 +91,7 @@ class Outages(RandomOrListed):
 
 @configures(weather.mahimahi, path="file", packet_bytes="packet")
 class Mahimahi(Part):
-    """A Mahimahi trace of packet opportunities."""
+    """Bandwidth by a Mahimahi trace, which lists the times at which a packet can be sent."""
 
 
 class Signal(Kinds, Generic[Q]):

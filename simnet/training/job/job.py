@@ -209,13 +209,13 @@ class Job:
         return bool(self.absences) or self.churn is not None or self.deadline is not None
 
     def computes(self, iteration: int, workers: NDArray[np.intp]) -> Floats:
-        """Return the compute seconds of the given workers in an iteration; shape (P',)."""
+        """Return the compute seconds of each of the given workers in an iteration."""
         if self.strategy is not None:
             return np.asarray(self.inner_computes(iteration, workers).sum(axis=0))
         return self.compute.seconds(self.seed, iteration, self.source.workers)[workers]
 
     def inner_computes(self, iteration: int, workers: NDArray[np.intp]) -> Floats:
-        """Return the compute seconds of each inner step, shape (steps, P'), with all local updates but the last."""
+        """Return the compute seconds of each inner step, shape (steps, workers); all but the last include an update."""
         steps = 1 if self.strategy is None else self.strategy.steps
         numbers = range(iteration * steps, (iteration + 1) * steps)
         each = np.stack([self.compute.seconds(self.seed, number, self.source.workers) for number in numbers])
@@ -411,7 +411,7 @@ class WorkerPresence:
         return own
 
     def present(self, workers: NDArray[np.intp], now: float) -> NDArray[np.bool_]:
-        """Return which of the given workers are present at time `now`, as a mask of shape (P',)."""
+        """Return a mask of the given workers: true if the worker is present at time `now`."""
         away = [any(one.begin <= now < one.end for one in self._absences(worker, now)) for worker in workers.tolist()]
         return ~np.array(away, dtype=np.bool_)
 

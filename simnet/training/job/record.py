@@ -71,7 +71,7 @@ class Iteration:
         self.set_compute(self.compute)
 
     def set_compute(self, compute: Floats) -> None:
-        """Set the compute seconds of each worker in the iteration; shape (P',)."""
+        """Set the compute seconds of each worker in the iteration."""
         self.compute = self.behind = compute
         self.complete = self.begins + self.probing + compute
 

@@ -93,7 +93,7 @@ class Star:
         self._switch = switch
 
     def set(self, latency: float, bandwidth: float, host: int | None = None, buffer: int = BUFFER) -> None:
-        """Set latency [s], bandwidth [byte/s] and buffer [byte] of one host's link or of all; traffic may continue."""
+        """Set latency [s], bandwidth [byte/s] and buffer [byte] of one host's link or of all, even under traffic."""
         check_shaped_link(latency, bandwidth)
         if not 1500 <= buffer <= BUFFER:
             raise ValueError(f"buffer must be 1500..{BUFFER} byte, got {buffer}")
@@ -102,7 +102,7 @@ class Star:
             raise ValueError(f"there is no host {host} ({answer})")
 
     def change(self, links: Change) -> None:
-        """Apply link settings to all hosts, during traffic too."""
+        """Apply link settings to all hosts, even under traffic."""
         for host, (latency, bandwidth) in enumerate(links.of_hosts(len(self.addresses))):
             self.set(latency, bandwidth, host)
 
