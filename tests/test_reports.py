@@ -26,8 +26,11 @@ def test_a_page_drawn_again_has_the_same_bytes(tmp_path, more):
     (folder / "report.html").unlink()
     for figure in (folder / "figures").iterdir():
         figure.unlink()
-    assert str(folder / "report.html") in did("show", folder).stdout.replace("\n", "")
+    shown, wide = did("show", folder), did("show", folder, "--wide").stdout
+    assert str(folder / "report.html") in shown.stderr
     assert contents(folder) == before
+    run = "run", tmp_path / "small.yaml", "--out", folder, "-q", "--set", "output.report=true", *more
+    assert (shown.stdout, wide) == (did(*run).stdout, did(*run, "--wide").stdout)
     did("show", folder, "--out", tmp_path / "elsewhere")
     drawn = contents(tmp_path / "elsewhere")
     assert drawn == {name: before[name] for name in drawn}

@@ -1,7 +1,6 @@
 """Wrong answers that follow from one wrong line, each asked for as a user would."""
 
 import json
-import re
 
 import pandas as pd
 import pytest
@@ -83,17 +82,6 @@ def test_a_grid_does_not_name_as_assumed_what_it_varies():
     said = did("choose", "--grid", "bandwidth=1,10Gbit/s", *SHORT).stdout
     assert "latency 1 ms" in said
     assert "bandwidth 10 Gbit/s" not in said
-
-
-def test_the_bandwidth_of_all_links_is_replaced_or_scaled_as_a_refusal_says():
-    short = "fluctuating_wan", "--schemes", "dense", "--set", "job.iterations=2"
-    said = refused("run", *short, "--bandwidth", "200 Mbit/s")
-    seconds = []
-    for words in ((), *(re.findall(r"--set (?:'([^']*)'|(\S+))", said))):
-        more = [word for one in filter(None, words) for word in ("--set", one)]
-        seconds.append(json.loads(did("run", *short, *more, "--json").stdout)["rows"][0]["iteration_s"])
-    assert seconds[1] > 5 * seconds[0]
-    assert 1.3 < seconds[2] / seconds[0] < 2
 
 
 def test_a_scheme_in_a_file_is_named_with_its_class_and_stands_beside_its_parent(tmp_path, monkeypatch):

@@ -106,17 +106,20 @@ class RunFolder:
         return Source(self.folder / LOCK).load()
 
 
-def redraw(folder: Path, out: Path | None = None) -> Path:
-    """Draw the page and figures of a run again, byte-identical for the same simnet version; return the page's path."""
-    place = folder if out is None else out
+def redraw(folder: Path, place: Path) -> answers.RunAnswer:
+    """Redraw figures and page of a run, byte-identical for the same version of simnet; return its answer.
+
+    The files appear in the folder `place`. The answer has no tables of iterations.
+    """
     writing.finish_replacement(place, PAGE)
     run = RunFolder.read(folder)
-    loaded = run.scenario()
-    built = loaded.build()
-    iterations, recorded = run.iterations, run.recorded(built)
+    built = (loaded := run.scenario()).build()
     with refuse_other_content(folder):
-        files = draw_run(run.summary, iterations, run.lock, runs.setting(loaded, built.job), recorded)
-    return _write_page(place, files)
+        files = draw_run(run.summary, run.iterations, run.lock, runs.setting(loaded, built.job), run.recorded(built))
+        each = dict.fromkeys(run.iterations["policy"]) | run.summary["policies"]
+        found = answers.run_answer(run.summary | {"policies": each})
+    _write_page(place, files)
+    return found
 
 
 def compare_runs(folders: Sequence[Path], out: Path) -> tuple[RunSummary, Path]:

@@ -12,6 +12,7 @@ from simnet.base.plugins import names_file
 from simnet.base.reading import read_text
 from simnet.report.summary import Summary, table_columns
 from simnet.scenario.finding import shipped
+from simnet.verbs import terminal
 from simnet.verbs.request import Words, verb, word_list
 
 
@@ -95,16 +96,15 @@ def _described(name: str, density: Words) -> Summary | str:
     if Path(name).suffix == ".csv" and Path(name).is_file():
         return _weather_answer(name)
     if Path(name).is_file():
-        answer = f"{name}: {network_taken_for(name)}."
-        latency = " --latency 1us" if kind_of(name) == "nccl" else ""
-        return Summary(answer=answer, next=f"simnet time all_reduce --network {name}{latency}")
+        following = f"simnet time all_reduce --network {name}{' --latency 1us' * (kind_of(name) == 'nccl')}"
+        return Summary(answer=f"{name}: {network_taken_for(name)}.", next=following)
     known = [*shipped(), *trace_names(), *(row[0] for kind in LISTS for row in listing(kind)[1])]
     close = did_you_mean(name, known)
     raise InputError(f"there is no {name!r}, nor a file of that name; {close}See simnet list", file="simnet show")
 
 
 def _runs_page(folders: list[Path], out: str | None, force: bool) -> Summary:
-    """Redraw the page of a run; for several runs, write a page that compares them."""
+    """Redraw the page of one run and return its answer, or write a page that compares several runs."""
     from simnet.base.writing import refuse_existing
     from simnet.report.answers import sentence
     from simnet.studies import reports
@@ -113,7 +113,9 @@ def _runs_page(folders: list[Path], out: str | None, force: bool) -> Summary:
     if place != folders[0]:
         refuse_existing([place / "report.html"], force)
     if len(folders) == 1:
-        return Summary(answer=f"Drawn again: {reports.redraw(folders[0], Path(out) if out else None)}")
+        found = reports.redraw(folders[0], place)
+        terminal.say(f"wrote {place / 'report.html'}")
+        return found
     summary, page = reports.compare_runs(folders, place)
     return Summary(answer=f"{sentence(summary)} Page: {page}")
 
