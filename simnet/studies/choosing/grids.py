@@ -142,7 +142,7 @@ def axis_fields(text: str) -> list[str]:
 def _simulated(asked: ChooseRequest, cells: Sequence[Cell], jobs: int | None) -> list[dict[str, Any]]:
     """Return the table row of each cell, from a ranking of its job."""
     rows: list[dict[str, Any]] = [{}] * len(cells)
-    with Pool(0 if jobs == 1 else jobs or 0) as pool:
+    with Pool(jobs if jobs and jobs > 1 else 0) as pool:
         done = pool.each(cell_row, [(asked, cell) for cell in cells], lambda number, share: None)
         for (number, outcome), _ in zip(done, track_progress(cells), strict=True):
             if outcome.kind in ("failed", "lost"):
