@@ -164,7 +164,7 @@ class Sparsifier(ABC):
 
     @property
     def true_parameters(self) -> int:
-        """Number of entries of the whole model, of which the gradient may be a sample."""
+        """Number of entries of the whole model; the gradient may be a sample of it."""
         return max(1, round(self.parameters * self.options.scale))
 
     @property

@@ -48,9 +48,9 @@ def rabenseifner_allreduce(M: Floats, N: Floats) -> Traffic:
 
 @ClosedForm
 def hierarchical_allreduce(M: Floats, N: Floats, group_size: Floats | float = 8.0) -> Traffic:
-    """Time of an all-reduce by trees in groups of workers and a ring of one leader per group; derived.
+    """Trees in groups, a ring of leaders: 2 log(g) (alpha + M beta) + 2 (N / g - 1) (alpha + g / N M beta); derived.
 
-    2 log(g) (alpha + M beta) + 2 (N / g - 1) (alpha + g / N M beta), where g is `group_size`, at most N; it divides N.
+    Derived. `group_size` is g, the workers of a group; it divides N. All N where it exceeds N.
     """
     size = np.minimum(group_size, N)
     return tree_allreduce.traffic(M, size) + ring_allreduce.traffic(M, N / size)

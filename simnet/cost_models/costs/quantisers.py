@@ -17,11 +17,10 @@ def fp16(M: Floats, N: Floats) -> Traffic:
 
 @ClosedForm
 def qsgd(M: Floats, N: Floats, levels: Number = 127.0, bucket: Number = 512.0, bits: Given = None) -> Traffic:
-    """Time of an all-gather of QSGD's codes: log N alpha + (N - 1) beta times the bytes of a worker; derived from [9].
+    """Time of QSGD by all-gather: log N alpha + (N - 1) [M bits / 32 + 4 ceil(M / 4 / bucket)] beta; derived from [9].
 
-    A worker sends n b / 8 + 4 ceil(n / d) bytes: b = ceil(log(2 s + 1)) bits per entry, and a float32 norm per bucket.
-    `levels` is s, the number above zero, `bucket` is d, the entries that share a norm. `bits` replaces b by a measured
-    mean.
+    Entries are codes of ceil(log(2 levels + 1)) bits, where `levels` are those above zero, or of `bits` bits, the
+    measured mean of a code. Each `bucket` of entries shares a float32 norm.
     """
     n, width = M / 4, np.ceil(np.log2(2 * levels + 1)) if bits is None else bits
     return collectives.allgather.traffic(np.ceil(n * width / 8) + 4 * np.ceil(n / bucket), N)
@@ -46,11 +45,10 @@ def signsgd_allgather(M: Floats, N: Floats, scale_bytes: Number = 4.0) -> Traffi
 def powersgd(
     M: Floats, N: Floats, rank: Number = 2.0, left: Given = None, right: Given = None, vectors: Number = 0.0
 ) -> Traffic:
-    """Time of PowerSGD: ring all-reduces of the two factors of all matrices, and of the other entries; derived.
+    """Time (PowerSGD): 4 (N - 1) (alpha + 2 (left + right) / N beta) + 2 (N - 1) (alpha + 4 vectors / N beta); derived.
 
-    4 (N - 1) (alpha + 2 (|P| + |Q|) / N beta) + 2 (N - 1) (alpha + 4 v / N beta): factors of |P| and |Q| entries, [11],
-    `left` and `right`, by default those of one square matrix of this `rank`; and v entries sent as they are
-    (`vectors`).
+    Ring all-reduces of two factors of `left` and `right` entries, [11], those of one square matrix of this `rank` if
+    not given, and, if there are any, of `vectors` entries sent as they are.
     """
     square = rank * np.sqrt(M / 4)
     factors = (square if one is None else one for one in (left, right))
@@ -94,11 +92,11 @@ def thc(M: Floats, N: Floats, up: Given = None, down: Given = None, norms: Numbe
 def two_hop_reduce(
     M: Floats, N: Floats, ranks_per_node: Number = 1.0, first: Given = None, second: Given = None, calls: Number = 2.0
 ) -> Traffic:
-    """Time of a reduction by one all-to-all inside nodes and one between nodes; derived from [20].
+    """Time of two hops: c (L + N / L - 2) alpha + [(L - 1) / L h + (N / L - 1) L / N g] beta; derived from [20].
 
-    c (L + N / L - 2) alpha + [(L - 1) / L h + (N / L - 1) L / N g] beta: L `ranks_per_node` exchange h bytes each
-    (`first`), then ranks of all N / L nodes g bytes each (`second`), with those that they keep, in c `calls` a hop:
-    codes and their scales are two. Four bits of n and of n / L entries if not given.
+    All-to-alls: L `ranks_per_node` exchange h bytes each (`first`), and then ranks of all N / L nodes g bytes each
+    (`second`), with those that they keep, in c `calls` a hop: codes and their scales are two. Four bits of n and of n /
+    L entries if not given.
     """
     L, nodes = ranks_per_node, N / ranks_per_node
     h, g = M / 8 if first is None else first, M / 8 / L if second is None else second
@@ -110,10 +108,10 @@ def two_hop_reduce(
 def chunked_allgather(
     M: Floats, N: Floats, size: Number = 4096.0, k: Number = 32.0, bits: Number = 44.0, contributed: Given = None
 ) -> Traffic:
-    """Time of an all-gather of k entries of each block: log N alpha + (N - 1) bytes beta; derived from [12].
+    """Time of an all-gather of k entries per block: log N alpha + (N - 1) ceil(M k bits / size / 32) beta; from [12].
 
-    A worker sends ceil(n / s k b / 8) bytes: `size` is s, the entries of a block, `bits` b, those of an index in it and
-    of a value; `contributed` are the bytes of a worker where blocks differ or tables are sent too.
+    Derived: `size` is the number of entries of a block, `bits` the length of an index in it and of a value;
+    `contributed` are the bytes of a worker where blocks differ or tables are sent too.
     """
     nbytes = np.ceil(M / 4 / size * k * bits / 8) if contributed is None else contributed
     return collectives.allgather.traffic(nbytes, N)
@@ -121,7 +119,7 @@ def chunked_allgather(
 
 @ClosedForm
 def muloco(M: Floats, N: Floats, bits: Number = 2.0, contributed: Given = None) -> Traffic:
-    """Time of MuLoCo's reduce-scatter, all-gather: (N - 1 + log N) alpha + 2 (N - 1) / N bytes beta; derived from [13].
+    """Time of MuLoCo's collectives: (N - 1 + log N) alpha + 2 (N - 1) / N ceil(M bits / 32) beta; derived from [13].
 
     A pairwise all-to-all of the shares, each worker's sum of its own, and an all-gather of the sums, quantised again,
     with `bits` per entry. `contributed` are the bytes of a worker's vector, where tables are sent too.

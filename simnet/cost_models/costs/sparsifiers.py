@@ -101,12 +101,11 @@ def gaussiank(M: Floats, c: Floats, N: Floats, selected: Given = None) -> Traffi
 
 @ClosedForm
 def topkdsa(M: Floats, c: Floats, N: Floats, union: Given = None) -> Traffic:
-    """Time of TopkDSA: a split of the selections, and an all-gather of sums; derived from the messages, [3] and [4].
+    """Time of TopkDSA: (N - 1 + log N) alpha + [2 M c + min(8 union, M)] (N - 1) / N beta; derived from [3] and [4].
 
-    (N - 1 + log N) alpha + [8 k + min(8 |U|, M)] (N - 1) / N beta: every worker sends the owners of the regions its
-    selection there (k entries in balanced regions); then the reduced regions are all-gathered, as entries or dense,
-    whichever is shorter. `union` is |U|, the entries of the union of all selections; c M / 4, equal supports, if not
-    given. Sizes, all-gathered before, cost `allgather` of 4 bytes more.
+    Every worker sends the owners of the regions its selection there (k entries in balanced regions); then the reduced
+    regions are all-gathered, as entries or dense, whichever is shorter. `union` are the entries of the union of all
+    selections; c M / 4, equal supports, if not given. Sizes, all-gathered before, cost `allgather` of 4 bytes more.
     """
     k = c * M / VALUE_BYTES
     moved = ENTRY_BYTES * k + np.minimum(ENTRY_BYTES * (k if union is None else union), M)
@@ -114,19 +113,19 @@ def topkdsa(M: Floats, c: Floats, N: Floats, union: Given = None) -> Traffic:
 
 
 def topkdsa_bounds(alpha: Real, beta: Real, M: Real, c: Real, N: Real) -> CostBounds:
-    """Return bounds of TopkDSA's time, for equal selections of all workers and for a dense sum; derived.
+    """Bounds of TopkDSA: 4 M c (N - 1) / N beta for equal selections, (2 c + 1) M (N - 1) / N beta if dense; derived.
 
-    They carry 4 k and 2 k + n words of 4 bytes, times (N - 1) / N; latency is that of `topkdsa`.
+    Latency is that of `topkdsa`.
     """
     dense = np.asarray(M, dtype=np.float64) / VALUE_BYTES
     return CostBounds(topkdsa(alpha, beta, M, c, N), topkdsa(alpha, beta, M, c, N, union=dense))
 
 
 def sparcml_bounds(alpha: Real, beta: Real, M: Real, c: Real, N: Real) -> CostBounds:
-    """Return bounds of SparCML's time by recursive doubling, for equal and for disjoint selections; derived from [4].
+    """Bounds of SparCML, recursive doubling: log N alpha, and 2 M c log N beta to 2 M c (N - 1) beta; derived from [4].
 
-    log N alpha, and 8 k log N to 8 k (N - 1) bytes. If selections are disjoint, the message doubles in every step until
-    it is as long as the dense gradient.
+    The lower bound is of equal supports, the upper one of disjoint ones, in which the message doubles in every step
+    until it is as long as the dense gradient.
     """
     alpha, beta, M, c, N = check_arguments(alpha=alpha, beta=beta, M=M, c=c, N=N)
     steps = np.log2(N)
@@ -205,11 +204,11 @@ def spardl(M: Floats, c: Floats, N: Floats) -> Traffic:
 
 @ClosedForm
 def spardl_bsag(M: Floats, c: Floats, N: Floats, d: Number, h: Given = None) -> Traffic:
-    """Upper bound of the time of SparDL with B-SAG among d teams; derived from the algorithm of [6].
+    """SparDL, B-SAG, at most: (2 ceil(log(N / d)) + ceil(log d)) alpha + [4 M c (N - d) / N + 8 h (d - 1)] beta; [6].
 
-    (2 ceil(log(N / d)) + ceil(log d)) alpha + [4 M c (N - d) / N + 8 h (d - 1)] beta, where d divides N. The all-gather
-    in a team carries no more than k d / N entries of a block. `h` are a worker's entries in the exchange between teams,
-    which SparDL adapts from k / N up; k d / N, all that it has, if not given.
+    Derived from the algorithm, with d teams, a divisor of N. The all-gather in a team carries no more than k d / N
+    entries of a block. `h` are a worker's entries in the exchange between teams, which SparDL adapts from k / N up; k d
+    / N, all that it has, if not given.
     """
     k = c * M / VALUE_BYTES
     _check_teams(N, d)
@@ -220,10 +219,9 @@ def spardl_bsag(M: Floats, c: Floats, N: Floats, d: Number, h: Given = None) -> 
 
 @ClosedForm
 def spardl_rsag(M: Floats, c: Floats, N: Floats, d: Number) -> Traffic:
-    """Time of SparDL with R-SAG among d = 2^x teams; derived from the algorithm of [6].
+    """Time of SparDL, R-SAG: (2 ceil(log(N / d)) + log d) alpha + 2 M c (2 N - 2 d + d log d) / N beta; derived.
 
-    (2 ceil(log(N / d)) + log d) alpha + 2 M c (2 N - 2 d + d log d) / N beta. Two teams move as much as one, in a round
-    less if N is a power of two.
+    From the algorithm of [6], with d = 2^x teams. Two move as much as one, in a round less if N is a power of two.
     """
     k, doublings = c * M / VALUE_BYTES, np.log2(d)
     _check_teams(N, d)
@@ -302,9 +300,10 @@ def deft(
     union: Given = None,
     index_bytes: Number = 8.0,
 ) -> Traffic:
-    """Time of DEFT: that of `exdyna` plus log N (alpha + 4 (N + layers) beta); derived from the code of [7].
+    """Time of DEFT: log N (alpha + 4 (N + layers) beta) + (N - 1) (4 alpha + [8 + 8 longest + 8 union / N] beta); [7].
 
-    Two broadcasts, the second right behind the first, announce the bins of the layers, counted after long ones are cut.
+    Derived from the code: two broadcasts, the second right behind the first, announce the bins of the layers, counted
+    after long ones are cut; then as `exdyna`.
     """
     bins = collectives.broadcast.traffic(4 * (N + layers), N)
     return bins + exdyna.traffic(M, c, N, longest, union, index_bytes)
@@ -353,12 +352,12 @@ def omnireduce(
     block_bytes: Number = 1028.0,
     slots: Number = 8.0,
 ) -> Traffic:
-    """Time of OmniReduce if all aggregators have the same load; derived from the code of [18].
+    """Time of OmniReduce: 2 turns alpha + (blocks + union) (N - 1) / aggregators block_bytes beta; code of [18].
 
-    2 t alpha + (z + u) (N - 1) / A b beta: blocks go to A aggregators, and sums come back, in t turns. `blocks` and
-    `union` are z and u, blocks that a worker sends and that come back, all M / 1024 if not given; `turns` is t, u over
-    the slots if not given; `aggregators` A, all workers or as many as slots if not given; `block_bytes` b, with the
-    offset of the next block; `slots` blocks are on their way.
+    Derived for even loads: blocks go to aggregators, and sums come back. `blocks` are those that a worker sends,
+    `union` those that come back, all M / 1024 if not given; `turns` is `union` over the slots if not given;
+    `aggregators` all workers or as many as slots if not given; `block_bytes` include the offset of the next block;
+    `slots` blocks are on their way.
     """
     every = np.ceil(M / 1024)
     z, u = every if blocks is None else blocks, every if union is None else union
