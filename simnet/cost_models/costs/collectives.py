@@ -67,7 +67,7 @@ def broadcast(M: Floats, N: Floats) -> Traffic:
 
 @ClosedForm
 def binomial_reduce(M: Floats, N: Floats) -> Traffic:
-    """Time of a binomial reduction: alpha log N + log(N) M beta, as of `broadcast`, whose messages it reverses.
+    """Time of a binomial reduction: alpha log N + log(N) M beta; that of `broadcast`, whose messages it reverses.
 
     Where N is no power of two, messages meet at the root, and it takes less.
     """
