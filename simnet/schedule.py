@@ -30,7 +30,7 @@ T = TypeVar("T", bound=np.generic)
 
 
 class Round:
-    """Messages that may start at the same time, and the compute time before them.
+    """Messages that may start at the same time, and the compute time of ranks before them.
 
     Parameters
     ----------

@@ -49,7 +49,7 @@ def price_of(prices: Mapping[str, Any], workers: int, seconds: float, nbytes: fl
 def cost_summary(
     seconds: float, computed: float, nbytes: float, inner_steps: int, workers: int, prices: Mapping[str, Any] | None
 ) -> Fields:
-    """Return a job's cost: inner steps, time per step, utilisation, bytes per worker and step, and money if priced."""
+    """Return a job's cost: inner steps, time per step, utilisation, bytes per worker and step, and money if known."""
     return {
         "inner_steps": inner_steps,
         "step_s": seconds / inner_steps,

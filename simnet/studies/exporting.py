@@ -215,7 +215,7 @@ def write_network(
 
 
 def network_of(scenario: Scenario) -> Stages:
-    """Build the networks of a scenario, without its job; raise InputError if they cannot be built."""
+    """Build the networks of a scenario, but not its job. InputError: they cannot be built."""
     from simnet.scenario.loader import Findings
     from simnet.scenario.network import build_network
 

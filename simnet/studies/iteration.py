@@ -231,7 +231,7 @@ def _job_answer(found: JobPrediction, rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _job_notes(found: JobPrediction) -> list[str]:
-    """Return notes on a prediction as text lines."""
+    """Return notes on a prediction of iteration times as text lines."""
     wider = "" if found.stack in measured_stacks() else f", the wider one for {found.stack}, which was not measured"
     return [
         "Parts are medians over steady iterations and means over workers: compute, select, exposed and update make an "

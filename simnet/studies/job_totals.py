@@ -306,7 +306,7 @@ def _constant_compute(job: Job) -> float:
 
 
 def _of_exchange(job: Job, candidate: Candidate) -> StartSpread | int:
-    """Return how the time of a job's first exchange varies with start times; its message count if not sampled."""
+    """Return how an exchange's time varies if workers start apart; if not sampled, its number of messages."""
     one = first_exchange(job, candidate)
     found = start_spread(
         one.network,

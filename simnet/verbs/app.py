@@ -93,7 +93,7 @@ def main() -> None:
 
 
 def run_line(words: Sequence[str]) -> int:
-    """Run a command line; return its exit code: 0, 1 after a failed check, 2 after a user error, 130 on Ctrl-C.
+    """Run a command line; return the exit code: 0, 1 for a failed check, 2 for a user error, 130 after Ctrl-C.
 
     Messages name the plug-in that raised an error; errors that are not user errors keep their traceback.
     """
@@ -144,7 +144,7 @@ def _run_verb(words: Sequence[str]) -> int:
 
 
 def _with_negative_values(words: Sequence[str]) -> list[str]:
-    """Return the words of a line, with negative values such as -1ms joined to the option before them."""
+    """Return the words of a command line; negative values such as -1ms are joined to the option before them."""
     found: list[str] = []
     for word in words:
         if re.match(r"-\.?\d", word) and found and re.fullmatch(r"--[a-z-]+", found[-1]):

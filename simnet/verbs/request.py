@@ -40,7 +40,7 @@ USUAL_FOLDER = "runs/"
 
 
 def verb(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a library function to run single-threaded, as its command does, and to name arguments in errors.
+    """Decorate a command's Python function: it runs single-threaded, as the command does, and errors name arguments.
 
     Examples
     --------

@@ -57,7 +57,7 @@ class OperatingPoint:
 
     @cached_property
     def kept(self) -> Floats:
-        """Number of entries that each worker selects, ceil(density * parameters), at least 1."""
+        """Number of entries that each worker selects, at least 1."""
         # What binary fractions add to a product that is a whole number in decimal is less than that.
         exact = np.multiply(np.asarray(self.parameters, dtype=np.float64), self.density)
         return np.asarray(np.maximum(np.ceil(exact * (1 - 1e-12)), 1.0))

@@ -91,7 +91,7 @@ class TimingRequest(NamedTuple):
     options: dict[str, Any]
 
     def but(self, **options: Any) -> TimingRequest:
-        """Return a copy of the request with some options replaced."""
+        """Return a copy of the request with the given options of `Network.time` replaced."""
         return self._replace(options=self.options | options)
 
 
@@ -249,7 +249,7 @@ class SparsifierSet(ExchangeSet):
         self._residuals, self._in_force = [zeros_like(model.residual) for model in models], None
 
     def of(self, candidate: Candidate) -> Sequence[Sparsifier]:
-        """Return the sparsifier of each bucket for a candidate."""
+        """Return the sparsifiers of a candidate, one per gradient bucket."""
         return self._models[candidate.label]
 
     def _gradients(self, where: Iteration, shortlist: Sequence[Candidate]) -> Values | Adds:
@@ -287,7 +287,7 @@ class SparsifierSet(ExchangeSet):
         self.training.restore(state["training"])
 
     def apply(self, exchanges: Sequence[Exchange]) -> None:
-        """Apply the update of a complete exchange."""
+        """Apply the update of a complete exchange to the trained model."""
         if len(exchanges) == 1:
             self.training.apply(exchanges[0].update)
             return

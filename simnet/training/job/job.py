@@ -299,7 +299,7 @@ def create_sparsifier(candidate: Candidate, bucket: Bucket, job: Job, workers: i
 
 
 def node_sizes(network: Network, hosts: Sequence[int], nbytes: float) -> tuple[int, ...]:
-    """Return the sizes of equal groups of consecutive, nearby ranks, the innermost level first.
+    """Return the sizes of groups into which nearby, consecutive ranks divide equally, the innermost level first.
 
     The distance of two ranks is the time of a message of `nbytes`. A size counts only if several groups exist and all
     have that size.

@@ -270,7 +270,7 @@ class NoGradients:
 
 
 class StepSet(ExchangeSet):
-    """Exchanges of a job of sharded steps, which has a single candidate; ValueError for several."""
+    """Exchanges of a job of sharded steps. ValueError: there is more than one candidate."""
 
     def __init__(self, job: Job, candidates: Sequence[Candidate]) -> None:
         if len(candidates) != 1:

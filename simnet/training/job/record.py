@@ -359,7 +359,7 @@ def _density_ratio(exchanges: Sequence[Exchange]) -> float:
 
 
 def iteration_statistics(exchanges: Sequence[Exchange]) -> dict[str, float]:
-    """Return an iteration's statistics over all its buckets, by name."""
+    """Return statistics of an iteration's exchanges over all buckets, by name."""
     union = sum(exchange.union for exchange in exchanges)
     entries = sum(exchange.update.size for exchange in exchanges)
     selected = np.asarray(sum(exchange.selected for exchange in exchanges))

@@ -159,7 +159,7 @@ class IterationSampling:
         return left, self.pace.until(self._reached, block) - self._reached, block
 
     def _cell(self) -> int:
-        """Return the index of the sampling block at the time reached, at the current block length."""
+        """Return the index of the sampling block that contains the time reached."""
         return int((self._reached - self._begun) / self._block + 1e-9)
 
 

@@ -118,7 +118,7 @@ class StepGraph:
         return [list(members) for members in self.layout[name]]
 
     def does(self) -> NDArray[np.bool_]:
-        """Return a mask of which workers run each node; shape (nodes, P)."""
+        """Return a mask of the workers that run each node; shape (nodes, P)."""
         found = np.ones((len(self.nodes), self.workers), dtype=np.bool_)
         for number, node in enumerate(self.nodes):
             if node.workers is not None:

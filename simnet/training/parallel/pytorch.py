@@ -74,7 +74,7 @@ def ddp(layers: Iterable[Layer], workers: int, **options: Any) -> StepGraph:
 
 
 def buckets(layers: Sequence[Layer], bucket_cap_mb: float | None = None, dtype: str = "float32") -> list[int]:
-    """Return the sizes of DDP's rebuilt gradient buckets in entries, from the last tensor to the first."""
+    """Return the sizes in entries of the gradient buckets that DDP rebuilds, from the last tensor to the first."""
     if bucket_cap_mb is not None:
         check_positive(bucket_cap_mb, "bucket_cap_mb")
     first, later = (FIRST_BUCKET_MIB, BUCKET_MIB) if bucket_cap_mb is None else (bucket_cap_mb,) * 2

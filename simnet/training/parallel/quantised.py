@@ -32,7 +32,7 @@ def layout_of(nodes: Nodes) -> dict[str, Groups]:
 
 @dataclass(frozen=True, kw_only=True)
 class ZeroPlusPlus(CheckedOptions):
-    """ZeRO++ options of sharded steps, by DeepSpeed's names.
+    """Options of ZeRO++ for sharded steps, by DeepSpeed's names.
 
     All-gathers of parameters carry eight bits (qwZ); tensors are reduced in two hops of four bits (qgZ), but vectors
     and those whose entries are no multiple of 2 P. Between consecutive ranks (hpZ) a second shard of what is freed is

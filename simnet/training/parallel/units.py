@@ -109,7 +109,7 @@ class Units:
 
 
 def wrap_units(layers: Iterable[Layer], *, behind: Collection[str] = ()) -> Units:
-    """Return a model's tensors wrapped as one unit per block, and a root unit.
+    """Wrap a model's tensors into a unit per block, and a root unit for the others.
 
     A tensor belongs to the block named by the prefix of its name up to the first number, as in ``h.0.attn.weight``.
     Root tensors listed in `behind` are used after the blocks although they come first.
@@ -132,7 +132,7 @@ def wrap_units(layers: Iterable[Layer], *, behind: Collection[str] = ()) -> Unit
 
 
 def wrap_modules(layers: Iterable[Layer]) -> tuple[Unit, ...]:
-    """Return a model's tensors as one unit per module, in model order."""
+    """Return a model's tensors as a unit per module, in model order."""
     of: dict[str, list[Layer]] = {}
     for layer in check_layers(layers):
         of.setdefault(layer.name.rpartition(".")[0], []).append(layer)

@@ -30,7 +30,7 @@ from simnet.training.parallel.units import DTYPE_BYTES, CheckedOptions, Paramete
 
 @dataclass(frozen=True)
 class Stage3Limits(CheckedOptions):
-    """Limits of ZeRO stage 3 in elements, by DeepSpeed's names and with its defaults."""
+    """Limits of ZeRO stage 3 as numbers of elements, with DeepSpeed's names and defaults."""
 
     prefetch_bucket_size: WholeNumber = 50_000_000
     param_persistence_threshold: WholeNumber = 100_000

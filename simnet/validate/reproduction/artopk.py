@@ -1,4 +1,4 @@
-"""Tables II to VI and Figs. 4, 5, 7 and 8 of the AR-Topk paper.
+"""Reproductions of Tables II to VI and Figs. 4, 5, 7 and 8 of the AR-Topk paper.
 
 Times are those of messages on a simulated star, not of the formulas: the schedules that AR-Topk and its rivals send,
 on an idle network of the latency and bandwidth of the table. Logarithms in the paper are real numbers, and a network
@@ -103,7 +103,7 @@ def dense_over_star(device: DeviceProfile | None = None) -> float:
 
 @reproduces("artopk-table-ii", PAPER, "Table II", orientation=36)
 def table_ii() -> list[Row]:
-    """Return dense ring all-reduce, and compression with all-gather.
+    """Return times of a dense ring all-reduce, and of compression followed by an all-gather.
 
     Messages on a simulated star of 8. How far printed times may be from what links allow the paper does not say, so
     that nothing is judged: the ring column lies up to 2.3 % above ours. AG is printed with the time to compress, which
@@ -145,7 +145,7 @@ def _step_times(name: str) -> list[Row]:
 
 @reproduces("artopk-table-iii", PAPER, "Table III", echo=28)
 def table_iii() -> list[Row]:
-    """Return step times of dense SGD, LWTopk, MSTopk.
+    """Return step times of training with dense SGD, LWTopk, MSTopk.
 
     Ours is compute time, plus simulated messages at 4 ms and 20 Gbit/s on 8 workers, plus compression. The compute
     times (10, 25, 3.5, 47 ms) are constants that the tables themselves imply and that Fig. 1a contradicts; compression
@@ -158,7 +158,7 @@ def table_iii() -> list[Row]:
 
 @reproduces("artopk-table-iv", PAPER, "Table IV", echo=28)
 def table_iv() -> list[Row]:
-    """Return step times of dense SGD, STAR-Topk, VAR-Topk.
+    """Return step times of training with dense SGD, STAR-Topk, VAR-Topk.
 
     Ours is compute time, plus simulated messages at 4 ms and 20 Gbit/s on 8 workers, plus compression. The compute
     times (10, 25, 3.5, 47 ms) are constants that the tables themselves imply and that Fig. 1a contradicts; top-k takes
@@ -173,7 +173,7 @@ def table_iv() -> list[Row]:
 
 @reproduces("artopk-table-v", PAPER, "Table V", echo=36)
 def table_v() -> list[Row]:
-    """Return step times of STAR-Topk, VAR-Topk, LWTopk.
+    """Return step times of training with STAR-Topk, VAR-Topk, LWTopk.
 
     Table V repeats cells of Tables III and IV. The constants are known to half a millisecond, which leaves 0.25 ms
     open: the tolerance. Agreement proves that the same formula was coded. It is no measurement of a network.
@@ -183,7 +183,7 @@ def table_v() -> list[Row]:
 
 @reproduces("artopk-table-vi", PAPER, "Table VI", orientation=108)
 def table_vi() -> list[Row]:
-    """Return communication times of AG, ART-ring, ART-tree.
+    """Return communication times of the collectives AG, ART-ring, ART-tree.
 
     Messages on a simulated star of 8 at 1 ms: recursive doubling, binomial broadcast, ring and binomial tree, none
     pipelined. Printed cells scatter about the formulas by up to 12 %, and why is not stated, so that no time is judged;
@@ -195,7 +195,7 @@ def table_vi() -> list[Row]:
 
 @reproduces("artopk-table-vi-best", PAPER, "Table VI, bold", test=36)
 def table_vi_best() -> list[Row]:
-    """Return the fastest collective of each cell.
+    """Return the fastest of the collectives AG, ART-ring, ART-tree in each cell.
 
     The fastest of three simulated exchanges against the smallest printed time.
     """
@@ -212,7 +212,7 @@ def table_vi_best() -> list[Row]:
 
 @reproduces("artopk-fig-4", PAPER, "Fig. 4", test=8)
 def fig_4() -> list[Row]:
-    """Return share of the steps in which each worker broadcasts, with STAR.
+    """Return the share of steps in which each worker broadcasts its indices, with STAR-Topk.
 
     800 exchanges of the scheme.
     """
@@ -228,7 +228,7 @@ def fig_4() -> list[Row]:
 
 @reproduces("artopk-fig-5", PAPER, "Fig. 5", orientation=32)
 def fig_5() -> list[Row]:
-    """Return communication times of AG and ART-ring on 2, 4, 6, 8 workers.
+    """Return communication times of the collectives AG and ART-ring on 2, 4, 6, 8 workers.
 
     Messages on a simulated star at 5 ms and 1 Gbit/s. Read off a vector graphic, how exactly was not recorded, so
     that nothing is judged. With 6 workers the figure fits a broadcast of log2(6) = 2.585 rounds, and its root sends
@@ -239,7 +239,7 @@ def fig_5() -> list[Row]:
 
 @reproduces("artopk-fig-7", PAPER, "Fig. 7", orientation=8)
 def fig_7() -> list[Row]:
-    """Return densities that the multi-objective search chooses.
+    """Return the densities that the multi-objective search of AR-Topk chooses.
 
     Ours: the median, over the states of the schedule, of what the released objective takes. Gains of AR-Topk are
     not published; those of LWTopk stand in (run means of Fig. 3). So nothing is judged, and half of the published
@@ -264,7 +264,7 @@ def fig_7() -> list[Row]:
 
 @reproduces("artopk-fig-8", PAPER, "Fig. 8", echo=6)
 def fig_8() -> list[Row]:
-    """Return epochs per collective, ResNet-18, by formulas.
+    """Return the epochs in which each collective is fastest for ResNet-18, by formulas.
 
     The arg-min of the formulas at each of 9,945 steps of the schedule. The paper's curves imply a warm-up of two
     epochs. Tolerance: one step, of which an epoch has 195.
@@ -274,7 +274,7 @@ def fig_8() -> list[Row]:
 
 @reproduces("artopk-fig-8-jobs", PAPER, "Fig. 8", slow=True, test=6)
 def fig_8_jobs() -> list[Row]:
-    """Return epochs per collective, ResNet-18, of simulated jobs.
+    """Return the epochs in which simulated jobs of ResNet-18 use each collective.
 
     The scenarios `artopk_fig8_c1` and `artopk_fig8_c2` over all 51 epochs: a job with real selections, on a network
     that changes, under the flexible policy. Tolerance: one step, of which an epoch has 195.

@@ -1,4 +1,4 @@
-"""Density, build-up, padding and thresholds of ExDyna and related schemes.
+"""Reproductions of density, build-up, padding and thresholds of ExDyna and related schemes.
 
 No figure of the ExDyna paper was available in numbers. What there is: logs and scripts that the same authors published
 with SAGE, runs of their reference implementations, and what exclusive partitions promise.
@@ -87,7 +87,7 @@ def _logged_density(scheme: str) -> tuple[float, float]:
 
 @reproduces("exdyna-density", PAPER, "its claim; logs of SAGE", slow=True, test=4, orientation=6)
 def actual_density() -> list[Row]:
-    """Return actual density.
+    """Return the share of entries that ExDyna and similar schemes select, next to the target density.
 
     ExDyna and MiCRO hold their density at the target: mean of iterations 200 to 600 on noise, 0.02 of 8,192
     entries. The tolerance of 10 % is the band in which the released code leaves its threshold (nearly) alone. It
@@ -114,7 +114,7 @@ def actual_density() -> list[Row]:
 
 @reproduces("exdyna-build-up", PAPER, "its claim; released code", test=24)
 def build_up() -> list[Row]:
-    """Return build-up: entries selected by any worker, over k.
+    """Return the build-up of sparsifiers: entries selected by any worker, over the k requested.
 
     Local Top-k builds up between k and P k; CLT-k selects exactly k; what workers select by ExDyna, MiCRO and DEFT
     does not overlap. Eighth iteration, synthetic gradients.
@@ -148,7 +148,7 @@ def build_up() -> list[Row]:
 
 @reproduces("exdyna-padding", PAPER, "logs of SAGE", slow=True, orientation=6)
 def padding() -> list[Row]:
-    """Return padding: entries sent when padded to the longest selection, over entries selected.
+    """Return the padding ratio: entries sent when padded to the longest selection, over entries selected.
 
     Logs of real training on 4 workers. Ours are on synthetic gradients of ResNet-18 for all tasks, whose workers
     differ in how much there is to learn; so a common threshold pads nearly as much there as those of SAGE, which
@@ -162,7 +162,7 @@ def padding() -> list[Row]:
 
 @reproduces("exdyna-volume", PAPER, "logs of SAGE", slow=True, test=3)
 def volume() -> list[Row]:
-    """Return bits per iteration that layer-wise Top-k logged.
+    """Return bits per iteration of layer-wise Top-k, next to logged ones.
 
     A real selection over the tensors of the models, k = max(1, floor(d size)) each, at 64 bits an entry.
     """
@@ -179,7 +179,7 @@ def volume() -> list[Row]:
 
 @reproduces("exdyna-thresholds", PAPER, "scripts of Sahu et al. and of ExDyna", echo=7)
 def thresholds() -> list[Row]:
-    """Return first thresholds of the hard-threshold scheme, 1 / (2 sqrt k).
+    """Return the first thresholds of the hard-threshold scheme, 1 / (2 sqrt k) for k requested entries.
 
     What the scheme takes with the published start, to the last printed digit; some are printed cut off. A formula on
     both sides.
@@ -202,7 +202,7 @@ def _checkout_folder() -> str:
 
 @reproduces("exdyna-golden", PAPER, "released code", needs=_checkout_folder, test=20)
 def released() -> list[Row]:
-    """Return density, build-up, padding, bits of the first iteration.
+    """Return density, build-up, padding and bits of the first iteration of ExDyna and related schemes.
 
     4 workers, 40,000 entries, density 0.01. The tests hold every message of it against the released code.
     """

@@ -83,7 +83,7 @@ _KEPT, _FIRST_KEPT = 0.2, 0.8 - 0.6 * 24.5 / 102
 
 @reproduces("gain-arc-top-k", ARC, "abstract and Table V", orientation=2)
 def arc_top_k() -> list[Row]:
-    """Return time saved per step, compared with a dense step.
+    """Return the time that ARC-Top-K saves per step, compared with a dense step.
 
     The scenario `arctopk_llama`, with the links that the published dense step means. With a fifth of the rows, 69 to
     79 % less; 60.7 % at best are published. The released hook begins with four fifths, and comes down to one in its
@@ -130,7 +130,7 @@ _TENSOR, _SAMPLE, _SLOTS = 26_214_400, 40, 32
 
 @reproduces("gain-omnireduce", OMNI, "abstract", orientation=2)
 def omnireduce() -> list[Row]:
-    """Return speed-up of the reduction of a 100 MB tensor over a dense ring.
+    """Return the speed-up of OmniReduce over a dense ring, for a tensor of 100 MB.
 
     With 10 % of the blocks of each worker not empty, and from all of them to 1 %, of which 1,280 are under way at a
     time. Both published values are inside, as such an interval is no test: how sparse the six models are was not
@@ -167,7 +167,7 @@ _BUCKETS = ("job.overlap={bucket: 25 MiB, backward: 67 %}",)
 
 @reproduces("gain-thc", THC, "abstract", orientation=1)
 def thc() -> list[Row]:
-    """Return speed-up of a step over one with a dense ring.
+    """Return the speed-up of a training step with THC over one with a dense ring.
 
     The scenario `thc_vgg16`, at 25 to 100 Gbit/s, without overlap, or with buckets that go while gradients are
     computed. That these are of 25 MiB, as DDP has by default (Horovod fuses up to 64 MB), and the backward pass 67 %

@@ -126,7 +126,7 @@ def _run_gain(gain: float, warm_up: float) -> float:
 
 @reproduces("gain-1-bit-adam", ONE_BIT, "abstract and a post", slow=True, test=2, orientation=4)
 def one_bit_adam() -> list[Row]:
-    """Return throughput over Adam in fp16, and bytes.
+    """Return the throughput of 1-bit Adam over Adam in fp16, and its byte reduction.
 
     The scenario `onebit_adam_bert`, a step of each kind, with computing and the optimiser's step as measured by the
     authors. Of the all-to-all of signs a card carries what all GPUs of a node send, of a ring only one share, so that
@@ -176,7 +176,7 @@ _FEWER = 100
 
 @cache
 def zero_one_steps() -> AdamSteps:
-    """Return the numbers of each kind of step in a BERT-Large training with 0/1 Adam, counted on the scheme."""
+    """Return the numbers of steps of each kind in a BERT-Large training with 0/1 Adam, by a run of the scheme."""
     common = _step_kinds(_FROZEN + 1, var_freeze_step=_FROZEN)
     local = _step_kinds(2 + (_TRAINING - common.all) // _FEWER, var_freeze_step=1, local_step_scaler=_LOCAL // _FEWER)
     # The two before v stays are those of `common`.
@@ -193,7 +193,7 @@ def _step_kinds(steps: int, **options: int) -> AdamSteps:
 
 @reproduces("gain-0-1-adam", ZERO_ONE, "abstract", slow=True, test=2, orientation=1)
 def zero_one_adam() -> list[Row]:
-    """Return bytes, rounds and throughput, over 1-bit Adam.
+    """Return bytes, rounds and throughput of 0/1 Adam, over those of 1-bit Adam.
 
     Which steps are dense, exchange signs or send nothing is counted on the scheme, with the options and the length of
     the released script; local steps by a hundredth of the training, with intervals in proportion. What they take is

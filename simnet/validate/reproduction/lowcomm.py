@@ -81,7 +81,7 @@ def bandwidth_on_grid(training: TrainingPlan, target: float) -> float:
 
 @reproduces("streaming-table-4", PAPER, "Table 4", echo=75)
 def table_4() -> list[Row]:
-    """Return bandwidth for a compute utilisation of 50 to 99 %.
+    """Return the bandwidth that a compute utilisation of 50 to 99 % requires.
 
     By the model on a page of an author, for two sites: 128 equal buckets an exchange. Published values lie,
     to their rounding, on 50 bandwidths of which each is 20.7 % above the one before; that is the tolerance, and the
@@ -98,7 +98,7 @@ def table_4() -> list[Row]:
 
 @reproduces("streaming-table-1", PAPER, "Table 1, and Table 1 of the eager paper", echo=12, orientation=6)
 def table_1() -> list[Row]:
-    """Return hours at 1 Gbit/s and TB exchanged, 1B on two sites.
+    """Return hours of training at 1 Gbit/s and TB exchanged, for 1 billion parameters on two sites.
 
     Hours are those without limits of links over the utilisation at 1 Gbit/s, by the model of Table 4. Tolerances are
     what the printed digits of both leave open. Outside of them are four: DDP takes 1.4 % and streaming 2.3 to 3.7 %
@@ -139,7 +139,7 @@ def _open_digits(printed: float) -> float:
 
 @reproduces("eager-table-5", EAGER, "Table 5", orientation=35)
 def table_5() -> list[Row]:
-    """Return bandwidths for a utilisation with H 30, and with an outer step overlapped.
+    """Return the bandwidth for a utilisation with 30 steps between exchanges, and with overlapped outer steps.
 
     By the model of Table 4 with FP4; an exchange that overlaps an outer step may take H inner steps. Not reproduced: of
     the ten with an inner step, none is within the step of the grid that was set for them: published are two to five

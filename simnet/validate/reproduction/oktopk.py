@@ -1,4 +1,4 @@
-"""Volume, messages and scaling of the Ok-Topk paper.
+"""Reproductions of volume, messages and scaling of the Ok-Topk paper.
 
 References
 ----------
@@ -86,7 +86,7 @@ def _exactly_k(workers: int, k: int, uneven: bool) -> Exchange:
     orientation=len(_RULES),
 )
 def volume() -> list[Row]:
-    """Return volume of the sparse all-reduce against its bounds.
+    """Return the volume of Ok-Topk's sparse all-reduce, next to its bounds.
 
     The bound presumes that k entries are selected. Where they are, the worst case (one worker holds all that
     survives) meets 6k(P-1)/P exactly, and no case gets below the lower bound 2k(P-1)/P. Then the settings of the
@@ -136,7 +136,7 @@ def volume() -> list[Row]:
 
 @reproduces("oktopk-wire", PAPER, "released code", test=6)
 def wire() -> list[Row]:
-    """Return bytes that an MPI library counted, and sizes that a third party logged.
+    """Return bytes of Ok-Topk as an MPI library counted them, and message sizes that a third party logged.
 
     Runs of the released code on 4 ranks, counted by Open MPI (65,536 entries, density 0.01), and two sizes logged
     by others on 8 GPUs (github.com/matirestelli/Ok-Topk-Analysis; printed to 0.01 MB). Ours: messages of the wire
@@ -177,7 +177,7 @@ def _median_size(schedule: Schedule, phase: str) -> float:
 
 @reproduces("oktopk-scaling", PAPER, "abstract", slow=True, orientation=9)
 def throughput_ratio() -> list[Row]:
-    """Return throughput of BERT over that of other schemes.
+    """Return the throughput of BERT with Ok-Topk over that with other schemes.
 
     The scenario `oktopk_bert`, its last 48 iterations, on 32 workers, and closed forms on 256. Latency, bandwidth
     and compute time of the machine are not published, and neither are the schemes at the ends of the range: those

@@ -1,4 +1,4 @@
-"""Volume, rounds and speed-ups of the SparDL paper.
+"""Reproductions of volume, rounds and speed-ups of the SparDL paper.
 
 References
 ----------
@@ -22,7 +22,7 @@ _SETTLED = 20
 
 @reproduces("spardl-volume", PAPER, "released code", test=28)
 def volume() -> list[Row]:
-    """Return bytes that all workers send in each phase, one team.
+    """Return the bytes that all workers send in each phase of SparDL with one team.
 
     Payload of released code for 14 settings, VGG-16 on 6 and 14 workers among them (on a sample of its gradient
     here). One team: with several, bytes depend on the data; the tests hold those against golden runs.
@@ -43,7 +43,7 @@ def volume() -> list[Row]:
 
 @reproduces("spardl-rounds", PAPER, "released code", test=62)
 def rounds() -> list[Row]:
-    """Return distances and blocks per round, 2 to 32 workers.
+    """Return distances and blocks of each round of SparDL, for 2 to 32 workers.
 
     Of the messages that the scheme sends. The released code sends a bag of blocks one by one; the description has
     one message per round, and ceil(log2 P) rounds.
@@ -64,7 +64,7 @@ def rounds() -> list[Row]:
 
 @reproduces("spardl-speed-up", PAPER, "abstracts of both versions", slow=True, orientation=10)
 def speed_up() -> list[Row]:
-    """Return speed-up over other schemes.
+    """Return the speed-up of SparDL over other schemes.
 
     The scenario `spardl_vgg16`, its last 20 iterations, SparDL with the best of 1, 2 and 4 teams. Cluster, number
     of workers, and over which baselines the published factors (1.2 to 3.7; up to 4.9; up to 1.98 over the state of

@@ -42,7 +42,7 @@ _ROUNDING = 1e-9
 
 
 class Interval(NamedTuple):
-    """A range of values, with an optional middle value."""
+    """Range of values, with an optional middle value."""
 
     # Its ends.
     low: float
