@@ -87,7 +87,7 @@ def _call_summary(kind: Sequence[Any], same: Sequence[CallPrediction]) -> Fields
 
 
 class CallErrors(NamedTuple):
-    """Errors of calibrated calls: their kind, and the 90 % interval of their time over the predicted one."""
+    """Errors of calibrated calls: what kind they are, and the 90 % interval of the actual over the predicted time."""
 
     kind: str
     low: float
@@ -95,7 +95,7 @@ class CallErrors(NamedTuple):
 
 
 def relative_interval(known: Sequence[CallPrediction]) -> CallErrors | None:
-    """Return the errors of calls together, their kind that of the longest; None if a time is not known."""
+    """Return the joint errors of several calls, of the longest call's kind; None if a time is unknown."""
     found = [one.prediction for one in known if one.prediction is not None]
     if not found or len(found) < len(known):
         return None
@@ -105,7 +105,7 @@ def relative_interval(known: Sequence[CallPrediction]) -> CallErrors | None:
 
 
 def call_errors(job: Job, among: Iterable[Candidate]) -> dict[str, CallErrors]:
-    """Return the errors of exchanges on a calibrated cluster by label, from those of their calls.
+    """Return, by label, the errors of exchanges on a calibrated cluster, which follow from those of their calls.
 
     Exchanges with calls that the cluster's cost model does not know are left out, and so are training strategies.
     """

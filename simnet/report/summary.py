@@ -210,7 +210,7 @@ class Summary:
         return {"table": lambda: draw_table(self)}
 
     def written_to(self, path: str) -> Summary:
-        """Return the answer with the name of its file in what to ask next, and no advice to write it."""
+        """Return the answer as saved at `path`: the command that it suggests next names that file."""
         question, _, suggested = self.next.partition(", after --out ")
         question = "" if question.startswith("--out") else question
         return replace(self, next=question.replace(suggested, path) if suggested else question)

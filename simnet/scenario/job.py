@@ -219,7 +219,7 @@ def try_exchanges(config: schema.Config, found: Findings) -> dict[str, int]:
 
 
 def _price_kernels(device: DeviceProfile | None, trial: sparsifier_models.Exchange, workers: int, whose: str) -> None:
-    """Raise ValueError, which begins with `whose`, if a device has no cost of a kernel."""
+    """Raise ValueError if a device profile has no cost for one of the kernels; the message begins with `whose`."""
     try:
         if device is not None:
             device.seconds(trial.kernels, workers)

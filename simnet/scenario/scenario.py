@@ -74,7 +74,7 @@ class Run:
 
     @property
     def warnings(self) -> list[str]:
-        """A sentence on recorded gradients if the job has more iterations than were recorded."""
+        """Warning if the job has more iterations than its recorded gradients; empty otherwise."""
         source = self.job.source
         said = source.repetition(self.job.iterations) if isinstance(source, RecordedSource) else ""
         return [f"{said}."] if said else []
@@ -199,7 +199,7 @@ class Scenario:
         return said
 
     def takes_over(self, *loc: str) -> bool:
-        """Return whether a value is that of a shipped scenario or a default, written neither on the line nor in a file.
+        """Return whether a value is a default or from a shipped scenario, rather than written by the user.
 
         The scenario `base` may be a saved one.
         """

@@ -191,7 +191,7 @@ def platform_chip(given: Topology) -> str:
 
 
 def platform_library(given: Topology) -> str | None:
-    """Return the library of a platform, ``nccl`` also for RCCL; None of other topologies."""
+    """Return the collective library of a platform (``nccl`` for RCCL too); None for other topologies."""
     part = given.choice[1]
     return part.load().library.replace("rccl", "nccl") if isinstance(part, PlatformNodes) else None
 

@@ -70,7 +70,7 @@ class JobTotal(NamedTuple):
     calls: Mapping[str, CallErrors] = {}
 
     def messages_within(self, exchange: str) -> tuple[str, float, float]:
-        """Return the kind of the errors of an exchange's messages, and the 90 % interval of their time [s]."""
+        """Return the kind of error of an exchange's message times, and the 90 % interval of these times [s]."""
         one = self.exchanges.get(exchange, _NOTHING)
         if exchange in self.calls:
             kind, low, high = self.calls[exchange]

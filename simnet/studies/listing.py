@@ -129,7 +129,7 @@ def _option_text(name: str, given: Parameter) -> str:
 
 
 def list_policies() -> Listing:
-    """List kinds of policies."""
+    """List kinds of policies, which choose the exchange of each iteration."""
     from simnet.scenario import schema
 
     rows = [

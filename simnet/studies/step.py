@@ -54,7 +54,7 @@ class ShardedStep:
 
     @cached_property
     def memory(self) -> StepMemory:
-        """Memory by part [byte] of the worker that needs most."""
+        """Memory of a worker by part [byte]; each part is the largest over the workers."""
         return self.timing.memory()
 
     @property

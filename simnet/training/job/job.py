@@ -425,7 +425,7 @@ class WorkerPresence:
         return min((one.end for one in away if one.begin <= now < one.end), default=math.inf)
 
     def leaves(self, workers: NDArray[np.intp], now: float) -> dict[int, float]:
-        """Return the time [s] of the next departure without notice, by worker, of those workers that have one."""
+        """Return the time [s] of each worker's next departure without notice; workers without one are left out."""
         found = {}
         for worker in workers.tolist():
             soon = [one.begin for one in self._absences(worker, now) if one.begin > now and not one.notice]

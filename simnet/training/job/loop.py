@@ -335,7 +335,7 @@ def _describe_interruption(
 
 
 def first_exchange(job: Job, candidate: Candidate) -> TimingRequest:
-    """Return the request for the time of a job's first exchange."""
+    """Return the timing request for the first exchange of a job."""
     requests = JobLoop(job, Fixed(candidate), JobRecord(candidate.label)).run()
     one = next(requests)
     requests.close()

@@ -58,7 +58,7 @@ def worker_spans(job: Job, iteration: Iteration, seconds: float, timing: Timing)
 
 
 def _times(begun: Floats, ended: Floats, which: Any) -> list[tuple[float, float]]:
-    """Return the (begin, end) pairs at the indices `which`."""
+    """Return the (begin, end) pairs of the time intervals with the indices `which`."""
     return list(zip(begun[which].tolist(), ended[which].tolist(), strict=True))
 
 

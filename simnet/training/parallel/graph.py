@@ -177,7 +177,7 @@ class GraphBuilder:
         after: Iterable[int | None] = (),
         root: int = 0,
     ) -> int | None:
-        """Add a collective call, and return its node number; None if the group has fewer than two ranks."""
+        """Add a collective call, and return its node number; None for a group of one rank, or without elements."""
         ranks = self.ranks(group)
         if ranks < 2 or not elements[0]:
             return None
@@ -299,7 +299,7 @@ class StepTiming:
         return found
 
     def memory(self) -> StepMemory:
-        """Return the memory of a worker [byte], by part; the maximum over workers."""
+        """Return the memory of a worker by part [byte]; each part is the largest over the workers."""
         held = self.graph.held
         peaks = {
             what: max(self._peak(worker, what) for worker in range(self.graph.workers))

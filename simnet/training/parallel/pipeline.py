@@ -123,7 +123,7 @@ class _StageMerger:
         self.arrives: dict[tuple[int, _Pass], int] = {}
 
     def ready(self, place: int, one: _Pass) -> bool:
-        """Return whether the pass that provides a stage's input for a pass has sent it."""
+        """Return whether the data that a stage needs for a pass have been sent to it."""
         if one is None:
             return place not in self.sharing or self.exchange is not None
         first = place == (0 if one[0] == "forward" else len(self.stages) - 1)
