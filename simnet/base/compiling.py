@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from types import FunctionType, ModuleType
@@ -11,7 +12,7 @@ import llvmlite.binding as llvm
 import numpy as np
 from numba import njit, typeof, types
 from numba.core import cgutils
-from numba.core.imputils import lower_getattr_generic, lower_setattr_generic
+from numba.core.imputils import lower_builtin, lower_getattr_generic, lower_setattr_generic
 from numba.core.options import DefaultOptions
 from numba.core.typing.templates import AttributeTemplate, infer_getattr
 from numba.extending import models, register_model, typeof_impl
@@ -91,12 +92,38 @@ def _in_one_version(function: Any) -> Any:
     return function
 
 
+class _Table(types.Array):  # type: ignore[misc]
+    """The numba type of a table of records, whose rows are never negative."""
+
+
+register_model(_Table)(models.ArrayModel)
+
+
+def _entry(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    table, row = signature.args[:2]
+    data = arrayobj.make_array(table)(context, builder, args[0]).data
+    return builder.gep(data, [context.cast(builder, args[1], row, types.intp)], inbounds=True)
+
+
+@lower_builtin(operator.getitem, _Table, types.Integer)  # type: ignore[untyped-decorator]
+def _read_entry(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    return arrayobj.load_item(context, builder, signature.args[0], _entry(context, builder, signature, args))
+
+
+@lower_builtin(operator.setitem, _Table, types.Integer, types.Any)  # type: ignore[untyped-decorator]
+def _write_entry(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    table, _, kind = signature.args
+    value = context.cast(builder, args[2], kind, table.dtype)
+    arrayobj.store_item(context, builder, table, value, _entry(context, builder, signature, args))
+    return context.get_dummy_value()
+
+
 class _RecordsType(types.Type):  # type: ignore[misc]
     """The numba type of `CompiledRecords`: the type of each field, and its position in the record."""
 
     def __init__(self, kind: type[CompiledRecords]) -> None:
         self.fields = {
-            name: _NUMBERS[hint] if dtype is None else types.Array(from_dtype(dtype), 1, "C")
+            name: _NUMBERS[hint] if dtype is None else _Table(from_dtype(dtype), 1, "C")
             for name, (hint, dtype) in kind.fields.items()
         }
         self.places = {name: place for place, name in enumerate(kind.fields)}
