@@ -313,7 +313,7 @@ class Among(Part):
 @configures(policies.Monitor, omit=("seed",), every="probe_every")
 @configures(policies.Flexible, only=("decide_every", "probe_bytes", "probe_times"))
 class Flexible(Among):
-    """Policy that picks the exchange with the smallest closed-form cost at the last probed latency and bandwidth."""
+    """Picks the exchange with the smallest closed-form cost at the last probed latency and bandwidth."""
 
 
 @configures(
@@ -324,7 +324,7 @@ class Flexible(Among):
 )
 @configures(moo.DensitySearch, optional={"warm_up": "none, published: 5 epochs"})
 class Moo(Among):
-    """Policy that searches density and exchange during the job, to balance gain, compression and communication time."""
+    """Searches density and exchange during the job, to balance gain, compression time and communication time."""
 
     def _check(self) -> None:
         self.build(moo.DensitySearch, warm_up=0)
@@ -332,12 +332,12 @@ class Moo(Among):
 
 @configures(advise.Advised, omit=("candidates",))
 class Advise(Among):
-    """Policy that picks the exchange by an adviser, which learns costs from iteration times during the job."""
+    """Picks the exchange that an adviser recommends, which learns costs from iteration times during the job."""
 
 
 @configures(policies.OneStepOracle, omit=("candidates",))
 class Oracle(Among):
-    """One-step oracle: a policy that picks the fastest exchange on the true weather; others are measured against it."""
+    """Picks the fastest exchange on the true weather: the one-step oracle, against which regret is measured."""
 
 
 class Policy(OneOf):
