@@ -263,7 +263,7 @@ class SparsifierSet(ExchangeSet):
         return self.training.gradients(where.batch, where.active, spare)
 
     def save(self) -> State:
-        """Return the state of sparsifiers and training."""
+        """Return the state of sparsifiers and training, as a checkpoint stores it."""
         sparsifiers = {label: [model.save() for model in models] for label, models in self._models.items()}
         for label, states in sparsifiers.items():
             if self._models[label] is not self._in_force:

@@ -80,7 +80,7 @@ def hooked_tensors(model: Sparsifier) -> HookedTensors:
 
 
 def hooked_shapes(shapes: Sequence[Sequence[int]], rank: int = 1) -> HookedTensors:
-    """Return the tensors of one worker as a hook sees them; matrices are those that low-rank factors halve at least."""
+    """Return a worker's tensors as a hook sees them; matrices are compressed if low-rank factors halve them."""
     matrices = as_matrices(shapes)
     compressed = [len(one) > 1 and 2 * rank * sum(one) < math.prod(one) for one in matrices]
     sizes, sides = np.array([(math.prod(one), one[0]) for one in matrices], dtype=np.float64).T

@@ -119,7 +119,7 @@ class PolicyLog:
         self._last = None
 
     def save(self) -> State:
-        """Return the log as a checkpoint state."""
+        """Return the log in the form that a checkpoint stores."""
         self._keep()
         return self._entries.save()
 

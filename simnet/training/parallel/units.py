@@ -91,7 +91,7 @@ class Unit(NamedTuple):
 
 @dataclass(frozen=True)
 class Units:
-    """Units of a wrapped model: one per block, and a root unit with `before` entries used before the blocks."""
+    """Units of a wrapped model: one per block, and a root unit; `before` of its entries are used ahead of blocks."""
 
     blocks: tuple[Unit, ...]
     root: Unit

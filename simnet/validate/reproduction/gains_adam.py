@@ -82,7 +82,7 @@ def dense_steps(network: str) -> pd.DataFrame:
 
 
 def _on_ethernet(gpus: int) -> tuple[Adam, Adam, Adam]:
-    """Return steps on Ethernet for the expected, lowest and highest gain, by different link rates.
+    """Return steps of 1-bit Adam on Ethernet for the expected, lowest and highest gain, by different link rates.
 
     The first is in between, and with the others it gains the least and the most. Of the last the signs are those of
     cards that carry all that they can, as many streams may do where one does not.
@@ -99,7 +99,7 @@ def _on_ethernet(gpus: int) -> tuple[Adam, Adam, Adam]:
 
 
 def _on_infiniband() -> tuple[Adam, Adam, Adam]:
-    """Return steps on InfiniBand for the expected, lowest and highest gain, with 4 or 8 GPUs per node."""
+    """Return steps of 1-bit Adam on InfiniBand for the expected, lowest and highest gain."""
     inside, latency = NODE_BANDWIDTH["V100"], FAST_LATENCY
     return (
         adam(_FEWER_GPUS, 4, _PERFTEST, latency.middle, inside.middle, "v100-torch2.6"),
