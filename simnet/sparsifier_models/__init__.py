@@ -1,4 +1,4 @@
-"""Sparsifiers: schemes that select, encode and exchange gradient entries, run on real gradients.
+"""Sparsifiers: schemes that select, encode and exchange the entries of real gradients.
 
 `create` makes a scheme by name. Its `Sparsifier.exchange` takes one gradient per worker and returns the mean that all
 apply, the messages that carried it, and what selecting took. A scheme from elsewhere registers its class under the

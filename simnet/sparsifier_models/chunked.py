@@ -305,7 +305,7 @@ class DeMoOptions(ChunkedOptions):
 
 
 class DeMo(Chunked, transforms=True):
-    """DeMo: workers keep a momentum and send its largest components after a cosine transform, for a sign update.
+    """DeMo: workers keep a momentum and send its largest components after a cosine transform; optimisers take signs.
 
     The update is the mean of the coefficients, transformed back: what a released optimiser takes the sign of. A density
     counts coefficients. The released code sends indices of 8 bytes, though none exceeds 4095, and values as wide as
@@ -370,7 +370,7 @@ class SparseLoCoOptions(ChunkedOptions):
 
 
 class SparseLoCo(Chunked):
-    """SparseLoCo: workers send the largest entries of pseudo-gradients of H inner steps, with a few bits each.
+    """SparseLoCo: workers send the largest entries of pseudo-gradients of H inner steps, in a few bits each.
 
     The update is the aggregate before the outer step, of plain SGD. The wire ``released`` has a code of two bits in a
     byte, and its index in eight more.

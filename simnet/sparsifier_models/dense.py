@@ -94,7 +94,7 @@ class FP16Options(DenseOptions):
 
 
 class FP16(Dense, overlaps=True, keeps_residual=True, costs=(fp16,)):
-    """Dense all-reduce in half precision. The density does not matter.
+    """Dense all-reduce in half precision. The density has no effect.
 
     A worker casts before its first message and back after the last one, which is assumed. With error feedback, which is
     on by default, nothing gets lost but what sums in half precision round off. Frameworks go without:

@@ -1,4 +1,4 @@
-"""Deep gradient compression: a threshold from a sample, adapted by counting, over all-gather.
+"""Deep gradient compression: an all-gather of entries above a threshold, found from a sample and adapted by counting.
 
 The top-k of one entry in a hundred estimates the threshold of all; counting what is above tells how far it is off.
 """
@@ -86,7 +86,7 @@ class DGCOptions(GatheredOptions):
 
 
 class DGC(Thresholded, moments=("velocity",), costs=(threshold_allgather,)):
-    """Deep gradient compression (DGC): entries above a sampled threshold, with momentum correction; over all-gather.
+    """Deep gradient compression (DGC): an all-gather of entries above a sampled threshold, with momentum correction.
 
     With momentum correction a worker accumulates velocities u = m u + g in place of gradients g, and selects from
     v = v + u; the residual is v. Statistics then are those of velocities, which are conserved. Gradients are not:

@@ -1,4 +1,4 @@
-"""EF21: workers send the largest entries of the difference between their gradients and the shared trackers."""
+"""EF21: each worker sends the largest entries of the difference between its gradient and its tracker."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class EF21(
     costs=(ef21, ring_allreduce),
     reads_gradients=False,
 ):
-    """EF21: workers send the compressed difference between gradient and a tracker of it; over all-gather.
+    """EF21: workers all-gather the compressed difference between their gradient and a tracker of their gradient.
 
     Every worker has a tracker g_i, and all have the mean g of these, which is the update: it is dense. A worker sends
     c_i = C(gradient - g_i), and g_i takes it in. The first exchange is dense: g_i begins as the gradient.
@@ -100,7 +100,7 @@ class EF21(
 
     @property
     def unit(self) -> int:
-        """Number of entries selected together: the size of a block, or 1."""
+        """Number of entries that are selected together: the size of a block, or 1."""
         return self.options.block if self.options.compressor == "blocks" else 1
 
     @property

@@ -1,4 +1,4 @@
-"""Schemes in which each worker selects entries, and an all-gather carries their values and indices.
+"""Schemes in which each worker selects entries, and an all-gather carries the values and indices of all.
 
 Every worker receives what all others selected and adds it up. It sends c n entries but receives P times as many: the
 union of the selections grows with P (gradient build-up).

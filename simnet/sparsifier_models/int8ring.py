@@ -1,4 +1,4 @@
-"""Int8 ring of prime (INTELLECT-1): a ring all-reduce that quantises its chunks again at each hop."""
+"""Int8 ring of INTELLECT-1: a ring all-reduce that quantises its chunks again at each hop."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Int8Ring(
     costs=(int8_ring,),
     conserves=False,
 ):
-    """Ring all-reduce of one byte an entry, without error feedback. The density does not matter.
+    """Ring all-reduce of one byte per entry, without error feedback. The density has no effect.
 
     The gradient is cut into 2 P chunks, two to a worker; where that does not go up, the last ones are shorter, which
     the released code refuses. In the reduce-scatter each hop adds what a chunk's codes stand for and quantises the sum

@@ -1,4 +1,4 @@
-"""OmniReduce: nonzero blocks are summed by aggregators, which request one block per slot and turn."""
+"""OmniReduce: aggregators sum nonzero blocks, and request one block of each slot in each turn."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ class OneBitAdamOptions(OneBitOptions):
 
 
 class OneBitAdam(OneBit, is_restartable=False, costs=(onebit_allreduce, ring_allreduce)):
-    """1-bit Adam: signs of Adam's momentum after a dense warm-up. Apply the update by SGD without momentum.
+    """1-bit Adam: one-bit all-reduces of Adam's momentum after a dense warm-up. Apply updates by SGD without momentum.
 
     In the warm-up gradients are reduced densely, and m and v are those of Adam without bias correction. Then v stays;
     each worker makes its own m of the common one and its gradient, and the compressed all-reduce of these is the new
@@ -261,7 +261,7 @@ class ZeroOneAdam(
     history=("u",),
     costs=(onebit_allreduce, ring_allreduce),
 ):
-    """0/1 Adam: signs of Adam's momentum, exchanged less and less often. Apply the update by SGD without momentum.
+    """0/1 Adam: one-bit all-reduces of gradients, later of sums of local steps. Apply updates by SGD without momentum.
 
     First, every ``var_interval`` steps the gradient is reduced densely and enters m and v; in between the compressed
     all-reduce of the gradients enters m. Later v stays, and workers take local steps: each adds m / (sqrt v + eps) of

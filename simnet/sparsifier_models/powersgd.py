@@ -126,7 +126,7 @@ class PowerSGDOptions(DenseOptions):
 
 
 class PowerSGD(Dense, by_tensors=True, keeps_residual=True, state=("queries",), costs=(powersgd,)):
-    """PowerSGD: all-reduces of two low-rank factors P and Q of each matrix. The density does not matter.
+    """PowerSGD: all-reduces of two low-rank factors P and Q of each matrix. The density has no effect.
 
     Vectors, and layers whose factors would be no shorter than they are, are sent as they are. A worker keeps what
     decompressing its own contribution leaves of its entries, Algorithm 2; with ``compat="released"`` what the update

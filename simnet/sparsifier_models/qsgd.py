@@ -1,4 +1,4 @@
-"""QSGD: each entry is rounded at random, without bias, to one of a few levels; codes go over all-gather.
+"""QSGD: entries are rounded at random, without bias, to one of a few levels; an all-gather carries the codes.
 
 Entries come in buckets. A bucket is sent as its norm and, for each entry, a sign and a level from 0 to s: the fraction
 of the norm in units of 1 / s.
@@ -105,7 +105,7 @@ class QSGDOptions(GatheredOptions):
 
 
 class QSGD(Sparsifier, sends_all=True, reads_gradients=False, costs=(qsgd,)):
-    """QSGD: entries quantised at random to a few levels per bucket, over all-gather. The density does not matter.
+    """QSGD: an all-gather of entries quantised at random to a few levels per bucket. The density has no effect.
 
     What a worker sends is right on average; its variance is at most min(d / s^2, sqrt(d) / s) times the squared norm of
     the bucket of d entries (Lemma 3.1). The paper has no error feedback: that is ``error_feedback=False``. With it, the

@@ -104,7 +104,7 @@ class SIDCoOptions(GatheredOptions):
 
 
 class SIDCo(Thresholded, rounds_down=True, released_widths=(4, 4), costs=(threshold_allgather,)):
-    """SIDCo: thresholds from distributions fitted to the magnitudes in stages; over all-gather.
+    """SIDCo: an all-gather of entries above a threshold, from distributions fitted to the magnitudes in stages.
 
     A first of several stages aims at a density of 0.25, the others share the rest evenly. Stages end early when less
     than two entries are left. With ``stages=-1`` a worker counts over 5 exchanges what it sent over what it should

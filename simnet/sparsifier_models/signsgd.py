@@ -57,7 +57,7 @@ class SignSGDOptions(Options):
 
 
 class SignSGD(Sparsifier, fixed_volume=True, sends_all=True, reads_gradients=False, costs=(signsgd, signsgd_allgather)):
-    """SignSGD with majority vote, or EF-signSGD. The density does not matter.
+    """SignSGD with majority vote, or EF-signSGD. The density has no effect.
 
     One bit knows no zero: an entry of zero is sent as plus. A vote that is tied is drawn by the server.
 

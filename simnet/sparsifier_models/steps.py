@@ -46,7 +46,7 @@ def all_reduced(workers: int, nbytes: float, algorithm: str, phase: str = "") ->
 
 
 def reduce_values(workers: int, k: float, wire: Wire, collective: str, phase: str = "") -> list[Step]:
-    """Return the kernels and the all-reduce of k values that all workers send at common indices."""
+    """Return kernels and messages of an all-reduce of the k values that all workers send for the same indices."""
     return [
         DeviceOp("gather", k),
         *wire.value_kernels(k),

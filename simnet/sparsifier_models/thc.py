@@ -115,7 +115,7 @@ class THC(
     state=("padding_error",),
     costs=(thc,),
 ):
-    """THC: workers send four bits an entry to a server that adds the codes as they are. The density does not matter.
+    """THC: workers send four bits per entry to a server that adds the codes undecoded. The density has no effect.
 
     All agree on the largest norm. A worker turns signs by a diagonal that all have drawn alike, transforms blocks of
     2^10 entries, scales them so that they are about normal, cuts at +-T, and rounds at random to a grid of 1001 points,

@@ -1,4 +1,4 @@
-"""Schemes that estimate a threshold and send all entries above it, over all-gather.
+"""Schemes that estimate a threshold and all-gather all entries above it.
 
 Nothing is sorted: a few passes over the gradient take the place of a top-k. In return the number of entries that a
 worker sends is not k, but whatever its threshold lets through.
@@ -147,7 +147,7 @@ class GaussianKOptions(GatheredOptions):
 
 
 class GaussianK(Thresholded, separable=True, rounds_down=True, released_widths=(4, 4), costs=(gaussiank,)):
-    """Gaussian-k: a threshold from a normal distribution fitted to the entries, corrected towards k; over all-gather.
+    """Gaussian-k: an all-gather of entries above a threshold from a fitted normal distribution, corrected towards k.
 
     Mean and deviation are in double precision. A count from each worker is gathered first; on the wire ``released``
     int32 indices and float32 values follow one after the other. No threshold can be reached by factors where the
@@ -220,7 +220,7 @@ class RedSyncOptions(GatheredOptions):
 
 
 class RedSync(Thresholded, separable=True, rounds_down=True, released_widths=(4, 4), costs=(threshold_allgather,)):
-    """RedSync: a threshold by bisection that keeps between k and 2k entries, or a trimmed top-k; over all-gather.
+    """RedSync: an all-gather of k to 2k entries above a threshold found by bisection, or of a trimmed top-k.
 
     The threshold is mean + q (max - mean) of the magnitudes. Bisection of q in [0, 1] ends when k < nnz < 2k, or with
     the last threshold tried when the interval is no longer than ``interval``. Only below k/2 is the threshold lowered:

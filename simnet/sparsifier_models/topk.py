@@ -1,4 +1,4 @@
-"""Top-k over all-gather: every worker sends its own k entries of largest magnitude.
+"""Top-k by all-gather: every worker sends its own k entries of largest magnitude.
 
 `Topk` takes them from the fused gradient, `LayerwiseTopk` (LWTopk) layer by layer.
 """
@@ -72,7 +72,7 @@ class LayerwiseTopkOptions(GatheredOptions):
 
 
 class LayerwiseTopk(Gathered, fixed_volume=True, separable=True, costs=(topk_allgather,)):
-    """LWTopk: top-k of each layer, over all-gather.
+    """LWTopk: workers all-gather the largest entries of each layer.
 
     Every layer keeps the same density, at least one entry: the k of all layers may exceed that of the fused gradient.
     That a worker selects from all layers before it sends those of the first is assumed.
@@ -136,7 +136,7 @@ class LayerwiseTopk(Gathered, fixed_volume=True, separable=True, costs=(topk_all
 
 
 class TopkA(Topk, separable=True, rounds_down=True, released_widths=(4, 4), costs=(topka,)):
-    """TopkA: exact top-k of the whole gradient with k = max(1, floor(c n)), over all-gather.
+    """TopkA: workers all-gather their exact top-k of the whole gradient, with k = max(1, floor(density n)).
 
     What `simnet.sparsifier_models.topk.Topk` does, in the reference implementation of Ok-Topk: on the wire ``released``
     float32 values and uint32 indices are gathered one after the other, and nothing else travels.
@@ -185,7 +185,7 @@ def bracket(magnitude: Values, k: int) -> tuple[float, float]:
 
 
 class MSTopk(Gathered, fixed_volume=True, separable=True, costs=(topk_allgather,)):
-    """MSTopk: about k largest entries, by a threshold from 25 rounds of bisection; over all-gather.
+    """MSTopk: workers all-gather about their k largest entries, above a threshold from 25 rounds of bisection.
 
     All entries above the upper threshold are sent; the rest up to k is a contiguous run, at a random offset, of those
     in the band between both thresholds. With ``compat="released"`` the offset may be one too large, as in the released
@@ -247,7 +247,7 @@ class RandomkOptions(GatheredOptions):
 
 
 class Randomk(Gathered, fixed_volume=True, separable=True, costs=(ring_allreduce, tree_allreduce, topk_allgather)):
-    """Random-k with a shared seed: an all-reduce of k values; or with own draws, over all-gather.
+    """Random-k: an all-reduce of the same k random entries of all workers, or an all-gather of each worker's own.
 
     A worker packs its values before its first message and applies the update after the last one, which is assumed. The
     draws depend on the seed and the iteration only. Values are not scaled up by n/k: what is not sent is kept.

@@ -1,4 +1,4 @@
-"""TopkDSA: top-k over a sparse all-reduce that sums along the way, and turns dense where fill-in makes that smaller.
+"""TopkDSA: a sparse all-reduce of top-k entries that sums along the way, and turns dense where that is smaller.
 
 Every worker selects its k entries of largest magnitude. They are summed region by region or stream by stream, nothing
 of the sum is left out, and everybody gets all of it.
@@ -42,7 +42,7 @@ class TopkDSAOptions(SplitOptions):
 
 
 class TopkDSA(SplitReduce, costs=(topkdsa, topkdsa_bounds, sparcml_bounds)):
-    """TopkDSA (elsewhere TopkSA): top-k entries over a sparse all-reduce that turns dense when that is shorter.
+    """TopkDSA (elsewhere TopkSA): a sparse all-reduce of top-k entries that turns dense where that takes fewer bytes.
 
     The algorithm ``split`` gathers sparse regions as long as the sum has fewer than n / 3 entries other than zero, and
     dense ones from there on: by the rules of bert nnz >= n // 3, by the others 2 nnz >= 2 n // 3. Those of SparCML send

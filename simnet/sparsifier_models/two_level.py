@@ -117,7 +117,7 @@ def without_network(scheme: str, options: Mapping[str, Any]) -> tuple[dict[str, 
 
 
 class TwoLevel(Sparsifier, codes=EVERY):
-    """A scheme on two levels; `on_two_levels` derives a class from each scheme.
+    """A scheme on two levels, nodes and their ranks; `on_two_levels` derives a class from each scheme.
 
     With one rank a node it is the scheme, and within one node, where nothing crosses, a dense all-reduce. `residual`
     is that of the sum of a node: of each part its owner has it, and others zero, so that what is sent and what is kept
