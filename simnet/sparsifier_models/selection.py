@@ -156,7 +156,7 @@ class Entries(NamedTuple):
     values: NDArray[Any]
 
     def within(self, final: NDArray[np.bool_]) -> Entries:
-        """Return the entries at which the mask `final`, of the vector's length, is true."""
+        """Return the entries at which the mask `final`, as long as the vector, is true."""
         inside = final[self.indices]
         return Entries(self.indices[inside], self.values[inside])
 

@@ -14,7 +14,7 @@ Cost: TypeAlias = Callable[..., Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Traits:
-    """Properties of a scheme that other modules query.
+    """Properties of a scheme, such as whether it keeps residuals, that other modules query.
 
     A class gives those that differ from its base as keywords, ``class Topk(Gathered, separable=True)``, and has all of
     them as `Sparsifier.traits`. Those that follow from options come from `Sparsifier._option_traits`.

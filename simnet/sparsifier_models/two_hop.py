@@ -27,7 +27,7 @@ from simnet.sparsifier_models.steps import Step
 
 
 class Nodes(NamedTuple):
-    """Numbers of nodes N and of ranks per node L."""
+    """A number of nodes N with equal numbers of ranks per node L."""
 
     # N, and L.
     nodes: int

@@ -64,7 +64,7 @@ EVERY = Codes(encodings.INDEX_CODES, encodings.VALUE_CODES)
 
 @dataclass(frozen=True)
 class Wire:
-    """Byte sizes of entries on the wire.
+    """Byte sizes of values, indices and counts on the wire.
 
     Parameters
     ----------

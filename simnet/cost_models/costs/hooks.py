@@ -261,7 +261,7 @@ def total_cost(costs: Sequence[StageCost]) -> StageCost:
 
 
 def hook_operations(costs: Iterable[StageCost], rounds: int, between: int) -> tuple[DeviceOp, ...]:
-    """Return stages as device operations before the first message, before round `between`, or after all `rounds`."""
+    """Return the kernels of stages, placed before the first message, before round `between`, or after all `rounds`."""
     place = {"before": 0, "between": between, "after": rounds}
     priced = [(one, (one.seconds, one.low, one.high)) for one in costs]
     return tuple(DeviceOp(f"hook_{one.stage}", 1.0, before=place[one.when], priced=took) for one, took in priced)

@@ -41,7 +41,7 @@ from simnet.base.yaml_loader import YamlDocument, load_yaml_mapping, shorten_val
 
 
 class Layer(NamedTuple):
-    """A parameter tensor: its name and shape."""
+    """A parameter tensor of a neural network: its name and shape."""
 
     name: str
     shape: tuple[int, ...]
