@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.report import wording
-from simnet.report.summary import Column, Unit, interval_text
+from simnet.report.drawing import draw_table
+from simnet.report.summary import Column, Summary, Unit, interval_text
 from simnet.studies.sweeping.grid import AxisColumn
 
 if TYPE_CHECKING:
@@ -117,6 +118,46 @@ def axis_heads(by: Sequence[AxisColumn]) -> list[Column]:
     """Return the table columns of grid axes."""
     units: Mapping[str, Unit] = {"density": "percent"}
     return [Column(one.name, one.heading, units.get(one.heading) if one.numeric else "text") for one in by]
+
+
+def times_by_cell(cells: Sequence[GridTimes], by: Sequence[AxisColumn], bound: str | None) -> dict[str, Any]:
+    """Return columns and rows of a table with the axis values and each policy's time in every cell."""
+    names = list(dict.fromkeys(name for one in cells for name in one.seconds))
+    means = {name: [one.seconds[name] for one in cells if name in one.seconds] for name in names}
+    order = sorted(names, key=lambda name: (name == bound, sum(means[name]) / max(len(means[name]), 1)))
+    shown = {name: f"({name})" if name == bound else name for name in order}
+    columns = [
+        *axis_heads(by),
+        *(Column(f"{name}_s", shown[name], "time", place) for place, name in enumerate(order)),
+    ]
+    rows = [
+        dict(zip([one.name for one in by], cell.values, strict=True))
+        | {f"{name}_s": cell.seconds.get(name) for name in order}
+        for cell in cells
+    ]
+    return {"columns": columns, "rows": rows}
+
+
+def grid_plot(
+    title: str,
+    cells: Sequence[GridTimes],
+    by: Sequence[AxisColumn],
+    bound: str | None = None,
+    zipped: bool = False,
+) -> Plot:
+    """Draw each policy's time over one axis, or over several that vary together; over two axes who is fastest where."""
+    if len(by) == 1 or zipped:
+        first = [one._replace(values=one.values[:1]) for one in cells]
+        return draw_table(Summary(answer=title, **times_by_cell(first, by[:1], bound)))
+    values: list[list[Any]] = [sorted({*one.values}) for one in by]
+    names = np.full([len(one) for one in values], "-", dtype=object)
+    for one in cells:
+        if one.first:
+            tied = ", tied" if len(one.first) > 1 else ""
+            place = tuple(each.index(value) for each, value in zip(values, one.values, strict=True))
+            names[place] = f"{wording.listed(one.first)}{tied}"
+    texts = {one.heading: [one.text(value) for value in each] for one, each in zip(by, values, strict=True)}
+    return draw_fastest(f"Fastest by {title}", dict(reversed(texts.items())), names)
 
 
 # With more values than this, not every one is named.

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,9 +31,12 @@ from simnet.studies.choosing import policy, whole_job
 from simnet.studies.choosing.answering import ranking_summary
 from simnet.studies.choosing.closed_forms import AGREE, QUANTITIES, ClosedForms, closed_forms, override_of
 from simnet.studies.choosing.ranking import ChooseRequest, Ranking, rank
-from simnet.studies.fastest import GridTimes, axis_heads, draw_fastest, value_text, where_fastest
+from simnet.studies.fastest import GridTimes, axis_heads, draw_fastest, grid_plot, value_text, where_fastest
 from simnet.studies.runs import setting
 from simnet.studies.sweeping import grid
+
+if TYPE_CHECKING:
+    from simnet.report.drawing import Plot
 
 _AXES: Mapping[str, tuple[str, Unit, Callable[[float], str]]] = {
     "latency": ("latency_s", "time", format_seconds),
@@ -93,6 +96,8 @@ MOST_CELLS = 40_000
 LOOKED_AT = 20
 """Maximum number of map cells at which closed forms are compared with simulations."""
 
+# Exchanges whose times a figure has.
+_DRAWN = 8
 # Values of an axis of a map that is simulated, and exchanges that are simulated where closed forms are checked.
 _COARSE, _RIVALS = 8, 3
 
@@ -188,9 +193,25 @@ def _table_summary(asked: ChooseRequest, by: Sequence[grid.AxisColumn], rows: Se
         evidence=joint_evidence([one["evidence"] for one in rows if "evidence" in one]),
         assumed=assumed_text(asked.load(), varied=[one.heading for one in by]),
         depends_on=next((one["depends_on"] for one in rows if one.get("depends_on")), ""),
+        plots=_grid_plots(f"{asked.load().name}: time of an iteration", cells, by),
         notes=refused,
         next="choose without --grid says what each takes in one cell",
     )
+
+
+def _grid_plots(title: str, cells: Sequence[GridTimes], by: Sequence[grid.AxisColumn]) -> dict[str, Callable[[], Plot]]:
+    """Return the figure of a grid over one or two numeric fields: the `_DRAWN` fastest exchanges, or who is fastest."""
+    moving = [at for at, one in enumerate(by) if one.numeric and len(set(one.values)) > 1]
+    if not 1 <= len(moving) <= 2 or len(moving) < len(by):
+        return {}
+    best = sorted({name for one in cells for name in one.seconds}, key=lambda name: _least_rank(name, cells))[:_DRAWN]
+    kept = [one._replace(seconds={name: one.seconds[name] for name in best if name in one.seconds}) for one in cells]
+    return {"grid": partial(grid_plot, title, kept, by)}
+
+
+def _least_rank(name: str, cells: Sequence[GridTimes]) -> float:
+    """Return the least time of an exchange over that of the fastest of its cell."""
+    return min(one.seconds[name] / min(one.seconds.values()) for one in cells if name in one.seconds)
 
 
 def joint_evidence(cells: Sequence[Evidence]) -> str:

@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from simnet.report import run_setup, seeds, wording
 from simnet.report import summary as summaries
-from simnet.report.drawing import Plot, draw_table
+from simnet.report.drawing import Plot
 from simnet.report.paired import START_COLUMNS
 from simnet.studies.assumptions import compute_time_lines, logic_text
-from simnet.studies.fastest import GridTimes, axis_heads, draw_fastest, where_fastest
+from simnet.studies.fastest import GridTimes, grid_plot, times_by_cell, where_fastest
 from simnet.studies.sweeping.grid import AxisColumn
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ def grid_answer(table: pd.DataFrame, planned: Plan) -> GridAnswer:
         answer += f" {several} of {table['cell'].nunique()} cells without result: {why[0]}"
     return GridAnswer(
         answer=answer,
-        **_times(cells, by, bound),
+        **times_by_cell(cells, by, bound),
         evidence=_evidence(table),
         assumed=", ".join(filter(None, [logic_text(planned.base), "" if trained else "accuracy ignored"])),
         depends_on=mixed,
@@ -93,24 +92,6 @@ def grid_answer(table: pd.DataFrame, planned: Plan) -> GridAnswer:
     )
 
 
-def _times(cells: Sequence[GridTimes], by: Sequence[AxisColumn], bound: str | None) -> dict[str, Any]:
-    """Return columns and rows of a table with the axis values and each policy's time in every cell."""
-    names = list(dict.fromkeys(name for one in cells for name in one.seconds))
-    means = {name: [one.seconds[name] for one in cells if name in one.seconds] for name in names}
-    order = sorted(names, key=lambda name: (name == bound, sum(means[name]) / max(len(means[name]), 1)))
-    shown = {name: f"({name})" if name == bound else name for name in order}
-    columns = [
-        *axis_heads(by),
-        *(summaries.Column(f"{name}_s", shown[name], "time", place) for place, name in enumerate(order)),
-    ]
-    rows = [
-        dict(zip([one.name for one in by], cell.values, strict=True))
-        | {f"{name}_s": cell.seconds.get(name) for name in order}
-        for cell in cells
-    ]
-    return {"columns": columns, "rows": rows}
-
-
 def _figures(table: pd.DataFrame, planned: Plan, by: Sequence[AxisColumn]) -> dict[str, Callable[[], Plot]]:
     """Return the figures by name: times over one numeric field, or the fastest policy over two."""
     moving = [one for one in by if not one.is_seed and len(set(one.values)) > 1]
@@ -119,24 +100,9 @@ def _figures(table: pd.DataFrame, planned: Plan, by: Sequence[AxisColumn]) -> di
         for measure in (ITERATION, TARGET):
             cells = _cells_of(table, planned.columns, [one.name for one in moving], measure, planned.base.bound)
             if any(one.seconds for one in cells):
-                found[measure.figure] = partial(_draw, cells, moving, planned, measure)
+                title, bound = f"{planned.base.name}: {measure.label}", planned.base.bound
+                found[measure.figure] = partial(grid_plot, title, cells, moving, bound, planned.zipped)
     return found
-
-
-def _draw(cells: Sequence[GridTimes], moving: Sequence[AxisColumn], planned: Plan, measure: Measure) -> Plot:
-    title = f"{planned.base.name}: {measure.label}"
-    if len(moving) == 1 or planned.zipped:
-        first = [one._replace(values=one.values[:1]) for one in cells]
-        return draw_table(summaries.Summary(answer=title, **_times(first, moving[:1], planned.base.bound)))
-    values: list[list[Any]] = [sorted({*one.values}) for one in moving]
-    names = np.full([len(one) for one in values], "-", dtype=object)
-    for one in cells:
-        if one.first:
-            tied = ", tied" if len(one.first) > 1 else ""
-            place = tuple(each.index(value) for each, value in zip(values, one.values, strict=True))
-            names[place] = f"{wording.listed(one.first)}{tied}"
-    texts = {one.heading: [one.text(value) for value in each] for one, each in zip(moving, values, strict=True)}
-    return draw_fastest(f"Fastest by {title}", dict(reversed(texts.items())), names)
 
 
 def compared_policies(
