@@ -63,8 +63,9 @@ def test_rows_agree_with_each_other(words):
         assert row["sampling_error_s"] == 0 or row["iterations_simulated"] < iterations
     regrets = [row["regret_of_job"] for row in rows if row["chance_to_be_fastest"] < 0.5]
     assert all(one > 0 for one in regrets)
-    assert all(later >= 0.98 * earlier for earlier, later in itertools.pairwise(regrets))
-    assert best["regret_of_job"] < rows[1]["regret_of_job"]
+    assert all(later >= 0.95 * earlier for earlier, later in itertools.pairwise(regrets))
+    tied = rows[1]["job_s"] < best["job_s"] * (1 + 1e-9)
+    assert best["regret_of_job"] < rows[1]["regret_of_job"] * (1.05 if tied else 1)
     assert (
         interval_text(*(best[f"{one}_s"] for one in ("mean_iteration", "iteration_low", "iteration_high")))
         in (found["answer"])
