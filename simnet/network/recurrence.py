@@ -1,4 +1,4 @@
-"""The max-plus recurrence: here bytes become seconds in rounds whose messages share no link at the same time.
+"""When each rank finishes each round, by a max-plus recurrence; for rounds whose messages share no link at a time.
 
 A rank finishes a round at a maximum over sums: when it entered, when its messages arrived, and when its sends left its
 host's own link. A message arrives after the sender's overhead, the latency of its route at departure, its bytes at the

@@ -350,7 +350,7 @@ class TimedRun:
         return timing
 
     def fail(self, engine: Engine, error: StalledError) -> None:
-        """Fail the run's event and remove it from the engine."""
+        """Remove the run from the engine, and fail its event `done`."""
         self.done.fail(error)
         engine.release(self._handle)
 

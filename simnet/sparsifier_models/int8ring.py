@@ -118,7 +118,7 @@ class Int8Ring(
             yield DeviceOp("cast", piece, launches=_IN_FLIGHT)
 
     def _hop(self, phase: str, distance: int) -> Schedule:
-        """Return a hop's messages: each worker sends tables and codes of the chunks of the worker `distance` ahead."""
+        """Return a hop's messages: each worker sends the next one the chunks that belong `distance` workers ahead."""
         P, value = self.workers, self.options.value_bytes or 1.0
         lengths = np.array([[one.stop - one.start for one in own] for own in self._chunks()])
         codes = value * self.options.scale * np.roll(lengths, -distance, axis=0)

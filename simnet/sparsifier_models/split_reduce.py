@@ -210,7 +210,7 @@ class SplitReduce(Sparsifier, reads_gradients=False, rounds_down=True, released_
 
     @property
     def dense_bytes(self) -> float:
-        """Number of bytes of one value of a dense vector, times `scale`."""
+        """Bytes that a simulated entry stands for in a dense vector: those of a value, times `scale`."""
         return self.options.scale * float(self.options.value_bytes or 4)
 
     def _split(self, entries: Indices, encoded: Floats | None, *, empty: bool = True) -> list[Step]:

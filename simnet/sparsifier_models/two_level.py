@@ -261,7 +261,7 @@ class TwoLevel(Sparsifier, codes=EVERY):
         return mean
 
     def exchange(self, gradients: Values | Adds, *, overwrite: bool = False) -> Exchange:
-        """Exchange one gradient per worker; `overwrite` has no effect."""
+        """Exchange one gradient per worker; gradients are kept, whatever `overwrite` says."""
         fresh = self._given(gradients)
         for worker, norm in enumerate(squared_norms(fresh)):
             if not math.isfinite(norm):

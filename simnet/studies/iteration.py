@@ -119,7 +119,7 @@ COLUMNS = table_columns("step job")
 def exchange_summary(
     scenario: Scenario, policies: Sequence[str] | None, goals: Sequence[float], off: float | None
 ) -> Summary:
-    """Return a summary of predicted iteration times, and of what the utilisations in `goals` require.
+    """Return a summary of predicted iteration times, and of the bandwidth that each utilisation in `goals` needs.
 
     A single policy under a training strategy is answered by its closed form, if any, see `simnet.studies.utilisation`;
     `off` is the factor by which compute and links may be off, by default 1.1. InputError: `goals` or `off` without one.

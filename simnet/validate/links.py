@@ -88,7 +88,7 @@ def held_by_links(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _setting_part(one: Case, changing: bool) -> str:
-    """Return the category of a measured setting, a key of `TITLES`; the hardest to predict that applies."""
+    """Return the category of a measured setting, a key of `TITLES`; of several, the hardest to predict."""
     if changing:
         return "links_changing"
     if np.max(one.links.bandwidth) > FAST * (1 + 1e-9):

@@ -41,7 +41,7 @@ def show(*names: str, density: Words = "0.001,0.01,0.1", out: str | None = None,
     Examples
     --------
     >>> print(show("gloo").answer)
-    gloo: a stack and a reader.
+    gloo: a stack and a reader and a word.
     """
     from simnet.sparsifier_models import names as scheme_names
     from simnet.studies import reports

@@ -289,7 +289,8 @@ def specified_cost_model(platform: Platform, coverage: float = DEFAULT_COVERAGE)
 def _is_ring_or_tree(platform: Platform, setting: Setting) -> bool:
     """Return whether NCCL may send along a ring or a tree between two nodes, so that a bus bandwidth is of neither."""
     nccl = platform.counted == "as NCCL does" and not setting.algorithm
-    return nccl and setting.collective == "all_reduce" and setting.nodes == 2 < setting.ranks
+    nodes = platform.nodes(setting.ranks, setting.nodes)
+    return nccl and setting.collective == "all_reduce" and nodes == 2 < setting.ranks
 
 
 def _counted_of(count: int, what: str) -> str:

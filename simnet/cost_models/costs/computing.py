@@ -66,7 +66,7 @@ class PassTime(NamedTuple):
         """
         sampled = f"batch {self.batch:,.10g}" if batch and self.batch else ""
         sampled = f"{sampled or 'sequences'} of {tokens:,} tokens" if tokens else sampled
-        sampled += "; job.batch" + ", job.tokens" * bool(tokens) if sampled and batch else ""
+        sampled += "; job.batch, job.tokens" if tokens and sampled and batch else ""
         how = ", ".join(filter(None, [self.precision if precision else "", sampled]))
         ends = f" ({self.low / self.seconds:.2g}-{self.high / self.seconds:.2g}x)" if self.known == "estimated" else ""
         return f"{format_seconds(self.seconds)}{ends} on {chip}" + (f" ({how})" if how else "")
