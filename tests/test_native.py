@@ -2,7 +2,6 @@
 
 import importlib.util
 import logging
-import os
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -221,25 +220,6 @@ def test_without_a_folder_that_can_be_written_to_every_process_compiles_and_says
         assert [compiled_by(small), compiled_by(small)] == [(42, True)] * 2
     assert not list(small.parent.rglob("*.o"))
     assert "No space left on device), so that every process does so again; set NUMBA_CACHE_DIR" in caplog.messages[1]
-
-
-def command(*arguments):
-    program = [sys.executable, "-m", "simnet.cli", *map(str, arguments)]
-    return subprocess.run(program, capture_output=True, text=True, check=True, timeout=300)
-
-
-def test_after_warming_no_command_compiles(tmp_path):
-    compile_all = [sys.executable, "-m", "simnet.compile"]
-    subprocess.run(compile_all, check=True, timeout=300, env=os.environ)
-    said = subprocess.run(compile_all, capture_output=True, text=True, check=True, timeout=300).stdout
-    assert said.startswith("Everything is compiled already.\nKept in ")
-    for asked in (
-        ["run", "fluctuating_wan", "--set", "job.iterations=30", "--out", tmp_path / "run"],
-        ["choose", "quickstart"],
-        ["run", "compare", "--schemes", "topk,oktopk", "--workers", "4", "--set", "job.iterations=20"],
-        ["run", "link_faults", "--set", "job.iterations=5", "--out", tmp_path / "faults"],
-    ):
-        assert "compiles" not in command(*asked).stderr
 
 
 LOADS = """

@@ -18,7 +18,7 @@ from simnet.report.answers import seeds_answer
 from simnet.report.run_summary import RunFacts, summarize
 from simnet.studies import runs
 from simnet.training.job.checkpoint import Checkpoint
-from test_report import frame
+from test_report import Page, frame
 
 SMALL = """\
 name: small
@@ -276,3 +276,19 @@ def test_times_to_a_target_are_compared_seed_by_seed_among_policies_that_always_
     assert told["a"][1:] == ("best", "-", "4 of 4")
     assert told["b"][1].startswith("+10")
     assert told["c"] == (None, "-", "-", "3 of 4")
+
+
+def test_the_page_stands_alone_and_says_everything_whatever_the_names_are(tmp_path):
+    names = ["<script>alert(1)</script>", "$\\frac{a$_{", "[red]x[/red]", "plain"]
+    times = {name: [1.0 + at, 2.0 + at, 2.5 + 2 * at] for at, name in enumerate(names)}
+    (tmp_path / "figures").mkdir()
+    summary = seeds.write_seeds(tmp_path, summaries(times), "workers: 4\n")
+    seen = Page((tmp_path / "report.html").read_text())
+    assert not seen.open
+    assert "script" not in seen.tags
+    assert seen.tags.count("img") == 1
+    for text in [seeds.sentence_over_seeds(summary), *(row["to_best"] for row in seeds_answer(summary).rows)]:
+        assert " ".join(text.split()) in " ".join(seen.text.split())
+    before = contents(tmp_path)
+    seeds.write_seeds(tmp_path, summaries(times), "workers: 4\n")
+    assert contents(tmp_path) == before

@@ -243,17 +243,10 @@ def misleading(kind):
     return values
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "sample too small",
-        "sample too large",
-        "all else tied",
-        "all else between two",
-        "all else larger",
-        "all else zero",
-    ],
-)
+TELLING = "sample too small, sample too large, all else tied, all else between two, all else larger, all else zero"
+
+
+@pytest.mark.parametrize("kind", TELLING.split(", "))
 def test_a_misleading_sample_costs_passes_but_nothing_else(kind, monkeypatch):
     values = misleading(kind)
     order, magnitude = ranked(values), np.abs(values)

@@ -145,27 +145,9 @@ def test_a_job_goes_on_with_another_number_of_shards(before, after, tmp_path):
     assert_same(run(placed(after), policy(), checkpoint=Checkpoint(path, "it")), run(placed(None), policy()))
 
 
-WRONG = [
-    "processes",
-    "processes:0",
-    "processes:-1",
-    "processes:two",
-    "processes:" + 5000 * "9",
-    "tcp://10.0.0.1:8786",
-    "dask:",
-    "",
-]
-RUN = [
-    "run",
-    "quickstart",
-    "--set",
-    "job.iterations=4",
-    "--policies",
-    "AG,ART-ring",
-    "--quiet",
-    "--set",
-    "output.report=false",
-]
+WRONG = ["", "dask:", "tcp://10.0.0.1:8786", "processes", *(f"processes:{one}" for one in (0, -1, "two", 5000 * "9"))]
+SHORT = ["--set", "job.iterations=4", "--set", "output.report=false"]
+RUN = ["run", "quickstart", "--policies", "AG,ART-ring", "--quiet", *SHORT]
 
 
 def test_a_run_has_the_same_files_with_its_workers_in_processes(tmp_path):

@@ -268,3 +268,33 @@ def test_files_beside_each_other_are_old_or_new_at_every_moment(profiles, tmp_pa
     assert set(seen[-1].values()) == {b"new"}
     assert seen[-1].keys() == before.keys()
     assert all(len(set(settled(held).values())) < 2 for held in seen)
+
+
+def test_no_moment_of_a_report_has_a_page_of_two_kinds_and_the_same_command_makes_it_whole(
+    small, tmp_path, monkeypatch
+):
+    out = tmp_path / "out"
+    did("run", small, "--jobs", 1, *OLD, "--out", out, "-q")
+    whole = contents(out)
+    page = {name for name in whole if name == "report.html" or name.startswith("figures/")}
+    for name in page - {"report.html"}:
+        (out / name).write_bytes(b"old")
+    (out / "report.html").write_bytes(b"old")
+    old = contents(out)
+    seen = moments(out, monkeypatch, lambda: did("show", out))
+    assert seen[-1] == whole
+    halfway = [held for held in seen if settled(held) not in (old, whole)]
+    assert len(halfway) > len(page)
+    for held in halfway:
+        found = settled(held)
+        assert INCOMPLETE in held
+        assert {name: found[name] for name in found.keys() - page} == {
+            name: whole[name] for name in whole.keys() - page
+        }
+        assert len({whole[name] == found[name] for name in page & found.keys()}) <= 1
+    for number, (held, command) in enumerate(
+        [(halfway[1], ["show"]), (halfway[-1], ["run", small, *OLD, "-q", "--out"])]
+    ):
+        again = laid(tmp_path / str(number), held)
+        did(*command, again)
+        assert contents(again) == whole
