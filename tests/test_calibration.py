@@ -40,11 +40,11 @@ from simnet.cost_models.calibration.step_model import (
 )
 from simnet.cost_models.evidence.intervals import HeldOut, bin_of, half_widths
 from simnet.policies import Candidate
-from simnet.report.run_setup import call_errors
 from simnet.scenario import load
 from simnet.schedule import Round, Schedule
 from simnet.studies import job_totals
 from simnet.studies.choosing.ranking import ranked_candidates
+from simnet.studies.job_totals import call_errors
 
 SIZES = 2.0 ** np.arange(10, 27)
 TRUTH = StepModel(False, (1e-5, 1e-6, 2e-5, 1e-11, 1e-9, 1e-12, 2.0, 3.0, 2.5, 1.1, 1.0, 1.0, 1e-5, 1.0, 1.0, 1.2))

@@ -159,8 +159,8 @@ def compares_exchanges(summary: RunSummary) -> bool:
 
 def evidence(summary: Mapping[str, Any]) -> str:
     """Return text on the evidence for the times of a run, with the run's warnings."""
-    known = [Evidence(summary["evidence"], summary["because"]).line()] if "evidence" in summary else []
-    return " ".join([*(f"Warning: {one}" for one in summary.get("warnings", ())), *known])
+    known = Evidence(summary["evidence"], summary["because"]) if "evidence" in summary else None
+    return run_setup.describe_evidence(known, summary.get("warnings", ()))
 
 
 def ran_on(summary: Mapping[str, Any]) -> list[str]:

@@ -8,8 +8,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
-import numpy as np
-
 from simnet.base.quantities import TIME, Notation, parameter_hints
 from simnet.base.units import NOT_DETERMINED, determined, format_bytes, format_seconds
 from simnet.cost_models.costs.devices import DeviceOp, DeviceProfile
@@ -18,14 +16,11 @@ from simnet.network import STACKS, Network, Sharing, Stack
 from simnet.network.stack import name_of
 from simnet.report.columns import Fields
 from simnet.report.wording import listed
-from simnet.training.job.loop import first_exchange
 
 if TYPE_CHECKING:
     from simnet.base.arrays import Ranks
     from simnet.cost_models.calibration.software import CalibratedSoftware, CallPrediction
-    from simnet.policies import Candidate
     from simnet.schedule import Schedule
-    from simnet.training.job.job import Job
     from simnet.training.job.record import Interruption
 
 UNKNOWN = "nothing is known of it: links alone"
@@ -104,24 +99,6 @@ def relative_interval(known: Sequence[CallPrediction]) -> CallErrors | None:
     return CallErrors(max(found, key=lambda one: one.seconds).kind, *ends)
 
 
-def call_errors(job: Job, among: Iterable[Candidate]) -> dict[str, CallErrors]:
-    """Return, by label, the errors of exchanges on a calibrated cluster, which follow from those of their calls.
-
-    Exchanges with calls that the cluster's cost model does not know are left out, and so are training strategies.
-    """
-    software = software_of(job.network(0))
-    if software is None or job.strategy is not None:
-        return {}
-    found = {}
-    for one in among:
-        asked = first_exchange(job, one)
-        hosts = np.asarray(asked.options["placement"])
-        known = [call for schedule, _ in asked.parts for call in software.known(schedule, hosts)]
-        if (errors := relative_interval(known)) is not None:
-            found[one.label] = errors
-    return found
-
-
 def calls_evidence(found: Sequence[Mapping[str, Any]]) -> Evidence:
     """Return the evidence for the times of a schedule's calls: that of the least certain call.
 
@@ -135,6 +112,11 @@ def calls_evidence(found: Sequence[Mapping[str, Any]]) -> Evidence:
     if not found or UNKNOWN in beyond:
         return Evidence("assumed", UNKNOWN if found else "no call of this schedule was calibrated")
     return Evidence("extrapolated", "; ".join(beyond)) if beyond else Evidence("measured", "such calls were measured")
+
+
+def describe_evidence(evidence: Evidence | None, warnings: Iterable[str]) -> str:
+    """Return sentences on the evidence for times, after the warnings of a run."""
+    return " ".join([*(f"Warning: {one}" for one in warnings), *([] if evidence is None else [evidence.line()])])
 
 
 def call_rows(found: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:

@@ -16,7 +16,7 @@ from simnet.base.errors import SimnetError
 from simnet.base.units import format_bandwidth, format_seconds
 from simnet.cost_models.costs.devices import DEFAULT_DEVICE, DeviceOp, DeviceProfile
 from simnet.network.slow_start import BUFFER, LEAST_TIMEOUT, window_after_silence
-from simnet.policies import Candidate, Fixed, Policy
+from simnet.policies import Candidate, Fixed, Policy, density_at
 from simnet.policies.moo import Moo
 from simnet.report import run_setup, wording
 from simnet.report.columns import Fields
@@ -33,7 +33,7 @@ from simnet.studies.choosing.forecast import WholeJob, error_between
 from simnet.studies.choosing.whole_job import decide_job
 from simnet.studies.local_costs import local_costs_text
 from simnet.training.job.exchange import collective_slowdown
-from simnet.training.job.job import Job, create_sparsifier, job_buckets, job_overlap
+from simnet.training.job.job import Job, create_sparsifier, gradient_buckets, job_buckets, job_overlap
 from simnet.training.job.local_costs import scheme_hook
 from simnet.training.job.local_steps import start_strategy
 
@@ -143,15 +143,16 @@ def assumed_text(
     said = [text for name, text in known.items() if name not in varied]
     said += filter(None, [_computing_assumed(loaded, base and job.model == usual.job.model, written)])
     if run is not None:
-        said += filter(None, [local_costs_text(run.job, _exchange_labels(loaded)), _slowdown_assumed(run.job)])
-        said += filter(None, [_silence_assumed(run.job), _empty_sites(loaded, run.job)])
+        said += filter(None, [_slowdown_assumed(run.job), _silence_assumed(run.job), _empty_sites(loaded, run.job)])
     default = written or loaded.document.found(("network", "stack")) is None
     if default and (run is not None or kind not in ("file", "platform")):
         name = run_setup.stack_name(run.job.network(0)) if run else sending_stack(config.network)
         said.append(f"stack {(name or 'ideal').removeprefix('ideal ')}")
     if not job.shardings:
         changes = job.strategy is not None or any(one.scheme != "dense" for one in _exchange_labels(loaded))
-        said += filter(None, ["accuracy ignored" if changes and not job.gradients.train else "", logic_text(loaded)])
+        local = "" if run is None else local_costs_text(run.job, _exchange_labels(loaded))
+        ignored = "accuracy ignored" if changes and not job.gradients.train else ""
+        said += filter(None, [ignored, local, logic_text(loaded)])
     return ", ".join(said)
 
 
@@ -175,6 +176,26 @@ def _silence_assumed(job: Job) -> str:
         if window_after_silence(longest, silence, there + back, network.stack.initial_window) < holds:
             return f"TCP starts slowly after {format_seconds(silence)} without messages"
     return ""
+
+
+def setting(loaded: Scenario, job: Job) -> dict[str, str]:
+    """Return the model, number of workers and density of a job as texts for the report."""
+    entries, model = f"{job.source.true_parameters:,} parameters", loaded.config.job.model
+    if job.steps is not None:
+        ways = [one.way or f"trace {one.trace}" for one in loaded.config.job.shardings.values()]
+        trained = {} if model is None else {"model": f"{Path(model).name}, {entries}"}
+        return {**trained, "workers": str(job.source.workers), "sharding": ", ".join(dict.fromkeys(ways))}
+    first, last = (f"{100 * density_at(job.density, at):.3g} %" for at in (0, job.iterations - 1))
+    parts = gradient_buckets(job.source, job.overlap)
+    whole = job.source.scale * sum(one.entries.stop - one.entries.start for one in parts if one.dense)
+    share = f"{100 * whole / job.source.true_parameters:.2g} %"
+    dense = f"{sum(one.dense for one in parts)} of {len(parts)} buckets, {share} of the gradient"
+    return {
+        "model": entries if model is None else f"{Path(model).name}, {entries}",
+        "workers": str(job.source.workers),
+        "density": first if first == last else f"{first} to {last}",
+        **({"stays dense": dense} if whole else {}),
+    }
 
 
 def _empty_sites(loaded: Scenario, job: Job) -> str:

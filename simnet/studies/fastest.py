@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.report import wording
-from simnet.report.drawing import draw_table
 from simnet.report.summary import Column, Summary, Unit, interval_text
 from simnet.studies.sweeping.grid import AxisColumn
 
@@ -147,6 +146,8 @@ def grid_plot(
 ) -> Plot:
     """Draw each policy's time over one axis, or over several that vary together; over two axes who is fastest where."""
     if len(by) == 1 or zipped:
+        from simnet.report.drawing import draw_table
+
         first = [one._replace(values=one.values[:1]) for one in cells]
         return draw_table(Summary(answer=title, **times_by_cell(first, by[:1], bound)))
     values: list[list[Any]] = [sorted({*one.values}) for one in by]

@@ -25,7 +25,7 @@ from simnet.network.start_spread import MOST_MESSAGES, StartSpread, offsets_of_s
 from simnet.policies import Candidate
 from simnet.report.columns import Fields
 from simnet.report.paired import NEAR, NO_RANGES, StartRanges
-from simnet.report.run_setup import CallErrors, call_errors, software_of
+from simnet.report.run_setup import CallErrors, relative_interval, software_of
 from simnet.report.wording import TIED
 from simnet.scenario import Run, Scenario
 from simnet.strategies import options as strategy_options
@@ -53,6 +53,24 @@ class Spent(NamedTuple):
 
 
 _NOTHING = Spent(0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+def call_errors(job: Job, among: Iterable[Candidate]) -> dict[str, CallErrors]:
+    """Return, by label, the errors of exchanges on a calibrated cluster, which follow from those of their calls.
+
+    Exchanges with calls that the cluster's cost model does not know are left out, and so are training strategies.
+    """
+    software = software_of(job.network(0))
+    if software is None or job.strategy is not None:
+        return {}
+    found = {}
+    for one in among:
+        asked = first_exchange(job, one)
+        hosts = np.asarray(asked.options["placement"])
+        known = [call for schedule, _ in asked.parts for call in software.known(schedule, hosts)]
+        if (errors := relative_interval(known)) is not None:
+            found[one.label] = errors
+    return found
 
 
 class JobTotal(NamedTuple):

@@ -26,7 +26,7 @@ from simnet.report.timeline import RecordedTimeline
 from simnet.scenario import Run, Scenario
 from simnet.scenario.finding import Source
 from simnet.scenario.loader import MAX_BYTES
-from simnet.studies import runs
+from simnet.studies.assumptions import setting
 
 SUMMARY = "summary.json"
 
@@ -115,7 +115,7 @@ def redraw(folder: Path, place: Path) -> answers.RunAnswer:
     run = RunFolder.read(folder)
     built = (loaded := run.scenario()).build()
     with refuse_other_content(folder):
-        files = draw_run(run.summary, run.iterations, run.lock, runs.setting(loaded, built.job), run.recorded(built))
+        files = draw_run(run.summary, run.iterations, run.lock, setting(loaded, built.job), run.recorded(built))
         each = dict.fromkeys(run.iterations["policy"]) | run.summary["policies"]
         found = answers.run_answer(run.summary | {"policies": each})
     _write_page(place, files)

@@ -36,7 +36,7 @@ from simnet.scenario.topology_parts import cluster_file
 from simnet.studies import assumptions
 from simnet.studies.job_totals import judgement, ranges_of, rivals
 from simnet.training.job.checkpoint import EVERY, Checkpoint
-from simnet.training.job.job import Job, create_sparsifier, gradient_buckets, job_buckets
+from simnet.training.job.job import Job, create_sparsifier, job_buckets
 from simnet.training.job.memory import WorkerMemory, candidates_memory, is_measurable, with_shared_gradients
 from simnet.training.job.record import PolicyResult
 from simnet.training.job.steady import common_start, steady_part
@@ -253,7 +253,7 @@ def fill(
         request(loaded, "run").lock,
         links=built.links,
         report=report,
-        setting=setting(loaded, built.job),
+        setting=assumptions.setting(loaded, built.job),
     )
 
 
@@ -366,26 +366,6 @@ def worker_memory(built: Run, policies: Iterable[str]) -> tuple[Fields, dict[str
     said: Fields = {"assumed": cost_summary.memory_assumed(job), "limit_B": None if limit is None else round(limit)}
     each = {name: candidates_memory(job, built.policies[name].candidates, known) for name in policies}
     return said, {name: cost_summary.memory_summary(one, limit) for name, one in each.items()}
-
-
-def setting(loaded: Scenario, job: Job) -> dict[str, str]:
-    """Return the model, number of workers and density of a job as texts for the report."""
-    entries, model = f"{job.source.true_parameters:,} parameters", loaded.config.job.model
-    if job.steps is not None:
-        ways = [one.way or f"trace {one.trace}" for one in loaded.config.job.shardings.values()]
-        trained = {} if model is None else {"model": f"{Path(model).name}, {entries}"}
-        return {**trained, "workers": str(job.source.workers), "sharding": ", ".join(dict.fromkeys(ways))}
-    first, last = (f"{100 * density_at(job.density, at):.3g} %" for at in (0, job.iterations - 1))
-    parts = gradient_buckets(job.source, job.overlap)
-    whole = job.source.scale * sum(one.entries.stop - one.entries.start for one in parts if one.dense)
-    share = f"{100 * whole / job.source.true_parameters:.2g} %"
-    dense = f"{sum(one.dense for one in parts)} of {len(parts)} buckets, {share} of the gradient"
-    return {
-        "model": entries if model is None else f"{Path(model).name}, {entries}",
-        "workers": str(job.source.workers),
-        "density": first if first == last else f"{first} to {last}",
-        **({"stays dense": dense} if whole else {}),
-    }
 
 
 def calibration_of(loaded: Scenario, job: Job) -> Fields | None:

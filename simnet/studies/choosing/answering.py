@@ -11,7 +11,7 @@ import numpy as np
 from simnet.base.errors import InputError
 from simnet.base.units import finite, format_bandwidth, format_seconds
 from simnet.policies import Fixed, density_at
-from simnet.report import answers, run_setup, wording
+from simnet.report import run_setup, wording
 from simnet.report.cost_summary import throughput
 from simnet.report.paired import START_COLUMNS
 from simnet.report.summary import Column, Row, Summary, interval_text, percent, table_columns
@@ -56,7 +56,7 @@ def ranking_summary(found: Ranking) -> Summary:
         answer=_answer(found),
         columns=COLUMNS,
         rows=list(_rows(found)),
-        evidence=answers.evidence({"warnings": found.loaded.warnings + found.run.warnings, **found.evidence.figures()}),
+        evidence=run_setup.describe_evidence(found.evidence, [*found.loaded.warnings, *found.run.warnings]),
         assumed=f"{assumptions.assumed_text(found.loaded, found.run)}.",
         depends_on=" ".join(filter(None, [mixed, *asked, _depends_text(found)])),
         next=_next_text(found),

@@ -26,13 +26,12 @@ from simnet.report.summary import Column, Row, Summary, Unit, percent, table_col
 from simnet.report.wording import lead_text, listed
 from simnet.scenario.finding import Source
 from simnet.studies import job_totals
-from simnet.studies.assumptions import FORMATS, assumed_text
+from simnet.studies.assumptions import FORMATS, assumed_text, setting
 from simnet.studies.choosing import policy, whole_job
 from simnet.studies.choosing.answering import ranking_summary
 from simnet.studies.choosing.closed_forms import AGREE, QUANTITIES, ClosedForms, closed_forms, override_of
 from simnet.studies.choosing.ranking import ChooseRequest, Ranking, rank
 from simnet.studies.fastest import GridTimes, axis_heads, draw_fastest, grid_plot, value_text, where_fastest
-from simnet.studies.runs import setting
 from simnet.studies.sweeping import grid
 
 if TYPE_CHECKING:

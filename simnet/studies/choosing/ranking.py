@@ -14,7 +14,6 @@ from simnet.cost_models.evidence.conditions import NEVER_COMPARED, Evidence
 from simnet.policies import Candidate, Fixed
 from simnet.report import cost_summary
 from simnet.report.columns import Fields
-from simnet.report.run_setup import call_errors
 from simnet.scenario import Run, Scenario, load
 from simnet.studies import assumptions, job_totals
 from simnet.studies.choosing import whole_job
@@ -251,7 +250,7 @@ def row_totals(rows: Sequence[JobForecast], job: Job, among: Sequence[Candidate]
     known = {one.label: one for one in (*among, *(row.candidate for row in rows if row.candidate.scheme))}
     used = {label: known[label] for row in rows for label in row.sample["choice"]}
     counts = {label: job_totals.messages(one, job) for label, one in used.items()}
-    calls, totals = call_errors(job, used.values()), []
+    calls, totals = job_totals.call_errors(job, used.values()), []
     for row in rows:
         # Iterations of the same moments meet the same links: two jobs leave less open between them than each by itself.
         apart = 0.0 if row is best else error_between(row, best) / max(row.seconds, 1e-300)
