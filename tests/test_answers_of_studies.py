@@ -103,13 +103,12 @@ def test_what_a_scenario_sets_to_its_default_is_no_default(tmp_path, where):
     left = {"network.stack", "job.device", "job.barrier", "job.gradients.synthetic.like"}
     assert named() >= left
     given = []
-    short = ("fluctuating_wan", "--set", "job.iterations=1", "--schemes", "topk", *NO_PAGE, *out, "--workers")
-    sites = [re.search(r"workers on \d of \d sites", did("run", *short, workers).stdout) for workers in (6, 8)]
-    assert [one and one[0] for one in sites] == ["workers on 3 of 4 sites", None]
-    packed = did("run", *short, 6, "--set", "network.placement=packed", "--set", "network.weather[0].links=all")
-    assert "of 4 sites" not in packed.stdout
     if where == "--set":
         given = ["--set", "network.stack=ideal", "--set", "job.device=v100-torch2.6"]
+        short = ("fluctuating_wan", "--set", "job.iterations=1", "--schemes", "topk", *NO_PAGE, *out, "--workers")
+        packed = (6, "--set", "network.placement=packed", "--set", "network.weather[0].links=all")
+        sites = [re.search(r"workers on . of . sites", did("run", *short, *one).stdout) for one in ((6,), (8,), packed)]
+        assert [one and one[0] for one in sites] == ["workers on 3 of 4 sites", None, None]
     else:
         text = path.read_text(encoding="utf-8").replace("topology:", "stack: ideal, topology:", 1)
         path.write_text(text.replace("job:\n", "job:\n  device: v100-torch2.6\n"), encoding="utf-8")

@@ -61,9 +61,12 @@ def test_rows_agree_with_each_other(words):
         most = row["high_s"] / min(other["low_s"] for other in rows if other is not row) - 1
         assert 0 <= row["regret_of_job"] <= min(rows[-1]["over_the_fastest"], max(most, 0.0)) + 1e-12
         assert row["sampling_error_s"] == 0 or row["iterations_simulated"] < iterations
-    regrets = [row["regret_of_job"] for row in rows if row["chance_to_be_fastest"] < 0.5]
-    assert all(one > 0 for one in regrets)
-    assert all(later >= 0.95 * earlier for earlier, later in itertools.pairwise(regrets))
+    rivals = [row for row in rows if row["chance_to_be_fastest"] < 0.5]
+    assert all(row["regret_of_job"] > 0 for row in rivals)
+    for earlier, later in itertools.pairwise(rivals):
+        # Of equal jobs each has draws of its own.
+        equal = later["job_s"] < earlier["job_s"] * (1 + 1e-9)
+        assert later["regret_of_job"] >= (0.95 if equal else 0.98) * earlier["regret_of_job"]
     tied = rows[1]["job_s"] < best["job_s"] * (1 + 1e-9)
     assert best["regret_of_job"] < rows[1]["regret_of_job"] * (1.05 if tied else 1)
     assert (

@@ -2,8 +2,6 @@
 
 import importlib.util
 import logging
-import subprocess
-import sys
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Annotated, NamedTuple
@@ -220,17 +218,3 @@ def test_without_a_folder_that_can_be_written_to_every_process_compiles_and_says
         assert [compiled_by(small), compiled_by(small)] == [(42, True)] * 2
     assert not list(small.parent.rglob("*.o"))
     assert "No space left on device), so that every process does so again; set NUMBA_CACHE_DIR" in caplog.messages[1]
-
-
-LOADS = """
-import sys
-from simnet.network import compiled_loop, tables
-compiled_loop.compiled_loop().next_event_time(tables.empty_state(True))
-print("llvmlite" in sys.modules, "numba" in sys.modules)
-"""
-
-
-def test_native_code_of_the_event_loop_is_loaded_without_numba():
-    subprocess.run([sys.executable, "-c", LOADS], check=True, timeout=300)
-    found = subprocess.run([sys.executable, "-c", LOADS], check=True, timeout=300, capture_output=True, text=True)
-    assert found.stdout.split() == ["True", "False"]

@@ -107,6 +107,9 @@ def small(tmp_path_factory):
     return written(tmp_path_factory.mktemp("traces") / "small", heavy(5, 0.5, workers=4))
 
 
+FAR_APART = EntryKinds(np.array([0.3, 0.3, 0.4]), np.zeros(3), np.array([-12.0, -0.5, 0.8]))
+
+
 class TestFit:
     @pytest.mark.parametrize("kind", ["digits", "heavy", "heavier", "logistic", "embedding"])
     def test_synthetic_gradients_match_the_trace(self, tmp_path, kind):
@@ -133,12 +136,14 @@ class TestFit:
         "kinds",
         [
             EntryKinds(np.ones(1), np.zeros(1), np.zeros(1)),
-            EntryKinds(np.array([0.3, 0.3, 0.4]), np.zeros(3), np.array([-12.0, -0.5, 0.8])),
+            FAR_APART,
             EntryKinds(np.array([0.7, 0.3]), np.array([2.0, 0.0]), np.array([0.5, 0.0])),
         ],
     )
-    def test_what_kinds_of_entries_draws_have(self, kinds, shared):
+    def test_what_kinds_of_entries_draws_have(self, request, kinds, shared):
         """Draws are beyond thresholds as often as kinds say, and kinds that are fitted to draws do as those do."""
+        if kinds is FAR_APART and not shared:
+            request.applymarker(pytest.mark.xfail(strict=True, reason="11 % off at a share of 15 %, 8 % asked"))
         rng = np.random.default_rng(1)
         P, n = 6, 60_000
         which = rng.choice(len(kinds.share), n, p=kinds.share)
@@ -156,8 +161,7 @@ class TestFit:
             share, any_of = order.shares[0] @ q, order.shares[0] @ -np.expm1(P * np.log1p(-np.minimum(q, 1 - 1e-12)))
             at = -np.log(np.maximum(share, 1e-300))
             found = np.interp(-np.log(SHARES), at, any_of / np.maximum(share, 1e-300))
-            # At densities that nobody selects, kinds so far apart are off by more: 11 % at a share of 15 %.
-            many = (n * SHARES > 100) & (SHARES <= 0.1)
+            many = (n * SHARES > 100) & (SHARES < 0.25)
             np.testing.assert_allclose(found[many], count.figures[0][many], rtol=0.08)
 
     @pytest.mark.parametrize("between", ["linear", "logarithmic"])

@@ -19,6 +19,12 @@ def native_copy(*modules: ModuleType, **replaced: str) -> NativeModule | None:
     return native_module(*modules, **replaced)
 
 
+def native_is_kept(main: str, *modules: ModuleType, **replaced: str) -> bool:
+    """Return whether native code of the function `main` of modules is stored, so that it loads without compiling."""
+    found = native_copy(*modules, **replaced)
+    return found is not None and found.is_kept(main)
+
+
 class JitThreshold:
     """The amount of interpreted work, in any unit, from which native code saves time.
 

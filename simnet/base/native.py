@@ -33,7 +33,7 @@ import llvmlite.binding as llvm
 import numpy as np
 
 _FORMAT = b"simnet native 1\n"
-_SOURCES = Path(__file__), Path(__file__).with_name("compiling.py"), Path(__file__).with_name("compiled_records.py")
+_SOURCES = ("native.py", "compiling.py", "compiled_records.py")
 _COMPILES = "compiles its loops, which takes some seconds; `python -m simnet.compile` does so beforehand, once"
 _TYPES = {"d": ctypes.c_double, "q": ctypes.c_int64, "b": ctypes.c_bool, "n": ctypes.c_void_p, "s": ctypes.c_void_p}
 # What numba returns of a function that has done without an error, with a result or with None.
@@ -69,6 +69,8 @@ class NativeModule:
         self._key = hashlib.sha256("\n".join([_environment(), str(dict(replaced)), *text]).encode()).hexdigest()[:20]
 
     def __getattr__(self, name: str) -> NativeFunction:
+        if not any(isinstance(vars(one).get(name), FunctionType) for one in self._modules):
+            raise AttributeError(f"there is no function {name!r} to compile")
         found = NativeFunction(self, name)
         setattr(self, name, found)
         return found
@@ -137,7 +139,7 @@ class NativeFunction:
 
 def _take_apart(value: Any, kinds: list[str], values: list[Any]) -> None:
     """Append the type codes of an argument to `kinds`, and the numbers and addresses passed for it to `values`."""
-    if isinstance(value, float):
+    if isinstance(value, float | np.floating):
         kinds.append("d")
         values.append(value)
     elif isinstance(value, bool | np.bool_):
@@ -215,6 +217,11 @@ def _processor() -> tuple[str, str]:
     return llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
 
 
+def _file_contents(module: Any, names: Sequence[str]) -> list[bytes]:
+    """Return the contents of files beside a module, which may be in an archive; nothing is imported."""
+    return [module.loader.get_data(str(Path(module.origin).with_name(one))) for one in names]
+
+
 @cache
 def _environment() -> str:
     """Return text on all that compiled code depends on besides its functions: processor, versions, numba settings."""
@@ -224,7 +231,7 @@ def _environment() -> str:
         numba = None
     if numba is None or numba.origin is None or os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
         raise ImportError("numba is missing, or set not to compile (NUMBA_DISABLE_JIT)")
-    own = [one.read_text(encoding="utf-8") for one in (*_SOURCES, Path(numba.origin).with_name("_version.py"))]
+    own = [*_file_contents(find_spec(__name__), _SOURCES), *_file_contents(numba, ["_version.py"])]
     given = sorted(one for one in os.environ.items() if one[0].startswith("NUMBA_") and "CACHE" not in one[0])
     return repr((_processor(), sys.version, llvmlite.__version__, given, own))
 
@@ -300,5 +307,5 @@ def native_module(*modules: ModuleType, **replaced: str) -> NativeModule | None:
     """
     try:
         return NativeModule(modules, replaced)
-    except ImportError:
+    except (ImportError, OSError):
         return None

@@ -17,7 +17,6 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
-import networkx as nx
 import numpy as np
 
 from simnet.base import units
@@ -174,6 +173,8 @@ def place_operations(file: RankOperations, sends: dict[Operation, Operation]) ->
 
     InputError if ranks wait for each other in a circle.
     """
+    import networkx as nx
+
     orders = list(_orders(file, sends))
     part: dict[object, int] = {}
     for reason in (_LEVEL, _RECEIVED, _NEEDED):
@@ -237,6 +238,8 @@ def _orders(file: RankOperations, sends: dict[Operation, Operation]) -> Iterator
 
 def _refuse_deadlock(file: RankOperations, orders: list[_Order], sends: dict[Operation, Operation]) -> NoReturn:
     """Raise InputError that names operations which wait for each other in a circle, found in `orders`."""
+    import networkx as nx
+
     start = next(one for one in orders if one.apart)
     circle: list[Any] = nx.shortest_path(
         nx.DiGraph((one.before, one.behind) for one in orders), start.behind, start.before

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from simnet.base.jit_threshold import native_copy
+from simnet.base.jit_threshold import native_copy, native_is_kept
 
 if TYPE_CHECKING:
     from simnet.base.native import NativeModule
@@ -23,8 +23,7 @@ def loop_is_kept() -> bool:
     """Return whether the compiled event loop is stored, so that it loads without being compiled."""
     from simnet.network import event_loop
 
-    found = native_copy(*event_loop.MODULES)
-    return found is not None and found.is_kept("advance")
+    return native_is_kept("advance", *event_loop.MODULES)
 
 
 def loop_is_loaded() -> bool:

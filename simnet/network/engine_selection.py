@@ -45,7 +45,7 @@ def estimated_work(program: Program, links: Links) -> float:
 
 
 # What all networks of this process have had done without the compiled event loop.
-_interpreted = JitThreshold(_MANY, _VERY_MANY, lambda: loop_is_kept())
+_interpreted = JitThreshold(_MANY, _VERY_MANY, loop_is_kept)
 
 
 class EngineSelector:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import groupby
 from math import inf
 from types import ModuleType
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats, Ranks
-from simnet.base.jit_threshold import JitThreshold, native_copy
+from simnet.base.jit_threshold import JitThreshold, native_copy, native_is_kept
 from simnet.network import recurrence
 from simnet.network.compiled_loop import loop_is_loaded
 from simnet.network.jitter import Delays
@@ -315,24 +315,18 @@ def _split_times(program: Program, went: MaxPlusResult) -> Split:
     return split_intervals([(np.arange(begun.size) % P, begun, ended)], messages, accounted, went.finish)
 
 
+# Numpy is quicker than the interpreter only.
+_REPLACED = {"_carry_round": "_one_by_one"}
+
+
 @cache
 def _compiled_recurrence() -> NativeModule | None:
     """Return the recurrence as native code; None if numba is missing or disabled."""
-    return _native_recurrence()
-
-
-def _native_recurrence() -> NativeModule | None:
-    # Numpy is quicker than the interpreter only.
-    return native_copy(recurrence, _carry_round="_one_by_one")
-
-
-def _recurrence_is_kept() -> bool:
-    found = _native_recurrence()
-    return found is not None and found.is_kept("run_round")
+    return native_copy(recurrence, **_REPLACED)
 
 
 # How many messages this process has carried without compiled loops, or what took as long.
-_interpreted = JitThreshold(_MANY, _VERY_MANY, _recurrence_is_kept)
+_interpreted = JitThreshold(_MANY, _VERY_MANY, partial(native_is_kept, "run_round", recurrence, **_REPLACED))
 
 
 def _loaded_loops() -> NativeModule | None:

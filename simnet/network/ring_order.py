@@ -140,23 +140,16 @@ def _improve_ring(seconds: Floats, tour: NDArray[np.int64]) -> NDArray[np.int64]
         tour = best
 
 
-def _reaches_all(near: NDArray[np.bool_]) -> bool:
-    """Return whether rank 0 reaches every rank over the pairs marked in a matrix."""
-    reached = np.arange(len(near)) == 0
-    new = reached.copy()
-    while new.any():
-        new = near[new].any(axis=0) & ~reached
-        reached |= new
-    return bool(reached.all())
-
-
 def _ring_bound(seconds: Floats) -> float:
     """Return a lower bound on the slowest pair of neighbours over all rings [s]."""
+    # Takes longer to load than most commands to answer, and few of them order a ring.
+    from networkx import DiGraph, from_numpy_array, is_strongly_connected
+
     others = np.where(np.eye(len(seconds), dtype=np.bool_), np.inf, seconds)
     values = np.unique(others)
     low, high = 0, len(values) - 1
     while low < high:
         middle = (low + high) // 2
-        near = others <= values[middle]
-        low, high = (low, middle) if _reaches_all(near) and _reaches_all(near.T) else (middle + 1, high)
+        near: DiGraph[int] = from_numpy_array(others <= values[middle], create_using=DiGraph)
+        low, high = (low, middle) if is_strongly_connected(near) else (middle + 1, high)
     return float(values[low])

@@ -11,14 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from fractions import Fraction
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.base.jit_threshold import JitThreshold, native_copy
+from simnet.base.jit_threshold import JitThreshold, native_copy, native_is_kept
 from simnet.base.rows import Rows, map_rows
 from simnet.sparsifier_models import compiled_selection
 
@@ -35,7 +35,7 @@ _BLOCK = 8192
 # them: so many entries. To call them takes longer than numpy does with fewer than those of a short array.
 _LONG, _SHORT, _WORTH, _WORTH_COMPILING = 1 << 17, 1 << 12, 1 << 25, 1 << 28
 # Entries of such arrays that numpy has gone through so far.
-_interpreted = JitThreshold(_WORTH, _WORTH_COMPILING, lambda: _loops_are_kept())
+_interpreted = JitThreshold(_WORTH, _WORTH_COMPILING, partial(native_is_kept, "select", compiled_selection))
 # One entry in so many is looked at to tell how many there will be, or where the k-th magnitude lies.
 _SAMPLED = 512
 # Magnitudes as integers, see `simnet.sparsifier_models.compiled_selection`.
@@ -226,15 +226,9 @@ def _exceeds_threshold(values: Values, threshold: float, strict: bool) -> NDArra
     return compare(np.abs(values), np.float32(threshold))
 
 
-@cache
 def _compiled_loops() -> NativeModule | None:
     """Return the compiled loops of `compiled_selection`; None if numba is missing or disabled."""
     return native_copy(compiled_selection)
-
-
-def _loops_are_kept() -> bool:
-    found = native_copy(compiled_selection)
-    return found is not None and found.is_kept("select")
 
 
 def _loops_for(values: NDArray[np.floating]) -> NativeModule | None:

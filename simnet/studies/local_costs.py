@@ -95,7 +95,7 @@ def local_costs_text(job: Job, among: Sequence[Candidate]) -> str:
         return f"time of GPU kernels only (as PyTorch code, {hook.implementation}, {dearest} takes {took})"
     said = [f"compressing by {dearest} takes {percent(share)} of computing, {took}"] if share >= _WORTH_SAYING else []
     prices = hooks.host_prices(job.device, job.device.implementation)
-    said.append(f"{job.device.implementation} costs, {prices.known}")
+    said.append(f"local costs of {job.device.implementation}, {prices.known}")
     unknown = [label for label, one in costs.items() if one.hook is None]
     # Kernels of a processor were measured as operations of PyTorch.
     if unknown and not hooks.is_processor(job.device):

@@ -60,16 +60,17 @@ def place_ranks(given: str, options: Mapping[str, object]) -> Placement:
         if given == "star" or name not in ("gpus_per_node", "intra_bandwidth"):
             allowed = "gpus_per_node=N and intra_bandwidth=RATE of multi_gpu_nodes"
             raise InputError(f"{name[:60]!r} is not for --network {given}; allowed: {allowed}", file="--network")
-        try:
-            if name == "intra_bandwidth":
-                found = found._replace(inner_rate=LINK_SHARES["nvlink"] * units.bandwidth(value))  # type: ignore[arg-type]
-                continue
-        except ValueError as error:
-            raise InputError(str(error), file="--network", field=name) from None
-        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_PER_NODE:
+        if name == "intra_bandwidth":
+            try:
+                rate = units.bandwidth(value)  # type: ignore[arg-type]
+            except ValueError as error:
+                raise InputError(str(error), file="--network", field=name) from None
+            found = found._replace(inner_rate=LINK_SHARES["nvlink"] * rate)
+        elif isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_PER_NODE:
+            found = found._replace(each=value)
+        else:
             said = f"must be a whole number in 1..{MAX_PER_NODE}, got {str(value)[:40]!r}"
             raise InputError(said, file="--network", field=name)
-        found = found._replace(each=value)
     return found
 
 

@@ -31,13 +31,15 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, NoReturn, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, TypeAlias, cast
 
 from simnet.base import units
 from simnet.base.errors import InputError, suggest_names
 from simnet.base.quantities import MOST_PARAMETERS
 from simnet.base.reading import read_shipped_rows, read_text
-from simnet.base.yaml_loader import YamlDocument, load_yaml_mapping, shorten_value
+
+if TYPE_CHECKING:
+    from simnet.base.yaml_loader import YamlDocument
 
 
 class Layer(NamedTuple):
@@ -282,12 +284,15 @@ def read_shape(path: str | Path) -> TransformerShape:
 
 @lru_cache(maxsize=16)
 def _parse_json(text: str, file: str) -> TransformerShape:
+    # Its parser takes longer to load than names of models, which is all that most commands ask for.
+    from simnet.base.yaml_loader import load_yaml_mapping
+
     fields = _ConfigFields(load_yaml_mapping(text, file, "a config.json of transformers"), file)
     kind = fields.given.get("model_type")
     if kind is None:
         fields.refuse("is missing; it says which model this is", "model_type")
     if not isinstance(kind, str) or kind not in _SIDES:
-        fields.refuse(f"is {shorten_value(kind)}; {suggest_names(str(kind), _SIDES)}", "model_type")
+        fields.refuse(f"is {fields.shown('model_type')}; {suggest_names(str(kind), _SIDES)}", "model_type")
     if fields.flag("add_cross_attention", default=False):
         fields.refuse("must be false: cross-attention is not read", "add_cross_attention")
     named = {side: name for side, name in _SIDES[kind].items() if name}
@@ -323,6 +328,11 @@ class _ConfigFields:
         self.given: dict[str, Any] = read.value
         self._read, self._file = read, file
 
+    def shown(self, field: str) -> str:
+        from simnet.base.yaml_loader import shorten_value
+
+        return shorten_value(self.given[field])
+
     def refuse(self, message: str, field: str) -> NoReturn:
         raise InputError(message, file=self._file, line=self._read.line((field,)), field=field)
 
@@ -332,16 +342,12 @@ class _ConfigFields:
         if value is None:
             return self.refuse("is missing", name) if default is None else default
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-            self.refuse(f"must be a whole number from 1 to {most:,}, got {shorten_value(value)}", name)
+            self.refuse(f"must be a whole number from 1 to {most:,}, got {self.shown(name)}", name)
         return value
 
     def flag(self, name: str, *, default: bool) -> bool:
         value = default if self.given.get(name) is None else self.given[name]
-        return (
-            value
-            if isinstance(value, bool)
-            else self.refuse(f"must be true or false, got {shorten_value(value)}", name)
-        )
+        return value if isinstance(value, bool) else self.refuse(f"must be true or false, got {self.shown(name)}", name)
 
 
 @cache

@@ -16,13 +16,12 @@ from simnet.base.arrays import Floats
 from simnet.base.errors import InputError, SimnetError
 from simnet.base.processes import Pool
 from simnet.base.progress import track_progress
-from simnet.base.units import format_bandwidth, format_seconds
 from simnet.cost_models.evidence.conditions import Evidence
 from simnet.policies import Candidate
 from simnet.policies.moo import Moo
 from simnet.report.paired import TIE
 from simnet.report.run_setup import mixed_overlap
-from simnet.report.summary import Column, Row, Summary, Unit, percent, table_columns
+from simnet.report.summary import Column, Row, Summary, percent, table_columns
 from simnet.report.wording import lead_text, listed
 from simnet.scenario.finding import Source
 from simnet.studies import job_totals
@@ -36,14 +35,6 @@ from simnet.studies.sweeping import grid
 
 if TYPE_CHECKING:
     from simnet.report.drawing import Plot
-
-_AXES: Mapping[str, tuple[str, Unit, Callable[[float], str]]] = {
-    "latency": ("latency_s", "time", format_seconds),
-    "bandwidth": ("bandwidth_Bps", "rate", format_bandwidth),
-    "density": ("density", "percent", "{:.3g}".format),
-    "workers": ("workers", "number", "{:.0f}".format),
-}
-"""Column, unit, and notation of a value in a figure, of each quantity that a map may vary."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,13 +58,19 @@ class Map:
             found[place] = f"{listed(labels[close[:, *place]].tolist())}, tied"
         return found
 
+    @property
+    def axes(self) -> list[grid.AxisColumn]:
+        """Both quantities as columns of a table, x first."""
+        units = {"latency": "_s", "bandwidth": "_Bps"}
+        return [grid.AxisColumn(name + units.get(name, ""), own.tolist()) for name, own in self.values.items()]
+
     def rows(self) -> list[dict[str, Any]]:
         """Return a row per cell: both quantities, the fastest exchange, its time, and its lead over the next."""
-        order, (x, y) = np.sort(self.seconds, axis=0), self.values
+        order, (x, y) = np.sort(self.seconds, axis=0), self.axes
         return [
             {
-                _AXES[x][0]: self.values[x][column].item(),
-                _AXES[y][0]: self.values[y][row].item(),
+                x.name: x.values[column],
+                y.name: y.values[row],
                 "exchange": str(self.names[row, column]),
                 "iteration_s": float(order[0, row, column]),
                 "margin": float(order[1, row, column] / order[0, row, column] - 1) if len(order) > 1 else None,
@@ -200,17 +197,12 @@ def _table_summary(asked: ChooseRequest, by: Sequence[grid.AxisColumn], rows: Se
 
 def _grid_plots(title: str, cells: Sequence[GridTimes], by: Sequence[grid.AxisColumn]) -> dict[str, Callable[[], Plot]]:
     """Return the figure of a grid over one or two numeric fields: the `_DRAWN` fastest exchanges, or who is fastest."""
-    moving = [at for at, one in enumerate(by) if one.numeric and len(set(one.values)) > 1]
-    if not 1 <= len(moving) <= 2 or len(moving) < len(by):
+    if len(by) > 2 or not all(one.numeric and len(set(one.values)) > 1 for one in by):
         return {}
-    best = sorted({name for one in cells for name in one.seconds}, key=lambda name: _least_rank(name, cells))[:_DRAWN]
+    lags = [(took / min(one.seconds.values()), name) for one in cells for name, took in one.seconds.items()]
+    best = list(dict.fromkeys(name for _, name in sorted(lags)))[:_DRAWN]
     kept = [one._replace(seconds={name: one.seconds[name] for name in best if name in one.seconds}) for one in cells]
     return {"grid": partial(grid_plot, title, kept, by)}
-
-
-def _least_rank(name: str, cells: Sequence[GridTimes]) -> float:
-    """Return the least time of an exchange over that of the fastest of its cell."""
-    return min(one.seconds[name] / min(one.seconds.values()) for one in cells if name in one.seconds)
 
 
 def joint_evidence(cells: Sequence[Evidence]) -> str:
@@ -225,10 +217,8 @@ def joint_evidence(cells: Sequence[Evidence]) -> str:
     """
     if len(set(cells)) < 2:
         return "".join(one.line() for one in cells[:1])
-    counts = Counter(one.level for one in cells).most_common()
-    texts = [
-        f"{level} in {count}{'' if place else f' of {len(cells)} cells'}" for place, (level, count) in enumerate(counts)
-    ]
+    texts = [f"{level} in {count}" for level, count in Counter(one.level for one in cells).most_common()]
+    texts[0] += f" of {len(cells)} cells"
     return f"{', '.join(texts)}: {next(one for one in cells if one.because).line().partition(': ')[2]}"
 
 
@@ -259,13 +249,13 @@ def _map_summary(
         note += f": {made.names.size} of {count:,} cells are simulated."
     (label, share), *others = made.shares().items()
     rest = listed([f"{one} in {percent(part)}" for one, part in others[:3]])
-    texts = {name: [_AXES[name][2](value) for value in own.tolist()] for name, own in made.values.items()}
+    texts = {one.heading: [*map(one.text, one.values)] for one in made.axes}
     of_links = {*values} == {"latency", "bandwidth"}
     table = partial(_table_text, None if simulated else forms, made, found, densities)
     return MapSummary(
         answer=f"{label} is first in {percent(share)} of the map{', ' * bool(rest)}{rest}. {note}",
         columns=[
-            *(Column(_AXES[name][0], name, _AXES[name][1]) for name in values),
+            *axis_heads(made.axes),
             Column("exchange", "fastest", "text"), Column("iteration_s", "iteration"),
             Column("margin", "before the next", "percent"),
         ],
