@@ -25,7 +25,7 @@ SCENARIOS = ("fluctuating_wan", "quickstart", "incast", "link_faults", "shared_f
 
 
 class Warmed(NamedTuple):
-    """Compiled functions by name, and their cache folders (empty if nothing is cached)."""
+    """Names of compiled functions, and the folders of their cache (empty if nothing is cached)."""
 
     functions: tuple[str, ...]
     folders: tuple[Path, ...]

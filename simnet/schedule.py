@@ -296,7 +296,7 @@ class Schedule:
         return Schedule(self.n_ranks, rounds, self.calls)
 
     def without_work(self) -> Schedule:
-        """Return the schedule without compute time before its rounds.
+        """Return the schedule without compute time: only its messages remain.
 
         Examples
         --------
@@ -318,7 +318,7 @@ class Schedule:
         return Schedule(self.n_ranks, rounds, self.calls)
 
     def embed(self, ranks: Sequence[int] | Ranks, n_ranks: int) -> Schedule:
-        """Return the schedule on a set of `n_ranks` ranks, where ``ranks[r]`` takes the place of rank r.
+        """Return the schedule between ranks of a larger set of `n_ranks` ranks: ``ranks[r]`` takes the place of rank r.
 
         Parameters
         ----------
@@ -368,7 +368,7 @@ class Schedule:
 
 
 def merge_schedules(schedules: Sequence[Schedule], ranks: Sequence[NDArray[np.int64]], n_ranks: int) -> Schedule:
-    """Return one schedule in which several schedules run at the same time, round by round, on disjoint sets of ranks.
+    """Return one schedule in which several schedules run side by side, round by round, on disjoint sets of ranks.
 
     It is a call of a collective where one is: of several at once, nothing that looks at calls knows the ranks.
 
@@ -437,14 +437,14 @@ def _float_array(values: ArrayLike, name: str) -> Floats:
 
 
 def _refuse_outside(given: Floats, name: str, most: float, unit: str = "") -> None:
-    """Raise ValueError with the first value that is not in 0 to `most`, if there is one."""
+    """Raise ValueError if a value is not in 0 to `most`; the error shows the first such value."""
     if not ((given >= 0) & (given <= most)).all():
         _refuse_first(~(np.isfinite(given) & (given >= 0)), given, f"{name} must be finite and >= 0")
         _refuse_first(given > most, given, f"{name} must be <= {most:g}{unit}")
 
 
 def _refuse_first(wrong: NDArray[np.bool_], given: NDArray[Any], requirement: str) -> None:
-    """Raise ValueError, with the first such value of `given`, if `wrong` is true anywhere."""
+    """Raise ValueError if `wrong` is true anywhere; the error shows the first wrong value of `given`."""
     if wrong.any():
         index = int(np.argmax(wrong))
         number = f"number {index} " if given.ndim else ""

@@ -26,7 +26,7 @@ PERCENTS = (50, 90, 99)
 
 
 def percentiles(values: Floats) -> list[float]:
-    """Return the percentiles `PERCENTS` of a non-empty sample; each is a value of the sample.
+    """Return the 50th, 90th and 99th percentiles of a non-empty sample; each percentile is a value of the sample.
 
     Examples
     --------
@@ -42,7 +42,7 @@ _EXACT_POWER = 22
 
 
 def significant(values: ArrayLike) -> NDArray[np.float64]:
-    """Return values rounded to twelve significant digits, and to multiples of 1e-22.
+    """Return values rounded to twelve significant digits; digits below 1e-22 are dropped.
 
     Examples
     --------
@@ -60,7 +60,7 @@ def significant(values: ArrayLike) -> NDArray[np.float64]:
 
 
 def unique_places(numbers: Ranks, below: int) -> tuple[Ranks, Ranks]:
-    """Return the distinct values of `numbers` (>= 0), ascending, and the index of each number in them, shape (m,).
+    """Return the distinct values of `numbers` (>= 0), ascending, and for each number the index of its value among them.
 
     `below` exceeds all of them; if it is not much above m, no sorting is needed.
 

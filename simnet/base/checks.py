@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def check_int(value: object, name: str, low: int | None = None, high: int | None = None) -> int:
-    """Return `value` as an int; ValueError if it is not an integer in low .. high. `name` is used in the error.
+    """Return `value` as an int; ValueError, which calls it `name`, if it is not an integer in `low` .. `high`.
 
     Examples
     --------
@@ -41,7 +41,7 @@ def is_number(value: object) -> TypeGuard[float]:
 
 
 def read_number(text: str) -> float:
-    """Return the number that a text states; NaN if it is no number, or too long. Rejects ``_`` and non-ASCII digits.
+    """Return the number that a text states; NaN if the text is too long or no number. ``1_000`` is no number.
 
     Examples
     --------
@@ -55,7 +55,7 @@ def read_number(text: str) -> float:
 
 
 def check_positive(value: float, name: str) -> float:
-    """Return `value` as a float; ValueError if it is not a finite number > 0.
+    """Return `value` as a float; ValueError, which calls it `name`, if it is not a finite number > 0.
 
     Examples
     --------
@@ -82,7 +82,7 @@ def check_choice(value: object, name: str, allowed: Collection[str]) -> None:
 
 
 def make_dataclass(kind: Callable[..., T], given: Mapping[str, Any], called: str) -> T:
-    """Return an instance of the dataclass `kind`. ValueError: unknown field; `called` names the object in the error."""
+    """Return an instance of the dataclass `kind` with the field values `given`; ValueError for an unknown field."""
     known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
     for name in given:
         if name not in known:

@@ -20,7 +20,7 @@ _NUMBERS = (float, int, bool)
 
 
 class CompiledRecords:
-    """Numbers and tables at a memory `address`; `fields` maps a name to annotation and dtype (None: a number)."""
+    """A record for native code, at a memory `address`; `fields` maps each field's name to its annotation and dtype."""
 
     fields: ClassVar[Mapping[str, tuple[Any, np.dtype[Any] | None]]]
     address: int
@@ -42,7 +42,7 @@ def _number_dtype(hint: Any) -> np.dtype[Any]:
 
 
 def _entry_dtype(hint: Any) -> np.dtype[Any] | None:
-    """Return the dtype of the entries of a table field, given its annotation; None if the field is a number."""
+    """Return the dtype of the entries of a table field, given its annotation; None for a field that is a number."""
     if hint in _NUMBERS:
         return None
     kind = get_args(hint)[0] if get_origin(hint) is list else float

@@ -34,7 +34,7 @@ _NUMBERS = {float: types.float64, int: types.int64, bool: types.boolean}
 def compile_object(
     modules: Sequence[ModuleType], replaced: Sequence[tuple[str, str]], name: str, args: Sequence[Any]
 ) -> ObjectCode:
-    """Compile the function `name` of some modules for the types of `args`; return its object code."""
+    """Compile the function `name` of some modules for the types of `args`, and return its object code."""
     function = _compiled_functions(tuple(modules), tuple(replaced))[name]
     signature = tuple(_widened(typeof(_specimen(one))) for one in args)
     function.compile(signature)
@@ -44,7 +44,7 @@ def compile_object(
 
 
 def _specimen(value: Any) -> Any:
-    """Return a value of the same type with writable arrays: one compiled version then also serves read-only arrays."""
+    """Return a value of the same type with writable arrays; code compiled for them also serves read-only arrays."""
     if isinstance(value, np.ndarray):
         whole = np.empty((2,) * value.ndim, value.dtype)
         return whole if value.flags.c_contiguous else whole[..., ::2]
@@ -66,7 +66,7 @@ def _widened(kind: Any) -> Any:
 
 @cache
 def _compiled_functions(modules: Sequence[ModuleType], replaced: Sequence[tuple[str, str]]) -> Mapping[str, Any]:
-    """Return numba-compiled copies of all functions of modules, which call each other's compiled copy."""
+    """Return numba-compiled copies of all functions of some modules; compiled copies call other compiled copies."""
     names = {one.__name__ for one in modules}
     made: dict[str, Any] = {}
     # Functions find each other in the names of their module, so copies with other names find the compiled ones.
@@ -82,7 +82,7 @@ def _compiled_functions(modules: Sequence[ModuleType], replaced: Sequence[tuple[
 
 
 def _in_one_version(function: Any) -> Any:
-    """Make calls from compiled code pass integers as int64, so that the function has one version for all of them."""
+    """Make calls from compiled code pass all integers as int64, so that the function is compiled only once."""
     template: Callable[..., Any] = function.get_call_template
 
     def widened(args: Sequence[Any], kws: Mapping[str, Any]) -> Any:
@@ -93,7 +93,7 @@ def _in_one_version(function: Any) -> Any:
 
 
 class _Table(types.Array):  # type: ignore[misc]
-    """The numba type of a table of records, whose rows are never negative."""
+    """The numba type of a table of records. Row numbers are never negative, so code for negative ones is left out."""
 
 
 register_model(_Table)(models.ArrayModel)

@@ -29,7 +29,7 @@ def plain_warnings() -> None:
 
 
 class InputError(SimnetError):
-    """Bad input: what is wrong, with the value found and what is allowed, and the file, line from 1, and field.
+    """An error in the user's input. It states the value found, the values allowed, and the file, line and field.
 
     Examples
     --------
@@ -63,7 +63,7 @@ class DivergedError(SimnetError):
 
 
 class Waits(NamedTuple):
-    """A deadlocked rank: its number, the index and phase of its current round, and the ranks it waits for."""
+    """A deadlocked rank: its number, the index and phase of its current round, and the ranks that it waits for."""
 
     rank: int
     round: int
@@ -72,7 +72,7 @@ class Waits(NamedTuple):
 
 
 class StalledError(SimnetError):
-    """A simulation that deadlocked: ranks or transfers wait for ever.
+    """The error of a deadlocked simulation, in which ranks or transfers wait for ever.
 
     It has a message, a line per waiting rank or transfer, when everything had stopped (`elapsed` [s] since `origin`,
     or `at` [s]; None if unknown), ranks that failed and when [s], and `stuck`, the ranks that wait because of them.

@@ -1,4 +1,4 @@
-"""Decides when native code saves time, by the amount of work that a process has interpreted so far."""
+"""A rule for when to load native code: as soon as a process has interpreted enough work to save time by it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class JitThreshold:
         self.loading, self.compiling, self.is_kept, self.done = loading, compiling, is_kept, 0.0
 
     def is_enough_with(self, work: float, ahead: float = 0.0) -> bool:
-        """Add `work` to the work done; return whether the work before plus max(work, ahead) reaches the threshold."""
+        """Add `work` to the total; return whether the total before plus max(`work`, `ahead`) reaches the threshold."""
         whole = self.done + max(work, ahead)
         self.done += work
         return whole >= self.loading and (whole >= self.compiling or self.is_kept())

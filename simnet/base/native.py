@@ -218,13 +218,13 @@ def _processor() -> tuple[str, str]:
 
 
 def _file_contents(module: Any, names: Sequence[str]) -> list[bytes]:
-    """Return the contents of files beside a module, which may be in an archive; nothing is imported."""
+    """Return the contents of files in a module's folder, which may be in an archive, without importing anything."""
     return [module.loader.get_data(str(Path(module.origin).with_name(one))) for one in names]
 
 
 @cache
 def _environment() -> str:
-    """Return text on all that compiled code depends on besides its functions: processor, versions, numba settings."""
+    """Return text on everything compiled code depends on besides its functions: processor, versions, numba settings."""
     try:
         numba = find_spec("numba")
     except ValueError:

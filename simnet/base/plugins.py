@@ -135,7 +135,7 @@ def usable_plugins(kind: Kind, get: Callable[[str], T | None]) -> dict[str, T]:
 def named_class(
     kind: Kind, what: str, name: str, own: Mapping[str, type[T]], base: Any, renamed: Mapping[str, str]
 ) -> type[T]:
-    """Return the class with this name: one of simnet's `own`, one in the user's file, or a registered plug-in.
+    """Return the class with this name: one of simnet's classes `own`, a class in a user's file, or a plug-in.
 
     Case, hyphens, underscores and blanks do not matter in own names. `what` is the kind in the singular. Raises
     ValueError for an unknown name, PluginError for a class that is no complete subclass of `base`, InputError for a
@@ -179,7 +179,7 @@ def _complete_class(found: Any, base: Any, name: str) -> Any:
 
 
 def return_error(by: Any, found: object, wanted: str) -> Exception:
-    """Return the error that states that `by`, which may be a plug-in, returned `found` instead of a `wanted`.
+    """Return the error for a function `by`, which may be a plug-in, that returned `found` where `wanted` was expected.
 
     Examples
     --------
@@ -216,7 +216,7 @@ def name_author(error: BaseException) -> BaseException:
 
 
 def refusal_text(error: Exception) -> str:
-    """Return an error's message; if plug-in code raised an error not meant for people, with the line that raised it.
+    """Return an error's message; for an unexpected error in plug-in code, also the line of code that raised it.
 
     The error itself is raised where tracebacks of plug-in code are kept.
     """
@@ -228,7 +228,7 @@ def refusal_text(error: Exception) -> str:
 
 @contextmanager
 def in_trial(what: str) -> Iterator[None]:
-    """Add a note on the trial, `what`, to errors that plug-in code raises inside the block."""
+    """Add `what`, a description of the current trial, as a note to errors that are raised inside the block."""
     try:
         yield
     except Exception as error:
@@ -248,7 +248,7 @@ def name_authors() -> Iterator[None]:
 
 
 def refused_names(kind: Kind) -> str:
-    """Return text, for the end of an unknown-name error, that lists the plug-ins of a kind that are refused."""
+    """Return a list of the plug-ins of a kind that may not be loaded, as the end of an error for an unknown name."""
     refused = sorted(one.name for one in _all_entries(kind) if not plugins_allowed() and not _is_own(one))
     return f"; not looked at: {', '.join(refused)}, {_WHY}" if refused else ""
 
@@ -287,7 +287,7 @@ def absolute_name(name: str, folder: Path) -> str:
 
 
 def load_from_file(name: str) -> Any:
-    """Return the object that a file defines, as ``my_scheme.py:Rotating``; a process loads equal content once.
+    """Return the object that a name such as ``my_scheme.py:Rotating`` refers to; equal files are loaded only once.
 
     Raises PluginError if plug-ins are refused or the name has another form, InputError if the file cannot be imported.
     """
@@ -326,7 +326,7 @@ _AUTHORS: set[tuple[str, str, str]] = set()
 
 
 def _author_of(module: str, name: str) -> str:
-    """Return the author of a function or class, by its name, module or package; "" if no plug-in defines it."""
+    """Return the plug-in author of a function or class, given its module and name; "" if no plug-in defines it."""
     near = sorted(one for one in _AUTHORS if one[0].partition(".")[0] == module.partition(".")[0])
     for same in ((module, name.partition(".")[0]), (module,), ()):
         if found := [one[-1] for one in near if one[: len(same)] == same]:

@@ -35,14 +35,14 @@ _REPORT_EVERY = 0.1
 
 
 class TaskOutcome(NamedTuple):
-    """Result of a task: ``done`` and a value, ``refused`` or ``failed`` and why, or ``lost`` if its process ended."""
+    """Result of a task: ``done`` and its value, ``refused`` or ``failed`` and why, or ``lost`` if the process died."""
 
     kind: Literal["done", "refused", "failed", "lost"]
     content: Any
 
 
 class Worker(NamedTuple):
-    """A worker process that repeatedly receives a function with arguments and sends back a `TaskOutcome`."""
+    """A worker process. It repeatedly receives a function with arguments, calls it, and sends back a `TaskOutcome`."""
 
     connection: Connection
     process: BaseProcess

@@ -28,7 +28,7 @@ _listener: ContextVar[_Listener | None] = ContextVar("listener", default=None)
 
 @contextmanager
 def report_progress(tell: Callable[..., None]) -> Iterator[None]:
-    """Report the progress of the block to a function: the completed share, up to 1, and the texts of `report_share`.
+    """Report progress inside the block by calling a function: with the completed share, up to 1, and any description.
 
     Examples
     --------
@@ -49,7 +49,7 @@ def report_progress(tell: Callable[..., None]) -> Iterator[None]:
 
 @contextmanager
 def progress_stage(share: float) -> Iterator[None]:
-    """Let the block count as `share`, in (0, 1], of what remains of the enclosing step."""
+    """Count the block as the share `share`, in (0, 1], of the remaining part of the enclosing step."""
     listener = _listener.get()
     if listener is None:
         yield
@@ -64,7 +64,7 @@ def progress_stage(share: float) -> Iterator[None]:
 
 
 def track_progress(items: Collection[T], share: float = 1.0) -> Iterator[T]:
-    """Yield items of about equal cost and report how many are done; together they are one `progress_stage`."""
+    """Yield `items`, which take about equal time, and report how many are done; all items are one `progress_stage`."""
     listener = _listener.get()
     if listener is None or len(items) == 0:
         yield from items
@@ -79,7 +79,7 @@ def track_progress(items: Collection[T], share: float = 1.0) -> Iterator[T]:
 
 
 def report_share(share: float, done: str) -> None:
-    """Report the completed share of the enclosing step, with a description, in code without a loop to track."""
+    """Report the completed share of the enclosing step, and a description, from code that has no loop to track."""
     listener = _listener.get()
     if listener is not None:
         listener.tell(listener.done + share * (listener.end - listener.done), done)

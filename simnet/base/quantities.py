@@ -1,4 +1,4 @@
-"""Annotations of quantities: how a number is written in files, and its bounds.
+"""Annotations of quantities: how a file writes a number, and which values are allowed.
 
 A parameter annotated ``latency: Seconds`` is a float in Python and the text ``10 ms`` in a scenario, whose fields
 derive from the signatures they configure (`simnet.scenario.parts`). Unit, bounds and default are stated once, in the
@@ -89,7 +89,7 @@ class NotTiny:
 
 @dataclass(frozen=True)
 class Written:
-    """Annotation with the type of a parameter in files, for parameters that accept other types in Python."""
+    """The type of a parameter's value in files, for parameters that accept other types in Python."""
 
     form: Any
 
@@ -99,11 +99,11 @@ class Absolute:
 
 
 class WorkerLink:
-    """Marks a parameter as latency or bandwidth of a worker's or node's link where its name does not say so."""
+    """Marks a parameter as the latency or bandwidth of a worker's own link, where its name does not say so."""
 
 
 def _read_fraction(value: object) -> object:
-    """Return a percentage such as ``10 %`` as a fraction, 0.1; numbers unchanged."""
+    """Return a percentage such as ``10 %`` as a fraction, 0.1; numbers are returned unchanged."""
     return units.fraction(value, percent=True) if isinstance(value, str) else value
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 
 def stream(seed: int, *name: str | int) -> np.random.Generator:
-    """Return the generator of a random stream under `seed` >= 0; its name starts general, as ``"jitter", 3``.
+    """Return the random generator that belongs to a seed (>= 0) and the name of a stream, such as ``"jitter", 3``.
 
     The same seed and name give the same numbers everywhere; different names give independent streams.
 

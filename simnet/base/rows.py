@@ -37,7 +37,7 @@ class Separable(Protocol):
         """Number of entries of a gradient, n."""
 
     def gradients_of(self, workers: Sequence[int], iteration: int, out: Values | None = None) -> Values:
-        """Return the gradients of some workers, ascending; float32, (len(workers), n), in `out` if given."""
+        """Return the gradients of `workers`, which ascend, as float32 of shape (len(workers), n), in `out` if given."""
 
 
 class _RowPlace(NamedTuple):
@@ -80,7 +80,7 @@ class Shard:
 
 
 class Shards:
-    """All shards of a job: the numbers of workers and entries, and for each shard a function that calls its methods."""
+    """All shards of a job: the numbers of workers and entries, and a function per shard to call the shard's methods."""
 
     def __init__(self, source: Separable, asks: Sequence[Ask]) -> None:
         self.workers, self.parameters = source.workers, source.parameters
@@ -100,11 +100,11 @@ class Shards:
         return self._new(entries, "make", entries)
 
     def gradients(self, iteration: int) -> Rows:
-        """Return the gradients of an iteration, shape (P, n), drawn in the shards."""
+        """Return the gradients of an iteration, shape (P, n), each drawn in the shard that stores it."""
         return self._new(self.parameters, "draw", iteration)
 
     def redraw(self, rows: Rows, iteration: int) -> None:
-        """Overwrite `rows`, which has all workers and entries, with the gradients of an iteration."""
+        """Overwrite `rows`, which has all workers and entries, with the gradients of another iteration."""
         self._everywhere("draw", rows.number, iteration)
 
     def _new(self, entries: int, asked: str, *given: Any) -> Rows:
@@ -167,7 +167,7 @@ class Rows:
         return made if len(self) == self.shards.workers else made[np.asarray(self._workers)]
 
     def copy(self, order: str = "C") -> Rows:
-        """Return a copy in the same shards."""
+        """Return a copy of all rows, stored in the same shards."""
         made = self.zeros()
         deque(made.each(np.copyto, self), maxlen=0)
         return made

@@ -45,7 +45,7 @@ def open_shards(source: Separable, where: str) -> Iterator[Shards]:
 
 @contextmanager
 def _in_threads(answers: Sequence[Callable[..., Any]]) -> Iterator[list[Ask]]:
-    """Provide non-blocking versions of functions; each has a thread that runs its calls in order, and gives futures."""
+    """Provide non-blocking versions of functions: a call returns a future, and a thread per function runs the calls."""
     threads = [ThreadPoolExecutor(1) for _ in answers]
     try:
         yield [partial(thread.submit, answer) for thread, answer in zip(threads, answers, strict=True)]
@@ -85,7 +85,7 @@ def _answer_requests(*given: Any) -> Any:
 
 @contextmanager
 def _on_dask(source: Separable, scheduler: str) -> Iterator[list[Ask]]:
-    """Provide a `Shard` as an actor on each Dask worker, and for each a function that calls its methods."""
+    """Start a `Shard` as an actor on each Dask worker; provide a function per shard to call the shard's methods."""
     option = f"--on dask:{scheduler}"
     # An actor looks for its client there.
     with connect_dask(scheduler, option) as client, client.as_current():

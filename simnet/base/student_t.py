@@ -8,7 +8,7 @@ from functools import cache
 
 @cache
 def student_quantile(freedom: int, probability: float) -> float:
-    """Return the quantile of Student's t distribution with `freedom` (a whole number of) degrees of freedom.
+    """Return the quantile of Student's t distribution with `freedom` degrees of freedom, a whole number.
 
     Parameters
     ----------

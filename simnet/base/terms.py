@@ -1,4 +1,4 @@
-"""Terms of reports and of the glossary with their meanings, and labels of exchanges with what users type for them."""
+"""Terms of reports and of the glossary with their meanings, and the meanings of labels of exchanges."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from simnet.base.reading import read_shipped_rows
 
 
 class Term(NamedTuple):
-    """A term: its other spellings, whether reports explain it (``x``), what users type for a label, and its meaning."""
+    """A term: its other spellings, ``x`` if reports explain it, the input that it stands for (if any), its meaning."""
 
     term: str
     also: str
@@ -20,7 +20,7 @@ class Term(NamedTuple):
 
 @cache
 def all_terms() -> tuple[Term, ...]:
-    """Return the terms in the order of the file: terms of reports, then of the glossary, then labels of exchanges."""
+    """Return all terms: terms of reports first, then terms of the glossary, then labels of exchanges."""
     return tuple(Term(**row) for row in read_shipped_rows("data/terms.csv"))
 
 

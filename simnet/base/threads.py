@@ -26,7 +26,7 @@ def set_environment(values: Mapping[str, str]) -> Iterator[None]:
 
 
 def one_thread() -> AbstractContextManager[None]:
-    """Limit libraries loaded, and processes started, inside the block to one thread.
+    """Limit linear algebra to one thread in libraries that are loaded, and processes started, inside the block.
 
     Examples
     --------

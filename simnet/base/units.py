@@ -36,7 +36,7 @@ _FACTORS = {
 
 
 class _UnitKind(NamedTuple):
-    """A dimension such as time: its name, common units, and an example."""
+    """A kind of quantity, such as time: its name, common units, and an example."""
 
     name: str
     units: tuple[str, ...]
@@ -71,7 +71,7 @@ _UNITS = {
 
 
 def seconds(text: Quantity) -> float:
-    """Return a time in seconds, >= 0 and finite: a number and ns, us, ms, s, min, h or d; only 0 needs no unit.
+    """Return a time such as ``10 ms`` in seconds. Units are ns, us, ms, s, min, h and d; only 0 needs no unit.
 
     Raises ValueError if the unit is missing, unknown or not a time, or the number is negative or too large.
 
@@ -92,7 +92,7 @@ def seconds(text: Quantity) -> float:
 
 
 def size(text: Quantity) -> float:
-    """Return an amount of data in bytes; units B or bit (b), with k, M, G, T or Ki, Mi, Gi, Ti.
+    """Return an amount of data in bytes. Units are B and bit (b), with the prefixes k, M, G, T, Ki, Mi, Gi and Ti.
 
     Examples
     --------
@@ -103,7 +103,7 @@ def size(text: Quantity) -> float:
 
 
 def bandwidth(text: Quantity) -> float:
-    """Return a bandwidth in bytes per second; units are a `size` per time, or bps, kbps, Mbps, ... and Bps, kBps, ...
+    """Return a bandwidth in bytes per second. Units are size per time, as ``Gbit/s``, or bps and Bps with prefixes.
 
     Examples
     --------
@@ -118,7 +118,7 @@ def bandwidth(text: Quantity) -> float:
 
 
 def fraction(text: str, percent: bool = False) -> float:
-    """Return a number or percentage as a number. ValueError if it is neither, or no percentage with `percent` true.
+    """Return a number or a percentage as a float; ValueError for other text, or a plain number if `percent` is true.
 
     Examples
     --------
@@ -274,7 +274,7 @@ def _unit_factor(unit: str, shown: str, kind: _UnitKind) -> Decimal:
 
 @lru_cache(maxsize=1024)
 def _resolve_unit(unit: str) -> tuple[Decimal, _UnitKind | None] | None:
-    """Return SI factor and dimension (None if simnet has none) of a unit such as Gbit/s; None if it is unknown."""
+    """Return the SI factor of a unit such as Gbit/s, and its kind if simnet uses it; None if the unit is unknown."""
     above, slash, below = unit.partition("/")
     first, second = _UNITS.get(above.strip()), _UNITS.get(below.strip())
     if first is None or not slash:
@@ -285,7 +285,7 @@ def _resolve_unit(unit: str) -> tuple[Decimal, _UnitKind | None] | None:
 
 
 def _format_scaled(value: float, units: tuple[tuple[str, float], ...]) -> str:
-    """Return `value` as text in the largest of the ascending `units` in which it rounds to at least 1."""
+    """Return `value` as text in the largest unit of `units` (ascending) that gives a number of at least 1."""
     base = next(name for name, factor in units if factor == 1)
     if value == 0 or not math.isfinite(value):
         return f"{value:g} {base}"

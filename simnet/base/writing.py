@@ -97,7 +97,7 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
 
 @contextmanager
 def stage_files(targets: Sequence[Path], force: bool, suffixes: Sequence[str] = ()) -> Iterator[Path]:
-    """Provide an empty folder; what is written there becomes `targets`, in one other folder, unless the block fails.
+    """Provide an empty folder; files written there are moved to `targets`, all in one folder, if the block succeeds.
 
     With `force` existing targets are replaced, folders only if all their files end in one of `suffixes`. Raises
     InputError if a target may not be replaced, or something cannot be written.
@@ -156,7 +156,7 @@ def write_new(files: Mapping[Path, bytes | str], force: bool) -> None:
 
 
 def refuse_existing(targets: Sequence[Path], force: bool, suffixes: Sequence[str] = ()) -> None:
-    """Raise InputError if targets exist that may not be replaced; parameters are those of `stage_files`."""
+    """Raise InputError if one of `targets` exists and may not be replaced; parameters are those of `stage_files`."""
     for target in targets:
         with explain_write_errors(target, advice=""):
             if not (target.exists() or target.is_symlink()):
@@ -170,7 +170,7 @@ def refuse_existing(targets: Sequence[Path], force: bool, suffixes: Sequence[str
 
 
 def mark_incomplete(folder: Path, said: str) -> None:
-    """Write `said` to the file that marks a results folder as incomplete; remove that file if `said` is ""."""
+    """Write `said` to the file that marks a results folder as incomplete; if `said` is "", remove that file."""
     if said:
         write_files(folder, {INCOMPLETE: f"{said}\n".encode()})
     else:
@@ -201,7 +201,7 @@ def explain_write_errors(path: Path, advice: str = "; choose another folder with
 
 @contextmanager
 def lock_folder(folder: Path, what: str, below: Sequence[str] = ()) -> Iterator[None]:
-    """Lock an existing folder, and remove what killed processes left there and in the subfolders `below`.
+    """Lock an existing folder; remove temporary files that killed processes left there and in its subfolders `below`.
 
     Raises InputError, with `what` works there, if another process holds the lock; file systems without locks are not
     locked.
@@ -239,7 +239,7 @@ The process ended while new files took the place of older ones, of which some ar
 
 
 class FileSet(NamedTuple):
-    """Files that are replaced together: a noun for messages, glob patterns, and the file that is moved last."""
+    """A set of files that are replaced together: a noun for messages, glob patterns, and the file to move last."""
 
     kind: str
     names: tuple[str, ...]

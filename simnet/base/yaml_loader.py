@@ -53,7 +53,7 @@ class YamlDocument(NamedTuple):
     lines: dict[Loc, int]
 
     def line(self, loc: Sequence[str | int]) -> int:
-        r"""Return the line of the value at the path `loc`; if there is none, the line of the last value on the path.
+        r"""Return the line of the value at the path `loc`; if nothing is there, the line of the last value on the path.
 
         Examples
         --------
@@ -68,7 +68,7 @@ class YamlDocument(NamedTuple):
 
 
 def load_yaml(text: str, file: str) -> YamlDocument:
-    """Return the content of a YAML text; InputError, with its line, if a value is not plain or exceeds a limit.
+    """Return the content of a YAML text; InputError, with the line, if a value is not plain or exceeds a limit.
 
     Examples
     --------
@@ -82,7 +82,7 @@ def load_yaml(text: str, file: str) -> YamlDocument:
 
 
 def load_yaml_mapping(text: str, file: str, what: str) -> YamlDocument:
-    """Return the content of a YAML text that must be a mapping; `what`, as ``a platform``, names it in the InputError.
+    """Return the content of a YAML text that must be a mapping; InputError, which calls it `what`, for other content.
 
     Examples
     --------

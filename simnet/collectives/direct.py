@@ -28,7 +28,7 @@ def all_to_all(n_ranks: int) -> ChunkProgram:
 
 
 def through_server(n_ranks: int, server: int = 0) -> ChunkProgram:
-    """All-reduce of one chunk in 2 rounds: all ranks send to the server, which sends the result to all.
+    """All-reduce of one chunk in 2 rounds: all ranks send to the server, and the server sends the result to all.
 
     The messages of a round share the server's link, which is what makes them follow each other.
     """
@@ -43,7 +43,7 @@ def through_server(n_ranks: int, server: int = 0) -> ChunkProgram:
 
 @collective("all_reduce", "parameter_server", program=through_server, cost=server_cost, offered="never")
 def parameter_server(n_ranks: int, nbytes: float, *, server: int = 0, gamma: float = 0.0) -> Schedule:
-    """All-reduce by a server that is one of the ranks: all send to the server, which sends the sum back.
+    """All-reduce by a server, which is one of the ranks: all others send to the server, and it sends the sum back.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def parameter_server(n_ranks: int, nbytes: float, *, server: int = 0, gamma: flo
 
 
 def alltoallv_pairwise(sizes: ArrayLike) -> Schedule:
-    """Pairwise all-to-all of messages of unequal sizes: in round s each rank sends to the rank s further on.
+    """Pairwise all-to-all of messages of unequal sizes: in round s rank r sends to rank r + s, modulo the ranks.
 
     Parameters
     ----------

@@ -82,7 +82,7 @@ def all_gather(n_ranks: int) -> ChunkProgram:
 
 
 def bruck(n_ranks: int) -> ChunkProgram:
-    """All-gather of one chunk per rank in ceil(log2 `n_ranks`) rounds, also if that is no power of two."""
+    """Bruck's all-gather of one chunk per rank, in ceil(log2 `n_ranks`) rounds for any number of ranks."""
     P = check_int(n_ranks, "n_ranks", 1)
     rank = np.arange(P)
     # At distance d rank r has chunks r .. r + d - 1, of which rank r - d needs as many as it lacks.
@@ -97,7 +97,7 @@ def shortest(n_ranks: int) -> ChunkProgram:
 
 
 def halving(n_ranks: int) -> ChunkProgram:
-    """Reduce-scatter of one chunk per rank: the rounds of recursive doubling in reverse, at distance ..., 4, 2, 1."""
+    """Reduce-scatter of one chunk per rank: the rounds of recursive doubling in reverse, at distances ..., 4, 2, 1."""
     phases = {"fold": "unfold", "recursive doubling": "recursive halving", "unfold": "fold"}
     steps = reversed(all_gather(n_ranks).steps)
     back = [ChunkStep(s.dst, s.src, s.first, s.count, reduce=True, phase=phases[s.phase]) for s in steps]
@@ -105,7 +105,7 @@ def halving(n_ranks: int) -> ChunkProgram:
 
 
 def _fold_ranks(P: int) -> tuple[Ranks, Ranks]:
-    """Return the ranks that take part (a power of two), and those that first hand their data to the previous rank."""
+    """Return the ranks that take part, a power of two in number, and the ranks that send their data to a neighbour."""
     extra = P - (1 << (P.bit_length() - 1))
     leave = np.arange(1, 2 * extra, 2)
     return np.setdiff1d(np.arange(P), leave), leave

@@ -77,7 +77,7 @@ class ChunkStep:
         return f"ChunkStep({len(self)} messages x {self.times} rounds, phase={self.phase!r})"
 
     def between(self, ranks: Ranks) -> ChunkStep:
-        """Return a copy of the step in which rank r is renamed ``ranks[r]``."""
+        """Return a copy of the step between other ranks: ``ranks[r]`` takes the place of rank r."""
         moved = copy(self)
         moved.src, moved.dst = ranks[self.src], ranks[self.dst]
         return moved
@@ -201,7 +201,7 @@ class ChunkProgram:
         return Schedule(self.n_ranks, rounds, [call])
 
     def of_vector(self, nbytes: float, gamma: float = 0.0) -> Schedule:
-        """Return the schedule for a vector of `nbytes` bytes, cut into equal chunks; `gamma` is that of `schedule`."""
+        """Return the schedule for a vector of `nbytes` bytes in equal chunks; `gamma` is the time to reduce a byte."""
         return self.schedule(one_size(nbytes) / self.n_chunks, gamma=gamma)
 
     def of_each(self, nbytes: float) -> Schedule:
@@ -209,7 +209,7 @@ class ChunkProgram:
         return self.schedule(one_size(nbytes))
 
     def _reduction(self, step: ChunkStep, nbytes: Floats, gamma: float) -> float | Floats:
-        """Return the seconds in which each rank reduces what it received in a step; a scalar if all are equal."""
+        """Return the time each rank takes to reduce the chunks it received [s]; a scalar if all times are equal."""
         if not gamma or not step.reduce.any():
             return 0.0
         received = np.bincount(step.dst[step.reduce], weights=nbytes[step.reduce], minlength=self.n_ranks)
@@ -287,7 +287,7 @@ def _chunk_elements(cuts: NDArray[np.int64], first: int, count: int) -> list[sli
 
 
 def gathered(program: Callable[[int], ChunkProgram], sizes: ArrayLike, padded: bool) -> Schedule:
-    """Return the schedule of an all-gather of unequal contributions of `sizes` [byte], or `padded` to the largest.
+    """Return the schedule of an all-gather of unequal `sizes` [byte]; if `padded`, ranks send the largest size.
 
     Parameters
     ----------
@@ -303,7 +303,7 @@ def gathered(program: Callable[[int], ChunkProgram], sizes: ArrayLike, padded: b
 
 
 def one_size(nbytes: float) -> float:
-    """Return `nbytes` as a float; ValueError if it is an array.
+    """Return `nbytes` as a float; ValueError if it is an array instead of a single number.
 
     Raises
     ------

@@ -33,7 +33,7 @@ Offer: TypeAlias = Literal["always", "on nodes", "never"]
 
 
 class Ranks(NamedTuple):
-    """The numbers of ranks for which an algorithm is defined: a description, and a test."""
+    """The numbers of ranks for which an algorithm works: a description, and a function that tests a number."""
 
     words: str
     among: Callable[[int], bool]
@@ -103,7 +103,7 @@ class Collective:
         return _schedule_from(self.function, n_ranks, nbytes, **options)
 
     def schedule_of_vector(self, n_ranks: int, nbytes: float, **options: Any) -> Schedule:
-        """Return the schedule for a total size of `nbytes` bytes, counted like the size column of nccl-tests.
+        """Return the schedule for `nbytes` bytes in total, as the size column of nccl-tests counts them.
 
         That is what ``--size`` means, and the size column of nccl-tests: in an all-gather a rank contributes, and in an
         all-to-all it sends to each other, one P-th of it. So a reduce-scatter and an all-gather make an all-reduce.
@@ -136,7 +136,7 @@ class Collective:
 
     @property
     def options(self) -> dict[str, Parameter]:
-        """Keyword parameters, by name, of the function that builds the schedule, without ranks and bytes."""
+        """Keyword parameters, by name, of the function that builds the schedule, without number of ranks and bytes."""
         return dict([*signature(self.function).parameters.items()][2:])
 
     @property
@@ -206,7 +206,7 @@ def built_in() -> tuple[Collective, ...]:
 
 
 def _plugin_collective(name: str) -> Collective | None:
-    """Return the collective that a plug-in registers under a name; None if a built-in one has its name or algorithm."""
+    """Return a plug-in's collective by its registered name; None if there is none, or it duplicates a built-in one."""
     one = plugins.load_plugin("collectives", name, _marked_builder)
     taken = (one is None) or any(
         one.name == own.name or (one.operation, one.algorithm) == (own.operation, own.algorithm) for own in built_in()
@@ -297,7 +297,7 @@ def unknown_collective(what: str, name: object, allowed: Iterable[str]) -> Value
 
 
 def usual_collectives(operation: Operation, *, on_nodes: bool) -> list[Collective]:
-    """Return the collectives that `simnet choose` compares by default; multi-GPU nodes (`on_nodes`) add some.
+    """Return the collectives that `simnet choose` compares by default; `on_nodes` adds those for multi-GPU nodes.
 
     Examples
     --------

@@ -27,7 +27,7 @@ from simnet.schedule import Schedule
 
 
 class TreeEdges(NamedTuple):
-    """Edges of a tree of ranks: the round (from 0) in which segment 0 crosses each, and if the receiver reduces."""
+    """Edges of a tree of ranks. `at` is the round (from 0) in which segment 0 crosses an edge."""
 
     src: Ranks
     dst: Ranks
@@ -70,7 +70,7 @@ def reduce(n_ranks: int, root: int = 0, *, arity: int | None = None, segments: i
 
 
 def all_reduce(n_ranks: int, *, arity: int | None = None, segments: int = 1) -> ChunkProgram:
-    """All-reduce of `segments` chunks: reduction to rank 0, then broadcast; a segment turns round once it is reduced.
+    """All-reduce of `segments` chunks: reduction to rank 0, then broadcast; each segment is broadcast once reduced.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def _tree_name(arity: int | None, segments: int) -> str:
 
 
 def _tree_edges(P: int, arity: int | None) -> tuple[TreeEdges, int]:
-    """Return the parent-to-child edges of a tree rooted at rank 0, and the rounds of a broadcast in one segment."""
+    """Return the parent-to-child edges of a tree rooted at rank 0, and the rounds to broadcast one segment."""
     child = np.arange(1, P)
     if arity is None:
         # Binomial: the parent of v is v without its lowest set bit; edges of the highest bit come first.

@@ -31,7 +31,7 @@ FIELDS = {
 
 
 def read_fabric_network(path: str | Path, nodes: int | None = None) -> nx.DiGraph[Node]:
-    r"""Read the network of a fabric file, with `nodes` nodes (or star hosts), by default as many as were measured.
+    r"""Read the network of a fabric file; `nodes` replaces the measured number of nodes, or of hosts of a star.
 
     Raises InputError if the file cannot be read, has no network, or a field of it is wrong.
 
@@ -76,7 +76,7 @@ def read_fabric_network(path: str | Path, nodes: int | None = None) -> nx.DiGrap
 
 
 def _network_field(text: str) -> str:
-    """Return only the field ``network`` of a fabric file's text, with line numbers kept; long curves stay unparsed."""
+    """Return the field ``network`` of a fabric file's text, with line numbers kept, so that the rest is not parsed."""
     lines = text.splitlines()
     first = next((at for at, line in enumerate(lines) if line.startswith("network:")), len(lines))
     last = next((at for at in range(first + 1, len(lines)) if lines[at] and lines[at][0] not in " \t"), len(lines))

@@ -1,4 +1,4 @@
-"""Chakra execution traces, the workloads of ASTRA-sim: a file per rank, with nodes that send, receive and compute.
+"""Chakra execution traces, the workloads of ASTRA-sim: a file per rank, whose nodes send, receive and compute.
 
 A file is a sequence of protocol buffers, each after its length: ``GlobalMetadata``, then a ``Node`` per operation.
 Schedules are written as pairs of sends and receives, as Chakra's collectives have no variable sizes.
@@ -150,7 +150,7 @@ def trace_paths(prefix: str | Path) -> list[Path]:
 def read_traces(
     prefix: str | Path, largest: int = MAX_BYTES, notes: list[str] | None = None
 ) -> list[tuple[Path, dict[int, TraceNode]]]:
-    """Return for each rank the path of its trace and a dict of its nodes by number; InputError as from `read_nodes`.
+    """Return for each rank the path of its trace, and a dict of the trace's nodes by number.
 
     Dependencies on nodes outside of the trace are passed over, and `notes` gets a text on them: converters leave out
     the process that all nodes depend on.
@@ -171,7 +171,7 @@ def read_traces(
 
 
 def read_nodes(path: Path, largest: int = MAX_BYTES) -> Iterator[TraceNode]:
-    """Yield the nodes of one rank's trace file, plain or gzipped; collectives are among them.
+    """Yield the nodes of one rank's trace file, plain or gzipped, including collectives.
 
     Raises InputError if it cannot be read, is larger than `largest` bytes unpacked, or is no such trace.
     """
@@ -227,7 +227,7 @@ def _operation_of(node: TraceNode, rank: int, path: Path) -> Operation:
 
 
 def _read_attribute(content: bytes, path: Path) -> tuple[str, int | str | None]:
-    """Return name and value of a node's attribute; the value is None unless it is an integer or text."""
+    """Return the name and the value of a node's attribute; the value is None unless it is an integer or text."""
     parts = dict(_packet_fields(content, path))
     key, text = parts.get(1), parts.get(_STRING)
     whole = next((parts[one] for one in _WHOLE if one in parts), None)
@@ -255,7 +255,7 @@ def _read_packets(content: bytes, path: Path) -> Iterator[bytes]:
 
 
 def _packet_fields(packet: bytes, path: Path) -> Iterator[tuple[int, int | bytes]]:
-    """Yield number and value of each field of a protobuf message; values are integers or bytes."""
+    """Yield the number and the value of each field of a protobuf message; values are integers or bytes."""
     at, end = 0, len(packet)
     while at < end:
         key, at = _varint_at(packet, at, path)

@@ -1,4 +1,4 @@
-"""GOAL text, the schedules of LogGOPSim: a reader that arranges it in rounds, and a writer.
+"""Reader and writer of GOAL text, the schedules of LogGOPSim; the reader arranges operations in rounds.
 
 A rank runs a graph of ``send``, ``recv`` and ``calc`` operations that wait for the completion (``requires``) or the
 start (``irequires``) of others. A `Schedule` has the same timing only if every send waits for all that its rank did in
@@ -48,7 +48,7 @@ _VERBS = {SEND: ("send", "to"), RECV: ("recv", "from")}
 
 
 def write_goal(schedule: Schedule, path: str | Path) -> None:
-    """Write a schedule as GOAL text, as LogGOPSim's ``txt2bin`` reads it.
+    """Write a schedule as GOAL text, the input of LogGOPSim's ``txt2bin``.
 
     Each rank's round is a ``calc`` (its compute, in nanoseconds) that requires the ``calc`` and the messages of its
     round before, followed by the sends and receives of this round. Bytes are rounded. The tag of a message is its
@@ -152,7 +152,7 @@ class _GoalText(RankOperations):
             self.refuse(1, "has no num_ranks; is it GOAL text?")
 
     def _lines(self, text: str) -> Iterator[tuple[int, str]]:
-        """Yield number and text of each line that is not empty without comments."""
+        """Yield the number and the text of each line, without comments and without lines that are then empty."""
 
         def blank(comment: re.Match[str]) -> str:
             if comment[1] is not None:

@@ -120,7 +120,7 @@ def read_schedule(
     eager_limit: float = math.inf,
     notes: list[str] | None = None,
 ) -> tuple[ScheduleKind, Schedule]:
-    """Read a schedule from a file of any format; return the format (recognised unless given) and the schedule.
+    """Read a schedule from a file of any format; return the format and the schedule. By default the content decides.
 
     It is GOAL text, a folder of Chakra execution traces ``PREFIX.RANK.et``, an MSCCL algorithm with the `nbytes` of its
     vector, or a table of messages, whose ranks are those up to the last that has a message unless `n_ranks` says
@@ -201,13 +201,13 @@ def read_network(
 
 
 def companion_files(path: str | Path, kind: NetworkKind | None = None) -> list[str]:
-    """Return the names of the files that a network file refers to: link profiles of a SimGrid platform."""
+    """Return the names of files that a network file refers to, which are link profiles of a SimGrid platform."""
     found = _settle_format(path, kind, _NETWORKS, "a network")
     return profile_names(path) if found == "simgrid" else []
 
 
 def _settle_format(path: str | Path, kind: str | None, allowed: Sequence[K], what: str) -> K:
-    """Return the format of a file, given or recognised; raise an error unless it is one of `allowed`."""
+    """Return `kind`, or by default the recognised format of a file; raise an error unless it is one of `allowed`."""
     found = kind_of(path) if kind is None else kind
     for name in allowed:
         if name == found:

@@ -80,7 +80,7 @@ def _pieces_of(messages: Schedule | Messages) -> Iterator[list[NDArray[Any]]]:
 
 
 def read_messages(path: str | Path, n_ranks: int | None = None, *, largest: int = MAX_BYTES) -> Schedule:
-    """Read a UTF-8 table of messages as a schedule; the first row names the columns, `NEEDED` among them.
+    """Read a UTF-8 table of messages as a schedule. Its first row names the columns, which must include `NEEDED`.
 
     Messages of a round keep their order. Rounds that no message names are empty. Ranks are those up to the last one
     that sends or receives, unless `n_ranks` says otherwise. Raises InputError, with file and line, if the file has more
@@ -107,7 +107,7 @@ def read_messages(path: str | Path, n_ranks: int | None = None, *, largest: int 
 
 @dataclass
 class _MessageTable:
-    """A CSV table of messages; every row is checked."""
+    """Reader of a CSV table of messages, which checks every row."""
 
     name: str
     n_ranks: int

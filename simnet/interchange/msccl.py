@@ -86,7 +86,7 @@ def read_msccl(path: str | Path, nbytes: float) -> Schedule:
 
 @dataclass(eq=False)
 class _BlockStep:
-    """A step of a thread block; `waits` lists the previous step, and the step of another block that it depends on."""
+    """A step of a thread block; `waits` are the steps it depends on: the previous one, and one of another block."""
 
     at: Element
     gpu: int
@@ -153,7 +153,7 @@ def _read_block(block: Element, rank: int, n_ranks: int) -> list[_BlockStep]:
 
 
 def _match_messages(steps: list[_BlockStep]) -> dict[_BlockStep, _BlockStep]:
-    """Return the sending step of each receiving step; both are matched in order on each connection."""
+    """Return a dict from receiving step to sending step, matched in order on each connection."""
     sends = (((step.gpu, step.to, step.channel), step) for step in steps if step.sends)
     receives = (((step.source, step.gpu, step.channel), step) for step in steps if step.receives)
     senders, unreceived, unsent = match_in_order(sends, receives)
@@ -168,7 +168,7 @@ def _match_messages(steps: list[_BlockStep]) -> dict[_BlockStep, _BlockStep]:
 
 
 def _chain_lengths(steps: list[_BlockStep], senders: dict[_BlockStep, _BlockStep]) -> dict[_Node, int]:
-    """Return the number of messages in the longest chain before each message, and before the end of each step."""
+    """Return for each message, and for the end of each step, the most messages in a chain of dependencies before it."""
     waits: dict[_Node, list[_Node]] = {}
     for step in steps:
         ready: list[_Node] = [*step.waits, *([(senders[step],)] if step.receives else [])]

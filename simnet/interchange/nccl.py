@@ -122,7 +122,7 @@ def read_nccl_topology(
 
 @dataclass
 class _NodeSystem:
-    """Devices of one node: GPUs with host and number, links with GB/s and kind, cards with GB/s and latency [s].
+    """Devices of one node: GPUs with host and number, links with GB/s and kind, network cards with GB/s and latency.
 
     Names of places on other hosts than the first begin with the number of the host.
     """

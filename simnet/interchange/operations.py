@@ -56,7 +56,7 @@ class Operation:
 
     @property
     def post(self) -> Operation | tuple[Operation]:
-        """The node of the dependency graph at which the operation starts; a rendezvous send has a separate one."""
+        """The node of the dependency graph for the operation's start; a rendezvous send starts at a node of its own."""
         return (self,) if self.kind == "send" and self.rendezvous else self
 
     def __str__(self) -> str:
@@ -65,7 +65,7 @@ class Operation:
 
 @dataclass
 class RankOperations:
-    """The operations of each rank in a file; messages above `eager_limit` bytes wait for their receive (rendezvous)."""
+    """The operations of each rank in a file. A message over `eager_limit` bytes is sent once its receive is posted."""
 
     name: str
     n_ranks: int
@@ -95,7 +95,7 @@ _STARTED, _COMPLETED, _ARRIVED = range(3)
 
 
 class _Order(NamedTuple):
-    """A constraint on rounds: that of `behind` comes at least `apart` rounds after that of `before`."""
+    """A constraint on rounds: operation `behind` is at least `apart` rounds later than operation `before`."""
 
     before: object
     behind: object
@@ -122,7 +122,7 @@ def rounds_of_program(file: RankOperations, strict: bool, per_second: float) -> 
 
 
 def match_messages(file: RankOperations) -> dict[Operation, Operation]:
-    """Return a dict from each receive to its send, in order of the sends; InputError if one has no partner."""
+    """Return a dict from each receive to its send, in order of the sends; InputError if an operation has no partner."""
     ops = [op for one in file.ranks.values() for op in one]
     sends = (((op.rank, op.peer, op.tag), op) for op in ops if op.kind == "send")
     receives = (((op.peer, op.rank, op.tag), op) for op in ops if op.kind == "recv")
@@ -140,7 +140,7 @@ def match_messages(file: RankOperations) -> dict[Operation, Operation]:
 def match_in_order(
     sends: Iterable[tuple[object, T]], receives: Iterable[tuple[object, T]]
 ) -> tuple[dict[T, T], list[T], list[T]]:
-    """Return a dict from receive to send, paired in order on each connection; also sends and receives left over."""
+    """Pair sends and receives in order on each connection; return a dict from receive to send, and unpaired ones."""
     waiting: dict[object, deque[T]] = defaultdict(deque)
     for connection, one in receives:
         waiting[connection].append(one)
@@ -155,7 +155,7 @@ def match_in_order(
 
 
 def set_levels(file: RankOperations, ops: list[Operation]) -> None:
-    """Sort a rank's operations by dependencies; the level of each counts messages in the longest chain before it."""
+    """Sort a rank's operations by dependencies, and set their levels: the messages in the longest chain before each."""
     try:
         order = list(TopologicalSorter({op: op.requires + op.starts_after for op in ops}).static_order())
     except CycleError as error:
@@ -169,7 +169,7 @@ def set_levels(file: RankOperations, ops: list[Operation]) -> None:
 
 
 def place_operations(file: RankOperations, sends: dict[Operation, Operation]) -> tuple[Placed, Placed]:
-    """Return the earliest round of each operation, and the round in which it is posted, under all constraints.
+    """Return the earliest round in which each operation can take place, and the round in which it is posted.
 
     InputError if ranks wait for each other in a circle.
     """
@@ -211,7 +211,7 @@ def place_operations(file: RankOperations, sends: dict[Operation, Operation]) ->
 
 
 def _orders(file: RankOperations, sends: dict[Operation, Operation]) -> Iterator[_Order]:
-    """Yield the constraints on rounds of operations that follow from a file's dependencies and from levels."""
+    """Yield the constraints on rounds of operations that follow from dependencies and from levels."""
     for ops in file.ranks.values():
         for op in ops:
             for before in op.requires:
@@ -258,7 +258,7 @@ def _refuse_deadlock(file: RankOperations, orders: list[_Order], sends: dict[Ope
 
 
 class _Dependencies:
-    """Compares the dependencies of operations in a file with those that execution in rounds adds.
+    """Compares the dependencies of operations in a file with the dependencies that execution in rounds adds.
 
     Sends of a rank leave one after another, in the order in which they may start, and arrive so at a peer.
     """
@@ -299,7 +299,7 @@ class _Dependencies:
                     last[op.rank, op.peer] = op
 
     def _compare(self, op: Operation) -> tuple[list[Operation], list[Operation]]:
-        """Return what an operation waits for only because of rounds, and earlier sends that leave in turn before it."""
+        """Return operations that `op` waits for only because of rounds, and earlier sends that must precede `op`."""
         placed, works, (events, rounds, sending) = self._placed, self._works[op.rank, op.level], self._events[op.rank]
         if op.kind == "calc" and not op.size:
             return [], []
@@ -322,7 +322,7 @@ class _Dependencies:
         return [one for one in missing if one not in turns], turns
 
     def _completed(self, op: Operation, since: int) -> set[Operation]:
-        """Return operations that must complete before `op`; those posted up to round `since` may be left out."""
+        """Return operations that must complete before `op`; operations posted up to round `since` may be missing."""
         found: set[Operation] = set()
         # An operation, and what is known of it: that it has started, that it is completed, that its message is there.
         seen, left = {(op, _STARTED)}, [(op, _STARTED)]

@@ -19,7 +19,7 @@ MAX_COMPUTE = 50_000_000
 
 
 class RankOperation(NamedTuple):
-    """An operation of one rank for an output file: `SEND`, `RECV` or `CALC`."""
+    """An operation of one rank for an output file. Its kind is `SEND`, `RECV` or `CALC` (computation)."""
 
     kind: int
     # Bytes of a message or work in the unit of the file, its other rank, its tag, and its round.
@@ -116,7 +116,7 @@ def assemble_schedule(
     per_second: float = 1.0,
     phases: Mapping[int, str] | None = None,
 ) -> Schedule:
-    """Return a schedule from columns of messages and work; equal rounds become one object."""
+    """Return a schedule from columns of messages and work; equal rounds become the same `Round` object."""
     order = np.argsort(work.round, kind="stable")
     works = RankWork(work.round[order], work.rank[order], work.size[order])
     edges = np.arange(n_rounds + 1)

@@ -102,7 +102,7 @@ def read_platform(path: str | Path) -> SimGridPlatform:
 
 
 def profile_names(path: str | Path) -> list[str]:
-    """Return the names of the files with a platform's link profiles, relative to its folder, without reading them."""
+    """Return the names of the link profiles of a platform, relative to its folder; the profiles are not read."""
     links = (one for one in read_xml(path, ["platform"]).walk() if one.tag == "link")
     names = (_neighbour_file(one, attribute) for one in links for attribute in ("bandwidth_file", "latency_file"))
     return list(dict.fromkeys(name for name in names if name))
@@ -114,7 +114,7 @@ _Lane = tuple[str, str]
 
 @dataclass
 class _PlatformRoute:
-    """A declared route between two points of a platform; `fixed` if messages must take exactly this route."""
+    """A route that a platform declares between two points; if `fixed`, messages must take exactly this route."""
 
     src: Node
     dst: Node
@@ -374,7 +374,7 @@ def _host_numbers(one: Element) -> Iterator[int]:
 
 
 def _read_quantity(one: Element, attribute: str, units: Mapping[str, Decimal], quantity: Any) -> float:
-    """Return the quantity in an attribute as the nearest float in SI units; without a unit it is in the base unit."""
+    """Return the quantity in an attribute in SI units, as the nearest float; a plain number is in the base unit."""
     text = one.get(attribute).strip()
     match = _NUMBER.fullmatch(text) if len(text) <= 64 else None
     if match is None or match[2] not in units:

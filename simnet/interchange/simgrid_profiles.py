@@ -19,7 +19,7 @@ MAX_PROFILE_BYTES = 64 * 2**20
 
 
 def read_link_profile(path: str | Path, nominal: float, quantity: Any = Rate) -> Signal:
-    r"""Read a link's profile: lines of a date [s] and a value, bandwidth [byte/s] or latency [s].
+    r"""Read a link's profile: each line has a date [s] and a value, a bandwidth [byte/s] or a latency [s].
 
     ``PERIODICITY p`` repeats the pattern every p seconds, ``LOOPAFTER d`` d seconds after its last date. Dates count
     from the start of the pattern; before the first, the value is `nominal`. `quantity` has the bounds of values. Raises

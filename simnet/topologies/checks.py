@@ -35,7 +35,7 @@ def checked(builder: F) -> F:
 
     @cache
     def checks() -> tuple[inspect.Signature, dict[str, Callable[[object, str], float] | None]]:
-        """Return the builder's signature and a check (None if unchecked) per parameter; evaluated on the first call."""
+        """Return the builder's signature and a dict from parameter to check (None: unchecked); the result is cached."""
         signature = inspect.signature(builder)
         hints = parameter_hints(builder, list(signature.parameters))
         return signature, {name: _annotation_check(hint) for name, hint in hints.items()}
@@ -68,7 +68,7 @@ def _annotation_check(hint: Any) -> Callable[[object, str], float] | None:
 
 
 def latency_seconds(value: object, name: str) -> float:
-    """Return a latency [s] as a float. ValueError, in which it is `name`, unless it is finite and in bounds.
+    """Return a latency [s] as a float; ValueError, which calls it `name`, unless it is finite and in bounds.
 
     Raises
     ------
@@ -79,7 +79,7 @@ def latency_seconds(value: object, name: str) -> float:
 
 
 def rate(value: object, name: str) -> float:
-    """Return a bandwidth [byte/s] as a float. ValueError, in which it is `name`, unless it is finite and in bounds.
+    """Return a bandwidth [byte/s] as a float; ValueError, which calls it `name`, unless it is finite and in bounds.
 
     Raises
     ------
@@ -90,7 +90,7 @@ def rate(value: object, name: str) -> float:
 
 
 def factor(value: object, name: str, least: float = 0.0) -> float:
-    """Return a ratio as a float. ValueError, in which it is `name`, unless it is finite, above 0 and at least `least`.
+    """Return a ratio as a float; ValueError, which calls it `name`, unless it is finite, > 0 and at least `least`.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ def factor(value: object, name: str, least: float = 0.0) -> float:
 
 
 def affordable(links: int, what: str) -> None:
-    """Raise ValueError if a graph of this many links would be too large; called before any part of it is built.
+    """Raise ValueError if a graph with `links` links would be too large; builders call this before they add links.
 
     Raises
     ------

@@ -166,5 +166,5 @@ def built_graph(graph: Deferred | nx.DiGraph[Any]) -> nx.DiGraph[Any]:
 
 
 def _recorded_parts(graph: nx.DiGraph[Any]) -> list[tuple[_Node, _Node | None, _Attributes]] | None:
-    """Return the recorded nodes and links of a deferred graph (a node has link end None); None once it is built."""
+    """Return the recorded nodes, as (u, None, attributes), and links of a deferred graph; None once it is built."""
     return vars(graph)["_recorded"] if isinstance(graph, Deferred) else None

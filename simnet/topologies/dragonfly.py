@@ -140,7 +140,7 @@ class DragonflyShape:
         yield from ((u, v, "global") for u, v, _ in self.global_cables())
 
     def path(self, src: int, dst: int, choose: Choose) -> list[Node]:
-        """Return the minimal route from host `src` to `dst`: at most one global link, and one local one per group."""
+        """Return the minimal route from host `src` to `dst`: at most one global link, and one local link per group."""
         G, R = divmod(src // self.hosts_per_router, self.routers)
         H, S = divmod(dst // self.hosts_per_router, self.routers)
         nodes: list[Node] = [f"router:{G}.{R}"]
@@ -178,7 +178,7 @@ class DragonflyShape:
 
     @cached_property
     def _joined(self) -> dict[int, Counter[tuple[int, int]]]:
-        """Number of links between router R of a group and S of another, by distance d > 0 of the groups and (R, S)."""
+        """Number of links from router R of group G to router S of group G + d, as a dict from d to counts by (R, S)."""
         g, h = self.groups, self.global_links
         joined: dict[int, Counter[tuple[int, int]]] = {d: Counter() for d in range(1, g)}
         for d, ends in joined.items():

@@ -98,7 +98,7 @@ class FatTreeShape:
                     yield f"agg:{pod}.{j}", f"core:{j}.{i}", "fabric"
 
     def path(self, src: int, dst: int, choose: Choose) -> list[Node]:
-        """Return the route from host `src` to `dst`: up, by a chosen switch at each level, then down the only path."""
+        """Return the route from host `src` to `dst`: up by switches that `choose` picks, then the only path down."""
         half = self.k // 2
         (pod, i), (to_pod, to_i) = divmod(src // half, half), divmod(dst // half, half)
         edge = f"edge:{pod}.{i}"
@@ -112,7 +112,7 @@ class FatTreeShape:
         return [edge, agg, core, f"agg:{to_pod}.{j}", f"edge:{to_pod}.{to_i}", dst]
 
     def paths(self, src: Places, dst: Places, choose: ChooseAll, place: Mapping[Node, int]) -> list[Places]:
-        """Return the routes of many pairs of hosts: per hop, an array of each pair's node index, -1 for no node."""
+        """Return the routes of many pairs of hosts: for each hop, an array of each pair's node index, or -1 if none."""
         k, half = self.k, self.k // 2
         edges = np.array([[place[f"edge:{pod}.{i}"] for i in range(half)] for pod in range(k)])
         aggs = np.array([[place[f"agg:{pod}.{j}"] for j in range(half)] for pod in range(k)])
@@ -135,7 +135,7 @@ class FatTreeShape:
         return [f"core:{j}.{i}" for j in range(half) for i in range(half)]
 
     def outward(self, src: int, choose: Choose) -> list[Node]:
-        """Return the route from host `src` to the outside: up to a core switch, chosen at each level."""
+        """Return the route from host `src` to the outside: up by switches that `choose` picks, to a core switch."""
         half = self.k // 2
         pod, i = divmod(src // half, half)
         edge = f"edge:{pod}.{i}"
@@ -144,7 +144,7 @@ class FatTreeShape:
         return [edge, agg, f"core:{j}.{choose(agg, half)}"]
 
     def inward(self, dst: int, choose: Choose) -> list[Node]:
-        """Return the route from the outside to host `dst`: a chosen core switch, then down the only path."""
+        """Return the route from the outside to host `dst`: a core switch that `choose` picks and the only path down."""
         half = self.k // 2
         pod, to_i = divmod(dst // half, half)
         j, i = divmod(choose(OUTSIDE, half * half), half)

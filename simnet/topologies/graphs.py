@@ -80,7 +80,7 @@ def check_graph(graph: nx.DiGraph[Any]) -> int:
 
 
 def checked_parts(graph: nx.DiGraph[Any]) -> tuple[int, list[Node], list[tuple[Node, Node, dict[str, Any]]]]:
-    """Return the number of hosts, the nodes, and the links with attributes of a topology, as `check_graph` checks it.
+    """Return the number of hosts, the nodes, and the links of a topology; ValueError as from `check_graph`.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Selectors of links: the texts by which a scenario names links, such as those with weather or background traffic."""
+"""Selectors of links: texts by which a scenario names links, for example those that have weather."""
 
 from __future__ import annotations
 

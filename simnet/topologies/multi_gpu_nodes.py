@@ -31,7 +31,7 @@ def multi_gpu_nodes(
     spine_latency: Seconds | None = None,
     spine_bandwidth: Bandwidth | None = None,
 ) -> nx.DiGraph[Node]:
-    """Return `nodes` nodes of `gpus_per_node` GPUs, joined by one ideal switch, or by one switch for each rail.
+    """Return `nodes` nodes of `gpus_per_node` GPUs, joined by one ideal switch, or by a switch for each rail.
 
     The GPUs are the hosts, numbered node by node: GPU g of node n is host n * `gpus_per_node` + g. Between two GPUs of
     one node a message pays `intra_latency` and can have `intra_bandwidth`. Between nodes it pays `intra_latency` +
@@ -150,7 +150,7 @@ class MultiGpuShape:
                     yield f"rail:{g}", f"spine:{s}", "fabric"
 
     def path(self, src: int, dst: int, choose: Choose) -> list[Node]:
-        """Return the route from GPU `src` to GPU `dst`, by switches of nodes, rails, spines, or the fabric switch."""
+        """Return the route from GPU `src` to GPU `dst`, over the switches of nodes and those that join the nodes."""
         (n, g), (to_n, to_g) = divmod(src, self.gpus_per_node), divmod(dst, self.gpus_per_node)
         if n == to_n:
             return [f"node:{n}", dst]
@@ -168,7 +168,7 @@ class MultiGpuShape:
         return self.nodes * self.gpus_per_node
 
     def borders(self) -> list[Node]:
-        """Return the nodes with links to the outside: spines if any, else rail switches or the fabric switch."""
+        """Return the nodes with links to the outside: spine switches, else rail switches, else the fabric switch."""
         if not self.rails:
             return ["fabric"]
         if self.spines:

@@ -1,4 +1,4 @@
-"""Recognition of regular topologies, whose routes then follow by formula instead of search."""
+"""Recognition of regular topologies, whose routes are computed by formula instead of search."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def family_shape(name: object, numbers: object) -> SiteShape | None:
 
 
 def links_of(cables: Iterable[Cable], weights: Mapping[Link, float], weight: float) -> int | None:
-    """Return the number of links of `cables`, two each; None if a graph lacks one of them, or gives it another weight.
+    """Return the number of links of `cables`, two per cable; None if one is not in `weights` or has another weight.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def links_of(cables: Iterable[Cable], weights: Mapping[Link, float], weight: flo
 
 
 def recognised_shape(facts: Mapping[str, Any], weights: Mapping[Link, float]) -> SiteShape | None:
-    """Return the shape that a graph's attributes declare; None unless its links are those of the shape, with weight 1.
+    """Return the shape that a graph's attributes declare; None unless its links are exactly the shape's, with weight 1.
 
     Parameters
     ----------

@@ -361,7 +361,7 @@ class Routes:
 
     @cached_property
     def _links_by_ends(self) -> tuple[Places, Places, NDArray[np.int32]]:
-        """Indices of the links from and to each host, shape (P,) each, and between switches, (S, S); -1 if missing."""
+        """Link indices from each host, to each host, shape (P,), and between switches, shape (S, S); -1 for no link."""
         first, count = self.n_hosts, len(self._nodes) - self.n_hosts
         up, down = np.full(first, -1), np.full(first, -1)
         between = np.full((count, count), -1, dtype=np.int32)
@@ -389,7 +389,7 @@ class Routes:
         return math.fsum(self.latency[link] for link in self.route(src, dst))
 
     def bottleneck(self, src: int, dst: int) -> float:
-        """Return the lowest nominal bandwidth [byte/s] on the route from host `src` to `dst`; inf if they are equal."""
+        """Return the lowest nominal bandwidth [byte/s] on the route from host `src` to `dst`; inf if `src` is `dst`."""
         return min((float(self.bandwidth[link]) for link in self.route(src, dst)), default=math.inf)
 
     def _find(self, src: int, dst: int, choose: _Choose) -> _Route:
@@ -426,11 +426,11 @@ class Routes:
         return mix(mix(self._salt ^ self._host(src, "src")) ^ self._host(dst, "dst"))
 
     def _rule(self, pair: int) -> _Choose:
-        """Return a function that chooses among equal-cost next hops: by the host pair's hash, or the first of them."""
+        """Return a function that chooses among equal-cost next hops, by the hash `pair` or always the first hop."""
         return _pair_hash(pair) if self._hashes else lambda node, ways: 0
 
     def _gate(self, dst: int) -> tuple[int, tuple[int, ...]]:
-        """Return the only switch linked to host `dst`, and the link; `dst` and no link if several links enter `dst`.
+        """Return the only switch with a link to host `dst`, and the link; `dst` and no link if there are several links.
 
         The hosts of one switch then share one table of distances.
         """
@@ -441,7 +441,7 @@ class Routes:
         return dst, ()
 
     def _distance_to(self, target: int, down: frozenset[int] = _NONE) -> array[float]:
-        """Return the least weight of a path from every node to `target` that avoids the links `down` (Dijkstra)."""
+        """Return the least weight of paths from each node to `target` that avoid the links `down` (Dijkstra)."""
         if down not in self._distances:
             # What is known of other links that are down is forgotten.
             self._distances = {_NONE: self._distances[_NONE], down: {}}

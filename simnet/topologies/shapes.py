@@ -1,4 +1,4 @@
-"""Shapes of regular topologies: their cables, without latencies and bandwidths, and their routes, found by formula.
+"""Shapes of regular topologies: their cables, without latencies and bandwidths, and formulas for their routes.
 
 A family of this package leaves the numbers that settle its shape in ``graph.graph["shape"]``, as plain data, so that a
 graph that was written to a file and read again still has them. From them follow all links, by which `Routes`
@@ -65,10 +65,10 @@ class SiteShape(Shape, Protocol):
         """Return the nodes with links to the outside."""
 
     def outward(self, src: int, choose: Choose) -> list[Node]:
-        """Return the shortest route from host `src` to a border node, without `src`; empty if `src` is one."""
+        """Return the shortest route from host `src` to a border node, without `src`; empty for `src` at the border."""
 
     def inward(self, dst: int, choose: Choose) -> list[Node]:
-        """Return the shortest route from a border node, chosen by ``choose(OUTSIDE, n)``, to `dst`, both included."""
+        """Return the shortest route to host `dst` from a border node, one of n that ``choose(OUTSIDE, n)`` picks."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ P = TypeVar("P")
 
 
 def every_answer(find: Callable[[Callable[[Any, int], int]], P]) -> Iterator[P]:
-    """Yield the results of `find` for every sequence of choices it can make, in lexicographic order of the choices.
+    """Yield the results of `find` for every sequence of choices that it can make, in order of the choices.
 
     Parameters
     ----------

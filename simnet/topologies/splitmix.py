@@ -9,7 +9,7 @@ _MASK = 2**64 - 1
 
 
 def mix(value: int) -> int:
-    """Return the SplitMix64 hash of `value`: 64 bits that each depend on every bit of it.
+    """Return the SplitMix64 hash of `value`, 64 bits that each depend on every bit of `value`.
 
     References
     ----------

@@ -80,7 +80,7 @@ class TorusShape(ForwardingHosts):
     dims: Sequence[int]
 
     def _strides(self) -> list[tuple[int, int]]:
-        """Return the size of each dimension, and the difference between the numbers of neighbours along it."""
+        """Return for each dimension its size, and the difference between the numbers of hosts adjacent along it."""
         return [(size, math.prod(self.dims[d + 1 :])) for d, size in enumerate(self.dims)]
 
     def cables(self) -> Iterator[Cable]:

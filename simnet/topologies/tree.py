@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def tree(
     hosts: Count, arity: Annotated[int, Ge(2)], latency: Seconds, bandwidth: Bandwidth, taper: Slowdown = 1.0
 ) -> nx.DiGraph[Node]:
-    """Return `hosts` hosts as the leaves of a tree of switches with `arity` children each.
+    """Return a tree of switches with `arity` children each, and `hosts` hosts as its leaves.
 
     All hosts stand at the same depth, in their order; where `hosts` is no power of `arity` the last switch of a level
     has fewer children. With one bandwidth everywhere the root is the bottleneck, as in a plain Ethernet tree.

@@ -205,7 +205,7 @@ def _border_nodes(
 
 
 def _hosts_forward(names: Sequence[str], clusters: Sequence[tuple[nx.DiGraph[Any], SiteShape | None]]) -> bool:
-    """Return whether hosts forward messages; ValueError if sites disagree and one has hosts with several links."""
+    """Return whether hosts forward messages; ValueError if sites disagree and a host with several links does not."""
     for name, (graph, _) in zip(names, clusters, strict=True):
         if graph.graph.get("routes"):
             raise ValueError(f"site {name} gives the routes of its hosts one by one, which no site of a WAN can")
@@ -222,7 +222,7 @@ def _hosts_forward(names: Sequence[str], clusters: Sequence[tuple[nx.DiGraph[Any
 
 
 def _border_weight(links: Iterator[Mapping[str, Any]]) -> float:
-    """Return a power of two above the total weight of any path inside a site, as link weight; sums then stay exact."""
+    """Return the weight of links to border routers: a power of two above the weight of any path inside a site."""
     return float(2.0 ** math.ceil(math.log2(1 + sum(float(link.get("weight", 1.0)) for link in links))))
 
 
@@ -315,7 +315,7 @@ class WanOfClustersShape:
 
 
 def recognised_sites(facts: Mapping[str, Any], weights: Mapping[Link, float]) -> WanOfClustersShape | None:
-    """Return the shape that a WAN's graph attributes declare; None unless the links are exactly those of the shape.
+    """Return the shape that a WAN's graph attributes declare; None unless its links are exactly those of the shape.
 
     Parameters
     ----------

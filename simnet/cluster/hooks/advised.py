@@ -33,7 +33,7 @@ _GLOO = {"algorithm": "ring", "collective": "ring", "allgather": "ring"}
 
 
 class _AgreedDecision(NamedTuple):
-    """The decision of worker 0: index of the exchange, whether to probe the network, and whether times are known."""
+    """Decision of worker 0: the index of the next exchange, whether to probe the network, whether times are known."""
 
     choice: int
     probes: bool
@@ -41,7 +41,7 @@ class _AgreedDecision(NamedTuple):
 
 
 class _ProbeTimes(NamedTuple):
-    """Times of a network probe [s]: round trips of a short and a long message, and the whole probe; 0 if not sent."""
+    """Times of a network probe [s]: round trips of a short and a long message, and the whole probe; 0 without one."""
 
     word: float = 0.0
     long: float = 0.0
@@ -94,7 +94,7 @@ class Advising:
         self._sizes: tuple[int, ...] = ()
 
     def start(self, entries: int) -> None:
-        """Start to probe and choose in the background, before the first exchange of a model with `entries` entries."""
+        """Start to probe the network and choose in the background, before the first exchange of `entries` entries."""
         if self._may_probe:
             self._sizes = (entries,)
             self._pending = self._pool.submit(self._first)
@@ -102,7 +102,7 @@ class Advising:
     def begin(
         self, number: int, before: LoggedIteration | None, sizes: tuple[int, ...], clock: StageClock
     ) -> TableEntry:
-        """Return the exchange for an iteration; all workers call this when DDP hands over the first bucket."""
+        """Return the exchange for an iteration. Every worker calls this when DDP hands over the first bucket."""
         if before is not None:
             self._iterations.append((before, sizes))
         probe = False
@@ -124,12 +124,12 @@ class Advising:
         destroy_group(self._group)
 
     def _first(self) -> _AgreedDecision:
-        """Probe the network and agree on the first choice; runs on the adviser's thread."""
+        """Probe the network and agree on the first exchange. This runs on the adviser's thread."""
         self._ping(probe_bytes(self._costs(self._sizes)))
         return self._agree(0, [], None)
 
     def _ping(self, more: float = 0.0) -> None:
-        """Time round trips to the next worker, the last one with `more` bytes, while answering the previous worker."""
+        """Time round trips to the next worker, the last with `more` bytes, and answer those of the previous worker."""
         ahead, behind = (global_rank(self._group, (self.rank + step) % self.size) for step in (1, -1))
         begin, took, entries = time.perf_counter(), [], [round(one / WORD) for one in (WORD,) * PINGS + (more,) if one]
         for number, length in enumerate(entries):
@@ -151,7 +151,7 @@ class Advising:
     def _agree(
         self, number: int, told: list[tuple[LoggedIteration, tuple[int, ...]]], clock: StageClock | None
     ) -> _AgreedDecision:
-        """Share iteration times and agree on the exchange for a later iteration; runs on the adviser's thread."""
+        """Share iteration times and agree on the exchange for a later iteration. This runs on the adviser's thread."""
         rows = [_iteration_times(one, clock) for one, _ in told if clock is not None]
         # Of messages the least, which waited for nobody; of the rest the slowest worker.
         numbers = [
@@ -214,7 +214,7 @@ def _gloo_candidate(entry: TableEntry) -> Candidate:
 
 
 def _iteration_times(one: LoggedIteration, clock: StageClock) -> TimingOutcome:
-    """Return the stage times of an iteration on this worker, after waiting for its last event."""
+    """Return the stage times of an iteration on this worker, after the last event of the iteration has completed."""
     spans = [*one.selecting, *one.exchanging]
     while not all(clock.passed(span.ended) for span in spans):
         time.sleep(1e-4)

@@ -1,4 +1,4 @@
-"""The schemes as one worker runs them: it selects from its own gradient and exchanges messages with other workers.
+"""One worker's side of the schemes: selecting from its own gradient, and exchanging messages with other workers.
 
 Thresholds, partitions, numbers of entries and options are those of the classes in `simnet.sparsifier_models`, of which
 each bucket has an object.
@@ -24,7 +24,7 @@ from simnet.sparsifier_models.split_reduce import mean_cuts, proposed_cuts
 
 
 def select_oktopk(part: BucketShare) -> Selected:
-    """Return selected indices, threshold, and whether exact thresholds and new regions are due; () in the warm-up."""
+    """Select for Ok-Topk: return indices, the threshold, and whether exact thresholds and new regions are due."""
     model = part.model
     if model.iteration < model.options.warm_up:
         return ()
@@ -34,7 +34,7 @@ def select_oktopk(part: BucketShare) -> Selected:
 
 
 def exchange_oktopk(part: BucketShare, selected: Selected, messages: GroupMessages) -> None:
-    """Exchange the selected entries, write the mean update, and zero the entries that this worker contributed."""
+    """Exchange the selected entries, write their mean over workers, and zero entries that this worker contributed."""
     model, given, update = part.model, part.given, part.update
     if not selected:
         messages.all_reduce(given)
@@ -67,7 +67,7 @@ def exchange_oktopk(part: BucketShare, selected: Selected, messages: GroupMessag
 
 
 def _split_and_reduce(part: BucketShare, chosen: torch.Tensor, messages: GroupMessages) -> None:
-    """Sum selected entries over all workers, for this worker's region only, into `part.update`."""
+    """Sum the entries that all workers selected in this worker's region of the gradient, into `part.update`."""
     given, update, P, rank = part.given, part.update, messages.size, messages.rank
     cuts = torch.from_numpy(part.model.cuts).to(given.device)
     ends = torch.searchsorted(chosen, cuts).tolist()
@@ -99,7 +99,7 @@ def _split_and_reduce(part: BucketShare, chosen: torch.Tensor, messages: GroupMe
 def _all_pieces(
     part: BucketShare, mine: torch.Tensor, exact: bool, messages: GroupMessages
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return ascending indices and sums of the global selection; workers first balance its pieces if that is due."""
+    """Gather the pieces of the global selection from all workers; return the ascending indices and the sums there."""
     rank = messages.rank
     count = torch.tensor([len(mine)], dtype=torch.int32, device=mine.device)
     pieces: Indices = torch.cat(messages.all_gather(count)).cpu().numpy().astype(np.int64)
@@ -123,7 +123,7 @@ def _all_pieces(
 
 
 class WorkerScheme(NamedTuple):
-    """One worker's side of a scheme: selection, exchange, and the values of options that it supports."""
+    """One worker's side of a scheme: functions to select and to exchange, and the supported values of options."""
 
     # What it does before its first message; returns the tensors that the rest needs.
     select: Callable[[BucketShare], Selected]
@@ -178,7 +178,7 @@ def _gather_packed(part: BucketShare, selected: Selected, messages: GroupMessage
 
 
 def _offer_indices(part: BucketShare) -> Selected:
-    """Return the worker's top-k indices; for selection ``var`` also the sum of squares at these indices."""
+    """Return the indices of the worker's k largest entries; for selection ``var`` also the sum of squares there."""
     model = part.model
     if model.options.selection == "star":
         if part.rank != model.turn and model.options.compat == "released":
@@ -198,7 +198,7 @@ def _reduce_common(part: BucketShare, selected: Selected, messages: GroupMessage
 
 
 def _reduce_at(part: BucketShare, indices: torch.Tensor, messages: GroupMessages) -> None:
-    """Average the values at common indices over all workers into the update, and zero them in the gradient."""
+    """Average the entries at `indices` over all workers into the update, and set them to zero in the gradient."""
     values = _take_entries(part.given, indices)
     messages.all_reduce(values)
     part.update.zero_()
@@ -206,7 +206,7 @@ def _reduce_at(part: BucketShare, indices: torch.Tensor, messages: GroupMessages
 
 
 def _search_partition(part: BucketShare) -> Selected:
-    """Return the indices above the threshold in the worker's partition of the entries, and their number."""
+    """Return the indices of entries above the threshold in the worker's part of the gradient, and their number."""
     model, given = part.model, part.given
     model.advance(lambda: np.full(model.workers, _estimated_threshold(part)))
     start, end, threshold = model.searched(part.rank)
@@ -259,7 +259,7 @@ SCHEMES: Mapping[str, WorkerScheme] = {
 
 
 def unfollowed_option(model: Any) -> str:
-    """Return the first option of a scheme, with its value, that hooks do not support; "" if there is none."""
+    """Return the first option of a scheme that hooks do not support, with its value; "" if they support all options."""
     follows = SCHEMES[model.name].follows
     if model.name == "artopk" and model.options.selection == "var":
         follows = {"compat": ("paper",), **follows}

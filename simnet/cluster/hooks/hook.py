@@ -33,7 +33,7 @@ from simnet.training.job.exchange import check_feedback
 
 
 class Hook:
-    """A DDP communication hook with one exchange, or with several among which a policy table or adviser chooses.
+    """A DDP communication hook with one exchange, or with several exchanges from which a table or an adviser chooses.
 
     `iteration` (settable) is the iteration that the next bucket 0 begins, `entry` the exchange in force, `choices` the
     exchanges that are possible, `residuals` what this worker keeps back, which a checkpoint of the model does not have.
@@ -78,7 +78,7 @@ class Hook:
         every: int = 100,
         group: Any = None,
     ) -> Hook:
-        """Return a hook that looks up its exchange, for the measured network, in a table of ``simnet choose --export``.
+        """Return a hook that looks up its exchange for the measured network in a table from ``simnet choose --export``.
 
         `probe` measures latency [s] and bandwidth [byte/s], by default `shifted`, each `every` iterations; the slowest
         worker counts. InputError if the table cannot be read, was made for other workers, has an unknown exchange, or
@@ -191,7 +191,7 @@ class Hook:
         return self
 
     def clock(self, device: Any) -> StageClock:
-        """Return the clock of stage times for a device: GPU events on CUDA, else the processor's clock."""
+        """Return the clock for stage times on a device: CUDA events on a GPU, otherwise the processor's clock."""
         if self._clock is None:
             self._clock = EventClock() if device.type == "cuda" else StageClock()
         return self._clock
@@ -249,7 +249,7 @@ class Hook:
             raise self._failure
 
     def close(self) -> None:
-        """End the hook's threads and groups after the last exchange; later iterations restart all but the adviser."""
+        """End the hook's threads and process groups. Later iterations restart them, except for the adviser."""
         atexit.unregister(self.close)
         if self._thread is not None:
             self._tasks.put(None)
@@ -263,7 +263,7 @@ class Hook:
             self._own = None
 
     def _begin(self, device: Any) -> None:
-        """Begin an iteration: probe the network if due, and set the exchange that the table or adviser picks."""
+        """Begin an iteration: probe the network if that is due, and set the exchange that a table or adviser picks."""
         if self._own is None:
             self._own = new_group_like(self._given)
             atexit.register(self.close)
@@ -278,7 +278,7 @@ class Hook:
         self.marks = LoggedIteration(self.iteration, self.entry.label, self.entry.density)
 
     def _model(self, number: int, parameters: tuple[int, ...], entries: int) -> Any:
-        """Return the scheme of choice `number` for a bucket; created once for each choice and bucket of parameters.
+        """Return the scheme of choice `number` for a bucket; each choice and bucket has its own scheme object.
 
         State by position in the bucket, such as Ok-Topk's region boundaries, is invalid once parameters move.
         """
@@ -364,7 +364,7 @@ class Hook:
 
 
 class Residuals:
-    """Residuals of one worker: a tensor per bucket, with views by parameter that survive when DDP rebuilds buckets."""
+    """Residuals of one worker: a tensor for each bucket, with views by parameter that outlive DDP's rebuilt buckets."""
 
     def __init__(self) -> None:
         self._buckets: dict[int, tuple[tuple[int, ...], torch.Tensor]] = {}
@@ -372,11 +372,11 @@ class Residuals:
         self._pieces: dict[int, torch.Tensor] = {}
 
     def of(self, parameter: Any) -> torch.Tensor | None:
-        """Return the residual of a parameter as a one-dimensional tensor; None if it has none."""
+        """Return the residual of a parameter as a one-dimensional tensor; None if the parameter has no residual."""
         return self._pieces.get(id(parameter))
 
     def kept(self, bucket: Any) -> torch.Tensor | None:
-        """Return the residual of a bucket, shape (n,), which may be modified in place; None if it has none."""
+        """Return the residual of a bucket, shape (n,), which may be modified in place; None if there is no residual."""
         parameters = bucket.parameters()
         key, held = tuple(map(id, parameters)), self._buckets.get(bucket.index())
         if held is not None and held[0] == key:

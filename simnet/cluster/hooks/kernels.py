@@ -13,14 +13,14 @@ from simnet.sparsifier_models import selection
 
 
 def top_k(values: torch.Tensor, k: int) -> torch.Tensor:
-    """Return the ascending indices (int64) of the k entries of largest magnitude; all indices if k >= n."""
+    """Return the ascending indices (int64) of the `k` entries of largest magnitude, or of all entries if fewer."""
     if not values.is_cuda:
         return torch.from_numpy(selection.top_k(values.numpy(), k))
     return torch.topk(values.abs(), min(k, values.numel()), sorted=False).indices.sort().values
 
 
 def above(values: torch.Tensor, threshold: float, *, strict: bool = True) -> torch.Tensor:
-    """Return the ascending indices (int64) of magnitudes above the threshold; equal ones too unless `strict`."""
+    """Return the ascending indices (int64) of magnitudes above `threshold`, or at least `threshold` unless `strict`."""
     if not values.is_cuda:
         return torch.from_numpy(selection.above(values.numpy(), threshold, strict=strict))
     limit = torch.tensor(threshold, dtype=torch.float32, device=values.device)
@@ -59,7 +59,7 @@ Selected: TypeAlias = tuple[Any, ...]
 
 
 def pack_entries(indices: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Return k entries as one int32 message, shape (2 k,): first the indices, then the bits of the values."""
+    """Return k entries as one int32 message of shape (2 k,): the indices, followed by the bits of the values."""
     return torch.cat([indices.int(), values.view(torch.int32)])
 
 

@@ -109,7 +109,7 @@ class LoggedIteration:
     messages: list[HookMessage] = field(default_factory=list)
 
     def parts(self, clock: StageClock) -> tuple[list[float], float, float]:
-        """Return selection times by bucket, and total times of messages and of other exchange work [s]."""
+        """Return the selection time of each bucket, the total time of messages, and that of other exchange work [s]."""
         communicate = sum(clock.seconds(message.began, message.ended) for message in self.messages)
         merge = sum(clock.seconds(*span) for span in self.exchanging) - communicate
         return [clock.seconds(*span) for span in self.selecting], communicate, merge
@@ -134,7 +134,7 @@ class IterationLog:
         self._waiting: deque[tuple[LoggedIteration, float, Mark, Mark, Mark]] = deque()
 
     def add(self, one: LoggedIteration, began_s: float, began: Mark, computed: Mark, ended: Mark) -> None:
-        """Queue an iteration, and write all queued iterations whose events the device has passed."""
+        """Queue an iteration; write all queued iterations that the device has completed."""
         self._waiting.append((one, began_s, began, computed, ended))
         while self._waiting and self._clock.passed(self._waiting[0][-1]):
             self._write(*self._waiting.popleft())

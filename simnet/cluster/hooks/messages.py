@@ -17,7 +17,7 @@ from simnet.cluster.lazy_torch import dist, torch
 
 
 def new_group_like(group: Any, backend: str | None = None) -> Any:
-    """Return a new process group with the workers of `group` (all if None); every worker must call this."""
+    """Return a new process group with the workers of `group` (None: all workers); every worker must call this."""
     if group is None:
         return dist.new_group(backend=backend)
     ranks = dist.get_process_group_ranks(group)
@@ -25,18 +25,18 @@ def new_group_like(group: Any, backend: str | None = None) -> Any:
 
 
 def global_rank(group: Any, rank: int) -> int:
-    """Return the global rank of a rank of `group`; the same number if `group` is None."""
+    """Return the global rank of the worker with number `rank` in `group`; the number itself if `group` is None."""
     return rank if group is None else int(dist.get_global_rank(group, rank))
 
 
 def destroy_group(group: Any) -> None:
-    """Destroy a process group, unless all groups are already destroyed; its threads end with the last reference."""
+    """Destroy a process group unless it is already destroyed; its threads end with the last reference to it."""
     with suppress(ValueError):
         dist.destroy_process_group(group)
 
 
 class HookMessage(NamedTuple):
-    """A logged collective call or exchange of messages: operation, bytes, and marks of start and end."""
+    """A logged collective call, or a set of messages sent at once: operation, bytes, and marks of start and end."""
 
     # As nccl-tests spells it: ``all_reduce``, ``all_gather``, ``broadcast``; ``send`` from rank to rank.
     operation: str
@@ -48,7 +48,7 @@ class HookMessage(NamedTuple):
 
 
 class GroupMessages:
-    """Collective calls of one exchange in a process group (all workers if None), logged in `sent`."""
+    """Collective calls of one exchange in a process group (None: all workers); `sent` logs them with their times."""
 
     def __init__(self, group: Any, clock: StageClock) -> None:
 
@@ -63,7 +63,7 @@ class GroupMessages:
         self._done("all_reduce", (values.nbytes,), began)
 
     def all_gather(self, own: torch.Tensor) -> list[torch.Tensor]:
-        """Return the tensors of all workers, in order of rank; they are one-dimensional and of equal length."""
+        """Return the tensors of all workers in order of rank; all must be one-dimensional and of the same length."""
         found = list(own.new_empty(self.size * own.numel()).chunk(self.size)) if own.numel() else [own] * self.size
         began = self._clock.mark()
         if own.numel():
@@ -78,7 +78,7 @@ class GroupMessages:
         self._done("broadcast", (values.nbytes,), began)
 
     def swap(self, sends: Mapping[int, torch.Tensor], receives: Mapping[int, torch.Tensor]) -> None:
-        """Send tensors to other workers, by rank, and receive tensors from others at once; none is empty."""
+        """Send non-empty tensors to other workers, and receive tensors from other workers at the same time, by rank."""
         if not sends and not receives:
             return
         isend, irecv, way = dist.isend, dist.irecv, dist.P2POp
@@ -104,7 +104,7 @@ NBYTES = 2**22
 
 
 def shifted(device: Any = "cpu", nbytes: int = NBYTES, times: int = 5, group: Any = None) -> tuple[float, float]:
-    """Return latency [s] and bandwidth [byte/s], measured while every worker sends to the next worker.
+    """Measure the network while every worker sends to the next worker; return latency [s] and bandwidth [byte/s].
 
     Messages of four bytes and of `nbytes` [byte] on `device` are sent `times` times each, and the fastest of each
     length counts. `group` are the workers, all if None.

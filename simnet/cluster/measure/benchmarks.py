@@ -1,4 +1,4 @@
-"""Runs nccl-tests and OSU micro-benchmarks through the user's launcher; keeps and parses their output."""
+"""Runs nccl-tests or OSU micro-benchmarks through the user's launcher, and keeps and parses their output."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Benchmarks:
 
 
 def parse_shapes(text: str) -> list[LaunchShape]:
-    """Return the launch shapes in a text such as ``1x8,2x8``; InputError if one is invalid or has a single rank."""
+    """Return the launch shapes in a text such as ``1x8,2x8``; InputError if a shape is invalid or has a single rank."""
     found = []
     for word in text.split(","):
         match = _SHAPE.fullmatch(word.strip())
@@ -119,7 +119,7 @@ def benchmark_command(launch: str, collective: str, program: str, shape: LaunchS
 
 
 def installed_programs() -> tuple[str, dict[str, str]]:
-    """Return the first benchmark suite that is installed, and its programs' paths by collective; else InputError."""
+    """Return the first benchmark suite that is installed, with program paths by collective; InputError if none is."""
     for suite, programs in PROGRAMS.items():
         if paths := {name: path for name, program in programs.items() if (path := shutil.which(program))}:
             return suite, paths
@@ -200,7 +200,7 @@ def _run_logged(words: Sequence[str], log: Path, limit: float) -> tuple[str, boo
 
 
 def _end_launcher(process: subprocess.Popen[bytes]) -> None:
-    """End a launcher's process group: by SIGTERM, after which it can end remote ranks, then by SIGKILL."""
+    """End a launcher's process group by SIGTERM, so that the launcher can end remote ranks, and then by SIGKILL."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)

@@ -32,7 +32,7 @@ _MPI_LIBRARIES = {"MPICH": "mpich", "Open MPI": "openmpi"}
 
 
 class Communicator:
-    """One rank's access to its job; buffers are NumPy arrays unless a library needs others."""
+    """One rank's access to its job. Buffers are NumPy arrays unless the communication library needs other types."""
 
     # The carrier of messages, and its name in `simnet.validate.replay`.
     library: str
@@ -67,7 +67,7 @@ class Communicator:
         raise NotImplementedError
 
     def collective(self, name: str, out: Any, into: Any, group: Any, root: int = 0) -> None:
-        """Call a collective of the library at all members of a group; on a GPU the call returns before it ends.
+        """Call the collective `name` at all members of a group; on a GPU the call returns before the collective ends.
 
         It is all_reduce or broadcast, which leave the result in `out`, all_gather, reduce_scatter or alltoall. `root`
         is the place in the group of the rank that broadcasts.
@@ -82,11 +82,11 @@ class Communicator:
         """End all ranks of the job after an error, so that no rank waits for ever."""
 
     def exchange(self, sends: Sequence[Message], receives: Sequence[Message]) -> None:
-        """Start all messages at once and wait for them; on a GPU only the stream waits."""
+        """Start all messages at once and wait for them; on a GPU the CUDA stream waits, not the caller."""
         raise NotImplementedError
 
     def finish(self) -> None:
-        """Wait until all started work has ended; `exchange` on a GPU does not wait for that."""
+        """Wait until all started work has ended, including messages that `exchange` started on a GPU."""
 
     def barrier(self) -> None:
         """Wait until all ranks of the job have called this."""
@@ -97,11 +97,11 @@ class Communicator:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Leave the job, if the exit of Python does not do that."""
+        """Leave the job, unless the exit of Python does that."""
 
 
 def connect_ranks(backend: str, patience: float | None = None) -> Communicator:
-    """Join this process's job by gloo, nccl or mpi; wait for other ranks for at most `patience` [s].
+    """Join this process to its job by `backend`: gloo, nccl or mpi. Wait for other ranks for at most `patience` [s].
 
     gloo and nccl need RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT in the environment, as ``torchrun`` sets them. Under
     Slurm the first two follow from its variables. InputError if there is no such backend, its library is not installed,
@@ -115,7 +115,7 @@ def connect_ranks(backend: str, patience: float | None = None) -> Communicator:
 
 
 class TorchCommunicator(Communicator):
-    """Ranks of torch.distributed; with NCCL each rank uses GPU number LOCAL_RANK modulo the number of GPUs."""
+    """Access to a job by torch.distributed; with NCCL each rank uses GPU number LOCAL_RANK modulo the GPU count."""
 
     def __init__(self, backend: str, patience: float | None = None) -> None:
         try:
@@ -197,7 +197,7 @@ class TorchCommunicator(Communicator):
         return found
 
     def exchange(self, sends: Sequence[Message], receives: Sequence[Message]) -> None:
-        """Start all messages at once and wait for them; with NCCL only the stream waits."""
+        """Start all messages at once and wait for them; with NCCL the CUDA stream waits, not the caller."""
         operations = [dist.P2POp(dist.irecv, part, peer) for peer, part in receives]
         operations += [dist.P2POp(dist.isend, part, peer) for peer, part in sends]
         if operations:
@@ -227,7 +227,7 @@ class TorchCommunicator(Communicator):
 
 
 class MpiCommunicator(Communicator):
-    """Ranks of MPI_COMM_WORLD through mpi4py; InputError if mpi4py or an MPI library is missing."""
+    """Access to a job by mpi4py, with all ranks of MPI_COMM_WORLD; InputError if mpi4py or MPI is missing."""
 
     def __init__(self) -> None:
         try:
@@ -291,7 +291,7 @@ class MpiCommunicator(Communicator):
 
 
 def torch_environment(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the missing environment variables of torch.distributed, from Slurm's; InputError if it has none."""
+    """Return torch.distributed's variables that `given` lacks, from Slurm's variables; InputError without either."""
     found = {}
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
         if name in given:

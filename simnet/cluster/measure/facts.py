@@ -71,7 +71,7 @@ def hosts_of_ranks(communicator: Communicator) -> set[str]:
 
 
 def cards_in_use(communicator: Communicator) -> int:
-    """Return the number of network cards that a node uses; 0 unless all ranks agree. Every rank calls this."""
+    """Return the number of network cards that each node uses; 0 if ranks disagree. Every rank calls this."""
     seen = communicator.gather(np.array([float(count_cards(communicator.library, os.environ))]))
     return int(seen.min()) if np.ptp(seen) == 0 else 0
 
@@ -107,7 +107,7 @@ def describe_placement(node_of: Sequence[int]) -> str:
 
 
 def float_digest(content: bytes) -> float:
-    """Return a 48-bit hash of `content` as a float, which can hold it exactly."""
+    """Return a 48-bit hash of `content` as a float, without rounding."""
     return float(int.from_bytes(hashlib.sha256(content).digest()[:6], "big"))
 
 
@@ -116,7 +116,7 @@ SYSTEM = Path("/sys/class")
 
 
 class Port(NamedTuple):
-    """A port of a network card that is up: name, number, rate, kind, and card."""
+    """An active port of a network card: name, number, rate, kind, card, and whether it is bonded."""
 
     # Device, as settings name it, and port on it; 1 for Ethernet.
     name: str
@@ -153,14 +153,14 @@ def ethernet_ports(root: Path = SYSTEM) -> list[Port]:
 
 
 def describe_cards(root: Path = SYSTEM) -> list[str]:
-    """Return texts with name, rate and kind of the ports that are up; Ethernet only if there are no others."""
+    """Return name, rate and kind of the active InfiniBand ports as texts; of Ethernet ports if there are no others."""
     ports = infiniband_ports(root)
     named = [(f"{one.name}:{one.number}", one) for one in ports] or [(one.name, one) for one in ethernet_ports(root)]
     return [" ".join(f"{name} {one.rate} {one.kind}".split()) for name, one in named]
 
 
 def count_cards(library: str, environment: Mapping[str, str], root: Path = SYSTEM) -> int:
-    """Return how many of this node's network cards a library uses for messages; 0 if that is unclear.
+    """Return how many of this node's network cards a library uses for messages; 0 if the number is uncertain.
 
     Cards slower than the fastest are for management or storage, unless a setting names them. See NCCL's documentation,
     "Environment Variables": NCCL_IB_HCA, NCCL_SOCKET_IFNAME, NCCL_IB_DISABLE, NCCL_NET.
@@ -185,7 +185,7 @@ def count_cards(library: str, environment: Mapping[str, str], root: Path = SYSTE
 
 
 def _count_cards(ports: Sequence[Port], setting: str) -> int:
-    """Return how many cards an NCCL setting ``[^][=]name[:port],...`` allows; 0 if that is unclear."""
+    """Return how many cards an NCCL setting ``[^][=]name[:port],...`` allows; 0 if the number is uncertain."""
     excluded = setting.startswith("^")
     exact = setting.removeprefix("^").startswith("=")
     words = [one for one in setting.removeprefix("^").removeprefix("=").split(",") if one]
@@ -220,7 +220,7 @@ def _read_rate(rate: str) -> float:
 
 
 def _card_address(device: Path) -> str:
-    """Return the PCI address of a device without its function number: ports of one card share it."""
+    """Return the PCI address of a device without its function number; ports of the same card have the same address."""
     address = (device / "device").resolve().name
     return address.rpartition(".")[0] if address.count(":") == 2 else str(device)
 

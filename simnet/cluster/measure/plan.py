@@ -38,7 +38,7 @@ _LOOKED_AT = 6
 
 @dataclass(frozen=True)
 class Group:
-    """Ranks that call collectives together, ascending (in a pair the sender first), and the number of their nodes."""
+    """Ranks that call collectives together, ascending, and the number of their nodes. In a pair the first one sends."""
 
     ranks: tuple[int, ...]
     nodes: int
@@ -49,7 +49,7 @@ class Group:
 
 @dataclass(frozen=True)
 class PlannedCurve:
-    """A collective or point-to-point test to be timed in one group of ranks, at ascending total sizes [byte]."""
+    """A collective or point-to-point test to time in one group of ranks, at ascending total sizes [byte]."""
 
     collective: str
     group: Group
@@ -58,7 +58,7 @@ class PlannedCurve:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the user wants measured: collectives, sizes [byte], numbers of ranks, and pairs."""
+    """The measurements that the user wants: collectives, sizes [byte], numbers of ranks, and pairs of ranks."""
 
     # Of `COLLECTIVES`.
     collectives: Sequence[str] = COLLECTIVES
@@ -73,7 +73,7 @@ class Wanted:
 
 
 def plan_curves(wanted: Wanted, node_of: Sequence[int]) -> list[PlannedCurve]:
-    """Return the curves to measure, given the node of each rank: first those of pairs, then of groups by size."""
+    """Return the curves to measure, given the node of each rank: first of pairs, then of groups from small to large."""
     if len(node_of) < 2:
         raise InputError("the job has one rank; a collective takes two", file="simnet measure")
     steps = size_series(wanted.smallest, wanted.largest, wanted.factor)
@@ -131,7 +131,7 @@ def plan_pairs(node_of: Sequence[int], which: Pairs) -> list[Group]:
 
 
 def size_series(smallest: float, largest: float, factor: float) -> list[int]:
-    """Return sizes [byte] that grow by `factor` up to the largest; InputError if there are none, or over 1,000."""
+    """Return sizes [byte] from `smallest` to `largest` that grow by `factor`; InputError for 0 or over 1,000 sizes."""
     if not ELEMENT <= smallest <= largest:
         raise InputError(f"must begin at {ELEMENT} B to {largest:g} B, their end, got {smallest:g} B", file="--sizes")
     if not 1.01 <= factor <= 1024:
@@ -145,7 +145,7 @@ def size_series(smallest: float, largest: float, factor: float) -> list[int]:
 
 
 def divisible_sizes(collective: str, wanted: Sequence[int], ranks: int) -> tuple[int, ...]:
-    """Return the sizes [byte] nearest to the wanted ones that divide evenly among the ranks."""
+    """Return the sizes [byte] nearest to the `wanted` sizes that divide evenly among the ranks."""
     part = ELEMENT * (ranks if collective in PARTED_COLLECTIVES else 1)
     return tuple(dict.fromkeys(max(1, round(one / part)) * part for one in wanted))
 

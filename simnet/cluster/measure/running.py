@@ -38,7 +38,7 @@ _RANKS, _WAVE = 127, 7
 
 
 class PreparedCall(NamedTuple):
-    """A collective call at one rank: a function of the call's number, and its send and receive buffers."""
+    """A collective call at one rank: a function, which takes the call's number, and its send and receive buffers."""
 
     call: Callable[[int], None]
     out: Any
@@ -46,14 +46,14 @@ class PreparedCall(NamedTuple):
 
 
 def operations_per_call(collective: str, nbytes: int) -> int:
-    """Return how many operations a call has: 2 for a round trip, the window of ``p2p_bw``, else 1."""
+    """Return the number of operations in a call: 2 for a round trip, the window for ``p2p_bw``, otherwise 1."""
     if collective == "p2p_bw":
         return max(_FEWEST, min(WINDOW, _IN_WINDOW // nbytes))
     return 2 if collective == "p2p_latency" else 1
 
 
 def prepare_call(communicator: Communicator, collective: str, group: Group, handle: Any, nbytes: int) -> PreparedCall:
-    """Return a collective call of `nbytes` bytes with zeroed buffers; all members of the group call this."""
+    """Return a collective call of `nbytes` bytes, with zeroed buffers. All members of the group call this."""
     length, ranks = nbytes // ELEMENT, len(group.ranks)
     gathers, scatters = collective == "all_gather", collective == "reduce_scatter"
     out = communicator.vector(length // ranks if gathers else length)
@@ -104,7 +104,7 @@ def wrong_elements(communicator: Communicator, collective: str, group: Group, ha
 
 
 def rank_content(place: int, length: int) -> Numbers:
-    """Return the test input of the rank at `place` in its group: small integers as float32, with exact sums."""
+    """Return the test data of the rank at `place` in its group: small integers as float32, whose sums are exact."""
     return _wave_elements(place % _RANKS + 1, 1, 0, length)
 
 
@@ -115,7 +115,7 @@ def _wave_elements(first: float, step: float, start: int, length: int) -> Number
 
 
 def expected_result(collective: str, place: int, ranks: int, length: int) -> Numbers | None:
-    """Return a rank's correct result if all ranks send their `rank_content`; None if it receives nothing.
+    """Return a rank's correct result if all ranks send their `rank_content`; None for a rank that receives nothing.
 
     `length` is the number of elements of the full vector over all ranks.
     """
@@ -144,7 +144,7 @@ _REDUCED = ("all_reduce", "reduce_scatter")
 
 @dataclass
 class MeasuredRows:
-    """Measured rows, with the columns `TABLE_COLUMNS` of calibration, and remarks on curves that are left out."""
+    """Rows of a measured table (columns `TABLE_COLUMNS` of calibration), and remarks on curves that are left out."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
@@ -200,7 +200,7 @@ class _CurveTimer:
         return table[list(self.curve.group.ranks), 0].tolist(), float(table[0, 1])
 
     def attempt(self) -> tuple[int, str]:
-        """Run a small call; return the number of wrong elements, and the reason if it failed at all ranks."""
+        """Try a small call; return the number of wrong elements, and the reason if the call failed at all ranks."""
         count, reason = math.nan, ""
         if self.member:
             curve = self.curve
@@ -222,7 +222,7 @@ class _CurveTimer:
         return prepare_call(self.communicator, self.curve.collective, self.curve.group, self.handle, nbytes)
 
     def repetition(self, made: PreparedCall | None, count: int) -> tuple[float, float]:
-        """Time `count` calls in a row; return seconds per call at the slowest rank, and since the start.
+        """Time `count` calls in a row; return seconds per call at the slowest rank, and the seconds since the start.
 
         An uncounted call comes first, so ranks start as they do where calls follow each other; after a barrier they
         start as far apart as its last messages take.
@@ -242,7 +242,7 @@ class _CurveTimer:
 
 
 def _measure_curve(timer: _CurveTimer, seconds: float, left: int, found: MeasuredRows) -> float:
-    """Measure the first of `left` curves that share the rest of `seconds`; return the time since the start [s]."""
+    """Measure one of `left` curves, which share the time until `seconds`; return the time since the start [s]."""
     curve = timer.curve
     mistakes, reason = timer.attempt()
     _, elapsed = timer.shared(0.0)
@@ -265,7 +265,7 @@ def _measure_curve(timer: _CurveTimer, seconds: float, left: int, found: Measure
 
 @dataclass
 class _CurvePoint:
-    """One size of a curve: bytes, prepared call, calls per repetition, and times of repetitions [s]."""
+    """One size of a curve: bytes, prepared call, calls per repetition, and the time of each repetition [s]."""
 
     nbytes: int
     made: PreparedCall | None
@@ -355,7 +355,7 @@ _CALLS, _REPETITIONS = 2000, 20
 
 
 def calls_in_a_row(seconds: float, share: float) -> int:
-    """Return the number of calls in a repetition, given the time of a call and the time for this size [s]."""
+    """Return the number of calls in a repetition, given the time of one call and the time for this size [s]."""
     return max(1, min(_CALLS, round(min(REPETITION, share / _REPETITIONS) / seconds)))
 
 

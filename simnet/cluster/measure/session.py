@@ -35,12 +35,12 @@ KERNELS = 0.2
 
 
 class _AgreedError(InputError):
-    """An error that all ranks know of, so that each rank ends without being stopped."""
+    """An error that all ranks know, so that each rank exits by itself and no rank has to be terminated."""
 
 
 @dataclass(frozen=True)
 class Session:
-    """What a measurement session needs: output files, backend, measurements, and time budget [s]."""
+    """The settings of a measurement session: output files, backend, measurements, and time budget [s]."""
 
     # The tidy CSV to write.
     out: Path
@@ -62,7 +62,7 @@ class Session:
 
 
 def run_session(session: Session, say: Say) -> list[str]:
-    """Join the job, measure and write; every rank calls this. Return remarks at rank 0, elsewhere an empty list.
+    """Join the job, measure, and write the files; return remarks at rank 0. Every rank calls this.
 
     `say` reports the progress in lines of text, at rank 0.
     """
@@ -96,7 +96,7 @@ def _join_session(communicator: Communicator, session: Session, say: Say) -> lis
 
 
 def _agree_on(communicator: Communicator, work: Callable[[], T]) -> T:
-    """Call a function at every rank; if it fails anywhere, the first such rank raises its error, and the rest exit."""
+    """Call `work` at every rank. If it fails anywhere, the first rank that failed raises its error; others exit."""
     refusal: InputError | None = None
     try:
         done = work()
@@ -133,7 +133,7 @@ def _write_session(
 
 
 def measured_table(rows: Sequence[dict[str, Any]], library: str, cards: int = 0) -> pd.DataFrame:
-    """Return measured rows as a table, with ranks per node, library, and number of network cards (unless 0)."""
+    """Return measured rows as a table, with ranks per node, the library, and the number of network cards unless 0."""
     made = pd.DataFrame(rows)
     each = made["ranks"] // made["nodes"]
     made["ranks_per_node"] = each.where(each * made["nodes"] == made["ranks"]).astype("Int64")
@@ -151,7 +151,7 @@ MAX_PROCESSES = 64
 
 
 def on_this_machine(processes: int, session: Session, say: Say) -> list[str]:
-    """Measure among local processes, 2 to `MAX_PROCESSES`, over the loopback interface; return remarks."""
+    """Measure collectives among `processes` local processes over the loopback interface; return remarks."""
     if session.backend == "mpi":
         raise InputError("starts ranks of gloo or nccl; those of MPI start with mpirun", file="--processes")
     if not 2 <= processes <= MAX_PROCESSES:
