@@ -36,10 +36,12 @@ class GridTimes(NamedTuple):
         return (min(later)[1], min(later)[0] / self.seconds[self.first[0]]) if later and self.first else None
 
 
-def where_fastest(cells: Sequence[GridTimes], by: Sequence[AxisColumn], each: str = " an iteration") -> str:
+def where_fastest(
+    cells: Sequence[GridTimes], by: Sequence[AxisColumn], each: str = " an iteration", unit: Unit = "time"
+) -> str:
     """Return text on where in a grid each policy is fastest, or on the range of times if there is one policy.
 
-    `each` says what the times are of.
+    `each` says what the times are of; another quantity than time, of which the least is best, has its own `unit`.
 
     Examples
     --------
@@ -56,7 +58,9 @@ def where_fastest(cells: Sequence[GridTimes], by: Sequence[AxisColumn], each: st
         (name,) = rivals
         ends = [end(done, key=lambda one: one.seconds[name]) for end in (min, max)]
         at = [", ".join(map(value_text, one.values, by)) for one in ends]
-        told = [f"{interval_text(one.seconds[name])} at {where}" for one, where in zip(ends, at, strict=True)]
+        told = [
+            f"{interval_text(one.seconds[name], unit=unit)} at {where}" for one, where in zip(ends, at, strict=True)
+        ]
         return f"{name}: {' to '.join(dict.fromkeys(told))}{each}."
     won = [one for one in done if one.first]
     if not won:
@@ -66,26 +70,38 @@ def where_fastest(cells: Sequence[GridTimes], by: Sequence[AxisColumn], each: st
         where = f"in all {len(done)} cells" if len(won) == len(done) else f"in {len(won)} of {len(done)} cells"
         tied = ": tied" if len(won[0].first) > 1 else ""
         took = [one.seconds[won[0].first[0]] for one in won]
-        between = " to ".join(dict.fromkeys((interval_text(min(took)), interval_text(max(took)))))
+        between = " to ".join(dict.fromkeys(interval_text(end(took), unit=unit) for end in (min, max)))
         return f"{wording.alternatives_text(won[0].first)}{tied} {where}, {between}{each}{_lead(won)}."
     groups: dict[tuple[str, ...], list[GridTimes]] = {}
     for one in won:
         groups.setdefault(tuple(name for name in one.first if name not in always) or tuple(one.first), []).append(one)
-    separating = next((at for at in range(len(by)) if _separates(list(groups.values()), at)), None)
-    parts = []
-    for names, members in groups.items():
-        where = f"in {len(members)} of {len(done)} cells"
-        if separating is not None:
-            where = f"at {_range_text([one.values[separating] for one in members], by[separating])}"
-        parts.append(f"{wording.alternatives_text(names)} {where}{_lead(members)}")
+    places = group_places([[one.values for one in members] for members in groups.values()], by, len(done))
+    parts = [
+        f"{wording.alternatives_text(names)} {where}{_lead(members)}"
+        for (names, members), where in zip(groups.items(), places, strict=True)
+    ]
     more = f" {wording.listed(sorted(always))}: first or tied in all." if always else ""
     return f"It depends: {', '.join(parts)}.{more}"
 
 
-def _separates(groups: Sequence[Sequence[GridTimes]], at: int) -> bool:
-    """Return whether a cell's value on an axis determines which policies are fastest there."""
-    each = [{one.values[at] for one in group} for group in groups]
-    return len(set.union(*each)) == sum(map(len, each))
+def group_places(groups: Sequence[Sequence[tuple[Any, ...]]], by: Sequence[AxisColumn], total: int) -> list[str]:
+    """Return text on where each group of cells is, given the values of its cells on the axes `by`.
+
+    That is its values on the first axis that tells the groups apart, or how many of the `total` cells it has.
+
+    Examples
+    --------
+    >>> rates = AxisColumn("bandwidth_Bps", [125e6, 250e6, 375e6])
+    >>> group_places([[(125e6,), (250e6,)], [(375e6,)]], [rates], 3)
+    ['at 1 Gbit/s and 2 Gbit/s', 'at 3 Gbit/s']
+    """
+    if len(groups) == 1 and len(groups[0]) == total:
+        return [f"in all {total} cells" if total > 1 else ""]
+    for at, axis in enumerate(by):
+        each = [{values[at] for values in group} for group in groups]
+        if len(groups) > 1 and len(set.union(*each)) == sum(map(len, each)):
+            return [f"at {_range_text([values[at] for values in group], axis)}" for group in groups]
+    return [f"in {len(group)} of {total} cells" for group in groups]
 
 
 def _lead(cells: Sequence[GridTimes]) -> str:

@@ -251,6 +251,15 @@ def words() -> Listing:
 _REGISTERED = {"schemes": "sparsifiers", "networks": "topologies"}
 
 
+def open_questions() -> Listing:
+    """List open questions, each with a grid that answers it."""
+    from simnet.studies.questions.question_file import questions, read_question
+
+    rows = [(name, found.question, found.source) for name, folder in questions().items()
+            for found in [read_question(folder)]]  # fmt: skip
+    return ("question", "what it asks", "why it is open"), rows
+
+
 def listing(kind: str) -> Listing:
     """Return the table of one kind of `LISTS`; plug-ins that cannot be used come last."""
     with warnings.catch_warnings(record=True) as told:
@@ -317,6 +326,7 @@ LISTS: Mapping[str, Lists] = {
     "measured": Lists("measurements of real clusters", measured_),
     "stacks": Lists("models of communication libraries", stacks_),
     "readers": Lists("log formats that calibrate reads", readers),
+    "questions": Lists("open questions, which simnet reproduce answers", open_questions),
     "columns": Lists("columns of tables and JSON, with units", columns_),
     "words": Lists("words of answers, and what to type for labels of exchanges", words),
 }

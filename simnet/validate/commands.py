@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Any
 from simnet.base.errors import InputError, suggest_names
 from simnet.base.progress import track_progress
 from simnet.report.summary import Column, Summary, percent
-from simnet.verbs.request import Overrides, Words, set_texts, verb, word_list
+from simnet.studies.questions.question_file import FILE, find_question, read_question
+from simnet.verbs import terminal
+from simnet.verbs.request import USUAL_FOLDER, Overrides, Words, set_texts, verb, word_list
+from simnet.verbs.run import run
 
 if TYPE_CHECKING:
     from simnet.validate.evaluation import Evaluation
@@ -267,19 +270,35 @@ def _write(path: Path, text: str) -> None:
 
 
 @verb
-def reproduce(*names: str, all: bool = False, check: bool = False) -> Summary:
-    """Compare published figures with simnet's.
+def reproduce(
+    *names: str,
+    all: bool = False,
+    check: bool = False,
+    jobs: int | None = 1,
+    out: str | Path | None = None,
+    force: bool = False,
+) -> Summary:
+    """Compare published figures with simnet's, or answer an open question.
 
     Parameters
     ----------
     names
-        Names of reproductions; default: all fast ones.
+        Names of reproductions, or a question; default: all fast reproductions.
 
-        The name devices compares headline ratios under each device profile; it takes minutes.
+        `simnet list questions` has the questions; a folder with a question.yaml is one too. The name devices compares
+        headline ratios under each device profile; it takes minutes.
     all
         Include slow reproductions; takes a few minutes.
     check
         Exit with code 1 if a value is outside its tolerance, or changed.
+    jobs
+        Number of parallel processes for a question.
+        It does not change results. The default is one per CPU core; in Python one.
+    out
+        File for the answer, or folder for the cells of a question.
+        A killed question resumes from its folder; in Python nothing is written by default.
+    force
+        Overwrite existing files, and repeat finished cells.
 
     Raises
     ------
@@ -291,6 +310,8 @@ def reproduce(*names: str, all: bool = False, check: bool = False) -> Summary:
 
     if names and all:
         raise InputError("is either names or --all", file="simnet reproduce")
+    if len(names) == 1 and (folder := find_question(names[0])) is not None:
+        return _saved(_open_question(folder, jobs, out, force), out, force)
     if DEVICES in names:
         _refuse({"--check": check, "NAMES": names[1:]}, "reproductions, not for devices")
         return _under_devices()
@@ -302,7 +323,7 @@ def reproduce(*names: str, all: bool = False, check: bool = False) -> Summary:
     missing = [f"{name} is left out: it {REPRODUCTIONS[name].needs()}." for name, rows in found.items() if rows is None]
     slow = [] if names or all else [name for name, one in REPRODUCTIONS.items() if one.slow]
     columns, rows = _values(found) if len(found) == 1 else _outcomes(found)
-    return Summary(
+    answer = Summary(
         answer=f"{'; '.join(problems)}. {counted}" if problems else counted,
         columns=columns,
         rows=rows,
@@ -326,6 +347,34 @@ def reproduce(*names: str, all: bool = False, check: bool = False) -> Summary:
         },
         exit_code=int(bool(problems)),
     )
+    return _saved(answer, out, force)
+
+
+def _saved(answer: Summary, out: str | Path | None, force: bool) -> Summary:
+    """Return an answer, and write it if `out` is a file rather than a folder."""
+    if out is not None and Path(out).suffix:
+        answer.save(out, force=force)
+        terminal.say(f"wrote {out}")
+    return answer
+
+
+def _open_question(folder: Path, jobs: int | None, out: str | Path | None, force: bool) -> Summary:
+    """Run the grid of a question, and return its answer."""
+    from simnet.studies.questions.question_answer import answer_question
+    from simnet.studies.sweeping.answer import GridAnswer
+
+    asked, fields = read_question(folder), {"name": folder.resolve().name}
+    place = None if out is None else USUAL_FOLDER if Path(out).suffix else out
+    axes, seeds = list(asked.grid.values()), asked.seeds
+    if not axes:
+        axes, seeds = [f"seed={','.join(map(str, range(seeds)))}"], 1
+    try:
+        found = run(asked.scenario, policies=asked.policies, seeds=seeds, grid=axes, set={**asked.set, **fields},
+                    jobs=jobs, out=place, force=force)  # fmt: skip
+    except InputError as error:
+        raise InputError(str(error), file=str(folder / FILE)) from None
+    assert isinstance(found, GridAnswer)
+    return answer_question(asked, found)
 
 
 def _under_devices() -> Summary:

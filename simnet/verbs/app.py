@@ -62,6 +62,7 @@ VERBS: Mapping[str, Verb] = {row.pop("name"): Verb(**row) for row in read_shippe
 _LINE_DEFAULTS: Mapping[str, Mapping[str, object]] = {
     "run": {"out": USUAL_FOLDER, "jobs": None},
     "choose": {"jobs": os.cpu_count() or 1},
+    "reproduce": {"out": USUAL_FOLDER, "jobs": None},
 }
 # What refuses fractions for whole numbers, which cyclopts would truncate.
 _CONVERTERS: Mapping[Any, Callable[[Any, Sequence[Any]], int]] = {int: lambda type_, tokens: int(tokens[0].value)}

@@ -49,9 +49,13 @@ TARGET = Measure(
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class GridAnswer(summaries.Summary):
-    """Answer of a sweep; `cells` has a row per cell and policy, as sweep.csv does."""
+    """Answer of a sweep; `cells` has a row per cell and policy, as sweep.csv does.
+
+    `bound` is the policy that is a lower bound and cannot be run, if there is one.
+    """
 
     cells: pd.DataFrame
+    bound: str | None = None
 
 
 def grid_answer(table: pd.DataFrame, planned: Plan) -> GridAnswer:
@@ -89,6 +93,7 @@ def grid_answer(table: pd.DataFrame, planned: Plan) -> GridAnswer:
         notes=[*why, *sweep_notes(table), *([] if mixed else [run_setup.describe_overlap(overlap)])],
         exit_code=1 if why else 0,
         cells=table,
+        bound=bound,
     )
 
 

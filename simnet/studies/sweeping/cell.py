@@ -24,6 +24,7 @@ from simnet.report import cost_summary, learning, wording
 from simnet.report.paired import START_COLUMNS, start_ranges
 from simnet.report.results import LOCK, RESULTS, picture_files, rounded_table, table_files, versions
 from simnet.report.run_summary import (
+    DENSITIES,
     INTERVAL,
     PHASES,
     RunFacts,
@@ -50,7 +51,7 @@ from simnet.training.job.record import PolicyResult
 if TYPE_CHECKING:
     from simnet.studies.sweeping.work import Plan
 
-FORMAT = "simnet sweep cell 13"
+FORMAT = "simnet sweep cell 14"
 """Format tag of cell files, changed whenever columns or their meaning change."""
 
 MAX_BYTES = 64 * 2**20
@@ -60,7 +61,7 @@ COLUMNS = (
     *("policy", "device", "barrier", "warning", "overlapped", "computing", "status", "wins", "tied", "iterations"),
     *("steady_from", "simulated_s", "simulated_prediction_low_s", "simulated_prediction_high_s"),
     *("chance_to_be_fastest", "evidence", "iteration_s", "compute_s", "select_s", "select_low_s", "select_high_s"),
-    *("communicate_s", "wait_s", "total_bytes_sent_B", "actual_density", "build_up", "choice", "switch_count"),
+    *("communicate_s", "wait_s", "total_bytes_sent_B", *DENSITIES, "choice", "switch_count"),
     *("vs_best", "regret_s", *cost_summary.COLUMNS, *learning.COLUMNS, "message"),
 )
 """Columns of the results of a sweep, after those of its parameters; where times of leaders depend on when workers
@@ -195,7 +196,7 @@ def _cell_row(summary: RunSummary, name: str, frame: pd.DataFrame) -> dict[str, 
     count, steady_from = one["iterations"], 0 if one["ended"] else summary["steady_from"]
     steady = with_exploration(frame).iloc[steady_from:]
     best = summary["policies"][winner["policy"]]["simulated_s"] if winner is not None else 0.0
-    means = ("iteration_s", *(f"{phase}_s" for phase in PHASES), *INTERVAL, "actual_density", "build_up")
+    means = ("iteration_s", *(f"{phase}_s" for phase in PHASES), *INTERVAL, *DENSITIES)
     return {
         "status": "ended" if one["ended"] else "done" if ranked(one) else "unsettled",
         "message": "" if one["unsettled"] is None else f"not settled: {one['unsettled']}",
@@ -203,7 +204,7 @@ def _cell_row(summary: RunSummary, name: str, frame: pd.DataFrame) -> dict[str, 
         "tied": winner is not None and bool(winner["tied_with"]) and name in (winner["policy"], *winner["tied_with"]),
         **policy_columns(one),
         "steady_from": steady_from,
-        **{column: plain(steady[column].mean()) if count else None for column in means},
+        **{column: plain(steady[column].mean()) if count and column in steady else None for column in means},
         "vs_best": plain(one["simulated_s"] / best) if best > 0 and ranked(one) else None,
         **(cost_summary.cost_columns(one["spent"]) if "spent" in one else {}),
         **{

@@ -67,6 +67,8 @@ class AxisColumn(NamedTuple):
 
     name: str
     values: list[int | float] | list[str]
+    # In place of what the name says.
+    label: str = ""
 
     @property
     def numeric(self) -> bool:
@@ -87,7 +89,7 @@ class AxisColumn(NamedTuple):
     @property
     def heading(self) -> str:
         """Last part of the field's name, without unit."""
-        return self.name.removesuffix(f"_{self.unit}").rpartition(".")[2].replace("_", " ")
+        return self.label or self.name.removesuffix(f"_{self.unit}").rpartition(".")[2].replace("_", " ")
 
     def text(self, value: Any) -> str:
         """Return a value as text with its unit."""

@@ -1,0 +1,227 @@
+"""Answer to an open question: series compared within each setting of a grid, over seeds.
+
+The grid gives settings; within each, *series* (the policies, or the values of one axis) are compared. All series of a
+seed meet the same gradients and weather, so their differences are paired seed by seed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from simnet.base.arrays import Floats
+from simnet.base.errors import InputError, suggest_names
+from simnet.report.paired import TIE, Estimate, contest, estimate
+from simnet.report.summary import Column, Summary, Unit, with_unit
+from simnet.studies.fastest import GridTimes, axis_heads, group_places, value_text, where_fastest
+from simnet.studies.questions.question_file import FILE, SERIES, Comparison, Question
+from simnet.studies.sweeping.grid import AxisColumn, moving_together
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from simnet.report.drawing import Plot
+    from simnet.studies.sweeping.answer import GridAnswer
+
+# Measured in training whether or not what is exchanged has settled.
+_TRAINED = ("accuracy", "best_accuracy", "loss", "best_loss", "iterations_to_target", "time_to_target_s")
+
+
+class Effect(NamedTuple):
+    """Difference of a series from another in a setting, with its 95 % interval.
+
+    It is relative (0.1 is 10 % more), or of a share the difference in percentage points over 100.
+    """
+
+    setting: tuple[Any, ...]
+    difference: Estimate
+
+
+def answer_question(question: Question, found: GridAnswer) -> Summary:
+    """Return the answer to a question, computed from the cells of its grid.
+
+    Raises
+    ------
+    InputError
+        If the question names a series or a column that the cells do not have.
+    """
+    table = found.cells[found.cells["policy"] != (found.bound or "")]
+    factors = _factors(table, question.grid)
+    series = _named(question.series, factors, "series")
+    settings = [one for one in factors.values() if one is not series]
+    names = list(dict.fromkeys(map(series.text, series.values)))
+    sentences, columns, rows = list[str](), list(axis_heads(settings)), dict[tuple[Any, ...], dict[str, Any]]()
+    effects: dict[str, list[dict[str, Any]]] = {}
+    shown = list(dict.fromkeys(one.column for one in question.compare))
+    for one in question.compare:
+        values = _values(table, one, series, settings)
+        column = with_unit(Column(one.column, one.label, one.unit))
+        for name in names if one.column in shown else ():
+            own, ends = f"{name} {one.column}", (f"{name} {one.column} low", f"{name} {one.column} high")
+            heading = name if len(shown) == 1 else f"{name} {one.label}"
+            columns.append(Column(own, heading, column.unit, interval=ends, interval_of="95 %"))
+            for setting, each in values.items():
+                row = rows.setdefault(setting, dict(zip([axis.name for axis in settings], setting, strict=True)))
+                row |= dict(zip((own, *ends), _mean(each.get(name)), strict=True))
+        if one.against:
+            compared = _effects(one, values, names, column.unit)
+            sentences += [_effect_text(name, one, each, settings, column.unit) for name, each in compared.items()]
+            effects |= {f"{name}, {one.label}": [_plain(effect) for effect in each] for name, each in compared.items()}
+        else:
+            sentences.append(f"{one.label.capitalize()}: {_least(values, settings, column.unit)}")
+    return Summary(
+        answer=" ".join(sentences),
+        columns=columns,
+        rows=[*rows.values()],
+        evidence=f"{found.evidence}. Over {question.seeds} seeds, paired by seed; 95 % intervals (Student t)",
+        assumed="; ".join(filter(None, (found.assumed, question.limits))),
+        details={"question": question.question, "source": question.source, "effects": effects, **found.details},
+        plots={"question": lambda: _figure(question, settings, columns, [*rows.values()])},
+        notes=found.notes,
+        exit_code=found.exit_code,
+    )
+
+
+def _factors(table: pd.DataFrame, grid: Mapping[str, str]) -> dict[str, AxisColumn]:
+    """Return the axes of a grid, and the policies, as columns by name; axes that move together are one."""
+    found, at = dict[str, AxisColumn](), 1
+    for label, text in grid.items():
+        found[label] = AxisColumn(str(table.columns[at]), table.iloc[:, at].tolist(), label)
+        at += len(moving_together(text))
+    return found | {SERIES: AxisColumn(SERIES, table[SERIES].tolist())}
+
+
+def _named(name: str, known: Mapping[str, AxisColumn], field: str) -> AxisColumn:
+    if name not in known:
+        raise InputError(f"there is no {name!r} in the grid; {suggest_names(name, known)}", file=FILE, field=field)
+    return known[name]
+
+
+def _values(
+    table: pd.DataFrame, one: Comparison, series: AxisColumn, settings: Sequence[AxisColumn]
+) -> dict[tuple[Any, ...], dict[str, Floats]]:
+    """Return the values of a column by setting and series, each with a value per seed, NaN if there is none."""
+    if one.column not in table:
+        raise InputError(
+            f"there is no column {one.column!r}; {suggest_names(one.column, table.columns)}", file=FILE, field="compare"
+        )
+    counts = table["status"].eq("done") | (table["status"].eq("unsettled") & (one.column in _TRAINED))
+    numbers = table[one.column].where(counts).astype("float64")
+    table = table.assign(value=numbers, name=list(map(series.text, series.values)))
+    by = [axis.name for axis in settings]
+    found: dict[tuple[Any, ...], dict[str, Floats]] = {}
+    for setting, group in table.groupby(by, sort=False) if by else [((), table)]:
+        each = group.pivot_table(index="seed", columns="name", values="value", aggfunc="first", dropna=False)
+        found[setting] = {str(name): each[name].to_numpy() for name in dict.fromkeys(group["name"])}
+    return found
+
+
+def _mean(values: Floats | None) -> tuple[float | None, float | None, float | None]:
+    """Return mean and interval; None without values, and no ends for one value."""
+    known = np.empty(0) if values is None else values[np.isfinite(values)]
+    if not known.size:
+        return None, None, None
+    found = estimate(known)
+    return (found.mean, None, None) if known.size == 1 else (found.mean, found.low, found.high)
+
+
+def _least(
+    values: Mapping[tuple[Any, ...], Mapping[str, Floats]], settings: Sequence[AxisColumn], unit: Unit | None
+) -> str:
+    """Return text on which series has the least value in which setting."""
+    cells = []
+    for setting, each in values.items():
+        known = {name: one for name, one in each.items() if np.isfinite(one).all()}
+        won = contest(known) if known else None
+        first = [] if won is None else [won.policy, *won.tied_with]
+        cells.append(GridTimes(setting, {name: float(one.mean()) for name, one in known.items()}, first))
+    return where_fastest(cells, settings, "", unit or "number") or "no series has a value in every seed."
+
+
+def _effects(
+    one: Comparison, values: Mapping[tuple[Any, ...], Mapping[str, Floats]], names: Sequence[str], unit: Unit | None
+) -> dict[str, list[Effect]]:
+    """Return the effects of each series in each setting, positive if its values are higher."""
+    for name in (*one.against, *one.series):
+        if name not in names:
+            raise InputError(f"there is no series {name!r}; {suggest_names(name, names)}", file=FILE, field="compare")
+    compared = one.series or [name for name in names if name not in one.against]
+    sign = 1.0 if one.better == "lower" else -1.0
+    found: dict[str, list[Effect]] = {name: [] for name in compared}
+    for setting, each in values.items():
+        rivals = {name: each[name] for name in one.against if name in each and np.isfinite(each[name]).any()}
+        if not rivals:
+            continue
+        base = rivals[min(rivals, key=lambda name: sign * float(np.nanmean(rivals[name])))]
+        for name in compared:
+            both = np.isfinite(base) & np.isfinite(each.get(name, np.full_like(base, math.nan)))
+            if both.any():
+                own, other = each[name][both], base[both]
+                difference = own - other if unit in ("percent", "chance") else np.log(own / other)
+                ends = estimate(difference, len(compared))
+                exact = ends if unit in ("percent", "chance") else Estimate(*map(math.expm1, ends))
+                found[name].append(Effect(setting, exact))
+    return found
+
+
+def _effect_text(
+    name: str, one: Comparison, effects: Sequence[Effect], settings: Sequence[AxisColumn], unit: Unit | None
+) -> str:
+    """Return a sentence: by how much a series is better, in which settings, and in which it is not."""
+    rival = " or ".join(one.against) if len(one.against) < 3 else f"the best of {len(one.against)} others"
+    if not effects:
+        return f"{name} against {rival}: nothing to compare."
+    worse = {"lower": "higher", "higher": "lower"}[one.better]
+    sign = 1.0 if one.better == "lower" else -1.0
+    groups: dict[str, list[Effect]] = {one.better: [], worse: [], "": []}
+    for effect in effects:
+        low, high = sorted(sign * end for end in effect.difference[1:])
+        near = abs(effect.difference.mean) < TIE
+        groups["" if near else one.better if high < 0 else worse if low > 0 else ""].append(effect)
+    known = {way: members for way, members in groups.items() if members}
+    places = group_places(
+        [[effect.setting for effect in members] for members in known.values()], settings, len(effects)
+    )
+    points = unit in ("percent", "chance")
+    parts = []
+    for (way, members), where in zip(known.items(), places, strict=True):
+        if way:
+            parts.append(f"{way} by {_size(members, points)} {where}".rstrip())
+        else:
+            parts.append(
+                f"no difference that {'these seeds show' if _most_unsure(members) else 'matters'} {where}".rstrip()
+            )
+    return f"{name} against {rival}: {one.label} {'; '.join(parts)}."
+
+
+def _most_unsure(effects: Sequence[Effect]) -> bool:
+    """Return whether an interval leaves room for a difference of more than 1 %."""
+    return any(max(abs(one.difference.low), abs(one.difference.high)) > 0.01 for one in effects)
+
+
+def _size(effects: Sequence[Effect], points: bool) -> str:
+    """Return the magnitudes of effects as text: the range over settings, and the ends of the intervals."""
+    means = sorted(abs(one.difference.mean) for one in effects)
+    ends = sorted(abs(end) for one in effects for end in one.difference[1:])
+    unit = " points" if points else " %"
+    between = " to ".join(dict.fromkeys(f"{100 * one:.2g}" for one in (means[0], means[-1])))
+    return f"{between}{unit} (95 %: {100 * ends[0]:.2g} to {100 * ends[-1]:.2g})"
+
+
+def _plain(effect: Effect) -> dict[str, Any]:
+    return {"setting": list(effect.setting), **effect.difference._asdict()}
+
+
+def _figure(
+    question: Question, settings: Sequence[AxisColumn], columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]
+) -> Plot:
+    """Draw the means with their intervals over the settings."""
+    from simnet.report.drawing import draw_table
+
+    if len(settings) != 1 or not settings[0].numeric:
+        rows = [{**row, "setting": ", ".join(value_text(row[one.name], one) for one in settings)} for row in rows]
+        columns = [Column("setting", "setting", "text"), *columns[len(settings) :]]
+    return draw_table(Summary(answer=question.question, columns=columns, rows=rows))._replace(name="question")

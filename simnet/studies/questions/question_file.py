@@ -1,0 +1,96 @@
+"""Files of open questions: schema, search and validation.
+
+A question is a folder with a file ``question.yaml``, and a scenario of its own where no shipped one serves.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pydantic
+from pydantic import ConfigDict, Field
+
+from simnet.base.reading import read_text
+from simnet.base.yaml_loader import load_yaml_mapping, validation_refusal
+from simnet.report.summary import Unit
+
+FILE = "question.yaml"
+"""The file that makes a folder a question."""
+
+SERIES = "policy"
+"""The series of a question that names none: the policies of its scenario."""
+
+MAX_BYTES = 64 * 2**10
+"""Maximum size of a question file [byte]."""
+
+_Text = Annotated[str, Field(max_length=400)]
+
+
+class _FilePart(pydantic.BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Comparison(_FilePart):
+    """Column of ``sweep.csv`` to compare, and what with what.
+
+    With `against`, each of `series` (default: all others) is compared with the best of the named series of the same
+    setting. Without it, the answer says which series has the least value in which setting.
+    """
+
+    column: _Text
+    label: _Text
+    unit: Unit | None = None
+    better: Literal["lower", "higher"] = "lower"
+    against: list[_Text] = []
+    series: list[_Text] = []
+
+
+class Question(_FilePart):
+    """Content of a question's file.
+
+    `grid` has a text as ``--grid`` takes it for each axis, by the axis's name in the answer. `limits` says in words
+    what the answer does not hold for by construction, such as small models.
+    """
+
+    question: _Text
+    source: _Text
+    scenario: _Text
+    policies: list[_Text] | None = None
+    set: dict[str, Any] = {}
+    grid: Annotated[dict[_Text, _Text], Field(max_length=6)] = {}
+    seeds: Annotated[int, Field(ge=3, le=100)] = 5
+    series: _Text = SERIES
+    compare: Annotated[list[Comparison], Field(min_length=1, max_length=6)]
+    limits: _Text = ""
+
+
+def questions() -> dict[str, Path]:
+    """Return the folders of the questions that come with simnet, by name."""
+    folder = Path(str(files("simnet"))) / "data" / "questions"
+    return {one.parent.name: one.parent for one in sorted(folder.glob(f"*/{FILE}"))}
+
+
+def find_question(name: str) -> Path | None:
+    """Return the folder of a question, given its name or the path of a folder; None if there is none."""
+    own = Path(name)
+    return own if (own / FILE).is_file() else questions().get(name)
+
+
+def read_question(folder: Path) -> Question:
+    """Return a question; a relative path of its scenario starts at its folder.
+
+    Raises
+    ------
+    InputError
+        If the file is malformed, with its line.
+    """
+    file = str(folder / FILE)
+    read = load_yaml_mapping(read_text(folder / FILE, MAX_BYTES), file, "a question")
+    try:
+        found = Question.model_validate(read.value)
+    except pydantic.ValidationError as error:
+        raise validation_refusal(error, file, read, Question.model_fields) from None
+    own = folder / found.scenario
+    return found.model_copy(update={"scenario": str(own)}) if own.is_file() else found
