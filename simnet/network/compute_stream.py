@@ -1,4 +1,4 @@
-"""Compute streams of ranks: slices of the backward pass, and the kernels of an exchange that queue behind them.
+"""Compute streams: each rank's queue of backward-pass slices and kernels of an exchange.
 
 A worker has one compute stream, first come first served, without preemption. When the slice that produces a part of
 the gradient is done, its selection kernels queue, then the part may be exchanged; work before rounds queues too. All
@@ -103,7 +103,7 @@ class Computed:
 
 
 def check_slices(start: Floats, ready: Sequence[Floats], computing: Computing) -> tuple[Floats, Floats]:
-    """Return the ready times of parts of an exchange, and the seconds of their kernels, (n_parts, P) each, checked.
+    """Check and return when parts of an exchange are ready, and the seconds of their kernels, shape (n_parts, P) each.
 
     Raises
     ------
@@ -122,7 +122,7 @@ def check_slices(start: Floats, ready: Sequence[Floats], computing: Computing) -
 
 
 def queue_in_turn(start: Floats, ready: Floats, select: Floats) -> tuple[Floats, Computed]:
-    """Return when each rank may send each part [s], (n_parts, P), and the times of slices and kernels run in turn.
+    """Run slices and kernels one after the other; return when ranks may send each part, and all start and end times.
 
     Examples
     --------
@@ -143,7 +143,7 @@ def queue_in_turn(start: Floats, ready: Floats, select: Floats) -> tuple[Floats,
 
 
 def runs_in_turn(parts: Sequence[Schedule], computing: Computing) -> bool:
-    """Return whether slices and kernels run one after the other: nothing slows them, and no work comes between them."""
+    """Return whether slices and kernels run one after the other, because nothing slows them or comes between them."""
     between = any(np.any(one.compute) for schedule in parts[:-1] for one in schedule.rounds)
     beside = np.broadcast_to(np.asarray(computing.beside), len(parts))[:-1]
     aside = computing.side_stream is not None and np.any(np.asarray(computing.select)[:-1])

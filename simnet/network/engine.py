@@ -1,4 +1,4 @@
-"""The driver of the event loop: it writes schedules into the loop's tables and reads results from them."""
+"""The driver of the event loop. It writes schedules into the loop's tables and reads results from them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BESIDE = "slice", "select", "unpack"
 
 
 class Handle(NamedTuple):
-    """Rows that a schedule in flight (a run) occupies in the event loop's tables.
+    """Rows in the event loop's tables that belong to a schedule in flight, called a run.
 
     - `run`, `ranks`: row of the run, and of its first rank.
     - `n_ranks`, `slots`, `n_messages`: ranks, messages that can be in flight at once, and all messages.
@@ -42,7 +42,7 @@ class Handle(NamedTuple):
 
 
 class Engine(LinkTables):
-    """The event loop with its tables, which hold the schedules (runs) and single transfers in flight.
+    """The event loop with its tables, which contain the schedules in flight (runs) and single transfers.
 
     Times are seconds since `origin`, so that they keep their precision late in a simulation.
 
@@ -99,7 +99,7 @@ class Engine(LinkTables):
             self.state.n_early += count
 
     def reset(self, origin: float, now: float) -> None:
-        """Remove all runs, messages and events; set the time to `now` [s], which counts from `origin` [s]."""
+        """Remove all runs, messages and events, and set the time to `now`, in seconds after the time `origin`."""
         s = self.state
         s.n_events = s.n_pushed = s.n_quiet = s.n_ends = s.n_moving = s.n_queued = s.n_new = s.n_dirty = s.n_notices = 0
         s.background_on = False
@@ -130,7 +130,7 @@ class Engine(LinkTables):
     # Runs and transfers.
 
     def transfer(self, src: int, dst: int, nbytes: float, delay: float, pick: int, token: int) -> None:
-        """Send a message now on the candidate route number `pick`; the notice of its arrival will carry `token`."""
+        """Send a message now on the candidate route number `pick`. The notice of its arrival will contain `token`."""
         s = self.state
         self._n_transfers += 1
         self.make_room(flows=1)
@@ -145,7 +145,7 @@ class Engine(LinkTables):
         self.loop.inject(s, f)
 
     def arrived(self) -> None:
-        """Free the row reserved for a transfer that has finished."""
+        """Free the row that was reserved for a transfer which has finished."""
         self._n_transfers -= 1
         self.give_room(flows=1)
 
@@ -216,7 +216,7 @@ class Engine(LinkTables):
         return handle
 
     def _in_calls(self, program: Program) -> dict[str, NDArray[Any]]:
-        """Return columns of `RoundRecord` for all rounds: `ahead`, `continues`, `control_factor`, `sends_first`."""
+        """Return the columns `ahead`, `continues`, `control_factor`, `sends_first` of `RoundRecord` for all rounds."""
         rounds, begins = program.schedule.rounds, program.begins()
         ahead = np.array(self._stack.ahead(rounds), dtype=np.int64)
         phases = [one.phase for one in rounds]
@@ -238,7 +238,7 @@ class Engine(LinkTables):
         software: dict[int, float | Floats],
         take: Callable[[Table, int], int],
     ) -> dict[int, int]:
-        """Write the messages of each distinct round, and each rank's task in it; return first task rows by round id.
+        """Write the messages of distinct rounds, and each rank's task in them; return the first task's row by round id.
 
         `sends` and `receives`, shape (rounds, P), count the messages; `software` has the seconds of rounds, by id, that
         need no stream. Returns the first task of each round by its id.
@@ -280,7 +280,7 @@ class Engine(LinkTables):
         return {id(one): first + P * place for place, one in enumerate(rounds)}
 
     def _write_streams(self, given: Streams, start: Floats, g: int, take: Callable[[Table, int], int]) -> None:
-        """Attach a compute stream to each rank of a run whose first rank is row `g`; streams start with their rank."""
+        """Attach a compute stream to each rank of a run, whose first rank is row `g`. A stream starts with its rank."""
         n_parts, P = given.slices.shape
         compute_slices, streams = self.tables["compute_slices"], self.tables["streams"]
         first, x = take(compute_slices, n_parts * P), take(streams, P)
@@ -319,7 +319,7 @@ class Engine(LinkTables):
         return Computed(done, sliced, times("begun"), times("ended"), bool(s.streams[x].aside))
 
     def busy_until(self, handle: Handle, now: float) -> float:
-        """Return when the compute streams of a stalled run's surviving ranks become idle [s]; at least `now`."""
+        """Return when the compute streams of the surviving ranks of a stalled run become idle [s]; at least `now`."""
         s = self.state
         ranks = [s.ranks[g] for g in range(handle.ranks, handle.ranks + handle.n_ranks)]
         beside = [int(one.stream) for one in ranks if one.stream >= 0 and one.state != codes.FAILED]
@@ -338,7 +338,7 @@ class Engine(LinkTables):
         return self.tables["ranks"].read(field, handle.ranks, handle.n_ranks)
 
     def open_rounds(self, handle: Handle) -> list[dict[int, int]]:
-        """Return for each rank a dict from round index to the number of messages the rank still waits for."""
+        """Return for each rank a dict from round index to the number of messages that the rank still waits for."""
         found = []
         for row in range(handle.ranks, handle.ranks + handle.n_ranks):
             rank = self.state.ranks[row]
@@ -353,7 +353,7 @@ class Engine(LinkTables):
         return found
 
     def of_messages(self, handle: Handle, field: str) -> Floats:
-        """Return when each message of a run was ``sent`` or ``arrived`` [s], by `field`; NaN if it has not happened."""
+        """Return when each message of a run was ``sent`` or has ``arrived`` (`field`) [s]; NaN if it has not yet."""
         return self.tables[field].numbers(getattr(self.state.runs[handle.run], field), handle.n_messages)
 
     def software(self, handle: Handle) -> Floats:
@@ -382,13 +382,13 @@ class Engine(LinkTables):
     # Messages in flight.
 
     def notices(self) -> list[tuple[int, int]]:
-        """Return and clear the event loop's notices, as pairs: the kind, and the run's row or the transfer's token."""
+        """Return and clear the event loop's notices: pairs of a kind, and the row of a run or a transfer's token."""
         count = self.state.n_notices
         self.state.n_notices = 0
         return [(int(one.kind), int(one.row)) for one in self.state.notices[:count]]
 
     def under_way(self) -> list[int]:
-        """Return the rows of all messages in flight; flows of background traffic are left out."""
+        """Return the rows of all messages in flight, without flows of background traffic."""
         found = self.in_state(codes.ON_ITS_WAY, codes.BLOCKED, codes.FLOWING, codes.QUEUED)
         return [f for f in found if self.state.flows[f].owner != codes.BACKGROUND]
 
@@ -398,12 +398,12 @@ class Engine(LinkTables):
         return bool(flow.state == codes.QUEUED or (flow.state == codes.FLOWING and flow.place < 0))
 
     def owner(self, f: int) -> tuple[int, int]:
-        """Return the run of message f and the message's number; for a transfer `codes.TRANSFER` and its token."""
+        """Return message f's run and its number there; if it is a single transfer, `codes.TRANSFER` and its token."""
         flow = self.state.flows[f]
         return int(flow.owner), int(flow.message)
 
     def place(self, f: int) -> tuple[int, int]:
-        """Return the round index of message f of a run, and its position in the round."""
+        """Return the index of message f's round in its run, and the position of the message in the round."""
         flow = self.state.flows[f]
         return int(flow.round_index), int(self.state.messages[flow.message].number)
 

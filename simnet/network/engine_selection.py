@@ -28,7 +28,7 @@ _MEETING, _CHANGING, _SETTLING = 1 / 3, 1 / 3, 2
 
 
 def estimated_work(program: Program, links: Links) -> float:
-    """Return the estimated work to simulate a program, in messages; sharing of links and capacity changes add to it."""
+    """Return the estimated work to simulate a program, in messages; sharing of links and weather increase the work."""
     n_messages = program.schedule.n_messages
     if n_messages >= _MANY or not n_messages:
         return n_messages
@@ -49,7 +49,7 @@ _interpreted = JitThreshold(_MANY, _VERY_MANY, loop_is_kept)
 
 
 class EngineSelector:
-    """Creates the event-loop engine of a network: interpreted at first, compiled once there is enough work.
+    """Creates the event-loop engine of a network: interpreted at first, and compiled once there is enough work.
 
     - `links`: links and routes.
     - `overheads`, `stack`, `sharing`, `options`: as for `Engine`.
@@ -64,7 +64,7 @@ class EngineSelector:
         self._compiled = False
 
     def take(self, what: Program | int) -> Engine:
-        """Return the engine for a further program, or for `what` further messages; compiled once the work is enough."""
+        """Return the engine for another program, or for `what` more messages, compiled if there is enough work."""
         if not self._compiled:
             self._carried += what if isinstance(what, int) else estimated_work(what, self.links)
             done = 0 if self._engine is None else _SETTLING * self._engine.state.stamp

@@ -1,4 +1,4 @@
-"""Collectives as the library gloo sends them: which rank sends to which, in which order, and in which pieces.
+"""Collectives as the library gloo sends them: its order of ranks, order of messages, and size of pieces.
 
 References
 ----------

@@ -16,12 +16,12 @@ Jitter: TypeAlias = Callable[["np.random.Generator", int], Floats]
 
 
 def exponential(mean: Seconds) -> Jitter:
-    """Return exponentially distributed jitter with this mean [s], >= 0."""
+    """Return exponentially distributed jitter with the mean `mean` [s], >= 0."""
     return lambda draws, n: draws.exponential(mean, n)
 
 
 def uniform(low: Seconds = 0.0, *, high: Seconds) -> Jitter:
-    """Return jitter that is uniformly distributed between two times [s], >= 0.
+    """Return jitter that is uniformly distributed between `low` and `high` [s], >= 0.
 
     Raises
     ------
@@ -34,7 +34,7 @@ def uniform(low: Seconds = 0.0, *, high: Seconds) -> Jitter:
 
 
 def lognormal(median: Seconds, sigma: Spread) -> Jitter:
-    """Return log-normal jitter, heavy-tailed as on the Internet; `sigma` is the standard deviation of its logarithm."""
+    """Return log-normal jitter, heavy-tailed as on the Internet; `sigma` is the standard deviation of the logarithm."""
     return lambda draws, n: np.asarray(median * np.exp(sigma * draws.standard_normal(n)))
 
 
@@ -57,7 +57,7 @@ def draw_jitter(jitter: Jitter, draws: np.random.Generator, count: int) -> Float
 
 
 class Delays:
-    """Extra latency of each message of a schedule; it can be read repeatedly, with the same values.
+    """Extra latency of each message of a schedule. Repeated reads give the same values.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ class Delays:
         return np.concatenate([np.zeros(0), *self._blocks()])
 
     def reader(self) -> Callable[[int], Floats]:
-        """Return a function that, given n, draws extra latency [s] for the next n messages; empty without jitter."""
+        """Return a function that, given n, returns the extra latency of the next n messages [s], empty without any."""
         blocks, left = self._blocks(), np.zeros(0)
 
         def read(count: int) -> Floats:

@@ -1,4 +1,4 @@
-"""The event loop's tables of links and routes, with time-varying bandwidth and latency and background traffic."""
+"""The event loop's tables of links and routes, with time-varying bandwidth and latency, and background traffic."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _AT_ONCE = 1 << 17
 
 
 class LinkTables(Store):
-    """Links and routes in the tables of the event loop; times count from an `origin` [s].
+    """Links and routes in the tables of the event loop, whose times are seconds after an `origin`.
 
     - `links`: links and routes.
     - `multipath`: if true, a message may take any equal-cost route.
@@ -46,7 +46,7 @@ class LinkTables(Store):
         self.state.watching, self.state.latency_changes = watching, links.latency_changes
 
     def write_links(self) -> None:
-        """Write links and background traffic into the tables; options for sharing must be in the state before."""
+        """Write links and background traffic into the tables. Options for sharing must be in the state by then."""
         self._write_links()
         self._write_background()
         self._write_queues()
@@ -91,7 +91,7 @@ class LinkTables(Store):
         self.links.write(0, self.n_links, queues=queues)
 
     def look_ahead(self, until: float = 0.0, *, rewind: bool = False) -> None:
-        """Load weather and background traffic beyond `until` [s]; `rewind` states that time may have gone back."""
+        """Load weather and background traffic to beyond `until` [s]; set `rewind` if time may have gone back."""
         links, s = self._links, self.state
         if links.constant:
             return
@@ -124,7 +124,7 @@ class LinkTables(Store):
         return moments_around(self.origin, t, t)[1]
 
     def _ask(self, t: float) -> None:
-        """Query all links and background traffic at time `t` [s]; a signal that has no value there raises its error."""
+        """Query all links and background traffic at time `t` [s]; a signal without a value there raises its error."""
         for link in range(self.n_links):
             self._links.capacity(link, t)
             self._links.latency(link, t)
@@ -132,7 +132,7 @@ class LinkTables(Store):
             traffic.on.at(t)
 
     def routes_between(self, src: Ranks, dst: Ranks) -> tuple[Ranks, Ranks]:
-        """Return the first candidate route of each pair of hosts, and the number of candidates; shape (m,) each."""
+        """Return for each pair of hosts the row of its first candidate route, and the number of candidates."""
         n_hosts = self._links.routes.n_hosts
         numbers, places = unique_places(src * n_hosts + dst, n_hosts * n_hosts)
         at, known = self._known_pairs(numbers)
@@ -142,14 +142,14 @@ class LinkTables(Store):
         return self._first[at][places].astype(np.int64), self._counts[at][places].astype(np.int64)
 
     def _known_pairs(self, numbers: Ranks) -> tuple[Ranks, NDArray[np.bool_]]:
-        """Return the positions of host-pair numbers among the pairs that have routes, and which numbers are found."""
+        """Return the position of each host-pair number among pairs that have routes, and whether it was found."""
         at = np.searchsorted(self._pairs, numbers)
         known = at < self._pairs.size
         known[known] = self._pairs[at[known]] == numbers[known]
         return at, known
 
     def _add_pairs(self, numbers: Ranks) -> None:
-        """Add routes of host pairs that have none; pairs are numbered src * n_hosts + dst, `numbers` ascend."""
+        """Add routes of new host pairs, given ascending `numbers`; the number of a pair is src * n_hosts + dst."""
         n_routes = self.routes.size
         first, counts = [self._first], [self._counts]
         for begin in range(0, numbers.size, _AT_ONCE):
@@ -179,7 +179,7 @@ class LinkTables(Store):
         return route_table([route for one in candidates for route in one]), np.array([len(one) for one in candidates])
 
     def _describe(self, first: int, table: NDArray[np.int64]) -> None:
-        """Write own link, constant latency and loss of routes from row `first` on, given a table of their links."""
+        """Write the own link, constant latency and loss of routes from row `first` on; `table` contains their links."""
         self.routes.write(first, len(table), own=self._links.own_of(table))
         if not self.state.latency_changes:
             self.routes.write(first, len(table), latency=self._links.constant_latency_of(table))
@@ -193,7 +193,7 @@ class LinkTables(Store):
             losses.write(row, len(table), slope=slope, fixed=fixed, payload=payload)
 
     def route(self, f: int) -> list[int]:
-        """Return the links that message f must still pass; only the last if all bytes are in the receive queue."""
+        """Return the links that message f must still pass: only the last link if f is entirely in the receive queue."""
         return self.route_of(self.state.flows[f].route)[-1 if self._passes(f) else 0 :]
 
     def _down(self) -> list[int]:
@@ -201,7 +201,7 @@ class LinkTables(Store):
         return [int(link) for link in np.flatnonzero(self.links.read("capacity") <= 0)]
 
     def reroute(self) -> None:
-        """Route around failed links, also messages in flight; restore the routes when links recover.
+        """Route messages, also those in flight, around failed links; restore the routes when links recover.
 
         A pair of hosts without a detour keeps its route and waits.
         """
@@ -250,7 +250,7 @@ class LinkTables(Store):
         self._queue_anew()
 
     def _stop_sending(self, routes: Container[int]) -> list[tuple[int, int, list[int]]]:
-        """Stop the sends of ranks over some routes; return rank, host's own link and unsent messages of each."""
+        """Stop sends over some routes; return the rank, its host's own link, and the unsent messages of each."""
         s = self.state
         found = []
         for first in [int(one.row) for one in s.event_queue[: s.n_events] if one.kind == codes.LEFT]:
@@ -280,7 +280,7 @@ class LinkTables(Store):
         return stopped
 
     def _send_anew(self, stopped: list[tuple[int, int, list[int]]]) -> None:
-        """Resume stopped sends over the first links of the new routes; messages that keep their link go first."""
+        """Resume stopped sends over the first links of their new routes; messages that keep their link go first."""
         s = self.state
         queues: dict[tuple[int, int], list[int]] = {}
         turning = []
@@ -305,7 +305,7 @@ class LinkTables(Store):
         return 1.0 if loss < 0 else float(self.state.losses[loss].payload)
 
     def _scale(self, f: int, factor: float) -> None:
-        """Multiply all byte counts of message f, to convert payload to bytes with retransmissions or back."""
+        """Multiply all byte counts of message f by `factor`, to include retransmissions or to leave them out."""
         flow = self.state.flows[f]
         flow.unsent *= factor
         flow.remaining *= factor
@@ -318,7 +318,7 @@ class LinkTables(Store):
         return bool(flow.port >= 0 and not flow.comes)
 
     def _queue_anew(self) -> None:
-        """Move queued messages whose route begins with another link now to the egress queue of that link."""
+        """Move queued messages whose new route begins with another link to the egress queue of that link."""
         s = self.state
         for link in np.flatnonzero(self.links.read("port_first") >= 0).tolist():
             for f in self._no_more_at(link):
@@ -330,7 +330,7 @@ class LinkTables(Store):
                 self.loop.join_egress_queue(s, f, own)
 
     def _no_more_at(self, link: int) -> list[int]:
-        """Remove from a link's egress queue the messages whose route begins with another link; return them."""
+        """Remove messages from a link's egress queue if their route begins with another link; return these messages."""
         s = self.state
         waiting, f = [], int(s.links[link].port_first)
         while f >= 0:
@@ -348,11 +348,11 @@ class LinkTables(Store):
         return [int(f) for f in np.flatnonzero(np.isin(self.flows.read("state"), states))]
 
     def next_link_up(self) -> float:
-        """Return when a failed link first recovers [s]; infinity if none does."""
+        """Return when the first failed link recovers [s]; infinity if no failed link ever does."""
         return self.next_up([(link,) for link in self._down()])
 
     def next_up(self, routes: Iterable[Sequence[int]]) -> float:
-        """Return when, after now, all links of one of the routes first have capacity [s]; infinity if never."""
+        """Return when all links of one of `routes` first have capacity again [s]; infinity if that never happens."""
         now = self.state.now
         up = min((self._links.next_up(route, self.moment(now)) for route in routes), default=math.inf)
         return max(up - self.origin, math.nextafter(now, math.inf))

@@ -1,4 +1,4 @@
-"""Links as functions of time: routes, weather, and the capacity that background traffic leaves."""
+"""Links as functions of time: routes, weather, and the capacity that remains besides background traffic."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ConstantLoad:
 
 @dataclass(frozen=True)
 class OnOffFlow:
-    """On-off background traffic: while on, it shares links fairly, like a long TCP transfer.
+    """On-off background traffic, which shares links fairly while it is on, like a long TCP transfer.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class OnOffFlow:
 
 
 class IncastDerating(NamedTuple):
-    """Factors by which the capacity of links shrinks with the number of concurrent transfers.
+    """Factors that reduce the capacity of links, by the number of concurrent transfers.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ class Timelines(NamedTuple):
         return self.times - origin if origin else self.times
 
     def at(self, t: float | NDArray[np.float64]) -> NDArray[np.int64]:
-        """Return the index of each link's segment at `t` [s], which is a scalar or (L,), and not before `since`."""
+        """Return the index of each link's segment at time `t` [s], a scalar or a time per link, not before `since`."""
         low, high = self.first, self.last
         while (high - low > 1).any():
             middle = (low + high) // 2
@@ -129,7 +129,7 @@ class Timelines(NamedTuple):
 
 
 def moments_around(origin: float, start: float, until: float) -> tuple[float, float]:
-    """Return `origin` + `start`, never rounded up, and `origin` + `until`, never rounded down [absolute s]."""
+    """Return `origin` + `start`, never rounded up, and `origin` + `until`, never rounded down: absolute times [s]."""
     return max(0.0, math.nextafter(origin + start, -math.inf)), math.nextafter(origin + until, math.inf)
 
 
@@ -161,7 +161,7 @@ class TimelineCache:
         self._known: Timelines | None = None
 
     def timelines(self, start: float, until: float, likely: float = 0.0) -> Timelines:
-        """Return timelines from `start` to `until` [s]; shorter if a signal cannot be generated so far.
+        """Return timelines from `start` to `until` [s], or to an earlier end if a signal cannot be generated so far.
 
         A caller that resumes at their end gets several times as much; if that is too much to hold, the same amount, and
         the past is dropped. `likely` is the expected end of the simulation [s], 0 if unknown.
@@ -330,17 +330,17 @@ class Links:
 
     @cached_property
     def latency_changes(self) -> bool:
-        """Whether the latency of any link ever changes."""
+        """Whether the latency of any link can change."""
         return not all(isinstance(value, float) for value in self._latency)
 
     @cached_property
     def constant_latency(self) -> NDArray[np.float64]:
-        """Latency of each link [s]; defined only if no latency changes."""
+        """Latency of each link [s], if no latency changes."""
         return np.array(self._latency, dtype=np.float64)
 
     @cached_property
     def constant_capacity(self) -> NDArray[np.float64]:
-        """Capacity of each link that flows can use [byte/s]; defined only if `constant`."""
+        """Capacity of each link that flows can use [byte/s], if `constant` is true."""
         return np.array([self.capacity(link, 0.0)[0] for link in range(len(self._bandwidth))])
 
     def latency(self, link: int, t: float) -> float:
@@ -349,7 +349,7 @@ class Links:
         return value if isinstance(value, float) else value.at(t)
 
     def capacity(self, link: int, t: float) -> tuple[float, float]:
-        """Return the capacity of a link for flows at time `t` [byte/s], and the time until which it holds [s]."""
+        """Return the capacity of a link for flows at time `t` [byte/s], and the time at which it changes next [s]."""
         value = self._bandwidth[link]
         load = self._load.get(link, 0.0)
         if isinstance(value, float):
@@ -374,7 +374,7 @@ class Links:
         return times, np.maximum(levels - self._load.get(link, 0.0), 0.0)
 
     def constant_latency_of(self, routes: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the latency of routes [s], given a table of links padded with -1; latencies must be constant.
+        """Return the latency of each route [s], given their links as rows padded with -1; latencies must be constant.
 
         Summed link by link in route order, as where latencies change.
         """
@@ -384,7 +384,7 @@ class Links:
         return total
 
     def own_of(self, routes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the first link of each route, the sender's own, given a table of links padded with -1; -1 for none.
+        """Return the first link of each route, the sender's own link, given rows of links padded with -1; -1 for none.
 
         That is the first link that is not a junction (``kind`` "free") of graphs from other tools.
         """
@@ -406,7 +406,7 @@ class Links:
         return Limits(*(float(column[0]) for column in limits))
 
     def limits_of(self, routes: NDArray[np.int64]) -> Limits:
-        """Return the effect of packet loss on transfers over each route, given a table of links padded with -1."""
+        """Return the effect of packet loss on transfers over each route, given their links as rows padded with -1."""
         kept = np.zeros(len(routes))
         if self._loss is None:
             return Limits(kept, kept, np.ones(len(routes)))
@@ -425,7 +425,7 @@ class Links:
         return TimelineCache(self._latency, {})
 
     def next_up(self, route: Sequence[int], t: float) -> float:
-        """Return when, at or after time `t`, all links of a route first have capacity [s]; infinity if never.
+        """Return the first time from `t` on at which all links of a route have capacity [s]; infinity if never.
 
         Gives up after 200,000 changes of the links.
         """

@@ -56,7 +56,7 @@ _AT_ONCE = 1 << 16
 
 
 class MaxPlusResult(NamedTuple):
-    """Completion times of ranks and, if requested, times of messages and work, from the program's origin [s].
+    """Completion times of ranks and, if requested, times of messages and of work, in seconds from the program's origin.
 
     - `finish` (P,): completion time of each rank [s].
     - `start`, `arrive` (number of messages,): when each message was sent and arrived [s]; empty unless kept.
@@ -82,7 +82,7 @@ class MaxPlus:
         self._patterns: dict[tuple[bytes, bytes], _RoundPattern] = {}
 
     def time(self, program: Program, messages: bool) -> Timing | None:
-        """Return a program's timing; None if messages share a link with ranks out of step, or one waits too long."""
+        """Return a program's timing; None if messages compete for links with ranks out of step, or wait too long."""
         # For few messages, keeping their times is cheaper than timing again when the split is requested.
         keeps = messages or program.schedule.n_messages <= _FEW
         went = self.completion_times(program, keeps)
@@ -104,7 +104,7 @@ class MaxPlus:
         return Timing(program.origin, program.start, went.finish, account, *kept, program.computed)
 
     def completion_times(self, program: Program, keep: bool) -> MaxPlusResult | None:
-        """Return when ranks complete a program; with `keep`, also times of messages and work. None as for `time`."""
+        """Return when ranks complete a program, with `keep` also times of messages and work; None as from `time`."""
         links, n_messages, delays = self._links, program.schedule.n_messages, program.delays
         done, n_links = np.array(program.start, dtype=np.float64), len(links.routes.links)
         busy, pair, pair_end = np.full(n_links, -np.inf), np.full(n_links, -1), np.zeros(n_links)
@@ -157,7 +157,7 @@ class MaxPlus:
         return MaxPlusResult(done, times[0], times[1], computing)
 
     def _time_together(self, program: Program, one: Round) -> tuple[Floats, Floats, Floats]:
-        """Return when ranks complete a round that all enter at 0, and when messages are sent and arrive [s]."""
+        """Return when ranks that enter a round at time 0 complete it, and when its messages are sent and arrive [s]."""
         zero, calm = np.zeros(program.hosts.size), Delays(None, np.random.default_rng, 0)
         parts = [(Schedule(zero.size, [one]), zero)]
         timing = self._time_events(replace(program, parts=parts, start=zero, accounted=zero, delays=calm))
@@ -186,7 +186,7 @@ class MaxPlus:
         return _PreparedRound(one, traffic, RouteState(*state))
 
     def _pattern(self, src: Ranks, dst: Ranks) -> _RoundPattern:
-        """Return routes and rates of rounds between these hosts, from a cache if known."""
+        """Return routes and rates of rounds between the hosts `src` and `dst`, from a cache if possible."""
         links, patterns = self._links, self._patterns
         pattern = src.tobytes(), dst.tobytes()
         if pattern not in patterns:
@@ -208,7 +208,7 @@ class MaxPlus:
 
 
 def _extrapolate(progress: Progress, turn: int, repeats: int, lasts: float, keep: bool) -> None:
-    """Fill in the repetitions of a round after `turn`, when all ranks are in step and each turn takes `lasts` [s]."""
+    """Fill in the repetitions of a round after number `turn`, if ranks are in step and each takes `lasts` seconds."""
     # What repeats with all ranks in step, and nothing under way between, takes as long every time.
     later = np.arange(1, repeats - turn + 1) * lasts
     progress.done[:] += later[-1] if later.size else 0.0
@@ -226,7 +226,7 @@ def _run_repeats(
     place: tuple[int, int],
     steady: bool,
 ) -> tuple[int, float]:
-    """Time all repetitions of a round, extending the weather forecast as needed; results are those of `run_round`.
+    """Time all repetitions of a round and extend the weather forecast as needed; results are those of `run_round`.
 
     `place` are the number of its first message, and how often it repeats. `NEVER`: a message would wait for too long.
     """
@@ -259,7 +259,7 @@ class _PreparedRound(NamedTuple):
 
 
 class _RoundPattern(NamedTuple):
-    """Links and constant routes of rounds with equal senders and receivers: latency [s] and rates [byte/s].
+    """Links and constant routes of rounds with equal senders and receivers: latencies [s] and rates [byte/s].
 
     `down` lists messages with a link of no capacity on their route.
     """
@@ -275,7 +275,7 @@ class _RoundPattern(NamedTuple):
 
 
 def _constant_routes(table: NDArray[np.int64], port: Ranks, links: Links) -> tuple[Floats, Floats, Floats]:
-    """Return latency [s], bottleneck rate and own-link rate [byte/s] of routes over constant links; shape (m,) each."""
+    """Return latency [s], bottleneck rate [byte/s] and rate of the own link [byte/s] of routes over constant links."""
     latency, rate = links.constant_latency_of(table), np.full(len(table), np.inf)
     own = np.where(port < 0, np.inf, links.constant_capacity[port])
     for column in table.T:
@@ -289,12 +289,12 @@ def _constant_routes(table: NDArray[np.int64], port: Ranks, links: Links) -> tup
 
 
 def _no_two(numbers: Ranks) -> bool:
-    """Return whether all of the numbers, which are >= 0, differ."""
+    """Return whether all `numbers` (>= 0) are distinct."""
     return int(np.bincount(numbers).max(initial=0)) < 2
 
 
 def round_runs(rounds: Sequence[Round], most: int = sys.maxsize) -> Iterator[tuple[Round, int]]:
-    """Yield each round and how often it repeats in a row, in portions of about `most` messages."""
+    """Yield each round and the number of times it repeats in a row, in portions of about `most` messages."""
     for _, group in groupby(rounds, key=id):
         same = list(group)
         at_once = max(1, -(-most // max(1, len(same[0]))))
@@ -335,7 +335,7 @@ def _loaded_loops() -> NativeModule | None:
 
 
 def _loops_for(effort: int, ahead: int) -> NativeModule | ModuleType:
-    """Return the compiled recurrence if past and coming work, in messages, justify loading it; else the interpreted."""
+    """Return the compiled recurrence if past and coming work, in messages, justify it; else the interpreted one."""
     loops = _loaded_loops()
     if loops is None and _interpreted.is_enough_with(effort, ahead):
         loops = _compiled_recurrence()

@@ -180,13 +180,13 @@ class Network:
         )
 
     def on(self, env: simpy.Environment) -> Network:
-        """Return a copy of the network on the clock `env`, with nothing in flight; both share links and routes."""
+        """Return a copy of the network on the clock `env` with nothing in flight; the copy shares links and routes."""
         other = copy.copy(self)
         other._begin_on(env)
         return other
 
     def _begin_on(self, env: simpy.Environment | None) -> None:
-        """Drop everything in flight, and use `env` as clock; if it is None, a clock is created when needed."""
+        """Drop everything in flight, and use `env` as the clock; if it is None, a clock is created on first use."""
         self._env = env
         self._clock: Clock | None = None
         self._draws: dict[str, np.random.Generator] = {}
@@ -201,13 +201,13 @@ class Network:
         return self._env
 
     def _drawing(self, what: str) -> np.random.Generator:
-        """Return the random generator that single transfers use for `what`: ``jitter`` or ``routes``."""
+        """Return the random generator of single transfers for a purpose `what`: ``jitter`` or ``routes``."""
         if what not in self._draws:
             self._draws[what] = named_stream(self.seed, what, "transfer")
         return self._draws[what]
 
     def path(self, src: int, dst: int, t: float = 0.0) -> tuple[float, float]:
-        """Return latency [s] and bottleneck bandwidth [byte/s] of the route from `src` to `dst` at time `t`.
+        """Return latency [s] and bottleneck bandwidth [byte/s] of the route from host `src` to `dst` at time `t` [s].
 
         Constant background load is subtracted, flows are not. With packet loss it is the goodput of a single transfer.
         """
@@ -230,7 +230,7 @@ class Network:
         return self._own_clock().transfer(src, dst, float(nbytes), delay, pick)
 
     def expect(self, messages: int) -> None:
-        """Announce how many messages `transfer` and `run` will carry; if many, the event loop is compiled.
+        """Announce how many messages `transfer` and `run` will carry; for many messages the event loop is compiled.
 
         Times do not depend on it.
         """
@@ -274,7 +274,7 @@ class Network:
         messages: bool = False,
         **entry: Unpack[Entry],
     ) -> Timing:
-        """Return the timing of a schedule that has this network to itself, except for background traffic.
+        """Return the timing of a schedule that has the network to itself, except for background traffic.
 
         It runs on a clock of its own: `env` does not move, and repeated calls give the same answer.
 
@@ -346,7 +346,7 @@ class Network:
     def _prepared(
         self, parts: Parts, start: float | ArrayLike, cut: bool, stream: tuple[str | int, ...] = (), **entry: Any
     ) -> Program:
-        """Return the program of schedules, with checked entry times and random draws; `cut` splits steps of rings."""
+        """Return the program of schedules, with checked entry times and random draws; `cut` divides steps of rings."""
         n_ranks = parts[0][0].n_ranks
         for schedule, _ in parts:
             if schedule.n_ranks != n_ranks:
@@ -386,7 +386,7 @@ class Network:
         return program if computing is None else program.beside(computing, [one for one, _ in bare], of_rounds)
 
     def _slow_start(self, schedules: Sequence[Schedule], hosts: Ranks, silence: float, moment: float) -> Floats:
-        """Return the extra latency of each message after `silence` [s]; empty if TCP windows do not shrink."""
+        """Return the extra latency of each message by TCP slow start after `silence` [s]; empty without slow start."""
         window, payload = self.stack.initial_window, 1.0
         if not window or silence <= LEAST_TIMEOUT:
             return np.zeros(0)
@@ -401,7 +401,7 @@ class Network:
         return slow_start_delays(rounds, hosts, path, window, silence, self.stack.ahead(rounds))
 
     def _software_of(self, parts: Parts, hosts: Ranks, *, cut: bool) -> list[float | Floats]:
-        """Return the seconds of collective-library software before each round: per rank, or one for all ranks."""
+        """Return the seconds of collective-library software before each round: per rank, or one number for all."""
         found: list[float | Floats] = []
         for schedule, _ in parts:
             idle = schedule.without_work()

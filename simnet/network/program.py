@@ -1,4 +1,4 @@
-"""Programs, the input of a clock: consecutive schedules with placement and entry times of ranks, and random draws."""
+"""Programs, the input of a clock: consecutive schedules with hosts and entry times of ranks, and random draws."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Entry(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Program:
-    """Consecutive schedules with placement, entry times and random draws, as clocks time them.
+    """Consecutive schedules with hosts and entry times of ranks, and random draws, as a clock needs them.
 
     - `origin`: the moment from which all times count [s].
     - `parts` (P,): schedules in order, and when each rank may enter each [s].
@@ -112,7 +112,7 @@ class Program:
     def beside(
         self, computing: Computing, bare: Sequence[Schedule], of_rounds: Callable[[], Sequence[float | Floats]]
     ) -> Program:
-        """Return the program next to a backward pass: with compute streams, or with gate times if these are known.
+        """Return the program next to a backward pass: with compute streams, or with gate times (earliest entries).
 
         `bare` are the schedules without the software of a library, which `of_rounds` returns.
         """
@@ -126,12 +126,12 @@ class Program:
         return replace(self, streams=Streams(slices, select, factors, computing.side_stream, tuple(of_rounds())))
 
     def columns(self) -> dict[str, Any]:
-        """Return the columns of all messages, with a column ``part``: the index of the message's schedule."""
+        """Return the columns of all messages, including a column ``part`` with the index of the message's schedule."""
         counts = [schedule.n_messages for schedule, _ in self.parts]
         return {**self.schedule.columns(), "part": np.repeat(np.arange(len(counts)), counts)}
 
     def bounds(self) -> list[tuple[int, int]]:
-        """Return the index of the first round, and one past the last round, of each part (schedule)."""
+        """Return for each part (schedule) the index of its first round, and the index after its last round."""
         ends = list(itertools.accumulate(len(schedule.rounds) for schedule, _ in self.parts))
         return list(zip([0, *ends], ends, strict=False))
 
@@ -141,11 +141,11 @@ class Program:
         return np.searchsorted(ends, rounds, side="right")
 
     def software_before(self) -> Sequence[float | Floats]:
-        """Return the seconds of library software before each round: per rank, or one for all ranks."""
+        """Return the seconds of library software before each round: per rank, or one number for all ranks."""
         return [0.0] * len(self.schedule.rounds) if self.software_of_rounds is None else self.software_of_rounds()
 
     def begins(self) -> Ranks:
-        """Return the first rounds of schedules and collective calls, ascending; all earlier rounds end before them."""
+        """Return the first round of each schedule and collective call, ascending; all earlier rounds end before it."""
         calls = [call.first for call in self.schedule.calls if call.rounds]
         parts = [first for first, last in self.bounds() if last > first]
         return np.unique(np.array(parts + calls, dtype=np.int64))
@@ -164,7 +164,7 @@ class Program:
 def entry_times(
     parts: Parts, start: float | ArrayLike, accounted_from: float | ArrayLike | None, origin: float | None
 ) -> tuple[float, list[tuple[Schedule, Floats]], Floats, Floats]:
-    """Return `origin` [s], by default the first entry, and parts, entry times and accounting starts relative to it."""
+    """Return the origin [s], by default the first entry; then parts, entry times, accounting starts relative to it."""
     n_ranks = parts[0][0].n_ranks
     begin = moments_of(start, n_ranks, "start")
     accounted = begin if accounted_from is None else moments_of(accounted_from, n_ranks, "accounted_from")
@@ -178,7 +178,7 @@ def entry_times(
 
 
 def hosts_of(placement: ArrayLike | None, n_ranks: int, n_hosts: int) -> Ranks:
-    """Return the checked host of each rank, shape (P,); without a placement, rank r is on host r."""
+    """Return the checked host of each rank, shape (P,). Without a placement, rank r is on host r."""
     hosts = np.arange(n_ranks) if placement is None else np.asarray(placement)
     if hosts.shape != (n_ranks,) or not np.issubdtype(hosts.dtype, np.integer):
         raise ValueError(f"placement must name one host, a whole number, for each of the {n_ranks} ranks")
@@ -189,7 +189,7 @@ def hosts_of(placement: ArrayLike | None, n_ranks: int, n_hosts: int) -> Ranks:
 
 
 def parts_of(schedule: Schedule | Parts) -> Parts:
-    """Return schedules with ready times [s]: those given, or a single schedule that is ready at 0."""
+    """Return `schedule` as schedules with ready times [s]; a single schedule is ready at 0."""
     parts = [(schedule, 0.0)] if isinstance(schedule, Schedule) else list(schedule)
     if not parts:
         raise ValueError("there is no schedule to time")
@@ -209,7 +209,7 @@ def failures_of(deaths: Mapping[int, float], n_ranks: int) -> dict[int, float]:
 
 
 def moments_of(times: float | ArrayLike, n_ranks: int, name: str) -> Floats:
-    """Return one time per rank [s], shape (P,), from a scalar or an array; errors name it `name`."""
+    """Return one time per rank [s], shape (P,), from a scalar or an array; errors call it `name`."""
     given = np.asarray(times, dtype=np.float64)
     if given.shape not in ((), (n_ranks,)):
         raise ValueError(f"{name} must be one time or {n_ranks}, one for each rank; got shape {given.shape}")

@@ -1,4 +1,4 @@
-"""When each rank finishes each round, by a max-plus recurrence; for rounds whose messages share no link at a time.
+"""A max-plus recurrence for when each rank finishes each round, if no two messages use a link at the same time.
 
 A rank finishes a round at a maximum over sums: when it entered, when its messages arrived, and when its sends left its
 host's own link. A message arrives after the sender's overhead, the latency of its route at departure, its bytes at the
@@ -51,7 +51,7 @@ class RoundTraffic(NamedTuple):
 
 
 class RouteState(NamedTuple):
-    """Latency and transmission times of each message's route, and how long they hold; fields have shape (m,).
+    """Latency and transmission time of each message's route, and the periods in which these values hold.
 
     - `latency`, `latency_since`, `latency_until`: latency, and when it holds [s].
     - `seconds`, `own`, `rate_since`, `rate_until`: seconds for the bytes at the narrowest and at the own link, and when
@@ -87,7 +87,7 @@ class LinkForecast(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """State of a round that is repeated; `run_round` updates all arrays in place.
+    """State of a repeated round. `run_round` updates all arrays in place.
 
     - `begun` (repeats * P,) or (0,): when each rank reached the round [s].
     - `entered` (repeats * P,), or (P,) without `begun`: when each rank entered it after its work [s].
@@ -122,7 +122,7 @@ def run_round(
     repeats: int,
     steady: bool,
 ) -> tuple[int, float]:
-    """Time the messages of a round and its repetitions; return the outcome, such as `COMPLETED`, and its time [s].
+    """Time the messages of a round and its repetitions; return an outcome such as `COMPLETED`, and its time [s].
 
     After `BEYOND`, whose time is the unknown one, call again with longer timelines to resume. With `MET` and `IN_STEP`
     the time is when all ranks reached the round, NaN if not at once.
@@ -180,7 +180,7 @@ def _carry_round(
     overheads: tuple[float, float],
     entered: Floats,
 ) -> tuple[int, float]:
-    """Time one repetition of a round, vectorised if messages share no links; results are those of `run_round`."""
+    """Time one repetition of a round, vectorised if messages share no links. Results are those of `run_round`."""
     if not traffic.exclusive:
         return _one_by_one(traffic, routes, forecast, progress, delays, overheads, entered)
     m, turn = len(traffic.src), int(progress.place[0])
@@ -217,7 +217,7 @@ def _one_by_one(
     overheads: tuple[float, float],
     entered: Floats,
 ) -> tuple[int, float]:
-    """Time one repetition of a round message by message, from the current one on; results are those of `run_round`."""
+    """Time one repetition of a round message by message, from the current message on; results are as in `run_round`."""
     src, dst, nbytes, links = traffic.src, traffic.dst, traffic.nbytes, traffic.links
     done, busy, sent, arrived, place = progress.done, progress.busy, progress.sent, progress.arrived, progress.place
     send_overhead, receive_overhead = overheads
@@ -273,7 +273,7 @@ def _one_by_one(
 def _left_at(
     message: int, begins: float, nbytes: float, port: int, routes: RouteState, forecast: LinkForecast | None
 ) -> tuple[int, float]:
-    """Return the outcome, and when the last byte of a message has left its host over the link `port` [s]."""
+    """Return the outcome, and when the last byte of a message leaves its host over the link `port` [s]."""
     left = begins + routes.own[message]
     if forecast is not None and not (routes.rate_since[message] <= begins and left <= routes.rate_until[message]):
         return _leave_link(port, begins, nbytes, forecast.bandwidth)
@@ -301,7 +301,7 @@ def _segment_at(times: Floats, segment: int, t: float) -> int:
 
 
 def _look_up_latency(message: int, t: float, links: NDArray[np.int64], routes: RouteState, latency: Cursors) -> bool:
-    """Set the latency of a message's route to that at `t` [s]; return False if the forecast does not reach so far."""
+    """Set the latency of a message's route to its value at `t` [s]; return False if the forecast ends before `t`."""
     times, values, segments = latency.times, latency.values, latency.segment
     total, since, until = 0.0, -inf, inf
     for hop in range(links.shape[1]):
@@ -326,7 +326,7 @@ def _integrate_route(
     routes: RouteState,
     bandwidth: Cursors,
 ) -> tuple[int, float]:
-    """Return the outcome and when a message's bytes, from `now` on, have passed at its route's changing rate [s]."""
+    """Return the outcome, and when a message that starts at `now` has passed its route of changing bandwidth [s]."""
     times, values, segments = bandwidth.times, bandwidth.values, bandwidth.segment
     left, hops = nbytes, 0
     for hop in range(links.shape[1]):
@@ -361,7 +361,7 @@ def _integrate_route(
 
 
 def _leave_link(link: int, now: float, nbytes: float, bandwidth: Cursors) -> tuple[int, float]:
-    """Return the outcome and when bytes, from `now` on, have passed a link at its changing bandwidth [s]."""
+    """Return the outcome, and when `nbytes` bytes from `now` on have passed a link of changing bandwidth [s]."""
     times, values = bandwidth.times, bandwidth.values
     segment = _segment_at(times, bandwidth.segment[link], now)
     while True:

@@ -36,7 +36,7 @@ class RingOrder(NamedTuple):
 
 
 def pair_seconds(network: Network, hosts: list[int], nbytes: float, moment: float = 0.0) -> Floats:
-    """Return the time of a single message from each host to each other one [s]; shape (P, P)."""
+    """Return the time of a single message from each host to each other host [s]; shape (P, P)."""
     found = np.zeros((len(hosts), len(hosts)))
     for (i, src), (j, dst) in itertools.permutations(enumerate(hosts), 2):
         latency, bandwidth = network.path(src, dst, moment)
@@ -45,7 +45,7 @@ def pair_seconds(network: Network, hosts: list[int], nbytes: float, moment: floa
 
 
 def ring_order(seconds: Floats) -> RingOrder:
-    """Return the ring whose slowest pair of neighbours is fastest; among equals, that with the fewest such pairs.
+    """Return the ring whose slowest pair of neighbours is fastest; of equal rings, the ring with the fewest such pairs.
 
     Up to `MOST_TRIED` ranks all orders are tried, ties decided by the sum. Beyond that, the given order and
     nearest-neighbour rings are improved by 3-opt moves at the slowest pair.
@@ -94,7 +94,7 @@ def ring_order(seconds: Floats) -> RingOrder:
 
 
 def _pair_times(seconds: Floats, tours: NDArray[np.int64]) -> Floats:
-    """Return the time between neighbours [s] in one ring or several, in order round each ring; shape (..., P)."""
+    """Return the time of each pair of neighbours [s] in one ring or several, in order round the ring: (..., P)."""
     found: Floats = seconds[tours, np.roll(tours, -1, axis=-1)]
     return found
 
@@ -106,7 +106,7 @@ def _ring_measure(seconds: Floats, tour: NDArray[np.int64]) -> tuple[float, int,
 
 
 def _best_ring(seconds: Floats, tours: NDArray[np.int64]) -> int:
-    """Return the index of the best ring: fastest slowest pair, then fewest such pairs, then least total time."""
+    """Return the index of the best ring: by its slowest pair, then by the number of such pairs, then by total time."""
     taken = _pair_times(seconds, tours)
     slowest = taken.max(axis=1)
     many = (taken == slowest[:, np.newaxis]).sum(axis=1)

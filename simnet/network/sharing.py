@@ -43,7 +43,7 @@ SHORTEST = 1e-6
 
 
 class Measured(NamedTuple):
-    """Measured exponents of a congestion control, if the buffer size of the shared link is known, and if not."""
+    """Measured exponents of a congestion control, for links of known and of unknown buffer size."""
 
     with_buffer: float
     without: float
@@ -121,7 +121,7 @@ class Sharing:
         return math.inf if self.buffer is None or self.congestion != "bbr" else self.buffer
 
     def weights(self, round_trips: ArrayLike) -> Floats:
-        """Return each flow's weight in sharing a link, given round-trip times without queueing [s], in their shape."""
+        """Return each flow's weight in sharing a link, given the flows' round-trip times without queueing [s]."""
         given = np.asarray(round_trips, dtype=np.float64)
         weights: Floats = np.maximum(np.minimum(given, self.most) + self.wait, SHORTEST) ** -self.power
         return weights
@@ -132,7 +132,7 @@ MAX_MIN = Sharing("max_min")
 
 
 def sharing_of(given: str | Sharing | Mapping[str, object]) -> Sharing:
-    """Return a `Sharing`, given a law's name, a mapping of properties, or a `Sharing`.
+    """Return a `Sharing`, given the name of a law, a mapping of properties, or a `Sharing`.
 
     Raises
     ------

@@ -53,7 +53,7 @@ class Clock:
         self._waits, self._left = 0, (0, 0.0)
 
     def now(self) -> float:
-        """Return the time [s since the origin], as precise as the event loop's if possible."""
+        """Return the time [s since the origin], with the precision of the event loop's time if possible."""
         reached, own = self._engine.state.now, float(self.env.now) - self._zero
         return reached if own - reached <= math.ulp(self.env.now) else own
 
@@ -79,7 +79,7 @@ class Clock:
         return run.done
 
     def expect(self, what: Program | int) -> None:
-        """Prepare the event loop for a further program, or for `what` further messages."""
+        """Prepare the event loop for another program, or for `what` more messages."""
         now = self.now()
         engine = self._engines.take(what)
         if not self._runs and not self._transfers:
@@ -157,7 +157,7 @@ class Clock:
                 run.fail(engine, run.stalled(engine, {}, now))
 
     def _settle(self, done: simpy.Event, value: object, begun: float, now: float) -> None:
-        """Let the event `done` succeed with `value`, or fail if SimPy's time is too coarse for the duration."""
+        """Let the event `done` succeed with `value`, or fail if SimPy's time is too coarse to show the duration."""
         at = self._zero + now
         if not self._chooses or begun == now or self._zero + begun != at:
             done.succeed(value)
@@ -201,7 +201,7 @@ class Clock:
             fail()
 
     def _hope(self, blocked: Mapping[int, Sequence[int]]) -> float:
-        """Return until when to wait for a blocked message to move again [s]; infinity if none can."""
+        """Return until when to wait for a blocked message to move again [s]; infinity if no message can."""
         engine = self._engine
         if not engine.state.watching:
             return engine.next_up(blocked.values())

@@ -31,7 +31,7 @@ BUFFER = 2.0
 
 
 def window_after_silence(window: float, silence: float, round_trip: float, initial_window: float) -> float:
-    """Return the TCP window [byte] of a connection after `silence` [s], given its window before.
+    """Return the TCP window [byte] of a connection after `silence` [s], given the window before the silence.
 
     Examples
     --------
@@ -50,7 +50,7 @@ def slow_start_delays(
     silence: float,
     ahead: Sequence[int] = (),
 ) -> Floats:
-    """Return the extra latency of each message of all rounds by TCP slow start [s], shape (messages,).
+    """Return the extra latency by TCP slow start of each message of all rounds [s], shape (messages,).
 
     Parameters
     ----------
@@ -98,14 +98,14 @@ def slow_start_delays(
 
 
 class _Waits:
-    """The TCP window of a connection while it grows, and the waits that it causes."""
+    """The TCP window of a connection while it grows, and the waiting times of messages for it."""
 
     def __init__(self, round_trip: float, rate: float) -> None:
         self.round_trip, self.rate, self.holds = round_trip, rate, round_trip * rate
         self.window = 0.0
 
     def send(self, burst: Sequence[float]) -> list[float]:
-        """Return how long each of the messages that are sent at once waits for the window [s]."""
+        """Return how long each of several messages, sent at the same time, waits for the window [s]."""
         room, waited, found = self.window, 0.0, []
         for nbytes in burst:
             left = nbytes
@@ -122,7 +122,7 @@ class _Waits:
 
 
 def _bursts(messages: Sequence[tuple[int, int, float]], ahead: Sequence[int]) -> list[list[tuple[int, float]]]:
-    """Return the messages of a connection, as (index, bytes), in groups of messages that are in flight at once."""
+    """Return the messages of a connection, as (index, bytes), in groups that are in flight at the same time."""
     found: list[list[tuple[int, float]]] = []
     last = -2
     for index, number, nbytes in messages:

@@ -1,4 +1,4 @@
-"""Transport stacks: how messages become bytes on links, and when a send completes.
+"""Transport stacks: how many bytes messages occupy on links, and when a send completes.
 
 A rank enters a round when its receives of the previous round have arrived and its sends have *completed*. When a send
 completes differs between libraries, and decides how long an exchange takes on unequal, long or shared links:
@@ -61,7 +61,7 @@ BESIDE = 90
 
 @dataclass(frozen=True)
 class Stack:
-    """How a communication library sends messages: protocols, software times and bytes on the wire.
+    """A model of how a communication library sends messages: protocols, software times and bytes on the wire.
 
     Parameters
     ----------
@@ -154,7 +154,7 @@ class Stack:
                     raise ValueError(f"{name} counts with another send_completion than left only")
 
     def with_software(self, message: float | None = None, byte: float | None = None) -> Stack:
-        """Return the stack with these software times per message and per byte [s], half at each end; None keeps them.
+        """Return the stack with other software times per message and per byte [s], half at each end; None keeps a time.
 
         Examples
         --------
@@ -186,7 +186,7 @@ class Stack:
         return self.eager_limit or self.buffer
 
     def framed(self, nbytes: ArrayLike) -> Floats:
-        """Return the bytes that messages of `nbytes` bytes occupy on the wire, headers included, in the same shape.
+        """Return the bytes that messages of `nbytes` bytes occupy on the wire with headers, in the shape of `nbytes`.
 
         Examples
         --------
@@ -201,7 +201,7 @@ class Stack:
         return wire
 
     def wire(self, one: Round, n_ranks: int) -> Floats:
-        """Return the bytes for which a round's messages occupy links, headers and acknowledgements included; (m,).
+        """Return the bytes for which each message of a round occupies links, with headers and acknowledgements.
 
         Acknowledgements take time where a host's link carries data in their direction. A rank's acknowledgements, sent
         or received, are split evenly among its messages in that direction; a message grows by the larger part.
@@ -218,11 +218,11 @@ class Stack:
         return total
 
     def arranged(self, schedule: Schedule) -> Schedule:
-        """Return the schedule with the calls of collectives sent as the library sends them."""
+        """Return the schedule with calls of collectives replaced by the messages that the library sends."""
         return arrange_calls(schedule, self.pieces) if self.collectives == "gloo" else schedule
 
     def cut(self, schedule: Schedule) -> Schedule:
-        """Return the schedule with ring steps cut into `pieces` rounds each; compute time stays before the first."""
+        """Return the schedule with each ring step cut into `pieces` rounds; compute time stays before the first one."""
         if self.pieces == 1:
             return schedule
         parts: dict[int, list[Round]] = {}
@@ -252,7 +252,7 @@ class Stack:
         return found
 
     def ahead(self, rounds: Sequence[Round]) -> list[int]:
-        """Return for each round how many earlier rounds may be incomplete on entry; 0 before a round with work."""
+        """Return for each round how many earlier rounds may be incomplete on entry; 0 if the round has compute work."""
         if self.rounds == 1:
             return [0] * len(rounds)
         rings = in_rings(rounds)
@@ -265,12 +265,12 @@ class Stack:
 
 
 def _continues_phase(before: Round, one: Round) -> bool:
-    """Return whether a round has the same phase as the round before it, and no work in between."""
+    """Return whether a round has the same phase as the round before it, with no work between the two."""
     return one.phase == before.phase and not np.any(one.compute)
 
 
 def of_rings(schedule: Schedule) -> list[bool]:
-    """Return for each round whether it is a step of a ring; single rounds of ring calls between two ranks count."""
+    """Return for each round whether it is a step of a ring, including all rounds of calls of ring collectives."""
     found = in_rings(schedule.rounds)
     for call in schedule.calls:
         if call.algorithm == "ring":
@@ -351,7 +351,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
 
 
 def stack_of(given: str | Stack | Mapping[str, object]) -> Stack:
-    """Return a `Stack`, given a name, a mapping of properties, or a `Stack`.
+    """Return a `Stack`, given its name, a mapping of properties, or a `Stack`.
 
     Raises
     ------

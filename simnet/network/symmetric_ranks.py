@@ -1,4 +1,4 @@
-"""Symmetric ranks: if all ranks do the same at the same time, a few ranks are simulated in place of all.
+"""Symmetric ranks: if all ranks do the same at the same time, simulating a few of them is enough.
 
 All enter together, and in every round each sends and receives one message of one size, on routes of like, constant
 links that no two messages share. Rings, shifts and pairwise exchanges among like hosts are of this kind. A network with
@@ -42,7 +42,7 @@ _MOST = 64
 
 
 class SymmetricRun(NamedTuple):
-    """Timing of a program in which all ranks have the same times.
+    """Timing of a program in which all ranks have equal times.
 
     - `finish`: completion time [s].
     - `times` (12, number of rounds): per round: messages sent and arrived, start and end of work, and start and end of
@@ -54,7 +54,7 @@ class SymmetricRun(NamedTuple):
 
 
 class _RouteClass(NamedTuple):
-    """What all routes of a round have in common, link capacities and latency, and which links they use.
+    """Link capacities and latency, which are equal for all routes of a round, and the links of these routes.
 
     - `capacities`: capacity of each link, the host's own first [byte/s].
     - `latency`: latency of each route [s].
@@ -72,7 +72,7 @@ class _RouteClass(NamedTuple):
 
 
 class _SmallNetwork(NamedTuple):
-    """A small network that takes the same time as the whole: number of hosts, and capacities and latency of routes."""
+    """A small network that takes as long as the whole one: number of hosts, and capacities and latency of routes."""
 
     hosts: int
     capacities: tuple[float, ...]
@@ -100,7 +100,7 @@ class SymmetricRanks:
         self._passed: dict[tuple[object, ...], SymmetricRun | None] = {}
 
     def time(self, program: Program, messages: bool) -> Timing | None:
-        """Return the timing of a program whose rings are not cut into pieces; None if ranks may not be symmetric."""
+        """Return the timing of a program whose rings are not cut into pieces; None if ranks may have unequal times."""
         went = self.completion_times(program) if self.starts_together(program) else None
         if went is None:
             return None
@@ -123,7 +123,7 @@ class SymmetricRanks:
         )
 
     def starts_together(self, program: Program) -> bool:
-        """Return whether all ranks enter each schedule at once, over constant links, with no round open."""
+        """Return whether all ranks enter each schedule at once, over constant links, after all earlier rounds."""
         links, stack, gates = self._links, self._stack, program.gates()
         times = np.concatenate([program.start - program.start[0], *(ready - ready[0] for ready in gates.values())])
         schedules = [schedule for schedule, _ in program.parts if schedule.rounds]
@@ -136,7 +136,7 @@ class SymmetricRanks:
         return stack.pieces == 1 or all(of_rings(schedule) == in_rings(schedule.rounds) for schedule in schedules)
 
     def completion_times(self, program: Program) -> SymmetricRun | None:
-        """Return the times that all ranks have in common; None if they differ between ranks."""
+        """Return the times of a program, which are equal for all ranks; None if ranks may have unequal times."""
         gates, index, parts = program.gates(), 0, []
         for rounds in (schedule.rounds for schedule, _ in program.parts if schedule.rounds):
             parts.append((rounds, float(gates[index][0])))
@@ -175,7 +175,7 @@ class SymmetricRanks:
         return SymmetricRun(now, np.concatenate([one.times for one in went], axis=1))
 
     def _small_network(self, rounds: Sequence[Round], hosts: Ranks) -> tuple[_SmallNetwork, dict[int, Round]] | None:
-        """Return a small network that takes as long, and the round on it by round id; None if there is none."""
+        """Return a small network that takes as long, and its round for each round id; None if no network does."""
         # Rounds that differ only in phase are one unless several may be under way.
         phases = self._stack.rounds > 1
         patterns: dict[bytes, int] = {}
@@ -219,7 +219,7 @@ class SymmetricRanks:
 
 
 def _split_times(program: Program, went: SymmetricRun) -> Split:
-    """Return the seconds each rank communicates, computes and waits, from the times all ranks share."""
+    """Return the seconds each rank communicates, computes and waits, from times that are equal for all ranks."""
     accounted, which = np.unique(program.accounted, return_inverse=True)
     finish = np.full(accounted.size, went.finish)
 
@@ -248,7 +248,7 @@ def _are_symmetric(one: Round, n_ranks: int) -> bool:
 
 
 def _routes_of(src: Ranks, dst: Ranks, one: Round, links: Links) -> _RouteClass | None:
-    """Return what a round's routes have in common; None unless all are alike, disjoint, and narrowest at both ends."""
+    """Return what a round's routes have in common; None unless they are equal, disjoint, and narrowest at both ends."""
     there, back = links.routes.table(src, dst), links.routes.table(dst, src)
     if not there.size or there.shape != back.shape or there.min() < 0 or back.min() < 0:
         return None
@@ -273,7 +273,7 @@ def _routes_of(src: Ranks, dst: Ranks, one: Round, links: Links) -> _RouteClass 
 
 
 def _symmetric_graph(hosts: int, capacities: tuple[float, ...], latency: float, two_way: bool) -> nx.DiGraph[Any]:
-    """Return a graph of `hosts` with a path for each pair; `two_way` paths share the links out of and into hosts."""
+    """Return a graph of `hosts` hosts with a path for each pair; `two_way` paths share links out of and into hosts."""
     graph = deferred(range(hosts))
     for src in range(hosts):
         for dst in set(range(hosts)) - {src}:
@@ -291,7 +291,7 @@ def _symmetric_graph(hosts: int, capacities: tuple[float, ...], latency: float, 
 def _time_loops(
     loops: Sequence[tuple[Round, int]], turns: int, timed: Callable[[Schedule], Timing], stack: Stack
 ) -> SymmetricRun | None:
-    """Time consecutive loops of rounds from time 0 by few turns; None if the times are not periodic by then."""
+    """Time consecutive loops of rounds from time 0, from a few turns of each; None if turns do not become periodic."""
     # Every second piece may differ from the others, and the first of a step. As many rounds as may be under way may all
     # go at a time, once the ones before them are done.
     lag = math.lcm(stack.pieces, 2, stack.rounds)
@@ -339,7 +339,7 @@ def _round_times(timing: Timing, schedule: Schedule) -> Floats | None:
 
 
 def _repeat_shift(times: Floats, lag: int) -> float:
-    """Return the period [s] after which times, (n, rounds), repeat every `lag` rounds; NaN if they do not repeat."""
+    """Return the period [s] with which `times` repeat after every `lag` rounds (columns); NaN if they do not repeat."""
     turns = times[:, lag:] - times[:, :-lag]
     turns = turns[~np.isnan(turns)]
     turn = float(turns.mean())

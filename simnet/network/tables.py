@@ -42,7 +42,7 @@ def empty_state(compiled: bool) -> State:
 
 
 class Table:
-    """A growing table with records of one kind; its rows are allocated and freed in ranges.
+    """A growing table of records of one kind, whose rows are allocated and freed in ranges.
 
     - `state`: the state; `take` may replace its rows.
     - `name`: name of the table in it.
@@ -111,7 +111,7 @@ class Table:
             self.take(size + size // 2 - self.size)
 
     def write(self, at: int, count: int, **columns: ArrayLike) -> None:
-        """Write fields of `count` rows from row `at` on: an array for each field, or a scalar for all rows."""
+        """Write fields of `count` rows from row `at` on; each field is an array, or a scalar for all rows."""
         for field, values in columns.items():
             if not isinstance(self._rows, list):
                 self._rows[field][at : at + count] = values
@@ -127,7 +127,7 @@ class Table:
         return np.array([getattr(row, field) for row in rows] if isinstance(rows, list) else rows[field])
 
     def put(self, numbers: NDArray[Any], take: Callable[[Table, int], int] | None = None) -> int:
-        """Store numbers in new rows, allocated by `take` if given; return the first row, or -1 if there are none."""
+        """Store numbers in new rows, which `take` allocates if given; return the first row, or -1 for no numbers."""
         if not numbers.size:
             return -1
         at = self.take(numbers.size) if take is None else take(self, numbers.size)
@@ -135,7 +135,7 @@ class Table:
         return at
 
     def set(self, at: int, numbers: NDArray[Any]) -> None:
-        """Overwrite numbers from row `at` on."""
+        """Overwrite the rows from row `at` on with `numbers`."""
         self._rows[at : at + numbers.size] = numbers.tolist() if isinstance(self._rows, list) else numbers
 
     def numbers(self, at: int, count: int) -> NDArray[Any]:
@@ -180,7 +180,7 @@ class Store:
         self.tables["allocations"].take(n_links)
 
     def make_room(self, *, flows: int = 0, hops: int = 0, ranks: int = 0) -> None:
-        """Reserve rows for further flows and ranks, and memberships for routes of up to `hops` links."""
+        """Reserve rows for more flows and ranks, and for each flow's memberships in up to `hops` links."""
         self._room += flows
         self._n_ranks += ranks
         if hops > self.state.hops:
@@ -197,12 +197,12 @@ class Store:
             self.tables[name].reach(1 + sum(map(operator.mul, weights, counts)))
 
     def give_room(self, *, flows: int = 0, ranks: int = 0) -> None:
-        """Release reserved rows of this many flows and ranks."""
+        """Release the reserved rows of `flows` flows and `ranks` ranks."""
         self._room -= flows
         self._n_ranks -= ranks
 
     def _widen(self, hops: int) -> None:
-        """Give every flow `hops` consecutive membership rows, and move the rows in use."""
+        """Give every flow `hops` consecutive rows for its memberships in links, and move the rows in use."""
         had, count = max(self.state.hops, 1), self.flows.size
 
         def moved(u: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -218,13 +218,13 @@ class Store:
             self.memberships.write(0, count * hops, **{field: wide})
 
     def _add_memberships(self, flows: int, hops: int) -> None:
-        """Extend the table of memberships to `hops` rows for each of `flows` flows."""
+        """Extend the table of memberships in links to `hops` rows for each of `flows` flows."""
         self.state.hops = hops
         self.memberships.take(flows * hops - self.memberships.size)
         self.memberships.write(0, flows * hops, flow=np.repeat(np.arange(flows), hops))
 
     def add_routes(self, table: NDArray[np.int64]) -> int:
-        """Append routes, given a table with a row of links for each, padded with -1; return the first new route."""
+        """Append routes, given a table with a row of links per route, padded with -1; return the first new route."""
         wide = np.full((len(table), max(self.state.hops, 1)), -1)
         wide[:, : table.shape[1]] = table
         begin = self.tables["route_links"].put(wide.ravel()) + wide.shape[1] * np.arange(len(table))

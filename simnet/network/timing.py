@@ -46,12 +46,12 @@ class Messages:
 
     @property
     def start(self) -> Floats:
-        """When each message was sent [s]."""
+        """Time at which each message was sent [s]."""
         return self.origin + self.sent
 
     @property
     def finish(self) -> Floats:
-        """When each message had arrived [s]."""
+        """Time at which each message had arrived [s]."""
         return self.origin + self.arrived
 
 
@@ -66,7 +66,7 @@ class BusyIntervals:
 
     @classmethod
     def of(cls, rank: ArrayLike, part: ArrayLike, begun: Floats, ended: Floats) -> BusyIntervals:
-        """Return the intervals of these columns, which broadcast, without empty ones; NaN marks a missing interval."""
+        """Return the intervals of these columns, which are broadcast; empty intervals and NaN are left out."""
         lasts = ended > begun
         ranks, parts = (np.broadcast_to(np.asarray(one), begun.shape)[lasts] for one in (rank, part))
         return cls(ranks, parts, begun[lasts], ended[lasts])
@@ -85,7 +85,7 @@ class BusyIntervals:
 def work_intervals(
     program: Program, numbers: ArrayLike, begun: Floats, ended: Floats
 ) -> tuple[BusyIntervals, BusyIntervals]:
-    """Return the intervals of each rank's work before rounds, and those of library software after that work.
+    """Return the intervals of each rank's work before rounds, and of library software after that work.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ class HostWork:
     for_messages: Floats
 
     def of_ranks(self, messages: Messages) -> BusyIntervals:
-        """Return all software intervals of all ranks: those before rounds and those for messages."""
+        """Return all software intervals of all ranks: before rounds, and for messages."""
         by = np.stack([messages.src, messages.dst, messages.src, messages.dst])
         own = BusyIntervals.of(by, messages.part, self.for_messages[:, 0], self.for_messages[:, 1])
         return self.before_rounds.and_of(own)
@@ -209,7 +209,7 @@ class Timing:
 
     @property
     def start(self) -> float:
-        """When the first rank entered the schedule [s]."""
+        """Time at which the first rank entered the schedule [s]."""
         return self.origin + float(self.entered.min())
 
     @property
@@ -219,7 +219,7 @@ class Timing:
 
     @property
     def rank_start(self) -> Floats:
-        """When each rank entered the schedule [s]; shape (P,)."""
+        """Time at which each rank entered the schedule [s]; shape (P,)."""
         return self.origin + self.entered
 
     @property
@@ -234,17 +234,17 @@ class Timing:
 
     @property
     def rank_communicate(self) -> Floats:
-        """Seconds in which each rank has a message in flight and does not compute; shape (P,)."""
+        """Seconds for which each rank has a message in flight and does not compute; shape (P,)."""
         return self.split.communicate
 
     @property
     def rank_compute(self) -> Floats:
-        """Seconds of each rank computing, the `compute` of its rounds; shape (P,)."""
+        """Seconds for which each rank computes, the `compute` of its rounds; shape (P,)."""
         return self.split.compute
 
     @property
     def rank_wait(self) -> Floats:
-        """Seconds of each rank neither communicating nor computing; shape (P,)."""
+        """Seconds for which each rank neither communicates nor computes; shape (P,)."""
         return self.split.wait
 
     @property
@@ -258,7 +258,7 @@ class Timing:
 
 
 def move_software(split: Split, program: Program) -> Split:
-    """Return a split of each rank's time that counts library software as communication, not as computing."""
+    """Return a split of each rank's time in which library software counts as communication, not as computing."""
     if program.software is None:
         return split
     own = np.maximum(program.compute - program.software, 0.0)
@@ -286,7 +286,7 @@ def split_intervals(work: Intervals, messages: Intervals, accounted: Floats, fin
 
 
 def _covered_seconds(tables: Intervals, accounted: Floats, finish: Floats) -> Floats:
-    """Return the seconds from `accounted` to `finish` that each rank's intervals cover, overlaps only once."""
+    """Return the seconds from `accounted` to `finish` that each rank's intervals cover; overlaps count once."""
     total, n_intervals = np.zeros(finish.size), sum(rank.size for rank, *_ in tables)
     # A group of ranks at a time, so that temporary arrays take less memory than the intervals.
     for group in np.array_split(np.arange(finish.size), min(finish.size, 1 + n_intervals // _AT_ONCE)):
@@ -320,7 +320,7 @@ def _union_lengths(rank: NDArray[np.signedinteger], begin: Floats, end: Floats, 
 
 
 class TimedRun:
-    """A schedule in flight, with the SimPy event that its completion triggers.
+    """A schedule in flight, with the SimPy event that is triggered when the schedule completes.
 
     Parameters
     ----------
@@ -337,20 +337,20 @@ class TimedRun:
         self.program, self._messages = program, messages
 
     def enter(self, engine: Engine, now: float) -> int:
-        """Start the run's ranks, not before `now` [s since the engine's origin]; return the row of the run."""
+        """Start the ranks of the schedule, not before `now` [s since the engine's origin]; return the run's row."""
         if self.program.origin != engine.origin or self.program.start.min() < now:
             self.program = self.program.counted_from(engine.origin, now)
         self._handle: Handle = engine.run(self.program, self._messages)
         return self._handle.run
 
     def leave(self, engine: Engine) -> Timing:
-        """Remove the run from the engine and return its timing."""
+        """Remove the schedule from the engine and return its timing."""
         timing = self._timing(engine)
         engine.release(self._handle)
         return timing
 
     def fail(self, engine: Engine, error: StalledError) -> None:
-        """Remove the run from the engine, and fail its event `done`."""
+        """Remove the schedule from the engine, and let its event `done` fail."""
         self.done.fail(error)
         engine.release(self._handle)
 
@@ -380,7 +380,7 @@ class TimedRun:
         return Timing(engine.origin, self.program.start, finish, account, messages, work, software, computed)
 
     def stalled(self, engine: Engine, blocked: Mapping[tuple[int, int], str], now: float) -> StalledError:
-        """Return the error that lists each unfinished rank and the messages it waits for.
+        """Return the error that lists each unfinished rank and the messages that it waits for.
 
         `blocked` gives the reason for each message without progress, by round and position, `now` the time since the
         origin.
@@ -426,7 +426,7 @@ class TimedRun:
         left: list[dict[int, int]],
         failed: Mapping[int, float],
     ) -> dict[int, list[tuple[int, str]]]:
-        """Return a dict from waiting rank to the peer and description of each missing message, failed peers first.
+        """Return for each waiting rank the peer and description of each missing message, from failed peers first.
 
         Without failures that is only what is `blocked`, which explains everything else.
         """

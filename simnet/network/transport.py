@@ -30,7 +30,7 @@ MOST_SENDERS = 100_000
 
 
 class Limits(NamedTuple):
-    """Effect of packet loss on transfers, as coefficients that are numbers or arrays of one shape.
+    """Effect of packet loss on transfers: three coefficients, which are numbers or arrays of the same shape.
 
     A transfer carries ``nbytes / share`` bytes, at most at ``segment / (a * rtt + b)`` bytes per second for a
     round-trip time `rtt` [s]; unlimited if ``a * rtt + b`` is 0.
@@ -50,7 +50,7 @@ class Limits(NamedTuple):
     share: Any
 
     def rate(self, rtt: ArrayLike, segment: float) -> Floats:
-        """Return the maximum rate [byte/s] under packet loss, given round-trip time [s] and `segment` [byte].
+        """Return the maximum rate [byte/s] under packet loss, given round-trip times [s] and the bytes of a segment.
 
         Examples
         --------
@@ -65,7 +65,7 @@ class Limits(NamedTuple):
 
 @dataclass(frozen=True)
 class Transport:
-    """How a transport protocol responds to packet loss.
+    """The response of a transport protocol to packet loss.
 
     ``mathis``
         Square-root law of TCP congestion avoidance, without time-outs: a = sqrt(2 b p / 3), b packets per
@@ -142,7 +142,7 @@ class Transport:
             check_int(self.window, "window", 1)
 
     def limits(self, probability: ArrayLike) -> Limits:
-        """Return the effect of packet loss on transfers, given the probability that a packet is lost, in its shape.
+        """Return the effect of packet loss on transfers, given the probability that a packet is lost (number or array).
 
         Raises
         ------
@@ -172,7 +172,7 @@ class Transport:
 
 @dataclass(frozen=True)
 class Loss:
-    """Packet loss on links, independent of load and time; a packet passes a route if no link loses it.
+    """Packet loss on links, independent of load and time. A packet passes a route if no link loses it.
 
     Parameters
     ----------
@@ -204,7 +204,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class Incast:
-    """Collapse of goodput if many hosts send to one, by time-outs behind a shallow buffer.
+    """Collapse of goodput when many hosts send to one host, by time-outs behind a shallow buffer.
 
     All start at once [5]_, each with a window in flight. Buffer and wire have room for the windows of
 
@@ -284,7 +284,7 @@ class Incast:
             check_bounds(getattr(self, name), Size if name == "buffer" else Seconds, name)
 
     def senders_that_fit(self, bandwidth: float) -> int:
-        """Return how many senders' windows a link of this bandwidth [byte/s] and its buffer hold; at least 1."""
+        """Return how many senders' windows fit a link of this bandwidth [byte/s] and its buffer; at least 1."""
         return max(1, int(min((self.buffer + bandwidth * self.rtt) / self.window, MOST_SENDERS)))
 
     def shares(self, most: int, bandwidth: float) -> Floats:
@@ -303,7 +303,7 @@ class Incast:
 
 @dataclass(frozen=True)
 class MeasuredIncast:
-    """Measured goodput of a link while many hosts send to one.
+    """Measured goodput of a link while many hosts send to one host.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Weather forecasts for the max-plus recurrence: timelines of links, as far as they are generated."""
+"""Weather forecasts for the max-plus recurrence: the known parts of the timelines of links."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HELD, _PATIENCE, _LONGEST = 1 << 25, 1 << 20, 1e7
 
 
 class WeatherForecast:
-    """Bandwidths and latencies of links, generated as far as a schedule needs them.
+    """Bandwidths and latencies of links over time, generated as far as a schedule needs them.
 
     - `links`: the links.
     - `origin`: the moment from which times count [s].
@@ -43,7 +43,7 @@ class WeatherForecast:
 
     @cached_property
     def forecast(self) -> LinkForecast | None:
-        """Timelines of all links, as far as they are known; None if links never change."""
+        """Timelines of all links, as far as these are known; None if links never change."""
         if self._links.constant:
             return None
         return LinkForecast(
@@ -51,7 +51,7 @@ class WeatherForecast:
         )
 
     def extend(self, through: int, route: NDArray[np.int64], now: float, when: float) -> bool:
-        """Extend the timelines beyond time `when` [s]; return False if they would exceed the limits.
+        """Extend the timelines beyond the time `when` [s]; return False if they would exceed the limits.
 
         - `through`: messages that have completed.
         - `route` (L,): links of the next message, padded with -1.

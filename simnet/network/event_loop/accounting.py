@@ -10,7 +10,7 @@ from simnet.network.event_loop.streams import advance_stream
 
 
 def account_time(s: State, g: int) -> None:
-    """Add the time since rank g's last event to its communicating, computing or waiting time, by its state.
+    """Add the time since rank g's last event to the rank's communicating, computing or waiting time.
 
     With a compute stream, time in kernels counts as compute, and time before the end of the stream's work does not.
     """

@@ -1,4 +1,4 @@
-"""The egress queue of a host's own link, which is the first link of a route, and the departure of messages.
+"""The egress queue of a host's own link (the first link of a route), and the departure of messages.
 
 A message has left its host when its bytes have passed the own link at full bandwidth; what waits behind slower links
 waits in the network. With a shared own link all messages leave at once, and the rank continues when the link has sent
@@ -21,7 +21,7 @@ from simnet.network.event_loop.timelines import update_link
 
 
 def send_shared(s: State, g: int, f: int) -> None:
-    """Start message f on its host's own link at once; set when rank g's sends complete, or let the rank wait."""
+    """Send message f at once on its host's own link, which messages share, and update when rank g's sends complete."""
     rank, flow = s.ranks[g], s.flows[f]
     begin = s.now + s.send_overhead
     rank.send_complete = max(rank.send_complete, begin)
@@ -53,7 +53,7 @@ def send_shared(s: State, g: int, f: int) -> None:
 
 
 def transmit_at(s: State, f: int, begin: float) -> float:
-    """Let the transmission of message f on its host's own link start at `begin`; return its end if capacity stays."""
+    """Start to transmit message f on its host's own link at `begin`; return the end for the link's current capacity."""
     flow = s.flows[f]
     link = s.links[s.routes[flow.route].own]
     flow.counted, flow.pace = begin, min(link.capacity, flow.limit)
@@ -61,13 +61,13 @@ def transmit_at(s: State, f: int, begin: float) -> float:
 
 
 def transmission_end(s: State, f: int) -> float:
-    """Return when the last byte of message f leaves its host at the current capacity; infinity at rate 0."""
+    """Return when the last byte of message f leaves its host at the current rate [s]; infinity at rate 0."""
     flow = s.flows[f]
     return flow.counted + flow.unsent / flow.pace if flow.pace > 0 else math.inf
 
 
 def schedule_departure(s: State, f: int, end: float) -> None:
-    """Schedule the departure of message f at `end`, or the next capacity change of its host's own link if earlier."""
+    """Schedule the departure of message f at `end`, or the next change of its host's own link if that is earlier."""
     flow = s.flows[f]
     link = s.links[s.routes[flow.route].own]
     time = end if end <= link.until else max(flow.counted, link.until)
@@ -84,7 +84,7 @@ def count_sent(s: State, f: int) -> None:
 
 
 def continue_sending(s: State, f: int) -> bool:
-    """Resume sending message f and those queued behind it; return whether it is known when all have been sent."""
+    """Continue to send message f and messages queued behind it; return whether the time when all are sent is known."""
     l = s.routes[s.flows[f].route].own
     link, g, end = s.links[l], s.messages[s.flows[f].message].src, transmission_end(s, f)
     update_link(s, l, s.now)
@@ -157,7 +157,7 @@ def join_egress_queue(s: State, f: int, l: int) -> None:
 
 
 def dequeue(s: State, l: int) -> None:
-    """Start the next message in the egress queue of link l if the link is free, or schedule when it will be."""
+    """Start the next message in the egress queue of link l if the link is free, and schedule the next attempt."""
     link = s.links[l]
     if s.now < link.port_free:
         # Scheduled for a message that was rerouted since.

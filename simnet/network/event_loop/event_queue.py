@@ -1,4 +1,4 @@
-"""The event queue: a four-ary heap of events by time, and a heap of flows by the time at which they end."""
+"""The event queue: a four-ary heap of events, ordered by time, and a heap of flows, ordered by end time."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def remove_event(s: State, kind: int, row: int) -> float:
 
 
 def drop_withdrawn(s: State) -> None:
-    """Remove the events that are marked as withdrawn."""
+    """Remove all events that are marked as withdrawn."""
     event_queue, kept = s.event_queue, 0
     for place in range(s.n_events):
         if event_queue[place].kind != codes.WITHDRAWN:
@@ -68,7 +68,7 @@ def drop_withdrawn(s: State) -> None:
 
 
 def sink_event(s: State, place: int, entry: Event) -> None:
-    """Move `entry` down the heap of events from `place` until no child precedes it."""
+    """Move `entry` down the event heap from position `place` until no child precedes it."""
     event_queue, size = s.event_queue, s.n_events
     while True:
         below, first = place, entry
@@ -83,19 +83,19 @@ def sink_event(s: State, place: int, entry: Event) -> None:
 
 
 def is_before(a: Event, b: Event) -> bool:
-    """Return whether event `a` precedes `b`, by time, then insertion order."""
+    """Return whether event `a` precedes event `b`: it has an earlier time or, at equal times, was inserted earlier."""
     if a.time == b.time:
         return a.order < b.order
     return a.time < b.time
 
 
 def copy_event(a: Event, b: Event) -> None:
-    """Copy the fields of entry `a` of the event queue to entry `b`."""
+    """Copy all fields of the event `a` to the event `b`."""
     b.time, b.order, b.kind, b.row = a.time, a.order, a.kind, a.row
 
 
 def set_flow_end(s: State, f: int, time: float) -> None:
-    """Set the time at which a flow ends."""
+    """Set the time at which flow f ends, and update the heap of flow ends."""
     flows, heap = s.flows, s.ends
     here = flows[f].place
     if here < 0:

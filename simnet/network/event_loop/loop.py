@@ -15,7 +15,7 @@ from simnet.network.event_loop.timelines import update_link
 
 
 def change_link(s: State, l: int) -> bool:
-    """Update the capacity of link l if it is due to change; return whether it failed or recovered while watched."""
+    """Update the capacity of link l if a change is due; return whether the link, if watched, failed or recovered."""
     link = s.links[l]
     is_used = link.users > 0 or link.n_coming > 0 or link.first_passing >= 0
     if link.until > s.now or not (is_used or s.watching):
@@ -28,7 +28,7 @@ def change_link(s: State, l: int) -> bool:
 
 
 def change_links(s: State) -> bool:
-    """Process all capacity changes of links that are due; return whether a watched link failed or recovered."""
+    """Process all capacity changes of links that are due; return whether any watched link failed or recovered."""
     outage = False
     while s.n_events and s.event_queue[0].kind == codes.CHANGE and s.event_queue[0].time <= s.now:
         l = s.event_queue[0].row
@@ -40,7 +40,7 @@ def change_links(s: State) -> bool:
 
 
 def advance(s: State, now: float, until: float) -> int:
-    """Process all events due by `now`, and later ones before `until`; or return a code if the caller must act first.
+    """Process events up to `now`, and later events before `until`. Return a code that says why the loop stopped.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Messages in flight, which pass overhead and latency and then transfer bytes as flows; and background traffic."""
+"""Messages in flight, which pass overhead and latency and then transfer bytes as flows, and background traffic."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _RESIDUE = 1e-14
 
 
 def create_message(s: State, owner: int, first: int, candidates: int, pick: int, nbytes: float, delay: float) -> int:
-    """Return the flow of a new message that has not left its host; its route is chosen.
+    """Create a message that has not left its host, choose its route, and return its flow.
 
     - s
     - `owner`: its run, or `TRANSFER`.
@@ -43,7 +43,7 @@ def create_message(s: State, owner: int, first: int, candidates: int, pick: int,
 
 
 def depart_message(s: State, f: int, leaves: float) -> None:
-    """Schedule when message f, which leaves its host at `leaves` [s], has passed latency and jitter."""
+    """Schedule when message f has passed latency and jitter, given that it leaves its host at `leaves` [s]."""
     flow = s.flows[f]
     route = s.routes[flow.route]
     latency = latency_of(s, flow.route, leaves)
@@ -72,7 +72,7 @@ def forwarding_delay(s: State, f: int, t: float) -> float:
 
 
 def limit_of(s: State, r: int, latency: float) -> float:
-    """Return the maximum rate [byte/s] that packet loss allows on route r at this latency [s]; inf without loss."""
+    """Return the maximum rate [byte/s] that packet loss permits on route r at this latency [s]; inf without loss."""
     if s.routes[r].loss < 0:
         return math.inf
     loss = s.losses[s.routes[r].loss]
@@ -86,7 +86,7 @@ def weight_of(s: State, latency: float) -> float:
 
 
 def least_loaded(s: State, first: int, candidates: int) -> int:
-    """Return the candidate route whose most loaded link has the lowest load; the first one if several are equal."""
+    """Return the candidate route whose busiest link has the lowest load; of equal routes, the first."""
     best, least = first, math.inf
     for r in range(first, first + candidates):
         most = 0.0
@@ -106,7 +106,7 @@ def count_assigned(s: State, r: int, change: int) -> None:
 
 
 def keep_in_order(s: State, f: int, connection: int) -> None:
-    """Let message f wait for the previous message of its connection, if both are in flight on the same route."""
+    """Let message f wait for the previous message of its connection if both are in flight on the same route."""
     flow, before = s.flows[f], s.connections[connection].last
     if flow.remaining <= 0:
         return
@@ -116,7 +116,7 @@ def keep_in_order(s: State, f: int, connection: int) -> None:
 
 
 def release_next(s: State, f: int, connection: int) -> None:
-    """Release the message that waits for message f on the same connection, after f has ended or vanished."""
+    """Release the message that waits for message f on the same connection, because f has ended or vanished."""
     if s.connections[connection].last == f:
         s.connections[connection].last = codes.NONE
     behind = s.flows[f].behind
@@ -127,7 +127,7 @@ def release_next(s: State, f: int, connection: int) -> None:
 
 
 def start_message(s: State, f: int) -> None:
-    """Start the flow of message f after its latency, or block it behind the previous message of its connection."""
+    """Start the flow of message f after its latency; block f if an earlier message of its connection is in flight."""
     flow = s.flows[f]
     if flow.waits:
         flow.state = codes.BLOCKED
@@ -159,7 +159,7 @@ def handling_time(s: State, f: int) -> float:
 
 
 def control_delay(s: State, f: int) -> float:
-    """Return how long control message f takes to transmit and to queue [s]; infinity if a link of its route is down.
+    """Return how long control message f transmits and queues [s]; infinity if a link of its route is down.
 
     It takes its bytes at the slowest link, and waits on links after its host's own for bytes that came before it. It
     delays nobody itself.
@@ -188,7 +188,7 @@ def control_delay(s: State, f: int) -> float:
 
 
 def arrived_bytes(s: State, f: int) -> float:
-    """Return how many bytes of message f its host's own link could have sent since its flow started."""
+    """Return the bytes of message f that its host's own link could have sent since the flow of f started."""
     flow = s.flows[f]
     own = s.routes[flow.route].own
     update_link(s, own, s.now)
@@ -196,7 +196,7 @@ def arrived_bytes(s: State, f: int) -> float:
 
 
 def order_control(s: State, f: int, time: float) -> float:
-    """Return when control message f arrives [s]: not before earlier ones of its kind on the same connection."""
+    """Return when control message f arrives [s], which is after earlier ones of its kind on the same connection."""
     connection = s.connections[s.messages[s.flows[f].message].connection]
     if s.flows[f].what == codes.ASKS:
         connection.asked = max(connection.asked, time)
@@ -206,7 +206,7 @@ def order_control(s: State, f: int, time: float) -> float:
 
 
 def toggle_background(s: State, b: int) -> None:
-    """Start or remove the flow of background traffic b, which is now on or off."""
+    """Start or remove the flow of background traffic b, depending on whether the traffic is now on or off."""
     one = s.background[b]
     if one.until <= s.now:
         one.on = value_at(s, one.timeline, s.now)

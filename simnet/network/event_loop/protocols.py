@@ -1,4 +1,4 @@
-"""Protocols of transport stacks: sends and receives that ranks post on entry into a round, and control messages.
+"""Protocols of transport stacks: sends and receives of ranks that enter a round, and control messages.
 
 A message that needs a control message of its receiver leaves when that is there (`simnet.network.stack`). A rank's
 software work for messages takes place one after another. With stack ``ideal`` there is none of this.
@@ -18,7 +18,7 @@ from simnet.network.event_loop.sharing import free_flow
 
 
 def post_round(s: State, g: int, task: TaskRecord) -> None:
-    """Post rank g's receives and sends of its current round; sends that need a control message wait for it."""
+    """Post rank g's receives and sends of its current round. Some sends wait for a control message."""
     rank = s.ranks[g]
     i = rank.round_index
     sends_first = s.rounds[s.runs[rank.run].rounds + i].sends_first
@@ -55,7 +55,7 @@ def post_round(s: State, g: int, task: TaskRecord) -> None:
 
 
 def first_early_message(s: State, task: TaskRecord, i: int) -> int:
-    """Return the first message that has arrived for round i; its first one if arrivals are not recorded, -1 if none."""
+    """Return the first message that arrived for round i, or the round's first if arrivals are not kept; -1 if none."""
     for at in range(task.incoming, task.incoming + task.receives):
         m = s.incoming[at]
         run = s.runs[s.ranks[s.messages[m].dst].run]
@@ -70,7 +70,7 @@ def number_of(s: State, run: RunRecord, m: int, i: int) -> int:
 
 
 def send_ready(s: State, g: int, task: TaskRecord) -> None:
-    """Send a ready message from rank g to the sender of each message of its round that must wait for one."""
+    """Send ready messages from rank g to the senders of messages of its round that wait for such a message."""
     for at in range(task.incoming, task.incoming + task.receives):
         m = s.incoming[at]
         if needs_control(s, m):
@@ -78,7 +78,7 @@ def send_ready(s: State, g: int, task: TaskRecord) -> None:
 
 
 def take_control(s: State, g: int, i: int, m: int) -> int:
-    """Remove and return rank g's first early control message for round i (about message m, if m >= 0); -1 if none."""
+    """Remove and return rank g's first early control message for round i, or its message m if m >= 0; -1 if none."""
     rank = s.ranks[g]
     f, before = rank.controls, codes.NONE
     while f >= 0 and (s.flows[f].round_index != i or (m >= 0 and s.flows[f].message != m)):
@@ -92,12 +92,12 @@ def take_control(s: State, g: int, i: int, m: int) -> int:
 
 
 def needs_control(s: State, m: int) -> bool:
-    """Return whether the send of message m starts or completes only after a control message of the receiver."""
+    """Return whether the send of message m needs a control message of the receiver to start or to complete."""
     return s.send_completion >= codes.ACKNOWLEDGED and s.messages[m].payload > s.eager_limit
 
 
 def occupy_rank(s: State, g: int, seconds: float, m: int, i: int, what: int) -> float:
-    """Occupy rank g with software for message m of round i, after all earlier work; return when it ends [s].
+    """Occupy rank g with software for message m of round i, after its earlier work; return when the software ends [s].
 
     `what` is `ASKING`, `SPEAKING`, `SENDING` or `TAKING_IN`.
     """
@@ -114,7 +114,7 @@ def occupy_rank(s: State, g: int, seconds: float, m: int, i: int, what: int) -> 
 
 
 def software_of(s: State, m: int) -> tuple[float, float]:
-    """Return the seconds of software that message m takes at its sender and at its receiver."""
+    """Return the time of software for message m at its sender and at its receiver [s]."""
     payload = s.messages[m].payload
     return s.before + s.before_byte * payload, s.after + s.after_byte * payload
 
@@ -152,7 +152,7 @@ def send_message(s: State, g: int, m: int, i: int) -> None:
 
 
 def send_control(s: State, g: int, m: int, i: int, what: int) -> None:
-    """Send a control message of kind `what`, about message m of round i, from rank g to the other rank of m."""
+    """Send a control message of kind `what` about message m of round i from rank g to the other rank of message m."""
     message, rank = s.messages[m], s.ranks[g]
     route = message.back if message.dst == g else message.route
     f = create_message(s, rank.run, route, 1, 0, s.control_bytes, 0.0)
@@ -166,13 +166,13 @@ def send_control(s: State, g: int, m: int, i: int, what: int) -> None:
 
 
 def inject_at(s: State, f: int, time: float) -> None:
-    """Inject message f into the network at `time` [s], after its rank's software for it and for earlier messages."""
+    """Schedule the injection of message f into the network at `time` [s], when the software of its rank has run."""
     s.runs[s.flows[f].owner].pending += 1
     push_event(s, time, codes.INJECT, f)
 
 
 def receive_control(s: State, f: int) -> bool:
-    """Handle control message f, or store it until its rank enters the round; return whether it was handled.
+    """Handle control message f, or store it until its rank enters the round; return whether the message was handled.
 
     Early control messages wait for the rank.
     """
@@ -204,7 +204,7 @@ def has_entered(s: State, g: int, i: int) -> bool:
 
 
 def handle_control(s: State, g: int, f: int) -> None:
-    """Act on control message f: answer it, send the message it is about, or complete a send; free its flow."""
+    """Act on control message f and free its flow: answer it, send the message it is about, or complete a send."""
     flow = s.flows[f]
     m, i, what = flow.message, flow.round_index, flow.what
     free_flow(s, f)
@@ -217,7 +217,7 @@ def handle_control(s: State, g: int, f: int) -> None:
 
 
 def count_down(s: State, g: int, i: int, sent: int) -> None:
-    """Decrement the number of messages rank g waits for in round i, current or open; `sent` is 1 for a send, else 0."""
+    """Decrement the number of messages that rank g waits for in round i; `sent` is 1 for a send, 0 for a receive."""
     rank = s.ranks[g]
     if rank.round_index == i:
         rank.missing -= 1
@@ -233,7 +233,7 @@ def count_down(s: State, g: int, i: int, sent: int) -> None:
 
 
 def take_early(s: State, g: int, i: int) -> int:
-    """Remove rank g's record of round i; return how many messages arrived before the rank entered the round."""
+    """Remove rank g's record of early arrivals for round i; return how many messages arrived early."""
     rank = s.ranks[g]
     before, early = codes.NONE, rank.early
     while early >= 0 and s.early[early].round_index != i:
@@ -252,7 +252,7 @@ def take_early(s: State, g: int, i: int) -> int:
 
 
 def early_entry(s: State, g: int, i: int) -> int:
-    """Return the index of rank g's `EarlyArrival` for round i, which is not its current round; create it if missing."""
+    """Return the index of rank g's `EarlyArrival` for round i, which is created if it is missing."""
     early = s.ranks[g].early
     while early >= 0 and s.early[early].round_index != i:
         early = s.early[early].next

@@ -1,4 +1,4 @@
-"""Ranks that go through the rounds of a schedule: they wait, compute, send, receive and fail."""
+"""Ranks that go through the rounds of a schedule: ranks wait, compute, send, receive and fail."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from simnet.network.event_loop.streams import advance_stream, post_kernels, queu
 
 
 def start_run(s: State, e: int) -> None:
-    """Schedule when each rank of run e enters its schedule."""
+    """Schedule when each rank of run e (a schedule in flight) enters its schedule."""
     for g in range(s.runs[e].ranks, s.runs[e].ranks + s.runs[e].n_ranks):
         resume_at(s, s.ranks[g].start, g)
 
 
 def forget_run(s: State, e: int) -> None:
-    """Remove the events, early arrivals and queued messages of run e, which may be unfinished."""
+    """Remove the events, early arrivals and queued messages of run e (a schedule in flight), finished or not."""
     run = s.runs[e]
     if run.running != 0:
         for g in range(run.ranks, run.ranks + run.n_ranks):
@@ -53,13 +53,13 @@ def forget_run(s: State, e: int) -> None:
 
 
 def resume_at(s: State, time: float, g: int) -> None:
-    """Schedule rank g to resume at `time` [s]; its state says what it waits for."""
+    """Schedule rank g to resume at `time` [s]. The rank's state says what it waits for."""
     s.runs[s.ranks[g].run].pending += 1
     push_event(s, time, codes.RESUME, g)
 
 
 def resume_rank(s: State, g: int) -> None:
-    """Let rank g continue after what it waited for: its start, its gate time, its work, or software for messages."""
+    """Let rank g continue after its start time, its gate time (earliest entry), its work, or its software."""
     rank = s.ranks[g]
     run = s.runs[rank.run]
     run.pending -= 1
@@ -151,7 +151,7 @@ def has_work(s: State, g: int, task: TaskRecord) -> bool:
 
 
 def opens_at(s: State, g: int) -> float:
-    """Return when rank g, which has a compute stream, may enter its current round or finish the schedule [s]."""
+    """Return when rank g, which has a compute stream, may enter its current round or end the schedule [s]."""
     rank = s.ranks[g]
     last = rank.round_index == s.runs[rank.run].n_rounds
     part = codes.NONE if last else round_of(s, g).opens
@@ -163,7 +163,7 @@ def opens_at(s: State, g: int) -> float:
 
 
 def begin_part(s: State, g: int) -> None:
-    """If rank g's round begins a part of the exchange, let messages in flight slow its backward-pass slices."""
+    """If rank g's round begins a part of the exchange, let its messages in flight slow backward-pass slices."""
     part = round_of(s, g).opens
     if part >= 0:
         stream = s.streams[s.ranks[g].stream]
@@ -171,7 +171,7 @@ def begin_part(s: State, g: int) -> None:
 
 
 def unpack_part(s: State, g: int) -> None:
-    """If rank g's round unpacks a part of the exchange, queue the kernels for it; the rank does not wait for them."""
+    """If rank g's round unpacks a part of the exchange, queue the unpacking kernels; the rank does not wait."""
     rank, part = s.ranks[g], round_of(s, g).unpacks
     if part >= 0:
         advance_stream(s, rank.stream, s.now, math.inf, codes.NONE)
@@ -181,7 +181,7 @@ def unpack_part(s: State, g: int) -> None:
 
 
 def start_compute(s: State, g: int) -> None:
-    """Start rank g's work before its round, and schedule the end; work goes to the compute stream if there is one."""
+    """Start rank g's work before its round, on its compute stream if there is one, and schedule the end."""
     account_time(s, g)
     rank, one = s.ranks[g], round_of(s, g)
     rank.state = codes.COMPUTING
@@ -212,7 +212,7 @@ def enter_round(s: State, g: int) -> bool:
 
 
 def is_round_done(s: State, g: int) -> bool:
-    """Return whether rank g may leave its round; if only its own software still runs, schedule the end of that."""
+    """Return whether rank g may leave its round now. If only its software is left, schedule when that ends."""
     rank = s.ranks[g]
     if rank.send_complete == math.inf or rank.leaves:
         return False
@@ -254,7 +254,7 @@ def finish_rank(s: State, g: int) -> None:
 
 
 def end_flow(s: State, f: int) -> None:
-    """Record that all bytes of message f arrived or are in the receive queue; deliver it if no bytes wait there."""
+    """End the flow of message f; deliver the message unless some of its bytes wait in a receive queue."""
     flow = s.flows[f]
     detach_flow(s, f)
     if flow.port >= 0 and not flow.comes:
@@ -298,7 +298,7 @@ def deliver_message(s: State, f: int) -> None:
 
 
 def own_link_event(s: State, f: int) -> None:
-    """Process the departure of message f, or a capacity change of the own link of its host."""
+    """Process the departure of message f, or a capacity change of its host's own link."""
     flow = s.flows[f]
     e, g = flow.owner, s.messages[flow.message].src
     s.ranks[g].leaving -= 1
@@ -310,7 +310,7 @@ def own_link_event(s: State, f: int) -> None:
 
 
 def receive_message(s: State, f: int) -> None:
-    """Count the arrival of data message f at both ranks; the receiver, or a sender that waits, may finish its round."""
+    """Count the arrival of data message f at both ranks, which may finish their rounds."""
     flow = s.flows[f]
     i, message, run = flow.round_index, s.messages[flow.message], s.runs[flow.owner]
     if run.arrived >= 0:
@@ -389,14 +389,14 @@ def fail_rank(s: State, g: int) -> None:
 
 
 def stop_message(s: State, f: int) -> None:
-    """Remove message f, which is flowing, from its links and its receive queue."""
+    """Remove the flowing message f from its links and from its receive queue."""
     detach_flow(s, f)
     if s.flows[f].port >= 0:
         leave_receive_queue(s, f)
 
 
 def withdraw_events(s: State, e: int) -> None:
-    """Remove the events of vanished messages, and those of ranks of run e that have failed or finished."""
+    """Remove the events of vanished messages, and of ranks of run e that have failed or finished."""
     over = s.runs[e].running <= 0
     for place in range(s.n_events):
         event = s.event_queue[place]
@@ -427,7 +427,7 @@ def withdraw_events(s: State, e: int) -> None:
 
 
 def check_stalled(s: State, e: int) -> None:
-    """Post a notice if run e is unfinished and has no pending event."""
+    """Post a notice if run e (a schedule in flight) is unfinished and has no pending event."""
     run = s.runs[e]
     if run.pending or run.running <= 0:
         return

@@ -1,4 +1,4 @@
-"""The receive queue of the link into a host: the last link of a route, where messages of several hosts meet.
+"""The receive queue of the link into a host, which is the last link of a route; messages of several hosts meet there.
 
 Where hosts send one message after another, bytes that the receiver's link cannot carry yet wait in a FIFO buffer before
 it. A message arrives once all bytes that came before its last byte are carried. Only the backlog is tracked: it grows
@@ -41,7 +41,7 @@ def join_receive_queue(s: State, f: int) -> None:
 
 
 def shares_own_link(s: State, own: int) -> bool:
-    """Return whether the host's own link `own` carries data messages, and carries no other host's flows."""
+    """Return whether the host's own link `own` carries data messages and no flows of other hosts."""
     u, meets = s.links[own].first_membership, False
     while u >= 0:
         flow = s.flows[s.memberships[u].flow]
@@ -67,7 +67,7 @@ def set_arrival_rate(s: State, f: int, rate: float) -> None:
 
 
 def finish_arrival(s: State, f: int) -> bool:
-    """Record that all bytes of message f are in the receive queue; return whether some must still pass the link."""
+    """Record that all bytes of message f are in the receive queue; return whether bytes must still pass the link."""
     flow = s.flows[f]
     l = flow.port
     update_backlog(s, l)
@@ -85,7 +85,7 @@ def finish_arrival(s: State, f: int) -> bool:
 
 
 def stop_arriving(s: State, f: int) -> None:
-    """Remove message f from the messages that arrive at its receive queue, whose backlog must be up to date."""
+    """Remove message f from those that arrive at its receive queue; the queue's backlog must be up to date."""
     flow = s.flows[f]
     link = s.links[flow.port]
     flow.comes = False
@@ -95,7 +95,7 @@ def stop_arriving(s: State, f: int) -> None:
 
 
 def schedule_passing(s: State, f: int) -> None:
-    """Schedule when the link into the receiver has carried the backlog up to the last byte of message f."""
+    """Schedule when the link into the receiver has carried all bytes up to the last byte of message f."""
     flow = s.flows[f]
     if flow.rate > 0:
         set_flow_end(s, f, flow.since + flow.remaining / flow.rate)
@@ -122,7 +122,7 @@ def leave_receive_queue(s: State, f: int) -> None:
 
 
 def change_passing_rate(s: State, l: int) -> None:
-    """Apply link l's new capacity to messages entirely in its receive queue; the backlog must be up to date."""
+    """Apply a new capacity of link l to messages that are fully in its receive queue, whose backlog is up to date."""
     f = s.links[l].first_passing
     while f >= 0:
         flow = s.flows[f]

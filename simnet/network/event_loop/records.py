@@ -32,7 +32,7 @@ def record(kind: type[T]) -> type[T]:
 
 @record
 class Event:
-    """An entry of the event queue: its time, insertion order and kind, and the table row that the event is about.
+    """An entry of the event queue: its time, insertion order and kind, and the table row that it is about.
 
     As a notice for the caller of `advance`, only a kind of notice, and the run or the transfer's token.
     """
@@ -94,7 +94,7 @@ class FlowRecord:
 
 @record
 class HeapEntry:
-    """An entry of a heap: a key that orders it, and the table row that the key belongs to."""
+    """An entry of a heap: the key that orders the heap, and the table row that the key belongs to."""
 
     key: float
     row: int = codes.NONE
@@ -149,7 +149,7 @@ class Link:
 
 @record
 class LinkAllocation:
-    """Working data of `settle_rates` for one link; valid only in the call that has the number `stamp`.
+    """Working data of `settle_rates` for one link, valid only in the call whose number is `stamp`.
 
     `chosen` flows of total `weight` are solved again, `unsolved` of them have no rate yet. The others have the rate
     `kept` in all, and the link limits `limited` of them. `rest` is left, and `level` is that of the flows the link
@@ -187,7 +187,7 @@ class Route:
 
 @record
 class LossRecord:
-    """Coefficients of a route's rate limit by loss, segment / (slope * rtt + fixed), and its `payload` share."""
+    """Loss on a route: the rate limit is segment / (slope * rtt + fixed), and `payload` the useful share of bytes."""
 
     slope: float
     fixed: float
@@ -196,7 +196,7 @@ class LossRecord:
 
 @record
 class BackgroundRecord:
-    """An on-off source of background traffic: its state, next change, rate limit, weight, and current flow or -1."""
+    """An on-off source of background traffic: its state, next change, rate limit, weight, and current flow."""
 
     limit: float
     weight: float = 1.0
@@ -209,7 +209,7 @@ class BackgroundRecord:
 
 @record
 class RunRecord:
-    """A schedule in flight: its numbers of ranks and rounds, and the first row in each table, or -1.
+    """A schedule in flight: its numbers of ranks and rounds, and its first row in each table (-1: none).
 
     `running` counts unfinished ranks, negative once stalled; `pending` counts its events. It `fails` if a rank will.
     `software` is where software times are kept.
@@ -262,7 +262,7 @@ class Rank:
 
 @record
 class RoundRecord:
-    """A round of a run: its first rows in the tables of tasks and gate times, and the number of its first message.
+    """A round of a schedule in flight: its first rows in other tables, and the number of its first message.
 
     Ranks enter it with up to `ahead` earlier rounds open. If it `sends_first`, control messages come after sends; they
     cost `control_factor` times their software. It `continues` the phase of the previous round. `worked` is where
@@ -283,7 +283,7 @@ class RoundRecord:
 
 @record
 class TaskRecord:
-    """Work and messages of a rank in a round: seconds, a range of messages to send, and a range of `incoming`.
+    """The task of a rank in a round: seconds of work, messages to send, and messages to receive.
 
     Equal rounds share tasks. `software` follows `seconds` of a stream, and is part of them without one.
     """
@@ -298,7 +298,7 @@ class TaskRecord:
 
 @record
 class StreamRecord:
-    """The compute stream of a rank, advanced up to time `reached`.
+    """The compute stream of a rank, simulated up to the time `reached`.
 
     A slice `runs` with `left` seconds, or the next of `parts` starts; their `compute_slices` are consecutive. Kernel
     seconds `queued` and `served` are totals; the first in the queue is served `since`, if the stream `serves`; the one
@@ -333,7 +333,7 @@ class StreamRecord:
 
 @record
 class ComputeSlice:
-    """The slice of a backward pass before a part, and the kernels that select and that unpack the part.
+    """The slice of a backward pass before a part of an exchange, and the kernels that select and unpack the part.
 
     Places in the kernel queue where selection and unpacking end (infinity if not queued), the slowdown `beside` while
     its messages are in flight, and start and end of all three.
@@ -354,7 +354,7 @@ class ComputeSlice:
 
 @record
 class MessageRecord:
-    """A message of a round: bytes on the wire and of `payload`, its ranks, its route and the route `back`."""
+    """A message of a round: bytes on the wire and of `payload`, ranks, its route and the route `back` to the sender."""
 
     n_bytes: float
     payload: float
@@ -369,7 +369,7 @@ class MessageRecord:
 
 @record
 class Connection:
-    """The ordered messages from one rank to another: the last one in flight, and bytes that the system buffers.
+    """Messages from one rank to another, which stay in order: the last message in flight, and the bytes buffered.
 
     `asked` and `told` are the last arrivals of requests and of other control messages [s].
     """
@@ -382,7 +382,7 @@ class Connection:
 
 @record
 class EarlyArrival:
-    """The messages that arrived for a round which its rank has not entered, and the `software` seconds they need.
+    """Messages that arrived for a round before their rank entered the round, and the seconds of `software` for them.
 
     For an open earlier round, the negative count of what is missing, `unsent` sends among it. `next` is the next one.
     """

@@ -1,4 +1,4 @@
-"""Max-min fair rates of flows on shared links, recomputed for as few flows as possible: here bytes become seconds.
+"""Max-min fair rates of flows on shared links, recomputed for as few flows as possible.
 
 Flows may have weights; what is fair is their *level*, rate over weight. Without weights all are 1.
 
@@ -71,7 +71,7 @@ def start_flow(s: State, f: int, now: float) -> None:
 
 
 def attach_flow(s: State, f: int, now: float) -> bool:
-    """Add flow f to its links, and mark those that limit other flows as dirty; return whether it shares a link."""
+    """Add flow f to its links, and mark links that limit other flows as dirty; return whether f shares a link."""
     links, memberships, shares = s.links, s.memberships, False
     u = f * s.hops
     for at in range(s.flows[f].first, s.flows[f].stop):
@@ -94,7 +94,7 @@ def attach_flow(s: State, f: int, now: float) -> bool:
 
 
 def detach_flow(s: State, f: int) -> None:
-    """Remove flow f from its links, and mark those as dirty that limit others, which may get its bandwidth."""
+    """Remove flow f from its links, and mark links that limit other flows as dirty, as these may get its bandwidth."""
     flow, memberships = s.flows[f], s.memberships
     if flow.bottleneck >= 0:
         s.links[flow.bottleneck].limited -= 1
@@ -120,7 +120,7 @@ def detach_flow(s: State, f: int) -> None:
 
 
 def mark_dirty(s: State, l: int) -> None:
-    """Mark link l as dirty: the next call of `settle_rates` recomputes its rates."""
+    """Mark link l as dirty, so that the next call of `settle_rates` recomputes rates on it."""
     link = s.links[l]
     if not link.is_dirty:
         link.is_dirty = True
@@ -129,7 +129,7 @@ def mark_dirty(s: State, l: int) -> None:
 
 
 def mark_new(s: State, f: int) -> None:
-    """Mark flow f as new for the next call of `settle_rates`."""
+    """Mark flow f as new, so that the next call of `settle_rates` gives it a rate."""
     flow = s.flows[f]
     if not flow.is_new:
         flow.is_new = True
@@ -146,7 +146,7 @@ def effective_capacity(s: State, l: int) -> float:
 
 
 def set_rate(s: State, f: int, rate: float, bottleneck: int, now: float) -> None:
-    """Set the rate [byte/s] and bottleneck of flow f, and reschedule its end; its links' `carried` stays as before."""
+    """Set the rate [byte/s] and the bottleneck of flow f, and reschedule its end; `carried` of its links stays."""
     flow, links = s.flows[f], s.links
     if flow.bottleneck >= 0:
         links[flow.bottleneck].limited -= 1
@@ -222,7 +222,7 @@ def settle_rates(s: State, now: float) -> None:
 
 
 def choose_flow(s: State, f: int) -> None:
-    """Add flow f to the chosen flows: those whose rates are recomputed."""
+    """Add flow f to the chosen flows, whose rates are recomputed."""
     if s.flows[f].stamp != s.stamp:
         s.flows[f].stamp = s.stamp
         s.chosen[s.n_chosen] = f
@@ -230,7 +230,7 @@ def choose_flow(s: State, f: int) -> None:
 
 
 def note_chosen(s: State, f: int) -> None:
-    """Count flow f as chosen on each of its links, and subtract its rate from that of the links' other flows."""
+    """Count flow f as chosen on each of its links, and subtract its rate from the rate of flows that are not chosen."""
     flow, allocations, route_links, stamp = s.flows[f], s.allocations, s.route_links, s.stamp
     for at in range(flow.first, flow.stop):
         l = route_links[at]
@@ -248,7 +248,7 @@ def note_chosen(s: State, f: int) -> None:
 
 
 def choose_link_flows(s: State, l: int, bottleneck: int) -> None:
-    """Choose the flows on link l whose bottleneck is `bottleneck`; all of them if that is `NOTHING`."""
+    """Choose the flows on link l whose bottleneck is `bottleneck`, or all flows on l if that is `NOTHING`."""
     u = s.links[l].first_membership
     while u >= 0:
         f = s.memberships[u].flow
@@ -258,7 +258,7 @@ def choose_link_flows(s: State, l: int, bottleneck: int) -> None:
 
 
 def carried_rate(s: State, l: int) -> float:
-    """Return the total rate of the flows on link l [byte/s], recomputed at times so that rounding does not add up."""
+    """Return the total rate of the flows on link l [byte/s], recomputed now and then against rounding errors."""
     link = s.links[l]
     if link.updates > _UPDATES + link.users:
         link.carried, link.updates = 0.0, 0
@@ -270,7 +270,7 @@ def carried_rate(s: State, l: int) -> float:
 
 
 def check_link(s: State, l: int) -> None:
-    """Choose also the flows on link l that are too fast for the new rates, or that have lost their bottleneck."""
+    """Choose more flows on link l: those that are too fast for the new rates, and those without a bottleneck now."""
     flows, memberships, link, allocation = s.flows, s.memberships, s.links[l], s.allocations[l]
     full = allocation.rest <= _EQUAL * effective_capacity(s, l)
     top = 0.0
@@ -292,7 +292,7 @@ def check_link(s: State, l: int) -> None:
 
 
 def solve_rates(s: State) -> None:
-    """Compute max-min fair rates of the chosen flows by progressive filling; the rates of others do not change.
+    """Compute max-min fair rates of the chosen flows by progressive filling. Other flows keep their rates.
 
     The link with the smallest share per unit of weight is the bottleneck of its unsolved flows; their rates are then
     taken off the other links of their routes.
@@ -346,7 +346,7 @@ def is_unsolved(s: State, f: int) -> bool:
 
 
 def unsolved_weight(s: State, l: int) -> float:
-    """Return the total weight of flows on link l without a new rate, recomputed so that rounding does not add up."""
+    """Return the total weight of the flows on link l without a new rate, summed afresh against rounding errors."""
     if not s.weighted:
         return s.allocations[l].unsolved
     total, u = 0.0, s.links[l].first_membership

@@ -13,7 +13,7 @@ from simnet.network.event_loop.records import ComputeSlice, State, StreamRecord
 
 
 def advance_stream(s: State, row: int, until: float, place: float, part: int) -> None:
-    """Advance a stream to a time, to a position in its queue of kernels, or to the end of a part's selection kernels.
+    """Advance a stream to a time, to a position in its kernel queue, or until a part of the exchange is selected.
 
     - s
     - `row`: the stream.
@@ -67,7 +67,7 @@ def advance_stream(s: State, row: int, until: float, place: float, part: int) ->
 
 
 def next_kernel_end(s: State, x: StreamRecord) -> float:
-    """Return where in the queue of kernels [s of work] the current or next group of kernels ends."""
+    """Return the position in the kernel queue [s of work] at which the current or next group of kernels ends."""
     stop = x.queued
     if x.selected < x.slices:
         stop = min(stop, s.compute_slices[x.compute_slices + x.selected].selects_to)
@@ -77,7 +77,7 @@ def next_kernel_end(s: State, x: StreamRecord) -> float:
 
 
 def finish_slice(compute_slice: ComputeSlice, x: StreamRecord) -> None:
-    """Record the end of a slice of the backward pass, and queue the part's selection kernels behind it."""
+    """Record the end of a slice of the backward pass, and queue the kernels that select the slice's part."""
     compute_slice.slice_ended = x.reached
     x.queued += compute_slice.select
     compute_slice.selects_to = x.queued
@@ -86,7 +86,7 @@ def finish_slice(compute_slice: ComputeSlice, x: StreamRecord) -> None:
 
 
 def finish_kernels(s: State, x: StreamRecord) -> None:
-    """Record start and end of the group of kernels (selection or unpacking of a part) that has just finished."""
+    """Record start and end of the kernels that have just finished, which select or unpack a part."""
     skip_selected(s, x, -math.inf)
     if x.selected < x.slices and s.compute_slices[x.compute_slices + x.selected].selects_to <= x.served:
         compute_slice = s.compute_slices[x.compute_slices + x.selected]
@@ -100,7 +100,7 @@ def finish_kernels(s: State, x: StreamRecord) -> None:
 
 
 def skip_selected(s: State, x: StreamRecord, served: float) -> None:
-    """Count parts as selected whose selection kernels are absent or end by position `served` of the queue."""
+    """Count parts as selected if they have no selection kernels, or those end by position `served` of the queue."""
     while x.selected < x.slices:
         compute_slice = s.compute_slices[x.compute_slices + x.selected]
         if compute_slice.select > 0.0 and compute_slice.selects_to > served:
@@ -109,7 +109,7 @@ def skip_selected(s: State, x: StreamRecord, served: float) -> None:
 
 
 def skip_unpacked(s: State, x: StreamRecord) -> None:
-    """Count parts as unpacked whose unpacking kernels are absent or have finished."""
+    """Count parts as unpacked if they have no unpacking kernels, or those have finished."""
     while x.unpacked < x.posted:
         place = s.compute_slices[x.compute_slices + x.unpacked].unpacks_to
         if x.served < place < math.inf:
@@ -118,7 +118,7 @@ def skip_unpacked(s: State, x: StreamRecord) -> None:
 
 
 def queue_kernels(s: State, row: int, seconds: float) -> float:
-    """Queue kernels of this many seconds and advance the stream to their end; return that time [s]."""
+    """Queue kernels of `seconds` seconds and advance the stream to their end; return the time of the end [s]."""
     x = s.streams[row]
     x.queued += seconds
     x.began = x.reached
@@ -136,12 +136,12 @@ def post_kernels(s: State, row: int, part: int, seconds: float) -> None:
 
 
 def selected_at(s: State, row: int, part: int) -> float:
-    """Advance the stream to the end of a part's selection kernels; return that time [s]."""
+    """Advance the stream to the end of a part's selection kernels; return the time of the end [s]."""
     advance_stream(s, row, math.inf, math.inf, part)
     return s.streams[row].reached
 
 
 def stream_done_at(s: State, row: int) -> float:
-    """Advance the stream until it is idle; return that time [s]."""
+    """Advance the stream until it is idle; return when that is [s]."""
     advance_stream(s, row, math.inf, math.inf, codes.NONE)
     return s.streams[row].reached

@@ -304,7 +304,7 @@ class _TraceTable:
             self.times.append(float(written - self._first) * factor)
 
     def _number(self, text: str, line: int, name: str, factor: float) -> float:
-        """Return a cell of the table as a number in SI units, which `factor` converts to."""
+        """Return a cell of the table as a number in SI units, to which `factor` converts it."""
         value = read_number(text)
         shown = shorten_text(text.strip(), _SHOWN)
         if not math.isfinite(value) or value < 0:
@@ -318,7 +318,7 @@ class _TraceTable:
 
 
 def _quantity_and_unit(column: str) -> tuple[str, str]:
-    """Return the quantity and the unit that a column's name states; "" for what it does not state.
+    """Return the quantity and the unit that a column's name states, "" in place of a missing one.
 
     Examples
     --------
@@ -349,7 +349,7 @@ def _is_duration(word: str) -> bool:
 
 
 def _plain_time(text: str) -> str:
-    """Return the seconds since 1970, as text, of a date such as 2025-03-03T09:00:01Z; other texts unchanged."""
+    """Return the seconds since 1970, as text, of a date such as 2025-03-03T09:00:01Z; other texts are unchanged."""
     try:
         moment = datetime.fromisoformat(text.strip()) if "-" in text[1:] and ":" in text else None
     except ValueError:

@@ -32,7 +32,7 @@ def markov(
     transition: Annotated[ArrayLike, Written(Sequence[Sequence[Share]])] | None = None,
     start: Annotated[int, Ge(0)] | None = None,
 ) -> Signal:
-    """Return a Markov-modulated signal: exponential dwell times in each level, then a jump.
+    """Return a signal that stays in each level for an exponentially distributed time and then jumps (Markov chain).
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ def ornstein_uhlenbeck(
     seed: int,
     name: tuple[str | int, ...] = (),
 ) -> Signal:
-    """Return correlated noise: the exponential of a stationary Ornstein-Uhlenbeck process, held over intervals.
+    """Return correlated noise: the exponential of a stationary Ornstein-Uhlenbeck process, in steps of `every` [s].
 
     At t = k `every` the logarithm x has mean 0, standard deviation `sigma` and autocorrelation exp(-lag / `tau`)
     exactly (AR(1) form). The value is ``mean * exp(x - sigma**2 / 2)``, with expectation `mean`.
@@ -172,7 +172,7 @@ def ornstein_uhlenbeck(
 def diurnal(
     amplitude: Share, *, period: Duration = 86400.0, phase: Seconds = 0.0, every: Duration | None = None
 ) -> Signal:
-    """Return a daily cycle: 1 + `amplitude` sin(2 pi (t + `phase`) / `period`), held over intervals.
+    """Return a daily cycle, 1 + `amplitude` sin(2 pi (t + `phase`) / `period`), in steps of `every` [s].
 
     Each piece is the mean of the sinusoid over its interval, so the mean over a period is 1.
 

@@ -34,7 +34,7 @@ class EpochState(NamedTuple):
 
 
 class EpochProfile(NamedTuple):
-    """A published schedule of the network: its `states`, ascending by epoch, number of `epochs`, and `source`."""
+    """A published schedule of the network: `states` in order of epochs, the number of `epochs`, and its `source`."""
 
     states: tuple[EpochState, ...]
     epochs: int
@@ -67,7 +67,7 @@ def profile_state(name: str, epoch: int) -> EpochState:
 
 
 def profile(name: str, epoch_seconds: float) -> Weather:
-    """Return a published schedule as weather, with epochs of a fixed duration.
+    """Return a published schedule as weather, in which each epoch lasts `epoch_seconds`.
 
     Parameters
     ----------

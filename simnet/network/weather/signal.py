@@ -36,7 +36,7 @@ _NOTHING: Floats = np.zeros(0)
 
 
 def constant(value: float) -> Signal:
-    """Return the signal that always has one value.
+    """Return a signal with the same value at all times.
 
     Examples
     --------
@@ -47,7 +47,7 @@ def constant(value: float) -> Signal:
 
 
 def product(*signals: Signal) -> Signal:
-    """Return the product of signals, e.g. a bandwidth, its daily cycle and its outages.
+    """Return the product of signals, such as a bandwidth, its daily cycle and its outages.
 
     It changes where a factor changes, and is generated on demand. While one factor is zero, the others are not
     generated, and their changes do not count for `MAX_QUIET`.
@@ -103,7 +103,7 @@ def product(*signals: Signal) -> Signal:
 
 
 def _check_points(times: ArrayLike, values: ArrayLike, known: float) -> tuple[Floats, Floats]:
-    """Return checked times and values to append to a signal known until `known` [s] (< 0 if it has no value yet)."""
+    """Check and return times and values to append to a signal that is known until `known` [s] (< 0 if empty)."""
     points, levels = np.asarray(times, np.float64), np.asarray(values, np.float64)
     if points.ndim != 1 or points.shape != levels.shape or not points.size:
         raise ValueError(
@@ -211,7 +211,7 @@ class Signal:
     __rmul__ = __mul__
 
     def at(self, t: float) -> float:
-        """Return the value at `t` seconds; at a change, the new value.
+        """Return the value at time `t` [s]; at a change, the new value.
 
         Raises
         ------
@@ -223,7 +223,7 @@ class Signal:
         return self._values[bisect_right(self._times, t) - 1]
 
     def next_change(self, t: float) -> float:
-        """Return the first time after `t` at which the value changes; inf if it never does."""
+        """Return the first time after `t` at which the value changes [s]; inf if it never does."""
         if not 0.0 <= t <= self._known:
             self._reach(t)
         index = bisect_right(self._times, t)
@@ -234,7 +234,7 @@ class Signal:
         return self._times[index]
 
     def integral(self, start: float, end: float) -> float:
-        """Return the integral from `start` to `end` seconds, e.g. the bytes that can be delivered.
+        """Return the integral from `start` to `end` [s], such as the bytes that a link can deliver.
 
         Raises
         ------
@@ -282,7 +282,7 @@ class Signal:
         return self._inverse_from(first, amount - head)
 
     def window(self, start: float, end: float) -> tuple[Floats, Floats]:
-        """Return times and values of the segments in [`start`, `end`), the first at `start`; each shape (n,)."""
+        """Return the times and values of the segments in [`start`, `end`), with the first time moved to `start`."""
         self._reach(start)
         self._reach(end)
         if end < start:
@@ -295,7 +295,7 @@ class Signal:
         return times, values
 
     def ahead(self, start: float, until: float, known: int) -> tuple[int, int, float]:
-        """Return the range of segments from time `start` on (first, one past the last), and the time [s] it reaches to.
+        """Return the segments from time `start` [s] on, as first and one past the last, and the time [s] they reach to.
 
         Segments that begin before `until` [s] are generated if needed and possible; of generated ones up to `known`
         more are included.
@@ -333,7 +333,7 @@ class Signal:
         return first, last, math.inf if self._source is None else math.nextafter(self._known, math.inf)
 
     def change_rate(self, t: float) -> float:
-        """Return the expected number of changes per second from `t` [s] on, from one chunk of the signal.
+        """Return the expected number of changes per second from `t` [s] on, by one chunk of the signal.
 
         Examples
         --------
@@ -350,7 +350,7 @@ class Signal:
         values.extend(self._values[first:last])
 
     def _inverse_from(self, first: int, amount: float) -> float:
-        """Return when the integral, from change number `first` on, reaches `amount` [s]; infinity if never."""
+        """Return when the integral from change number `first` on reaches `amount` [s]; infinity if never."""
         times, values = self._times, self._values
         searched = first
         while self._between(first, len(times) - 1) < amount and self._source is not None:
@@ -376,7 +376,7 @@ class Signal:
         return np.array(self._times[segments]), np.array(self._values[segments])
 
     def _zero_segment(self, t: float) -> tuple[float, float]:
-        """Return start and known end [s] of the segment at `t` if its value is 0; otherwise an empty one, (inf, t)."""
+        """Return start and known end of the segment at `t` [s] if its value is 0; else an empty interval, (inf, t)."""
         index = bisect_right(self._times, t)
         if self._values[index - 1]:
             return math.inf, t
@@ -459,7 +459,7 @@ class Signal:
 
 
 def _running_totals(time: float, value: float, total: float, times: Floats, values: Floats) -> tuple[Floats, Floats]:
-    """Return the integral over each new segment and the running totals, given the last change before them."""
+    """Return the integral over each new segment and the running total, given the last change before them."""
     with np.errstate(over="ignore"):
         amounts = np.append(value, values[:-1]) * np.diff(times, prepend=time)
         return amounts, np.add.accumulate(np.append(total, amounts))

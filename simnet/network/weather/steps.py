@@ -1,4 +1,4 @@
-"""Signals from explicit steps, once or periodic, as far as floating-point times can resolve the steps."""
+"""Signals from explicit steps, once or periodic; an error is raised once floating-point times cannot resolve steps."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def steps(
 
 
 def resolved(points: Chunks, lasting: ArrayLike) -> Chunks:
-    """Yield the points of a signal while floating-point times can resolve its steps, then raise SimnetError.
+    """Yield the points of a signal as long as floating-point times can resolve its steps, and then raise SimnetError.
 
     Steps below 1e-9 of the longest may be lost. `lasting` are the step lengths [s]; a step needs a thousandfold
     resolution.
