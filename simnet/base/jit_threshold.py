@@ -1,4 +1,4 @@
-"""A rule for when to load native code: as soon as a process has interpreted enough work to save time by it."""
+"""Rule for when to use native code: once a process has interpreted so much work that native code saves time."""
 
 from __future__ import annotations
 

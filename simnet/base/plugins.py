@@ -204,7 +204,7 @@ def check_instance(found: object, wanted: type[T]) -> T:
 
 
 def name_author(error: BaseException) -> BaseException:
-    """Return an error raised by plug-in code as a `PluginError` with the plug-in's author; other errors unchanged."""
+    """Return a `PluginError` with the plug-in's author for an error raised by plug-in code, else the error itself."""
     if not isinstance(error, Exception) or isinstance(error, SimnetError):
         return error
     author, place = _find_culprit(error)
@@ -264,7 +264,7 @@ def installed_under(words: Set[str]) -> list[str]:
 
 
 def names_file(name: str) -> bool:
-    """Return whether a name refers to an object in a file, as ``./my_scheme.py:Rotating``.
+    """Return whether a name refers to an object in a file, such as ``./my_scheme.py:Rotating``.
 
     Examples
     --------
@@ -275,7 +275,7 @@ def names_file(name: str) -> bool:
 
 
 def absolute_name(name: str, folder: Path) -> str:
-    """Return a plug-in name with its file path made absolute, from `folder`; a name without a file unchanged.
+    """Return a plug-in name with its file path made absolute, from `folder`; names without a file stay unchanged.
 
     Examples
     --------

@@ -28,7 +28,7 @@ _listener: ContextVar[_Listener | None] = ContextVar("listener", default=None)
 
 @contextmanager
 def report_progress(tell: Callable[..., None]) -> Iterator[None]:
-    """Report progress inside the block by calling a function: with the completed share, up to 1, and any description.
+    """Pass the progress of the block to a function: the completed share, up to 1, and any description.
 
     Examples
     --------

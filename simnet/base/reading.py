@@ -40,7 +40,7 @@ def open_unpacked(file: BinaryIO) -> BinaryIO | gzip.GzipFile:
 
 
 def read_bytes(path: Path, largest: int, *, unpack: bool = True) -> bytes:
-    """Return the content of a file of at most `largest` bytes, unpacked.
+    """Return the content of a file of at most `largest` bytes; if `unpack`, gzip content is unpacked.
 
     Raises InputError if it is missing, not a regular file, unreadable, or too large.
 
@@ -56,7 +56,7 @@ def read_bytes(path: Path, largest: int, *, unpack: bool = True) -> bytes:
 
 @contextmanager
 def open_reading(path: Path, largest: int, *, unpack: bool = True) -> Iterator[Callable[[int], bytes]]:
-    """Provide a function that returns up to n further bytes of a file; parameters and errors are those of `read_bytes`.
+    """Provide a function that, given n, returns up to n more bytes of a file; parameters are those of `read_bytes`.
 
     Examples
     --------

@@ -37,7 +37,7 @@ class Separable(Protocol):
         """Number of entries of a gradient, n."""
 
     def gradients_of(self, workers: Sequence[int], iteration: int, out: Values | None = None) -> Values:
-        """Return the gradients of `workers`, which ascend, as float32 of shape (len(workers), n), in `out` if given."""
+        """Return the gradients of `workers` (ascending) as float32 of shape (len(workers), n), in `out` if given."""
 
 
 class _RowPlace(NamedTuple):
@@ -104,7 +104,7 @@ class Shards:
         return self._new(self.parameters, "draw", iteration)
 
     def redraw(self, rows: Rows, iteration: int) -> None:
-        """Overwrite `rows`, which has all workers and entries, with the gradients of another iteration."""
+        """Overwrite `rows`, which has all workers and entries, with the gradients of an iteration."""
         self._everywhere("draw", rows.number, iteration)
 
     def _new(self, entries: int, asked: str, *given: Any) -> Rows:

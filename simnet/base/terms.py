@@ -9,7 +9,7 @@ from simnet.base.reading import read_shipped_rows
 
 
 class Term(NamedTuple):
-    """A term: its other spellings, ``x`` if reports explain it, the input that it stands for (if any), its meaning."""
+    """A term with its spellings and its meaning. `report` marks terms of reports; `type` is the input for a label."""
 
     term: str
     also: str

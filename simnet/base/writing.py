@@ -337,7 +337,7 @@ def _journal_paths(folder: Path) -> list[Path]:
 
 
 def _without_empty(place: Path, folder: Path) -> None:
-    """Delete `place` and its parents below `folder`, up to the first folder that is not empty."""
+    """Delete the folder `place` and its parents below `folder`, up to the first folder that is not empty."""
     with suppress(OSError):
         while place != folder:
             place.rmdir()

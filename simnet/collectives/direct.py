@@ -66,7 +66,7 @@ def parameter_server(n_ranks: int, nbytes: float, *, server: int = 0, gamma: flo
 
 
 def alltoallv_pairwise(sizes: ArrayLike) -> Schedule:
-    """Pairwise all-to-all of messages of unequal sizes: in round s rank r sends to rank r + s, modulo the ranks.
+    """Pairwise all-to-all of unequal messages: in round s rank r sends to rank r + s, modulo the number of ranks.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ def alltoallv_pairwise(sizes: ArrayLike) -> Schedule:
     calibrated=True,
 )
 def alltoall_pairwise(n_ranks: int, nbytes: float) -> Schedule:
-    """Pairwise all-to-all: in round s each rank sends to the rank s further on.
+    """Pairwise all-to-all: in round s rank r sends to rank r + s, modulo the number of ranks.
 
     Examples
     --------

@@ -303,13 +303,7 @@ def gathered(program: Callable[[int], ChunkProgram], sizes: ArrayLike, padded: b
 
 
 def one_size(nbytes: float) -> float:
-    """Return `nbytes` as a float; ValueError if it is an array instead of a single number.
-
-    Raises
-    ------
-    ValueError
-        If it is not one number.
-    """
+    """Return `nbytes` as a float; ValueError if it is an array instead of a single number."""
     if np.ndim(nbytes):
         raise ValueError(
             f"nbytes must be one number, got shape {np.shape(nbytes)}; for unequal sizes see the v variants"

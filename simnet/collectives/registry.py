@@ -108,11 +108,6 @@ class Collective:
         That is what ``--size`` means, and the size column of nccl-tests: in an all-gather a rank contributes, and in an
         all-to-all it sends to each other, one P-th of it. So a reduce-scatter and an all-gather make an all-reduce.
 
-        Raises
-        ------
-        ValueError
-            As of `schedule`.
-
         Examples
         --------
         >>> [collective_by_name(name).schedule_of_vector(4, 400.0).bytes_sent().max().item() for name in
@@ -232,11 +227,6 @@ def all_collectives(operation: Operation | None = None) -> list[Collective]:
 def collective_by_name(name: str) -> Collective:
     """Return the collective with this name; ValueError with the nearest names if there is none.
 
-    Raises
-    ------
-    ValueError
-        If there is none; says which name is nearest.
-
     Examples
     --------
     >>> collective_by_name("allgather_bruck").nccl
@@ -260,13 +250,7 @@ def find_collective(operation: str, algorithm: str) -> Collective | None:
 
 
 def collective_by_algorithm(operation: Operation, algorithm: str) -> Collective:
-    """Return the collective for an operation and an algorithm; ValueError if there is none.
-
-    Raises
-    ------
-    ValueError
-        If there is none; says which algorithm is nearest.
-    """
+    """Return the collective for an operation and an algorithm; ValueError if there is none."""
     found = find_collective(operation, algorithm)
     if found is None:
         raise unknown_collective(operation, algorithm, [one.algorithm for one in all_collectives(operation)])
@@ -274,7 +258,7 @@ def collective_by_algorithm(operation: Operation, algorithm: str) -> Collective:
 
 
 def unknown_collective(what: str, name: object, allowed: Iterable[str]) -> ValueError:
-    """Return the error for an unknown collective; if an unusable plug-in has registered the name, the plug-in's error.
+    """Return the error for an unknown collective, or the error of an unusable plug-in that has registered the name.
 
     Parameters
     ----------
@@ -310,7 +294,7 @@ def usual_collectives(operation: Operation, *, on_nodes: bool) -> list[Collectiv
 
 
 def algorithm_in_logs(name: str) -> str:
-    """Return simnet's name of an algorithm, given its name in logs of MPI libraries; other names unchanged.
+    """Return simnet's name of an algorithm, given its name in logs of MPI libraries; other names stay unchanged.
 
     Examples
     --------

@@ -136,7 +136,7 @@ class TraceNode(NamedTuple):
 
 
 def trace_paths(prefix: str | Path) -> list[Path]:
-    """Return the paths of the existing traces ``PREFIX.0.et``, ``PREFIX.1.et``, ...; InputError if none or too many."""
+    """Return the paths of existing traces ``PREFIX.0.et``, ``PREFIX.1.et``, ...; InputError for none or too many."""
     found: list[Path] = []
     while (path := Path(f"{prefix}.{len(found)}.et")).exists():
         if len(found) == MAX_RANKS:

@@ -120,7 +120,7 @@ def read_schedule(
     eager_limit: float = math.inf,
     notes: list[str] | None = None,
 ) -> tuple[ScheduleKind, Schedule]:
-    """Read a schedule from a file of any format; return the format and the schedule. By default the content decides.
+    """Read a schedule from a file; return its format, by default recognised by content, and the schedule.
 
     It is GOAL text, a folder of Chakra execution traces ``PREFIX.RANK.et``, an MSCCL algorithm with the `nbytes` of its
     vector, or a table of messages, whose ranks are those up to the last that has a message unless `n_ranks` says

@@ -175,7 +175,7 @@ def _value_text(value: object) -> str:
 
 
 def _number(facts: Mapping[str, Any], name: str) -> float | None:
-    """Return the value of a numeric attribute, finite and >= 0; None if it is missing or not such a number."""
+    """Return the value of a numeric attribute if it is finite and >= 0; otherwise None."""
     try:
         value = float(facts[name])
     except _NO_NUMBER:

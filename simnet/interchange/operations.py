@@ -140,7 +140,7 @@ def match_messages(file: RankOperations) -> dict[Operation, Operation]:
 def match_in_order(
     sends: Iterable[tuple[object, T]], receives: Iterable[tuple[object, T]]
 ) -> tuple[dict[T, T], list[T], list[T]]:
-    """Pair sends and receives in order on each connection; return a dict from receive to send, and unpaired ones."""
+    """Pair sends and receives in order on each connection; return a dict from receive to send, and what is unpaired."""
     waiting: dict[object, deque[T]] = defaultdict(deque)
     for connection, one in receives:
         waiting[connection].append(one)
@@ -155,7 +155,7 @@ def match_in_order(
 
 
 def set_levels(file: RankOperations, ops: list[Operation]) -> None:
-    """Sort a rank's operations by dependencies, and set their levels: the messages in the longest chain before each."""
+    """Sort a rank's operations by dependencies, and set each level: the messages in the longest chain before."""
     try:
         order = list(TopologicalSorter({op: op.requires + op.starts_after for op in ops}).static_order())
     except CycleError as error:
@@ -322,7 +322,7 @@ class _Dependencies:
         return [one for one in missing if one not in turns], turns
 
     def _completed(self, op: Operation, since: int) -> set[Operation]:
-        """Return operations that must complete before `op`; operations posted up to round `since` may be missing."""
+        """Return operations that must complete before `op`; operations posted up to round `since` may be left out."""
         found: set[Operation] = set()
         # An operation, and what is known of it: that it has started, that it is completed, that its message is there.
         seen, left = {(op, _STARTED)}, [(op, _STARTED)]

@@ -353,11 +353,11 @@ class Engine(LinkTables):
         return found
 
     def of_messages(self, handle: Handle, field: str) -> Floats:
-        """Return when each message of a run was ``sent`` or has ``arrived`` (`field`) [s]; NaN if it has not yet."""
+        """Return when each message of a run was ``sent`` or ``arrived``, as `field` says [s]; NaN if it has not yet."""
         return self.tables[field].numbers(getattr(self.state.runs[handle.run], field), handle.n_messages)
 
     def software(self, handle: Handle) -> Floats:
-        """Return start and end of the software work of ranks for each message [s], (4, 2, messages); NaN for none.
+        """Return start and end of the ranks' software for each message [s], shape (4, 2, messages); NaN for none.
 
         The four kinds are those of `codes`: asking, speaking, sending, taking in.
         """

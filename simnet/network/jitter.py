@@ -16,7 +16,7 @@ Jitter: TypeAlias = Callable[["np.random.Generator", int], Floats]
 
 
 def exponential(mean: Seconds) -> Jitter:
-    """Return exponentially distributed jitter with the mean `mean` [s], >= 0."""
+    """Return exponentially distributed jitter with mean `mean` [s], >= 0."""
     return lambda draws, n: draws.exponential(mean, n)
 
 
@@ -85,7 +85,7 @@ class Delays:
         return np.concatenate([np.zeros(0), *self._blocks()])
 
     def reader(self) -> Callable[[int], Floats]:
-        """Return a function that, given n, returns the extra latency of the next n messages [s], empty without any."""
+        """Return a function that, given n, returns the extra latency of the next n messages [s], if there is any."""
         blocks, left = self._blocks(), np.zeros(0)
 
         def read(count: int) -> Floats:

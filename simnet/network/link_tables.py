@@ -250,7 +250,7 @@ class LinkTables(Store):
         self._queue_anew()
 
     def _stop_sending(self, routes: Container[int]) -> list[tuple[int, int, list[int]]]:
-        """Stop sends over some routes; return the rank, its host's own link, and the unsent messages of each."""
+        """Stop sends over some routes; return each stopped rank with its host's own link and its unsent messages."""
         s = self.state
         found = []
         for first in [int(one.row) for one in s.event_queue[: s.n_events] if one.kind == codes.LEFT]:

@@ -104,7 +104,7 @@ class MaxPlus:
         return Timing(program.origin, program.start, went.finish, account, *kept, program.computed)
 
     def completion_times(self, program: Program, keep: bool) -> MaxPlusResult | None:
-        """Return when ranks complete a program, with `keep` also times of messages and work; None as from `time`."""
+        """Return when ranks complete a program, with `keep` also times of messages and work; None in `time`'s cases."""
         links, n_messages, delays = self._links, program.schedule.n_messages, program.delays
         done, n_links = np.array(program.start, dtype=np.float64), len(links.routes.links)
         busy, pair, pair_end = np.full(n_links, -np.inf), np.full(n_links, -1), np.zeros(n_links)

@@ -94,7 +94,7 @@ def ring_order(seconds: Floats) -> RingOrder:
 
 
 def _pair_times(seconds: Floats, tours: NDArray[np.int64]) -> Floats:
-    """Return the time of each pair of neighbours [s] in one ring or several, in order round the ring: (..., P)."""
+    """Return the time of each pair of neighbours [s] in one or several rings, in order round the ring; (..., P)."""
     found: Floats = seconds[tours, np.roll(tours, -1, axis=-1)]
     return found
 

@@ -323,7 +323,7 @@ def _time_loops(
 
 
 def _round_times(timing: Timing, schedule: Schedule) -> Floats | None:
-    """Return rank 0's times of messages, work and software by round [s], (12, rounds); None if rounding hides work."""
+    """Return rank 0's times by round [s], shape (12, rounds): messages, work, software; None if rounding hides work."""
     assert timing.messages is not None
     assert timing.work is not None
     assert timing.software is not None

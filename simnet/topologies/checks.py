@@ -68,24 +68,12 @@ def _annotation_check(hint: Any) -> Callable[[object, str], float] | None:
 
 
 def latency_seconds(value: object, name: str) -> float:
-    """Return a latency [s] as a float; ValueError, which calls it `name`, unless it is finite and in bounds.
-
-    Raises
-    ------
-    ValueError
-        If it is not a number, not finite, negative, or more than a time may be.
-    """
+    """Return a latency [s] as a float; ValueError, which calls it `name`, unless it is finite and in bounds."""
     return check_bounds(_finite(value, name, ">= 0", "seconds"), Seconds, name)
 
 
 def rate(value: object, name: str) -> float:
-    """Return a bandwidth [byte/s] as a float; ValueError, which calls it `name`, unless it is finite and in bounds.
-
-    Raises
-    ------
-    ValueError
-        If it is not a number, not finite, zero, negative, or beyond what a bandwidth may be.
-    """
+    """Return a bandwidth [byte/s] as a float; ValueError, which calls it `name`, unless it is finite and in bounds."""
     return check_bounds(_finite(value, name, "> 0", "bytes per second"), Bandwidth, name)
 
 
@@ -100,23 +88,12 @@ def factor(value: object, name: str, least: float = 0.0) -> float:
         What it is called in the error.
     least : float
         The least that is allowed.
-
-    Raises
-    ------
-    ValueError
-        If it is not a number, not finite, not above 0, or less than `least`.
     """
     return _finite(value, name, f">= {least:g}" if least else "> 0", least=least)
 
 
 def affordable(links: int, what: str) -> None:
-    """Raise ValueError if a graph with `links` links would be too large; builders call this before they add links.
-
-    Raises
-    ------
-    ValueError
-        If it has more than `LARGEST` directed links.
-    """
+    """Raise ValueError if a graph would exceed `LARGEST` directed links; builders call this before they add any."""
     if links > LARGEST:
         raise ValueError(f"{what} needs {links:,} directed links; at most {LARGEST:,} are allowed")
 

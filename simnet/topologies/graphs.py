@@ -80,13 +80,7 @@ def check_graph(graph: nx.DiGraph[Any]) -> int:
 
 
 def checked_parts(graph: nx.DiGraph[Any]) -> tuple[int, list[Node], list[tuple[Node, Node, dict[str, Any]]]]:
-    """Return the number of hosts, the nodes, and the links of a topology; ValueError as from `check_graph`.
-
-    Raises
-    ------
-    ValueError
-        As `check_graph` does.
-    """
+    """Return the number of hosts, the nodes, and the links of a topology; ValueError as from `check_graph`."""
     if not isinstance(graph, Deferred):
         import networkx as nx
 

@@ -42,7 +42,7 @@ def family_shape(name: object, numbers: object) -> SiteShape | None:
 
 
 def links_of(cables: Iterable[Cable], weights: Mapping[Link, float], weight: float) -> int | None:
-    """Return the number of links of `cables`, two per cable; None if one is not in `weights` or has another weight.
+    """Return the number of links of `cables`, two per cable; None if a link is not in `weights`, or has another weight.
 
     Parameters
     ----------

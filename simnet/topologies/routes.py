@@ -219,11 +219,6 @@ class Routes:
             Each as `route` returns it; ``((),)`` from a host to itself. Up to 256 routes are all there, in the order of
             the links at each node where they part. Of more, at most 256 are drawn by the hash, `route` first.
 
-        Raises
-        ------
-        ValueError
-            As `route` does.
-
         Examples
         --------
         >>> from simnet.topologies import fat_tree

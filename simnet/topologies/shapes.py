@@ -68,7 +68,7 @@ class SiteShape(Shape, Protocol):
         """Return the shortest route from host `src` to a border node, without `src`; empty for `src` at the border."""
 
     def inward(self, dst: int, choose: Choose) -> list[Node]:
-        """Return the shortest route to host `dst` from a border node, one of n that ``choose(OUTSIDE, n)`` picks."""
+        """Return the shortest route to host `dst` from the border node that ``choose(OUTSIDE, n)`` picks of n nodes."""
 
 
 @dataclass(frozen=True)

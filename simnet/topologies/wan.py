@@ -146,7 +146,7 @@ def _workers_by_site(workers_per_site: object, S: int) -> list[int]:
 def between_sites(
     names: tuple[str, ...], latency: ArrayLike, bandwidth: ArrayLike
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return latency [s] and bandwidth [byte/s] of the links between S sites, shape (S, S) each; bandwidth 0: no link.
+    """Return latency [s] and bandwidth [byte/s] of links between S sites, shape (S, S) each; bandwidth 0 means no link.
 
     Parameters
     ----------

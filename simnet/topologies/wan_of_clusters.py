@@ -205,7 +205,7 @@ def _border_nodes(
 
 
 def _hosts_forward(names: Sequence[str], clusters: Sequence[tuple[nx.DiGraph[Any], SiteShape | None]]) -> bool:
-    """Return whether hosts forward messages; ValueError if sites disagree and a host with several links does not."""
+    """Return whether hosts forward messages; ValueError if some sites' hosts do and other sites' hosts must not."""
     for name, (graph, _) in zip(names, clusters, strict=True):
         if graph.graph.get("routes"):
             raise ValueError(f"site {name} gives the routes of its hosts one by one, which no site of a WAN can")

@@ -41,7 +41,7 @@ class _AgreedDecision(NamedTuple):
 
 
 class _ProbeTimes(NamedTuple):
-    """Times of a network probe [s]: round trips of a short and a long message, and the whole probe; 0 without one."""
+    """Times of a network probe [s]: round trips of a short and a long message, and the whole probe; 0 if not sent."""
 
     word: float = 0.0
     long: float = 0.0

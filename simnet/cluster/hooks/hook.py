@@ -364,7 +364,7 @@ class Hook:
 
 
 class Residuals:
-    """Residuals of one worker: a tensor for each bucket, with views by parameter that outlive DDP's rebuilt buckets."""
+    """Residuals of one worker: a tensor per bucket, with views by parameter that survive when DDP rebuilds buckets."""
 
     def __init__(self) -> None:
         self._buckets: dict[int, tuple[tuple[int, ...], torch.Tensor]] = {}

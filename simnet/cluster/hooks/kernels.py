@@ -13,7 +13,7 @@ from simnet.sparsifier_models import selection
 
 
 def top_k(values: torch.Tensor, k: int) -> torch.Tensor:
-    """Return the ascending indices (int64) of the `k` entries of largest magnitude, or of all entries if fewer."""
+    """Return the ascending indices (int64) of the `k` entries of largest magnitude; all indices if `k` is larger."""
     if not values.is_cuda:
         return torch.from_numpy(selection.top_k(values.numpy(), k))
     return torch.topk(values.abs(), min(k, values.numel()), sorted=False).indices.sort().values

@@ -78,7 +78,7 @@ class GroupMessages:
         self._done("broadcast", (values.nbytes,), began)
 
     def swap(self, sends: Mapping[int, torch.Tensor], receives: Mapping[int, torch.Tensor]) -> None:
-        """Send non-empty tensors to other workers, and receive tensors from other workers at the same time, by rank."""
+        """Send non-empty tensors to other workers and receive tensors from them at once; both are given by rank."""
         if not sends and not receives:
             return
         isend, irecv, way = dist.isend, dist.irecv, dist.P2POp

@@ -77,7 +77,7 @@ class Benchmarks:
 
 
 def parse_shapes(text: str) -> list[LaunchShape]:
-    """Return the launch shapes in a text such as ``1x8,2x8``; InputError if a shape is invalid or has a single rank."""
+    """Return the launch shapes (nodes x ranks per node) in a text such as ``1x8,2x8``; InputError for invalid ones."""
     found = []
     for word in text.split(","):
         match = _SHAPE.fullmatch(word.strip())

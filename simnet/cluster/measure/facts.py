@@ -98,7 +98,7 @@ def describe_job(communicator: Communicator, node_of: Sequence[int], backend: st
 
 
 def describe_placement(node_of: Sequence[int]) -> str:
-    """Return text on how ranks are placed on nodes, as "16 on 2 nodes, 8 on each"."""
+    """Return text on how ranks are placed on nodes, such as "16 on 2 nodes, 8 on each"."""
     counts = sorted(node_of.count(one) for one in set(node_of))
     if len(counts) == 1:
         return f"{counts[0]} on 1 node"

@@ -195,7 +195,7 @@ class _CurveTimer:
         self._calls = 0
 
     def shared(self, value: float) -> tuple[list[float], float]:
-        """Return the value of every group member, and the seconds since the start by the clock of rank 0."""
+        """Share `value` with the group; return all members' values, and the seconds since the start at rank 0."""
         table = self.communicator.gather(np.array([value, time.perf_counter() - self.origin]))
         return table[list(self.curve.group.ranks), 0].tolist(), float(table[0, 1])
 

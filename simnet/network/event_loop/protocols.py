@@ -70,7 +70,7 @@ def number_of(s: State, run: RunRecord, m: int, i: int) -> int:
 
 
 def send_ready(s: State, g: int, task: TaskRecord) -> None:
-    """Send ready messages from rank g to the senders of messages of its round that wait for such a message."""
+    """Send a ready message from rank g to the sender of each message of its round that needs a control message."""
     for at in range(task.incoming, task.incoming + task.receives):
         m = s.incoming[at]
         if needs_control(s, m):

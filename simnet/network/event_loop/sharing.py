@@ -146,7 +146,7 @@ def effective_capacity(s: State, l: int) -> float:
 
 
 def set_rate(s: State, f: int, rate: float, bottleneck: int, now: float) -> None:
-    """Set the rate [byte/s] and the bottleneck of flow f, and reschedule its end; `carried` of its links stays."""
+    """Set the rate [byte/s] and the bottleneck of flow f, and reschedule its end; `carried` of links is not updated."""
     flow, links = s.flows[f], s.links
     if flow.bottleneck >= 0:
         links[flow.bottleneck].limited -= 1
@@ -369,7 +369,7 @@ def fix_rate(s: State, f: int, rate: float, bottleneck: int) -> None:
 
 
 def sink_share(s: State, place: int, size: int, level: float, of: int) -> None:
-    """Insert an entry with key `level` and row `of` into the heap of shares, moved down from `place`."""
+    """Insert an entry with key `level` and row `of` into the heap of shares at `place`, and move it down."""
     shares = s.shares
     while True:
         below, least = place, level
