@@ -25,7 +25,8 @@ import numpy as np
 from scaling.peers import build_s4u
 
 from simnet import topologies
-from simnet.interchange import write_messages, write_platform
+from simnet.interchange.messages_csv import write_messages
+from simnet.interchange.simgrid_writing import write_platform
 from simnet.network import MAX_MIN, Network, Sharing, Stack
 from simnet.schedule import Round, Schedule
 

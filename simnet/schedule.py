@@ -360,9 +360,9 @@ class Schedule:
     def to_goal(self, path: str | Path) -> None:
         """Write the schedule as GOAL text, which ``txt2bin`` of LogGOPSim reads.
 
-        See `simnet.interchange.write_goal`.
+        See `simnet.interchange.goal.write_goal`.
         """
-        from simnet.interchange import write_goal
+        from simnet.interchange.goal import write_goal
 
         write_goal(self, path)
 

@@ -12,7 +12,8 @@ from simnet.cost_models.calibration.readers import write_tidy
 from simnet.cost_models.calibration.readers.tables import measurement_table
 from simnet.cost_models.calibration.step_model import PARAMETERS, StepModel, fit_step_model
 from simnet.cost_models.calibration.topology_links import Placement, fill_nodes_of, fit_topology_links, place_ranks
-from simnet.interchange import kind_of, read_fabric_network, read_network
+from simnet.interchange.calibrated_network import read_fabric_network
+from simnet.interchange.kinds import kind_of, read_network
 from simnet.network import Network
 
 SIZES = 2.0 ** np.arange(8, 26, 2)

@@ -16,8 +16,12 @@ import commands
 from schedules import write_nodelink
 from simnet import topologies
 from simnet.collectives import allreduce_ring, registry
-from simnet.interchange import kind_of, read_goal, read_messages, read_platform, write_messages, write_platform
 from simnet.interchange.chakra import read_chakra
+from simnet.interchange.goal import read_goal
+from simnet.interchange.kinds import kind_of
+from simnet.interchange.messages_csv import read_messages, write_messages
+from simnet.interchange.simgrid import read_platform
+from simnet.interchange.simgrid_writing import write_platform
 from simnet.network import Network
 from simnet.network.weather import Weather, steps
 from simnet.scenario import load

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from schedules import schedules
 from simnet.base.errors import InputError
-from simnet.interchange import read_goal
+from simnet.interchange.goal import read_goal
 from simnet.network import Network
 from simnet.schedule import Round, Schedule
 from simnet.topologies import star

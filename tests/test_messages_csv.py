@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simnet.base.errors import InputError
-from simnet.interchange import messages_csv, read_messages, write_messages
+from simnet.interchange import messages_csv
+from simnet.interchange.messages_csv import read_messages, write_messages
 from simnet.schedule import Round, Schedule
 
 PHASES = st.sampled_from(["", "reduce-scatter", "gather", "layer 3", 'a "b", c', "é", "#", "x\ny", "a\r"])

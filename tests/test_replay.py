@@ -16,7 +16,7 @@ from rank_threads import run_ranks
 from simnet.base.errors import InputError
 from simnet.collectives import allgather_ring, allreduce_ring, allreduce_tree, alltoallv_pairwise
 from simnet.cost_models.calibration.readers import read_measurements, write_tidy
-from simnet.interchange import write_messages
+from simnet.interchange.messages_csv import write_messages
 from simnet.schedule import Round, Schedule
 from simnet.validate import replay
 

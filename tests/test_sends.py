@@ -13,8 +13,9 @@ import pytest
 import commands
 import needs
 from simnet.base.errors import InputError
-from simnet.interchange import chakra, read_goal
+from simnet.interchange import chakra
 from simnet.interchange.chakra import read_chakra
+from simnet.interchange.goal import read_goal
 from simnet.network import Network
 from simnet.topologies import star
 from simnet.training.parallel.placing import PlacedStep

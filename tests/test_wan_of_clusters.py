@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import routing
 from routing import GPUS, LINK, OF_THEIR_OWN, nodes_of, pairs_of, searched
 from schedules import write_nodelink
-from simnet.interchange import read_nodelink
+from simnet.interchange.networkx_graphs import read_nodelink
 from simnet.topologies import (
     Routes,
     build,

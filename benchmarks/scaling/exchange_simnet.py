@@ -15,7 +15,7 @@ import numpy as np
 from programs import BANDWIDTH, LATENCY, peak_memory
 
 from simnet import topologies
-from simnet.interchange import read_messages
+from simnet.interchange.messages_csv import read_messages
 from simnet.network import Network
 
 

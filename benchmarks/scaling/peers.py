@@ -23,7 +23,9 @@ import numpy as np
 from scaling.cases import SCHEDULES, TOPOLOGIES
 from scaling.measuring import Cost, whole
 from scaling.programs import LATENCY, NBYTES
-from simnet.interchange import write_goal, write_messages, write_platform
+from simnet.interchange.goal import write_goal
+from simnet.interchange.messages_csv import write_messages
+from simnet.interchange.simgrid_writing import write_platform
 
 FOLDER = Path(__file__).parent
 S4U, LOGGOPSIM = "exchange_s4u", "LogGOPSim"

@@ -46,7 +46,7 @@ def write_platform(
     Examples
     --------
     >>> from tempfile import TemporaryDirectory
-    >>> from simnet.interchange import read_platform
+    >>> from simnet.interchange.simgrid import read_platform
     >>> from simnet.topologies import star
     >>> with TemporaryDirectory() as folder:
     ...     write_platform(star(3, 1e-3, 1e9), Path(folder, "star.xml"), routing="Dijkstra")

@@ -14,7 +14,7 @@ from simnet import topologies
 from simnet.base import plugins
 from simnet.base.rng import stream
 from simnet.base.yaml_loader import Loc, field_path
-from simnet.interchange import NetworkRead
+from simnet.interchange.kinds import NetworkRead
 from simnet.network import ConstantLoad, Network, OnOffFlow, weather
 from simnet.network.transport import Incast, Loss, MeasuredIncast, Transport
 from simnet.network.weather import Signal, Weather

@@ -21,7 +21,7 @@ from simnet.base.arrays import significant
 from simnet.base.errors import SimnetError
 from simnet.base.rng import stream
 from simnet.base.writing import finish_replacement, replace_files
-from simnet.interchange import kind_of
+from simnet.interchange.kinds import kind_of
 from simnet.network import MAX_MIN
 from simnet.policies import Candidate, Fixed, density_at
 from simnet.report import answers, cost_summary, run_setup, seeds

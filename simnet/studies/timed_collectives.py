@@ -17,7 +17,8 @@ from simnet.cost_models.calibration.cost_model import DEFAULT_COVERAGE
 from simnet.cost_models.calibration.cost_model_file import cost_model_of
 from simnet.cost_models.calibration.readers.conventions import bus_factor
 from simnet.cost_models.evidence.conditions import Evidence, Level
-from simnet.interchange import kind_of, read_schedule, write_messages
+from simnet.interchange.kinds import kind_of, read_schedule
+from simnet.interchange.messages_csv import write_messages
 from simnet.report.columns import Fields
 from simnet.report.summary import Summary, interval_text, percent, table_columns
 from simnet.scenario import Scenario, load

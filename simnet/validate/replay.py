@@ -36,7 +36,7 @@ from simnet.cluster.measure.plan import MEMORY
 from simnet.collectives import registry
 from simnet.cost_models.calibration.readers import write_tidy
 from simnet.cost_models.calibration.readers.conventions import mpi_convention
-from simnet.interchange import read_schedule
+from simnet.interchange.kinds import read_schedule
 from simnet.schedule import Schedule
 from simnet.studies import options
 

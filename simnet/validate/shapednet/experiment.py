@@ -24,7 +24,7 @@ import pandas as pd
 
 from simnet.base.errors import InputError, to_install
 from simnet.cost_models.calibration.readers import read_tidy, write_tidy
-from simnet.interchange import write_messages
+from simnet.interchange.messages_csv import write_messages
 from simnet.schedule import Round, Schedule
 from simnet.validate.replay import Workload
 from simnet.validate.shapednet.libraries import bare_stack

@@ -24,7 +24,7 @@ import pandas as pd
 from simnet.base.arrays import Floats
 from simnet.cluster.measure.communicators import Communicator, Message, MpiCommunicator, TorchCommunicator
 from simnet.cost_models.calibration.readers import write_tidy
-from simnet.interchange import read_messages
+from simnet.interchange.messages_csv import read_messages
 from simnet.validate.replay import Workload, measure_replay, table
 from simnet.validate.shapednet.rank import begin, meet_at
 
