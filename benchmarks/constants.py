@@ -33,8 +33,7 @@ from simnet.cost_models.calibration.crossval import (
     size_folds,
     without_ranks,
 )
-from simnet.cost_models.calibration.curve_models import MIXED_MODELS
-from simnet.cost_models.calibration.curves import Curve, curves_of, split_systems
+from simnet.cost_models.calibration.curves import MIXED_MODELS, Curve, curves_of, split_systems
 from simnet.cost_models.calibration.predictor import Predictor, fit_predictor
 from simnet.cost_models.calibration.summary import read_rows
 from simnet.validate.evaluation import kept_without

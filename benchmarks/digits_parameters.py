@@ -25,11 +25,10 @@ from numpy.typing import NDArray
 from simnet.base.arrays import Floats
 from simnet.traces import recorded
 from simnet.traces.fitting import arc_correlation, round_values
-from simnet.traces.metadata import SHIPPED
+from simnet.traces.metadata import LARGEST_DEVIATION, LARGEST_SIZE, SHIPPED, LayerParameters, SyntheticParameters
 from simnet.traces.recorded import RecordedSource
 from simnet.traces.signs import LONGEST_MEMORY
 from simnet.traces.source import Values
-from simnet.traces.synthetic_parameters import LARGEST_DEVIATION, LARGEST_SIZE, LayerParameters, SyntheticParameters
 
 _HEAVIEST_TAIL = 100.0
 _MOST_DEAD = 0.99

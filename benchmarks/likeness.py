@@ -31,8 +31,8 @@ import pandas as pd
 from simnet import sparsifier_models
 from simnet.traces import SyntheticParameters, fit, recorded
 from simnet.traces.comparing import synthetic_twin
+from simnet.traces.metadata import load_parameters
 from simnet.traces.recorded import RecordedSource, folder_of
-from simnet.traces.synthetic_parameters import load_parameters
 
 FAMILIES = ("convolutional", "transformer")
 HELD_OUT = Path(__file__).parent / "held_out"

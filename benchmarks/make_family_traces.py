@@ -37,8 +37,8 @@ from torch.nn import functional
 import simnet
 from simnet.traces import Recorder
 from simnet.traces.live.data import TOPICS, deal_shards, read_prose
+from simnet.traces.live.models import BLOCKS, WIDTH
 from simnet.traces.live.networks import Transformer
-from simnet.traces.live.torched import BLOCKS, WIDTH
 from simnet.traces.metadata import DESCRIPTION, SHIPPED, TraceInfo, read_description
 
 VOCABULARY, CONTEXT, HEADS = 4096, 64, 4

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from simnet.base.arrays import Floats, Ranks
-from simnet.base.checks import check_int
+from simnet.base.errors import check_int
 from simnet.base.quantities import MOST_BYTES, MOST_SECONDS
 
 __all__ = ["Round", "Schedule"]

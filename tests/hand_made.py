@@ -6,10 +6,9 @@ import numpy as np
 
 from simnet.cost_models.calibration import Setting
 from simnet.cost_models.calibration.cards import RAIL_CARDS
-from simnet.cost_models.calibration.curve_models import CurveModel
+from simnet.cost_models.calibration.curves import CurveModel
 from simnet.cost_models.calibration.predictor import FittedCurve, Predictor
-from simnet.cost_models.calibration.step_counts import count_steps
-from simnet.cost_models.calibration.step_model import StepModel, _allowed_protocols
+from simnet.cost_models.calibration.step_model import StepModel, _allowed_protocols, count_steps
 
 VALUES = (8e-6, 6e-7, 6e-6, 3e-12, 2e-11, 5e-14, 2.0, 4.0, 4.0, 1.07, 0.8, 1.6, 4e-6, 1.1, 1.1, 1.18)
 NCCL, MPI = StepModel(True, VALUES), StepModel(False, VALUES)

@@ -9,8 +9,8 @@ import pytest
 
 from simnet.base.rng import stream
 from simnet.traces import synthetic
+from simnet.traces.metadata import SyntheticParameters
 from simnet.traces.refining import BEYOND
-from simnet.traces.synthetic_parameters import SyntheticParameters
 
 # The package has a function of this name.
 SOURCE = importlib.import_module("simnet.traces.synthetic")

@@ -10,13 +10,15 @@ from hypothesis import strategies as st
 
 from commands import did, refused
 from simnet.cost_models.calibration.device import (
+    LibraryKernels,
     fit_launch_cost,
     held_out_factors,
+    kernels_of,
     measure_device,
     profile_of,
     profile_yaml,
+    torch_kernels,
 )
-from simnet.cost_models.calibration.device_kernels import LibraryKernels, kernels_of, torch_kernels
 from simnet.cost_models.costs.devices import (
     KERNEL_METHODS,
     DeviceOp,

@@ -16,7 +16,7 @@ from simnet.base.errors import InputError
 from simnet.base.rng import stream
 from simnet.cost_models.calibration import Curve, Setting, calibrate, choose_models, cost_model_yaml, load_cost_model
 from simnet.cost_models.calibration.crossval import MIXTURE_NAME, mean_log_error
-from simnet.cost_models.calibration.curve_models import (
+from simnet.cost_models.calibration.curves import (
     CURVE_FITS,
     MIXED_MODELS,
     CurveModel,
@@ -29,11 +29,11 @@ from simnet.cost_models.calibration.predictor import fit_predictor
 from simnet.cost_models.calibration.rank_scaling import scale_over_ranks
 from simnet.cost_models.calibration.readers import write_tidy
 from simnet.cost_models.calibration.readers.tables import measurement_table
-from simnet.cost_models.calibration.step_counts import count_schedule
 from simnet.cost_models.calibration.step_model import (
     PARAMETERS,
     PROTOCOLS,
     StepModel,
+    count_schedule,
     fit_step_model,
     has_switch_reduction,
     undetermined_parameters,

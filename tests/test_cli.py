@@ -20,7 +20,7 @@ import needs
 import simnet
 from commands import did, invoke, refused
 from simnet.base.errors import SimnetError
-from simnet.base.writing import INCOMPLETE
+from simnet.base.file_io import INCOMPLETE
 from simnet.policies import Candidate
 from simnet.scenario import runner, shipped
 from simnet.studies import listing

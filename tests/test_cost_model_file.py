@@ -9,7 +9,7 @@ import pytest
 from hand_made import MPI, NCCL, fitted, flat, predictor, reduce
 from simnet.base.errors import InputError
 from simnet.cost_models.calibration import CalibratedCostModel, load_cost_model
-from simnet.cost_models.calibration.cards import CARD_PER_RANK, CardCount
+from simnet.cost_models.calibration.cards import CardCount
 from simnet.cost_models.calibration.cost_model_file import (
     CostModelFile,
     _file_of,
@@ -17,9 +17,9 @@ from simnet.cost_models.calibration.cost_model_file import (
     cost_model_yaml,
     has_curves,
 )
-from simnet.cost_models.calibration.curve_models import CurveModel
+from simnet.cost_models.calibration.curves import CurveModel
 from simnet.cost_models.calibration.platform import load_platform
-from simnet.cost_models.calibration.step_model import PARAMETERS, StepModel
+from simnet.cost_models.calibration.step_model import CARD_PER_RANK, PARAMETERS, StepModel
 from simnet.cost_models.evidence.intervals import BINS
 
 BASES = ("sizes", "ranks", "beyond", "collectives")

@@ -3,12 +3,7 @@
 import numpy as np
 import pytest
 
-from simnet.cost_models.calibration.curve_models import (
-    CurveModel,
-    fit_adjacent,
-    fit_piecewise,
-    log_correction,
-)
+from simnet.cost_models.calibration.curves import CurveModel, fit_adjacent, fit_piecewise, log_correction
 
 SIZES = 2.0 ** np.arange(10, 22)
 

@@ -20,7 +20,7 @@ import pictures
 from commands import did
 from simnet import sparsifier_models
 from simnet.base.errors import InputError
-from simnet.base.reading import read_shipped_rows
+from simnet.base.file_io import read_shipped_rows
 from simnet.base.terms import all_terms, find_term
 from simnet.scenario import json_schema, load
 from simnet.scenario.choice_text import read_choice

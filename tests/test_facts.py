@@ -5,8 +5,8 @@ import pytest
 from benchmark_logs import put
 from simnet.base.errors import InputError
 from simnet.cost_models.calibration.readers import kinds, read_logs, read_measurements
-from simnet.cost_models.calibration.readers.facts import parse_facts
 from simnet.cost_models.calibration.readers.kinds import log_format
+from simnet.cost_models.calibration.readers.tables import parse_facts
 
 LOG = "# OSU MPI Broadcast Latency Test v7.5\n# Size  Avg Latency(us)\n8 2.5\n16 2.75\n"
 TIDY = "collective,nbytes,seconds\nreduce,8,1.0\n"

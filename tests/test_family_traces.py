@@ -18,8 +18,7 @@ from simnet.strategies import SGD
 from simnet.traces import Recorder, recorded, synthetic, trace_names
 from simnet.traces.comparing import overlap, synthetic_twin
 from simnet.traces.live import train
-from simnet.traces.metadata import SHIPPED
-from simnet.traces.synthetic_parameters import model_family
+from simnet.traces.metadata import SHIPPED, model_family
 
 ROOT = Path(__file__).parents[1]
 FAMILIES = ("convolutional", "transformer")

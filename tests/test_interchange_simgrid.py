@@ -10,8 +10,7 @@ from schedules import write_nodelink
 from simnet.base.errors import InputError
 from simnet.collectives import alltoallv_pairwise
 from simnet.interchange.networkx_graphs import read_nodelink
-from simnet.interchange.simgrid import read_platform
-from simnet.interchange.simgrid_profiles import read_link_profile
+from simnet.interchange.simgrid import read_link_profile, read_platform
 from simnet.interchange.simgrid_writing import write_platform
 from simnet.network import Network
 from simnet.network.weather import Weather, steps

@@ -8,7 +8,7 @@ from validating.platforms import HOST, platform
 
 from simnet.cost_models.calibration import Setting
 from simnet.cost_models.calibration.specification import OPEN_MPI, autotuned_algorithm, specified_times
-from simnet.cost_models.calibration.step_counts import count_schedule, count_steps, counted_algorithms
+from simnet.cost_models.calibration.step_model import count_schedule, count_steps, counted_algorithms
 
 # Times [us] of the library's own choice, and by named algorithms, on Leonardo and MareNostrum 5, one rank on a node,
 # Open MPI 4.1.6 and 4.1.5 (PICO, github.com/HLC-Lab/pico at 413bc5d, MIT), by collective, ranks, and total size.

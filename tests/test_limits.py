@@ -25,7 +25,7 @@ from simnet.base.quantities import Bandwidth, Rate, Seconds, Size, bounds_error
 from simnet.cost_models.calibration.readers import read_measurements as read_measured
 from simnet.cost_models.costs.devices import DeviceOp, load_device
 from simnet.interchange import kinds
-from simnet.interchange.simgrid_profiles import read_link_profile
+from simnet.interchange.simgrid import read_link_profile
 from simnet.network import ConstantLoad, Network, OnOffFlow, Sharing, Stack
 from simnet.network.transport import Incast
 from simnet.network.weather import Weather, constant, trace_csv

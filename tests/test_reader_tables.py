@@ -8,8 +8,8 @@ import pytest
 from benchmark_logs import put
 from simnet.base.errors import InputError
 from simnet.cost_models.calibration.readers import conventions, read_tidy
+from simnet.cost_models.calibration.readers.csv_tables import csv_records
 from simnet.cost_models.calibration.readers.tables import PrintedNumber, find_inconsistency, measurement_table
-from simnet.cost_models.calibration.readers.tidy import csv_records
 
 REDUCE = {"collective": "all_reduce", "ranks": 8, "nbytes": 1000, "size_convention": "vector"}
 

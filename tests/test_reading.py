@@ -7,7 +7,7 @@ import pytest
 
 import needs
 from simnet.base.errors import InputError
-from simnet.base.reading import read_text
+from simnet.base.file_io import read_text
 
 
 def test_text_is_read_up_to_the_limit_and_not_beyond(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 
 from commands import NO_PAGE, contents, did, invoke, refused
 from scenario_texts import SMALL
-from simnet.base.writing import INCOMPLETE, mark_incomplete
+from simnet.base.file_io import INCOMPLETE, mark_incomplete
 
 
 def ran(folder, *more):

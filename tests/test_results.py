@@ -25,7 +25,7 @@ import needs
 from commands import contents
 from simnet.base.arrays import significant
 from simnet.base.errors import InputError
-from simnet.base.writing import atomic_write, replace_files
+from simnet.base.file_io import atomic_write, replace_files
 from simnet.report import results
 from simnet.report.answers import run_answer
 from simnet.report.run_summary import RunFacts
@@ -279,7 +279,7 @@ def test_a_kill_while_writing_leaves_the_old_file(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(b"old")
     script = (
-        "import os, signal, sys; from simnet.base.writing import atomic_write\n"
+        "import os, signal, sys; from simnet.base.file_io import atomic_write\n"
         "with atomic_write(sys.argv[1]) as stream:\n"
         "    stream.write(b'x' * 10**6); stream.flush(); os.kill(os.getpid(), signal.SIGKILL)"
     )

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from simnet.traces import recorded, refining, signs, synthetic
+from simnet.traces.metadata import ORDERED, LayerParameters, SyntheticParameters
 from simnet.traces.refining import BANDS, BEYOND
-from simnet.traces.synthetic_parameters import ORDERED, LayerParameters, SyntheticParameters
 
 SIZE, STEPS = 20_000, 40
 SPREAD = np.linspace(-3.0, 3.0, 61)

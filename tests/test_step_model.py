@@ -6,8 +6,7 @@ import pytest
 
 from hand_made import times_of_ways
 from simnet.cost_models.calibration import Setting
-from simnet.cost_models.calibration.step_counts import count_like_nccl, count_schedule
-from simnet.cost_models.calibration.step_model import StepModel
+from simnet.cost_models.calibration.step_model import StepModel, count_like_nccl, count_schedule
 
 VALUES = {
     "launch": 9e-6, "inner_latency": 7e-7, "outer_latency": 6e-6, "inner_seconds_per_byte": 3e-12,

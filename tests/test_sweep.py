@@ -22,9 +22,9 @@ import needs
 from commands import contents
 from learnt import check_learnt
 from scenario_texts import DENSE_AND_AG
-from simnet.base import dask_cluster, processes, units, writing
+from simnet.base import dask_cluster, file_io, processes, units
 from simnet.base.errors import InputError, SimnetError
-from simnet.base.writing import INCOMPLETE
+from simnet.base.file_io import INCOMPLETE
 from simnet.report import learning, paired
 from simnet.scenario import load
 from simnet.scenario.finding import Source
@@ -552,7 +552,7 @@ def test_ctrl_c_keeps_what_is_done(here, swept, tiny, tmp_path, monkeypatch):
 @pytest.mark.parametrize("written", [0, 2, 4])
 def test_a_sweep_that_ends_while_it_writes_its_table_says_so_and_is_mended(here, swept, tiny, monkeypatch, written):
     out, _ = swept
-    before, real = contents(out), writing.atomic_write
+    before, real = contents(out), file_io.atomic_write
     count = 0
 
     def dying(path):
@@ -562,10 +562,10 @@ def test_a_sweep_that_ends_while_it_writes_its_table_says_so_and_is_mended(here,
             raise SystemExit(9)
         return real(path)
 
-    monkeypatch.setattr(writing, "atomic_write", dying)
+    monkeypatch.setattr(file_io, "atomic_write", dying)
     assert invoke(tiny, *GRID, "--out", out).exit_code == 9
     assert (out / INCOMPLETE).exists()
-    monkeypatch.setattr(writing, "atomic_write", real)
+    monkeypatch.setattr(file_io, "atomic_write", real)
     did(tiny, *GRID, "--out", out)
     assert contents(out) == before
 

@@ -20,10 +20,9 @@ from simnet.base.errors import InputError
 from simnet.cost_models.costs.models import load_model
 from simnet.traces import Recorder, SyntheticParameters, fit, recorded, synthetic, trace_names
 from simnet.traces.comparing import overlap, top_k_support
-from simnet.traces.metadata import SHIPPED
+from simnet.traces.metadata import SHIPPED, LayerParameters
 from simnet.traces.source import shrink_sizes
 from simnet.traces.synthetic import row_count
-from simnet.traces.synthetic_parameters import LayerParameters
 
 ROOT = Path(__file__).parents[1]
 SHAPES = {"weight": (4, 2), "bias": (4,)}

@@ -12,9 +12,9 @@ import shutil
 import pytest
 
 from commands import NO_PAGE, contents, did, invoke
-from simnet.base import writing
+from simnet.base import file_io
 from simnet.base.errors import InputError
-from simnet.base.writing import INCOMPLETE, FileSet, mark_incomplete, replace_files, stage_files
+from simnet.base.file_io import INCOMPLETE, FileSet, mark_incomplete, replace_files, stage_files
 
 OLD, NEW = ("--set", "job.iterations=2"), ("--set", "job.iterations=3")
 ANEW = (*NEW, "--force")
@@ -220,10 +220,10 @@ def test_who_is_killed_in_between_is_helped_by_whoever_comes_next(tmp_path, monk
         again = laid(tmp_path / str(number), held)
         if any(name.startswith((".table.whole/", ".table.moving/")) for name in held):
             with pytest.raises(InputError, match="a table ended here while its files took their places"):
-                writing.refuse_incomplete_replacement(again, [TABLE])
+                file_io.refuse_incomplete_replacement(again, [TABLE])
         else:
-            writing.refuse_incomplete_replacement(again, [TABLE])
-        writing.finish_replacement(again, TABLE)
+            file_io.refuse_incomplete_replacement(again, [TABLE])
+        file_io.finish_replacement(again, TABLE)
         found = settled(contents(again))
         assert found in (start, new)
         assert (found == start) or contents(again)[INCOMPLETE] == b"one is missing\n"

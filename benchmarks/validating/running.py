@@ -19,7 +19,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from simnet.base.errors import InputError
-from simnet.base.writing import atomic_write
+from simnet.base.file_io import atomic_write
 from simnet.cost_models.calibration import measured
 from simnet.cost_models.calibration.cost_model import DEFAULT_COVERAGE
 from simnet.cost_models.calibration.readers.kinds import log_format

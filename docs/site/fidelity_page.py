@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cells import cell
-from simnet.base.reading import read_shipped_rows
+from simnet.base.file_io import read_shipped_rows
 
 HEAD = """# How faithful each scheme is
 

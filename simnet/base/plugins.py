@@ -35,7 +35,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
 
 from simnet.base.errors import DISTRIBUTION, InputError, SimnetError, suggest_names
-from simnet.base.reading import read_text
+from simnet.base.file_io import read_text
 from simnet.base.terms import find_term
 from simnet.base.threads import set_environment
 

@@ -23,7 +23,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from numpy.typing import ArrayLike
 
 from simnet.base import units
-from simnet.base.checks import check_choice, check_int, is_number
+from simnet.base.errors import check_choice, check_int, is_number
 
 if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler

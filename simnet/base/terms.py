@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import NamedTuple
 
-from simnet.base.reading import read_shipped_rows
+from simnet.base.file_io import read_shipped_rows
 
 
 class Term(NamedTuple):

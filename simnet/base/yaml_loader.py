@@ -1,7 +1,7 @@
 """YAML files as plain values with line numbers, for scenarios, devices and platforms.
 
 Files are untrusted: non-plain tags, non-string keys, duplicate keys, deep nesting, excessive aliases, and over-long
-numbers are rejected. `simnet.base.reading` limits the size.
+numbers are rejected. `simnet.base.file_io` limits the size.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from simnet.base.checks import check_int
+from simnet.base.errors import check_int
 from simnet.collectives.program import ChunkProgram, ChunkStep
 from simnet.collectives.registry import collective
 from simnet.cost_models.costs.collectives import pairwise_alltoall

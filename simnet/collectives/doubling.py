@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Ranks
-from simnet.base.checks import check_int
+from simnet.base.errors import check_int
 from simnet.collectives.program import ChunkProgram, ChunkStep, gathered, one_size
 from simnet.collectives.registry import POWERS_OF_TWO, collective
 from simnet.cost_models.costs.collectives import (

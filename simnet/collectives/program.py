@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from simnet.base.arrays import Floats, Ranks
-from simnet.base.checks import check_int
+from simnet.base.errors import check_int
 from simnet.schedule import Call, Round, Schedule
 
 Array: TypeAlias = NDArray[Any]

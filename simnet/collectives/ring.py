@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from simnet.base.checks import check_int
+from simnet.base.errors import check_int
 from simnet.collectives.program import ChunkProgram, ChunkStep, gathered
 from simnet.collectives.registry import collective
 from simnet.cost_models.costs.collectives import ring_allgather, ring_allreduce, ring_reduce_scatter

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Ranks
-from simnet.base.checks import check_int
+from simnet.base.errors import check_int
 from simnet.collectives.program import ChunkProgram, ChunkStep
 from simnet.collectives.registry import POWERS_OF_TWO, collective
 from simnet.cost_models.costs.collectives import binomial_reduce, tree_allreduce

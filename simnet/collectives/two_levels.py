@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from simnet.base.checks import check_int
+from simnet.base.errors import check_int
 from simnet.collectives import ring
 from simnet.collectives.program import ChunkProgram, ChunkStep
 from simnet.collectives.registry import POWERS_OF_TWO, collective

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from simnet import topologies
 from simnet.base.errors import InputError, suggest_names
-from simnet.base.reading import read_text
+from simnet.base.file_io import read_text
 from simnet.base.yaml_loader import field_path, load_yaml_mapping
 from simnet.topologies.graphs import Node
 

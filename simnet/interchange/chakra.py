@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from simnet.base.errors import InputError
+from simnet.base.file_io import explain_write_errors, read_bytes
 from simnet.base.quantities import MOST_BYTES
-from simnet.base.reading import read_bytes
-from simnet.base.writing import explain_write_errors
 from simnet.interchange.operations import Operation, RankOperations, rounds_of_program
 from simnet.interchange.rank_operations import CALC, SEND, RankOperation, operations_of
 from simnet.schedule import Round, Schedule

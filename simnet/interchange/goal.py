@@ -17,8 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from simnet.base.errors import suggest_names
-from simnet.base.reading import read_text
-from simnet.base.writing import explain_write_errors
+from simnet.base.file_io import explain_write_errors, read_text
 from simnet.interchange.operations import Operation, RankOperations, rounds_of_program
 from simnet.interchange.rank_operations import CALC, RECV, SEND, RankOperation, operations_of
 from simnet.schedule import Schedule

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 from simnet.base.errors import InputError, suggest_names
+from simnet.base.file_io import open_reading
 from simnet.base.quantities import Bandwidth, Count, Seconds
-from simnet.base.reading import open_reading
 from simnet.interchange.calibrated_network import read_fabric_network
 from simnet.interchange.chakra import read_chakra
 from simnet.interchange.goal import read_goal

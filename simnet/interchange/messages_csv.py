@@ -17,12 +17,10 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.base.checks import read_number
-from simnet.base.errors import InputError, suggest_names
+from simnet.base.errors import InputError, read_number, suggest_names
+from simnet.base.file_io import explain_write_errors, read_text
 from simnet.base.quantities import Size, bounds_error
-from simnet.base.reading import read_text
 from simnet.base.spreadsheets import guard_cell, unguard_cell
-from simnet.base.writing import explain_write_errors
 from simnet.interchange.rank_operations import RoundMessages, assemble_schedule
 from simnet.network import Messages
 from simnet.schedule import Schedule

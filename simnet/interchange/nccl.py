@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simnet.base.checks import check_int, read_number
+from simnet.base.errors import check_int, read_number
 from simnet.base.quantities import Seconds, bounds_error
 from simnet.interchange.xmlfile import Element, read_xml
 from simnet.topologies.checks import affordable, latency_seconds

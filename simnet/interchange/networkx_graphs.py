@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from simnet.base.errors import InputError, shorten_text, suggest_names
-from simnet.base.reading import read_text
+from simnet.base.file_io import read_text
 from simnet.interchange.xmlfile import read_xml
 from simnet.topologies.checks import affordable
 from simnet.topologies.graphs import Node, check_graph, empty, label

@@ -9,8 +9,7 @@ from itertools import permutations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from simnet.base.checks import check_positive
-from simnet.base.errors import InputError, suggest_names
+from simnet.base.errors import InputError, check_positive, suggest_names
 from simnet.base.units import format_bytes
 from simnet.interchange.xmlfile import MAX_BYTES
 from simnet.network.weather import Weather

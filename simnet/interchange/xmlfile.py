@@ -9,7 +9,7 @@ from typing import NoReturn
 from xml.parsers import expat
 
 from simnet.base.errors import InputError, suggest_names
-from simnet.base.reading import read_text
+from simnet.base.file_io import read_text
 
 MAX_BYTES = 64 * 2**20
 """The largest XML file that is read."""

@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats, Ranks
-from simnet.base.checks import check_choice
-from simnet.base.errors import SimnetError
+from simnet.base.errors import SimnetError, check_choice
 from simnet.base.quantities import Seconds, Size, check_bounds
 from simnet.base.rng import stream as named_stream
 from simnet.network.engine_selection import EngineSelector

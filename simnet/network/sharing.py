@@ -31,7 +31,7 @@ from annotated_types import Ge, Le
 from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats
-from simnet.base.checks import check_choice, make_dataclass
+from simnet.base.errors import check_choice, make_dataclass
 from simnet.base.quantities import Seconds, check_bounds
 
 SharingLaw: TypeAlias = Literal["max_min", "rtt"]

@@ -42,7 +42,7 @@ from annotated_types import Le
 from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats
-from simnet.base.checks import check_choice, check_int, make_dataclass
+from simnet.base.errors import check_choice, check_int, make_dataclass
 from simnet.base.quantities import Count, Seconds, Size, check_bounds, parameter_hints
 from simnet.network.gloo import arrange_calls
 from simnet.schedule import Round, Schedule

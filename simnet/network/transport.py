@@ -15,8 +15,7 @@ from annotated_types import Ge, MinLen
 from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats
-from simnet.base.checks import check_int, check_positive, is_number
-from simnet.base.errors import suggest_names
+from simnet.base.errors import check_int, check_positive, is_number, suggest_names
 from simnet.base.quantities import Count, Duration, PositiveShare, PositiveSize, Seconds, Size, Written, check_bounds
 from simnet.topologies.graphs import Link
 

@@ -31,7 +31,7 @@ from annotated_types import Ge, Le, Len
 from numpy.typing import ArrayLike, NDArray
 
 from simnet.base.arrays import Floats
-from simnet.base.checks import check_int
+from simnet.base.errors import check_int
 from simnet.base.quantities import Density, Factor, Iterations, PositiveFactor, check_bounds, check_fields
 from simnet.policies import Decision, Monitor, Observation, PolicyContext, Ramp, density_at
 from simnet.policies.candidate import Candidate, check_distinct, closed_form

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, TypeAlias
 
-from simnet.base.reading import read_shipped_rows
+from simnet.base.file_io import read_shipped_rows
 
 Fields: TypeAlias = dict[str, Any]
 """A JSON object; `COLUMNS` explains its values."""

@@ -21,7 +21,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from numpy.typing import NDArray
 
 from simnet.base.errors import InputError
-from simnet.base.writing import write_new
+from simnet.base.file_io import write_new
 from simnet.report.summary import TEXTS, Column, Summary, column_cells, common_unit, with_unit
 
 # Okabe and Ito's colours, which the colour-blind can tell apart, without black and yellow.

@@ -21,7 +21,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
-from simnet.base.reading import read_shipped_rows
+from simnet.base.file_io import read_shipped_rows
 from simnet.base.units import format_seconds
 from simnet.report import drawing
 from simnet.report.drawing import COLOURS, Plot, canvas, plot, policy_looks, scale, short

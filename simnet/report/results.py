@@ -36,8 +36,8 @@ import pyarrow.parquet as pq
 
 import simnet
 from simnet.base.arrays import significant
+from simnet.base.file_io import FileSet, atomic_write, explain_write_errors, temporary_name, write_files
 from simnet.base.spreadsheets import guard_table
-from simnet.base.writing import FileSet, atomic_write, explain_write_errors, temporary_name, write_files
 from simnet.report.run_summary import RunFacts, RunSummary, summarize, with_exploration
 from simnet.report.timeline import LinkNames, RecordedTimeline, write_timeline
 

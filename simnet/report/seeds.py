@@ -27,7 +27,7 @@ import numpy as np
 import pandas as pd
 
 from simnet.base.arrays import Floats
-from simnet.base.writing import write_files
+from simnet.base.file_io import write_files
 from simnet.report import learning, paired, wording
 from simnet.report.columns import Fields
 from simnet.report.results import LOCK, picture_files, rounded_table, table_files

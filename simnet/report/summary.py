@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from simnet.base.errors import InputError, suggest_names
-from simnet.base.reading import read_shipped_rows
-from simnet.base.writing import stage_files
+from simnet.base.file_io import read_shipped_rows, stage_files
 
 if TYPE_CHECKING:
     import pandas as pd

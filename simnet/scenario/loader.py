@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, TypeVar, get_args, get_origin
 from pydantic import ValidationError
 
 from simnet.base.errors import InputError, SimnetError
+from simnet.base.file_io import read_text
 from simnet.base.plugins import name_author, refusal_text
-from simnet.base.reading import read_text
 from simnet.base.yaml_loader import Loc, dotted_key, field_path, load_yaml, shorten_value, validation_message
 from simnet.scenario import schema
 from simnet.scenario.choice_text import kind_fields, named_fields

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, TypedDict
 
-from simnet.base.reading import read_shipped_rows
+from simnet.base.file_io import read_shipped_rows
 
 
 class MarkedField(NamedTuple):

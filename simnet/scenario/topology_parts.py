@@ -11,8 +11,8 @@ from pydantic import Field, SerializeAsAny
 from simnet import topologies
 from simnet.base import plugins
 from simnet.base.errors import InputError
+from simnet.base.file_io import read_text
 from simnet.base.quantities import MOST_RATE, Count
-from simnet.base.reading import read_text
 from simnet.cost_models.calibration.platform import Platform, load_platform
 from simnet.interchange.kinds import NetworkRead, read_network
 from simnet.scenario.fields import NameOrFile

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from simnet.base import plugins
 from simnet.base.arrays import Adds, Floats
-from simnet.base.checks import check_int, is_number
+from simnet.base.errors import check_int, is_number
 from simnet.base.rows import Rows, map_rows
 from simnet.cost_models.costs.devices import DeviceOp
 from simnet.cost_models.costs.encodings import VARYING_CODES

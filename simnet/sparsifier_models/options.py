@@ -21,8 +21,7 @@ from typing import (
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from simnet.base.checks import check_int
-from simnet.base.errors import suggest_names
+from simnet.base.errors import check_int, suggest_names
 from simnet.base.quantities import check_value
 from simnet.collectives import registry
 from simnet.cost_models.costs.encodings import IndexCode, ValueCode

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet import collectives
-from simnet.base.checks import check_int
+from simnet.base.errors import check_int
 from simnet.base.quantities import Count
 from simnet.schedule import Schedule, merge_schedules
 from simnet.sparsifier_models.base import Sparsifier

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Adds
-from simnet.base.checks import check_int
+from simnet.base.errors import check_int
 from simnet.collectives import registry
 from simnet.schedule import Schedule, merge_schedules
 from simnet.sparsifier_models.base import Exchange, Sparsifier, State, Stats

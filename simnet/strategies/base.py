@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from simnet.base import plugins
 from simnet.base.arrays import Floats
-from simnet.base.checks import check_int
+from simnet.base.errors import check_int
 from simnet.sparsifier_models import Sparsifier
 from simnet.sparsifier_models.base import State
 from simnet.strategies.averaging import NOBODY, Averager, Averaging, Sync

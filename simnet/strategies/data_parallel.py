@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from simnet.base.checks import check_int
+from simnet.base.errors import check_int
 from simnet.base.quantities import Count
 from simnet.strategies.averaging import Averaging, Sync
 from simnet.strategies.base import PeriodicStrategy, Strategy, row_distances

@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.base.checks import check_int
+from simnet.base.errors import check_int
 from simnet.base.quantities import Count, PositiveShare, Share
 from simnet.base.rng import stream
 from simnet.collectives import registry

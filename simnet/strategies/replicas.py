@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.base.checks import check_int, check_positive
-from simnet.base.errors import suggest_names
+from simnet.base.errors import check_int, check_positive, suggest_names
 from simnet.sparsifier_models.options import checked_shapes, named_layers
 from simnet.strategies.optimisers import Index, Values
 

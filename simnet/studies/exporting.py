@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 import numpy as np
 
 from simnet.base.errors import InputError, suggest_names
+from simnet.base.file_io import explain_write_errors, stage_files
 from simnet.base.units import format_bytes
-from simnet.base.writing import explain_write_errors, stage_files
 from simnet.interchange import chakra, goal, messages_csv, xmlfile
 from simnet.interchange.simgrid_writing import write_platform
 from simnet.schedule import Round, Schedule

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, get_type_hints
 
 from simnet.base import plugins, terms
 from simnet.base.errors import InputError
-from simnet.base.reading import read_shipped_rows, read_text
+from simnet.base.file_io import read_shipped_rows, read_text
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds
 from simnet.report.columns import COLUMNS
 

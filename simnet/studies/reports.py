@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import TypeAdapter, ValidationError
 
-from simnet.base import writing
+from simnet.base import file_io
 from simnet.base.errors import InputError, SimnetError
-from simnet.base.reading import read_bytes, read_text
+from simnet.base.file_io import read_bytes, read_text
 from simnet.report import answers, html
 from simnet.report.columns import Fields
 from simnet.report.results import LOCK, PAGE, RUN, draw_run, picture_files, prepare_folder
@@ -72,7 +72,7 @@ class RunFolder:
         """Read the summary and the scenario of a run's output folder."""
         if not folder.is_dir():
             raise InputError("there is no such folder", file=str(folder))
-        writing.refuse_incomplete_replacement(folder, (RUN, PAGE))
+        file_io.refuse_incomplete_replacement(folder, (RUN, PAGE))
         content, lock = read_bytes(folder / SUMMARY, _LARGEST), read_text(folder / LOCK, MAX_BYTES)
         with refuse_other_content(folder):
             summary = TypeAdapter(Fields).validate_json(content)
@@ -111,7 +111,7 @@ def redraw(folder: Path, place: Path) -> answers.RunAnswer:
 
     The files appear in the folder `place`. The answer has no tables of iterations.
     """
-    writing.finish_replacement(place, PAGE)
+    file_io.finish_replacement(place, PAGE)
     run = RunFolder.read(folder)
     built = (loaded := run.scenario()).build()
     with refuse_other_content(folder):
@@ -127,7 +127,7 @@ def compare_runs(folders: Sequence[Path], out: Path) -> tuple[RunSummary, Path]:
 
     Lower bounds are left out, as each belongs to its own run. Runs with other seeds or weather differ by these, too.
     """
-    writing.finish_replacement(out, PAGE)
+    file_io.finish_replacement(out, PAGE)
     found = dict(zip(_folder_labels(folders), map(RunFolder.read, folders), strict=True))
     frames = dict(_run_policies(found))
     lengths = {label: len(with_exploration(frame)) for label, frame in frames.items()}
@@ -147,11 +147,11 @@ def compare_runs(folders: Sequence[Path], out: Path) -> tuple[RunSummary, Path]:
 def _write_page(folder: Path, files: Mapping[str, bytes]) -> Path:
     """Write page and figures, and return the page's path."""
     place = prepare_folder(folder)
-    with writing.replace_files(place, PAGE) as stage:
+    with file_io.replace_files(place, PAGE) as stage:
         # A page makes no run complete of which some is missing.
-        if (place / writing.INCOMPLETE).is_file():
-            writing.write_files(stage, {writing.INCOMPLETE: (place / writing.INCOMPLETE).read_bytes()})
-        writing.write_files(stage, files)
+        if (place / file_io.INCOMPLETE).is_file():
+            file_io.write_files(stage, {file_io.INCOMPLETE: (place / file_io.INCOMPLETE).read_bytes()})
+        file_io.write_files(stage, files)
     return place / PAGE.last
 
 

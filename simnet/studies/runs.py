@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simnet.base import writing
+from simnet.base import file_io
 from simnet.base.arrays import significant
 from simnet.base.errors import SimnetError
+from simnet.base.file_io import finish_replacement, replace_files
 from simnet.base.rng import stream
-from simnet.base.writing import finish_replacement, replace_files
 from simnet.interchange.kinds import kind_of
 from simnet.network import MAX_MIN
 from simnet.policies import Candidate, Fixed, density_at
@@ -113,9 +113,9 @@ class Batch:
         said = [f"goes on where it had stopped: {', '.join(parts)}"] if parts else []
         if not force and set(there) - set(self._own_files()):
             said.append(f"{self.place} has checkpoints of other runs, too, which stay; --force takes them away")
-        file = self.folder / writing.INCOMPLETE
+        file = self.folder / file_io.INCOMPLETE
         self._before = file.read_text(encoding="utf-8", errors="replace").rstrip() if file.is_file() else ""
-        writing.mark_incomplete(
+        file_io.mark_incomplete(
             self.folder,
             "A run is at work here, or was killed: the same command goes on. Results beside this file are older ones.",
         )
@@ -151,12 +151,12 @@ class Batch:
         """Write the results, replacing an earlier run's atomically, and return the answer; None if there are none."""
         if not self._results:
             if not self.resumes:
-                writing.mark_incomplete(self.folder, self._before)
+                file_io.mark_incomplete(self.folder, self._before)
             return None
         stage, missing = self._staged(), self.missing
         with self._begun:
             done = ", ".join(label for label in self.labels.values() if label not in missing)
-            writing.mark_incomplete(stage, f"done: {done}\nmissing: {', '.join(missing)}" if missing else "")
+            file_io.mark_incomplete(stage, f"done: {done}\nmissing: {', '.join(missing)}" if missing else "")
             answer = self._write_joint(stage) if len(self._tasks) > 1 else self._write_one(stage)
         if not missing:
             _unlink_files(self._own_files())
@@ -216,8 +216,8 @@ def locked_folder(folder: Path, what: str, inside: str) -> Iterator[None]:
     InputError: `what` works in the folder, as another process.
     """
     place = folder / inside
-    with writing.lock_folder(prepare_folder(folder), what, (inside,)):
-        with writing.explain_write_errors(place):
+    with file_io.lock_folder(prepare_folder(folder), what, (inside,)):
+        with file_io.explain_write_errors(place):
             place.mkdir(exist_ok=True)
         try:
             yield
@@ -229,7 +229,7 @@ def locked_folder(folder: Path, what: str, inside: str) -> Iterator[None]:
 
 def _with_inputs(folder: Path, loaded: Scenario) -> None:
     """Copy a scenario's input files into its results folder."""
-    writing.write_files(folder, {name: path.read_bytes() for name, path in loaded.inputs().items()})
+    file_io.write_files(folder, {name: path.read_bytes() for name, path in loaded.inputs().items()})
 
 
 def fill(

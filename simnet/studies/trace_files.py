@@ -9,14 +9,13 @@ from typing import Any
 
 from simnet import traces
 from simnet.base.errors import InputError
+from simnet.base.file_io import stage_files
 from simnet.base.progress import progress_stage
-from simnet.base.writing import stage_files
 from simnet.scenario import Scenario
 from simnet.traces import RecordedSource, comparing, converting
-from simnet.traces.archive import LARGEST, in_memory
-from simnet.traces.metadata import SHIPPED
+from simnet.traces.files import LARGEST, in_memory
+from simnet.traces.metadata import SHIPPED, SyntheticParameters
 from simnet.traces.synthetic import SyntheticSource
-from simnet.traces.synthetic_parameters import SyntheticParameters
 
 OF_TRACES = (".safetensors", ".json")
 """File suffixes of a trace; a folder with other files is not replaced."""

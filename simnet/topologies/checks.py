@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin
 
 from annotated_types import Ge
 
-from simnet.base.checks import check_int, is_number
+from simnet.base.errors import check_int, is_number
 from simnet.base.quantities import RATE, TIME, Bandwidth, Seconds, check_bounds, parameter_hints
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -27,7 +27,7 @@ from collections.abc import Set
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from simnet.base.checks import check_int
+from simnet.base.errors import check_int
 from simnet.topologies.checks import factor, latency_seconds, rate
 from simnet.topologies.deferred import Deferred, add_link, deferred, nodes_and_links
 

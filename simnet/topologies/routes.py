@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from simnet.base.checks import check_int
+from simnet.base.errors import check_int
 from simnet.topologies.fat_tree import FatTreeShape
 from simnet.topologies.graphs import Link, Node, checked_parts
 from simnet.topologies.recognition import recognised_shape

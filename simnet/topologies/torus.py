@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 from annotated_types import MinLen
 
-from simnet.base.checks import check_int
+from simnet.base.errors import check_int
 from simnet.base.quantities import Bandwidth, Count, Seconds
 from simnet.topologies.checks import affordable, checked
 from simnet.topologies.deferred import add_node

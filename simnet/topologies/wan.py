@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from simnet.base.checks import check_int
+from simnet.base.errors import check_int
 from simnet.base.quantities import Bandwidth, Bandwidths, Latencies, Seconds
 from simnet.topologies.checks import affordable, checked, latency_seconds
 from simnet.topologies.deferred import add_link, add_node

@@ -13,11 +13,11 @@ gradients (P, n) of any iteration, always the same ones for the same iteration.
 
 from simnet.traces.fitting import fit
 from simnet.traces.hooks import TorchRecording, record
+from simnet.traces.metadata import SyntheticParameters
 from simnet.traces.recorded import RecordedSource, recorded, trace_names
 from simnet.traces.recording import Recorder
 from simnet.traces.source import GradientSource
 from simnet.traces.synthetic import SyntheticSource, synthetic
-from simnet.traces.synthetic_parameters import SyntheticParameters
 
 __all__ = [
     "GradientSource",

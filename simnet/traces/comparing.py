@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.progress import track_progress
+from simnet.traces.metadata import SyntheticParameters
 from simnet.traces.recorded import RecordedSource
 from simnet.traces.source import Values
 from simnet.traces.synthetic import SyntheticSource, synthetic
-from simnet.traces.synthetic_parameters import SyntheticParameters
 
 Support: TypeAlias = NDArray[np.bool_]
 

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from simnet.base.arrays import Floats
 from simnet.base.progress import track_progress
 from simnet.traces import refining, signs
+from simnet.traces.metadata import Between, LayerParameters, SyntheticParameters
 from simnet.traces.ordering import LayerOrder, nearby_points
 from simnet.traces.recorded import RecordedSource
-from simnet.traces.synthetic_parameters import Between, LayerParameters, SyntheticParameters
 
 _MOST_SIZES = 64
 

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.base.checks import check_int
-from simnet.base.errors import InputError, to_install
+from simnet.base.errors import InputError, check_int, to_install
 from simnet.traces.recording import Recorder
 
 Hook = Callable[[Any, Any], Any]

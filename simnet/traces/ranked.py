@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
 from simnet.traces import ordering
+from simnet.traces.metadata import FURTHEST
 from simnet.traces.refining import BANDS, BEYOND
 from simnet.traces.source import Values
-from simnet.traces.synthetic_parameters import FURTHEST
 
 MEDIAN = 0.6745
 """Median magnitude of a standard normal."""

@@ -28,8 +28,7 @@ from simnet.base.errors import InputError, suggest_names
 from simnet.base.quantities import Count
 from simnet.base.rng import stream
 from simnet.cost_models.costs.models import Layer
-from simnet.traces.archive import ARCHIVE, ReadArchive
-from simnet.traces.files import check_finite, decode_stored, stored_tensor
+from simnet.traces.files import ARCHIVE, ReadArchive, check_finite, decode_stored, stored_tensor
 from simnet.traces.metadata import DESCRIPTION, SHIPPED, RecordedLayer, TraceInfo, is_name, read_description
 from simnet.traces.source import Values, as_matrices, output_buffer, shrink_sizes, training_progress
 

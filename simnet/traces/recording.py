@@ -22,11 +22,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.base.checks import check_choice, check_int
-from simnet.base.errors import InputError
+from simnet.base.errors import InputError, check_choice, check_int
+from simnet.base.file_io import explain_write_errors, sync_to_disk, write_files
 from simnet.base.quantities import Count, PositiveShare, WholeNumber, check_fields
 from simnet.base.rng import stream
-from simnet.base.writing import explain_write_errors, sync_to_disk, write_files
 from simnet.traces.files import STORED, encode_stored, write_tensors, write_text
 from simnet.traces.metadata import DESCRIPTION, RecordedLayer, RecordedPoint, Recording, TraceInfo
 from simnet.traces.recorded import step_file

@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
 from simnet.base.rng import stream
+from simnet.traces.metadata import COMPONENTS
 from simnet.traces.ordering import EntryKinds
 from simnet.traces.ranked import Ranked
 from simnet.traces.refining import BANDS
-from simnet.traces.synthetic_parameters import COMPONENTS
 
 # Entries that are drawn to see what bands of kinds are in bands of magnitudes.
 _DRAWN = 8192

@@ -49,16 +49,10 @@ from simnet.base.rng import stream
 from simnet.cost_models.costs.models import Layer, ModelProfile, load_model
 from simnet.traces import ordering
 from simnet.traces.exponential import exponentiate
+from simnet.traces.metadata import TABLES, LayerParameters, SyntheticParameters, load_parameters, most_similar_layer
 from simnet.traces.ranked import Ranked, spread_evenly
 from simnet.traces.remembered import PIECE, FadingNormals, skip_normals
 from simnet.traces.source import Values, as_matrices, output_buffer, shrink_sizes, training_progress
-from simnet.traces.synthetic_parameters import (
-    TABLES,
-    LayerParameters,
-    SyntheticParameters,
-    load_parameters,
-    most_similar_layer,
-)
 
 _BLOCK, _ASIDE = 8192, 1 << 22
 # Layers of at most so many entries have as many of each kind as is to be expected.

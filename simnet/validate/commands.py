@@ -101,7 +101,7 @@ def _measurements(
 ) -> Summary:
     """Compare measured collective times with predictions, of held-out sizes or from a cluster file."""
     from simnet.cost_models.calibration.measured import datasets
-    from simnet.cost_models.calibration.readers.facts import parse_facts
+    from simnet.cost_models.calibration.readers.tables import parse_facts
     from simnet.validate import evaluation
 
     fabric = None if against == LEARNED else against

@@ -27,10 +27,9 @@ from simnet.base.progress import track_progress
 from simnet.cost_models.calibration.cost_model import DEFAULT_COVERAGE, CalibratedCostModel, calibrate
 from simnet.cost_models.calibration.cost_model_file import cost_model_of
 from simnet.cost_models.calibration.crossval import FOLD_COUNT, MIN_SIZES, choose_models, size_folds, without_ranks
-from simnet.cost_models.calibration.curve_models import CURVE_FITS
-from simnet.cost_models.calibration.curves import Curve, curves_of, split_systems
+from simnet.cost_models.calibration.curves import CURVE_FITS, Curve, curves_of, split_systems
 from simnet.cost_models.calibration.predictor import fit_predictor
-from simnet.cost_models.calibration.readers.facts import LogFacts
+from simnet.cost_models.calibration.readers.tables import LogFacts
 from simnet.cost_models.calibration.summary import error_quantiles, problem_lines, read_rows
 from simnet.cost_models.evidence.intervals import BIN_NAMES, Basis, bin_of, half_widths
 from simnet.report.drawing import COLOURS, Plot, canvas, plot, scale

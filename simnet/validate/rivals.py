@@ -35,8 +35,7 @@ from typing import TypeAlias
 import numpy as np
 
 from simnet.base.arrays import Floats
-from simnet.cost_models.calibration.curve_models import fit_log_log
-from simnet.cost_models.calibration.curves import Curve, Setting
+from simnet.cost_models.calibration.curves import Curve, Setting, fit_log_log
 from simnet.cost_models.calibration.readers import bus_factor
 
 NEIGHBOURS = "log_log"

@@ -35,9 +35,8 @@ from cyclopts.exceptions import (
 import simnet
 from simnet.base import plugins
 from simnet.base.errors import InputError, SimnetError, plain_warnings, suggest_names
-from simnet.base.reading import read_shipped_rows
+from simnet.base.file_io import read_shipped_rows, refuse_existing
 from simnet.base.threads import one_thread
-from simnet.base.writing import refuse_existing
 from simnet.report.summary import ENDINGS, WIDTH, Summary
 from simnet.verbs import terminal
 from simnet.verbs.request import USUAL_FOLDER, set_texts
@@ -309,7 +308,7 @@ def _line_type(hint: Any, *, optional: bool) -> Any:
 
 
 def _save_scenario(path: str, arguments: Mapping[str, Any], force: bool) -> None:
-    from simnet.base.writing import write_new
+    from simnet.base.file_io import write_new
     from simnet.scenario import load
     from simnet.scenario.marked_fields import overrides_of
 

@@ -75,7 +75,7 @@ def calibrate(
     if not logs:
         raise InputError("is missing: logs of benchmarks on this network, or a platform", file="LOGS")
     from simnet.cost_models.calibration import summary
-    from simnet.cost_models.calibration.readers.facts import parse_facts
+    from simnet.cost_models.calibration.readers.tables import parse_facts
     from simnet.cost_models.calibration.topology_links import place_ranks
     from simnet.network.stack import stack_of
     from simnet.scenario.choice_text import read_choice

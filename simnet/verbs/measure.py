@@ -103,7 +103,7 @@ def measure(
     if len({one.name for one in session.files}) < len(session.files):
         raise InputError("must end in .csv: the device profile ends in .yaml", file="--out")
     if processes is not None:
-        from simnet.base.writing import refuse_existing
+        from simnet.base.file_io import refuse_existing
         from simnet.cluster.measure.session import on_this_machine
 
         refuse_existing(session.files, force)
@@ -170,7 +170,7 @@ def _wanted(asked: Mapping[str, Mapping[str, Any]], sizes: str | None, ranks: st
 
 def _measure_device(out: Path, given: Mapping[str, Any], budget: str | None, force: bool) -> Summary:
     """Measure the selection kernels of this machine, and write a device profile."""
-    from simnet.base.writing import refuse_existing, write_new
+    from simnet.base.file_io import refuse_existing, write_new
     from simnet.cost_models.calibration.device import measure_device, profile_yaml
 
     refuse_existing([out], force)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from simnet.base.errors import InputError, suggest_names
-from simnet.base.writing import explain_write_errors, write_new
+from simnet.base.file_io import explain_write_errors, write_new
 from simnet.report.summary import Summary
 from simnet.verbs.request import verb
 from simnet.verbs.terminal import no_empty_folders

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, Unpack
 
 from simnet.base import processes
 from simnet.base.errors import InputError
+from simnet.base.file_io import INCOMPLETE
 from simnet.base.progress import progress_stage, report_share
-from simnet.base.writing import INCOMPLETE
 from simnet.report.summary import Summary
 from simnet.scenario.finding import Source
 from simnet.scenario.marked_fields import Fields, overrides_of

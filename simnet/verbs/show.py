@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from simnet.base.errors import InputError, did_you_mean
+from simnet.base.file_io import read_text
 from simnet.base.plugins import names_file
-from simnet.base.reading import read_text
 from simnet.report.summary import Summary, table_columns
 from simnet.scenario.finding import shipped
 from simnet.verbs import terminal
@@ -105,7 +105,7 @@ def _described(name: str, density: Words) -> Summary | str:
 
 def _runs_page(folders: list[Path], out: str | None, force: bool) -> Summary:
     """Redraw the page of one run and return its answer, or write a page that compares several runs."""
-    from simnet.base.writing import refuse_existing
+    from simnet.base.file_io import refuse_existing
     from simnet.report.answers import sentence
     from simnet.studies import reports
 

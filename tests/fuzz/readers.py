@@ -35,7 +35,8 @@ from simnet.network.weather.files import trace_csv
 from simnet.policies import Fixed
 from simnet.scenario import load
 from simnet.studies.choosing import policy_file
-from simnet.traces import archive, recorded
+from simnet.traces import recorded
+from simnet.traces.files import ReadArchive
 from simnet.training.job.checkpoint import Checkpoint
 from simnet.training.job.running import run_policy
 
@@ -293,7 +294,7 @@ def _other_header(random, content):
 
 
 def _read_archive(folder):
-    found = archive.ReadArchive(folder / "a.npz")
+    found = ReadArchive(folder / "a.npz")
     for point in range(len(found.info.points)):
         found.recorded(point)
 

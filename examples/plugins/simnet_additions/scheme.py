@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from simnet.base.checks import check_int
+from simnet.base.errors import check_int
 from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from simnet.sparsifier_models.gathered import Gathered, GatheredOptions

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from simnet import sparsifier_models
-from simnet.base.checks import check_int
-from simnet.base.errors import InputError, SimnetError, to_install
+from simnet.base.errors import InputError, SimnetError, check_int, to_install
 from simnet.cluster.hooks.advised import Advising
 from simnet.cluster.hooks.exchanges import WorkerScheme, unfollowed_option, worker_scheme
 from simnet.cluster.hooks.kernels import BucketShare

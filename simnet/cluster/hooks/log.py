@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from simnet.base.errors import InputError
+from simnet.base.file_io import explain_write_errors
 from simnet.base.spreadsheets import guard_cell
-from simnet.base.writing import explain_write_errors
 from simnet.cluster.lazy_torch import torch
 
 if TYPE_CHECKING:

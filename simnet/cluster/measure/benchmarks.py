@@ -18,8 +18,8 @@ from typing import NamedTuple
 import pandas as pd
 
 from simnet.base.errors import InputError
+from simnet.base.file_io import stage_files
 from simnet.base.processes import exit_on_signal
-from simnet.base.writing import stage_files
 from simnet.cluster.measure.plan import COLLECTIVES, OF_PAIRS, Wanted
 from simnet.cost_models.calibration.readers import read_measurements, write_tidy
 from simnet.cost_models.calibration.readers.conventions import mpi_convention

@@ -21,7 +21,7 @@ import numpy as np
 
 import simnet
 from simnet.cluster.measure.communicators import Communicator
-from simnet.cost_models.calibration.device_kernels import processor_name
+from simnet.cost_models.calibration.device import processor_name
 
 SETTINGS = (
     *("NCCL_", "RCCL_", "TORCH_NCCL_", "GLOO_", "UCX_", "FI_", "MPICH_", "MV2_", "I_MPI_", "HSA_"),

@@ -15,8 +15,8 @@ import pandas as pd
 
 from simnet.base import units
 from simnet.base.errors import InputError, SimnetError
+from simnet.base.file_io import refuse_existing, stage_files
 from simnet.base.processes import Pool, Report
-from simnet.base.writing import refuse_existing, stage_files
 from simnet.cluster.measure import facts
 from simnet.cluster.measure.communicators import Communicator, connect_ranks
 from simnet.cluster.measure.plan import ELEMENT, Wanted, plan_curves

@@ -1,9 +1,9 @@
 """Calibrated cost models: predict times of collectives, with prediction intervals, from measured times.
 
-`readers` reads logs, `curves` makes curves of their rows, `curve_models` fits a single curve, `step_counts` and
-`step_model` count schedules of algorithms, `rank_scaling` extrapolates over numbers of ranks, `predictor` combines
-them, `crossval` judges them by held-out data, `intervals` makes prediction intervals of that. `cost_model` is the
-whole, `cost_model_file` its file. `platform` and `specification` need no measurements. See ``docs/calibration.md``.
+`readers` reads logs, `curves` makes curves of their rows and fits each, `step_model` counts schedules of algorithms,
+`rank_scaling` extrapolates over numbers of ranks, `predictor` combines them, `crossval` judges them by held-out data,
+`intervals` makes prediction intervals of that. `cost_model` is the whole, `cost_model_file` its file. `platform` and
+`specification` need no measurements. See ``docs/calibration.md``.
 """
 
 from importlib import import_module

@@ -18,10 +18,7 @@ from pydantic import BeforeValidator, PlainSerializer
 
 from simnet.cost_models.calibration.curves import FILE_PART, Curve
 from simnet.cost_models.calibration.platform import Platform, load_platform, platform_names
-from simnet.cost_models.calibration.step_counts import count_like_nccl
-
-CARD_PER_RANK = math.inf
-"""Number of cards that stands for one card per rank."""
+from simnet.cost_models.calibration.step_model import CARD_PER_RANK, count_like_nccl
 
 LEAST_CHANCE = 0.05
 """The least chance of a number of cards that counts: below, it would be outside a 90 % interval."""

@@ -19,9 +19,9 @@ from simnet.base.arrays import PERCENTS, Floats
 from simnet.base.errors import InputError
 from simnet.base.rng import stream
 from simnet.base.yaml_loader import yaml_text
+from simnet.cost_models.calibration.readers.csv_tables import csv_records
 from simnet.cost_models.calibration.readers.lines import read_lines
 from simnet.cost_models.calibration.readers.tables import parse_printed, parse_whole
-from simnet.cost_models.calibration.readers.tidy import csv_records
 from simnet.cost_models.evidence.intervals import median_half_width
 
 LEAST_ITERATIONS = 20

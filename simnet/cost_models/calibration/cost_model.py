@@ -18,8 +18,7 @@ from simnet.cost_models.calibration.crossval import ModelChoice, choose_models, 
 from simnet.cost_models.calibration.curves import Curve, Setting
 from simnet.cost_models.calibration.platform import Platform
 from simnet.cost_models.calibration.predictor import BoundedTimes, FittedCurve, Predictor
-from simnet.cost_models.calibration.step_counts import MAX_RANKS, known_algorithms
-from simnet.cost_models.calibration.step_model import PROTOCOLS
+from simnet.cost_models.calibration.step_model import MAX_RANKS, PROTOCOLS, known_algorithms
 from simnet.cost_models.evidence.intervals import Basis, bin_of, corrected, intervals
 
 NOT_MEASURED_INSIDE = "inside a node nothing was measured"

@@ -15,12 +15,11 @@ from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from pydantic import AfterValidator, ConfigDict
 
 from simnet.base.errors import InputError, suggest_names
-from simnet.base.reading import read_text
+from simnet.base.file_io import read_text
 from simnet.base.yaml_loader import load_yaml_mapping, validation_refusal, yaml_text
 from simnet.cost_models.calibration.cards import RAIL_CARDS, CardCount
 from simnet.cost_models.calibration.cost_model import CalibratedCostModel, specified_cost_model
-from simnet.cost_models.calibration.curve_models import CurveModel, CurveModelName
-from simnet.cost_models.calibration.curves import NotNegative, Positive, ShortText
+from simnet.cost_models.calibration.curves import CurveModel, CurveModelName, NotNegative, Positive, ShortText
 from simnet.cost_models.calibration.platform import Platform, is_platform, load_platform, one_of, platform_names
 from simnet.cost_models.calibration.predictor import FittedCurve, Predictor, Transfer
 from simnet.cost_models.calibration.specification import specified_step_model

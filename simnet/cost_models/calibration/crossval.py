@@ -15,10 +15,9 @@ from typing import NamedTuple, get_args
 import numpy as np
 
 from simnet.base.progress import track_progress
-from simnet.cost_models.calibration.curve_models import CURVE_FITS, MIXED_MODELS
-from simnet.cost_models.calibration.curves import Curve, Setting
+from simnet.cost_models.calibration.curves import CURVE_FITS, MIXED_MODELS, Curve, Setting
 from simnet.cost_models.calibration.predictor import Predictor, Transfer, fit_predictor
-from simnet.cost_models.calibration.step_counts import known_algorithms
+from simnet.cost_models.calibration.step_model import known_algorithms
 from simnet.cost_models.evidence.intervals import Basis, HeldOut
 
 FOLD_COUNT = 4

@@ -19,7 +19,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, PlainV
 
 from simnet.base import units
 from simnet.base.errors import InputError, suggest_names
-from simnet.base.reading import read_shipped_rows, read_text
+from simnet.base.file_io import read_shipped_rows, read_text
 from simnet.base.yaml_loader import load_yaml_mapping, validation_refusal
 from simnet.cost_models.calibration import node_links
 from simnet.cost_models.calibration.node_links import MAX_DEVICES, InsideRates, Links

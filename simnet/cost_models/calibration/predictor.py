@@ -19,11 +19,10 @@ from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats
 from simnet.cost_models.calibration import cards as node_cards
-from simnet.cost_models.calibration.curve_models import CurveModel, fit_mixture
-from simnet.cost_models.calibration.curves import FILE_PART, Curve, Positive, Setting
+from simnet.cost_models.calibration.curves import FILE_PART, Curve, CurveModel, Positive, Setting, fit_mixture
 from simnet.cost_models.calibration.rank_scaling import CHUNKED_COLLECTIVES, scale_over_ranks
 from simnet.cost_models.calibration.readers import bus_factor
-from simnet.cost_models.calibration.step_model import StepModel, fit_step_model
+from simnet.cost_models.calibration.step_model import CARD_PER_RANK, StepModel, fit_step_model
 from simnet.cost_models.evidence.intervals import Basis
 
 Transfer: TypeAlias = Literal["steps", "corrected"]
@@ -265,7 +264,7 @@ class Predictor:
             return np.exp(_interpolate_ranks(family, [np.log(one.through(asked)) for one in family], setting))
         settings, times = [one.setting for one in family], [one.through for one in family]
         chunked, nccl = self._chunked(setting), self._counts_like_nccl
-        cards = node_cards.CARD_PER_RANK if self.steps is None else self.steps.cards
+        cards = CARD_PER_RANK if self.steps is None else self.steps.cards
         found = scale_over_ranks(settings, times, setting, asked, chunked=chunked, nccl=nccl, cards=cards)
         if corrected is None or self.between(family, setting):
             return found

@@ -17,7 +17,7 @@ import numpy as np
 
 from simnet.base.arrays import Floats
 from simnet.cost_models.calibration.curves import Setting
-from simnet.cost_models.calibration.step_counts import count_like_nccl
+from simnet.cost_models.calibration.step_model import count_like_nccl
 
 CHUNKED_COLLECTIVES = ("all_gather", "reduce_scatter", "alltoall", "gather", "scatter")
 """Collectives whose messages are parts of the vector."""

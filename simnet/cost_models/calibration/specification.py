@@ -26,13 +26,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats
-from simnet.base.reading import read_shipped_rows
+from simnet.base.file_io import read_shipped_rows
 from simnet.cost_models.calibration.curves import Setting
 from simnet.cost_models.calibration.node_links import InsideRates
 from simnet.cost_models.calibration.platform import GENERATIONS, TRANSPORTS, Platform, StepCounting
 from simnet.cost_models.calibration.predictor import BoundedTimes
-from simnet.cost_models.calibration.step_counts import count_like_nccl, count_steps
-from simnet.cost_models.calibration.step_model import PARAMETERS, StepModel
+from simnet.cost_models.calibration.step_model import PARAMETERS, StepModel, count_like_nccl, count_steps
 from simnet.cost_models.evidence.intervals import SCORE_95
 
 HELD_OUT_COUNTS: Mapping[StepCounting, int] = {"as NCCL does": 4085, "through the schedule": 691}

@@ -21,11 +21,10 @@ from simnet.cost_models.calibration.cost_model_file import cost_model_yaml
 from simnet.cost_models.calibration.crossval import MIXTURE_NAME, ModelChoice, choose_models
 from simnet.cost_models.calibration.curves import chosen_rows, curves_of, differing_columns, rows_on_curves
 from simnet.cost_models.calibration.predictor import FittedCurve
-from simnet.cost_models.calibration.readers.facts import LogFacts, constant_facts
 from simnet.cost_models.calibration.readers.kinds import read_logs
-from simnet.cost_models.calibration.readers.tables import LogProblem
+from simnet.cost_models.calibration.readers.tables import LogFacts, LogProblem, constant_facts
 from simnet.cost_models.calibration.software import eager_measured, stack_measured
-from simnet.cost_models.calibration.step_model import PARAMETERS, undetermined_parameters
+from simnet.cost_models.calibration.step_model import CARD_PER_RANK, PARAMETERS, undetermined_parameters
 from simnet.cost_models.calibration.topology_links import FittedLinks, Placement, fill_nodes_of, fit_topology_links
 from simnet.cost_models.evidence.intervals import SCORE_95, Basis, HeldOut
 
@@ -97,7 +96,7 @@ class Calibration:
             "held_out_collectives": held_out_errors(self.chosen.held["collectives"]),
             "steps": None if steps is None else dict(zip(PARAMETERS, steps.values, strict=True)),
             "cards_of_a_node": [
-                {"number": None if one.number == cards.CARD_PER_RANK else one.number, "chance": one.chance}
+                {"number": None if one.number == CARD_PER_RANK else one.number, "chance": one.chance}
                 for one in self.cost_model.model.cards
             ],
             "network": None if self.links is None else self.links.parameters,

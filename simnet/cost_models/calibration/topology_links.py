@@ -18,8 +18,7 @@ from simnet.base.errors import InputError, suggest_names
 from simnet.cost_models.calibration.cards import node_rate
 from simnet.cost_models.calibration.curves import Curve, Setting
 from simnet.cost_models.calibration.platform import LINK_SHARES, is_platform, load_platform, platform_names
-from simnet.cost_models.calibration.step_counts import count_steps
-from simnet.cost_models.calibration.step_model import PARAMETERS, StepModel, undetermined_parameters
+from simnet.cost_models.calibration.step_model import PARAMETERS, StepModel, count_steps, undetermined_parameters
 
 LINK_FAMILIES = ("star", "multi_gpu_nodes")
 """Topologies whose links a calibration describes."""

@@ -16,7 +16,7 @@ from statistics import median
 from typing import Literal, NamedTuple, cast
 
 from simnet.base.errors import suggest_names
-from simnet.base.reading import read_shipped_rows
+from simnet.base.file_io import read_shipped_rows
 from simnet.base.units import format_seconds
 from simnet.cost_models.costs import models
 from simnet.cost_models.costs.devices import DeviceProfile, Provenance

@@ -68,8 +68,8 @@ from numpy.typing import NDArray
 
 from simnet.base import plugins
 from simnet.base.errors import suggest_names
+from simnet.base.file_io import read_text
 from simnet.base.quantities import MOST_BYTES, MOST_RATE, MOST_SECONDS, NotTiny, Slowdown
-from simnet.base.reading import read_text
 
 DEFAULT_DEVICE = "v100-torch2.6"
 """Name of the default device profile."""
@@ -136,10 +136,6 @@ class DeviceOp(NamedTuple):
     def scaled(self, factor: float) -> DeviceOp:
         """Return the operation over `factor` times as many entries."""
         return self._replace(entries=self.entries * factor, instead=tuple(one.scaled(factor) for one in self.instead))
-
-
-Kernel = DeviceOp
-"""The name of `DeviceOp` in schemes that others wrote."""
 
 
 @dataclass(frozen=True)

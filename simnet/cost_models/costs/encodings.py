@@ -12,7 +12,6 @@ import numpy as np
 
 from simnet.base.arrays import Floats
 from simnet.cost_models.costs.closed_form import Real, check_arguments
-from simnet.cost_models.costs.sparsifiers import CostBounds
 
 IndexCode: TypeAlias = Literal["auto", "int64", "int32", "int16", "packed12", "bitmap", "delta"]
 """How indices travel: see `encoded_index_bytes`."""
@@ -112,14 +111,6 @@ def encoded_index_bytes(indices: IndexCode, n: Real, k: Real, differences: Real 
         counts = BLOCK_COUNT_BYTES[indices] * np.ceil(n / BLOCK_ENTRIES[indices])
         return counts + (2 * k if indices == "int16" else 3 * _round_up(k / 2))
     return (8 if indices == "int64" else 4) * k + 0 * n
-
-
-def encoded_index_bounds(indices: IndexCode, n: Real, k: Real) -> CostBounds:
-    """Return bounds of `encoded_index_bytes` over all sets of k indices below n."""
-    n, k = check_arguments(n=n, k=k)
-    # Of gaps that add up to n, no more than n / d are as long as d.
-    longest = k + sum(np.minimum(k, np.floor(n / (1 << bits))) for bits in (7, 14, 21, 28))
-    return CostBounds(*(encoded_index_bytes(indices, n, k, one) for one in (k, longest)))
 
 
 def _expected_differences(n: Floats, k: Floats) -> Floats:

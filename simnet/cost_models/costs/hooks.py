@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
 from simnet.base.errors import suggest_names
-from simnet.base.reading import read_shipped_rows
+from simnet.base.file_io import read_shipped_rows
 from simnet.cost_models.costs.computing import known_chips
 from simnet.cost_models.costs.devices import DeviceOp, DeviceProfile, HostPrices, Provenance
 

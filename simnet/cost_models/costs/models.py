@@ -35,8 +35,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, TypeAlias,
 
 from simnet.base import units
 from simnet.base.errors import InputError, suggest_names
+from simnet.base.file_io import read_shipped_rows, read_text
 from simnet.base.quantities import MOST_PARAMETERS
-from simnet.base.reading import read_shipped_rows, read_text
 
 if TYPE_CHECKING:
     from simnet.base.yaml_loader import YamlDocument

@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from simnet.base.arrays import Floats
-from simnet.base.reading import read_shipped_rows
+from simnet.base.file_io import read_shipped_rows
 from simnet.base.student_t import student_quantile
 from simnet.cost_models.costs.devices import IntervalEnd
 

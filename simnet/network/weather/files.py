@@ -19,10 +19,9 @@ from typing import Annotated, Literal
 import numpy as np
 
 from simnet.base import units
-from simnet.base.checks import check_positive, read_number
-from simnet.base.errors import InputError, shorten_text, suggest_names
+from simnet.base.errors import InputError, check_positive, read_number, shorten_text, suggest_names
+from simnet.base.file_io import read_text
 from simnet.base.quantities import Absolute, Duration, PositiveSize, Rate, Seconds, bounds_error
-from simnet.base.reading import read_text
 from simnet.network.weather.signal import Signal, Weather
 from simnet.network.weather.steps import steps
 

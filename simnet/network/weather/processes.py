@@ -16,7 +16,7 @@ from annotated_types import Ge
 from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats
-from simnet.base.checks import check_int, check_positive, is_number
+from simnet.base.errors import check_int, check_positive, is_number
 from simnet.base.quantities import Duration, Seconds, Share, Spread, Written
 from simnet.base.rng import stream
 from simnet.network.weather.signal import CHUNK, MAX_CHANGES, Chunks, Signal, constant

@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from simnet.base.checks import check_int, check_positive
-from simnet.base.errors import suggest_names
+from simnet.base.errors import check_int, check_positive, suggest_names
 from simnet.network.weather.signal import Weather
 from simnet.network.weather.steps import steps
 

@@ -18,9 +18,8 @@ from pydantic import ConfigDict, Field
 
 from simnet import sparsifier_models
 from simnet.base import plugins
-from simnet.base.checks import is_number
-from simnet.base.errors import InputError, suggest_names
-from simnet.base.reading import read_text
+from simnet.base.errors import InputError, is_number, suggest_names
+from simnet.base.file_io import read_text
 
 MAX_BYTES = 8 * 2**20
 """Maximum size of a policy-table file [byte]."""

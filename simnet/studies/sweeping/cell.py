@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pandas as pd
 
 from simnet.base.errors import SimnetError
+from simnet.base.file_io import FileSet, mark_incomplete, replace_files, write_files
 from simnet.base.processes import Report
-from simnet.base.writing import FileSet, mark_incomplete, replace_files, write_files
 from simnet.report import cost_summary, learning, wording
 from simnet.report.paired import START_COLUMNS, start_ranges
 from simnet.report.results import LOCK, RESULTS, picture_files, rounded_table, table_files, versions

@@ -15,10 +15,10 @@ from typing import Any
 
 from simnet.base.dask_cluster import connect_dask
 from simnet.base.errors import InputError, suggest_names, to_install
+from simnet.base.file_io import mark_incomplete, write_files
 from simnet.base.processes import Pool, Progress, TaskOutcome, run_task
 from simnet.base.progress import progress_stage, report_share
 from simnet.base.threads import THREADS
-from simnet.base.writing import mark_incomplete, write_files
 from simnet.scenario import Scenario, find
 from simnet.scenario.finding import Source
 from simnet.studies.sweeping import cell, grid

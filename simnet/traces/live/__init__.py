@@ -12,9 +12,8 @@ Score(loss=..., accuracy=...)
 """
 
 from simnet.traces.live.data import classification, digits, words
-from simnet.traces.live.perceptron import Perceptron
+from simnet.traces.live.models import Perceptron, Sizes
 from simnet.traces.live.source import LearningRate, LiveSource, LiveTraining, create_model, train, training_size
-from simnet.traces.live.torched import Sizes
 
 __all__ = [
     "LearningRate",

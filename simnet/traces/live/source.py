@@ -16,18 +16,16 @@ import numpy as np
 from annotated_types import Ge, Gt, Le, Len, Lt
 from numpy.typing import NDArray
 
-from simnet.base.checks import check_int, check_positive
-from simnet.base.errors import DivergedError, suggest_names
+from simnet.base.errors import DivergedError, check_int, check_positive, suggest_names
 from simnet.base.quantities import Count, Written, check_fields
 from simnet.base.rng import stream
 from simnet.traces.live import data as sources
-from simnet.traces.live import torched
+from simnet.traces.live import models
 from simnet.traces.live.data import DATA, Data, deal_shards
-from simnet.traces.live.perceptron import Model, Perceptron
-from simnet.traces.live.torched import Sizes
+from simnet.traces.live.models import Model, Perceptron, Sizes
 from simnet.traces.source import Score, Training, Values, as_matrices, output_buffer
 
-MODELS = ("logistic", "mlp", *torched.MODELS)
+MODELS = ("logistic", "mlp", *models.MODELS)
 """Names of the trainable models."""
 
 _EVERY = 10
@@ -286,8 +284,8 @@ def create_model(model: str, data: Data, sizes: Sizes | None = None, device: str
     if model not in MODELS:
         raise ValueError(f"there is no model {model!r} to train; {suggest_names(model, MODELS)}")
     sizes = sizes or Sizes()
-    if model in torched.MODELS:
-        return torched.create_torch_model(model, data, sizes, device)
+    if model in models.MODELS:
+        return models.create_torch_model(model, data, sizes, device)
     if device != "cpu":
         raise ValueError(f"{model} is computed by numpy, so device must be cpu, got {device!r}")
     if data.targets.ndim == 2:
@@ -310,9 +308,9 @@ def training_size(
     elif data == "words":
         numbers, classes, held = context, options["vocabulary"], 0.0
     rows = max(workers * batch, _CHUNK // (context if data == "words" else 1))
-    if model in torched.MODELS:
+    if model in models.MODELS:
         what = (model, context, classes, sizes)
-        return torched.parameter_count(*what), 4.0 * (held * numbers + rows * torched.activation_count(*what)) + _TORCH
+        return models.parameter_count(*what), 4.0 * (held * numbers + rows * models.activation_count(*what)) + _TORCH
     widths = (numbers, *(sizes.hidden if model == "mlp" else ()), classes)
     entries = sum((width + 1) * units for width, units in itertools.pairwise(widths))
     return entries, 4.0 * (held * numbers + 4 * rows * sum(widths))

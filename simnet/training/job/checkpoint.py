@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.errors import InputError
+from simnet.base.file_io import open_atomic
 from simnet.base.rows import Rows
-from simnet.base.writing import open_atomic
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from simnet.base.arrays import Floats
-from simnet.base.checks import check_int
+from simnet.base.errors import check_int
 from simnet.collectives.registry import Operation
 from simnet.training.parallel.units import DTYPE_BYTES, PassShares
 

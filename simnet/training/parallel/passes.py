@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from simnet.base.checks import check_int
+from simnet.base.errors import check_int
 from simnet.base.quantities import Count, PositiveFactor, Share
 from simnet.base.rng import stream
 from simnet.collectives.registry import Operation

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from simnet.base.arrays import Floats
-from simnet.base.checks import check_choice
+from simnet.base.errors import check_choice
 from simnet.collectives import registry
 from simnet.network import Network
 from simnet.schedule import Schedule

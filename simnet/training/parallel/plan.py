@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats
-from simnet.base.checks import check_choice, check_int
-from simnet.base.errors import suggest_names
+from simnet.base.errors import check_choice, check_int, suggest_names
 from simnet.cost_models.costs.models import Layer, ModelProfile
 from simnet.training.parallel.graph import StepGraph, seconds_of
 from simnet.training.parallel.passes import ModelParallelism, expert_parallel, split_tensors, tensor_parallel

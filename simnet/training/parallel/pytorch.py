@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from simnet.base.checks import check_choice, check_positive
+from simnet.base.errors import check_choice, check_positive
 from simnet.base.quantities import Count, WholeNumber
 from simnet.cost_models.costs.models import Layer
 from simnet.training.parallel.graph import GraphBuilder, HeldMemory, Phase, StepGraph

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from simnet.base.arrays import Floats
-from simnet.base.checks import check_choice, check_int
+from simnet.base.errors import check_choice, check_int
 from simnet.base.quantities import check_fields
 from simnet.cost_models.costs.models import ComputeTime, Layer, ModelProfile
 

@@ -19,8 +19,7 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import NamedTuple
 
-from simnet.base.checks import check_int
-from simnet.base.errors import InputError
+from simnet.base.errors import InputError, check_int
 from simnet.base.processes import exit_on_signal
 from simnet.validate.shapednet.links import Change
 from simnet.validate.shapednet.rank import end_with_parent

@@ -1,6 +1,6 @@
 """Measurements shipped with simnet, with source, hardware, date and licence.
 
-`registry.toml` describes them; each is a tidy CSV in the format of `simnet.cost_models.calibration.readers.tidy`:
+`registry.toml` describes them; each is a tidy CSV in the format of `simnet.cost_models.calibration.readers.csv_tables`:
 curves of GPU clusters that others published (``public``, with licences), measurements of simnet's own tools on shaped
 networks, and single published numbers with citation.
 """
@@ -15,8 +15,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from simnet.base.errors import InputError, suggest_names
+from simnet.cost_models.calibration.readers.csv_tables import read_tidy
 from simnet.cost_models.calibration.readers.tables import Measurements
-from simnet.cost_models.calibration.readers.tidy import read_tidy
 
 
 @cache

@@ -28,7 +28,7 @@ from functools import cache
 import numpy as np
 import pandas as pd
 
-from simnet.base.reading import read_shipped_rows
+from simnet.base.file_io import read_shipped_rows
 
 SIZE_CONVENTIONS = ("vector", "total", "per_rank", "per_pair", "message")
 """Conventions for the size of a collective."""
@@ -40,9 +40,6 @@ COLLECTIVES = tuple(_KNOWN)
 
 PARTED_COLLECTIVES = tuple(name for name, row in _KNOWN.items() if row["parts"] == "equal")
 """Collectives of an array of which every rank has an equal part."""
-
-ONE_SIDED_MESSAGES = tuple(name for name, row in _KNOWN.items() if row["parts"] == "one-sided")
-"""Messages that one of two ranks alone asks for: curves of their own, as they are no messages between two."""
 
 _COUNTED_TWICE = ("gather", "gatherv", "scatter", "scatterv", "alltoall", "alltoallv")
 

@@ -1,4 +1,8 @@
-"""Reads CSV measurements with units in column names: in-place and out-of-place pairs, and times over shaped links.
+"""Reads measurements from CSV, and writes them.
+
+*Tidy* is what simnet writes and users can supply. A row is one measurement. The first row names the columns, those of
+`simnet.cost_models.calibration.readers.tables.TABLE_COLUMNS`; ``collective``, ``nbytes`` and ``seconds`` are required.
+Values are in SI units. Other columns are kept, numbers as numbers. Lines that begin with ``#`` are remarks.
 
 *Wide*: ``collective, algo, proto, nranks, nnodes, ranks_per_node, dtype, op, size_bytes, total_bytes``; ``time_us_oop,
 algbw_gbs_oop, busbw_gbs_oop, err_oop`` and the same with ``_ip`` for in place; ``time_min_us, time_max_us, time_p50_us,
@@ -11,15 +15,203 @@ MPI; with ``method``, the values that a rank sends. Latency is from host to host
 
 from __future__ import annotations
 
+import csv
+import difflib
+import io
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 
+import pandas as pd
+
+from simnet.base.errors import InputError, suggest_names
+from simnet.base.file_io import explain_write_errors
+from simnet.base.spreadsheets import guard_cell, unguard_cell
 from simnet.collectives.registry import algorithm_in_logs
 from simnet.cost_models.calibration.readers import tables
-from simnet.cost_models.calibration.readers.conventions import collective_name, mpi_convention
+from simnet.cost_models.calibration.readers.conventions import (
+    SIZE_CONVENTIONS,
+    collective_name,
+    mpi_convention,
+    nccl_convention,
+)
 from simnet.cost_models.calibration.readers.lines import read_lines
-from simnet.cost_models.calibration.readers.tidy import csv_records, csv_values, parse_rate
+
+REQUIRED_COLUMNS = ("collective", "nbytes", "seconds")
+"""Required columns of a table of measurements."""
+
+MAX_COLUMNS = 100
+"""The most columns of a table."""
+
+MAX_LINE = 65_536
+"""The longest row [characters]."""
+
+MAX_TEXT = 200
+"""The longest text in a cell [characters]."""
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,59}")
+_FLAGS = {"true": True, "1": True, "false": False, "0": False, "": None}
+
+
+@tables.format_reader("tidy")
+def read_tidy(path: Path, out: tables.RowCollector) -> Iterator[tuple[int, tables.TableRow]]:
+    """Read a tidy CSV of measurements."""
+    given = out.facts
+    required = [name for name in REQUIRED_COLUMNS if name not in given]
+    head, names, records = csv_records(read_lines(path), required, out.file)
+    extra = [name for name in names if name not in tables.TABLE_COLUMNS]
+    for name in extra:
+        if close := difflib.get_close_matches(name, tables.TABLE_COLUMNS, n=1, cutoff=0.85):
+            message = f"column {name!r} is not known and kept as it is; did you mean {close[0]!r}?"
+            out.report(head, message, dropped=False)
+    numeric = set(extra)
+    for line, cells in records:
+        row: tables.TableRow = {}
+        for name, text in cells.items():
+            if name in tables.TABLE_COLUMNS:
+                row[name] = _parse_cell(name, text, out, line)
+            else:
+                row[name] = _check_length(text, name, out, line)
+                if name in numeric and text.strip() and tables.parse_printed(text) is None:
+                    numeric.discard(name)
+        if row.get("nbytes", given.get("nbytes")) is None:
+            out.refuse("must be a whole number >= 0, got ''", line, "nbytes")
+        convention = str(row.get("size_convention") or given.get("size_convention") or "")
+        if not convention:
+            row["size_convention"] = nccl_convention(str(row.get("collective") or given.get("collective")))
+        elif convention not in SIZE_CONVENTIONS:
+            out.refuse(f"is {convention[:40]!r}; {suggest_names(convention, SIZE_CONVENTIONS)}", line)
+        row |= {name: parse_rate(cells.get(name, ""), 0) for name in ("seconds", "algbw", "busbw")}
+        yield line, row
+    for row in out.rows:
+        row |= {name: float(text) if (text := str(row[name]).strip()) else None for name in numeric}
+
+
+def write_tidy(rows: pd.DataFrame, path: str | Path, remarks: Sequence[str] = ()) -> None:
+    """Write measurements as tidy CSV without empty columns; `read_tidy` returns exactly the same numbers.
+
+    `remarks` are lines above the table.
+    """
+    missing = [name for name in REQUIRED_COLUMNS if name not in rows]
+    if missing:
+        raise ValueError(f"rows must have columns {', '.join(REQUIRED_COLUMNS)}; missing: {', '.join(missing)}")
+    ordered = [name for name in dict.fromkeys([*tables.TABLE_COLUMNS, *map(str, rows)]) if name in rows]
+    written = {name: [_format_cell(value) for value in rows[name].tolist()] for name in ordered}
+    kept = [name for name in ordered if name in REQUIRED_COLUMNS or any(written[name])]
+    with explain_write_errors(Path(path), advice=""), Path(path).open("w", encoding="utf-8", newline="") as file:
+        file.writelines(f"# {one}\n" for one in remarks)
+        out = csv.writer(file, lineterminator="\n")
+        out.writerow(kept)
+        out.writerows(zip(*(written[name] for name in kept), strict=True))
+
+
+def csv_records(
+    lines: Sequence[str], needed: Iterable[str], file: str
+) -> tuple[int, list[str], Iterator[tuple[int, dict[str, str]]]]:
+    """Return a CSV's header line number, its column names, and an iterator of line number and cells by column."""
+    rows = _csv_rows(lines, file)
+    line, head = next(rows, (1, []))
+    names = [name.strip() for name in head]
+    if not names:
+        raise InputError("is empty", file=file, line=line)
+    if len(names) > MAX_COLUMNS:
+        raise InputError(f"has {len(names):,} columns; at most {MAX_COLUMNS} are read", file=file, line=line)
+    for at, name in enumerate(names):
+        if not _NAME.fullmatch(name):
+            message = f"column {at + 1} is named {name[:60]!r}; allowed are letters, digits and _, from a letter on"
+            raise InputError(message, file=file, line=line)
+        if name in names[:at]:
+            raise InputError(f"column {name!r} stands twice", file=file, line=line)
+    for name in needed:
+        if name not in names:
+            message = f"has no column {name!r}; {suggest_names(name, names)}".replace("Allowed:", "Given:")
+            raise InputError(message, file=file, line=line)
+
+    def records() -> Iterator[tuple[int, dict[str, str]]]:
+        for at, cells in rows:
+            if len(cells) != len(names):
+                raise InputError(f"has {len(cells)} values, but there are {len(names)} columns", file=file, line=at)
+            yield at, dict(zip(names, map(unguard_cell, cells), strict=True))
+
+    return line, names, records()
+
+
+def csv_values(
+    cells: Mapping[str, str], kind: str, out: tables.RowCollector, line: int, needed: Iterable[str] = ()
+) -> tables.TableRow:
+    """Return table values from a row's cells; raise InputError for invalid numbers and empty `needed` cells."""
+    row: tables.TableRow = {}
+    for name, one in tables.log_columns(kind).items():
+        if name not in cells:
+            continue
+        text = cells[name].strip()
+        row[one.name] = one.value(text)
+        if row[one.name] is None and (text or name in needed):
+            allowed = "a whole number >= 0" if one.form == "whole" else "a number"
+            out.refuse(f"must be {allowed}, got {text[:40]!r}", line, name)
+    return row
+
+
+def parse_rate(text: str, power: int) -> tables.PrintedNumber | float | None:
+    """Return a printed number like `parse_printed`, but plain 0.0 for 0, whose rounding error is unknown."""
+    found = tables.parse_printed(text, power)
+    return found if found is None or found.value else 0.0
+
+
+def _csv_rows(lines: Sequence[str], file: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield line number and cells of each line that is neither empty nor a comment."""
+    for at, line in enumerate(lines, 1):
+        text = line.rstrip("\r")
+        if not text.strip() or text.startswith("#"):
+            continue
+        if len(text) > MAX_LINE:
+            raise InputError(f"is longer than {MAX_LINE:,} characters", file=file, line=at)
+        try:
+            yield at, next(csv.reader(io.StringIO(text), strict=True))
+        except csv.Error as error:
+            raise InputError(f"is not CSV: {error}", file=file, line=at) from None
+
+
+def _parse_cell(name: str, text: str, out: tables.RowCollector, line: int) -> object:
+    """Return a cell's value in the type of its column."""
+    word = text.strip()
+    form = tables.TABLE_COLUMNS[name]
+    if form == "text":
+        return _check_length(word, name, out, line)
+    if form == "flag":
+        if word.casefold() not in _FLAGS:
+            out.refuse(f"must be true or false, got {word[:40]!r}", line, name)
+        return _FLAGS[word.casefold()]
+    if not word:
+        return None
+    value, most = tables.log_columns("table")[name].value(word), tables.largest_whole(name)
+    low = int(most == tables.MAX_RANKS)
+    if value is None or value < low:
+        allowed = "a finite number >= 0" if form == "number" else f"a whole number in {low}..{most}"
+        out.refuse(f"must be {allowed}, got {word[:40]!r}", line, name)
+    return value
+
+
+def _check_length(text: str, name: str, out: tables.RowCollector, line: int) -> str:
+    if len(text) > MAX_TEXT:
+        out.refuse(f"is longer than {MAX_TEXT} characters", line, name)
+    return text
+
+
+def _format_cell(value: object) -> str:
+    """Return a value as CSV text; numbers get the fewest digits from which they can be restored."""
+    if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        short = Decimal(repr(value)).normalize()
+        plain = f"{short:f}"
+        return plain if -5 < short.adjusted() < 5 and not (len(plain) > 1 and plain.endswith("0")) else f"{short:e}"
+    return guard_cell(str(value))
+
 
 WIDE_COLUMNS = ("collective", "nranks", "size_bytes", "time_us_oop")
 """Required columns, by which the format is recognised."""

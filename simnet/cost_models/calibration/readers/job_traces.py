@@ -19,8 +19,7 @@ from typing import Any
 
 import pandas as pd
 
-from simnet.base.checks import is_number
-from simnet.base.errors import InputError
+from simnet.base.errors import InputError, is_number
 from simnet.cost_models.calibration.readers import conventions, lines, tables
 from simnet.cost_models.calibration.readers.nccl_text import ELEMENT_BYTES
 from simnet.interchange.chakra import read_nodes

@@ -20,17 +20,10 @@ import pandas as pd
 from simnet.base import plugins
 from simnet.base.errors import InputError, suggest_names
 from simnet.base.progress import track_progress
-from simnet.cost_models.calibration.readers import (
-    csv_tables,
-    job_traces,
-    nccl_records,
-    nccl_text,
-    tidy,
-)
-from simnet.cost_models.calibration.readers.facts import LogFacts
+from simnet.cost_models.calibration.readers import csv_tables, job_traces, nccl_records, nccl_text
 from simnet.cost_models.calibration.readers.job_traces import merge_ranks
 from simnet.cost_models.calibration.readers.lines import MAX_LINE, NUMBERS, plain_text, read_head, read_lines
-from simnet.cost_models.calibration.readers.tables import MAX_ROWS, TABLE_COLUMNS, LogProblem, Measurements
+from simnet.cost_models.calibration.readers.tables import MAX_ROWS, TABLE_COLUMNS, LogFacts, LogProblem, Measurements
 from simnet.cost_models.calibration.readers.text_tables import TEXT_READERS, TEXT_TABLES, read_iperf3_json
 
 # No error for a name that is too long, as of `Path.is_dir`.
@@ -59,7 +52,7 @@ class LogFormat(NamedTuple):
 
 
 def _column_names(line: str) -> set[str]:
-    return {name.strip() for name in line[: tidy.MAX_LINE].split(",")}
+    return {name.strip() for name in line[: csv_tables.MAX_LINE].split(",")}
 
 
 def _is_shaped(line: str) -> bool:
@@ -68,7 +61,7 @@ def _is_shaped(line: str) -> bool:
 
 
 def _is_tidy(line: str) -> bool:
-    return len(_column_names(line) & set(tidy.REQUIRED_COLUMNS)) >= 2
+    return len(_column_names(line) & set(csv_tables.REQUIRED_COLUMNS)) >= 2
 
 
 def _is_json(head: bytes) -> bool:
@@ -107,7 +100,7 @@ LOG_FORMATS: Mapping[str, LogFormat] = {
     "nccl": LogFormat(nccl_text.read_nccl_text, anchor=nccl_text.NCCL_ANCHOR),
     "wide": LogFormat(csv_tables.read_wide, first=lambda line: _column_names(line) >= set(csv_tables.WIDE_COLUMNS)),
     "shaped": LogFormat(csv_tables.read_shaped, first=_is_shaped),
-    "tidy": LogFormat(tidy.read_tidy, first=_is_tidy),
+    "tidy": LogFormat(csv_tables.read_tidy, first=_is_tidy),
     "nccl-json": LogFormat(nccl_records.read_nccl_json),
 }
 """The formats of simnet itself: traces of jobs (Chakra, PyTorch, NCCL inspector), records of rccl-tests, OSU and Intel

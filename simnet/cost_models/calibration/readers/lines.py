@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from simnet.base.errors import InputError
-from simnet.base.reading import open_unpacked, read_text
+from simnet.base.file_io import open_unpacked, read_text
 from simnet.cost_models.calibration.readers import tables
 
 MAX_BYTES = 64 * 2**20

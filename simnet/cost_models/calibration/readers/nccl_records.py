@@ -19,8 +19,8 @@ from typing import Any
 from simnet.base.errors import InputError
 from simnet.cost_models.calibration.readers import lines, tables
 from simnet.cost_models.calibration.readers.conventions import collective_name, named_collective
+from simnet.cost_models.calibration.readers.csv_tables import csv_records
 from simnet.cost_models.calibration.readers.nccl_text import RANK_STATISTICS, pinned_setting
-from simnet.cost_models.calibration.readers.tidy import csv_records
 
 NEWEST_VERSION = 3
 """The latest version of the format that is read."""
