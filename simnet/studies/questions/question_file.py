@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic import ConfigDict, Field
 
-from simnet.base.reading import read_text
+from simnet.base.file_io import read_text
 from simnet.base.yaml_loader import load_yaml_mapping, validation_refusal
 from simnet.report.summary import Unit
 
