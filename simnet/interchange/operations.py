@@ -140,7 +140,7 @@ def match_messages(file: RankOperations) -> dict[Operation, Operation]:
 def match_in_order(
     sends: Iterable[tuple[object, T]], receives: Iterable[tuple[object, T]]
 ) -> tuple[dict[T, T], list[T], list[T]]:
-    """Pair sends and receives in order on each connection; return a dict from receive to send, and what is unpaired."""
+    """Return a dict from receive to send, paired in order on each connection, and unpaired sends and receives."""
     waiting: dict[object, deque[T]] = defaultdict(deque)
     for connection, one in receives:
         waiting[connection].append(one)

@@ -99,7 +99,7 @@ class Engine(LinkTables):
             self.state.n_early += count
 
     def reset(self, origin: float, now: float) -> None:
-        """Remove all runs, messages and events, and set the time to `now`, in seconds after the time `origin`."""
+        """Remove all schedules, messages and events, and set the time to `now`, in seconds after the time `origin`."""
         s = self.state
         s.n_events = s.n_pushed = s.n_quiet = s.n_ends = s.n_moving = s.n_queued = s.n_new = s.n_dirty = s.n_notices = 0
         s.background_on = False
@@ -216,7 +216,7 @@ class Engine(LinkTables):
         return handle
 
     def _in_calls(self, program: Program) -> dict[str, NDArray[Any]]:
-        """Return the columns `ahead`, `continues`, `control_factor`, `sends_first` of `RoundRecord` for all rounds."""
+        """Return the columns of `RoundRecord` that depend on calls of collectives, such as `ahead`, for all rounds."""
         rounds, begins = program.schedule.rounds, program.begins()
         ahead = np.array(self._stack.ahead(rounds), dtype=np.int64)
         phases = [one.phase for one in rounds]
@@ -280,7 +280,7 @@ class Engine(LinkTables):
         return {id(one): first + P * place for place, one in enumerate(rounds)}
 
     def _write_streams(self, given: Streams, start: Floats, g: int, take: Callable[[Table, int], int]) -> None:
-        """Attach a compute stream to each rank of a run, whose first rank is row `g`. A stream starts with its rank."""
+        """Attach a compute stream to each rank of a schedule, from row `g` on. A stream starts with its rank."""
         n_parts, P = given.slices.shape
         compute_slices, streams = self.tables["compute_slices"], self.tables["streams"]
         first, x = take(compute_slices, n_parts * P), take(streams, P)
@@ -306,7 +306,7 @@ class Engine(LinkTables):
         self.tables["ranks"].write(g, P, stream=x + np.arange(P))
 
     def computed(self, handle: Handle) -> Computed:
-        """Return start and end of the slices and kernels on the compute streams of a run [s since the origin]."""
+        """Return start and end of the slices and kernels on the compute streams of a schedule [s since the origin]."""
         s, x = self.state, int(self.state.ranks[handle.ranks].stream)
         streams, compute_slices = self.tables["streams"], self.tables["compute_slices"]
         n_parts, first = int(s.streams[x].parts), int(s.streams[x].compute_slices)
@@ -319,14 +319,14 @@ class Engine(LinkTables):
         return Computed(done, sliced, times("begun"), times("ended"), bool(s.streams[x].aside))
 
     def busy_until(self, handle: Handle, now: float) -> float:
-        """Return when the compute streams of the surviving ranks of a stalled run become idle [s]; at least `now`."""
+        """Return when the compute streams of a stalled schedule's surviving ranks become idle [s]; at least `now`."""
         s = self.state
         ranks = [s.ranks[g] for g in range(handle.ranks, handle.ranks + handle.n_ranks)]
         beside = [int(one.stream) for one in ranks if one.stream >= 0 and one.state != codes.FAILED]
         return max([now, *(float(self.loop.stream_done_at(s, x)) for x in beside)])
 
     def release(self, handle: Handle) -> None:
-        """Remove a run, finished or not, from the event loop, and free its table rows."""
+        """Remove a schedule, finished or not, from the event loop, and free its table rows."""
         self._handles.remove(handle)
         self.loop.forget_run(self.state, handle.run)
         self.give_room(flows=handle.slots, ranks=handle.n_ranks)
@@ -334,7 +334,7 @@ class Engine(LinkTables):
             table.give_back(at, count)
 
     def of_ranks(self, handle: Handle, field: str) -> NDArray[Any]:
-        """Return the column `field` of the ranks table for all ranks of a run; shape (P,)."""
+        """Return the column `field` of the ranks table for all ranks of a schedule in flight; shape (P,)."""
         return self.tables["ranks"].read(field, handle.ranks, handle.n_ranks)
 
     def open_rounds(self, handle: Handle) -> list[dict[int, int]]:
@@ -353,7 +353,7 @@ class Engine(LinkTables):
         return found
 
     def of_messages(self, handle: Handle, field: str) -> Floats:
-        """Return when each message of a run was ``sent`` or ``arrived``, as `field` says [s]; NaN if it has not yet."""
+        """Return when each message of a schedule was ``sent`` or ``arrived``, by `field` [s]; NaN if it has not yet."""
         return self.tables[field].numbers(getattr(self.state.runs[handle.run], field), handle.n_messages)
 
     def software(self, handle: Handle) -> Floats:
@@ -398,12 +398,12 @@ class Engine(LinkTables):
         return bool(flow.state == codes.QUEUED or (flow.state == codes.FLOWING and flow.place < 0))
 
     def owner(self, f: int) -> tuple[int, int]:
-        """Return message f's run and its number there; if it is a single transfer, `codes.TRANSFER` and its token."""
+        """Return the run's row and the number of message f; for a transfer, `codes.TRANSFER` and its token."""
         flow = self.state.flows[f]
         return int(flow.owner), int(flow.message)
 
     def place(self, f: int) -> tuple[int, int]:
-        """Return the index of message f's round in its run, and the position of the message in the round."""
+        """Return the index of message f's round in its schedule, and the position of the message in the round."""
         flow = self.state.flows[f]
         return int(flow.round_index), int(self.state.messages[flow.message].number)
 

@@ -345,7 +345,7 @@ class Network:
     def _prepared(
         self, parts: Parts, start: float | ArrayLike, cut: bool, stream: tuple[str | int, ...] = (), **entry: Any
     ) -> Program:
-        """Return the program of schedules, with checked entry times and random draws; `cut` divides steps of rings."""
+        """Return the program of schedules, with checked entry times and random draws; `cut` splits ring steps."""
         n_ranks = parts[0][0].n_ranks
         for schedule, _ in parts:
             if schedule.n_ranks != n_ranks:

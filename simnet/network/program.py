@@ -87,7 +87,7 @@ class Program:
 
     @cached_property
     def schedule(self) -> Schedule:
-        """All parts concatenated into one schedule."""
+        """All parts (schedules) concatenated into one schedule."""
         first, *others = (schedule for schedule, _ in self.parts)
         return first.concat(*others) if others else first
 

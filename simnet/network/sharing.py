@@ -43,7 +43,7 @@ SHORTEST = 1e-6
 
 
 class Measured(NamedTuple):
-    """Measured exponents of a congestion control, for links of known and of unknown buffer size."""
+    """Measured exponents of round-trip time in bandwidth shares, for links of known and of unknown buffer size."""
 
     with_buffer: float
     without: float

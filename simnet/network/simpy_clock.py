@@ -140,7 +140,7 @@ class Clock:
         self._arm()
 
     def _tell(self) -> None:
-        """Trigger the SimPy events of transfers and runs that have arrived, completed or stalled."""
+        """Trigger the SimPy events of transfers that have arrived, and of schedules that have completed or stalled."""
         engine = self._engine
         now = engine.state.now
         for kind, item in engine.notices():
@@ -170,7 +170,7 @@ class Clock:
         )
 
     def _give_up(self) -> None:
-        """Fail all transfers and runs if no blocked message can move again; otherwise wait for links to recover."""
+        """Fail all transfers and schedules if no blocked message can move again; else wait for links to recover."""
         engine = self._engine
         now = engine.state.now
         messages = engine.under_way()

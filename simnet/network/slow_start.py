@@ -50,7 +50,7 @@ def slow_start_delays(
     silence: float,
     ahead: Sequence[int] = (),
 ) -> Floats:
-    """Return the extra latency by TCP slow start of each message of all rounds [s], shape (messages,).
+    """Return the extra latency that TCP slow start adds to each message of all rounds [s], shape (messages,).
 
     Parameters
     ----------

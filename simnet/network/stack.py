@@ -201,7 +201,7 @@ class Stack:
         return wire
 
     def wire(self, one: Round, n_ranks: int) -> Floats:
-        """Return the bytes for which each message of a round occupies links, with headers and acknowledgements.
+        """Return the bytes on links of each message of a round, headers and acknowledgements included; shape (m,).
 
         Acknowledgements take time where a host's link carries data in their direction. A rank's acknowledgements, sent
         or received, are split evenly among its messages in that direction; a message grows by the larger part.

@@ -1,4 +1,4 @@
-"""Spread of an exchange's time over the exact entry times of its ranks, from a few random draws.
+"""Spread of an exchange's time when its ranks enter at slightly different times, from a few random draws.
 
 On a stack with software, a control message or a message of another host may come just before or after a message of
 megabytes, and then waits for all of it. So microseconds matter, and one timing is one draw of many: with gloo an

@@ -175,7 +175,7 @@ class SymmetricRanks:
         return SymmetricRun(now, np.concatenate([one.times for one in went], axis=1))
 
     def _small_network(self, rounds: Sequence[Round], hosts: Ranks) -> tuple[_SmallNetwork, dict[int, Round]] | None:
-        """Return a small network that takes as long, and its round for each round id; None if no network does."""
+        """Return a small network with the same times, and its round for each round id; None if there is none."""
         # Rounds that differ only in phase are one unless several may be under way.
         phases = self._stack.rounds > 1
         patterns: dict[bytes, int] = {}

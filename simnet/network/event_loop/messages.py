@@ -196,7 +196,7 @@ def arrived_bytes(s: State, f: int) -> float:
 
 
 def order_control(s: State, f: int, time: float) -> float:
-    """Return when control message f arrives [s], which is after earlier ones of its kind on the same connection."""
+    """Return when control message f arrives [s], which is not before earlier ones of its kind on its connection."""
     connection = s.connections[s.messages[s.flows[f].message].connection]
     if s.flows[f].what == codes.ASKS:
         connection.asked = max(connection.asked, time)

@@ -65,7 +65,7 @@ def first_early_message(s: State, task: TaskRecord, i: int) -> int:
 
 
 def number_of(s: State, run: RunRecord, m: int, i: int) -> int:
-    """Return the index of message m of round i among all messages of its run."""
+    """Return the index of message m of round i among all messages of its schedule."""
     return s.rounds[run.rounds + i].offset + s.messages[m].number
 
 

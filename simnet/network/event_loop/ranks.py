@@ -243,7 +243,7 @@ def may_advance(s: State, g: int) -> bool:
 
 
 def finish_rank(s: State, g: int) -> None:
-    """Record that rank g has finished the schedule; post a notice if it is the last rank of the run."""
+    """Record that rank g has finished its schedule; post a notice if it is the last rank to do so."""
     account_time(s, g)
     rank = s.ranks[g]
     rank.state, rank.finish = codes.OUTSIDE, s.now
@@ -396,7 +396,7 @@ def stop_message(s: State, f: int) -> None:
 
 
 def withdraw_events(s: State, e: int) -> None:
-    """Remove the events of vanished messages, and of ranks of run e that have failed or finished."""
+    """Remove the events of vanished messages, and of failed or finished ranks of run e (a schedule in flight)."""
     over = s.runs[e].running <= 0
     for place in range(s.n_events):
         event = s.event_queue[place]

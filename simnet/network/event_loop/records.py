@@ -231,7 +231,7 @@ class RunRecord:
 
 @record
 class Rank:
-    """The state of a rank in a run: its times, its current round, and the messages that it waits for.
+    """The state of a rank in a schedule in flight: its times, its current round, and the messages that it waits for.
 
     `missing` counts messages that have not arrived, sends that wait (`unsent` of them), and own links that are busy
     (`leaving` of them). It stays until `send_complete` at least, and `leaves` once that is scheduled. Early control

@@ -21,7 +21,7 @@ _GBIT_PER_S = 1.25e8
 
 
 class EpochState(NamedTuple):
-    """Latency and bandwidth of a published schedule, valid from `first_epoch` on.
+    """Latency and bandwidth in a published network schedule, valid from `first_epoch` on.
 
     `latency` [s] is from host to host, the paper's alpha: half of it on each link of a star. `bandwidth` [byte/s] is
     that of one host, the paper's 1/beta.
@@ -33,7 +33,7 @@ class EpochState(NamedTuple):
 
 
 class EpochProfile(NamedTuple):
-    """A published schedule of the network: `states` in order of epochs, the number of `epochs`, and its `source`."""
+    """A published network schedule: `states` in order of epochs, the number of `epochs`, and its `source`."""
 
     states: tuple[EpochState, ...]
     epochs: int
@@ -41,7 +41,7 @@ class EpochProfile(NamedTuple):
 
 
 def profile_state(name: str, epoch: int) -> EpochState:
-    """Return latency and bandwidth of a published schedule in one epoch.
+    """Return latency and bandwidth of a published network schedule in one epoch.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def profile_state(name: str, epoch: int) -> EpochState:
 
 
 def profile(name: str, epoch_seconds: float) -> Weather:
-    """Return a published schedule as weather, in which each epoch lasts `epoch_seconds`.
+    """Return a published network schedule as weather, in which each epoch lasts `epoch_seconds`.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def _find_profile(name: str) -> EpochProfile:
 
 
 def _build_schedule(rows: Sequence[tuple[int, float, float]], epochs: int, source: str) -> EpochProfile:
-    """Return a schedule from rows of first epoch, latency [ms] and bandwidth [Gbit/s]."""
+    """Return a network schedule from rows of first epoch, latency [ms] and bandwidth [Gbit/s]."""
     states = tuple(EpochState(epoch, alpha * _MILLISECOND, rate * _GBIT_PER_S) for epoch, alpha, rate in rows)
     return EpochProfile(states, epochs, source)
 
