@@ -1,4 +1,4 @@
-"""Policies that choose exchange and density of each iteration: fixed, flexible, one-step oracle, multi-objective."""
+"""Policies that choose the exchange and the density of each iteration."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Ramp(NamedTuple):
 
 
 def density_at(ramps: Sequence[Ramp], iteration: int) -> float:
-    """Return the density at an iteration under consecutive ramps; after the last ramp, its `end` applies.
+    """Return the density at an iteration under consecutive ramps, or the last ramp's `end` after it.
 
     Examples
     --------
@@ -75,7 +75,7 @@ def density_at(ramps: Sequence[Ramp], iteration: int) -> float:
 
 @dataclass(frozen=True)
 class PolicyContext:
-    """What a policy can base a decision on: the iteration, from 0, and the job's state at the simulated time `now` [s].
+    """Basis of a policy's decision: the iteration, from 0, and the job's state at the simulated time `now` [s].
 
     `placement` has the host of each worker, `message` is M, the bytes of the dense gradient, `density` c, the target.
     `buckets` are the entries of each piece of the gradient; `device` has the costs of kernels.
@@ -102,7 +102,7 @@ class Policy(Protocol):
         """Forget all that the policy has learned in earlier iterations, as at the start of a job."""
 
     def shortlist(self, context: PolicyContext) -> Sequence[Candidate]:
-        """Return at least one candidate for this iteration; of several, the job takes the fastest."""
+        """Return the candidates for this iteration, at least one; the job takes the fastest of these."""
 
 
 class Decision(NamedTuple):
@@ -166,23 +166,23 @@ class Measures(Policy, Protocol):
     """A policy whose workers probe the links with messages before iterations, at a cost in simulated time."""
 
     def measures(self, context: PolicyContext) -> Schedule | None:
-        """Return the probe messages that precede an iteration; None if there are none."""
+        """Return the probe messages that precede an iteration; None if no probe precedes it."""
 
     def measured(self, context: PolicyContext, ends: Sequence[float]) -> None:
         """Learn from `ends`, the times [s] from the last worker's start to the last arrival of each probe round."""
 
 
 class OneStepOracle:
-    """The policy that takes the fastest exchange of each iteration, with known weather; a bound for other policies."""
+    """The policy that takes the fastest exchange of each iteration, because it knows the weather of the network."""
 
     def __init__(self, candidates: Sequence[Candidate]) -> None:
         self.candidates = check_distinct(candidates)
 
     def reset(self) -> None:
-        """Do nothing: the oracle keeps no state."""
+        """Do nothing, because the oracle keeps no state."""
 
     def shortlist(self, context: PolicyContext) -> Sequence[Candidate]:
-        """Return all candidates, and so let the job take the fastest."""
+        """Return all candidates, of which the job takes the fastest."""
         return self.candidates
 
 
@@ -199,7 +199,7 @@ _SHORT, _FOUND = 4.0, 16.0
 
 @dataclass(frozen=True)
 class Monitor:
-    """Parameters by which a flexible policy monitors links.
+    """Parameters that determine when a flexible policy probes the links, and which changes of links it reacts to.
 
     Probes run beside the job, as ping and iperf would, between each worker and the next; they cost nothing. Where the
     network changes by iteration (`simnet.training.job.job.Job.stages`), they see the one in force.
@@ -246,7 +246,7 @@ class Monitor:
 
 
 def probe_pairs(network: Network, placement: Sequence[int], time: float) -> tuple[Floats, Floats]:
-    """Return latency [s] and bandwidth [byte/s] of the path from each worker to the next at a time; shape (P,) each."""
+    """Return the latency [s] and bandwidth [byte/s] of the path from each worker to the next, each of shape (P,)."""
     workers = len(placement)
     if workers < 2:
         return np.zeros(1), np.full(1, math.inf)
@@ -257,7 +257,7 @@ def probe_pairs(network: Network, placement: Sequence[int], time: float) -> tupl
 
 @dataclass(eq=False)
 class Flexible:
-    """The policy that takes the least closed-form time at the last probed latency and bandwidth (AR-Topk, Eqn 5).
+    """The policy that takes the exchange with the least closed-form time at the last probed latency and bandwidth.
 
     The decision is taken again when a probe departs from what the last one was based on by more than the monitor's
     `change`, or when the density changes. Of equal costs the first candidate wins. While a probe finds a link down,
@@ -295,12 +295,12 @@ class Flexible:
         self.reset()
 
     def reset(self) -> None:
-        """Forget the last decision and what it was based on; the first candidate is the choice again."""
+        """Forget the last decision and its basis, and choose the first candidate again."""
         self._basis: tuple[float, float, float] | None = None
         self._choice = self.candidates[0]
 
     def measures(self, context: PolicyContext) -> Schedule | None:
-        """Return the probe messages that precede an iteration; None if none is due, or if probes cost nothing."""
+        """Return the probe messages that precede an iteration; None if no probe is due or probes are free."""
         count = len(context.placement)
         if not self.probe_bytes or count < 2 or context.iteration % self.decide_every:
             return None
@@ -316,7 +316,7 @@ class Flexible:
         """Ignore the measured times, because the monitor reads latency and bandwidth from the network itself."""
 
     def shortlist(self, context: PolicyContext) -> Sequence[Candidate]:
-        """Return the chosen candidate alone; choose anew if a decision is due, and links or density have changed."""
+        """Return a list of the chosen candidate; if a decision is due and links or density differ, choose anew."""
         if self._basis is not None and context.iteration % self.decide_every:
             return (self._choice,)
         latency, bandwidth = self.monitor.probe(context)

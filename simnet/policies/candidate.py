@@ -33,7 +33,7 @@ All may be arrays.
 
 @dataclass(frozen=True)
 class Candidate:
-    """A candidate exchange: a scheme with its options, and the label used in tables and figures."""
+    """A candidate exchange: a scheme with its options, and the label that tables and figures show."""
 
     label: str
     scheme: str
@@ -52,7 +52,7 @@ def check_distinct(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
 
 
 def closed_form(candidate: Candidate) -> ClosedForm:
-    """Return the closed-form time [s] of an exchange as a function (Eqns 4 and 5 of AR-Topk); arguments broadcast.
+    """Return a function for the closed-form time [s] of an exchange (AR-Topk, Eqns 4 and 5); its arguments broadcast.
 
     Raises ValueError for an unknown scheme or option, or if no closed form is known.
 
@@ -79,7 +79,7 @@ def closed_form(candidate: Candidate) -> ClosedForm:
 
 
 class _Setting(NamedTuple):
-    """Arguments of a closed form: latency [s], inverse bandwidth [s/byte], gradient [byte], density, workers."""
+    """Arguments of a closed form: latency [s], inverse bandwidth [s/byte], gradient size [byte], density, workers."""
 
     alpha: ArrayLike
     beta: ArrayLike
@@ -93,12 +93,12 @@ _Cost: TypeAlias = Callable[[_Setting, ArrayLike], Floats]
 
 
 def _closed(cost: Callable[[_Setting], Floats]) -> ClosedForm:
-    """Return a closed form with five separate arguments, made from a cost function of one `_Setting`."""
+    """Return a closed form of five separate arguments for a cost function of one `_Setting`."""
     return lambda alpha, beta, M, c, N: cost(_Setting(alpha, beta, M, c, N))
 
 
 def _of_collectives(scheme: type[sparsifier_models.Sparsifier], options: Any) -> ClosedForm | None:
-    """Return the closed form of a scheme's collectives on the wire ``paper``, or of its traits; None without one."""
+    """Return the closed form of a scheme's collectives, or the one in its traits; None if it has neither."""
     # In M, the dense message of the formulas, a value has 4 bytes, and an index as many.
     value, index = (options.value_bytes or 4) / 4, (options.index_bytes or 4) / 4
     if options.values is not None:
@@ -137,7 +137,7 @@ def _of_collectives(scheme: type[sparsifier_models.Sparsifier], options: Any) ->
 
 
 def _collective_cost(operation: registry.Operation, algorithm: str, options: Any) -> _Cost | None:
-    """Return a function of setting and bytes for the time of a collective; None if it has no closed form."""
+    """Return a function from setting and bytes to the time of a collective; None without a closed form."""
     found = registry.collective_by_algorithm(operation, algorithm)
     if found.cost is None:
         return None
@@ -150,7 +150,7 @@ def _collective_cost(operation: registry.Operation, algorithm: str, options: Any
 
 
 def _on_two_levels(candidate: Candidate, scheme: type[TwoLevel], options: Any) -> ClosedForm | None:
-    """Return the closed form of a scheme between nodes and collectives inside nodes; None if one is missing."""
+    """Return the closed form of a scheme between nodes plus collectives inside nodes; None if one is missing."""
     if options.ranks_per_node == AUTO or len(sizes_of(options.ranks_per_node)) > 1:
         return None
     own = {name: value for name, value in candidate.options.items() if name not in OWN}
@@ -176,7 +176,7 @@ def _on_two_levels(candidate: Candidate, scheme: type[TwoLevel], options: Any) -
 
 
 def _index_bytes(options: Options, width: float, M: ArrayLike, c: ArrayLike) -> Floats:
-    """Return the bytes of the selected indices; M are those of the gradient, c the density, `width` index / value."""
+    """Return the bytes of the selected indices for M gradient bytes and density c; `width` is index / value bytes."""
     kept: Floats = np.multiply(M, c)
     if options.indices is None:
         return width * kept
@@ -184,7 +184,7 @@ def _index_bytes(options: Options, width: float, M: ArrayLike, c: ArrayLike) -> 
 
 
 def _pair_bytes(options: Options, width: float, M: ArrayLike, c: ArrayLike) -> Floats:
-    """Return the bytes of the selected indices and values, for gradient bytes M and density c."""
+    """Return the bytes of the selected indices and values, for M gradient bytes and density c."""
     if options.indices is None and options.values is None:
         pairs: Floats = width * np.asarray(M, dtype=np.float64) * np.asarray(c)
         return pairs
@@ -201,7 +201,7 @@ def _sends_as_by_default(options: Options) -> bool:
 
 
 def _first_cost(scheme: type[sparsifier_models.Sparsifier]) -> ClosedForm | None:
-    """Return the first closed form in a scheme's traits; None if it has none or needs further arguments."""
+    """Return the first closed form in a scheme's traits; None if there is none or it needs more arguments."""
     if not scheme.traits.costs:
         return None
     cost = scheme.traits.costs[0]

@@ -1,4 +1,4 @@
-"""Choice of density and exchange by several objectives: compression gain, compression time, communication time.
+"""Multi-objective choice of density and exchange, by compression gain, compression time and communication time.
 
 The compression gain tells how much of the gradient a density keeps. A job tries candidate densities on a copy of its
 state, drops those that another one beats in every respect, and picks one of the Pareto front: its knee, or the least
@@ -42,14 +42,14 @@ _STRAIGHT = 1e-9
 
 
 def pareto_front(points: ArrayLike) -> NDArray[np.intp]:
-    """Return the indices of the Pareto-optimal rows of `points`, shape (D, m), where every objective is minimised."""
+    """Return the indices of the Pareto-optimal rows of `points`, shape (D, m); every objective is minimised."""
     given = np.asarray(points, dtype=np.float64)
     beaten = [bool(((given <= one).all(axis=1) & (given < one).any(axis=1)).any()) for one in given]
     return np.flatnonzero(~np.array(beaten, dtype=bool))
 
 
 def normalise_points(points: ArrayLike, units: Sequence[int]) -> Floats:
-    """Return points, shape (D, m), from 0 up, divided by the largest range of all objectives with equal `units`."""
+    """Return points, shape (D, m), shifted to start at 0 and divided by the largest range of all equal `units`."""
     given = np.asarray(points, dtype=np.float64)
     extent = np.ptp(given, axis=0)
     shared = np.array([max(extent[np.equal(units, unit)]) for unit in units])
@@ -58,7 +58,7 @@ def normalise_points(points: ArrayLike, units: Sequence[int]) -> Floats:
 
 
 def knee_point(front: ArrayLike) -> int:
-    """Return the index of a front's knee, the point farthest below the chord between its ends; shape (F, m).
+    """Return the index of the knee of a front, shape (F, m): the point farthest below the chord between its ends.
 
     The chord joins the best point of the first objective and that with the smallest sum of the others. Without a point
     on that side it is the point of `weighted_point` with equal weights.
@@ -84,7 +84,7 @@ def knee_point(front: ArrayLike) -> int:
 
 
 def weighted_point(front: ArrayLike, weights: ArrayLike) -> int:
-    """Return the index of the point of a normalised front, shape (F, m), whose largest weighted loss is least."""
+    """Return the index of the point of a normalised front, shape (F, m), with the least maximum of weighted losses."""
     losses = np.asarray(front, dtype=np.float64) * np.asarray(weights, dtype=np.float64)
     largest, total = losses.max(axis=1), losses.sum(axis=1)
     return _first_least(np.where(largest <= largest.min() + _STRAIGHT * max(1.0, largest.max()), total, math.inf))
@@ -126,7 +126,7 @@ class ObjectiveWeights(NamedTuple):
 def choose_candidate(
     gain: ArrayLike, compression: ArrayLike, communication: ArrayLike, weights: ObjectiveWeights | None = None
 ) -> int:
-    """Return the index of the Pareto front's knee, or with weights of its min-max point; arrays of shape (D,)."""
+    """Return the index of the Pareto front's knee or, given weights, of the point with the least largest loss."""
     points = np.column_stack([1.0 / np.maximum(gain, 1e-30), compression, communication])
     front = pareto_front(points)
     scaled = normalise_points(points[front], units=(0, 1, 1))
@@ -134,19 +134,19 @@ def choose_candidate(
 
 
 def communication_fit(c: ArrayLike, v1: float, v2: float) -> Floats:
-    """Return communication time [ms] at density c by the function that the released code fits to it."""
+    """Return the communication time [ms] at density c, by the function that the released code fits."""
     return np.asarray(v2 * np.exp(v1 * np.asarray(c)) - 1)
 
 
 def gain_fit(c: ArrayLike, v1: float, v2: float, v3: float, v4: float, v5: float, v6: float) -> Floats:
-    """Return the compression gain at density c by the function that the released code fits to it."""
+    """Return the compression gain at density c, by the function that the released code fits."""
     given = np.asarray(c)
     above, below = np.exp(v1 * given) - np.exp(-v2 * given) + v5, np.exp(v3 * given) + np.exp(-v4 * given) + v6
     return np.asarray(above / below)
 
 
 def choose_as_published(densities: ArrayLike, gain: ArrayLike, communication: ArrayLike) -> float | None:
-    """Return the density, within the range of `densities`, of the least released objective; None if a fit fails.
+    """Return the density in the range of `densities` that minimises the released code's objective; None if a fit fails.
 
     Arrays have shape (D,), D >= 4: densities, released gain, and the smallest communication time [s].
     """
@@ -229,7 +229,7 @@ class DensitySearch:
 
 @dataclass(eq=False)
 class Moo:
-    """The multi-objective choice of density and exchange of the AR-Topk paper, as an adaptive policy.
+    """The multi-objective choice of density and exchange from the AR-Topk paper, as an adaptive policy.
 
     While a probe finds a link down, the decision stands, and no exploration begins.
     """
@@ -260,11 +260,11 @@ class Moo:
         self._watch_anew()
 
     def shortlist(self, context: PolicyContext) -> Sequence[Candidate]:
-        """Return the one candidate that the decision for this iteration names."""
+        """Return a list of the candidate that the decision for this iteration names."""
         return self.decide(context).shortlist
 
     def decide(self, context: PolicyContext) -> Decision:
-        """Return the next exploration attempt if one is due, else the current choice, after a new search if needed."""
+        """Return the next exploration attempt if one is due, or the current choice, after a new search if needed."""
         state = self._state(context)
         up = state[1] > 0
         if context.iteration < self.search.warm_up:
@@ -289,7 +289,7 @@ class Moo:
         return Decision((self._choice,), self._density)
 
     def observe(self, context: PolicyContext, observation: Observation) -> None:
-        """Record gain and compression time of an exploration attempt; otherwise check whether the gain has changed."""
+        """Record gain and compression time of an exploration attempt, or check whether the gain has changed."""
         self._before = context
         gain = observation.released_gain if self._published else observation.gain
         if observation.decision.attempt is not None:
@@ -307,7 +307,7 @@ class Moo:
             self._explores = self._explores or self._gain_has_changed(gain)
 
     def _state(self, context: PolicyContext) -> tuple[float, float]:
-        """Return the probed latency and bandwidth; in mode ``published`` those of the previous iteration's network."""
+        """Return the probed latency and bandwidth; mode ``published`` uses the network of the last iteration."""
         if self._published and self._before is not None:
             context = dataclasses.replace(context, network=self._before.network)
         return self.monitor.probe(context)
@@ -315,7 +315,7 @@ class Moo:
     def _communication(
         self, density: ArrayLike, state: tuple[float, float], context: PolicyContext
     ) -> tuple[Floats, NDArray[np.intp]]:
-        """Return the least closed-form time [s] at each density, and the index of the first fastest candidate."""
+        """Return the least closed-form time [s] at each density, and the index of the candidate with that time."""
         latency, bandwidth = state
         workers, c = len(context.placement), np.atleast_1d(np.asarray(density, dtype=np.float64))
         found = (cost(latency, 1.0 / bandwidth, context.message, c, workers) for cost in self._costs)
@@ -332,7 +332,7 @@ class Moo:
         return density, "" if self._published else candidate.label
 
     def _unknown(self, state: tuple[float, float], context: PolicyContext) -> list[tuple[float, Candidate]]:
-        """Return each density with its fastest candidate, if their gain and compression time are not measured yet."""
+        """Return the pairs of density and fastest candidate whose gain and times are not measured yet."""
         fastest = self._communication(self._densities, state, context)[1].tolist()
         pairs = zip(self._densities.tolist(), [self.candidates[one] for one in fastest], strict=True)
         return [pair for pair in pairs if self._key(*pair) not in self._measured]

@@ -1,4 +1,4 @@
-"""Answers of runs as `Summary` objects: for one seed, for several seeds, and for policies with one exchange each.
+"""Answers of runs as `Summary` objects, for one seed and for several seeds.
 
 All is told from ``summary.json``, so that a page that is drawn again says the same.
 """
@@ -39,7 +39,7 @@ _EACH = ("iteration_prediction_low_s", "iteration_prediction_high_s")
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RunAnswer(Summary):
-    """Answer of a run; `results` has the result of each policy by name, and is empty for several seeds."""
+    """Answer of a run. `results` has the result of each policy by name, and is empty for several seeds."""
 
     results: Mapping[str, PolicyResult] = field(default_factory=dict)
 
@@ -55,7 +55,7 @@ class RunAnswer(Summary):
 
 
 def run_answer(summary: RunSummary, results: Mapping[str, PolicyResult] | None = None) -> RunAnswer:
-    """Return the answer of a run with one seed, given the content of summary.json; `results` are for figures."""
+    """Return the answer of a run with one seed, given the content of its summary.json; `results` are for figures."""
     rows = [_row(summary, name) for name in ranking(summary)]
     details = {name: one for name, one in summary.items() if name not in ("assumed", "depends_on")}
     known = evidence(summary)
@@ -97,7 +97,7 @@ def seeds_answer(summary: Fields, plots: Callable[[], Sequence[Plot]] | None = N
 
 
 def sentence(summary: RunSummary) -> str:
-    """Return the answer text of a run: the fastest policy, its time with interval, ties, and unsettled policies.
+    """Return the answer text of a run: the fastest policy, its time and interval, ties, and unsettled policies.
 
     If a model was trained, the text starts with the policy that reached the target first.
 
@@ -125,7 +125,7 @@ def sentence(summary: RunSummary) -> str:
 
 
 def leaders(summary: RunSummary) -> list[str]:
-    """Return the fastest policy and those tied with it, the lower bound excepted; trained runs rank by time to target.
+    """Return the fastest policy and those tied with it, except the lower bound; trained runs rank by time to target.
 
     A policy is tied if its time is equal, or if it is faster than the first with a probability of `wording.TIED`.
     """
@@ -140,7 +140,7 @@ def _ranked_names(summary: RunSummary) -> list[str]:
 
 
 def ranking(summary: RunSummary) -> list[str]:
-    """Return the names of all policies, fastest first; then those without a steady part, and the lower bound last."""
+    """Return the names of all policies, fastest first, then those without a steady part, then the lower bound."""
     policies, trained = summary["policies"], known_of(summary, "learning")
 
     def place(name: str) -> tuple[Any, ...]:
@@ -158,7 +158,7 @@ def compares_exchanges(summary: RunSummary) -> bool:
 
 
 def evidence(summary: Mapping[str, Any]) -> str:
-    """Return text on the evidence for the times of a run, with the run's warnings."""
+    """Return a text on the evidence for the times of a run, with the run's warnings."""
     known = Evidence(summary["evidence"], summary["because"]) if "evidence" in summary else None
     return run_setup.describe_evidence(known, summary.get("warnings", ()))
 
@@ -200,7 +200,7 @@ def run_notes(summary: RunSummary) -> list[str]:
 
 
 def _other_densities(summary: RunSummary, names: Iterable[str], most: float = math.inf) -> list[str]:
-    """Return a sentence on each policy with a steady density that differs from the target, up to `most` times it."""
+    """Return a sentence on each policy that selects another density than its target, up to `most` times the target."""
     each = ((name, summary["policies"][name]) for name in names)
     return [
         f"{name} selects {100 * one['density'] * off:.3g} % of the entries, {100 * one['density']:.3g} % asked."
@@ -218,7 +218,7 @@ def _local_stages(label: str, stages: Mapping[str, float]) -> str:
 
 
 def what_happened(summary: RunSummary) -> list[str]:
-    """Return sentences on iterations that means leave out, and on each interruption by failed workers."""
+    """Return sentences on iterations that the means leave out, and on each interruption by failed workers."""
     said = []
     if first := summary["steady_from"]:
         settled = [name for name, one in summary["policies"].items() if one["settled_after"] == first]
@@ -237,14 +237,14 @@ def switching(summary: RunSummary) -> str | None:
 
 
 def _seconds(summary: RunSummary, name: str) -> float:
-    """Return the time by which a policy is ranked [s]: its mean iteration if exchanges are compared, else its job."""
+    """Return the time [s] that ranks a policy: its mean iteration if exchanges are compared, else its whole job."""
     one = summary["policies"][name]
     mean = one.get("means", {}).get("iteration_s") if compares_exchanges(summary) else None
     return float(one["simulated_s"] if mean is None else mean)
 
 
 def _outcome(summary: RunSummary) -> str:
-    """Return a sentence on the fastest or tied policies, and their lead over the next one."""
+    """Return a sentence on the fastest or tied policies, and on their lead over the next policy."""
     order = sorted(_ranked_names(summary), key=lambda name: _seconds(summary, name))
     if not order:
         return _nobody(summary)
@@ -299,7 +299,7 @@ def _too_large(summary: RunSummary) -> list[str]:
 
 
 def _duration_text(summary: RunSummary, name: str) -> str:
-    """Return the time of a policy as text, with its interval: per iteration, or for the whole job."""
+    """Return a policy's time and its interval as text, for an iteration or for the whole job."""
     one = summary["policies"][name]
     known: Mapping[str, Any] = one.get("judgement", {})
     if compares_exchanges(summary):
@@ -370,7 +370,7 @@ def _filled(rows: Sequence[Row], columns: Sequence[Column]) -> list[Column]:
 
 
 def _depends_on(summary: RunSummary) -> str:
-    """Return text on what changes the first place: switches of the leader, other defaults, partial overlap."""
+    """Return a text on what changes the first place: switches of the leader, other defaults, partial overlap."""
     said = []
     if (changed := switching(summary)) is not None:
         first, count = summary["policies"][changed]["switches"][0], summary["policies"][changed]["switch_count"]
@@ -385,7 +385,7 @@ def _depends_on(summary: RunSummary) -> str:
 
 
 def _cause(switch: Fields) -> str:
-    """Return text on the bandwidth, latency or density that changed most before a policy switched exchanges."""
+    """Return a text on the bandwidth, latency or density that changed most before a policy switched exchanges."""
     found = [(0.0, "")]
     for name, end, write in (
         ("bandwidth", "_Bps", format_bandwidth), ("latency", "_s", format_seconds), ("density", "", "{:.3g}".format)
@@ -399,7 +399,7 @@ def _cause(switch: Fields) -> str:
 
 
 def _exploration(summary: RunSummary) -> Iterator[str]:
-    """Yield a sentence per policy that explored: time and iterations spent on it, and mean density of training."""
+    """Yield a sentence on each policy that explored: its time and iterations for exploring, and its mean density."""
     for name, one in summary["policies"].items():
         count, seconds = one["exploration"]["iterations"], one["exploration"]["seconds"]
         if count:
@@ -410,7 +410,7 @@ def _exploration(summary: RunSummary) -> Iterator[str]:
 
 
 def _plots(summary: RunSummary, results: Mapping[str, PolicyResult]) -> dict[str, Callable[[], Plot]]:
-    """Return functions that draw the figures of the report, by name; empty if no iteration was completed."""
+    """Return functions that draw the figures of the report, by name; empty if no iteration is complete."""
     iterations = joined(results, lambda one: one.iterations)
     if not len(with_exploration(iterations)):
         return {}

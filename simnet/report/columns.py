@@ -1,4 +1,4 @@
-"""Columns of all tables and JSON that commands write; each name stands for the same quantity everywhere.
+"""Columns of all tables and JSON that commands write. A column's name means the same quantity everywhere.
 
 They stand in ``simnet/data/columns.csv``. Names end in their units. In JSON a name is that in a row, or the path to the
 value in an object, as ``memory.peak_B``; NAME stands for what a user named, such as a policy, or for one of several
@@ -16,7 +16,7 @@ Fields: TypeAlias = dict[str, Any]
 
 
 class ColumnDefinition(NamedTuple):
-    """Unit, heading and meaning of a column, and the commands that write it (``hooks``: logs of DDP hooks).
+    """Unit, heading and meaning of a column, and the commands that write it; ``hooks`` means logs of DDP hooks.
 
     `heading` is the column's name in texts, empty if no text names it.
     """

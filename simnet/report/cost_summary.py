@@ -1,4 +1,4 @@
-"""Cost of a job in steps, throughput, memory per worker, and money if prices are given.
+"""Cost of a job: its steps, throughput, memory per worker, and money if prices are known.
 
 Jobs that exchange more or less often are alike by inner step: a worker's pass over a batch and its update. An iteration
 of a training strategy has several, one of data parallelism is one. *Utilisation* is the share of the simulated time in
@@ -60,7 +60,7 @@ def cost_summary(
 
 
 def cost_columns(one: Mapping[str, Any]) -> Fields:
-    """Return the table columns `COLUMNS` of a policy from its cost summary; money is the total."""
+    """Return a policy's values of the table columns `COLUMNS`, given its cost summary; money is the total."""
     return {**{name: one[name] for name in COLUMNS}, "money": one["money"] and one["money"]["together"]}
 
 
@@ -77,7 +77,7 @@ def format_amount(money: float, currency: str) -> str:
 
 
 def throughput(samples: SampleCount, seconds: float) -> Fields:
-    """Return the samples per second of all workers, and their unit; the rate is None if `seconds` is 0.
+    """Return the samples per second of all workers and the unit of samples; the rate is None if `seconds` is 0.
 
     Examples
     --------
@@ -89,7 +89,7 @@ def throughput(samples: SampleCount, seconds: float) -> Fields:
 
 
 def throughput_sentences(rates: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return a line on the throughput of each policy, highest first; empty if none is known.
+    """Return a line on the throughput of each policy, highest first; empty if no throughput is known.
 
     Examples
     --------
@@ -105,7 +105,7 @@ def throughput_sentences(rates: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def memory_summary(memory: WorkerMemory, limit: float | None = None) -> Fields:
-    """Return the peak memory of a worker and its parts [byte]; with a limit also whether the peak fits.
+    """Return a worker's peak memory and its parts [byte] and, given a limit, whether the peak fits.
 
     Examples
     --------
@@ -118,7 +118,7 @@ def memory_summary(memory: WorkerMemory, limit: float | None = None) -> Fields:
 
 
 def optimizer_assumed(optimizer: str | None, strategy: str | None = None) -> str:
-    """Return a sentence on the memory that is not counted, and on the optimiser whose state is.
+    """Return a sentence on memory that is not counted, and on the optimiser whose state is counted.
 
     Examples
     --------
@@ -132,13 +132,13 @@ def optimizer_assumed(optimizer: str | None, strategy: str | None = None) -> str
 
 
 def memory_assumed(job: Job) -> str:
-    """Return a sentence on the memory of a job that is not counted, and on the optimisers whose state is."""
+    """Return a sentence on a job's memory that is not counted, and on the optimisers whose state is counted."""
     own = "sharded steps" if job.steps is not None else None if job.strategy is None else job.strategy.name
     return optimizer_assumed(job.optimizer, own)
 
 
 def memory_refusal(memory: WorkerMemory, limit: float) -> str:
-    """Return why a worker does not fit its device: peak, limit, and the parts above 1 % of the peak.
+    """Return why a worker does not fit its device: its peak, the limit, and the parts above 1 % of the peak.
 
     Examples
     --------
@@ -154,7 +154,7 @@ def memory_refusal(memory: WorkerMemory, limit: float) -> str:
 
 
 def describe_memory(memory: Mapping[str, Mapping[str, Any]], said: Mapping[str, Any] | None) -> list[str]:
-    """Return lines on the peak memory of each policy, and on policies too large for the device; empty if unknown."""
+    """Return lines on each policy's peak memory and on policies too large for the device; empty if unknown."""
     if not memory or said is None:
         return []
     each = ", ".join(f"{format_bytes(one['peak_B'])} ({name})" for name, one in memory.items())

@@ -1,4 +1,4 @@
-"""Style of figures, and rendering to PNG and SVG files that are byte-identical for equal content."""
+"""Style of figures, and their rendering to PNG and SVG files, which are byte-identical for equal content."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Plot(NamedTuple):
         return self.png
 
     def save(self, path: Path | str, force: bool = False) -> None:
-        """Write the figure to a new file; the suffix of the path, .png or .svg, sets the format."""
+        """Write the figure to a new file. The suffix of the path, .png or .svg, sets the format."""
         path = Path(path)
         if path.suffix not in (".png", ".svg"):
             raise InputError("must end with .png or .svg", file=str(path))
@@ -60,7 +60,7 @@ class Plot(NamedTuple):
 
 
 def plot(name: str, title: str, explanation: str, figure: Figure) -> Plot:
-    """Return a matplotlib figure as a `Plot`, with its layout fixed and rendered to PNG and SVG."""
+    """Return a matplotlib figure as a `Plot`, with fixed layout, rendered to PNG and SVG."""
     _fix_layout(figure)
     return Plot(name, title, explanation, _saved_figure(figure, "png"), _saved_figure(figure, "svg"))
 
@@ -84,7 +84,7 @@ def canvas(width: float, height: float, *shape: int, **options: Any) -> Iterator
 
 
 def policy_looks(policies: Iterable[str], bound: str | None) -> dict[str, dict[str, Any]]:
-    """Return matplotlib line properties of each policy by position in the run; the lower bound has its own."""
+    """Return each policy's matplotlib line properties by its position in the run; the lower bound has its own style."""
     found: dict[str, dict[str, Any]] = {}
     for policy in dict.fromkeys(policies):
         if policy == bound:
@@ -97,13 +97,13 @@ def policy_looks(policies: Iterable[str], bound: str | None) -> dict[str, dict[s
 
 
 def short(name: str) -> str:
-    """Return a name on one line, shortened to 28 characters."""
+    """Return a name on one line, shortened to at most 28 characters."""
     name = " ".join(name.split())
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}\u2026"
 
 
 def scale(axis: Axis, values: NDArray[np.float64]) -> None:
-    """Make an axis logarithmic if its largest value exceeds 12 times the smallest; else start it at zero."""
+    """Make an axis logarithmic if its largest value exceeds 12 times the smallest; otherwise start the axis at zero."""
     axes, which = axis.axes, "x" if isinstance(axis, XAxis) else "y"
     values = values[values > 0]
     if len(values) and values.max() > _WIDE * values.min():
@@ -130,7 +130,7 @@ def _fix_layout(figure: Figure) -> None:
 
 
 def _texts(figure: Figure) -> list[str]:
-    """Return the titles, axis labels and legends of a figure as text for screen readers."""
+    """Return the titles, axis labels and legends of a figure, as a text for screen readers."""
     labels = [one for axes in figure.axes for one in (axes.get_title(), axes.get_xlabel(), axes.get_ylabel())]
     legends = [*figure.legends, *(one for axes in figure.axes if (one := axes.get_legend()) is not None)]
     found = [*labels, *(one.get_text() for legend in legends for one in legend.get_texts())]
@@ -150,7 +150,7 @@ _PANELS = 2
 
 
 def draw_table(summary: Summary) -> Plot:
-    """Draw the numbers of a table, with intervals, over its first column: a panel of times, and one of another unit."""
+    """Draw the numbers of a table, with intervals, over its first column; each of up to two units has a panel."""
     first, *others = map(with_unit, summary.columns)
     table = pd.DataFrame([*summary.rows]).apply(pd.to_numeric, errors="coerce").astype(float)
     drawn = [one for one in others if one.unit not in TEXTS and one.name in table and table[one.name].notna().any()]
@@ -189,5 +189,5 @@ def draw_table(summary: Summary) -> Plot:
 
 
 def _unit_of(table: pd.DataFrame, *columns: Column) -> tuple[str, float]:
-    """Return the display unit that columns of the same kind share, and its size in SI units."""
+    """Return the display unit for columns of the same kind, and the size of that unit in SI units."""
     return common_unit(columns[0].unit or "number", table[[one.name for one in columns]].to_numpy().ravel().tolist())

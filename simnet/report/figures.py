@@ -44,7 +44,7 @@ def render(
     bound: str | None = None,
     names: Collection[str] | None = None,
 ) -> list[Plot]:
-    """Return the figures of a run as plots; `names` restricts them to these figures."""
+    """Return the figures of a run as plots. `names` restricts these to the named figures."""
     drawn = [learning] * ("accuracy" in iterations) + [iteration_time, breakdown, choices]
     return [
         plot(draw.__name__, *_CAPTIONS[draw.__name__], draw(iterations, bound))
@@ -173,7 +173,7 @@ def _by_policy(iterations: pd.DataFrame) -> dict[str, pd.DataFrame]:
 def choice_colours(
     frames: Mapping[str, pd.DataFrame], labels: Sequence[str], looks: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, str]:
-    """Return a colour for each exchange: that of the policy that always uses it, otherwise a free one."""
+    """Return a colour for each exchange: the colour of the policy that always uses it, or a free colour."""
     colours: dict[str, str] = {}
     for policy, frame in frames.items():
         kept = set(frame["choice"])
@@ -188,7 +188,7 @@ def choice_colours(
 
 
 def _with_positions(iterations: pd.DataFrame) -> tuple[pd.DataFrame, str]:
-    """Return iterations with their start ``x`` and end ``x_end`` on the horizontal axis, and the axis label."""
+    """Return iterations with their start ``x`` and end ``x_end`` on the horizontal axis, and the label of the axis."""
     frames = _by_policy(iterations).values()
     network = [frame[["latency_s", "bandwidth_Bps"]].to_numpy() for frame in frames]
     if all(np.array_equal(one, network[0], equal_nan=True) for one in network):
@@ -201,7 +201,7 @@ def _with_positions(iterations: pd.DataFrame) -> tuple[pd.DataFrame, str]:
 
 
 def _choice_stretches(frame: pd.DataFrame) -> dict[str, list[tuple[float, float]]]:
-    """Return (start, length) bars for each exchange used; long runs show the most frequent of each bin."""
+    """Return (start, length) bars for each exchange used; in long runs a bar shows its most frequent exchange."""
     code, labels = pd.factorize(frame["choice"])
     starts = np.flatnonzero(np.diff(code, prepend=-1))
     if len(starts) > 2 * _BINS:
@@ -215,28 +215,28 @@ def _choice_stretches(frame: pd.DataFrame) -> dict[str, list[tuple[float, float]
 
 
 def most_used(code: NDArray[np.intp], starts: NDArray[np.intp], count: int) -> NDArray[np.intp]:
-    """Return the most frequent of `count` codes in each stretch; stretches begin at the iterations `starts`."""
+    """Return the most frequent of `count` codes in each stretch. Stretches begin at the iterations `starts`."""
     counts = np.zeros((len(starts), count), np.intp)
     np.add.at(counts, (np.searchsorted(starts, np.arange(len(code)), side="right") - 1, code), 1)
     return np.asarray(counts.argmax(axis=1))
 
 
 def _note_cut(axes: Axes, cut: Sequence[str], frames: Mapping[str, pd.DataFrame]) -> None:
-    """Write above the axes which policies run longer than the axis, and until when."""
+    """Write above the axes which policies run longer than the axis, and when they end."""
     if cut:
         ends = (f"{short(policy)} until {format_seconds(float(_elapsed_time(frames[policy])[-1]))}" for policy in cut)
         axes.set_title(f"goes on beyond the axis: {', '.join(ends)}", loc="right", fontsize=8, color="#555555")
 
 
 def _elapsed_time(frame: pd.DataFrame) -> Floats:
-    """Return the simulated time from the start of the first iteration to the end of each [s]."""
+    """Return the simulated time [s] from the start of the first iteration to the end of each iteration."""
     start = frame["start_s"].to_numpy()
     elapsed: Floats = start + frame["iteration_s"].to_numpy() - start[0]
     return elapsed
 
 
 def _draw_line(axes: Axes, x: Floats, y: Floats, *, band: bool = True, **look: Any) -> None:
-    """Draw a line; over 500 points are averaged over equal stretches, with a band from minimum to maximum.
+    """Draw a line. Means over equal stretches, with a band from minimum to maximum, replace over 500 points.
 
     Step lines show the first value of a stretch, since a mean may be a value that never occurred.
     """
@@ -289,7 +289,7 @@ def _legend_above(figure: Figure, handles: Sequence[Artist]) -> None:
 
 
 def seed_comparison(summary: Mapping[str, Any], table: pd.DataFrame) -> list[Plot]:
-    """Return the figure of each policy's time minus the fastest policy's, seed by seed; empty without a winner."""
+    """Return the figure of each policy's time minus the fastest policy's time, by seed; empty without a winner."""
     each, winner = summary["policies"], summary["winner"]
     if winner is None or len(each) < 2:
         return []

@@ -75,7 +75,7 @@ def page_data(
 
 
 def embedded(data: Any) -> str:
-    r"""Return data as JSON that is safe in an HTML script; floats have seven digits, and non-finite ones become null.
+    r"""Return data as JSON that is safe in an HTML script. Floats have seven digits; non-finite floats become null.
 
     Examples
     --------
@@ -154,14 +154,14 @@ def report(
 
 
 def answer_html(answer: Summary, template: str = "answer", plots: Sequence[Plot] = ()) -> str:
-    """Return the HTML of an answer for a notebook; the template ``page`` makes it a page with figures."""
+    """Return the HTML of an answer for a notebook. The template ``page`` makes it a page with figures."""
     columns, rows = answer.shown()
     cells = [column_cells(one, rows) for one in columns]
     return _rendered(template, answer=answer, rows=rows, cells=cells, figures=_pictures(plots))
 
 
 def _table(answer: Summary, names: Sequence[str] = ()) -> dict[str, Any]:
-    """Return headings and rows of an answer for HTML; low-priority columns are left out, or hidden on phones.
+    """Return the headings and rows of an answer for HTML, with low-priority columns left out or hidden on phones.
 
     Each row is the name of its policy, and cells as pairs of text and sort key.
     """
@@ -207,13 +207,13 @@ def _hashed_scripts(*names: str) -> tuple[tuple[markupsafe.Markup, str], ...]:
 
 
 def page(template: str, summary: Mapping[str, Any], answer: Summary, plots: Sequence[Plot], **values: Any) -> str:
-    """Return the HTML that a template makes of a summary, its answer and its figures."""
+    """Return the HTML of a template that is filled with a summary, its answer and its figures."""
     own = {"summary": summary, "answer": answer, "table": _table(answer), "figures": _pictures(plots), "scripts": ()}
     return _rendered(template, **own | values)
 
 
 def _pictures(plots: Sequence[Plot]) -> list[tuple[Plot, str]]:
-    """Return figures with their SVG in base64; embedded as images, they cannot run scripts or clash in names."""
+    """Return figures with their SVG in base64. As embedded images they cannot run scripts or clash in names."""
     return [(plot, base64.b64encode(plot.svg).decode("ascii")) for plot in plots]
 
 

@@ -78,7 +78,7 @@ def _learning_curve(frame: pd.DataFrame, computed: float, target: float | None, 
 
 
 def _reached_after(frame: pd.DataFrame, target: float | None) -> tuple[int | None, float | None]:
-    """Return the iterations and seconds until the accuracy first reaches a target; (None, None) if never."""
+    """Return the iterations and the seconds until the accuracy first reaches a target; (None, None) if never."""
     there = (frame["accuracy"] >= (math.inf if target is None else target)).to_numpy()
     if not there.any():
         return None, None
@@ -90,7 +90,7 @@ def _reached_after(frame: pd.DataFrame, target: float | None) -> tuple[int | Non
 def target_sentence(
     target: float | None, seconds: Mapping[str, float], winners: Sequence[str], each: str = "", among: str = ""
 ) -> str:
-    """Return a sentence on which policy reaches a target accuracy first, and its lead over the next."""
+    """Return a sentence on the policy that first reaches a target accuracy, and on its lead over the next policy."""
     goal = "the target accuracy" if target is None else f"{100 * target:.3g} % accuracy"
     if not seconds:
         return f"No policy reaches {goal}{among}."
@@ -98,7 +98,7 @@ def target_sentence(
 
 
 def learning_headline(trained: Mapping[str, Mapping[str, Any]], bound: str | None = None) -> str:
-    """Return a sentence on who reaches the target accuracy first, the lead, and who never does; '' without target.
+    """Return a sentence on which policies reach the target accuracy first or never; empty without a target.
 
     The bound, which is not a runnable policy, counts only if it is the only policy.
 

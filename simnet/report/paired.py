@@ -48,19 +48,19 @@ START_COLUMNS = ("start_low_s", "start_high_s")
 
 
 class StartRanges(NamedTuple):
-    """How much each time changes if workers start slightly apart [s], and why some times were not sampled."""
+    """Change of each time if workers start slightly apart [s], and reasons why some times were not sampled."""
 
     offsets: Mapping[str, tuple[float, float]]
     not_sampled: Mapping[str, str]
 
     def around(self, seconds: Mapping[str, float]) -> dict[str, tuple[float, float]]:
-        """Return the range of each time if workers start slightly apart [s], where it is known."""
+        """Return the known ranges of times [s] if workers start slightly apart."""
         known = {name: one for name, one in self.offsets.items() if name in seconds}
         return {name: (seconds[name] + less, seconds[name] + more) for name, (less, more) in known.items()}
 
 
 def start_ranges(each: Mapping[str, Mapping[Any, Any]]) -> dict[str, tuple[float, float]]:
-    """Return the (low, high) times if workers start slightly apart [s], by name, for rows that have them."""
+    """Return the range of each time [s] if workers start slightly apart, by name, for the rows that have a range."""
     low, high = START_COLUMNS
     known = {name: one for name, one in each.items() if one.get(low) is not None and not math.isnan(one[low])}
     return {name: (one[low], one[high]) for name, one in known.items()}
@@ -71,7 +71,7 @@ NO_RANGES = StartRanges({}, {})
 
 
 def fastest(seconds: Mapping[str, float], ranges: Mapping[str, tuple[float, float]] | None = None) -> list[str]:
-    """Return the name with the shortest time and those tied with it, sorted by time and name.
+    """Return the name with the shortest time, and the names tied with it, sorted by time and name.
 
     Examples
     --------
@@ -131,7 +131,7 @@ def estimate(values: ArrayLike, comparisons: int = 1) -> Estimate:
 
 
 def contest(values: Mapping[str, ArrayLike], offsets: Mapping[str, ArrayLike] | None = None) -> Contest:
-    """Compare policies over seeds by a quantity to minimise, by paired differences from the best policy.
+    """Compare policies over seeds by a quantity to minimise, with paired differences from the best policy.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Files of a run folder: summary, tables, figures and page.
+"""Files of a run folder: its summary, tables, figures and page.
 
 Files of a run appear together or not at all, and equal runs leave equal bytes: no dates, no paths, and in the summary
 and the iterations no digits that differ between machines.
@@ -70,7 +70,7 @@ _PIECE = 1 << 16
 
 
 class ResultRows(NamedTuple):
-    """Rows of a policy that are made on demand: their number, and a function that returns a range of them."""
+    """Rows of a policy that are created on demand: their number, and a function that returns a range of the rows."""
 
     total: int
     between: Callable[[int, int], pd.DataFrame]
@@ -133,7 +133,7 @@ def prepare_folder(folder: str | Path) -> Path:
 
 
 def table_files(**tables: pd.DataFrame) -> dict[str, bytes]:
-    """Return each table as a CSV and a Parquet file, in bytes by file name."""
+    """Return each table as the bytes of a CSV and a Parquet file, by file name."""
     found = {}
     for name, table in tables.items():
         buffer = pa.BufferOutputStream()
@@ -144,7 +144,7 @@ def table_files(**tables: pd.DataFrame) -> dict[str, bytes]:
 
 
 def _arrow(table: pd.DataFrame) -> pa.Table:
-    """Return a table in Arrow format, without pandas metadata, whose version numbers would make files differ."""
+    """Return a table in Arrow format without pandas metadata, whose version numbers would make files differ."""
     return pa.Table.from_pandas(table, preserve_index=False).replace_schema_metadata(None)
 
 
@@ -166,7 +166,7 @@ def write_table(
     *,
     csv: bool = True,
 ) -> None:
-    """Write the rows of all policies to a Parquet file, one row group per chunk, and to a CSV file."""
+    """Write the rows of all policies to a CSV file and a Parquet file, which has one row group per chunk."""
     with ExitStack() as files:
         text = files.enter_context(atomic_write(folder / f"{name}.csv")) if csv else None
         stream, writer = files.enter_context(atomic_write(folder / f"{name}.parquet")), None
@@ -179,7 +179,7 @@ def write_table(
 
 
 def _pieces(rows: Mapping[str, ResultRows]) -> Iterator[pd.DataFrame]:
-    """Yield the rows of all policies in chunks, which all have the columns and dtypes of the full table."""
+    """Yield the rows of all policies in chunks. Every chunk has the columns and dtypes of the full table."""
     like = join_frames({name: one.between(0, min(one.total, 1)) for name, one in rows.items()})
     for name, one in rows.items():
         for first in range(0, one.total, _PIECE):
@@ -190,19 +190,19 @@ def _pieces(rows: Mapping[str, ResultRows]) -> Iterator[pd.DataFrame]:
 
 
 def join_frames(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Return the policies' data frames as one; a column ``policy`` has the names that are not empty."""
+    """Return the data frames of all policies as one table, with the policies' names in a column ``policy``."""
     named = [frame.assign(policy=name) if name else frame for name, frame in frames.items()]
     # An empty frame has no types of its own and would spoil those of the others.
     return pd.concat([one for one in named if len(one)] or named[:1], ignore_index=True)
 
 
 def joined(results: Mapping[str, PolicyResult], frame: Callable[[PolicyResult], pd.DataFrame]) -> pd.DataFrame:
-    """Return one table of the data frames that `frame` returns for the policies' results."""
+    """Return one table of the data frames that the function `frame` returns for the policies' results."""
     return join_frames({name: frame(one) for name, one in results.items()})
 
 
 def round_iterations(iterations: pd.DataFrame) -> pd.DataFrame:
-    """Return iterations rounded as in iterations.csv: twelve significant digits, whole bytes."""
+    """Return iterations rounded as in iterations.csv: to twelve significant digits and whole bytes."""
     counts = [name for name in iterations.columns if name.endswith("_B")]
     whole = iterations.assign(**{name: iterations[name].round().astype(np.int64) for name in counts})
     return rounded_table(whole)

@@ -38,7 +38,7 @@ def software_of(network: Network) -> CalibratedSoftware | None:
 
 
 def calibration_summary(network: Network, sent: Mapping[str, Iterable[tuple[Schedule, Ranks]]]) -> Fields | None:
-    """Return the entry of summary.json on calibration: cluster file, stack, coverage, and each kind of call.
+    """Return the entry on calibration for summary.json: cluster file, stack, coverage, and each kind of call.
 
     `sent` has the schedules of each exchange with the hosts of their ranks. None unless the network is a calibrated
     cluster.
@@ -51,7 +51,7 @@ def calibration_summary(network: Network, sent: Mapping[str, Iterable[tuple[Sche
 
 
 def call_summaries(exchanges: Mapping[str, Sequence[CallPrediction]]) -> list[Fields]:
-    """Return a row per kind of call (exchange, collective, algorithm, ranks, nodes) with its widest interval.
+    """Return a row with the widest interval of each kind of call (exchange, collective, algorithm, ranks, nodes).
 
     If the data do not determine the interval, its ends are None and the entry `interval` says so.
     """
@@ -82,7 +82,7 @@ def _call_summary(kind: Sequence[Any], same: Sequence[CallPrediction]) -> Fields
 
 
 class CallErrors(NamedTuple):
-    """Errors of calibrated calls: what kind they are, and the 90 % interval of the actual over the predicted time."""
+    """Errors of calibrated calls: their kind, and the 90 % interval of actual time over predicted time."""
 
     kind: str
     low: float
@@ -90,7 +90,7 @@ class CallErrors(NamedTuple):
 
 
 def relative_interval(known: Sequence[CallPrediction]) -> CallErrors | None:
-    """Return the joint errors of several calls, of the longest call's kind; None if a time is unknown."""
+    """Return the joint errors of several calls, with the kind of the longest call; None if a time is unknown."""
     found = [one.prediction for one in known if one.prediction is not None]
     if not found or len(found) < len(known):
         return None
@@ -100,7 +100,7 @@ def relative_interval(known: Sequence[CallPrediction]) -> CallErrors | None:
 
 
 def calls_evidence(found: Sequence[Mapping[str, Any]]) -> Evidence:
-    """Return the evidence for the times of a schedule's calls: that of the least certain call.
+    """Return the evidence for the times of a schedule's calls, which is that of the least certain call.
 
     Examples
     --------
@@ -115,12 +115,12 @@ def calls_evidence(found: Sequence[Mapping[str, Any]]) -> Evidence:
 
 
 def describe_evidence(evidence: Evidence | None, warnings: Iterable[str]) -> str:
-    """Return sentences on the evidence for times, after the warnings of a run."""
+    """Return sentences on the warnings of a run and on the evidence for its times."""
     return " ".join([*(f"Warning: {one}" for one in warnings), *([] if evidence is None else [evidence.line()])])
 
 
 def call_rows(found: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    """Return a table row per kind of call, as text: exchange, call, ranks, sizes, interval and basis.
+    """Return a table row per kind of call, as texts: exchange, call, ranks, sizes, interval and basis.
 
     Examples
     --------
@@ -171,7 +171,7 @@ def describe_calibration(calibration: Mapping[str, Any]) -> str:
 
 
 def stack_summary(stack: Stack, calibration: Mapping[str, Any] | None = None) -> Fields:
-    """Return the summary entry of a transport stack: name, measurements, properties, and its cluster file.
+    """Return the summary entry on a transport stack: name, measurements, properties, and its cluster file.
 
     Examples
     --------
@@ -195,13 +195,13 @@ def stack_summary(stack: Stack, calibration: Mapping[str, Any] | None = None) ->
 
 
 def stack_name(network: Network) -> str:
-    """Return the name of a network's transport stack, with the cluster file of a calibrated cluster."""
+    """Return the name of a network's transport stack, and the cluster file of a calibrated cluster."""
     software = software_of(network)
     return name_of(network.stack) if software is None else f"{software.model.stack or 'ideal'} of {software.file}"
 
 
 def distinct_properties(stack: Mapping[str, Any]) -> str:
-    """Return text on the properties in which a transport stack differs from the stack `ideal`.
+    """Return a text on the properties in which a transport stack differs from the stack `ideal`.
 
     Examples
     --------
@@ -216,7 +216,7 @@ def distinct_properties(stack: Mapping[str, Any]) -> str:
 
 
 def describe_stack(stack: Mapping[str, Any]) -> str:
-    """Return a phrase on a transport stack: name, properties if custom, and where its software was measured.
+    """Return a phrase on a transport stack: name, properties if custom, and origin of its software times.
 
     Examples
     --------
@@ -228,7 +228,7 @@ def describe_stack(stack: Mapping[str, Any]) -> str:
 
 
 def device_summary(device: DeviceProfile, kernels: Iterable[DeviceOp] = ()) -> Fields:
-    """Return the summary entry of a device: name, kernels by evidence, and evidence of encoding kernels.
+    """Return the summary entry on a device: name, kernels by evidence, and evidence of encoding kernels.
 
     Examples
     --------
@@ -263,7 +263,7 @@ def describe_device(device: Mapping[str, Any]) -> str:
 
 
 def describe_codes(device: Mapping[str, Any]) -> str:
-    """Return a phrase on the evidence for encoding kernels, to follow a device's name; '' without such kernels.
+    """Return a phrase on the evidence for encoding kernels, to follow a device's name; empty without such kernels.
 
     Examples
     --------
@@ -303,7 +303,7 @@ def describe_sharing(sharing: Mapping[str, Any]) -> str:
 
 
 def describe_barrier(barrier: bool) -> str:
-    """Return a sentence on whether all workers start each iteration together."""
+    """Return a sentence that says whether all workers start each iteration together."""
     if barrier:
         return "Workers begin each iteration together (job.barrier: true); processes of PyTorch's DDP do not."
     return "Workers begin an iteration each when done with the one before (job.barrier: false)."
@@ -323,7 +323,7 @@ def describe_strategy(name: str, steps: int, deadline_s: float | None = None) ->
 
 
 def describe_overlap(overlap: Mapping[str, Any]) -> str:
-    """Return a sentence on which exchanges overlap the backward pass.
+    """Return a sentence that says which exchanges overlap the backward pass.
 
     Parameters
     ----------
@@ -353,7 +353,7 @@ DDP's buckets.
 
 
 def mixed_overlap(overlap: Mapping[str, Any] | None) -> str:
-    """Return text on overlap if only some exchanges overlap the backward pass; else ""."""
+    """Return a text on overlap if only some exchanges overlap the backward pass; otherwise an empty text."""
     return describe_overlap(overlap) if overlap and overlap["during"] and overlap["after"] else ""
 
 
@@ -362,7 +362,7 @@ MAX_WAITING = 20
 
 
 def stop_summary(stop: Interruption) -> Fields:
-    """Return the summary entry of an interruption by failures; `resumed_s` is None if the job ended."""
+    """Return the summary entry on an interruption by failures; `resumed_s` is None if the job ended."""
     return {
         "job": stop.job,
         "iteration": stop.iteration,

@@ -56,13 +56,13 @@ part, by `simnet.training.job.steady`. Keys of what was not asked for, such as `
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON types; floats have twelve significant digits, non-finite ones become None."""
+    """Return a value as JSON types. Floats have twelve significant digits; non-finite floats become None."""
     return json_value(value, lambda one: float(significant(one)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """Facts that a summary needs besides the iterations; None or empty where unknown.
+    """Facts that a summary needs in addition to the iterations; None or empty where they are unknown.
 
     `setup` are entries of the summary, of which those that are None are left out: by default an unnamed scenario, seed
     0 and stack ideal. `bound` is the policy that regret is measured against, `held` what a worker holds under each
@@ -143,7 +143,7 @@ def summarize(iterations: Mapping[str, pd.DataFrame], facts: RunFacts = RunFacts
 
 
 def _ended_early(iterations: Mapping[str, pd.DataFrame], facts: RunFacts) -> set[str]:
-    """Return the policies that failures ended. ValueError: the others have unequal numbers of iterations."""
+    """Return the policies that failures ended. ValueError: the others differ in their numbers of iterations."""
     if not iterations:
         raise ValueError("a run needs at least one policy, got none")
     stops = facts.stops
@@ -195,7 +195,7 @@ def learnt_by(
 
 
 def with_exploration(iterations: pd.DataFrame) -> pd.DataFrame:
-    """Return the training iterations; each includes the time and bytes of exploration before it.
+    """Return the training iterations; the time and bytes of each include the exploration before it.
 
     Exploration without a later training iteration, before a failure that ended the job, is left out.
 
@@ -217,7 +217,7 @@ def with_exploration(iterations: pd.DataFrame) -> pd.DataFrame:
 
 
 def ranked(one: Fields) -> bool:
-    """Return whether a policy is ranked: it reached its last iteration and has a steady part."""
+    """Return whether a policy is ranked, because it reached its last iteration and has a steady part."""
     return not one["ended"] and one["unsettled"] is None
 
 
@@ -232,7 +232,7 @@ def learning_columns(summary: RunSummary) -> dict[str, Fields]:
 
 
 def policy_columns(one: Fields) -> Fields:
-    """Return a policy's columns in tables of several runs: time, its interval and probability, bytes and choices."""
+    """Return a policy's columns for tables of several runs: its time with interval, probability, bytes and choices."""
     judged = one.get("judgement", {})
     return {
         **{name: one[name] for name in ("iterations", "simulated_s", "total_bytes_sent_B", "switch_count")},
@@ -244,7 +244,7 @@ def policy_columns(one: Fields) -> Fields:
 
 
 def known_of(summary: RunSummary, key: str) -> dict[str, Fields]:
-    """Return the entry `key`, such as ``learning``, of each policy in a summary that has it."""
+    """Return the entry `key`, such as ``learning``, of each policy whose summary has that entry."""
     policies: Mapping[str, Any] = summary["policies"]
     return {name: one[key] for name, one in policies.items() if key in one}
 
@@ -270,7 +270,7 @@ def spread_summary(iterations: pd.DataFrame) -> Fields | None:
 
 
 def _means(steady: pd.DataFrame, workers: int) -> dict[str, float | None]:
-    """Return means over iterations of the columns `MEANS` that exist, and of two columns derived from them."""
+    """Return the means over iterations of the columns `MEANS` that exist, and of two derived columns."""
     if steady.empty:
         return {}
     means = steady[[name for name in MEANS if name in steady]].mean().to_dict()
@@ -281,7 +281,7 @@ def _means(steady: pd.DataFrame, workers: int) -> dict[str, float | None]:
 
 
 def _steady_part(every: pd.DataFrame, stops: Sequence[Interruption]) -> SteadyPart:
-    """Return the steady part of a run; the search starts after the last failure of a worker."""
+    """Return the steady part of a run, which starts after the last failure of a worker."""
     since = max((stop.iteration for stop in stops if stop.job == MAIN), default=0)
     found = steady_part(every[every["iteration"] >= since] if since else every)
     return found._replace(start=found.start + since)
@@ -320,7 +320,7 @@ def _policy_summary(every: pd.DataFrame, steady_from: int) -> Fields:
 
 
 def _switch_rows(frame: pd.DataFrame, switched: NDArray[np.intp]) -> list[Fields]:
-    """Return the first switches of a policy: iteration, time, both exchanges, and the links at both."""
+    """Return the first switches of a policy: iteration, time, and the exchange and links before and after."""
     found: list[Fields] = []
     made = 0
     for row in switched[:MAX_SWITCHES].tolist():
@@ -340,7 +340,7 @@ def _winner_of(
     ranges: Mapping[str, tuple[float, float]] | None = None,
     judged: Sequence[str] = (),
 ) -> Fields | None:
-    """Return the winner entry of a summary; policies of equal time, and those in `judged`, are tied with it."""
+    """Return the winner entry of a summary. Policies of equal time, and those in `judged`, are tied with it."""
     equal = fastest(seconds, ranges)
     order = [*equal, *sorted(seconds.keys() - set(equal), key=lambda name: (seconds[name], name))]
     tied = {*equal, *judged}
@@ -350,7 +350,7 @@ def _winner_of(
 def winner_among(
     order: Sequence[str], tied: Collection[str], margin: Callable[[str], float], seconds: Mapping[str, float]
 ) -> Fields | None:
-    """Return the winner entry of a summary: first policy, ties, runner-up, and margin [s] and relative."""
+    """Return the winner entry of a summary: first policy, ties, runner-up, margin [s] and relative margin."""
     if not order:
         return None
     runner_up = next((name for name in order[1:] if name not in tied), None)

@@ -1,4 +1,4 @@
-"""Runs over several seeds: joint summary, tables by seed and by policy, and text.
+"""Runs over several seeds: their joint summary, tables by seed and by policy, and answer text.
 
 Means over seeds have intervals, and policies are compared seed by seed; see `simnet.report.paired`. Of a run with
 several seeds the folder holds:
@@ -58,7 +58,7 @@ _COMPARED = (
 
 
 def comparison(rows: pd.DataFrame, by: Sequence[str], column: str, *, bound: str | None = None) -> pd.DataFrame:
-    """Return a row per group and policy: mean over seeds, difference from the fastest, rank and ties.
+    """Return a row per group and policy: the mean over seeds, difference from the fastest, rank and ties.
 
     The comparison uses the seeds with the largest number of values in the group, and the settled policies that have a
     value with all of these seeds.
@@ -105,7 +105,7 @@ def comparison(rows: pd.DataFrame, by: Sequence[str], column: str, *, bound: str
 
 
 def by_seed(summaries: Mapping[int, RunSummary]) -> pd.DataFrame:
-    """Return a row per seed and policy, given summaries by seed; NaN times for policies that ended early."""
+    """Return a row per seed and policy, given summaries by seed; policies that ended early have NaN times."""
     found = []
     for seed, summary in summaries.items():
         for name, one in summary["policies"].items():
@@ -119,7 +119,7 @@ def by_seed(summaries: Mapping[int, RunSummary]) -> pd.DataFrame:
 
 
 def policies_over_seeds(table: pd.DataFrame, bound: str | None = None) -> pd.DataFrame:
-    """Return a row per policy: its times compared over seeds, and means over seeds of other columns."""
+    """Return a row per policy, with times compared over seeds, and means over seeds of other columns."""
     found = comparison(table, [], "simulated_s", bound=bound)
     if "time_to_target_s" in table:
         found = found.merge(times_to_target(table, bound), on="policy")
@@ -138,7 +138,7 @@ def policies_over_seeds(table: pd.DataFrame, bound: str | None = None) -> pd.Dat
 
 
 def times_to_target(table: pd.DataFrame, bound: str | None = None) -> pd.DataFrame:
-    """Compare times to target accuracy of policies that reach it with every seed; return also seed counts."""
+    """Compare times to the target accuracy of policies that reach it with every seed; return also seed counts."""
     groups = table.groupby("policy")["time_to_target_s"]
     # The mean of those seeds that reached it would be too short.
     times = table.drop(columns=list(paired.START_COLUMNS), errors="ignore").assign(
@@ -251,7 +251,7 @@ def _outcome_text(summary: Fields) -> str:
 
 
 def versus(one: Mapping[Any, Any], best: float | None, stem: str, sign: str = "") -> tuple[str, str]:
-    """Return as text the mean excess over the fastest policy, in per cent of its mean time, and the interval."""
+    """Return as text the mean time in excess of the fastest policy's, in per cent of that, and the interval."""
     mean, low, high = (math.nan if one[f"{stem}_{end}_s"] is None else one[f"{stem}_{end}_s"] for end in MORE)
     if not best or not math.isfinite(mean):
         return "-", "-"
@@ -263,7 +263,7 @@ def versus(one: Mapping[Any, Any], best: float | None, stem: str, sign: str = ""
 
 
 def ranking_over_seeds(each: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return policy names sorted by mean time over seeds, then by name; those without a time come last.
+    """Return policy names sorted by mean time over seeds, then by name; policies without a time come last.
 
     If a model was trained, policies are sorted by the time to the target first.
     """
@@ -300,7 +300,7 @@ def _share_text(part: int | None, whole: int) -> str | None:
 
 
 def _versus_best(each: Mapping[str, Mapping[str, Any]], name: str, stem: str, bound: str | None) -> tuple[str, str]:
-    """Return a policy's mean excess time over the best-ranked one [%] and its paired interval, as text."""
+    """Return a policy's mean excess time over the best-ranked policy [%], and its paired interval, as text."""
     one = each[name]
     if one[f"{stem}_rank"] is None:
         return "bound" if name == bound else "-", "-"

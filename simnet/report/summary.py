@@ -136,7 +136,7 @@ class Summary:
 
     @property
     def best(self) -> str | None:
-        """Name in the first row, which is the best choice; None without rows."""
+        """Name in the first row of the table, which is the best choice; None without rows."""
         return str(self.rows[0][self.columns[0].name]) if self.rows and self.columns else None
 
     def __str__(self) -> str:
@@ -146,7 +146,7 @@ class Summary:
         return f"{type(self).__name__}({self.answer.split('. ')[0]!r})"
 
     def text(self, width: int = WIDTH, *, wide: bool = False) -> str:
-        """Return the answer as text of at most `width` characters a line; `wide` adds hidden columns and notes."""
+        """Return the answer as text with lines of at most `width` characters; `wide` adds hidden columns and notes."""
         blocks, hidden, (columns, rows) = [_wrapped(self.answer, width)], list[str](), self.shown()
         if rows and columns:
             shown, hidden = _fitting(columns, rows, width, wide)
@@ -162,7 +162,7 @@ class Summary:
         return "\n\n".join(one for one in blocks if one)
 
     def shown(self) -> tuple[Sequence[Column], Sequence[Row]]:
-        """Return the columns and rows of the table as readers see it on a console, a page or in a notebook."""
+        """Return the columns and rows of the table as readers see these on a console, a page or in a notebook."""
         return self.columns, self.rows
 
     def labelled(self) -> list[tuple[str, str]]:
@@ -177,17 +177,17 @@ class Summary:
         return found | ({"rows": [dict(one) for one in self.rows]} if self.columns else {})
 
     def to_json(self) -> str:
-        """Return the answer as JSON: times in seconds, sizes in bytes, names that end in their unit."""
+        """Return the answer as JSON, with times in seconds, sizes in bytes, and units at the end of names."""
         return json.dumps(json_value(self.figures()), indent=2, allow_nan=False)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return the rows as a data frame; column names end in their units."""
+        """Return the rows as a data frame, with units at the end of column names."""
         import pandas as pd
 
         return pd.DataFrame([dict(one) for one in self.rows])
 
     def plot(self, name: str | None = None) -> Plot:
-        """Return the figure called `name`, by default the first one.
+        """Return the figure called `name`, or the first figure if `name` is None.
 
         Raises
         ------
@@ -201,7 +201,7 @@ class Summary:
         return found()
 
     def _figures(self) -> Mapping[str, Callable[[], Plot]]:
-        """Return functions that draw the figures, by name; by default one that draws the table."""
+        """Return functions that draw the figures, by name; by default one function that draws the table."""
         if self.plots or not any(with_unit(one).unit not in TEXTS for one in self.columns[1:]) or not self.rows:
             return self.plots
         from simnet.report.drawing import draw_table
@@ -209,7 +209,7 @@ class Summary:
         return {"table": lambda: draw_table(self)}
 
     def written_to(self, path: str) -> Summary:
-        """Return the answer as saved at `path`: the command that it suggests next names that file."""
+        """Return the answer as saved at `path`; the command that the answer suggests next names that file."""
         question, _, suggested = self.next.partition(", after --out ")
         question = "" if question.startswith("--out") else question
         return replace(self, next=question.replace(suggested, path) if suggested else question)
@@ -273,7 +273,7 @@ def three_digits(value: float) -> str:
 
 
 def percent(share: float, sign: str = "") -> str:
-    """Return a share as text in per cent: whole numbers, "<1 %" below 0.5 %, and ">99 %" from 99.5 % to below 100 %.
+    """Return a share as text in per cent: in whole numbers, as "<1 %" below 0.5 %, and as ">99 %" above 99.5 %.
 
     Examples
     --------
@@ -296,7 +296,7 @@ def interval_text(
     each: str = "",
     by: str = "",
 ) -> str:
-    """Return a value as text with its unit and, if it has one, its interval; `by` is a suffix.
+    """Return a value as text with its unit and its interval, if known; `by` is a suffix inside the interval.
 
     Examples
     --------
@@ -311,7 +311,7 @@ def interval_text(
 
 
 def with_unit(column: Column) -> Column:
-    """Return a column with its unit; by default the suffix of the column's name gives the unit."""
+    """Return a column with its unit, by default the one in the suffix of the column's name."""
     found = (unit for end, unit in _UNIT_OF_NAME if column.name.endswith(end))
     return column._replace(unit=column.unit or next(found, "number"))
 
@@ -370,7 +370,7 @@ class _Shown(NamedTuple):
 def _fitting(
     columns: Sequence[Column], rows: Sequence[Row], width: int, wide: bool
 ) -> tuple[dict[str, _Shown], list[str]]:
-    """Return as text the columns that fit into the width, and the headings of the hidden ones."""
+    """Return as text the columns that fit into the width, and the headings of the hidden columns."""
     rows = rows if wide else rows[:_ROWS]
     made = {}
     for place, column in enumerate(columns):
@@ -395,7 +395,7 @@ def _fitting(
 
 
 def _narrow(made: dict[str, _Shown], columns: Sequence[Column], width: int) -> None:
-    """Wrap or cut the widest text columns of a table in place until the table fits the width."""
+    """Wrap or cut the widest text columns of a table, in place, until the table fits the width."""
     texts = {one.name: one.unit for one in columns if one.unit in TEXTS and one.name in made}
     while texts and (over := _table_width(made.values()) - width) > 0:
         name = max(texts, key=lambda one: made[one].width)
@@ -423,7 +423,7 @@ def _table_width(columns: Collection[_Shown]) -> int:
 
 
 def _table_lines(columns: Sequence[_Shown]) -> Iterator[str]:
-    """Yield the lines of a table; texts are left-aligned, numbers right-aligned."""
+    """Yield the lines of a table, with texts aligned left and numbers aligned right."""
     height = max(len(one.heading) for one in columns)
     heads = ["\n".join([""] * (height - len(one.heading)) + one.heading) for one in columns]
 
@@ -446,7 +446,7 @@ def _wrapped(text: str, width: int, *, whole_words: bool = False) -> str:
 
 
 def _lines(text: str, width: int, most: int | None = None, whole_words: bool = False) -> list[str]:
-    """Return a text wrapped into lines; units stay with their numbers, and `whole_words` never splits words."""
+    """Return a text wrapped into lines. Units stay with their numbers; `whole_words` never splits words."""
     glued = _WITH_UNIT.sub(_GLUE, text)
     lines = textwrap.wrap(
         glued, width, max_lines=most, placeholder=" ...", break_on_hyphens=False, break_long_words=not whole_words
@@ -455,13 +455,13 @@ def _lines(text: str, width: int, most: int | None = None, whole_words: bool = F
 
 
 def _labelled_text(label: str, text: str, width: int, wide: bool) -> str:
-    """Return a text wrapped behind its label, in at most two lines unless `wide`."""
+    """Return a text wrapped after its label, in at most two lines unless `wide` is true."""
     lines = _lines(text, max(width - _LABEL, 20), None if wide else 2)
     return textwrap.indent("\n".join(lines), " " * _LABEL).replace(" " * _LABEL, f"{label:{_LABEL}}", 1)
 
 
 def json_value(value: Any, shorten: Callable[[float], float] = float) -> Any:
-    """Return a value as JSON types; `shorten` rounds floats, and non-finite floats become None.
+    """Return a value as JSON types. `shorten` rounds floats; non-finite floats become None.
 
     Examples
     --------

@@ -34,7 +34,7 @@ _ARGUMENTS = ("iteration", "round", "phase", "src", "dst", "nbytes_B")
 
 
 class RecordedTimeline(NamedTuple):
-    """Recorded spans and messages of the first iterations, and the links on each route."""
+    """Recorded spans and messages of the first iterations, and the links of each route."""
 
     spans: pd.DataFrame
     messages: pd.DataFrame
@@ -105,13 +105,13 @@ def _name_events(what: str, name: str, pid: int, tid: int, position: int) -> lis
 
 
 def _times(frame: pd.DataFrame) -> Iterator[tuple[float, float]]:
-    """Yield start and end of each row in whole nanoseconds, as floats so that they cannot overflow."""
+    """Yield start and end of each row in whole nanoseconds, as floats to avoid overflow."""
     whole = (np.rint(frame[name].to_numpy(dtype=np.float64) * 1e9).tolist() for name in ("start_s", "finish_s"))
     return zip(*whole, strict=True)
 
 
 def _rank_events(spans: pd.DataFrame) -> Iterator[tuple[str, Event]]:
-    """Yield (track, event) of each span of a rank's resources; overlapping spans go on extra tracks."""
+    """Yield (track, event) of each span of a rank's resources. Overlapping spans are on extra tracks."""
     ends: dict[tuple[int, str], list[float]] = defaultdict(list)
     columns = (spans[name].tolist() for name in ("worker", "resource", "what", "iteration"))
     rows = ((worker, resource, *times, what, at) for (worker, resource, what, at), times in
@@ -142,7 +142,7 @@ def _link_events(messages: pd.DataFrame, route: LinkNames, numbers: Iterator[str
 
 
 def trim_to_budget(own: RecordedTimeline, costs: NDArray[np.int64], budget: int) -> RecordedTimeline:
-    """Return the first iterations whose events fit into the budget; at least the start of the first one."""
+    """Return the first iterations whose events fit into the budget; at least the start of the first iteration."""
     spans, messages = own.spans, own.messages.assign(cost=costs)
     total = spans.groupby("iteration").size().add(messages.groupby("iteration")["cost"].sum(), fill_value=0).cumsum()
     fitting = total.index[total <= budget]
@@ -158,7 +158,7 @@ def trim_to_budget(own: RecordedTimeline, costs: NDArray[np.int64], budget: int)
 
 
 def message_sample(recorded: RecordedTimeline, events: int = EVENTS) -> dict[str, Any]:
-    """Return the messages that a page shows: each policy's first iterations, within its share of `events`.
+    """Return the spans and messages that a page shows, for each policy's first iterations, within `events` in total.
 
     Examples
     --------

@@ -13,7 +13,7 @@ TIED = 0.1
 
 
 def standing(seconds: Mapping[str, float], winners: Sequence[str], alone: str, tied: str, each: str = "") -> str:
-    """Return a sentence on the fastest or the tied policies, and their lead over the next.
+    """Return a sentence on the fastest or the tied policies, and on their lead over the next policy.
 
     Examples
     --------
@@ -32,7 +32,7 @@ def standing(seconds: Mapping[str, float], winners: Sequence[str], alone: str, t
 
 
 def lead_text(ratio: float) -> str:
-    """Return a ratio of times as text: a factor such as "2.54x" from 2 on, otherwise per cent.
+    """Return a ratio of times as text: as a factor such as "2.54x" from 2 on, otherwise in per cent.
 
     Examples
     --------
@@ -62,7 +62,7 @@ def to_best(name: str, winners: Sequence[str], seconds: float | None, best: floa
 
 
 def alternatives_text(names: Sequence[str], most: int = 4) -> str:
-    """Return names joined by "or"; if there are over `most`, the rest is given as a number.
+    """Return names joined by "or". From the name after `most` on, only the number of names is given.
 
     Examples
     --------
@@ -103,5 +103,5 @@ def entering_apart(
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return names joined to an enumeration: ``a, b and c``."""
+    """Return names joined as in ``a, b and c``."""
     return " and ".join([one for one in (", ".join(names[:-1]), *names[-1:]) if one])

@@ -152,7 +152,7 @@ def usable() -> dict[str, type[Sparsifier]]:
 
 
 def create(name: str, workers: int, parameters: int, density: float = 1.0, **options: Any) -> Sparsifier:
-    """Return a new sparsifier: the scheme `name` for a number of workers and of parameters, with density and options.
+    """Return a new sparsifier of the scheme `name`, for a number of workers and of parameters.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""ARC-Top-K: workers send the same rows of each matrix, the largest by an all-reduced sketch of the matrix."""
+"""ARC-Top-K: all workers send the same rows of each matrix, chosen by an all-reduced sketch of the matrix."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from simnet.sparsifier_models.tracking import Tracking, TrackingOptions
 
 
 class ARCTopkOptions(TrackingOptions):
-    """Options of `ARCTopk`; ``momentum``, ``eta`` and ``start`` mean what they mean for EF21.
+    """Options of `ARCTopk`; ``momentum``, ``eta`` and ``start`` have the same meaning as in EF21.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class ARCTopkOptions(TrackingOptions):
 
 
 class Whole(NamedTuple):
-    """Rows and columns of a full model tensor; the gradient may have a sample of it. A vector has 1 column."""
+    """Rows and columns of a full model tensor; the gradient may be a sample of the tensor. A vector has 1 column."""
 
     rows: float
     columns: int
@@ -151,7 +151,7 @@ class ARCTopk(Tracking, is_restartable=False, by_tensors=True, reads_gradients=F
         return self._entries(max(1, round(whole.rows)))
 
     def projection(self, index: int, columns: int) -> Floats:
-        """Return the random projection of tensor `index`, standard normal, (r, columns); all workers have the same."""
+        """Return the random projection of tensor `index`, standard normal, shape (r, columns), equal on all workers."""
         draws = stream(self.options.seed, "arctopk", self.iteration, index)
         return draws.standard_normal((self.options.rank, columns))
 
@@ -211,7 +211,7 @@ class ARCTopk(Tracking, is_restartable=False, by_tensors=True, reads_gradients=F
         return np.asarray(one.place.start + entries[entries < size])
 
     def _steps(self, dense: bool, k: int) -> Iterator[Step]:
-        """Yield kernels and messages: sketch and select for each tensor, then pack and all-reduce k entries."""
+        """Yield kernels and messages: for each tensor its sketch and selection, then packing and the all-reduce."""
         value, scale, n = float(self.options.value_bytes or 4), self.options.scale, self.parameters
         if dense:
             entries = sum(one.rows * one.columns for one in self.wholes) if self.true_shapes else scale * n

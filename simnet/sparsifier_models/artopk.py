@@ -135,7 +135,7 @@ class ARTopk(
         self.gains = np.zeros((0, 2))
 
     def exchange(self, gradients: Values | Adds, *, overwrite: bool = False) -> Exchange:
-        """Exchange one gradient per worker; its statistics also contain staleness and changes of the gain."""
+        """Exchange one gradient per worker. The statistics also contain staleness and changes of the gain."""
         exchange = super().exchange(gradients, overwrite=overwrite)
         broadcaster = int(float(exchange.stats["broadcaster"]))
         staleness = self.staleness + 1
@@ -190,7 +190,7 @@ class ARTopk(
         return broadcaster, indices, stats | {"broadcaster": float(broadcaster), "threshold": np.abs(values).min()}
 
     def _steps(self, broadcaster: int, selected: NDArray[np.int64], indices: float) -> Iterator[Step]:
-        """Yield kernels and messages of an exchange: select, vote (VAR), broadcast indices, all-reduce values."""
+        """Yield kernels and messages: selection, vote (VAR), broadcast of indices, all-reduce of values."""
 
         def broadcast(nbytes: float) -> Schedule:
             return collectives.broadcast_binomial(self.workers, nbytes, broadcaster)

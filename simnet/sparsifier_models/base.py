@@ -194,7 +194,7 @@ class Sparsifier(ABC):
 
     @property
     def selected_share(self) -> float:
-        """Ratio of k, times `scale`, to k of the whole model; it differs from 1 only by the rounding of a sample."""
+        """Ratio of `k` * `scale` to `k_of_model`; it differs from 1 only because k of a sample is rounded."""
         return self.k * self.options.scale / self.k_of_model
 
     @property
@@ -213,7 +213,7 @@ class Sparsifier(ABC):
         return Wire.of(self.options, self.traits.released_widths)
 
     def _entries(self, size: int) -> int:
-        """Return how many of `size` entries to select: ceil(density size), or released code's max(1, floor(...))."""
+        """Return how many of `size` entries to select: ceil(density size), or max(1, floor(density size))."""
         if self.traits.rounds_down or self.options.compat == "released":
             return max(1, math.floor(self.density * size))
         return selection.entries_kept(self.density, size)
@@ -350,7 +350,7 @@ class Sparsifier(ABC):
         return exchange
 
     def _given(self, gradients: Values | Adds) -> Any:
-        """Return the gradients as an array, shape (P, n); if they are a function, it adds them to zeros."""
+        """Return the gradients as an array, shape (P, n); if `gradients` is a function, call it on zeros."""
         if not callable(gradients):
             return self._checked(gradients, "gradients")
         made = np.zeros((self.workers, self.parameters), dtype=np.float32)
@@ -371,7 +371,7 @@ class Sparsifier(ABC):
     def _make_exchange(
         self, update: Values, steps: Iterable[Step], sent: Floats, *, key: Hashable = None, **fields: Any
     ) -> Exchange:
-        """Return an exchange with schedule and kernels from `steps`, cached by `key`; by default all are selected.
+        """Return an exchange with the messages and kernels of `steps`, cached by `key`, and other `fields`.
 
         `steps` is what workers do, in order, see `simnet.sparsifier_models.steps.in_order`. If it follows from a `key`
         and the density alone, it is run through once, so that the schedule stays the same object.
@@ -387,7 +387,7 @@ class Sparsifier(ABC):
         return Exchange(update=update, schedule=found[0], kernels=found[1], sent=sent, **fields)
 
     def _each(self, work: Callable[..., T], corrected: Any) -> Iterator[T]:
-        """Yield the result of a method for each row and its number; other processes get a copy of the scheme."""
+        """Yield the result of the method `work` for each worker's row of `corrected` and the worker's rank."""
         if not isinstance(corrected, Rows):
             return map(work, corrected, range(self.workers))
         there = object.__new__(type(self))
@@ -395,7 +395,7 @@ class Sparsifier(ABC):
         return corrected.each(MethodType(work.__func__, there), range(self.workers))  # type: ignore[attr-defined]
 
     def spare(self) -> Any:
-        """Return the array, shape (P, n), that the last exchange left for new gradients, and release it; or None."""
+        """Return the array, shape (P, n), that the last exchange left for new gradients, or None; then forget it."""
         spare, self._spare = self._spare, None
         return spare
 
@@ -408,11 +408,11 @@ class Sparsifier(ABC):
         """
 
     def _statistics(self, exchange: Exchange, given: Floats, kept: Floats) -> Stats:
-        """Return statistics common to all schemes from squared norms, before the exchange and of the residuals."""
+        """Return the statistics of all schemes, from squared norms before the exchange and of residuals."""
         return exchange_statistics(exchange, self.density, self.k, given, kept, self._density_ratio(exchange))
 
     def _density_ratio(self, exchange: Exchange) -> float | None:
-        """Return selected entries (of a worker, or of all if disjoint) over k; None if the scheme selects exactly k."""
+        """Return the number of selected entries over k; None if the scheme selects exactly k."""
         if not (self.traits.searches_threshold or self.traits.is_third_party):
             return None
         together = exchange.union if self.traits.disjoint else float(exchange.selected.mean())

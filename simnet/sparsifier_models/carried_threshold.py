@@ -38,7 +38,7 @@ def bounded(threshold: Floats) -> Floats:
 
 
 def sampled_places(parameters: int, density: float, seed: int, iteration: int, worker: int) -> NDArray[np.int64] | None:
-    """Return random indices of a worker's sample, SAMPLED / density of them, with repeats; None for all entries."""
+    """Return SAMPLED / density random indices of a worker's entries, with repeats; None means all entries."""
     size = math.ceil(SAMPLED / density)
     return None if size >= parameters else stream(seed, "start", iteration, worker).integers(parameters, size=size)
 
@@ -90,7 +90,7 @@ class CarriedThreshold(UnionReduced, searches_threshold=True, state=("threshold_
 
     @property
     def _begins(self) -> bool:
-        """Whether this exchange sets a first threshold: at the start, or at a new density if it is estimated."""
+        """Whether this exchange sets a first threshold: at the start, or if an estimate was for another density."""
         return not self.threshold.size or (self._estimates and self.threshold_density != self.density)
 
     def _first_threshold(self) -> Floats:
@@ -98,7 +98,7 @@ class CarriedThreshold(UnionReduced, searches_threshold=True, state=("threshold_
         return bounded(np.full(self.workers, self._given_threshold or 1.0 / (2.0 * math.sqrt(self.k_of_model))))
 
     def _estimated(self, corrected: Values) -> Floats:
-        """Return thresholds estimated from each worker's gradient; if that is 0, the previous or first one."""
+        """Return thresholds estimated from each worker's gradient; the previous or first threshold replaces a 0."""
         if self.options.start == "exact":
             found = list(map_rows(partial(kth_magnitude, k=self.k), corrected))
         else:
@@ -135,7 +135,7 @@ class HardThresholdOptions(CarriedThresholdOptions):
 
 
 class HardThreshold(CarriedThreshold, separable=True, costs=(hardthreshold, threshold_allgather)):
-    """Hard threshold: each worker sends its entries of magnitude >= the threshold, if any.
+    """Hard threshold: each worker sends its entries of magnitude >= the threshold.
 
     The threshold is the published 1 / (2 sqrt(k)), or keeps k entries of the first gradients; nothing keeps it there.
     With error feedback, more entries reach it from then on.
@@ -169,7 +169,7 @@ class HardThreshold(CarriedThreshold, separable=True, costs=(hardthreshold, thre
 
     @property
     def wire(self) -> Wire:
-        """Byte sizes of entries on the wire; the original form, as released, has int32 indices and int64 counts."""
+        """Byte sizes of entries on the wire; the released code sends int32 indices and int64 counts."""
         wire = super().wire
         if self.options.form == "fused" or self.options.index_bytes is not None or not wire.released:
             return wire
@@ -177,7 +177,7 @@ class HardThreshold(CarriedThreshold, separable=True, costs=(hardthreshold, thre
 
     @property
     def enough(self) -> float:
-        """Least number of selected entries in a sample; 0 if the threshold is fixed, and so independent of k."""
+        """Least number of selected entries in a sample; 0 if the threshold is fixed, because it ignores k."""
         return super().enough if self._estimates else 0.0
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
@@ -248,7 +248,7 @@ class FirstThresholdOptions(CarriedThresholdOptions):
 
 
 class SAGE(CarriedThreshold, separable=True, history=("mean",), costs=(hardthreshold,)):
-    """SAGE: thresholds that follow the mean magnitude of about 400 random entries, one threshold for each worker.
+    """SAGE: each worker's threshold follows the mean magnitude of about 400 random entries.
 
     A sample that is all zero says nothing: the mean of the iteration before then stays, and alpha is 1.
 

@@ -61,7 +61,7 @@ class ChunkedOptions(BufferOptions, GatheredOptions):
 
 
 class Contribution(NamedTuple):
-    """What a worker sends of a tensor: indices and values by block, and the codes of the values if quantised."""
+    """Entries of a tensor that a worker sends: indices and values by block, and codes of the values if quantised."""
 
     # Shape (number of blocks, k): Positions in each block, ascending; as narrow as these allow.
     indices: Positions
@@ -72,7 +72,7 @@ class Contribution(NamedTuple):
 
 
 class ChunkedTensor(NamedTuple):
-    """A tensor of the model: its number of blocks, its block layout, and the parts of the gradient it consists of."""
+    """A tensor of the model: its number of blocks, its block layout, and the parts of the gradient that sample it."""
 
     # Blocks of the tensor.
     number: float
@@ -151,7 +151,7 @@ class Chunked(Sparsifier, fixed_volume=True, by_tensors=True, costs=(chunked_all
         return round(sum(one.number * self._top(one.whole) for one in self.tensors))
 
     def contribution(self, values: Values, blocks: Blocks, k: int) -> Contribution:
-        """Return the k largest entries per block of a part of a worker's error buffer, quantised if so configured."""
+        """Return the k largest entries per block of a part of a worker's error buffer, quantised if `bins` is set."""
         cut = blocks.cut(values)
         # Narrow, as those of all workers take more memory than anything else here.
         indices = np.empty((blocks.number, k), dtype=np.min_scalar_type(blocks.size))
@@ -166,7 +166,7 @@ class Chunked(Sparsifier, fixed_volume=True, by_tensors=True, costs=(chunked_all
         return Contribution(indices, coded.values().reshape(kept.shape), coded)
 
     def _mean(self, indices: Sequence[Positions], values: Sequence[Values], blocks: Blocks) -> tuple[Values, int]:
-        """Return the mean of the values sent of a tensor, shape (size,), and the number of distinct entries sent."""
+        """Return the mean of all values sent for a tensor, shape (size,), and the number of distinct entries sent."""
         mean, union = np.empty((blocks.number, blocks.size), dtype=np.float32), 0
         contributors = self.options.mean_over == "contributors"
         for few in blocks.few():
@@ -226,13 +226,13 @@ class Chunked(Sparsifier, fixed_volume=True, by_tensors=True, costs=(chunked_all
     # Messages
 
     def _index_bits(self, blocks: Blocks) -> float:
-        """Return the width of an index [bit]: as many as a block needs, or 64 on the released wire."""
+        """Return the width of an index [bit]: as many bits as a block needs, or 64 as in the released code."""
         if self.options.index_bytes is not None:
             return 8 * self.options.index_bytes
         return 64.0 if self.wire.released else float((blocks.size - 1).bit_length())
 
     def _value_bits(self) -> float:
-        """Return the width of a value [bit]: of a float32 or a code; the released wire pads codes to a byte."""
+        """Return the width of a value [bit]: of a float32 or a code; the released code pads codes to a byte."""
         if self.options.value_bytes is not None:
             return 8 * self.options.value_bytes
         if self.options.bins is None:
@@ -240,11 +240,11 @@ class Chunked(Sparsifier, fixed_volume=True, by_tensors=True, costs=(chunked_all
         return 8.0 if self.wire.released else float((self.options.bins - 1).bit_length())
 
     def _table_bytes(self) -> float:
-        """Return the bytes of the mean and lookup table sent with the codes of a tensor."""
+        """Return the bytes of the mean and the lookup table that are sent with the codes of a tensor."""
         return 0.0 if self.options.bins is None else self.wire.scalar_bytes * (1 + self.options.bins)
 
     def _parts(self) -> Iterator[tuple[str, list[float]]]:
-        """Yield each message part's name and its bytes by tensor; only the released wire has several parts."""
+        """Yield each message part's name and its bytes by tensor; only the released code sends several parts."""
         counts = [one.number * self._top(one.whole) * self.selected_share for one in self.tensors]
         indices = [self._index_bits(one.whole) for one in self.tensors]
         table = self._table_bytes()
@@ -263,7 +263,7 @@ class Chunked(Sparsifier, fixed_volume=True, by_tensors=True, costs=(chunked_all
         return sum(sum(nbytes) for _, nbytes in self._parts())
 
     def _messages(self) -> Schedule:
-        """Return one all-gather of all entries; on the wire ``released`` one for each message part and tensor."""
+        """Return the all-gather of all entries; the released code has one for each tensor and message part."""
         if not self.wire.released:
             return self.options.gather_equal(self.workers, self.contributed, "entries")
         names, sizes = zip(*self._parts(), strict=True)
@@ -271,7 +271,7 @@ class Chunked(Sparsifier, fixed_volume=True, by_tensors=True, costs=(chunked_all
         return Schedule(self.workers).concat(*(self.options.gather_equal(self.workers, *one) for one in each))
 
     def _steps(self) -> Iterator[Step]:
-        """Yield kernels and messages: transform, select, quantise, all-gather, average, transform back."""
+        """Yield kernels and messages: transform, selection, quantisation, all-gather, mean, inverse transform."""
         scale, tensors = self.options.scale, len(self.tensors)
         # Kernels are told of a sample: in the end they count `scale` times.
         n, k = self.parameters, self.k
@@ -293,7 +293,7 @@ class Chunked(Sparsifier, fixed_volume=True, by_tensors=True, costs=(chunked_all
 
 
 class DeMoOptions(ChunkedOptions):
-    """Options of `DeMo`. ``gain`` is the learning rate in the released code, which divides it out again by a sign.
+    """Options of `DeMo`. In the released code ``gain`` is the learning rate; it cancels, as the optimiser takes signs.
 
     Parameters
     ----------
@@ -305,7 +305,7 @@ class DeMoOptions(ChunkedOptions):
 
 
 class DeMo(Chunked, transforms=True):
-    """DeMo: workers keep a momentum and send its largest components after a cosine transform; optimisers take signs.
+    """DeMo: workers keep a momentum and send its largest components after a cosine transform. Optimisers take signs.
 
     The update is the mean of the coefficients, transformed back: what a released optimiser takes the sign of. A density
     counts coefficients. The released code sends indices of 8 bytes, though none exceeds 4095, and values as wide as
@@ -340,7 +340,7 @@ _LEAST_NORM = 1e-8
 
 
 class SparseLoCoOptions(ChunkedOptions):
-    """Options of `SparseLoCo`. ``gain`` is the outer learning rate in the codes of SparseLoCo and CCLoco, else 1.
+    """Options of `SparseLoCo`. In the codes of SparseLoCo and CCLoco ``gain`` is the outer learning rate.
 
     Parameters
     ----------

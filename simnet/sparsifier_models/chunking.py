@@ -54,13 +54,13 @@ class Blocks(NamedTuple):
         return tiled.transpose(0, 2, 1, 3).reshape(self.number, self.size).copy()
 
     def joined(self, blocks: Values) -> Values:
-        """Return the row-major tensor that consists of the given blocks, the inverse of `cut`."""
+        """Return the row-major tensor that consists of the given blocks. It is the inverse of `cut`."""
         (rows, columns), (height, width) = self.shape, self.tile
         tiled = blocks.reshape(rows // height, columns // width, height, width)
         return tiled.transpose(0, 2, 1, 3).reshape(-1)
 
     def few(self) -> Iterator[slice]:
-        """Yield slices of consecutive blocks; the blocks of a slice fit in the cache together."""
+        """Yield slices of consecutive blocks. The blocks of a slice fit in the cache together."""
         step = max(1, _ENTRIES // self.size)
         for first in range(0, self.number, step):
             yield slice(first, min(first + step, self.number))
@@ -70,7 +70,7 @@ class Blocks(NamedTuple):
         return self._transformed(blocks, "dctn")
 
     def entries(self, coefficients: Values | Floats) -> Floats:
-        """Return the blocks with these DCT coefficients, the inverse of `coefficients`."""
+        """Return the blocks with these DCT coefficients. It is the inverse of `coefficients`."""
         return self._transformed(coefficients, "idctn")
 
     def _transformed(self, values: Values | Floats, name: str) -> Floats:
@@ -93,7 +93,7 @@ def whole_rows(shape: Sequence[int], most: int) -> Blocks:
 
 
 def alike(place: slice, size: int) -> Iterator[tuple[slice, Blocks]]:
-    """Yield slices of a range of entries, with layouts of blocks of about `size` entries; longer blocks come first."""
+    """Yield the range `place` as slices with layouts of equal blocks of about `size` entries, longer blocks first."""
     entries, begin = place.stop - place.start, place.start
     number = max(1, round(entries / size))
     shorter, longer = entries // number, entries % number
@@ -111,7 +111,7 @@ def places(shapes: Sequence[tuple[int, ...]]) -> Iterator[tuple[slice, tuple[int
 
 
 def largest_of_each(blocks: Values | Floats, k: int) -> Indices:
-    """Return ascending indices of the k largest magnitudes of each block, shape (blocks, k); of ties the first."""
+    """Return ascending indices of each block's k largest magnitudes, shape (blocks, k); ties go to the lower index."""
     some, size = blocks.shape
     if k == size:
         return np.tile(np.arange(size), (some, 1))
@@ -129,7 +129,7 @@ def largest_of_each(blocks: Values | Floats, k: int) -> Indices:
 def mean_of_sent(
     indices: Sequence[Positions], values: Sequence[Values], size: int, contributors: bool
 ) -> tuple[Values, int]:
-    """Return the mean of the values sent for each entry, shape (blocks, size), and the number of distinct entries.
+    """Return the mean of the values sent for each entry, shape (blocks, size), and the number of distinct entries sent.
 
     There is one array of indices and of values, shape (some, k), per worker. The sum is divided by the workers that
     sent an entry (`contributors`), or by all.

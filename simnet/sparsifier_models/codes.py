@@ -37,7 +37,7 @@ def packed_bytes(entries: float, bits: float) -> float:
 
 
 def pack_bits(codes: NDArray[np.uint8], bits: int) -> Bytes:
-    """Return codes below 2^bits packed into bytes, first code in the lowest bits; `bits` is 1, 2, 4 or 8."""
+    """Return codes below 2^bits packed into bytes, the first code in the lowest bits; `bits` is 1, 2, 4 or 8."""
     each = 8 // bits
     padded = np.zeros(-(-codes.size // each) * each, dtype=np.uint8)
     padded[: codes.size] = codes
@@ -77,7 +77,7 @@ _COUNTS: dict[int, type[np.integer[Any]]] = {2: np.uint16, 4: np.uint32}
 
 
 def difference_bytes(indices: Places, cuts: Indices, entries: float = 1.0) -> Floats:
-    """Return the bytes of ``delta``-coded indices in each region, shape (regions,), without those of the counts.
+    """Return the bytes of ``delta``-coded indices in each region, shape (regions,), excluding the bytes of counts.
 
     `indices` ascend; `cuts` are the starts of regions and the end of the last; a first difference is to the start. Each
     index stands for `entries`.
@@ -139,7 +139,7 @@ def decode_indices(data: Bytes, n: int, code: IndexCode, k: int | None = None) -
 
 
 def _shortest(indices: Indices, n: int) -> IndexCode:
-    """Return the index code that needs the fewest bytes; of equal codes the first."""
+    """Return the index code that needs the fewest bytes; ties go to the first code."""
     lengths = float(difference_bytes(indices, np.array([0, n]))[0])
     codes = [one for one in encodings.INDEX_CODES if one != "auto"]
     return min(codes, key=lambda one: float(encodings.encoded_index_bytes(one, n, indices.size, lengths)))
@@ -157,7 +157,7 @@ def _lengths(differences: Places) -> Indices:
 
 
 def _varints(differences: Indices) -> Bytes:
-    """Return the LEB128 bytes of the differences: seven bits per byte, lowest first; only the last has no high bit."""
+    """Return the LEB128 bytes of the differences: seven bits per byte, lowest first."""
     lengths = _lengths(differences)
     ends = np.cumsum(lengths)
     place = np.arange(int(lengths.sum())) - np.repeat(ends - lengths, lengths)

@@ -17,7 +17,7 @@ MAGNITUDE = np.uint32(0x7FFFFFFF)
 
 
 def sample(bits: Any, step: int, taken: Any) -> None:
-    """Write one of every `step` magnitudes, at quasi-random offsets, to `taken`."""
+    """Write one magnitude out of every `step`, at quasi-random offsets, to `taken`."""
     for i in range(taken.size):
         # Multiples of the golden ratio, modulo 1, are spread evenly.
         fraction = np.uint64(np.uint32(np.uint32(i) * np.uint32(2654435769)))
@@ -54,7 +54,7 @@ def band(bits: Any, low: int, high: int, inside: Any) -> tuple[int, int]:
 
 
 def select(bits: Any, low: int, high: int, ties: int, indices: Any) -> int:
-    """Write the indices of magnitudes in (low, high], and of the first `ties` equal to `low`, to `indices`.
+    """Write to `indices` where magnitudes are in (low, high], and where the first `ties` magnitudes equal `low`.
 
     Returns how many there are, -1 if `indices` is too short for them.
     """

@@ -1,4 +1,4 @@
-"""Deep gradient compression: an all-gather of entries above a threshold, found from a sample and adapted by counting.
+"""Deep gradient compression: an all-gather of entries above a threshold, which is found from a sample.
 
 The top-k of one entry in a hundred estimates the threshold of all; counting what is above tells how far it is off.
 """
@@ -191,7 +191,7 @@ class DGC(Thresholded, moments=("velocity",), costs=(threshold_allgather,)):
         return ThresholdSelection(indices[:k] if variant.truncated else indices, float(threshold), tries, kernels)
 
     def _sample(self, values: Values, worker: int) -> tuple[Values, int, float]:
-        """Return a sample, how many of its entries the first threshold selects, and the entries its kernels process."""
+        """Return a sample, the number of its entries above the first threshold, and the entries its kernels read."""
         n, generator = values.size, stream(self.options.seed, "dgc", self.iteration, worker)
         scale = self.options.scale
         whole = max(1, round(n * scale))

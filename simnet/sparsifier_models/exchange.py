@@ -20,7 +20,7 @@ State: TypeAlias = dict[str, NDArray[Any]]
 
 
 def threshold_error(threshold: float | Floats, exact: Floats) -> Stats:
-    """Return the exact thresholds, and the relative errors of the thresholds used, by name of the statistic."""
+    """Return two statistics by name: the exact thresholds, and the relative errors of the thresholds used."""
     ratio = np.full(exact.shape, np.inf)
     np.divide(threshold, exact, out=ratio, where=exact > 0)
     ratio[(exact == 0) & (np.broadcast_to(threshold, exact.shape) == 0)] = 1.0
@@ -177,7 +177,7 @@ def state_size(state: State, workers: int, parameters: int, scale: float) -> dic
 
 
 def is_reusable(array: Any, update: Values | None = None) -> bool:
-    """Return whether an array may be overwritten: writable, contiguous, owns its data, and not part of `update`."""
+    """Return whether an array may be overwritten: it is writable, contiguous, owns its data, and is not in `update`."""
     if array.base is not None or not array.flags.writeable:
         return False
     return isinstance(array, Rows) or (

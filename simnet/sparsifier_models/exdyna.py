@@ -24,7 +24,7 @@ from simnet.sparsifier_models.selection import Indices, Values, above
 
 
 def start_factor(ratio: float, exchange: int) -> float:
-    """Return a factor on the threshold in addition to the published one, for an exchange soon after an estimate.
+    """Return a factor on the threshold for an exchange soon after an estimate; the paper has no such factor.
 
     While residuals fill, the magnitude that k entries reach grows by at most 1 / t in exchange t. The threshold may
     follow by that, which soon is less than the published step. `ratio` is the selected entries over k.
@@ -120,7 +120,7 @@ class Partitioned(CarriedThreshold, disjoint=True, state=("inefficiency", "since
         return exchange
 
     def _select(self, values: Values, worker: int) -> Indices:
-        """Return the indices in the worker's partition with magnitudes >= its threshold; one index if none have."""
+        """Return the indices in the worker's partition with magnitudes >= its threshold, but at least one index."""
         start, end, threshold = self.searched(worker)
         found = above(values[start:end], threshold, strict=False)
         if not found.size and start < end:
@@ -134,7 +134,7 @@ class Partitioned(CarriedThreshold, disjoint=True, state=("inefficiency", "since
 
 
 def block_layout(parameters: int, workers: int, blocks: int = 1024) -> tuple[int, int]:
-    """Return the number and the size of blocks; the last partition also gets the entries beyond the last block.
+    """Return the number and the size of blocks; the last partition also gets the entries that fill no block.
 
     Sizes are multiples of 32. A gradient too short for that, which the reference implementation does not support, has
     blocks of ``parameters // blocks`` entries, at least one.
@@ -154,7 +154,7 @@ def allocate(
     moved: int,
     minimum: float,
 ) -> NDArray[np.int64]:
-    """Return the blocks per partition after each pair of neighbours, from left to right, has moved at most one block.
+    """Return the blocks per partition, after each pair of neighbours has balanced its counts by at most one block.
 
     Parameters
     ----------

@@ -40,11 +40,11 @@ class GatheredOptions(Options):
     allgather: Allgather = "auto"
 
     def gather(self, nbytes: NDArray[np.float64]) -> Schedule:
-        """Return the all-gather messages of contributions of `nbytes` bytes, shape (P,)."""
+        """Return the messages of an all-gather to which worker i contributes ``nbytes[i]`` bytes."""
         return registry.collective_by_algorithm("all_gather", self.allgather).schedule_of_sizes(nbytes)
 
     def gather_equal(self, workers: int, nbytes: float, phase: str) -> Schedule:
-        """Return the all-gather, named `phase`, of `nbytes` bytes from each of `workers` workers."""
+        """Return the all-gather, named `phase`, of `nbytes` bytes from each worker."""
         return self.gather(np.full(workers, nbytes)).in_phase(phase)
 
 
@@ -132,7 +132,7 @@ class Gathered(Sparsifier, reads_gradients=False, codes=EVERY):
         return GatheredPart(indices, read, float(np.abs(values).min(initial=np.inf)), nbytes)
 
     def _steps(self, selected: NDArray[np.int64], nbytes: Floats) -> Iterator[Step]:
-        """Yield kernels and messages of an exchange: select, encode, pack, all-gather, decode, add up."""
+        """Yield kernels and messages: selection, encoding, packing, all-gather, decoding, sum."""
         own, total, wire = selected.astype(np.float64), float(selected.sum()), self.wire
         yield from self._selection_kernels()
         yield from (DeviceOp("gather", own), DeviceOp("scatter", own))
@@ -144,7 +144,7 @@ class Gathered(Sparsifier, reads_gradients=False, codes=EVERY):
         yield DeviceOp("scatter", total)
 
     def _allgather(self, entries: NDArray[np.int64], nbytes: Floats) -> Schedule:
-        """Return the all-gather of each worker's `entries` and `nbytes`, shape (P,); two on the released wire."""
+        """Return the all-gather of each worker's `entries` in `nbytes`, shape (P,); the released code has two."""
         gather, counts, wire = self.options.gather, entries.astype(np.float64), self.wire
         if not wire.released:
             return gather(nbytes).in_phase("entries")

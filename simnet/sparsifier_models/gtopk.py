@@ -1,4 +1,4 @@
-"""gTopk: the k largest sums of the workers' top-k entries, by merges up a binomial tree and a broadcast.
+"""gTopk: the k largest sums of the workers' top-k entries, found by merges up a binomial tree, then broadcast.
 
 Every message is k entries, whatever the number of workers: nothing builds up. What a merge cuts is only a part of a
 sum, though, and its index may still reach the result through another branch of the tree.
@@ -109,7 +109,7 @@ class GTopk(
         nbytes = np.zeros(P)
 
         def sent_on(r: int) -> Entries:
-            """Return the entries of worker r as receivers decode them, and record their encoding error."""
+            """Return the entries of worker r as receivers decode these, and record the encoding error."""
             nbytes[r] = self.wire.entries(held[r].indices, (0, self.parameters))[0]
             if self.options.values in (None, "float32"):
                 return held[r]
@@ -156,7 +156,7 @@ class GTopk(
         )
 
     def _steps(self, k: int, nbytes: Floats) -> Iterator[Step]:
-        """Yield kernels and messages of an exchange; `nbytes` are sent by each worker, shape (P,)."""
+        """Yield kernels and messages of an exchange, in which each worker sends `nbytes` bytes, shape (P,)."""
         P, n, wire = self.workers, self.parameters, self.wire
         yield from (DeviceOp("topk", n), DeviceOp("gather", k))
         # Lists are ascending, as merges have them.

@@ -21,7 +21,7 @@ _BINS = 256
 
 
 def _receive_chunks(chunks: Sequence[Values]) -> list[Values]:
-    """Return chunks, each of shape (m,), as receivers decode them; equally long ones are quantised together."""
+    """Return chunks, each of shape (m,), as receivers decode these; equally long chunks are quantised together."""
     found = list(chunks)
     for length in {one.size for one in chunks} - {0}:
         which = [place for place, one in enumerate(chunks) if one.size == length]
@@ -83,7 +83,7 @@ class Int8Ring(
         P, chunks, sent = self.workers, self._chunks(), squared_norms(corrected)
 
         def places(distance: int) -> list[tuple[int, slice]]:
-            """Return pairs of worker and chunk: each worker with the chunks of the worker `distance` ranks ahead."""
+            """Return pairs of worker and chunk; the worker `distance` ranks ahead owns the chunk."""
             return [(worker, chunk) for worker in range(P) for chunk in chunks[(worker + distance) % P]]
 
         def coded(sends: list[tuple[int, slice]], divisor: int = 1) -> list[tuple[int, slice, Values]]:
@@ -104,7 +104,7 @@ class Int8Ring(
         return self._make_exchange(update, self._steps(), sent, key="ring", stats=stats, replicas=corrected)
 
     def _steps(self) -> Iterator[Step]:
-        """Yield kernels and messages of an exchange: quantise before each hop, add or copy after it."""
+        """Yield kernels and messages: quantisation before each hop, addition or copy after each hop."""
         P, piece = self.workers, self.parameters / (_IN_FLIGHT * self.workers)
         quantise = [DeviceOp(one, piece, launches=_IN_FLIGHT) for one in ("norm", "cast")]
         for hop in range(P - 1):
@@ -118,7 +118,7 @@ class Int8Ring(
             yield DeviceOp("cast", piece, launches=_IN_FLIGHT)
 
     def _hop(self, phase: str, distance: int) -> Schedule:
-        """Return a hop's messages: each worker sends the next one the chunks that belong `distance` workers ahead."""
+        """Return a hop's messages to the next worker: chunks that the worker `distance` ranks ahead owns."""
         P, value = self.workers, self.options.value_bytes or 1.0
         lengths = np.array([[one.stop - one.start for one in own] for own in self._chunks()])
         codes = value * self.options.scale * np.roll(lengths, -distance, axis=0)

@@ -1,4 +1,4 @@
-"""Quantisers with a lookup table, sent along with the codes, for each row of a matrix or for a whole tensor.
+"""Quantisers with a lookup table for each row or tensor. The table is sent along with the codes.
 
 Statistics are taken in double precision; what travels is rounded to float32.
 """
@@ -49,7 +49,7 @@ def statistical(values: Values, bins: int, sigmas: float) -> Coded:
 
 
 def uncentred(values: Values, bins: int = 256, sigmas: float = 6.0) -> Coded:
-    """Quantise rows about zero, as INTELLECT-1 does: sigma is the root mean square, halves round away from zero.
+    """Quantise rows about zero, as INTELLECT-1 does. Sigma is the root mean square, and halves round away from zero.
 
     Values beyond half of `sigmas` have the last bin.
     """
@@ -102,7 +102,7 @@ def _usable_widths(scale: Floats) -> Floats:
 def _encode_bins(
     values: Values, shift: Floats, bins: int, codes_of: Callable[[Floats, slice], Values | Floats]
 ) -> Coded:
-    """Return clipped codes, and as lookup table the mean of each bin relative to the shift, 0 for empty bins."""
+    """Return clipped codes and a lookup table of each bin's mean relative to the shift; empty bins have 0."""
     codes = np.empty(values.shape, dtype=np.uint8)
     counts, sums = np.zeros(len(values) * bins), np.zeros(len(values) * bins)
     for rows, columns in _cache_pieces(values.shape):

@@ -25,7 +25,7 @@ from simnet.sparsifier_models.steps import Step
 
 
 class MuLoCoOptions(BufferOptions, GatheredOptions):
-    """Options of `MuLoCo`. ``gain`` is the outer learning rate in the released code, which applies it again.
+    """Options of `MuLoCo`. In the released code ``gain`` is the outer learning rate, which its optimiser applies again.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class MuLoCoOptions(BufferOptions, GatheredOptions):
 
 
 class WholeTensor(NamedTuple):
-    """Entries, rows and number of axes of a full model tensor; the gradient may have a sample of it."""
+    """Entries, rows and number of axes of a full model tensor; the gradient may be a sample of the tensor."""
 
     entries: float
     rows: float
@@ -64,7 +64,7 @@ class WholeTensor(NamedTuple):
 
 
 class MuLoCo(Sparsifier, fixed_volume=True, by_tensors=True, rounds_down=True, costs=(muloco, chunked_allgather)):
-    """MuLoCo: workers send quantised or sparse pseudo-gradients of H inner steps; the inner optimiser is Muon.
+    """MuLoCo: workers send quantised or sparse pseudo-gradients of H inner steps with the optimiser Muon.
 
     The update is the mean before the outer step, of SGD with momentum. Quantisers send every entry, whatever the
     density.
@@ -131,7 +131,7 @@ class MuLoCo(Sparsifier, fixed_volume=True, by_tensors=True, rounds_down=True, c
         return apportion(shares, [place.stop - place.start for place, _ in self.tensors])
 
     def coded(self, values: Values, shape: tuple[int, ...]) -> Coded:
-        """Return the codes of a row-major tensor, quantised by row or as a whole, depending on the compressor."""
+        """Return the codes of a row-major tensor. The compressor decides whether each row is quantised separately."""
         bins = self.options.bins
         rows = values.reshape(self._rows(shape), -1)
         if self.options.compressor in ("linear", "row_wise_linear"):
@@ -223,7 +223,7 @@ class MuLoCo(Sparsifier, fixed_volume=True, by_tensors=True, rounds_down=True, c
         return shares.concat(self.options.gather_equal(P, share, "sums"))
 
     def _steps(self) -> Iterator[Step]:
-        """Yield kernels and messages of an exchange: compress, exchange, average, and compress averages again."""
+        """Yield kernels and messages: compression, exchange, mean, and compression of the mean."""
         n, P, tensors = self.parameters, self.workers, len(self.tensors)
         if self._selects:
             yield from (DeviceOp("topk_layer", one.entries / self.options.scale) for one in self.wholes)

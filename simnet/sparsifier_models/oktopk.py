@@ -218,7 +218,7 @@ class Oktopk(
         )
 
     def _dense(self, corrected: Values, counter: float) -> Exchange:
-        """Carry out a warm-up iteration by an all-reduce of the whole gradient, which leaves no residual."""
+        """Carry out a warm-up iteration: an all-reduce of the whole gradient, which leaves no residual."""
         P, n = self.workers, self.parameters
         sent = squared_norms(corrected)
         update = np.add.reduce(corrected, axis=0) / np.float32(P)
@@ -238,7 +238,7 @@ class Oktopk(
         return exact, anew or t % self._rules.tau == 0
 
     def find(self, values: Any, worker: int, exact: bool, kernels: Any = selection) -> tuple[float, Any, int]:
-        """Return a worker's threshold, the indices above it, and the number of counting passes (0 if it is exact).
+        """Return a worker's threshold, the indices above it, and the number of counting passes.
 
         `kernels` is as of `raised`.
         """
@@ -265,7 +265,7 @@ class Oktopk(
         return kept, float(np.abs(reduced[kept]).min()) if kept.size else 0.0
 
     def _take(self, corrected: Values, local: Floats, kept: Indices, unsorted: Indices | None) -> Floats:
-        """Clear entries selected locally and globally (`unsorted`: by the released bug); return squared norms, (P,)."""
+        """Set entries selected locally and globally to 0; return each worker's squared norm of these, shape (P,)."""
         sent = np.zeros(self.workers)
         for worker, row in enumerate(corrected):
             values = row[kept]
@@ -297,7 +297,7 @@ class Oktopk(
         self.known_for = k
 
     def moved(self, pieces: Indices, exact: bool) -> Indices:
-        """Return how many globally selected entries each worker sends to each other to balance them, shape (P, P).
+        """Return how many globally selected entries each worker sends to each other worker for balance, shape (P, P).
 
         Nothing is balanced if thresholds are exact.
         """
@@ -358,7 +358,7 @@ RAISES, RAISE = 5, 1.03
 
 
 class Rules(NamedTuple):
-    """Threshold constants that the reference implementation uses for one application, such as BERT."""
+    """Threshold constants of the reference implementation for one application, such as BERT."""
 
     tau_prime: int
     tau: int
@@ -383,7 +383,7 @@ RULES = {
 
 
 def raised(values: Any, threshold: float, most: float, kernels: Any = selection) -> tuple[float, Any, int]:
-    """Raise a re-used threshold by 3 % while it selects more than `most` entries, at most five times.
+    """Raise a re-used threshold by 3 % at most five times, while it selects more than `most` entries.
 
     Returns the threshold, the ascending indices above it, and the counting passes. `kernels` is `selection`, or a
     module with its functions for other arrays.
@@ -397,7 +397,7 @@ def raised(values: Any, threshold: float, most: float, kernels: Any = selection)
 
 
 def drifted(threshold: float, count: int, low: float, high: float, up: float, down: float) -> float:
-    """Return the next threshold: lower if the last one selected fewer than `low` entries, higher if more than `high`.
+    """Return the next threshold: lower if the last selected fewer than `low` entries, higher if more than `high`.
 
     `up` and `down` are the factors by which it rises and falls.
     """

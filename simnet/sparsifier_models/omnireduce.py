@@ -1,4 +1,4 @@
-"""OmniReduce: aggregators sum nonzero blocks, and request one block of each slot in each turn."""
+"""OmniReduce: aggregators sum nonzero blocks. Blocks are dealt to slots; each turn handles one block of each slot."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OFFSET = 4.0
 
 
 class Turns(NamedTuple):
-    """The blocks that aggregators request: slot, turn and sending workers of each block."""
+    """Blocks that workers send to aggregators, with the slot, the turn and the sending workers of each block."""
 
     # Shape (u,): The blocks that travel, ascending: the first of each slot, and all that somebody has.
     block: NDArray[np.int64]
@@ -33,7 +33,7 @@ class Turns(NamedTuple):
 
 
 def turns(filled: NDArray[np.bool_], slots: int) -> Turns:
-    """Return in which turn each block is sent, given the blocks that each worker has `filled`, shape (P, blocks).
+    """Return the turn in which each block is sent; `filled`, shape (P, blocks), marks each worker's nonzero blocks.
 
     All workers send the first block of each of the `slots`, dealt round robin. Then an aggregator asks for the next
     block that any of them has, and those send it.
@@ -70,7 +70,7 @@ class OmniReduceOptions(Options):
 
 
 class OmniReduce(Sparsifier, sends_all=True, reads_gradients=False, costs=(omnireduce,)):
-    """OmniReduce: workers send only blocks of the gradient that are not all zero to aggregators, which add them.
+    """OmniReduce: workers send only the nonzero blocks of the gradient to aggregators, which add them.
 
     A worker sends its blocks that are not zero, and the first one of each slot in any case. The aggregator of a slot
     adds what comes, sends the sum to all, and says in it which block is next: the first that any worker has.
@@ -137,7 +137,7 @@ class OmniReduce(Sparsifier, sends_all=True, reads_gradients=False, costs=(omnir
         )
 
     def _messages(self, found: Turns) -> Schedule:
-        """Return the messages of an exchange: in each turn, blocks to the aggregators, and sums to all workers."""
+        """Return the messages of an exchange: in each turn blocks go to aggregators, then sums to all workers."""
         P = self.workers
         place = found.slot % P if self.options.aggregators == "all" else np.zeros_like(found.slot)
         rounds: list[Round] = []

@@ -25,13 +25,13 @@ from simnet.sparsifier_models.steps import Step, all_reduced
 
 
 def padded(entries: int, workers: int) -> int:
-    """Return the least multiple of P lcm(P, 8) that is >= `entries`, so that each of P servers gets whole bytes."""
+    """Return the least multiple of P lcm(P, 8) that is >= `entries`; each of P servers then gets whole bytes."""
     each = workers * 8 * workers // math.gcd(workers, 8)
     return -(-entries // each) * each
 
 
 def signs_of(values: Values) -> tuple[np.float32, Values]:
-    """Return a vector's scale, norm / sqrt(n), and the vector of plus or minus that scale; 0 counts as plus."""
+    """Return a vector's scale, norm / sqrt(n), and its signs times that scale; the sign of 0 is plus."""
     scale = np.float32(math.sqrt(squared_norm(values) / values.size))
     return scale, np.where(values >= 0, scale, -scale)
 
@@ -70,7 +70,7 @@ class OneBit(
     reads_gradients=False,
     conserves=False,
 ):
-    """Base of 1-bit Adam and 0/1 Adam: compressed and dense all-reduce, and the state of Adam.
+    """Base of 1-bit Adam and 0/1 Adam. It has their compressed and dense all-reduce, and the state of Adam.
 
     A worker on its own compresses nothing. Its vector is padded to N entries, and so are the memories: (P, N) of the
     workers, and N of all servers together.
@@ -93,7 +93,7 @@ class OneBit(
         self.server_error = np.zeros(entries, dtype=np.float32)
 
     def _reduce(self, vector: Callable[[int], Values]) -> Values:
-        """Return the mean of the workers' vectors, each float32 of shape (n,), as a one-bit all-reduce forms it."""
+        """Return the mean of the workers' vectors by a one-bit all-reduce; all are float32 of shape (n,)."""
         P, n = self.workers, self.parameters
         if P == 1:
             return vector(0)
@@ -129,7 +129,7 @@ class OneBit(
 
     @property
     def denominator(self) -> Values:
-        """Denominator of Adam's step, sqrt(v) + eps, float32 of shape (n,); infinite where it is masked."""
+        """Denominator of Adam's step, sqrt(v) + eps, float32 of shape (n,); it is infinite for masked entries."""
         found: Values = (np.sqrt(self.v) + self.options.epsilon).astype(np.float32)
         if self.options.masked:
             found[self.v == 0] = np.inf
@@ -143,12 +143,12 @@ class OneBit(
         return all_reduced(self.workers, nbytes, self.options.collective, "dense")
 
     def _first(self, sent: Floats) -> Exchange:
-        """Return the first step of the released code, a dense and a compressed all-reduce with no update."""
+        """Return the first step of the released code: a dense and a compressed all-reduce without update."""
         update = np.zeros(self.parameters, dtype=np.float32)
         return self._make_exchange(update, [self._dense(), *self._compressed()], sent, key="first")
 
     def _compressed(self) -> Iterator[Step]:
-        """Yield kernels and messages of a compressed all-reduce: signs and scales to servers and back."""
+        """Yield kernels and messages of a compressed all-reduce: signs and scales travel to servers and back."""
         P, entries = self.workers, self.parameters
         if P == 1:
             return
@@ -165,7 +165,7 @@ class OneBit(
     # State
 
     def held_bytes(self) -> dict[str, float]:
-        """Return the bytes of each array that a worker stores, by name; of servers' errors it stores 1 / P."""
+        """Return the bytes of each array that a worker stores, by name; the servers' errors are divided by P."""
         found = super().held_bytes()
         return found | {"server_error": found["server_error"] / self.workers}
 
@@ -319,7 +319,7 @@ class ZeroOneAdam(
         return exchange
 
     def _common(self, corrected: Values, given: Any) -> Exchange:
-        """Take a step with the same update everywhere, by a dense all-reduce or a one-bit one of gradients."""
+        """Take a step with the same update at all workers, by a dense or one-bit all-reduce of gradients."""
         dense = self.step % self.var_interval == 0
         mean = self._mean(corrected) if dense else self._reduce(corrected.__getitem__)
         self.m = self._averaged(mean, self.m)
@@ -337,7 +337,7 @@ class ZeroOneAdam(
         return self._make_exchange(update, steps, given, key="dense" if dense else "compressed")
 
     def _local(self, corrected: Values, given: Any) -> Exchange:
-        """Take a local step at each worker; if the current interval has passed, synchronise the workers."""
+        """Take a local step at each worker, and synchronise the workers at the end of an interval."""
         denominator = self.denominator
         m, u = np.empty_like(self.m), np.empty_like(self.u)
         for worker, row in enumerate(corrected):

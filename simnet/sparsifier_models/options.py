@@ -50,7 +50,7 @@ class AlgorithmOf:
         return [one.algorithm for one in registry.all_collectives(self.operation) if not self._lacks(one)]
 
     def check(self, option: str, name: object) -> None:
-        """Raise ValueError, with the reason, if `option` may not have the algorithm `name` as its value."""
+        """Raise ValueError, with the reason, if `option` may not have the value `name`."""
         found = registry.find_collective(self.operation, name) if isinstance(name, str) else None
         if found is None:
             raise registry.unknown_collective(option, name, self.names())
@@ -201,7 +201,7 @@ def option_words(hint: Any) -> Sequence[str]:
 
 
 def option_values(option_type: type[T], given: Mapping[str, Any]) -> T:
-    """Return a scheme's options with the given values; raise ValueError for unknown names or values not allowed."""
+    """Return a scheme's options with the given values; raise ValueError for unknown names and for invalid values."""
     known = [one.name for one in dataclasses.fields(option_type)]
     for name in given:
         if name not in known:

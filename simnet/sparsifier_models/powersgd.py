@@ -1,4 +1,4 @@
-"""PowerSGD: each layer as a product of two low-rank matrices, which are all-reduced one after the other.
+"""PowerSGD: each layer is a product of two low-rank matrices, which are all-reduced one after the other.
 
 One step of power iteration for each exchange, from where the last one stopped, finds about the best factors.
 """
@@ -57,7 +57,7 @@ class Matrix(NamedTuple):
         return P
 
     def transposed_times(self, values: Values, P: Floats) -> Floats:
-        """Return the columns of M^T P, shape (r, columns), for this matrix M and P's columns, (r, rows)."""
+        """Return the columns of M^T P, shape (r, columns), for this matrix M and the columns of P, shape (r, rows)."""
         Q = np.zeros((len(P), self.columns))
         for rows, block in self.blocks(values):
             for j, p in enumerate(P):
@@ -65,7 +65,7 @@ class Matrix(NamedTuple):
         return Q
 
     def product(self, P: Floats, Q: Values, size: int) -> Values:
-        """Return the first `size` entries of P Q^T, given the columns of P (rank, rows) and Q (rank, columns)."""
+        """Return the first `size` entries of P Q^T, given columns of P, (r, rows), and of Q, (r, columns)."""
         entries = np.empty(self.rows * self.columns, dtype=np.float32)
         step = max(1, _BLOCK // self.columns)
         for first in range(0, self.rows, step):
@@ -84,7 +84,7 @@ def near_square(size: int) -> tuple[int, int]:
 
 
 def orthonormal(columns: Floats) -> Floats:
-    """Return the Gram-Schmidt orthonormalised `columns`, shape (r, a); linearly dependent ones become zero."""
+    """Return the Gram-Schmidt orthonormalised `columns`, shape (r, a); linearly dependent columns become zero."""
     basis = np.zeros_like(columns)
     for i, column in enumerate(columns):
         rest = column
@@ -189,7 +189,7 @@ class PowerSGD(Dense, by_tensors=True, keeps_residual=True, state=("queries",), 
         return left, right, plain
 
     def _lengths_of(self, size: int, rows: int, columns: int) -> tuple[float, float, float]:
-        """Return the entries of P, of Q, and sent uncompressed, of the full layer that a layer is a sample of."""
+        """Return the entries of P, of Q, and sent uncompressed, for the full layer behind a sampled layer."""
         scale = self.options.scale
         left, right = (math.sqrt(scale) * one for one in (rows, columns))
         rank = min(self.options.rank, left, right)
@@ -220,7 +220,7 @@ class PowerSGD(Dense, by_tensors=True, keeps_residual=True, state=("queries",), 
         return self._make_exchange(update, self._steps(), sent)
 
     def _basis(self, query: Values, index: int) -> Floats:
-        """Return orthonormal columns of Q to start from; random columns stand in for zero or dependent ones."""
+        """Return orthonormal columns of Q to start from; random columns replace zero or dependent columns."""
         basis = orthonormal(query.astype(np.float64))
         missing = np.array([not column.any() for column in basis])
         if missing.any():
@@ -229,7 +229,7 @@ class PowerSGD(Dense, by_tensors=True, keeps_residual=True, state=("queries",), 
         return basis
 
     def _power_step(self, one: Matrix, corrected: Values, basis: Floats, query: Values, update: Values) -> Floats:
-        """Run Algorithm 1 on a layer: mean Q to `query`, sum to `update`; return squared norms sent, (P,)."""
+        """Write a layer's mean Q to `query` and the sum of products to `update`; return squared norms sent."""
         size, sent = one.place.stop - one.place.start, np.zeros(self.workers)
         total = np.zeros((one.rank, one.rows), dtype=np.float32)
         for row in corrected:
@@ -250,7 +250,7 @@ class PowerSGD(Dense, by_tensors=True, keeps_residual=True, state=("queries",), 
         return sent
 
     def _steps(self) -> Iterator[Step]:
-        """Yield kernels and messages: P = M Q, all-reduce, orthonormalise; Q = M^T P, all-reduce; update P Q^T."""
+        """Yield kernels and messages: P = M Q, all-reduce, orthonormalisation; Q = M^T P, all-reduce; P Q^T."""
         left, right, plain = self.lengths
         scale = self.options.scale
         entries = self.parameters - plain / scale

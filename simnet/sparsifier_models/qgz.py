@@ -1,4 +1,4 @@
-"""qgZ of ZeRO++: gradients reduced in two hops with 4-bit codes."""
+"""qgZ of ZeRO++: gradients are reduced in two hops with 4-bit codes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HALF = 2
 
 
 def groups_of(shape: Sequence[int], nodes: two_hop.Nodes) -> int:
-    """Return the number of quantisation groups of a tensor in the first hop; 0 if it stays in float16.
+    """Return the number of quantisation groups of a tensor in the first hop; 0 if the tensor stays in float16.
 
     It is the number of rows, of columns, or P, whichever is largest: n / G entries share a scale. Vectors are not
     quantised, nor tensors whose size is no multiple of 2 P, nor anything on a single node. Where G is no multiple of P,
@@ -42,7 +42,7 @@ def groups_of(shape: Sequence[int], nodes: two_hop.Nodes) -> int:
 
 
 class GroupedTensor(NamedTuple):
-    """A tensor of this gradient: its slice, its number of quantisation groups, its entries with padding."""
+    """A tensor of this gradient: its slice, its number of quantisation groups, and its entries with padding."""
 
     # Where it lies.
     place: slice
@@ -53,14 +53,14 @@ class GroupedTensor(NamedTuple):
 
 
 class GroupedWhole(NamedTuple):
-    """Entries and first-hop quantisation groups of a full model tensor; the gradient may have a sample of it."""
+    """Entries and first-hop quantisation groups of a full model tensor, before the gradient samples it."""
 
     entries: float
     groups: float
 
 
 class QGZ(TwoHop, by_tensors=True, costs=(two_hop_reduce,)):
-    """qgZ: gradients of four bits are exchanged inside each node, then their sums of four bits between nodes.
+    """qgZ: workers exchange 4-bit gradients inside each node, then 4-bit sums between nodes.
 
     Tensors are the ``layers``, in half precision. A rank quantises a tensor in G groups and sends each other rank of
     its node the partitions that this one shares out. That rank adds up what it got, in half precision, quantises the
@@ -116,14 +116,14 @@ class QGZ(TwoHop, by_tensors=True, costs=(two_hop_reduce,)):
         return self._make_exchange(update, self._steps(), sent, key="two hops")
 
     def _begin(self) -> None:
-        """Prepare the state that an exchange modifies; qgZ itself has none."""
+        """Prepare the state that an exchange modifies; `QGZ` has no such state, its subclasses may."""
 
     def _code(self, hop: int, rank: int, number: int, groups: NDArray[np.float16]) -> GroupCodes:
         """Return the codes that a rank sends in hop 1 or 2, given its groups of a tensor in sending order."""
         return two_hop.nearest(groups, BITS)
 
     def _reduce(self, number: int, rows: Values, sent: Any) -> NDArray[np.float16]:
-        """Return a tensor's mean over ranks (released: sum / nodes); add each rank's decoded squared norm to `sent`."""
+        """Return a tensor's mean over ranks; add each rank's squared norm after quantisation to `sent`."""
         tensor, nodes = self.tensors[number], self.nodes
 
         def first(rank: int) -> NDArray[np.float16]:
@@ -143,7 +143,7 @@ class QGZ(TwoHop, by_tensors=True, costs=(two_hop_reduce,)):
         return (total / np.float16(divisor)).astype(np.float16)
 
     def _mean(self, rows: Values, sent: Any) -> NDArray[np.float16]:
-        """Return the mean of an unquantised tensor in float16 sums; add each rank's squared norm to `sent`."""
+        """Return an unquantised tensor's mean, summed in float16; add each rank's squared norm to `sent`."""
         P = np.float16(self.workers)
         total: NDArray[np.float16] = np.zeros(rows.shape[1], dtype=np.float16)
         for rank, row in enumerate(rows):
@@ -187,7 +187,7 @@ class QGZ(TwoHop, by_tensors=True, costs=(two_hop_reduce,)):
         yield DeviceOp("sum", n / (N * L), launches=N)
 
     def _quantise(self, entries: float) -> Iterator[Step]:
-        """Yield the kernels that quantise so many entries."""
+        """Yield the kernels that quantise a number of entries."""
         yield DeviceOp("cast", entries)
 
     def _reduced(self, tensors: Sequence[GroupedWhole]) -> Iterator[Step]:
@@ -218,7 +218,7 @@ class LoCoOptions(TwoHopOptions):
 
 
 class LoCo(QGZ, state=("counter", "begun", *_MEMORIES), costs=(two_hop_reduce,)):
-    """LoCo: gradients of four bits in two hops, as in `QGZ`, with an error memory at each worker.
+    """LoCo: workers reduce 4-bit gradients in two hops, as in `QGZ`, with an error memory at each worker.
 
     A rank adds its memory e to what it sends, h = g + e, and keeps e <- beta e + (1 - beta) (h - what h became). The
     second hop has a memory of its own. Memories are codes of eight bits, in the groups of what is sent, and in its
@@ -310,7 +310,7 @@ class LoCo(QGZ, state=("counter", "begun", *_MEMORIES), costs=(two_hop_reduce,))
         return sent
 
     def _quantise(self, entries: float) -> Iterator[Step]:
-        """Yield the kernels that quantise so many entries and update the error memory."""
+        """Yield the kernels that quantise a number of entries and update the error memory."""
         yield from (DeviceOp(one, entries) for one in ("sum", "cast", "sum", "cast"))
 
     def held_bytes(self) -> dict[str, float]:

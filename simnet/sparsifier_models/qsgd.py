@@ -1,4 +1,4 @@
-"""QSGD: entries are rounded at random, without bias, to one of a few levels; an all-gather carries the codes.
+"""QSGD: entries are rounded at random, without bias, to one of a few levels. An all-gather carries the codes.
 
 Entries come in buckets. A bucket is sent as its norm and, for each entry, a sign and a level from 0 to s: the fraction
 of the norm in units of 1 / s.
@@ -66,7 +66,7 @@ def levels_of(buckets: Values, norms: Values, s: int, uniform: Floats) -> Floats
 
 
 def code_counts(levels: Floats, s: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the number of entries by level, shape (s + 1,), and by distance to the entry coded before, (d + 1,).
+    """Return the number of entries by level, shape (s + 1,), and by distance to the last coded entry, shape (d + 1,).
 
     A distance is that between nonzero entries; of the first one, its position from 1. Zeros are not coded.
     """
@@ -180,7 +180,7 @@ class QSGD(Sparsifier, sends_all=True, reads_gradients=False, costs=(qsgd,)):
 
 
 def _elias_bits(levels: Floats, s: int) -> float:
-    """Return the length [bit] of the Elias code of the buckets' levels, without norms (section 3.1, code_s)."""
+    """Return the length [bit] of the Elias code of the buckets' levels, excluding norms (paper, section 3.1)."""
     bits = 0.0
     for counts, sign in zip(code_counts(levels, s), (1, 0), strict=True):
         numbers = np.flatnonzero(counts)

@@ -1,4 +1,4 @@
-"""SDP4Bit: gradients in two hops of 8-bit and 4-bit codes, and weights as 4-bit differences."""
+"""SDP4Bit: gradients travel in two hops of 8-bit and 4-bit codes, and weights as 4-bit differences."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HADAMARD = 1 << _STAGES
 
 
 def weight_difference(main: Values, model: Values, group: int, uniforms: Values) -> GroupCodes:
-    """Return the codes of the difference between an owner's weights and the weights that all ranks have.
+    """Return the codes of an owner's weights minus the weights that all ranks have.
 
     Every rank adds what the codes stand for. The next difference is to that, so that errors do not add up. `group`
     entries share a scale; `uniforms` are as of `group_codes.stochastic`.
@@ -127,7 +127,7 @@ class SDP4Bit(TwoHop, state=("memory",), costs=(two_hop_reduce,)):
         return self._make_exchange(update, self._steps(), sent, key="two hops")
 
     def _mean(self, rows: Values, sent: Any) -> Values:
-        """Return the padded mean over the ranks after both hops; set each rank's squared norm as decoded in `sent`."""
+        """Return the padded mean over ranks after both hops; write squared norms after quantisation to `sent`."""
         P, m, options = self.workers, self.partition, self.options
 
         def shares(row: Values) -> Values:
@@ -148,12 +148,12 @@ class SDP4Bit(TwoHop, state=("memory",), costs=(two_hop_reduce,)):
         return mean.ravel() / np.float32(HADAMARD) if options.hadamard else mean.ravel()
 
     def _code(self, what: str, rank: int, rows: Values, group: int, bits: int) -> Values:
-        """Return partitions that a rank sends as receivers decode them, in the shape of `rows`."""
+        """Return the partitions `rows` that a rank sends as receivers decode them, in the same shape."""
         coded = _in_groups(rows, group, bits, self._uniforms(what, rank, (len(rows), self.partition)))
         return _decode_rows(coded, *rows.shape)
 
     def _by_differences(self, mean: Values) -> Values:
-        """Return the update decoded from weight differences, and keep their quantisation error."""
+        """Return the update decoded from weight differences, and store their quantisation error."""
         wanted = self.memory + mean
         update, m = np.empty_like(wanted), self.partition
         # The shards of the last ranks may be empty.

@@ -44,7 +44,7 @@ _INFINITY, _LARGEST = 0x7F800000, 0x7FFFFFFF
 
 @lru_cache(maxsize=1024)
 def entries_kept(density: float, parameters: int) -> int:
-    """Return k = ceil(density * parameters), with the density taken as a decimal number.
+    """Return k = ceil(density * parameters), computed from the decimal digits of the density.
 
     In binary floating point 0.07 * 100 exceeds 7, and its ceiling would be 8.
     """
@@ -52,7 +52,7 @@ def entries_kept(density: float, parameters: int) -> int:
 
 
 def top_k(values: Values, k: int) -> Indices:
-    """Return ascending indices of the `k` largest magnitudes; of ties the first; all indices if `k` >= n."""
+    """Return ascending indices of the `k` largest magnitudes, or all if `k` >= n; ties go to the lower index."""
     n = values.size
     if k >= n:
         return np.arange(n)
@@ -112,7 +112,7 @@ def count_above(values: Values, threshold: float, *, strict: bool = True) -> int
 
 
 def squared_norm(values: Values | NDArray[np.float64]) -> float:
-    """Return the sum of squares in double precision; it is not finite if an entry is not."""
+    """Return the sum of squares in double precision; it is not finite if some entry is not finite."""
     total = 0.0
     for first in range(0, values.size, _BLOCK):
         block = values[first : first + _BLOCK].astype(np.float64)
@@ -135,7 +135,7 @@ def squared_norms(rows: Values | Rows) -> NDArray[np.float64]:
 def add_rows(
     rows: Values | Rows, others: Values | Rows | None, out: Values | Rows, decay: float = 1.0, gain: float = 1.0
 ) -> NDArray[np.float64]:
-    """Write gain * rows + decay * others (None counts as 0) to `out`; return the squared norm of each row."""
+    """Write gain * rows + decay * others to `out`, and return the squared norm of each row."""
     if isinstance(out, Rows):
         return np.fromiter(out.each(_add_row, rows, repeat(None) if others is None else others), dtype=np.float64)
     assert not isinstance(rows, Rows)
@@ -161,7 +161,7 @@ class Entries(NamedTuple):
         return Entries(self.indices[inside], self.values[inside])
 
     def cut(self, k: int) -> tuple[Entries, Entries]:
-        """Return two parts: the `k` entries of largest magnitude, and all others."""
+        """Return two parts: the `k` entries of largest magnitude, and all other entries."""
         largest = np.zeros(self.values.size, dtype=np.bool_)
         largest[top_k(self.values, k)] = True
         rest = ~largest
@@ -169,7 +169,7 @@ class Entries(NamedTuple):
 
 
 def indices_problem(indices: Any, size: int) -> str:
-    """Return why an object is no array of distinct indices from 0 to `size` - 1; empty if it is one.
+    """Return why `indices` are not distinct integers from 0 to `size` - 1 in an array; empty if they are.
 
     Examples
     --------
@@ -187,7 +187,7 @@ def indices_problem(indices: Any, size: int) -> str:
 def take_mean(
     rows: Values | Rows, indices: Indices, read: Callable[[Values], Values] | None = None
 ) -> tuple[Values, NDArray[np.float64]]:
-    """Remove the entries at `indices` from every row; return the mean of the rows' entries, and their squared norms.
+    """Remove the entries at `indices` from all rows; return their mean over rows, and each row's squared norm of them.
 
     Returns the mean, shape (n,): the sum over the rows, in order, over P, zero elsewhere; and the sum of squares taken
     from each row, shape (P,). `read` is as of `take_entries`.
@@ -202,7 +202,7 @@ def take_mean(
 
 
 def take_entries(row: Values, indices: Indices, read: Callable[[Values], Values] | None = None) -> Values:
-    """Return the entries of a row at `indices`, and set them to 0 in the row.
+    """Return the entries of a row at `indices`, and set these entries of the row to 0.
 
     `read` returns what receivers read of values; it is returned then, and the row keeps the rest.
     """
@@ -232,7 +232,7 @@ def _compiled_loops() -> NativeModule | None:
 
 
 def _loops_for(values: NDArray[np.floating]) -> NativeModule | None:
-    """Return the compiled loops if this array or the work so far justifies compiling; None otherwise."""
+    """Return the compiled loops if the array or the work so far is large enough to compile; None otherwise."""
     if values.dtype != np.float32:
         return None
     if values.size >= _LONG:
@@ -245,7 +245,7 @@ def _magnitude_bits(values: Values) -> Bits:
 
 
 def _least_magnitude(threshold: float, strict: bool) -> int:
-    """Return the bits of the least magnitude above a threshold (not `strict`: at it); infinity + 1 if none."""
+    """Return the bit pattern of the least magnitude > threshold, or >= threshold if not `strict`."""
     limit = np.float32(threshold)
     if np.isnan(limit):
         return _INFINITY + 1
@@ -253,7 +253,7 @@ def _least_magnitude(threshold: float, strict: bool) -> int:
 
 
 def _kth_largest(loops: NativeModule, bits: Bits, k: int) -> tuple[int, int]:
-    """Return the bits of the k-th largest magnitude and the number of larger ones; one pass mostly suffices."""
+    """Return the bit pattern of the k-th largest magnitude, and the number of larger magnitudes."""
     n, m = bits.size, max(1, bits.size // _SAMPLED)
     sample = np.empty(m, dtype=np.uint32)
     loops.sample(bits, n // m, sample)

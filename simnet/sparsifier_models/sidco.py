@@ -1,4 +1,4 @@
-"""SIDCo: a threshold from distributions fitted to the magnitudes in stages, and an all-gather of the entries above it.
+"""SIDCo: an all-gather of entries above a threshold, from distributions fitted to the magnitudes in stages.
 
 Each stage fits the tail that the one before has left: exponential, generalised Pareto, or gamma and then Pareto.
 """
@@ -27,7 +27,7 @@ CALLS, TOO_MANY, TOO_FEW = 5, 1.2, 0.8
 
 
 def exponential_quantile(mean: float, variance: float, delta: float) -> float:
-    """Return the upper delta-quantile of an exponential distribution: -mean ln delta."""
+    """Return the upper delta-quantile, -mean ln delta, of an exponential distribution."""
     return -mean * math.log(delta)
 
 
@@ -45,7 +45,7 @@ def generalised_pareto(mean: float, variance: float, delta: float) -> float:
 
 
 def gamma(magnitude: Values, mean: float, delta: float, *, exact: bool) -> float:
-    """Return the upper delta-quantile of a gamma distribution fitted to the mean of magnitudes and that of logarithms.
+    """Return the upper delta-quantile of a gamma distribution fitted to means of magnitudes and their logarithms.
 
     With s = ln mean - mean ln: shape = (3 - s + sqrt((s - 3)^2 + 24 s)) / (12 s), scale = mean / shape. Logs are of the
     magnitudes over their norm plus the spacing of double precision at 1, which zeros need. `exact` inverts the

@@ -28,7 +28,7 @@ def scale_of(values: Values) -> np.float32:
 
 
 def vote(positive: NDArray[np.integer[Any]], voters: int, draws: np.random.Generator) -> Values:
-    """Return the majority sign of each entry from its number of positive votes; `draws` decides ties at random."""
+    """Return the majority sign of each entry, given its number of positive votes; `draws` decides ties at random."""
     plus = 2 * positive > voters
     tied = np.flatnonzero(2 * positive == voters)
     plus[tied] = draws.integers(0, 2, tied.size, dtype=np.bool_)
@@ -57,7 +57,7 @@ class SignSGDOptions(Options):
 
 
 class SignSGD(Sparsifier, fixed_volume=True, sends_all=True, reads_gradients=False, costs=(signsgd, signsgd_allgather)):
-    """SignSGD with majority vote, or EF-signSGD. The density has no effect.
+    """SignSGD with majority vote, or EF-signSGD, a mean of scaled signs. The density has no effect.
 
     One bit knows no zero: an entry of zero is sent as plus. A vote that is tied is drawn by the server.
 
@@ -119,7 +119,7 @@ class SignSGD(Sparsifier, fixed_volume=True, sends_all=True, reads_gradients=Fal
         return total / np.float32(self.workers)
 
     def _steps(self) -> Iterator[Step]:
-        """Yield kernels and messages: mean magnitude, signs, exchange by server or all-gather, aggregation."""
+        """Yield kernels and messages: mean magnitude, signs, server or all-gather, aggregation."""
         P, n, options, entries = self.workers, self.parameters, self.options, self.k_of_model
         mean = options.vote == "mean"
         yield from [DeviceOp("count", n)] * options.scaled

@@ -1,4 +1,4 @@
-"""Spar-Reduce-Scatter (SRS): a sparse reduction of each block to its owner among the T workers of a team.
+"""Spar-Reduce-Scatter (SRS): a sparse reduction of each block to the worker of a team that owns the block.
 
 Bags of blocks travel at distances that halve from round to round, so that L = ceil(log2 T) rounds do for any T. Sparse
 sums grow when they are added up; here a worker keeps its blocks dense and cuts a block to k_b entries once, right
@@ -26,7 +26,7 @@ from simnet.sparsifier_models.selection import Entries, Indices, Values, top_k
 
 
 def srs_rounds(T: int) -> list[tuple[int, int]]:
-    """Return the distance g_i that messages go, and their number of blocks m_i, for each of ceil(log2 T) rounds.
+    """Return, for each of ceil(log2 T) rounds among T workers, the distance and the number of blocks of its messages.
 
     In round i worker w sends blocks w + g_i, ..., w + g_i + m_i - 1 (mod T) to worker w + g_i. From then on it is
     responsible for blocks w, ..., w + g_i - 1 alone.
@@ -36,7 +36,7 @@ def srs_rounds(T: int) -> list[tuple[int, int]]:
 
 
 def srs_route(T: int, b: int) -> list[tuple[int, int]]:
-    """Return (sender, receiver) pairs of block `b` in order; each worker except the block's owner `b` sends once."""
+    """Return the (sender, receiver) pairs of block `b` in order; each worker except the owner `b` sends once."""
     return [((b - g - x) % T, (b - x) % T) for g, m in srs_rounds(T) for x in range(m)]
 
 
@@ -46,7 +46,7 @@ def add(block: Values, entries: Entries) -> None:
 
 
 def merged(messages: Sequence[Entries], c: int) -> Entries:
-    """Return the sum of sparse blocks of length `c`, added in this order; raise ValueError if a sum overflows."""
+    """Return the sum of sparse blocks of length `c`, added in order; raise ValueError if a sum overflows."""
     total, touched = np.zeros(c, dtype=np.float32), np.zeros(c, dtype=np.bool_)
     for message in messages:
         add(total, message)
@@ -58,7 +58,7 @@ def merged(messages: Sequence[Entries], c: int) -> Entries:
 
 
 class GatheredBlock(NamedTuple):
-    """A block after Spar-All-Gather: entries selected, size of the union, and entries that teams have dropped."""
+    """A block after Spar-All-Gather: selected entries, size of the union, and entries that teams have dropped."""
 
     # Sums over all workers of the entries finally selected, k_b at most.
     final: Entries
@@ -100,7 +100,7 @@ def recursive_all_gather(teams: Sequence[Entries], k_b: int, c: int) -> Gathered
 
 
 class AdaptiveBudget(NamedTuple):
-    """Adaptive number of entries that the owner of each of T blocks sends in B-SAG; arrays of shape (T,)."""
+    """Adaptive number of entries that the owner of each of T blocks sends in B-SAG (`bruck_all_gather`)."""
 
     # Entries that a worker sends of its own block, >= 1.
     h: Indices
@@ -111,7 +111,7 @@ class AdaptiveBudget(NamedTuple):
 
 
 def started(T: int, entries: float, d: int, *, least_step: int) -> AdaptiveBudget:
-    """Return the initial adaptive budget: h = floor(entries / d), at least 1, and its step, (entries - h) / 100.
+    """Return the initial adaptive budget h = max(1, floor(entries / d)) for d teams; its step is (entries - h) / 100.
 
     `entries` is c rho for `T` blocks; `least_step` is 1, or 0 as in the reference implementation, where h stays if c
     rho - h < 100.
@@ -122,7 +122,7 @@ def started(T: int, entries: float, d: int, *, least_step: int) -> AdaptiveBudge
 
 
 def adapted(state: AdaptiveBudget, u: Indices, k_b: int, d: int) -> AdaptiveBudget:
-    """Return the next adaptive budget after an exchange in which block b had a union of ``u[b]`` entries.
+    """Return the next adaptive budget, after an exchange in which block b had a union of ``u[b]`` entries.
 
     Towards k_b the step doubles every other time; past it the step turns round, half as long.
     """
@@ -149,7 +149,7 @@ def batches(T: int, workers: int, kept: int, length: int) -> list[Indices]:
 
 
 class SparseMessages(NamedTuple):
-    """Entries that the senders of all lanes send in one step; a lane is a block of a team."""
+    """Entries that the senders of all lanes send in one step. A lane is a block of a team."""
 
     # Shape (m,): Which lane an entry is of, ascending.
     lanes: Indices
@@ -198,7 +198,7 @@ class ReducedBlocks:
         return (np.arange(self._d)[:, None] * self._T + workers).ravel()
 
     def reduce(self, k_b: int, h: Indices) -> None:
-        """Reduce every block to its owner, which keeps ``h[b]`` entries of block b; others send `k_b` entries.
+        """Reduce every block to its owner, which keeps ``h[b]`` entries of block b. Other workers send `k_b` entries.
 
         ValueError: a sum overflows float32.
         """
@@ -226,7 +226,7 @@ class ReducedBlocks:
         return [lanes[i :: self._blocks.size] for i in range(self._blocks.size)]
 
     def collect(self, outcomes: Sequence[GatheredBlock], *, local: bool) -> tuple[Floats, Floats]:
-        """Turn the workers' blocks into residuals; if `local`, without the entries dropped on the way.
+        """Turn the workers' blocks into residuals; if `local`, residuals lack entries that other workers dropped.
 
         Global residual collection: every worker takes its own value back at entries that were not finally selected; at
         those that were it keeps what it dropped. Returns sums of squares, shape (B, P), of own entries that were passed
@@ -268,7 +268,7 @@ class ReducedBlocks:
 
 
 def _largest(held: Values, sizes: Indices, k: Indices) -> NDArray[np.bool_]:
-    """Return a mask of the `k` largest magnitudes among each row's first `sizes` entries; of ties the first."""
+    """Return a mask of the `k` largest magnitudes in each row's first `sizes` entries; ties go to the lower index."""
     if held.shape[1] > _SHORT:
         chosen = np.zeros(held.shape, dtype=np.bool_)
         for into, row, size, count in zip(chosen, held, sizes, k, strict=True):

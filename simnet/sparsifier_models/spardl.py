@@ -62,7 +62,7 @@ class SparDL(
     codes=SUMS_OF_SUMS,
     costs=(spardl, spardl_bsag, spardl_rsag),
 ):
-    """SparDL: a sparse reduce-scatter and all-gather that keep k entries, and residuals of all dropped entries.
+    """SparDL: a sparse reduce-scatter and all-gather that keep k entries. Residuals have all dropped entries.
 
     The gradient is cut into T = P/d blocks of c = ceil(n / T) entries, the last ones padded with zeros. Of each block
     k_b = floor(c rho) entries are kept, one at least: k = T k_b. ``selected`` is what a worker keeps of the block that
@@ -124,12 +124,12 @@ class SparDL(
 
     @property
     def max_selected(self) -> int:
-        """Largest number of entries a worker may select: k, or all with B-SAG, whose h is unbounded."""
+        """Largest number of entries a worker may select: k, or all with the adaptive budget of B-SAG."""
         return self.parameters if self._adapts else self.k
 
     @property
     def unit(self) -> int:
-        """Number of blocks, of each of which the same number of entries is selected."""
+        """Number of blocks; the scheme selects the same number of entries in each block."""
         return self._T
 
     def _block_length(self) -> int:
@@ -194,7 +194,7 @@ class SparDL(
     def _reduced_blocks(
         self, corrected: Values, k_b: int, h: Indices
     ) -> Iterator[tuple[list[Entries], GatheredBlock, Floats, Floats]]:
-        """Yield each block's entries, outcome, and squared norms sent and kept; turn the rows into residuals."""
+        """Yield entries, outcome, and squared norms sent and kept of each block; turn the rows into residuals."""
         gather = srs.recursive_all_gather if self._recursive else srs.bruck_all_gather
         c = self._block_length()
         for blocks in srs.batches(self._T, self.workers, k_b, c):
@@ -206,7 +206,7 @@ class SparDL(
             yield from zip(kept, outcomes, gave, keeps, strict=True)
 
     def _steps(self, k_b: int, h: Indices, u: Indices, union: int) -> Iterator[Step]:
-        """Yield kernels and messages of an exchange: workers cut blocks before they send them, and where teams meet.
+        """Yield kernels and messages: selection in blocks before each send, and sums where blocks of teams meet.
 
         `k_b` entries of a block are passed on, ``h[b]`` go between teams, ``u[b]`` is its union, `union` the entries
         selected.
@@ -239,7 +239,7 @@ class SparDL(
         yield DeviceOp("scatter", union, launches=2)
 
     def _bruck(self, groups: Indices, entries: Indices, phase: str) -> Schedule:
-        """Return one Bruck all-gather for each row of `groups`, all at the same time."""
+        """Return the Bruck all-gathers of all groups, the rows of `groups`, which run at the same time."""
         size, rounds = groups.shape[1], Schedule(self.workers)
         for step in bruck(size).steps:
             blocks = (step.first[:, None] + np.arange(step.count[0])) % size

@@ -28,17 +28,17 @@ Places: TypeAlias = NDArray[np.int32] | NDArray[np.int64]
 
 
 def rotation(n_workers: int, step: int) -> Indices:
-    """Return the receiver of each worker r in step j, (r + j) mod P, which owns the region sent; shape (P,)."""
+    """Return the rank to which each worker r sends in step j, (r + j) mod P; shape (P,)."""
     return (np.arange(n_workers) + step) % n_workers
 
 
 def equal_cuts(parameters: int, n_workers: int) -> Indices:
-    """Return the boundaries of P regions of n // P entries; the last also gets the remainder; shape (P + 1,)."""
+    """Return the boundaries, shape (P + 1,), of P regions of n // P entries; the last region gets the remainder too."""
     return np.append(np.arange(n_workers) * (parameters // n_workers), parameters)
 
 
 def region_cuts(chosen: Sequence[Places], parameters: int, *, spread: bool = True) -> Indices:
-    """Return the region boundaries, from 0 to `parameters`, shape (P + 1,): the mean of the workers' proposals.
+    """Return the region boundaries from 0 to `parameters`, shape (P + 1,): the mean of the workers' proposals.
 
     `chosen` has the ascending indices of each worker. One with fewer than P entries spreads them over the regions; if
     not `spread`, as in the reference implementation, all its cuts are its first entry. One with none proposes equal
@@ -52,7 +52,7 @@ def region_cuts(chosen: Sequence[Places], parameters: int, *, spread: bool = Tru
 
 
 def proposed_cuts(indices: Places, workers: int, parameters: int, *, spread: bool = True) -> Indices:
-    """Return the boundaries that a worker proposes, (P - 1,): regions with about equally many of its `indices`."""
+    """Return a worker's proposed region boundaries, (P - 1,), which divide its ascending `indices` about equally."""
     i, size = np.arange(1, workers), indices.size
     if not size:
         return i * parameters // workers
@@ -61,12 +61,12 @@ def proposed_cuts(indices: Places, workers: int, parameters: int, *, spread: boo
 
 
 def mean_cuts(total: Indices, parameters: int) -> Indices:
-    """Return the boundaries of regions, from 0 to `parameters`, given the `total` of all proposals, shape (P - 1,)."""
+    """Return the region boundaries from 0 to `parameters`, given the sum of all workers' proposals, shape (P - 1,)."""
     return np.concatenate([[0], total // (total.size + 1), [parameters]])
 
 
 def balancing(pieces: Indices) -> Indices:
-    """Return how many entries workers move to each other, shape (P, P), to make `pieces` equal within one entry.
+    """Return how many entries workers move to each other, shape (P, P), so that `pieces` differ by at most one entry.
 
     The pieces, one after the other, are cut into blocks of T // P entries, the first T mod P of them one longer.
     """
@@ -94,7 +94,7 @@ def by_region(indices: Indices, cuts: Indices) -> Indices:
 
 
 def split_and_reduce(rows: Values, chosen: Sequence[Places], cuts: Indices) -> tuple[Values, Indices]:
-    """Return the sum of all workers' selections, shape (n,), and the entries sent, shape (P, P).
+    """Return the sum of all workers' selections, shape (n,), and the number of entries sent, shape (P, P).
 
     Region r is summed in float32 in the order own, r - 1, r - 2, ...: that of the steps j = 0, 1, 2, ... `rows`, shape
     (P, n), are not modified. Row r of the entries sent is of worker r.
@@ -135,7 +135,7 @@ def entry_messages(
 def split_schedule(
     entries: Indices, bucket: int, wire: Wire, encoded: Floats | None = None, *, empty: bool = True
 ) -> Schedule:
-    """Return the messages of split and reduce, `bucket` steps per round; if not `empty`, without empty messages.
+    """Return the messages of split and reduce, with `bucket` steps per round; `empty` includes messages of no entries.
 
     ``entries[r, q]``, or `encoded` bytes, go from worker r to q. Step 0, in the first bucket, sends nothing.
     """
@@ -154,7 +154,7 @@ def split_schedule(
 
 
 def around_split(parameters: int, entries: Indices, *messages: Step, through_host: bool = False) -> tuple[Step, ...]:
-    """Return kernels and messages of split and reduce: split the selection, send the parts, add them up.
+    """Return kernels and messages of split and reduce: split the selection, send its parts, add them up.
 
     It adds when all has arrived, an upper bound: reference implementations add one bucket while the next is on its way.
     `through_host` copies values and indices to the host to be sent, and back to be added.
@@ -186,7 +186,7 @@ class SplitOptions(GatheredOptions):
 
 
 class DroppedShare(NamedTuple):
-    """Quantisation error of the entries that a worker has sent, which returns to its residual."""
+    """Quantisation error of the entries that a worker has sent. The error returns to the worker's residual."""
 
     worker: int
     # Shape (k,): Where.
@@ -210,7 +210,7 @@ class SplitReduce(Sparsifier, reads_gradients=False, rounds_down=True, released_
 
     @property
     def dense_bytes(self) -> float:
-        """Bytes that a simulated entry stands for in a dense vector: those of a value, times `scale`."""
+        """Bytes of a dense vector that an entry of a sample stands for: the bytes of a value times `scale`."""
         return self.options.scale * float(self.options.value_bytes or 4)
 
     def _split(self, entries: Indices, encoded: Floats | None, *, empty: bool = True) -> list[Step]:
@@ -220,11 +220,11 @@ class SplitReduce(Sparsifier, reads_gradients=False, rounds_down=True, released_
         return [*wire.coded(messages, entries.sum(axis=1), entries.sum(axis=0), n, P, of=n / P)]
 
     def _encoded_split(self, chosen: Sequence[Places], cuts: Indices) -> Floats | None:
-        """Return the encoded bytes that each worker sends to each other, shape (P, P); None without encoding."""
+        """Return the encoded bytes between each pair of workers, shape (P, P); None without encoding."""
         return None if self.wire.encoding is None else np.array([self.wire.entries(one, cuts) for one in chosen])
 
     def _encoded_pieces(self, indices: Indices, pieces: Indices, cuts: Indices | None = None) -> Floats | None:
-        """Return the encoded bytes of pieces of ascending indices, which `cuts` separate; None without encoding."""
+        """Return the encoded bytes of each piece of `indices`, which `cuts` separate; None without encoding."""
         if self.wire.encoding is None:
             return None
         if cuts is not None:
@@ -252,7 +252,7 @@ class SplitReduce(Sparsifier, reads_gradients=False, rounds_down=True, released_
         return rests, before
 
     def _read_pieces(self, sums: Values, indices: Indices, sizes: Indices, senders: Indices) -> list[DroppedShare]:
-        """Replace sums by decoded values; return the senders' errors; a sender below 0 has sent nothing."""
+        """Replace sums by decoded values, and return the senders' errors; negative senders send nothing."""
         if (read := reader(self.options.values)) is None:
             return []
         rests = []

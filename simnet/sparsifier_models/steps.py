@@ -23,7 +23,7 @@ Step: TypeAlias = DeviceOp | Schedule
 
 
 def in_order(workers: int, *steps: Step) -> tuple[Schedule, tuple[DeviceOp, ...]]:
-    """Return one schedule of all messages, and the kernels, each with the number of the round that it precedes.
+    """Return one schedule of all messages, and the kernels, each numbered by the round that it precedes.
 
     `steps` are the schedules and kernels of an exchange, one after another.
     """
@@ -40,7 +40,7 @@ def in_order(workers: int, *steps: Step) -> tuple[Schedule, tuple[DeviceOp, ...]
 
 
 def all_reduced(workers: int, nbytes: float, algorithm: str, phase: str = "") -> Schedule:
-    """Return the messages of an all-reduce of `nbytes` bytes by the algorithm of that name."""
+    """Return the messages of an all-reduce of `nbytes` bytes by the named algorithm."""
     found = registry.collective_by_algorithm("all_reduce", algorithm).schedule(workers, nbytes)
     return found.in_phase(phase) if phase else found
 
@@ -59,7 +59,7 @@ def reduce_values(workers: int, k: float, wire: Wire, collective: str, phase: st
 def kernels_beside(
     parts: Sequence[tuple[tuple[DeviceOp, ...], NDArray[np.int64]]], workers: int, behind: int
 ) -> list[DeviceOp]:
-    """Return the kernels of all parts, placed `behind` rounds later; equal kernels become one."""
+    """Return the kernels of all parts, placed `behind` rounds later; equal kernels are merged into one."""
     kinds = [[(one.method, one.launches, one.before, one.segments) for one in kernels] for kernels, _ in parts]
     alike = all(one == kinds[0] for one in kinds)
     joint = [[(kernel, owners)] for kernels, owners in parts for kernel in kernels]
@@ -69,7 +69,7 @@ def kernels_beside(
 
 
 def _merged(own: Sequence[tuple[DeviceOp, NDArray[np.int64]]], workers: int) -> DeviceOp:
-    """Return one kernel in place of the equal kernels of all parts, with the entries of each worker."""
+    """Return one kernel for the equal kernels of all parts, with the number of entries of each worker."""
     kernel, entries = own[0][0], np.zeros(workers)
     for one, owners in own:
         entries[owners] = one.entries

@@ -1,4 +1,4 @@
-"""THC: a server sums codes without decoding them; a Hadamard transform evens out the entries first."""
+"""THC: a server sums codes without decoding them, after a Hadamard transform that evens out the entries."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _PIECE = 1 << 16
 
 @cache
 def code_levels(granularity: int) -> tuple[int, ...]:
-    """Return the level that each of the 16 codes decodes to: from 0 to `granularity`, mirrored about its half.
+    """Return the level, from 0 to `granularity`, that each of the 16 codes decodes to; levels are symmetric.
 
     Of all such levels they have the least expected squared error for normal entries cut at +-T, each rounded at random
     to one of its two neighbours without bias. For g = 16 they are the table of the released code.
@@ -66,7 +66,7 @@ def code_levels(granularity: int) -> tuple[int, ...]:
 
 
 def sender_table(granularity: int) -> tuple[NDArray[np.int64], Floats]:
-    """Return for each of 1001 grid points the code below it and the probability of rounding up to the next code."""
+    """Return, for each of 1001 grid points, the code below it and the probability of rounding up to the next code."""
     # In whole numbers: level r stands at point 1000 r / g.
     points, levels = granularity * np.arange(GRID), (GRID - 1) * np.array(code_levels(granularity))
     codes = np.minimum(np.searchsorted(levels, points, side="right") - 1, _CODES - 2)
@@ -74,7 +74,7 @@ def sender_table(granularity: int) -> tuple[NDArray[np.int64], Floats]:
 
 
 def butterflies(values: NDArray[F], stages: int) -> NDArray[F]:
-    """Return the Hadamard transform of each block of 2^stages entries; two transforms multiply by 2^stages."""
+    """Return the Hadamard transform of each block of 2^stages entries; applied twice it multiplies by 2^stages."""
     found = values
     for stage in range(stages):
         pairs = found.reshape(-1, 2, 1 << stage)
@@ -165,7 +165,7 @@ class THC(
         return np.array([1.0, -1.0])[stream(self.options.seed, "thc").integers(0, 2, entries)]
 
     def _happens(self, what: str, worker: int, first: int, chances: Floats, draws: np.random.Generator) -> Any:
-        """Return a random mask, true with the probabilities `chances`, for a worker's entries from `first` on."""
+        """Return a random mask that is true with probability `chances`, for a worker's entries from `first` on."""
         return draws.random(chances.size) < chances
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
@@ -184,7 +184,7 @@ class THC(
         return self._make_exchange(update, self._steps(), sent, key="thc", stats=stats)
 
     def _reduce(self, rows: Values, padding: Values, sent: Floats, start: int) -> tuple[Values, Floats]:
-        """Return the mean of a chunk and each worker's number of clipped entries; leave errors in rows and padding."""
+        """Return a chunk's mean and each worker's clipped entries; replace rows and padding by their errors."""
         P, size = rows.shape
         d = size + padding.shape[1]
         stages = min(_STAGES, d.bit_length() - 1)
@@ -225,13 +225,13 @@ class THC(
 
     @property
     def code_bytes(self) -> tuple[float, float]:
-        """Number of bytes per entry, from a worker to the server and from the server to a worker."""
+        """Bytes per entry from a worker to the server, and from the server to a worker."""
         if self.wire.released:
             return 4.0, 4.0
         return 0.5, math.ceil(math.log2(self.options.granularity * self.workers + 1)) / 8
 
     def _steps(self) -> Iterator[Step]:
-        """Yield kernels and messages of an exchange: norms, transform, quantise, sum, inverse transform."""
+        """Yield kernels and messages: norms, transform, quantisation, sum, inverse transform."""
         P, n = self.workers, self.parameters
         whole = self.k_of_model
         up, down = (self._padded(whole) * one for one in self.code_bytes)

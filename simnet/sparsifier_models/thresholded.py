@@ -30,7 +30,7 @@ _BLOCK = 8192
 
 
 class ThresholdSelection(NamedTuple):
-    """Result of a worker's threshold search: indices above the threshold, threshold, number of tries, kernels."""
+    """Result of a worker's threshold search: selected indices, threshold, number of tries, and kernels."""
 
     # The entries it sends, ascending.
     indices: Indices
@@ -48,7 +48,7 @@ def in_double(values: Values) -> Iterator[NDArray[np.float64]]:
 
 
 def moments(values: Values) -> tuple[float, float]:
-    """Return mean and unbiased variance in double precision (0 for one value); raise ValueError if there are none."""
+    """Return the mean and unbiased variance in double precision (variance 0 for one value). ValueError: no values."""
     n = values.size
     if not n:
         raise ValueError("there is no value to average")
@@ -58,7 +58,7 @@ def moments(values: Values) -> tuple[float, float]:
 
 
 def side_by_side(runs: Sequence[Sequence[DeviceOp]]) -> tuple[DeviceOp, ...]:
-    """Return kernels that each worker runs on its own as common kernels with entries per worker, shape (P,)."""
+    """Return the kernels of all workers merged: each merged kernel has the entries of each worker, shape (P,)."""
     launched: dict[tuple[str, int], NDArray[Any]] = {}
     for worker, kernels in enumerate(runs):
         count: dict[str, int] = {}
@@ -220,7 +220,7 @@ class RedSyncOptions(GatheredOptions):
 
 
 class RedSync(Thresholded, separable=True, rounds_down=True, released_widths=(4, 4), costs=(threshold_allgather,)):
-    """RedSync: an all-gather of k to 2k entries above a threshold found by bisection, or of a trimmed top-k.
+    """RedSync: an all-gather of k to 2k entries above a threshold found by bisection, or of k entries (trimmed top-k).
 
     The threshold is mean + q (max - mean) of the magnitudes. Bisection of q in [0, 1] ends when k < nnz < 2k, or with
     the last threshold tried when the interval is no longer than ``interval``. Only below k/2 is the threshold lowered:

@@ -27,7 +27,7 @@ from simnet.sparsifier_models.wire import ADDED_UP, Codes
 
 
 class Topk(Gathered, fixed_volume=True, separable=True, overlaps=True, costs=(topk_allgather,)):
-    """Top-k: workers all-gather their k largest entries of the whole gradient (AG; elsewhere TopkA).
+    """Top-k: workers all-gather their k largest entries of the whole gradient.
 
     References
     ----------
@@ -166,7 +166,7 @@ ROUNDS = 25
 
 
 def bracket(magnitude: Values, k: int) -> tuple[float, float]:
-    """Return two of the thresholds tried: the largest that keeps over k entries, the smallest that keeps at most k.
+    """Return two thresholds tried: the largest that keeps more than k entries, and the smallest that does not.
 
     Bisection in `ROUNDS` rounds between mean and maximum of the magnitudes. The lower one is 0 if every threshold tried
     keeps at most k entries; the upper one is infinite if every one keeps more.

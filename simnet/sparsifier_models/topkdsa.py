@@ -1,4 +1,4 @@
-"""TopkDSA: a sparse all-reduce of top-k entries that sums along the way, and turns dense where that is smaller.
+"""TopkDSA: a sparse all-reduce of top-k entries, which switches to dense vectors where these are smaller.
 
 Every worker selects its k entries of largest magnitude. They are summed region by region or stream by stream, nothing
 of the sum is left out, and everybody gets all of it.
@@ -42,7 +42,7 @@ class TopkDSAOptions(SplitOptions):
 
 
 class TopkDSA(SplitReduce, costs=(topkdsa, topkdsa_bounds, sparcml_bounds)):
-    """TopkDSA (elsewhere TopkSA): a sparse all-reduce of top-k entries that turns dense where that takes fewer bytes.
+    """TopkDSA, or TopkSA: a sparse all-reduce of top-k entries that turns dense where that takes fewer bytes.
 
     The algorithm ``split`` gathers sparse regions as long as the sum has fewer than n / 3 entries other than zero, and
     dense ones from there on: by the rules of bert nnz >= n // 3, by the others 2 nnz >= 2 n // 3. Those of SparCML send
@@ -134,7 +134,7 @@ class TopkDSA(SplitReduce, costs=(topkdsa, topkdsa_bounds, sparcml_bounds)):
     def _split_and_gather(
         self, rows: Values, chosen: list[Places]
     ) -> tuple[Values, tuple[Step, ...], bool, list[DroppedShare]]:
-        """Return the sum, kernels and messages, whether the sum is gathered dense, and quantisation errors."""
+        """Return the sum, its kernels and messages, whether it is gathered dense, and quantisation errors."""
         P, n, wire, form = self.workers, self.parameters, self.wire, self._form
         cuts = split_reduce.equal_cuts(n, P)
         lengths = np.diff(cuts)
@@ -200,7 +200,7 @@ class Format:
 
 @dataclass(frozen=True)
 class SparseStream:
-    """A vector as ascending indices and values, or, if indices are None, as a dense array of values."""
+    """A vector as ascending indices and values; without indices, all its values."""
 
     indices: Places | None
     values: Values
@@ -210,7 +210,7 @@ class SparseStream:
         return form.header + self.values.size * (form.element if self.indices is None else form.entry)
 
     def dense(self, length: int) -> Values:
-        """Return the vector as a dense array of this length; without a copy if the stream is dense."""
+        """Return the vector as a dense array of this length, without a copy if the stream is dense."""
         if self.indices is None:
             return self.values
         vector = np.zeros(length, dtype=np.float32)
@@ -219,7 +219,7 @@ class SparseStream:
 
 
 def added(one: SparseStream, other: SparseStream, length: int, form: Format) -> SparseStream:
-    """Return the sum of two streams, which it modifies; dense if one of them is, or if that takes no more bytes."""
+    """Return the sum of two streams, which it modifies; the sum is dense where that takes no more bytes."""
     if one.indices is None or other.indices is None or form.is_dense(one.indices.size + other.indices.size, length):
         if one.indices is not None:
             one, other = other, one
@@ -238,7 +238,7 @@ def added(one: SparseStream, other: SparseStream, length: int, form: Format) -> 
 
 
 def recursive_doubling(rows: Values, chosen: Sequence[Places], form: Format) -> tuple[SparseStream, tuple[Step, ...]]:
-    """Return the sum, and its steps by SSAR_Recursive_double: pairs exchange partial sums in log2 P rounds.
+    """Return the sum and its steps by SSAR_Recursive_double, in which pairs exchange partial sums in log2 P rounds.
 
     If P is no power of two, the first workers pair up: before, the even one sends all to the odd one, and after, it
     gets the sum. `rows`, shape (P, n), are not modified; `chosen` has the ascending indices of each worker. Phases are
@@ -288,7 +288,7 @@ def recursive_doubling(rows: Values, chosen: Sequence[Places], form: Format) -> 
 
 
 def direct_split(entries: Indices, lengths: Indices, form: Format) -> Schedule:
-    """Return the round in which each worker sends to every other worker that one's part of the split.
+    """Return the round in which each worker sends each other worker the part of the split that the receiver owns.
 
     ``entries[r, q]`` go from worker r to q; a message is dense where that is shorter than its split of ``lengths[q]``.
     """

@@ -37,7 +37,7 @@ class TrackingOptions(Options):
 
 
 class Tracking(Sparsifier, memory_factor=(1.9, 8.0), state=("begun", *_STATES)):
-    """Base of schemes that track gradients; it has the trackers and their momentum.
+    """Base of schemes that track gradients. It has the trackers and their momentum.
 
     Nothing becomes a residual. What the mean of the trackers lacks of the mean gradient is made up for only as far as
     later gradients are like this one: ``lost`` is P times that, and mass is not conserved.
@@ -75,7 +75,7 @@ class Tracking(Sparsifier, memory_factor=(1.9, 8.0), state=("begun", *_STATES)):
         return options is not None and options.start == "dense" and not self.begun
 
     def _follow(self, rows: Values) -> None:
-        """Replace gradients, in place, by the averages with momentum that the trackers follow."""
+        """Replace gradients, in place, by their averages with momentum, which the trackers approximate."""
         options = self._following()
         if options is None or options.momentum == "none":
             return
@@ -98,6 +98,6 @@ class Tracking(Sparsifier, memory_factor=(1.9, 8.0), state=("begun", *_STATES)):
         return np.asarray(np.add.reduce(tracked, axis=0) / np.float32(self.workers))
 
     def held_bytes(self) -> dict[str, float]:
-        """Return the bytes of each array that a worker stores, by name, with the mean of all trackers if used."""
+        """Return the bytes of each array that a worker stores, by name, for the whole model."""
         found = super().held_bytes()
         return found | {"mean": found["tracked"]} if self.traits.tracks else found

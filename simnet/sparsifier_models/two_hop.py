@@ -27,7 +27,7 @@ from simnet.sparsifier_models.steps import Step
 
 
 class Nodes(NamedTuple):
-    """A number of nodes N with equal numbers of ranks per node L."""
+    """A number of nodes N, each with the same number of ranks L."""
 
     # N, and L.
     nodes: int
@@ -65,7 +65,7 @@ class Nodes(NamedTuple):
         return np.arange(self.ranks).reshape(self.nodes, self.each)
 
     def across(self) -> NDArray[np.int64]:
-        """Return the ranks with equal position on their nodes, shape (L, N)."""
+        """Return the ranks that have the same position on their nodes, shape (L, N)."""
         return self.within().T
 
 
@@ -102,7 +102,7 @@ def _within_range(values: NDArray[Any]) -> NDArray[Any]:
 
 
 class Hop(NamedTuple):
-    """Bytes of codes and of scales that a rank has for all ranks of a hop, including itself."""
+    """Bytes of codes and of scales that a rank has for all ranks of a hop, the rank itself included."""
 
     # Of codes, and of the scales of their groups.
     codes: float
@@ -133,7 +133,7 @@ class TwoHopOptions(GatheredOptions):
 class TwoHop(
     Sparsifier, sends_all=True, keeps_residual=False, memory_factor=(1.7, 12.0), reads_gradients=False, conserves=False
 ):
-    """Base of schemes that reduce in two hops; it has the nodes, and the messages of hops and all-gather.
+    """Base of schemes that reduce in two hops. It has the nodes, and the messages of hops and all-gather.
 
     The density does not matter. What rounding takes is not made up for in full, so that mass is not conserved.
     """
@@ -183,7 +183,7 @@ class GroupCodes(NamedTuple):
 
 
 def nearest(groups: NDArray[np.floating], bits: int) -> GroupCodes:
-    """Return the codes of groups, rounded to nearest, ties to even, as in DeepSpeed.
+    """Return the codes of groups, rounded to the nearest level, ties to even, as in DeepSpeed.
 
     The largest magnitude of a group stands for 8 of four bits, or 128 of eight. There is no code above 7, or 127, so a
     largest entry that is positive loses an eighth of itself, or a 128th. A group of zeros has the scale 1.

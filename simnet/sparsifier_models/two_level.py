@@ -92,7 +92,7 @@ def _check_integers(values: Sequence[object], name: str, least: int) -> list[int
 
 
 def sizes_of(ranks_per_node: object) -> tuple[int, ...]:
-    """Return the group size of each level from the inside out: ranks per node, nodes per site, ...
+    """Return the group size of each level from the inside out: ranks per node, then nodes per site, and so on.
 
     Raises ValueError unless it is one number >= 1 or several.
     """
@@ -254,14 +254,14 @@ class TwoLevel(Sparsifier, codes=EVERY):
             model.residual = nothing if given is None else self._mean(given, shard)
 
     def _mean(self, rows: Values, shard: slice) -> Values:
-        """Return the mean over each node's ranks in a shard, shape (N, entries), in the scheme's order of nodes."""
+        """Return the mean over each node's ranks in a shard, shape (N, entries), with nodes in `node_order`."""
         by_node = rows.reshape(self.nodes, self.ranks, self.parameters)[self._order, :, shard]
         with np.errstate(over="ignore", invalid="ignore"):
             mean: Values = np.add.reduce(by_node, axis=1) / np.float32(self.ranks)
         return mean
 
     def exchange(self, gradients: Values | Adds, *, overwrite: bool = False) -> Exchange:
-        """Exchange one gradient per worker; gradients are kept, whatever `overwrite` says."""
+        """Exchange one gradient per worker. Gradients are never overwritten, so `overwrite` has no effect."""
         fresh = self._given(gradients)
         for worker, norm in enumerate(squared_norms(fresh)):
             if not math.isfinite(norm):
@@ -335,7 +335,7 @@ class TwoLevel(Sparsifier, codes=EVERY):
         return found
 
     def _schedule(self, between: list[Schedule], owners: list[NDArray[np.int64]], *, recurs: bool) -> Schedule:
-        """Return the messages inside and between nodes; one object if those between nodes are the same objects."""
+        """Return the messages inside and between nodes, cached by the schedule objects in `between`."""
         key = tuple(map(id, between))
         if key in self._joined:
             return self._joined[key][1]

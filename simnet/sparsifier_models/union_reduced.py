@@ -47,7 +47,7 @@ class UnionReducedOptions(GatheredOptions):
 
 
 class UnionReduced(Gathered, rounds_down=True, codes=GATHERED_AND_REDUCED):
-    """Base of schemes that reduce values at the union of selections; subclasses select and name the kernels.
+    """Base of schemes that reduce values at the union of selections. Subclasses select, and name the kernels.
 
     The indices travel padded to k_max, the most that a worker selected. Scheme-specific statistics:
 
@@ -70,7 +70,7 @@ class UnionReduced(Gathered, rounds_down=True, codes=GATHERED_AND_REDUCED):
         return self._reduce(corrected, *self._gather(corrected))
 
     def _gather(self, corrected: Values) -> tuple[NDArray[np.int64], Floats, Floats, NDArray[np.bool_]]:
-        """Return each worker's count, smallest magnitude and index bytes, each (P,), and the mask of the union."""
+        """Return each worker's count, smallest magnitude and index bytes, all (P,), and a mask of the union."""
         counts = np.zeros(self.workers, dtype=np.int64)
         smallest, nbytes = np.zeros(self.workers), np.zeros(self.workers)
         union = np.zeros(self.parameters, dtype=np.bool_)
@@ -88,7 +88,7 @@ class UnionReduced(Gathered, rounds_down=True, codes=GATHERED_AND_REDUCED):
     def _reduce(
         self, corrected: Values, counts: NDArray[np.int64], smallest: Floats, nbytes: Floats, union: NDArray[np.bool_]
     ) -> Exchange:
-        """Return the exchange that averages all rows' values at the `union`, and clear these values in the rows."""
+        """Return the exchange that averages all rows at the `union`, and set these entries of the rows to 0."""
         U = np.flatnonzero(union)
         update, sent = take_mean(corrected, U, read=reader(self.options.values))
         wire = self.wire
@@ -105,14 +105,14 @@ class UnionReduced(Gathered, rounds_down=True, codes=GATHERED_AND_REDUCED):
         return self._make_exchange(update, steps, sent, selected=counts, union=U.size, stats=stats)
 
     def _allgather(self, entries: NDArray[np.int64], nbytes: Floats) -> Schedule:
-        """Return the all-gather of indices, which pads each worker's to the largest contribution."""
+        """Return the all-gather of indices, in which every worker's part is padded to the longest part."""
         gather = partial(self.options.gather_equal, self.workers)
         indices = gather(nbytes.max(), "indices")
         return gather(self.wire.count_bytes, "counts").concat(indices) if self.announces else indices
 
 
 class UnionTopk(UnionReduced, separable=True, costs=(uniontopk,)):
-    """Local top-k of the whole gradient: indices by all-gather, values by an all-reduce at their union.
+    """Local top-k of the whole gradient: an all-gather of indices, and an all-reduce of values at their union.
 
     The union has from k to P k entries (gradient build-up). All workers send k indices, so that neither counts nor
     padding travel.
@@ -164,7 +164,7 @@ def cut_layers(sizes: Sequence[int], workers: int) -> list[int]:
 
 
 def assign_k(norms: Sequence[float], sizes: Sequence[int], k: int) -> list[int]:
-    """Return the number of entries to select of each layer, proportional to its norm, in descending order of norms.
+    """Return the number of entries to select in each layer, in proportion to its norm.
 
     Each layer gets from 1 to its size; they add up to about k. Of equal norms, the last layer comes first.
     """
@@ -179,7 +179,7 @@ def assign_k(norms: Sequence[float], sizes: Sequence[int], k: int) -> list[int]:
 
 
 def pack(sizes: Sequence[int], k_l: Sequence[int], bins: int) -> tuple[list[list[int]], list[int]]:
-    """Pack layers into bins, costliest first, each into the least loaded bin; a layer costs size log2(its k_l).
+    """Pack layers into bins, costliest first, each into the least loaded bin; a layer costs size * log2(its `k_l`).
 
     Returns the layers of each bin, and the common ones, which are sent whole.
     """
@@ -239,7 +239,7 @@ class DEFT(UnionReduced, disjoint=True, costs=(deft,)):
 
     @property
     def enough(self) -> float:
-        """Least number of selected entries: three per worker, because each selects from layers of its own."""
+        """Least number of selected entries: three per worker, because each worker selects from layers of its own."""
         return 3.0 * self.workers
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:

@@ -26,7 +26,7 @@ _WORD = 32
 
 
 class Codes(NamedTuple):
-    """Codes of indices and of values that a scheme supports, and the reason why it does not support others."""
+    """Index codes and value codes that a scheme supports, and the reason why others are not supported."""
 
     # Which codes; none where it sends none, or in a form of its own.
     indices: Sequence[str] = ()
@@ -93,7 +93,7 @@ class Wire:
 
     @classmethod
     def of(cls, options: Options, released_widths: tuple[int, int]) -> Wire:
-        """Return the wire that options ask for; `released_widths` are the bytes of a value and an index as released."""
+        """Return the wire that options ask for; released code has `released_widths` bytes for value and index."""
         released = options.wire == "released"
         value: float
         value, index = released_widths if released else (4, 4)
@@ -111,7 +111,7 @@ class Wire:
         return self.value_bytes + self.index_bytes
 
     def indices(self, indices: Places, cuts: ArrayLike) -> Floats:
-        """Return the bytes of the `indices` in each region, which is one message; shape (regions,).
+        """Return the bytes of the `indices` in each region; each region is one message; shape (regions,).
 
         `cuts` has the starts of regions and the end of the last; indices of a region count from its start.
         """
@@ -140,7 +140,7 @@ class Wire:
         return self._indices(number, np.asarray(spans), None) + self._values(number)
 
     def encoding_kernels(self, entries: ArrayLike, n: float, *, ascending: bool, values: bool = True) -> list[DeviceOp]:
-        """Return the kernels that encode `entries` entries of a worker out of `n`; none without an encoding.
+        """Return the kernels that encode `entries` of a worker's `n` entries; none without an encoding.
 
         There is a method of `simnet.cost_models.costs.encodings.CODE_METHODS` for indices and one for values, with
         equivalent passes for device profiles that have not measured it: codes are a `cast` of every entry; a table
@@ -185,7 +185,7 @@ class Wire:
         self, messages: Schedule, sent: ArrayLike, received: ArrayLike, n: float, count: int = 1,
         *, ascending: bool = True, values: bool = True, of: float | None = None,
     ) -> list[DeviceOp | Schedule]:  # fmt: skip
-        """Return `messages` between kernels: those that encode the entries sent, and those that decode the received.
+        """Return `messages` between kernels that encode the entries sent and that decode the entries received.
 
         Entries sent are out of `n`; those received, in `count` messages, out of `of`, by default `n` too.
         """

@@ -80,7 +80,7 @@ def names() -> list[str]:
 
 
 def strategy(name: str) -> type[Strategy]:
-    """Return a strategy's class by name, or from a file, named as in ``./my_strategy.py:Mine``.
+    """Return a strategy's class by its name, or by file and class name, as in ``./my_strategy.py:Mine``.
 
     Names of this package take precedence; case, hyphens, underscores and blanks in them are ignored. Raises ValueError
     for an unknown or incomplete strategy, InputError for a file without the class.
@@ -99,14 +99,14 @@ def options(found: type[Strategy]) -> dict[str, Parameter]:
 
 
 def averages_by_scheme(found: type[Strategy], given: Mapping[str, Any]) -> bool:
-    """Return whether a strategy with these options averages by a scheme; SPARTA does only in outer steps."""
+    """Return whether a strategy with these options averages by a scheme; SPARTA needs an outer step to do so."""
     known = options(found)
     period = known.get("period")
     return "averaging" in known and (period is None or given.get("period", period.default) is not None)
 
 
 def create(name: str, replicas: Replicas, **given: Any) -> Strategy:
-    """Return a strategy at the start of training; its options are the parameters of its class.
+    """Return a strategy at the start of training. Its options are the parameters of its class.
 
     Raises ValueError for an unknown strategy or option, a missing option, or a value that is not allowed.
 

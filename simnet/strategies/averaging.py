@@ -1,4 +1,4 @@
-"""Averages over the workers that strategies form by any scheme of `simnet.sparsifier_models`, per tensor or bucket."""
+"""Averages over the workers of a strategy, formed by any scheme of `simnet.sparsifier_models`, per tensor or bucket."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Sync(NamedTuple):
 
     @property
     def payload(self) -> float:
-        """Bytes of the collectives as nccl-tests counts them: the vector of an all-reduce, the data of a broadcast."""
+        """Number of bytes as nccl-tests counts them: the vector of an all-reduce, or the data of a broadcast."""
         return sum(one.nbytes for one in self.schedule.calls)
 
 
@@ -64,7 +64,7 @@ NOBODY: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
 
 
 class _AveragingOffer(NamedTuple):
-    """An averaging that can be used: the pieces of a fragment, as tensors and columns, and each piece's scheme."""
+    """An averaging that `switch` can activate: pieces of a fragment, as tensors and columns, and a scheme for each."""
 
     averaging: Averaging
     pieces: list[tuple[list[int], slice]]
@@ -72,7 +72,7 @@ class _AveragingOffer(NamedTuple):
 
 
 class Averager:
-    """Averages the workers' rows over one fragment of the model, piece by piece, with one scheme for each piece."""
+    """Average of the workers' rows over one fragment of the model, piece by piece, with one scheme for each piece."""
 
     def __init__(self, replicas: Replicas, averaging: Averaging, fragment: Fragment, what: str) -> None:
         self.what = what
@@ -98,7 +98,7 @@ class Averager:
         self.offers.append(_AveragingOffer(averaging, pieces, models))
 
     def switch(self, number: int) -> None:
-        """Activate averaging `number`, which takes over the residual; raise ValueError if it cannot."""
+        """Activate averaging `number`, which takes over the residual. ValueError: it cannot take the residual."""
         before, now = self.in_force, self.offers[number]
         if before is now:
             return
@@ -113,7 +113,7 @@ class Averager:
     def __call__(
         self, rows: Values, begin: int, delay: int, active: Index, late: NDArray[np.intp] = NOBODY
     ) -> tuple[Values, list[Sync]]:
-        """Return the average over the `active` but not `late` rows, float32 of shape (columns,), and its exchanges."""
+        """Return the average, float32 of shape (columns,), over `active` rows that are not `late`; and exchanges."""
         average = np.empty(rows.shape[1], dtype=np.float32)
         syncs = []
         averaging, pieces, models = self.in_force
@@ -132,7 +132,7 @@ class Averager:
         return average, syncs
 
     def _keep_back(self, rows: Values, late: NDArray[np.intp]) -> None:
-        """Add the rows of late workers to the residuals of these workers, if the scheme has residuals."""
+        """Add the rows of late workers to their residuals, if the scheme has residuals."""
         for model, (_, columns) in zip(self.in_force.models, self.in_force.pieces, strict=True):
             if model.keeps:
                 decay, gain = map(np.float32, model.traits.weights)
@@ -142,11 +142,11 @@ class Averager:
 
     @property
     def keeps(self) -> bool:
-        """Whether the rows of late workers enter their residuals rather than being lost."""
+        """Whether the rows of late workers enter the workers' residuals; if not, these rows are lost."""
         return all(model.keeps for model in self.in_force.models)
 
     def _model(self, averaging: Averaging, layers: Sequence[int], workers: int) -> Sparsifier:
-        """Return a new scheme for a piece, which consists of `layers`, and a number of workers."""
+        """Return a new scheme for a number of workers and a piece of the model, the tensors `layers`."""
         replicas = self._replicas
         given = {
             "layers": [replicas.layers[one] for one in layers],
@@ -160,7 +160,7 @@ class Averager:
 
 
 def _exchange_among(model: Sparsifier, fewer: Sparsifier, rows: Values, active: Index) -> Exchange:
-    """Exchange rows of the `active` workers by the scheme `fewer`; residuals come from `model` and return to it."""
+    """Exchange rows of the `active` workers by the scheme `fewer`, which uses and updates the residuals of `model`."""
     fewer.density, fewer.iteration = model.density, model.iteration
     kept = ("residual", *model.traits.auxiliary_state) if model.keeps else ()
     for name in kept:

@@ -37,7 +37,7 @@ class StepResult(NamedTuple):
 
 
 class Strategy(ABC):
-    """Base class of training strategies: P workers update `replicas` of a model with the optimiser `inner`.
+    """Base class of training strategies. P workers update `replicas` of a model with the optimiser `inner`.
 
     `alike` says that the parameters of all workers are equal at any time, `takes_late` that the others may average
     without a late worker. `local` are the parameters, float32 of shape (P, n) or (1, n); `iteration` counts inner
@@ -91,7 +91,7 @@ class Strategy(ABC):
 
     @property
     def global_parameters(self) -> Values:
-        """Parameters to evaluate, float32 of shape (n,): the global ones, or without them the mean over workers."""
+        """Parameters to evaluate, float32 of shape (n,): the global ones if they exist, or the mean over workers."""
         there = self.local if self.alike else self.local[self.active]
         found: Values = self._kept.get("master", there).mean(axis=0)
         return found
@@ -130,7 +130,7 @@ class Strategy(ABC):
         """Apply finite gradients, float32 of shape (P', n), of P' workers, and return the exchanges that start."""
 
     def rejoin(self, joining: NDArray[np.intp], present: NDArray[np.intp]) -> None:
-        """Give joining workers the global parameters or, without these, the mean over the `present` workers."""
+        """Set joining workers to the global parameters or, without these, to the mean over the `present` workers."""
         if self.alike:
             return
         master = self._kept.get("master")
@@ -150,18 +150,18 @@ class Strategy(ABC):
     # What strategies are made of.
 
     def keep(self, name: str, array: NDArray[T]) -> NDArray[T]:
-        """Make an array part of the saved state and return it; callers may only change it in place."""
+        """Add an array to the saved state, and return the array; callers may only change it in place."""
         assert name not in self._kept, f"two arrays are called {name}"
         self._kept[name] = array
         return array
 
     def keep_state(self, name: str, optimiser: Optimiser, rows: int) -> dict[str, NDArray[Any]]:
-        """Make an optimiser's state for `rows` sets of parameters part of the saved state, and return it."""
+        """Add an optimiser's state for `rows` sets of parameters to the saved state, and return this state."""
         state = optimiser.state(rows, self.replicas.parameters)
         return {part: self.keep(f"{name}.{part}", array) for part, array in state.items()}
 
     def keep_master(self, outer: Optimiser, rows: int = 1) -> tuple[Values, dict[str, NDArray[Any]]]:
-        """Make global parameters, float32 of shape (rows, n), and `outer`'s state part of the saved state."""
+        """Add global parameters, float32 of shape (rows, n), and the state of `outer` to the saved state."""
         master = self.keep("master", np.tile(self.replicas.initial, (rows, 1)))
         return master, self.keep_state("outer", outer, rows)
 
@@ -172,7 +172,7 @@ class Strategy(ABC):
         return made
 
     def offer(self, averaging: Averaging) -> None:
-        """Add an averaging to every averager, which `switch` can then activate."""
+        """Add an averaging to every averager; `switch` can then activate it."""
         for averager in self._averagers.values():
             averager.offer(averaging)
 
@@ -187,12 +187,12 @@ class Strategy(ABC):
         return tuple(f"{label}{f':{number}' if number else ''}/" for label in self._averagers)
 
     def switch(self, number: int) -> None:
-        """Activate averaging `number`, 0 for the first one; its schemes take over the residuals."""
+        """Activate averaging `number`, 0 for the first. Its schemes take over the residuals."""
         for averager in self._averagers.values():
             averager.switch(number)
 
     def average(self, averager: Averager, rows: Values, delay: int = 0) -> tuple[Values, list[Sync]]:
-        """Return the average over the rows of the `active` workers, and the exchanges that form it."""
+        """Return the average over the rows of the `active` workers, and the exchanges that compute it."""
         if self.late.size and not averager.keeps:
             behind = np.isin(np.arange(self.workers)[self.active], self.late)
             self.note("late_lost", float(np.linalg.norm(rows[behind].astype(np.float64))))
@@ -203,7 +203,7 @@ class Strategy(ABC):
         self.inner.step(self.local, gradients, self._inner_state, ALL if self.alike else self.active)
 
     def due(self, period: int, late: bool = False) -> bool:
-        """Return whether workers synchronise after this inner step; if `late`, each time one step later."""
+        """Return whether workers synchronise after this inner step; `late` delays each synchronisation by a step."""
         return self.iteration % period == 0 < self.iteration if late else (self.iteration + 1) % period == 0
 
     def note(self, name: str, value: float | Floats) -> None:
@@ -211,7 +211,7 @@ class Strategy(ABC):
         self._stats[name] = value
 
     def held_bytes(self) -> dict[str, float]:
-        """Return the bytes of a worker's state arrays, by name, for the whole model; schemes' state is not included."""
+        """Return the bytes of a worker's state arrays, by name, for the whole model, without the state of schemes."""
         entries, scale = self.replicas.parameters, self.replicas.scale
         return {
             name: array.nbytes / len(array) * (scale if array.shape[-1] == entries else 1.0)
@@ -229,7 +229,7 @@ class Strategy(ABC):
         return state
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Resume from a saved state; raise ValueError if another strategy, or other options, have saved it."""
+        """Resume from a saved state. ValueError: another strategy or other options have saved it."""
         if "strategy" in state and str(state["strategy"]) != self.name:
             raise ValueError(f"this is a state of {state['strategy']!s:.100}, not of {self.name}")
         models, own = self._models(), self.save()
@@ -284,7 +284,7 @@ class Strategy(ABC):
 
 
 class PeriodicStrategy(Strategy):
-    """Workers train locally and synchronise every `period` inner steps, or with `one_late` always one step later."""
+    """Workers train locally and synchronise every `period` inner steps, or each time a step later with `one_late`."""
 
     def __init__(self, replicas: Replicas, inner: Optimiser, period: int, one_late: bool = False) -> None:
         super().__init__(replicas, inner)

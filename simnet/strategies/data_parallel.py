@@ -34,7 +34,7 @@ class DataParallel(Strategy):
 
 
 class GradientAccumulation(DataParallel):
-    """The gradients of several inner steps are added up by each worker; their mean is then averaged and applied."""
+    """Each worker adds up the gradients of several inner steps; their mean is then averaged and applied."""
 
     name = "accumulation"
     paper = "Li et al., VLDB 2020, section 3.2.4 (no_sync)"

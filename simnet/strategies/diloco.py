@@ -1,4 +1,4 @@
-"""DiLoCo: workers train locally; an outer optimiser takes the change of their parameters as pseudo-gradient.
+"""DiLoCo: workers train locally, and an outer optimiser uses the change of their parameters as a gradient.
 
 SPARTA averages a few parameters after every inner step; with a period it has the outer step of DiLoCo as well.
 
@@ -89,7 +89,7 @@ class DiLoCo(PeriodicStrategy):
         return syncs
 
     def _pseudo_gradient(self) -> tuple[Values, list[Sync]]:
-        """Return the average pseudo-gradient, shape (n,), and the exchanges that form it."""
+        """Return the average pseudo-gradient, shape (n,), and the exchanges that compute it."""
         local = self.local[self.active]
         if self.compat == "paper":
             moved = self.master - local
@@ -102,7 +102,7 @@ class DiLoCo(PeriodicStrategy):
 
 
 class SparseLoCo(DiLoCo):
-    """DiLoCo with compressed pseudo-gradients and a plain outer step; eta is applied twice.
+    """DiLoCo with compressed pseudo-gradients and plain outer steps. The outer learning rate is applied twice.
 
     The outer learning rate eta is `lr`; with ``scaled=False`` it acts once.
     CCLoco has ``inner=AdamW(8e-4)``. Templar, as Covenant-72B was trained, has ``inner=AdamW(1.17e-4, 0.9, 0.95,
@@ -132,7 +132,7 @@ class SparseLoCo(DiLoCo):
 
 
 class MuLoCo(DiLoCo):
-    """DiLoCo with compressed pseudo-gradients, residuals and Nesterov momentum; eta is applied twice.
+    """DiLoCo with compressed pseudo-gradients, residuals and Nesterov momentum. The learning rate is applied twice.
 
     Its inner optimiser is Muon, which `simnet.strategies.optimisers` does not have: another one has to be named.
 
@@ -196,7 +196,7 @@ class DelayedDiLoCo(DiLoCo):
 
 
 class EagerDiLoCo(DelayedDiLoCo):
-    """DiLoCo whose outer step uses a worker's own pseudo-gradient at once, and those of others a round later.
+    """DiLoCo whose outer step uses a worker's own pseudo-gradient at once, and other workers' a round later.
 
     (D_p(t) + the sum of all other D_q(t - H)) / P, after a summary of S. Kale et al. `first` says what stands for the
     others in the first round, which the summaries do not tell: nothing (``absent``), or the worker's ``own``.
@@ -227,7 +227,7 @@ class EagerDiLoCo(DelayedDiLoCo):
 
 
 class StreamingDiLoCo(Strategy):
-    """DiLoCo that exchanges one of F fragments every H / F inner steps and applies it tau inner steps later.
+    """DiLoCo that exchanges one fragment at a time, and applies the average `delay` inner steps later.
 
     `fragments` is F, or the names of the layers of each in the order of their turns; each has a momentum of its own.
     `period` is H, a multiple of F. The outer step is made `delay` = tau < H / F inner steps after pseudo-gradients are
@@ -302,7 +302,7 @@ _FLOAT, _BOOL = 4.0, 1.0
 
 
 class SPARTA(DiLoCo):
-    """After every inner step each parameter is averaged over the workers with probability p.
+    """After every inner step each parameter is averaged over the workers with probability `share`.
 
     With a period H, DiLoCo makes an outer step every H inner steps as well (SPARTA-DiLoCo), by `outer`, `averaging` and
     `compat`. p is `share`. Worker 0 broadcasts the `masks`, a byte for each parameter, or all workers draw them from
@@ -364,7 +364,7 @@ class SPARTA(DiLoCo):
         return [*syncs, *self._synchronise()] if outer else syncs
 
     def _syncs(self, mask: NDArray[np.bool_], workers: int) -> list[Sync]:
-        """Return the mask broadcast, if any, and the all-reduce of the masked parameters of each tensor."""
+        """Return the broadcast of the mask, if any, and the all-reduce of each tensor's masked parameters."""
         replicas, syncs, end = self.replicas, list[Sync](), 0
         if self._masks == "broadcast" and workers not in self._spread:
             self._spread[workers] = broadcast_tensors(replicas, "masks", _BOOL, self._broadcast, workers, 0)

@@ -28,7 +28,7 @@ ALL = slice(None)
 
 
 def row_column_index(rows: Index, columns: Index) -> tuple[Any, Any]:
-    """Return the index of some rows and columns of a 2-D array; if one is a slice, it selects a view."""
+    """Return the index of some rows and columns of a 2-D array; it selects a view if either is a slice."""
     if isinstance(rows, slice) or isinstance(columns, slice):
         return rows, columns
     return rows[:, np.newaxis], columns
@@ -36,7 +36,7 @@ def row_column_index(rows: Index, columns: Index) -> tuple[Any, Any]:
 
 @dataclass(frozen=True)
 class Optimiser(ABC):
-    """Base class of optimisers, which update parameters by gradients; raises ValueError for options out of range."""
+    """Base class of optimisers, which update parameters by gradients. ValueError: an option is out of range."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -54,7 +54,7 @@ class Optimiser(ABC):
 
 @dataclass(frozen=True)
 class SGD(Optimiser):
-    """Stochastic gradient descent, as `torch.optim.SGD` does it.
+    """Stochastic gradient descent with the arithmetic of `torch.optim.SGD`.
 
     With gradient g and parameters w: g = g + d w; v = m v + g, and v = g in the first step; w = w - r v, or, with
     Nesterov's momentum, w = w - r (g + m v). That is not the look-ahead of textbooks.
@@ -115,7 +115,7 @@ class SGD(Optimiser):
 
 @dataclass(frozen=True)
 class AdamW(Optimiser):
-    """Adam with decoupled weight decay, as `torch.optim.AdamW` does it; its defaults are PyTorch's.
+    """Adam with decoupled weight decay, with the arithmetic and the defaults of `torch.optim.AdamW`.
 
     Raises ValueError if a value is out of range.
 
@@ -145,7 +145,7 @@ class AdamW(Optimiser):
     def step(
         self, parameters: Values, gradients: Values, state: State, rows: Index = ALL, columns: Index = ALL
     ) -> None:
-        """Update parameters and moments by one AdamW step, in place; a step of some columns counts for the row."""
+        """Update parameters and moments by one AdamW step, in place. The step counts for whole rows."""
         at = row_column_index(rows, columns)
         moved, mean, square = parameters[at], state["mean"][at], state["square"][at]
         state["steps"][rows] += 1
@@ -167,13 +167,13 @@ class AdamW(Optimiser):
 
 @dataclass(frozen=True)
 class SignDescent(Optimiser):
-    """Descent by signs, as DeMo does it: w = (1 - r d) w, then w = w - r sign(g)."""
+    """Descent by signs, as in DeMo, with learning rate r and weight decay d: w = (1 - r d) w - r sign(g)."""
 
     lr: LearningRate
     weight_decay: Decay = 0.0
 
     def state(self, rows: int, parameters: int) -> dict[str, NDArray[Any]]:
-        """Return an empty state: descent by signs has none."""
+        """Return an empty state, because descent by signs has no state."""
         return {}
 
     def step(

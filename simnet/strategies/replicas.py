@@ -18,7 +18,7 @@ from simnet.strategies.optimisers import Index, Values
 
 @dataclass(frozen=True, eq=False)
 class Replicas:
-    """The replicas of a model that workers train; all start from the same parameters.
+    """The replicas of a model that workers train. All replicas start from the same parameters.
 
     `initial` are the first parameters, float32 of shape (n,). `layers` have name and entries of each tensor (or rows
     and columns). Each entry stands for `scale` parameters; `true_shapes` are those that layers are samples of.
@@ -56,7 +56,7 @@ class Replicas:
 
 
 class Fragment(NamedTuple):
-    """A part of a model that is exchanged on its own: the numbers of its tensors, and the index of its parameters."""
+    """A part of a model that is exchanged separately: the numbers of its tensors, and the index of its parameters."""
 
     layers: tuple[int, ...]
     entries: Index
@@ -74,7 +74,7 @@ def fragment_of(replicas: Replicas, layers: Sequence[int]) -> Fragment:
 
 
 def fragments_of(replicas: Replicas, fragments: int | Sequence[Sequence[str]]) -> list[Fragment]:
-    """Return fragments of a model: a number of runs of tensors of about equal size, or one per list of tensor names."""
+    """Return fragments of a model: runs of tensors of about equal size, or one fragment per list of tensor names."""
     names = [name for name, _ in replicas.tensors]
     if isinstance(fragments, int):
         count = check_int(fragments, "fragments", 1, len(names))

@@ -1,4 +1,4 @@
-"""Assumptions of a run: its defaults and whether they decide the fastest exchange, samples, sources of costs.
+"""Assumptions of a run: default values and their effect on the fastest exchange, samples, and sources of costs.
 
 The exchanges of a scenario are timed in a sample of iterations, as it is and with one assumption changed. The sample is
 that of `simnet.studies.choosing.whole_job`: it is spread over the job, and bounded by a count of messages and entries,
@@ -62,7 +62,7 @@ MOST_BUCKETS = 512
 
 
 def overlap_of(built: Run, among: Iterable[Candidate]) -> Fields | None:
-    """Return which exchanges run `during` and which `after` the backward pass, and whether a default decides that.
+    """Return the exchanges that run `during` and `after` the backward pass, and whether a default decides that.
 
     If any of those after it are third-party schemes that say nothing about overlap, `undeclared` lists these. None if
     nothing can overlap: under a strategy, with sharded steps, or without known layers.
@@ -80,7 +80,7 @@ def overlap_of(built: Run, among: Iterable[Candidate]) -> Fields | None:
 
 
 def overlap_of_policies(loaded: Scenario, built: Run) -> Fields | None:
-    """Return `overlap_of` for the policies with a fixed exchange; without any, for the scenario's exchanges."""
+    """Return `overlap_of` for the policies' fixed exchanges, or for the scenario's exchanges if there are none."""
     fixed = [replace(one.candidates[0], label=name) for name, one in built.policies.items() if isinstance(one, Fixed)]
     return overlap_of(built, fixed or _exchange_labels(loaded))
 
@@ -92,7 +92,7 @@ def default_effects(
     among: Sequence[Candidate] | None = None,
     found: WholeJob | None = None,
 ) -> list[Fields]:
-    """Return the defaults of a scenario, and whether an alternative to each would change the fastest exchange.
+    """Return the defaults of a scenario, and whether an alternative to each default changes the fastest exchange.
 
     With the value `other` of `field` the exchange `first` is fastest, by the factor `lead` over the one that is fastest
     by default; both are None without a change, or if a sample leaves the order open, which `undecided` says.
@@ -120,7 +120,7 @@ def default_effects(
 def assumed_text(
     loaded: Scenario, run: Run | None = None, varied: Collection[str] = (), *, written: bool = False
 ) -> str:
-    """Return text on the values taken from shipped scenarios and from defaults; fields in `varied` are left out.
+    """Return a text on the values from shipped scenarios and from defaults, except the fields in `varied`.
 
     Defaults that the scenario spells out are left out, unless `written`: a lock spells out all. The number of
     iterations is one of the values only then, and not of `base`, whose iterations are alike.
@@ -157,13 +157,13 @@ def assumed_text(
 
 
 def _slowdown_assumed(job: Job) -> str:
-    """Return text on how much dense collectives slow the backward pass that they overlap; "" if they do not."""
+    """Return a text on how much dense collectives slow the backward pass that they overlap; empty for no overlap."""
     slowdown = 1.0 if job.overlap is None or job.steps else collective_slowdown(job.device, job.network(0).stack)
     return f"computing {slowdown:.3g}x beside dense collectives" if slowdown != 1.0 else ""
 
 
 def _silence_assumed(job: Job) -> str:
-    """Return text on the pauses after which TCP restarts slowly; "" if that changes nothing."""
+    """Return a text on the pauses after which TCP restarts slowly; empty if that changes nothing."""
     network, hosts = job.network(0), job.hosts.tolist()
     steps = 1 if job.strategy is None else job.strategy.steps
     silence = job.compute.mean * (steps - (0.0 if job.overlap is None else job.overlap.backward))
@@ -199,7 +199,7 @@ def setting(loaded: Scenario, job: Job) -> dict[str, str]:
 
 
 def _empty_sites(loaded: Scenario, job: Job) -> str:
-    """Return text on sites that the default placement leaves without workers; "" if there are none."""
+    """Return a text on sites that the default placement leaves without workers; empty if there are none."""
     graph = job.stages[0][1].graph
     sites = [graph.nodes[host].get("site") for host in range(graph.graph["hosts"])]
     used = {sites[host] for host in job.hosts.tolist()}
@@ -209,13 +209,13 @@ def _empty_sites(loaded: Scenario, job: Job) -> str:
 
 
 def logic_text(loaded: Scenario) -> str:
-    """Return text on the share of gradient entries on which schemes are executed; "" if on all."""
+    """Return a text on the share of gradient entries on which schemes are executed; empty if the share is 1."""
     scale = loaded.config.job.scale
     return f"1 entry in {scale:,.10g} simulated" if scale > 1 else ""
 
 
 def _computing_assumed(loaded: Scenario, base_model: bool, written: bool) -> str:
-    """Return text on the source of a model's compute time: the chip, precision and batch it is known for."""
+    """Return a text on the source of a model's compute time: the chip, precision and batch that were measured."""
     job, known, device = loaded.config.job, loaded.compute_time, loaded.device
     unsaid = (written or loaded.document.found(("job", *one)) is None for one in (["device"], ["compute", "mean"]))
     default, computes = unsaid
@@ -235,7 +235,7 @@ def _exchange_labels(loaded: Scenario) -> list[Candidate]:
 
 
 def _first_place_change(here: WholeJob, then: WholeJob) -> Fields:
-    """Return the exchange that is fastest under another assumption, and its lead; None if it is the same."""
+    """Return the exchange that is fastest under another assumption, and its lead; None if it does not change."""
     first = {here.best.label, *here.tied_with}
     rows = [row for row in then.rows if {row.label, *then.alike.get(row.label, ())} & first]
     stays = first & {then.best.label, *then.tied_with}
@@ -248,7 +248,7 @@ def _first_place_change(here: WholeJob, then: WholeJob) -> Fields:
 
 
 def _leaves_open(found: WholeJob) -> bool:
-    """Return whether the sampling error is too large to tell if exchanges are tied with the fastest."""
+    """Return whether a sample is too small to decide which exchanges are tied with the fastest."""
     # What is within `TIE` in a sample may be further apart in the job, as far as the sample leaves open.
     margin = TIE * found.best.seconds
     return any(found.tied(row) and 2 * error_between(row, found.best) > margin for row in found.rows)
@@ -262,7 +262,7 @@ def is_large(built: Run) -> bool:
 
 
 def ranked_by_sample(built: Run, among: Sequence[Candidate]) -> WholeJob | None:
-    """Return a run's exchanges ranked by a sample of iterations; None if the job is too large, or some fail."""
+    """Return a run's exchanges, ranked by a sample of iterations; None if the job is too large or exchanges fail."""
     if len(among) < 2 or is_large(built) or built.colocated:
         return None
     try:
@@ -273,7 +273,7 @@ def ranked_by_sample(built: Run, among: Sequence[Candidate]) -> WholeJob | None:
 
 
 def dependence_lines(found: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return text on the defaults on which the fastest exchange depends, and those on which it does not.
+    """Return text lines on the defaults that change the fastest exchange, and on those that do not change it.
 
     Examples
     --------
@@ -349,18 +349,18 @@ _WORKERS = 64
 
 
 def with_codes(device: DeviceProfile, exchanges: Iterable[Candidate | Exchange], workers: int) -> Fields:
-    """Return the JSON summary of a device, including kernels that encode and decode messages of `exchanges`."""
+    """Return the JSON summary of a device, including the kernels that encode and decode messages of `exchanges`."""
     return run_setup.device_summary(device, (kernel for one in exchanges for kernel in _code_kernels(one, workers)))
 
 
 def code_cost_lines(device: DeviceProfile, exchanges: Iterable[Candidate | Exchange], workers: int) -> list[str]:
-    """Return at most one line of text on how the costs of encoding and decoding messages are known."""
+    """Return a text line on the evidence for the costs of encoding and decoding; an empty list without such costs."""
     codes = run_setup.describe_codes(with_codes(device, exchanges, workers))
     return [f"Costs of kernels on {device.name}{codes}."] if codes else []
 
 
 def compute_time_lines(found: Iterable[str | None]) -> list[str]:
-    """Return text lines on compute times and their sources, each line once."""
+    """Return text lines on compute times and their sources, without duplicates."""
     return [f"Computing: {one}." for one in dict.fromkeys(found) if one]
 
 

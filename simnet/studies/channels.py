@@ -1,4 +1,4 @@
-"""NCCL channels: a collective runs in several orders of ranks at once, each over another network card."""
+"""NCCL channels: a collective runs in several orders of ranks at once, and each order uses another network card."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_CHANNELS = 64
 
 
 def card_users(network: Network) -> list[int]:
-    """Return, for each network card in use, a GPU of the first node that uses it; empty unless nodes have GPUs."""
+    """Return a GPU of the first node for each network card that this node uses; empty unless nodes have GPUs."""
     routes, each = network.routes, int(network.graph.graph.get("gpus_per_node", 0))
     if not each or each >= routes.n_hosts:
         return []
@@ -33,7 +33,7 @@ def card_users(network: Network) -> list[int]:
 
 
 def channel_orders(network: Network, channels: object, ranks: int) -> list[tuple[Ranks, float]]:
-    """Return each channel's order of ranks and share of the data; channels leave nodes by different network cards.
+    """Return each channel's order of ranks and share of the data. Channels leave nodes by different network cards.
 
     Raises InputError if `channels` is no number of channels, or the network has no nodes with GPUs.
     """
@@ -49,7 +49,7 @@ def channel_orders(network: Network, channels: object, ranks: int) -> list[tuple
 
 
 def linked_orders(network: Network, ranks: int) -> list[tuple[Ranks, float]]:
-    """Return orders of ranks along the direct links inside nodes, each with its share of the data.
+    """Return orders of ranks along the direct links inside nodes, each order with its share of the data.
 
     They are the best rings inside a node, or the best chains through whole nodes. Empty where there are none, nodes are
     used in part, or too many or too few ranks are on one.
@@ -82,7 +82,7 @@ def in_channels(whole: Schedule, orders: Sequence[tuple[Ranks, float]]) -> Sched
 
 
 def cards_used(timed: Timed) -> str:
-    """Return text on how many network cards a schedule uses; empty if the network has none, or if it uses none."""
+    """Return a text on how many network cards a schedule uses; empty if the schedule uses none."""
     graph, routes = timed.network.graph, timed.network.routes
     if graph.graph.get("name") != "nccl" or not graph.has_node("fabric"):
         return ""

@@ -32,7 +32,7 @@ ROUTING: tuple[Routing, ...] = get_args(Routing)
 
 
 class FileFormat(NamedTuple):
-    """File format of an export, and its name in messages.
+    """File format of an export, and the name of the format in messages.
 
     A file has at most `largest` bytes, for Chakra one of a rank, as its reader wants it. A message takes `least` bytes,
     at sender and receiver together.
@@ -61,7 +61,7 @@ _FILES_OF_FOLDERS = (".et", ".profile")
 
 
 class Exported(NamedTuple):
-    """Result of an export: a sentence on what was written, and sentences on what the format leaves out."""
+    """Result of an export: a sentence on the files written, and sentences on what the format leaves out."""
 
     what: str
     missing: list[str]
@@ -139,7 +139,7 @@ def exchange(scenario: Scenario, label: str | None, iteration: int, *, compute: 
 
 
 def write_schedule(sent: ExportedSchedule, to: ScheduleFormat, target: Path, *, force: bool = False) -> Exported:
-    """Write a schedule to a file, or for Chakra to a folder; return what was written and what was left out."""
+    """Write a schedule to a file (Chakra: a folder); return what was written and what was left out."""
     schedule, made = sent.schedule, FORMATS[to]
     assert made.write is not None
 
@@ -216,7 +216,7 @@ def write_network(
 
 
 def network_of(scenario: Scenario) -> Stages:
-    """Build the networks of a scenario, but not its job. InputError: they cannot be built."""
+    """Return the networks of a scenario, without its job. InputError: the networks cannot be built."""
     from simnet.scenario.loader import Findings
     from simnet.scenario.network import build_network
 
@@ -228,12 +228,12 @@ def network_of(scenario: Scenario) -> Stages:
 
 
 def stage_at(stages: Stages, iteration: int) -> int:
-    """Return the index of the network that is used in an iteration."""
+    """Return the index of the network that a job uses in an iteration."""
     return max(place for place, (first, _) in enumerate(stages.networks) if first <= iteration)
 
 
 def _refuse_target(target: Path, *, folder: bool = False) -> None:
-    """Raise InputError for a target that cannot be the name of a file, or of the folder of a format."""
+    """Raise InputError for a target that cannot be the name of a file or, if `folder`, of a folder."""
     if not target.name or target.name == "..":
         raise InputError("must be the name of a file", file="--out")
     with explain_write_errors(target, advice=""):
@@ -244,7 +244,7 @@ def _refuse_target(target: Path, *, folder: bool = False) -> None:
 
 
 def _lost_of_schedule(schedule: Schedule, to: ScheduleFormat) -> list[str]:
-    """Return sentences on what a file format cannot represent of a schedule."""
+    """Return sentences on the content of a schedule that a file format cannot represent."""
     rounds = {id(one): one for one in schedule.rounds}.values()
     works = any(np.any(one.compute) for one in rounds)
     lost = []
@@ -267,7 +267,7 @@ def _lost_of_schedule(schedule: Schedule, to: ScheduleFormat) -> list[str]:
 
 
 def _lost_of_network(scenario: Scenario, stages: Stages) -> list[str]:
-    """Return sentences on what no file format can represent of a scenario's network."""
+    """Return sentences on the content of a scenario's network that no file format can represent."""
     given = scenario.config.network
     carried = ["topology", "weather", "faults", "engine", "placement"]
     if given.stack in (None, "ideal"):

@@ -31,7 +31,7 @@ class GridTimes(NamedTuple):
 
     @property
     def next(self) -> tuple[str, float] | None:
-        """Fastest policy behind the winners, and the ratio of its time to theirs; None without one."""
+        """Fastest policy after the winners, and its time over theirs; None if there is no such policy."""
         later = [(self.seconds[name], name) for name in self.rivals if name not in self.first]
         return (min(later)[1], min(later)[0] / self.seconds[self.first[0]]) if later and self.first else None
 
@@ -39,7 +39,7 @@ class GridTimes(NamedTuple):
 def where_fastest(
     cells: Sequence[GridTimes], by: Sequence[AxisColumn], each: str = " an iteration", unit: Unit = "time"
 ) -> str:
-    """Return text on where in a grid each policy is fastest, or on the range of times if there is one policy.
+    """Return a text on where in a grid each policy is fastest, or on the range of times of a single policy.
 
     `each` says what the times are of; another quantity than time, of which the least is best, has its own `unit`.
 
@@ -105,7 +105,7 @@ def group_places(groups: Sequence[Sequence[tuple[Any, ...]]], by: Sequence[AxisC
 
 
 def _lead(cells: Sequence[GridTimes]) -> str:
-    """Return text in brackets on the lead of the fastest policies over the next."""
+    """Return a text in brackets on the lead of the fastest policies over the next policy."""
     later = [one.next for one in cells if one.next is not None]
     if not later:
         return ""
@@ -116,12 +116,12 @@ def _lead(cells: Sequence[GridTimes]) -> str:
 
 
 def value_text(value: Any, column: AxisColumn) -> str:
-    """Return a value of a grid axis as text; a value without unit is preceded by the axis name."""
+    """Return a value of a grid axis as text, after the name of the axis if the value has no unit."""
     return column.text(value) if column.unit else f"{column.heading} {column.text(value)}"
 
 
 def _range_text(values: Sequence[Any], column: AxisColumn) -> str:
-    """Return values of a grid axis as text; consecutive ones are written as a range."""
+    """Return values of a grid axis as text, with consecutive values as a range."""
     known = list(dict.fromkeys(column.values))
     places = sorted({known.index(one) for one in values})
     if len(places) > 2 and places == list(range(places[0], places[-1] + 1)):
@@ -136,7 +136,7 @@ def axis_heads(by: Sequence[AxisColumn]) -> list[Column]:
 
 
 def times_by_cell(cells: Sequence[GridTimes], by: Sequence[AxisColumn], bound: str | None) -> dict[str, Any]:
-    """Return columns and rows of a table with the axis values and each policy's time in every cell."""
+    """Return the columns and rows of a table with the axis values and each policy's time in every cell."""
     names = list(dict.fromkeys(name for one in cells for name in one.seconds))
     means = {name: [one.seconds[name] for one in cells if name in one.seconds] for name in names}
     order = sorted(names, key=lambda name: (name == bound, sum(means[name]) / max(len(means[name]), 1)))
@@ -160,7 +160,7 @@ def grid_plot(
     bound: str | None = None,
     zipped: bool = False,
 ) -> Plot:
-    """Draw each policy's time over one axis, or over several that vary together; over two axes who is fastest where."""
+    """Draw each policy's time over one axis, or over several that vary together; over two, the fastest policies."""
     if len(by) == 1 or zipped:
         from simnet.report.drawing import draw_table
 
@@ -182,7 +182,7 @@ _NAMED = 14
 
 
 def draw_fastest(title: str, texts: Mapping[str, Sequence[str]], names: NDArray[np.object_]) -> Plot:
-    """Draw a map with an area per name; `names` has shape (y values, x values), the lowest y value first.
+    """Draw a map with an area per name. `names` has shape (y values, x values), with the lowest y value first.
 
     `texts` are the values of the axes by heading, the one across first.
     """

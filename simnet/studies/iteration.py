@@ -84,14 +84,14 @@ class JobPrediction:
         return name_of(self.run.job.network(0).stack)
 
     def medians(self) -> pd.DataFrame:
-        """Return medians over the steady iterations by part, a row per policy in scenario order."""
+        """Return the medians of the parts of steady iterations, a row per policy in scenario order."""
         numbers = [f"{name}_{end}{'_' if end else ''}s" for name in PARTS for end in _ENDS]
         steady = self.iterations[self.iterations["iteration"] >= common_start(self.steady.values())]
         return steady.groupby("policy", sort=False)[numbers].median()
 
     @property
     def unsettled(self) -> dict[str, str]:
-        """Reasons why policies have no steady part, by policy; empty if all have one."""
+        """Reasons why policies have no steady part, by policy; empty if all policies have one."""
         return {policy: one.unsettled for policy, one in self.steady.items() if one.unsettled}
 
     @property
@@ -101,7 +101,7 @@ class JobPrediction:
 
     @property
     def tied(self) -> list[str]:
-        """Policy under which the job is shortest, and those tied with it; policies without steady part excluded."""
+        """Policies under which the job is shortest or tied with the shortest, among those with a steady part."""
         equal = fastest({one.name: one.seconds for one in self.ranked})
         computes = job_totals.computing_factors(self.scenario)
         return [*equal[:1], *(job_totals.tied_jobs(self.ranked, self.likely, computes, equal) if equal else ())]
@@ -171,7 +171,7 @@ def job_summary(found: JobPrediction) -> Summary:
 
 
 def _policy_rows(found: JobPrediction) -> list[dict[str, Any]]:
-    """Return a table row per policy, fastest first; policies without a steady part come last."""
+    """Return a table row per policy, fastest first. Policies without a steady part come last."""
     likely = found.likely
     rows: dict[str, dict[str, Any]] = {}
     for name, parts in found.medians().to_dict("index").items():
@@ -197,7 +197,7 @@ def _policy_rows(found: JobPrediction) -> list[dict[str, Any]]:
 
 
 def _widened_to_job(row: Mapping[str, Any], low: float, high: float) -> dict[str, Any]:
-    """Return an iteration's interval [s], at least as wide in relative terms as the job's, `low` to `high`.
+    """Return an iteration's interval [s], at least as wide, relative to the time, as the job's interval.
 
     Under conditions where no iterations were measured, an iteration is off by at least what the mean of a job is.
     """
@@ -210,7 +210,7 @@ def _widened_to_job(row: Mapping[str, Any], low: float, high: float) -> dict[str
 
 
 def _job_answer(found: JobPrediction, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return text on the fastest policy, with its iteration and job times."""
+    """Return a text on the fastest policy, with its iteration and job times."""
     aside = "".join(f" {name} has not settled, and has no rank: {why}." for name, why in found.unsettled.items())
     if not found.ranked:
         return f"No policy has settled.{aside}"
@@ -282,7 +282,7 @@ def spread_of(job: Job) -> float:
 
 
 def _iteration_parts(run: Run, policy: str, share: int) -> tuple[pd.DataFrame, PolicyResult]:
-    """Return each iteration's mean times by part [s], what their intervals depend on, and the policy's result."""
+    """Return the mean time of each iteration's parts [s], the basis of their intervals, and the policy's result."""
     job, beside = run.job, run.job.overlap is not None or run.job.strategy is not None
     result = run_policy(job, policy, run.policies[policy], timeline=job.iterations if beside else 0)
     rows = result.iterations[result.iterations["purpose"] == TRAIN].set_index("iteration")
@@ -313,7 +313,7 @@ def _iteration_parts(run: Run, policy: str, share: int) -> tuple[pd.DataFrame, P
 
 
 def _least_on_links(job: Job, workers: pd.DataFrame) -> pd.Series[float] | float:
-    """Return the seconds that a worker's bytes need at full link rate, mean by iteration; 0 if links vary."""
+    """Return the mean seconds, by iteration, that a worker's bytes need at full link rate; 0 if links vary."""
     links = job.network(0).links
     if len(job.stages) > 1 or not links.constant:
         return 0.0
@@ -322,7 +322,7 @@ def _least_on_links(job: Job, workers: pd.DataFrame) -> pd.Series[float] | float
 
 
 def _computes_within(scenario: Scenario, spread: float) -> dict[str, float]:
-    """Return the factors, low and high, by which compute time may be off, from its spread and its estimate."""
+    """Return the low and high factor of uncertainty of compute times, from their spread and their estimate."""
     known = scenario.compute_time
     low, high = (1.0, 1.0) if known is None else (known.low / known.seconds, known.high / known.seconds)
     return {"low": low * math.exp(-_SIGMAS * spread), "high": high * math.exp(_SIGMAS * spread)}
@@ -331,7 +331,7 @@ def _computes_within(scenario: Scenario, spread: float) -> dict[str, float]:
 def _with_intervals(
     parts: pd.DataFrame, varies: Mapping[str, float], stack: str, share: int, wider: float = 1.0
 ) -> pd.DataFrame:
-    """Return the parts of iterations with an interval each; errors of messages are scaled by `wider`."""
+    """Return the parts of iterations, each with an interval; `wider` scales the errors of messages."""
     device = {name: parts[list(get_args(IntervalEnd))] for name in ("select", "merge")}
     found = parts.drop(columns=["messages", "least_s", "latency_s", "bandwidth_Bps", "low", "high"])
     turns = (share - 1) * sum(parts[f"{name}_s"] for name in _OWN)
@@ -357,7 +357,7 @@ def _with_intervals(
 
 
 def _with_other_times(found: pd.DataFrame) -> pd.DataFrame:
-    """Return intervals widened to the links at all times at which each iteration may start.
+    """Return intervals widened by the links at all times at which an iteration may start.
 
     Earlier iterations may all take the low, or all the high, end of their intervals, so that an iteration may start on
     the links of an earlier or later time.

@@ -43,7 +43,7 @@ _ENTRIES = 64
 
 
 class Spent(NamedTuple):
-    """Seconds that a job spends in one exchange (mean over workers), and messages per worker."""
+    """Seconds that a job spends in an exchange, as a mean over workers, and the number of messages per worker."""
 
     communicate: float
     select: float
@@ -56,7 +56,7 @@ _NOTHING = Spent(0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def call_errors(job: Job, among: Iterable[Candidate]) -> dict[str, CallErrors]:
-    """Return, by label, the errors of exchanges on a calibrated cluster, which follow from those of their calls.
+    """Return, by label, the errors of exchanges on a calibrated cluster, which follow from the errors of calls.
 
     Exchanges with calls that the cluster's cost model does not know are left out, and so are training strategies.
     """
@@ -74,7 +74,7 @@ def call_errors(job: Job, among: Iterable[Candidate]) -> dict[str, CallErrors]:
 
 
 class JobTotal(NamedTuple):
-    """Total time of a job [s]: compute, and each exchange by the key `off_alike`, equal for equal errors.
+    """Total time of a job [s]: compute, and the time of each exchange by its key, `off_alike`.
 
     `name` seeds the random stream of sampling errors; `left_open` is their relative standard error. `calls` are the
     errors of exchanges on a calibrated cluster.
@@ -127,7 +127,7 @@ def judged(totals: Sequence[JobTotal], computes: tuple[float, float] = (1.0, 1.0
 
 
 def interval_ends(likely: Chances, place: int, parts: float = 1.0) -> tuple[float | None, float | None]:
-    """Return the interval of a job's time, or of one of its `parts` equal parts [s]; None if not determined."""
+    """Return the interval [s] of a job's time divided by `parts`; (None, None) if it is not determined."""
     low, high = float(likely.low[place]) / parts, float(likely.high[place]) / parts
     return (low, high) if determined(low, high) else (None, None)
 
@@ -135,7 +135,7 @@ def interval_ends(likely: Chances, place: int, parts: float = 1.0) -> tuple[floa
 def tied_jobs(
     totals: Sequence[JobTotal], likely: Chances, computes: tuple[float, float] = (1.0, 1.0), equal: Collection[str] = ()
 ) -> list[str]:
-    """Return the names of the jobs tied with the fastest, in the order of `totals`.
+    """Return the names of the jobs that are tied with the fastest job, in the order of `totals`.
 
     They are `equal` in time, or faster with a probability of at least `TIED`, by the errors that the two do not share.
     """
@@ -150,7 +150,7 @@ def tied_jobs(
 
 
 def computing_factors(scenario: Scenario) -> tuple[float, float]:
-    """Return the factors, low and high, by which compute time may be off: its estimate's error and measured jobs'."""
+    """Return the low and high factor of uncertainty of compute times, from their estimate and from measured jobs."""
     known = scenario.compute_time
     low, high = (1.0, 1.0) if known is None else (known.low / known.seconds, known.high / known.seconds)
     return min(low, factor_in_job("low", "compute")), max(high, factor_in_job("high", "compute"))
@@ -165,7 +165,7 @@ def total_of(
     left_open: float = 0.0,
     calls: Mapping[str, CallErrors] | None = None,
 ) -> JobTotal:
-    """Return a policy's total time with exploration; a sampled iteration counts as those it represents.
+    """Return a policy's total time with exploration. A sampled iteration counts for all that it stands for.
 
     `calls` are the `call_errors` of the exchanges `among` which it chooses, by default looked up.
     """
@@ -184,13 +184,13 @@ def total_of(
 
 
 def rivals(run: Run, results: Mapping[str, PolicyResult]) -> dict[str, pd.DataFrame]:
-    """Return the iterations of each policy that has a steady part, the lower bound excluded."""
+    """Return the iterations of each policy that has a steady part, except the lower bound."""
     settled = {name: one.iterations for name, one in results.items() if name != run.bound}
     return {name: frame for name, frame in settled.items() if not steady_part(frame).unsettled}
 
 
 def judgement(loaded: Scenario, run: Run, iterations: Mapping[str, pd.DataFrame]) -> tuple[dict[str, Fields], Evidence]:
-    """Return each policy's interval, probability of being fastest and tie with the fastest, and their evidence."""
+    """Return each policy's interval, its probability of being fastest, and its tie with the fastest; and evidence."""
     job = run.job
     if not iterations or job.steps is not None or run.colocated or job.failures:
         return {}, NEVER_COMPARED
@@ -217,7 +217,7 @@ def judgement(loaded: Scenario, run: Run, iterations: Mapping[str, pd.DataFrame]
 
 
 def evidence_of_job(job: Job, iterations: Iterable[Columns]) -> Evidence:
-    """Return the evidence level of a job's time, which depends on its stack, workers and links."""
+    """Return the level of evidence for a job's time, which depends on its stack, workers and links."""
     met = [np.array([one["latency_s"], one["bandwidth_Bps"]]) for one in iterations]
     links = np.concatenate(met, axis=1)
     latency, bandwidth = zip(links.min(axis=1).tolist(), links.max(axis=1).tolist(), strict=True)
@@ -230,7 +230,7 @@ def evidence_of_job(job: Job, iterations: Iterable[Columns]) -> Evidence:
 
 
 def off_alike(one: Candidate) -> str:
-    """Return a key of an exchange that is equal for exchanges with the same large messages, hence the same errors."""
+    """Return a key of an exchange, equal for exchanges whose large messages, and so whose errors, are the same."""
     scheme = sparsifier_models.scheme(one.scheme)
     usual = {option.name: option.default for option in fields(scheme.option_type)}
     given = ((name, value) for name, value in one.options.items() if name != "selection")
@@ -246,7 +246,7 @@ def messages_of(run: Run, among: Sequence[Candidate]) -> dict[str, float]:
 
 
 def messages(one: Candidate, job: Job) -> float:
-    """Return how many messages a worker sends one after another in an iteration, counted on zeros."""
+    """Return the number of messages that a worker sends one after another in an iteration, for zero gradients."""
     workers = job.source.workers
     if job.strategy is not None:
         own = job.strategy
@@ -260,7 +260,7 @@ def messages(one: Candidate, job: Job) -> float:
 
 
 def ranges_of(built: Run, results: Mapping[str, PolicyResult]) -> Callable[[Iterable[str]], StartRanges]:
-    """Return a function from policy names to their times' ranges if workers start slightly apart."""
+    """Return a function from names of policies to the ranges of their times if workers start slightly apart."""
 
     def found(names: Iterable[str]) -> StartRanges:
         frames = {name: results[name].iterations for name in names}
@@ -308,14 +308,14 @@ def job_start_ranges(built: Run, frames: Mapping[str, Columns], exchanges: Itera
 
 
 def _stands_for(columns: Columns) -> Floats:
-    """Return how many iterations each row represents: 1 if iterations were not sampled."""
+    """Return the number of iterations that each row represents, 1 if iterations were not sampled."""
     if "stands_for" in columns:
         return np.asarray(columns["stands_for"], dtype=np.float64)
     return np.ones(len(columns["iteration_s"]))
 
 
 def _constant_compute(job: Job) -> float:
-    """Return the compute seconds of an iteration with constant compute; 0 if messages overlap them."""
+    """Return the compute seconds of an iteration; 0 if messages overlap compute."""
     own = None if job.strategy is None else strategy(job.strategy.name)
     delayed = own is not None and (own.delays or "delay" in strategy_options(own))
     if job.overlap is not None or job.steps is not None or delayed:
@@ -324,7 +324,7 @@ def _constant_compute(job: Job) -> float:
 
 
 def _of_exchange(job: Job, candidate: Candidate) -> StartSpread | int:
-    """Return how an exchange's time varies if workers start apart; if not sampled, its number of messages."""
+    """Return how an exchange's time varies if workers start apart, or else its number of messages."""
     one = first_exchange(job, candidate)
     found = start_spread(
         one.network,

@@ -41,7 +41,7 @@ def schemes() -> Listing:
 
 
 def scheme_notes(name: str) -> list[tuple[str, str]]:
-    """Return sources of a scheme's device work, released code and lost gradient mass, as fields and texts."""
+    """Return the sources of a scheme's device work, released code and lost gradient mass, as fields and texts."""
 
     def rows(table: str) -> list[dict[str, str]]:
         return [row for row in read_shipped_rows(f"data/{table}.csv") if name in row["schemes"].split()]
@@ -76,7 +76,7 @@ def scenarios() -> Listing:
 
 
 def scenario_text(name: str) -> str:
-    """Return the YAML text of a shipped scenario; InputError for an unknown name."""
+    """Return the YAML text of a shipped scenario. InputError: the name is unknown."""
     from simnet.scenario.finding import find
     from simnet.scenario.loader import MAX_BYTES
 
@@ -261,7 +261,7 @@ def open_questions() -> Listing:
 
 
 def listing(kind: str) -> Listing:
-    """Return the table of one kind of `LISTS`; plug-ins that cannot be used come last."""
+    """Return the table of one kind of `LISTS`. Plug-ins that cannot be used come last."""
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", plugins.PluginWarning)
         columns, rows = LISTS[kind].make()
@@ -279,7 +279,7 @@ def listing(kind: str) -> Listing:
 
 
 def describe(name: str) -> tuple[str, list[tuple[str, str]]]:
-    """Return what a listed name or a word in answers is, and its fields as texts; "" for an unknown name."""
+    """Return what a listed name or a word in answers is, and its fields as texts; empty for an unknown name."""
     from simnet.scenario.named_choices import option_meanings
 
     found = [
@@ -334,7 +334,7 @@ LISTS: Mapping[str, Lists] = {
 
 
 def _option_texts(option_type: type[sparsifier_models.Options], names: Collection[str]) -> str:
-    """Return options with their defaults as text; choices start with the default."""
+    """Return options with their defaults as text. Choices start with the default."""
     from simnet.scenario.named_choices import FROM_JOB
     from simnet.sparsifier_models.options import option_words
 
@@ -351,7 +351,7 @@ def _option_texts(option_type: type[sparsifier_models.Options], names: Collectio
 
 
 def _cost_formula(cost: Callable[..., object], labelled: bool = False) -> str:
-    """Return the formula of a closed form from its docstring; `labelled` adds what takes that time."""
+    """Return the formula in a closed form's docstring; `labelled` keeps the label before the formula."""
     text = _first_line(cost).partition(";")[0]
     return text if labelled else text.rpartition(": ")[2]
 

@@ -1,4 +1,4 @@
-"""Local cost of a scheme for a model on a device: its operations by stage, and its kernels alone."""
+"""Local cost of a scheme for a model on a device: the operations of its hook by stage, and its kernels."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _OVERLAPS = {
 
 
 class LocalCost(NamedTuple):
-    """Local cost of an exchange: seconds of its kernels, and its hook's cost by stage if operations are counted."""
+    """Local cost of an exchange: seconds of its kernels, and the cost of its hook by stage if hooks are counted."""
 
     fused: float
     hook: hooks.Hook | None
@@ -46,12 +46,12 @@ class LocalCost(NamedTuple):
 
     @property
     def framework(self) -> StageCost | None:
-        """Total cost of the hook's stages; None if its operations are not counted."""
+        """Total cost of the hook's stages; None if the operations of the hook are not counted."""
         return hooks.total_cost(self.stages) if self.stages else None
 
 
 def local_cost(job: Job, candidate: Candidate) -> LocalCost:
-    """Return the local cost of a job's exchange, from an exchange of zeros after a dense warm-up."""
+    """Return the local cost of a job's exchange, measured on gradients of zeros after a dense warm-up."""
     fused = 0.0
     for model in _models(job, candidate):
         zeros = np.zeros((model.workers, model.parameters), dtype=np.float32)
@@ -61,7 +61,7 @@ def local_cost(job: Job, candidate: Candidate) -> LocalCost:
 
 
 def counted_cost(job: Job, candidate: Candidate) -> LocalCost:
-    """Return the cost of an exchange's hook by stage, in the job's implementation or by default a framework's."""
+    """Return the cost of an exchange's hook by stage, in the job's implementation or else in a framework's."""
     device = job.device if job.device.implementation else replace(job.device, implementation=FRAMEWORK)
     hook, job = scheme_hook(device, candidate.scheme), replace(job, device=device)
     if hook is None:
@@ -79,7 +79,7 @@ def _models(job: Job, candidate: Candidate) -> Iterator[Sparsifier]:
 
 
 def local_costs_text(job: Job, among: Sequence[Candidate]) -> str:
-    """Return text on how schemes are implemented, and which compute longest; "" if all local costs are small."""
+    """Return a text on how schemes are implemented, and which compute longest; empty if all local costs are small."""
     if job.steps is not None or job.strategy is not None or not job.compute.mean:
         return ""
     costs = {one.label: counted_cost(job, one) for one in among}
@@ -104,7 +104,7 @@ def local_costs_text(job: Job, among: Sequence[Candidate]) -> str:
 
 
 def local_cost_summary(scheme: str, names: Sequence[str]) -> Summary:
-    """Return the cost of each stage of a scheme; model, device and implementation are `names` in any order."""
+    """Return the cost of each stage of a scheme. `names` are model, device and implementation in any order."""
     model, device, how = "resnet50", None, FRAMEWORK
     for name in names:
         if name in model_names() or is_config(name):

@@ -17,13 +17,13 @@ T = TypeVar("T")
 
 
 def refuse_sharding(scenario: Scenario, instead: str) -> None:
-    """Raise InputError if a scenario has sharded steps; the message suggests what to do `instead`."""
+    """Raise InputError if a scenario has sharded steps. The message suggests what to do `instead`."""
     if scenario.config.job.sharding is not None:
         raise InputError(f"must be left out: {instead}; `simnet run` follows it", field="job.sharding")
 
 
 def fields(given: Sequence[str] | None, option: str) -> dict[str, str]:
-    """Return, by column, the values of options given as ``COLUMN=VALUE``."""
+    """Return, by column, the values of options in the form ``COLUMN=VALUE``."""
     found = {}
     for one in given or ():
         name, sign, value = one.partition("=")
@@ -34,7 +34,7 @@ def fields(given: Sequence[str] | None, option: str) -> dict[str, str]:
 
 
 def quantity(text: str | None, option: str, read: Callable[[str], T]) -> T | None:
-    """Return an option's value with unit, parsed by `read` of `simnet.base.units`; None if not given."""
+    """Return an option's value in SI units, parsed by the function `read`; None for None."""
     try:
         return None if text is None else read(text)
     except ValueError as error:
@@ -42,7 +42,7 @@ def quantity(text: str | None, option: str, read: Callable[[str], T]) -> T | Non
 
 
 def factor_off(value: float | str | None, option: str) -> float | None:
-    """Return the factor >= 1 by which figures may be wrong, from a factor or a share; else InputError.
+    """Return the factor >= 1 by which figures may be wrong, from a factor or a share. InputError: another value.
 
     Examples
     --------
@@ -59,13 +59,13 @@ def factor_off(value: float | str | None, option: str) -> float | None:
 
 
 def share(value: float | str, option: str) -> float:
-    """Return a share in (0, 1), given as a number or as text such as ``90%``; otherwise InputError."""
+    """Return a share in (0, 1), from a number or a text such as ``90%``. InputError: another value."""
     said = "a share > 0 and < 100 %, such as 90%"
     return _bounded(value, option, units.fraction, lambda one: 0 < one < 1, said)
 
 
 def densities(given: Sequence[str] | None) -> list[float]:
-    """Return densities in (0, 1], given as text, numbers or percentages, in ascending order."""
+    """Return densities in (0, 1] in ascending order, from texts, numbers or percentages."""
     said = "a fraction > 0 and at most 1, such as 0.01 or 1 %"
     return sorted({_bounded(one, "--density", units.fraction, lambda one: 0 < one <= 1, said) for one in given or ()})
 
@@ -73,7 +73,7 @@ def densities(given: Sequence[str] | None) -> list[float]:
 def _bounded(
     value: float | str, option: str, read: Callable[[str], float], holds: Callable[[float], bool], said: str
 ) -> float:
-    """Return a number read from text. InputError unless it fulfils `holds`, which `said` describes."""
+    """Return a number read from text. InputError: the number does not fulfil `holds`, which `said` describes."""
     try:
         found = read(value) if isinstance(value, str) else float(value)
     except ValueError:
@@ -84,7 +84,7 @@ def _bounded(
 
 
 def counts(text: str | None, option: str) -> list[int]:
-    """Return the whole numbers >= 1 in a comma-separated option, each once."""
+    """Return the distinct whole numbers >= 1 in a comma-separated option."""
     counts = []
     for word in text.split(",") if text is not None else ():
         if not (word.strip().isascii() and word.strip().isdigit() and 1 <= int(word) <= 10**6):

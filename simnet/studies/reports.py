@@ -1,4 +1,4 @@
-"""Reports on finished runs: the page of a run drawn again, and a page that compares several runs."""
+"""Reports on finished runs: a run's page that is drawn again, and a page that compares several runs."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class RunFolder:
         return table
 
     def recorded(self, built: Run) -> RecordedTimeline:
-        """Return the recorded spans and messages; the built run supplies the names of links."""
+        """Return the recorded spans and messages. `built` gives the names of links."""
         spans, messages = (
             _read_table(file, columns) if (file := self.folder / name).exists() else pd.DataFrame(columns=list(columns))
             for name, columns in (("spans.parquet", _SPANS), ("messages.parquet", _MESSAGES))
@@ -107,7 +107,7 @@ class RunFolder:
 
 
 def redraw(folder: Path, place: Path) -> answers.RunAnswer:
-    """Redraw figures and page of a run, byte-identical for the same version of simnet; return its answer.
+    """Redraw the figures and the page of a run, and return its answer; equal versions of simnet give equal bytes.
 
     The files appear in the folder `place`. The answer has no tables of iterations.
     """
@@ -145,7 +145,7 @@ def compare_runs(folders: Sequence[Path], out: Path) -> tuple[RunSummary, Path]:
 
 
 def _write_page(folder: Path, files: Mapping[str, bytes]) -> Path:
-    """Write page and figures, and return the page's path."""
+    """Write a page and its figures, and return the path of the page."""
     place = prepare_folder(folder)
     with file_io.replace_files(place, PAGE) as stage:
         # A page makes no run complete of which some is missing.
@@ -166,7 +166,7 @@ def _folder_labels(folders: Sequence[Path]) -> list[str]:
 
 
 def _run_policies(found: Mapping[str, RunFolder]) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield the label and the iterations of each policy in each run, lower bounds excluded."""
+    """Yield the label and the iterations of each policy in each run, except lower bounds."""
     for label, run in found.items():
         for name, one in run.summary["policies"].items():
             if one["ended"]:
@@ -179,7 +179,7 @@ def _run_policies(found: Mapping[str, RunFolder]) -> Iterator[tuple[str, pd.Data
 
 
 def _differing_fields(found: Mapping[str, RunFolder]) -> Mapping[Any, Any]:
-    """Return scenario fields that differ between runs, and simnet versions if they do, with each run's value."""
+    """Return scenario fields that differ between runs, and versions of simnet if these differ, by run."""
     fields = {}
     for label, run in found.items():
         own = pd.json_normalize(run.scenario().document.data).iloc[0]

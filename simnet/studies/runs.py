@@ -95,7 +95,7 @@ class Batch:
         self._results: dict[tuple[str, int], PolicyResult | None] = {}
 
     def begin(self, force: bool = False) -> list[str]:
-        """Mark the folder as one in use; return sentences on runs that resume and on checkpoints of other runs.
+        """Mark the folder as in use; return sentences on runs that resume and on checkpoints of other runs.
 
         `force` removes all checkpoints present.
         """
@@ -122,7 +122,7 @@ class Batch:
         return said
 
     def run(self, progress: Callable[[str, float], None]) -> None:
-        """Run all policies and keep their results; if there are several seeds, write each one's files when it ends."""
+        """Run all policies and keep their results. With several seeds, write the files of each seed when it ends."""
         for seed, name, outcome in run_policies(
             self._tasks, self._jobs, lambda seed, name, done: progress(self.labels[name, seed], done), self._on
         ):
@@ -148,7 +148,7 @@ class Batch:
         return self.place.is_dir() and any(self.place.iterdir())
 
     def write(self, why: str = "") -> RunAnswer | None:
-        """Write the results, replacing an earlier run's atomically, and return the answer; None if there are none."""
+        """Write the results in place of an earlier run's, atomically, and return the answer; None without results."""
         if not self._results:
             if not self.resumes:
                 file_io.mark_incomplete(self.folder, self._before)
@@ -193,7 +193,7 @@ class Batch:
             raise
 
     def _of_seed(self, seed: int) -> dict[str, PolicyResult]:
-        """Return the results that exist for a seed, by policy."""
+        """Return the existing results for a seed, by policy."""
         found = {name: self._results.get((name, seed)) for name in self.built.policies}
         return {name: one for name, one in found.items() if one is not None}
 
@@ -211,7 +211,7 @@ class Batch:
 
 @contextmanager
 def locked_folder(folder: Path, what: str, inside: str) -> Iterator[None]:
-    """Create and lock a results folder and its subfolder `inside` for the block; an empty subfolder is removed.
+    """Create and lock a results folder and its subfolder `inside` for the block; remove an empty subfolder.
 
     InputError: `what` works in the folder, as another process.
     """
@@ -258,7 +258,7 @@ def fill(
 
 
 def _run_facts(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult], source: Source | None) -> RunFacts:
-    """Return the parts of a run's summary that are not iteration times: setting, memory, assumptions and the like."""
+    """Return the parts of a run's summary other than iteration times: setting, memory, assumptions and the like."""
     trained, settled = loaded.config.job.gradients.train, rivals(built, results)
     judgements, evidence = judgement(loaded, built, settled)
     if keeps_to_one(built):
@@ -293,7 +293,7 @@ def _run_facts(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]
 
 
 def setup_of(loaded: Scenario, built: Run, *, written: bool = False) -> Fields:
-    """Return summary entries on what a job runs on: network, device, strategy; None where irrelevant.
+    """Return summary entries on the setting of a job: network, device, strategy; None where irrelevant.
 
     `written` is as for `simnet.studies.assumptions.assumed_text`.
     """
@@ -316,7 +316,7 @@ def setup_of(loaded: Scenario, built: Run, *, written: bool = False) -> Fields:
 
 
 def _dependences(loaded: Scenario, built: Run, source: Source) -> list[Fields] | None:
-    """Return the defaults on which the fastest exchange depends; None with a strategy or policies that switch."""
+    """Return the defaults that change the fastest exchange; None for a strategy or for policies that switch."""
     if not keeps_to_one(built) or len(built.policies) < 2 or built.job.strategy is not None:
         return None
     again = lambda fields: replace(source, overrides=[*source.overrides, *fields]).load()  # noqa: E731
@@ -324,7 +324,7 @@ def _dependences(loaded: Scenario, built: Run, source: Source) -> list[Fields] |
 
 
 def keeps_to_one(built: Run) -> bool:
-    """Return whether every policy uses a single exchange throughout, the lower bound excepted."""
+    """Return whether every policy, except the lower bound, always uses the same exchange."""
     return all(isinstance(one, Fixed) for name, one in built.policies.items() if name != built.bound)
 
 
@@ -335,7 +335,7 @@ def _with_iterations(
     settled: Mapping[str, pd.DataFrame],
     whole: dict[str, Fields],
 ) -> dict[str, Fields]:
-    """Return the judgements of whole jobs, with interval and ties of mean steady iterations added."""
+    """Return the judgements of whole jobs, with the interval and the ties of the mean steady iteration."""
     first = common_start(steady_part(one.iterations) for one in results.values())
     frames = {name: frame.iloc[first:] for name, frame in settled.items()}
     found = judgement(loaded, built, frames)[0] if first else whole
@@ -360,7 +360,7 @@ def _relevant_device(loaded: Scenario, job: Job) -> Fields | None:
 
 
 def worker_memory(built: Run, policies: Iterable[str]) -> tuple[Fields, dict[str, Fields]]:
-    """Return the memory of a worker under each policy, and the assumptions made for it."""
+    """Return the assumptions about a worker's memory, and its memory under each policy."""
     job, known = with_shared_gradients(built.job), dict[str, WorkerMemory]()
     limit = job.device_memory
     said: Fields = {"assumed": cost_summary.memory_assumed(job), "limit_B": None if limit is None else round(limit)}
@@ -369,7 +369,7 @@ def worker_memory(built: Run, policies: Iterable[str]) -> tuple[Fields, dict[str
 
 
 def calibration_of(loaded: Scenario, job: Job) -> Fields | None:
-    """Return a summary of the calibrated calls on a job's network; None if it is no calibrated cluster.
+    """Return a summary of the calibrated calls on a job's network; None unless it is a calibrated cluster.
 
     Its calls are those of an exchange of random gradients at the job's first density.
     """

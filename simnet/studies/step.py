@@ -1,4 +1,4 @@
-"""Time of a training step, replicated, sharded or traced, by part, with its collectives and memory."""
+"""Time of a training step (replicated, sharded or traced) by part, with its collectives and memory."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ShardedStep:
 
     @cached_property
     def ends(self) -> tuple[float, float] | None:
-        """Shortest and longest step time [s] over the assumed `SLOWDOWNS`; None for traced steps."""
+        """Shortest and longest step time [s] for the slowdowns `SLOWDOWNS`; None for traced steps."""
         if self.sharding.trace is not None:
             return None
         others = [one for one in SLOWDOWNS if one != self._placed.slowdown]
@@ -54,18 +54,18 @@ class ShardedStep:
 
     @cached_property
     def memory(self) -> StepMemory:
-        """Memory of a worker by part [byte]; each part is the largest over the workers."""
+        """Memory of a worker by part [byte], each part as the largest over the workers."""
         return self.timing.memory()
 
     @property
     def passed_over(self) -> tuple[str, ...]:
-        """Text on what the step leaves out of its traces."""
+        """Texts on content of the traces that the step leaves out."""
         step = self._steps.step(self._number)
         return step.notes if isinstance(step, TracedStep) else ()
 
     @property
     def utilisation(self) -> float:
-        """Mean share of the step in which workers compute, not counting slowdown by collectives."""
+        """Mean share of the step in which workers compute, without the slowdown by collectives."""
         alone = self.timing.computing - self.timing.slowed
         return float(alone.mean()) / self.timing.duration if self.timing.duration else 1.0
 
@@ -78,7 +78,7 @@ class ShardedStep:
         return {"policy": self.policy, **took, **{f"{name}_s": one for name, one in waits.items()}, **held}
 
     def calls(self) -> list[dict[str, Any]]:
-        """Return a row per collective call: its start and end, and the longest time that a worker waits for it."""
+        """Return a row per collective call: its start, its end, and the longest time that a worker waits for it."""
         timing, waits, does = self.timing, self.timing.waits().max(axis=1), self.timing.graph.does()
         rows = []
         for number, node in enumerate(timing.graph.nodes):
@@ -108,7 +108,7 @@ class ShardedStep:
         return [{"part": name, **dict.fromkeys(_SUMS), **row} for name, row in rows.items()]
 
     def calibration(self) -> Fields | None:
-        """Return a summary of the calibrated calls in the step; None if the network is no calibrated cluster."""
+        """Return a summary of the step's calibrated calls; None unless the network is a calibrated cluster."""
         placed = self._placed
         groups = ((schedule, one) for number, schedule in placed.schedules.items() for one in placed.groups[number])
         sent = ((schedule, placed.hosts[one]) for schedule, one in groups)
@@ -158,7 +158,7 @@ def sharded_steps(scenario: Scenario) -> list[ShardedStep]:
 
 
 def step_summary(scenario: Scenario, *, calls: bool = False) -> Summary:
-    """Return a summary of the step time: by part for a single sharding, else with a row per sharding.
+    """Return a summary of the step time: by part for a single sharding, otherwise a row per sharding.
 
     With `calls` a single sharding has a row per collective call.
     """

@@ -1,4 +1,4 @@
-"""Times of collectives and schedules, by a cost model or by simulation: answers of `simnet time`."""
+"""Times of collectives and schedules, by a cost model or by simulation, as answers of `simnet time`."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ class CollectiveAsked(NamedTuple):
 
     @property
     def share(self) -> str:
-        """Word before "each rank" in text if each rank has 1 / P of the data: from, to or between; else empty."""
+        """Preposition before "each rank" in text if each rank has 1 / P of the data; empty for other collectives."""
         return {"all_gather": "from", "reduce_scatter": "to", "alltoall": "between"}.get(self.operation, "")
 
     def found(self) -> registry.Collective:
-        """Return the collective to simulate: by default a ring, or else the first known. InputError: none."""
+        """Return the collective to simulate, by default a ring or the first known. InputError: none is known."""
         known = registry.all_collectives()
         own = [one for one in known if one.operation == self.operation]
         if not own:
@@ -77,7 +77,7 @@ class CollectiveAsked(NamedTuple):
             raise InputError(str(error)) from None
 
     def schedule(self, workers: int, nbytes: float) -> Schedule:
-        """Return the schedule for `nbytes` of data. InputError: invalid sizes or options."""
+        """Return the schedule for `nbytes` of data. InputError: sizes or options are invalid."""
         found = self.found()
         most = MAX_WORKERS[found.operation == "alltoall"]
         if workers > most:
@@ -98,7 +98,7 @@ class CollectiveAsked(NamedTuple):
 
 
 def collective_asked(text: str) -> CollectiveAsked | None:
-    """Return the collective that a text names; None if it names none.
+    """Return the collective that a text names; None if the text is not the name of a collective.
 
     The text is an operation, optionally with an algorithm, a collective's name in simnet's registry, or an all-reduce
     algorithm; options follow a colon.
@@ -134,7 +134,7 @@ SIZE = "64 MB"
 
 
 class TimeRequest(NamedTuple):
-    """Request of `simnet time` besides the collective or schedule: network, fields, and when ranks start [s].
+    """Request of `simnet time` in addition to the schedule: network, fields, and when ranks start [s].
 
     `loose` lets rounds that cannot express a file be upper bounds.
     """
@@ -163,11 +163,11 @@ class ScenarioTimer(NamedTuple):
     hosts: Sequence[int]
 
     def time(self, schedule: Schedule) -> Timed:
-        """Return a schedule's timing on the network."""
+        """Return the timing of a schedule on the network."""
         return Timed(self.network, self.hosts, schedule, self.start)
 
     def words(self, timed: Timed) -> str:
-        """Return text on the network, and on how many of its network cards the schedule uses."""
+        """Return a text on the network, and on how many of its network cards the schedule uses."""
         text = self.given.get("network")
         if text is None:
             return f"a {self.scenario.config.network.topology.choice[0].replace('_', ' ')}"
@@ -213,7 +213,7 @@ class ScenarioTimer(NamedTuple):
 
 
 def message_sizes(size: Sequence[float | str] | float | str | None) -> list[float]:
-    """Return sizes [byte] from text: one, several with commas, or a range ``LO:HI:N`` or ``LO:HI:N:log``.
+    """Return sizes [byte] from a text: a size, a comma-separated list, or a range ``LO:HI:N`` or ``LO:HI:N:log``.
 
     Examples
     --------
@@ -250,7 +250,7 @@ def answer_time(what: str | Path | Schedule, sizes: Sequence[float], request: Ti
 
 
 def cost_model_named(network: str | Path) -> tuple[CalibratedCostModel, str, int | None] | None:
-    """Return a platform's or calibrated cluster's cost model, its name, and the nodes asked for; else None."""
+    """Return the cost model of a platform or a calibrated cluster, its name, and the number of nodes; else None."""
     found = read_network_text(str(network), Path()).get("topology", {})
     part = found.get("platform") or found.get("file") or {}
     path = part.get("path")
@@ -329,7 +329,7 @@ def _simulate_collective(
 
 
 def _time_schedules(what: str | Path | Schedule, sizes: Sequence[float], request: TimeRequest) -> Summary:
-    """Time a schedule, or those in a file; an MSCCL algorithm is timed at each size."""
+    """Return the timing of a schedule, or of those in a file; an MSCCL algorithm is timed at each size."""
     name = "schedule" if isinstance(what, Schedule) else Path(what).name
     rows: list[Fields] = []
     notes: list[str] = []
@@ -355,7 +355,7 @@ def _time_schedules(what: str | Path | Schedule, sizes: Sequence[float], request
 
 
 def _read(what: str | Path | Schedule, nbytes: float | None, request: TimeRequest, **options: Any) -> Schedule:
-    """Return a schedule; if `what` is a path, the schedule in that file."""
+    """Return the schedule `what`; a path stands for the schedule in that file."""
     workers, overrides = request.fields.get("workers"), request.overrides
     if isinstance(what, Schedule):
         if nbytes is not None or workers is not None:
@@ -373,7 +373,7 @@ def _read(what: str | Path | Schedule, nbytes: float | None, request: TimeReques
 
 
 def _bandwidths(asked: CollectiveAsked, workers: int, nbytes: float, seconds: float) -> Fields:
-    """Return algorithm and bus bandwidth [byte/s], as nccl-tests defines them."""
+    """Return the algorithm bandwidth and the bus bandwidth [byte/s], as defined by nccl-tests."""
     rate, factor = nbytes / seconds if seconds > 0 else None, bus_factor(asked.operation, workers)
     return {"algbw_Bps": rate, "busbw_Bps": None if None in (rate, factor) else rate * factor}  # type: ignore[operator]
 
@@ -383,7 +383,7 @@ def _time(row: Fields) -> str:
 
 
 def _answer(asked: CollectiveAsked, workers: int, rows: Sequence[Fields], by: str) -> str:
-    """Return the first line of an answer: the time at one size, or at the first and the last."""
+    """Return the first line of an answer: the time at a single size, or at the first and the last size."""
     first, last = rows[0], rows[-1]
     among = f"{asked}, {workers:,} ranks"
     if len(rows) > 1:
@@ -394,7 +394,7 @@ def _answer(asked: CollectiveAsked, workers: int, rows: Sequence[Fields], by: st
 
 
 def _evidence(rows: Sequence[Fields]) -> str:
-    """Return text on the lowest level of evidence in the rows."""
+    """Return a text on the lowest level of evidence in the rows."""
     levels = get_args(Level)
     worst = max(rows, key=lambda row: levels.index(row["evidence"]))
     return Evidence(worst["evidence"], worst["because"]).line()

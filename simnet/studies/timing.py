@@ -39,7 +39,7 @@ def network_at_start(scenario: Scenario) -> tuple[Network, list[int]]:
 
 
 class Timed:
-    """Timing of a schedule that starts at `start` [s] on a network; rank r is on the host of worker r.
+    """Timing of a schedule that starts at `start` [s] on a network. Rank r is on the host of worker r.
 
     `spread` is None if start times cannot change the order of messages, or with too many messages to sample.
     """
@@ -55,12 +55,12 @@ class Timed:
         self.spread = start_spread(network, schedule, np.array(self.hosts), start, seed=network.seed, name=_STREAM)
 
     def time(self, start: float, *, messages: bool = False) -> Timing:
-        """Return the timing of the schedule; `messages` adds every message to it."""
+        """Return the timing of the schedule. `messages` adds a table of all messages."""
         return self.network.time(self.schedule, start, placement=self.hosts, messages=messages, stream=_STREAM)
 
     @cached_property
     def bound(self) -> Bound:
-        """Lower bound from the bytes of the busiest host, or group of hosts, over the bandwidth of its links.
+        """Lower bound of the time: the bytes of the busiest host or group of hosts over its bandwidth.
 
         No message order or routing is faster: latencies and dependencies are ignored. On a calibrated cluster the bytes
         are those of the messages that its software sends.
@@ -70,7 +70,7 @@ class Timed:
         return link_bound(self.network, self.hosts, sent, self.timing)
 
     def predicted(self) -> tuple[float, float, Evidence]:
-        """Return the 90 % interval of the time [s], NaN if unknown, and its evidence level.
+        """Return the 90 % interval of the time [s], NaN if unknown, and its level of evidence.
 
         The interval does not go below `bound`, and holds the longest of slightly different starts.
         """
@@ -159,7 +159,7 @@ class Timed:
 
     @cached_property
     def _calibration(self) -> Fields | None:
-        """Summary of the schedule's calibrated calls; None if the network is no calibrated cluster."""
+        """Summary of the schedule's calibrated calls; None unless the network is a calibrated cluster."""
         return run_setup.calibration_summary(self.network, {"": [(self.schedule, np.array(self.hosts))]})
 
 

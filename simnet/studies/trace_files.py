@@ -1,4 +1,4 @@
-"""Files of gradient traces: opening within memory, synthesis, and conversion."""
+"""Files of gradient traces: how they are opened within memory, synthesised, and converted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TYPES = {"F32": "fp32", "F16": "fp16", "BF16": "bf16"}
 
 
 def is_trace(name: str) -> bool:
-    """Return whether a name is that of a gradient trace: shipped, a folder or an archive."""
+    """Return whether a name is that of a gradient trace: a shipped trace, a folder or an archive."""
     return (
         name in {path.name for path in SHIPPED.iterdir() if path.is_dir()}
         or name.endswith((".npz", ".npy"))
@@ -33,7 +33,7 @@ def is_trace(name: str) -> bool:
 
 
 def open_trace(trace: str, scale: float = 1.0, seed: int = 0, *, all_steps: bool = False) -> RecordedSource:
-    """Return a gradient trace; InputError unless one step, or with `all_steps` the whole trace, fits in memory."""
+    """Return a gradient trace. InputError: a step, or with `all_steps` the whole trace, does not fit into memory."""
     # A folder in the working directory is meant where no trace has that name.
     given = Path(trace) if trace not in traces.trace_names() and Path(trace).exists() else trace
     with _refused_values(trace):
@@ -45,7 +45,7 @@ def open_trace(trace: str, scale: float = 1.0, seed: int = 0, *, all_steps: bool
 def convert_trace(
     trace: str, out: Path, part: Mapping[str, str], dtype: str | None, *, seed: int = 0, force: bool = False
 ) -> str:
-    """Write a trace, or part of it, as another dtype or file format; return a sentence on the files.
+    """Write a trace, or a part of it, in another dtype or file format; return a sentence on the files.
 
     `part` has the keys ``steps`` and ``workers``, numbers and ranges joined by ``+``, ``entries``, the maximum per
     layer, and ``per-worker``, for one file per worker and step.
@@ -107,7 +107,7 @@ def fit_trace(
 
 
 def read_indices(text: str | None, there: Sequence[int]) -> list[int] | None:
-    """Return the indices in a text such as ``0+20+100:200``; a range stands for the recorded indices in it.
+    """Return the indices in a text such as ``0+20+100:200``. A range stands for the recorded indices in it.
 
     Examples
     --------

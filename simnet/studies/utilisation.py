@@ -1,4 +1,4 @@
-"""Compute utilisation of training by closed forms: bandwidth and exchange period that a target requires.
+"""Closed forms for the compute utilisation of training, and for the bandwidth that a target utilisation needs.
 
 The model is that of a page by an author of streaming DiLoCo (A. Douillard, ``diloco/index.html``), which explains the
 tables of compute utilisation in arXiv 2501.18512. A step computes for a time T, a part of it the backward pass. What is
@@ -48,7 +48,7 @@ Buckets: TypeAlias = tuple[tuple[float, float], ...]
 
 
 class Within(NamedTuple):
-    """Value and the ends of its interval; infinite if a target cannot be reached."""
+    """A value and the ends of its interval; infinite if a target cannot be reached."""
 
     value: float
     low: float
@@ -56,13 +56,13 @@ class Within(NamedTuple):
 
 
 def equal_buckets(count: int) -> Buckets:
-    """Return `count` equal gradient buckets: share of the gradient, and of the backward pass at which it is ready."""
+    """Return `count` equal gradient buckets: the size of each, and the part of the backward pass before it."""
     return tuple((1 / count, (number + 1) / count) for number in range(count))
 
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """Training with periodic exchanges, described for closed forms: n parameters on P workers.
+    """Training with periodic exchanges, as closed forms describe it: n parameters on P workers.
 
     A step computes for `compute` [s], of which the backward pass is the share `backward`. Every `period` steps H there
     are `fragments` exchanges F, each of n / F values of `bits` bits, which must arrive within `delay` steps (None: H).
@@ -81,14 +81,14 @@ class TrainingPlan:
 
 
 def bucket_times(training: TrainingPlan, bandwidth: float) -> Floats:
-    """Return the time in which each gradient bucket is transferred [s]."""
+    """Return the time [s] for transferring each gradient bucket."""
     shares = np.array([share for share, _ in training.buckets])
     nbytes = training.bits / 8 * training.parameters / training.fragments * shares
     return np.asarray(ring_allreduce(training.latency, 1 / bandwidth, nbytes, training.workers))
 
 
 def stall(training: TrainingPlan, bandwidth: float) -> float:
-    """Return the time for which workers wait for an exchange [s]."""
+    """Return the time [s] for which workers wait for an exchange."""
     takes, compute = bucket_times(training, bandwidth), training.compute
     # From when a bucket is released on, it and those after it keep the link busy.
     to_come = training.backward * compute * (1 - np.array([ready for _, ready in training.buckets]))
@@ -111,7 +111,7 @@ def utilisation(training: TrainingPlan, bandwidth: float) -> float:
 
 
 def bandwidth_for(training: TrainingPlan, target: float) -> float:
-    """Return the lowest bandwidth for a utilisation [byte/s]; infinite if latency alone rules it out."""
+    """Return the lowest bandwidth [byte/s] for a utilisation; infinite if latency alone rules it out."""
     if utilisation(training, math.inf) < target:
         return math.inf
     low = high = 1.0
@@ -126,7 +126,7 @@ def bandwidth_for(training: TrainingPlan, target: float) -> float:
 
 
 def period_for(training: TrainingPlan, target: float, bandwidth: float) -> int:
-    """Return the smallest number of steps between exchanges for a utilisation at a bandwidth."""
+    """Return the smallest number of steps between exchanges that reaches a utilisation at a bandwidth."""
 
     def reached(period: int) -> bool:
         return utilisation(replace(training, period=period), bandwidth) >= target
@@ -157,7 +157,7 @@ class LinkedTraining(NamedTuple):
 
 
 def read_training(job: Job, candidates: Sequence[Candidate]) -> LinkedTraining | str:
-    """Return a job's training plan for a dense exchange; if closed forms do not apply, the reason.
+    """Return a job's training plan for a dense exchange, or the reason why closed forms do not apply.
 
     Latency and bandwidth are fitted to the exchange's time on the job's network, at full and half size.
     """
@@ -195,7 +195,7 @@ def read_training(job: Job, candidates: Sequence[Candidate]) -> LinkedTraining |
 
 
 def link_rates(job: Job) -> Floats:
-    """Return the bandwidth of each worker's links together at the start [byte/s]; shape (P,)."""
+    """Return the total bandwidth [byte/s] of each worker's links at the start, shape (P,)."""
     routes = job.network(0).links.routes
     leaving = pd.Series(routes.bandwidth).groupby([source for source, _ in routes.links]).sum()
     return np.array([leaving[host] for host in job.hosts.tolist()])
@@ -232,7 +232,7 @@ COLUMNS = table_columns("step goals")
 def utilisation_summary(
     scenario: Scenario, job: Job, linked: LinkedTraining, goals: Sequence[float], off: float
 ) -> Summary:
-    """Return a summary of the share of time in which workers compute, and of what `goals` for it require.
+    """Return a summary of the share of time in which workers compute, and of the needs of the `goals` for it.
 
     `off` is the factor by which compute time and bandwidth may be off, either way.
     """
@@ -287,7 +287,7 @@ def goal_sentence(row: Mapping[str, Any]) -> str:
 
 
 def goal_rows(linked: LinkedTraining, goals: Sequence[float], off: float, *, periodic: bool) -> list[dict[str, Any]]:
-    """Return a row with the columns `COLUMNS` per utilisation goal; `periodic` adds the exchange period."""
+    """Return a row per utilisation goal with the columns `COLUMNS`; `periodic` adds the exchange period."""
     training, scale, rows = linked.training, linked.link / linked.bandwidth, []
     for goal in goals:
 

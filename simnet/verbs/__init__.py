@@ -1,1 +1,1 @@
-"""Commands of simnet (`simnet run` and others): one module each, with the function that Python users call too."""
+"""Commands of simnet, such as `simnet run`. Each module has one command, as a function that Python users call too."""

@@ -84,7 +84,7 @@ _COMMON: Mapping[str, tuple[Any, str, tuple[str, ...]]] = {
 
 
 def main() -> None:
-    """Run the command line of this process and exit; the entry point of the `simnet` command."""
+    """Run the command line of this process and exit. This is the entry point of the `simnet` command."""
     plain_warnings()
     # Imports make many objects that stay, which the collector need not go through again and again.
     gc.set_threshold(50_000, 50, 1000)
@@ -144,7 +144,7 @@ def _run_verb(words: Sequence[str]) -> int:
 
 
 def _with_negative_values(words: Sequence[str]) -> list[str]:
-    """Return the words of a command line; negative values such as -1ms are joined to the option before them."""
+    """Return the words of a command line, with negative values such as -1ms joined to the option before."""
     found: list[str] = []
     for word in words:
         if re.match(r"-\.?\d", word) and found and re.fullmatch(r"--[a-z-]+", found[-1]):
@@ -192,7 +192,7 @@ def _verb_of(function: Callable[..., Any]) -> Verb:
 
 
 def function_of(name: str) -> Callable[..., Any]:
-    """Return the Python function of a command, after an import of its module."""
+    """Return the Python function of a command, and import its module."""
     module, _, own = all_verbs()[name].module.partition(":")
     found: Callable[..., Any] = getattr(import_module(f"simnet.verbs.{module}" if name in VERBS else module), own)
     return found
@@ -299,7 +299,7 @@ def _option(hint: Any, help_: str, panel: str, **more: Any) -> Any:
 
 
 def _line_type(hint: Any, *, optional: bool) -> Any:
-    """Return the type of a Python parameter on the command line: str for unions that include it."""
+    """Return the type that a Python parameter has on the command line: str for unions that include str."""
     if get_origin(hint) in (Union, UnionType) and str in get_args(hint):
         hint = str
     panel, converter = Group(_PANELS[0], sort_key=0), _CONVERTERS.get(hint)
@@ -319,7 +319,7 @@ def _save_scenario(path: str, arguments: Mapping[str, Any], force: bool) -> None
 
 
 def _show(found: Summary | str | None, common: Mapping[str, Any], *, written: bool) -> int:
-    """Print an answer, or save it to ``--out``, and return the exit code; other MPI ranks have None, print nothing."""
+    """Print an answer, or save it to ``--out``, and return the exit code. The answer is None on most MPI ranks."""
     if found is None:
         return 0
     if isinstance(found, str):
@@ -334,7 +334,7 @@ def _show(found: Summary | str | None, common: Mapping[str, Any], *, written: bo
 
 
 def line_width() -> int:
-    """Return the number of characters in a line: the terminal's, between 40 and 80, or 80 in a pipe."""
+    """Return the number of characters in a line: that of the terminal, between 40 and 80, or 80 in a pipe."""
     wanted = shutil.get_terminal_size((WIDTH, 24)).columns if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH
     return max(min(wanted, WIDTH), 40)
 
@@ -352,7 +352,7 @@ def _overview() -> str:
 
 
 class Option(NamedTuple):
-    """Option or positional argument of a command: names, help, whether it is required or shared by commands."""
+    """Option or positional argument of a command: its names, its help, and whether it is required or shared."""
 
     names: str
     help: str
@@ -361,7 +361,7 @@ class Option(NamedTuple):
 
 
 def verb_options(name: str) -> list[Option]:
-    """Return the options and positional arguments of a command; positional ones have names in capitals."""
+    """Return the options and positional arguments of a command. Names of positional arguments are in capitals."""
     shared, found = {*_marked(), *_COMMON, *_REQUEST}, []
     for one in command_of(name).assemble_argument_collection(parse_docstring=True):
         named = one.field_info.kind is inspect.Parameter.KEYWORD_ONLY
@@ -373,7 +373,7 @@ def verb_options(name: str) -> list[Option]:
 
 
 def _short_help(name: str) -> str:
-    """Return help for a command on one screen: a line per option of its own, and the names of shared options."""
+    """Return the help for a command on one screen: a line per option, and the names of shared options."""
     verb, options = all_verbs()[name], verb_options(name)
     words = [one.names if one.required else f"[{one.names}]" for one in options if one.names.isupper()]
     said = [" ".join(["Usage: simnet", name, *words, "[FLAGS]"]), verb.summary]
@@ -397,7 +397,7 @@ def _unknown_verb(words: Sequence[str]) -> str:
 
 @functools.cache
 def _old_words() -> dict[str, str]:
-    """Return the commands and options of earlier versions, each with what replaces it."""
+    """Return the commands and options of earlier versions, each with its replacement."""
     return {row["old"]: row["new"] for row in read_shipped_rows("data/old_words.csv")}
 
 

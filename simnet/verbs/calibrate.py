@@ -1,4 +1,4 @@
-"""``simnet calibrate``: cost models fitted to measured times or a specification, and how long workers compute."""
+"""``simnet calibrate``: cost models fitted to measured times or a specification, and workers' compute times."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _fitted(made: Calibration) -> Summary:
 
 
 def _specified(platform: str, coverage: float) -> Summary:
-    """Return an answer with the cost model of a platform, made from its specification alone."""
+    """Return an answer with the cost model of a platform, based on its specification alone."""
     from simnet.cost_models.calibration import specification
     from simnet.cost_models.calibration.cost_model import specified_cost_model
     from simnet.cost_models.calibration.cost_model_file import cost_model_yaml

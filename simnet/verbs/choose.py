@@ -1,4 +1,4 @@
-"""``simnet choose``: which exchange is fastest, how sure that is, and what would change it."""
+"""``simnet choose``: the fastest exchange, the certainty of that choice, and what would change it."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ Completer: TypeAlias = Callable[[str, str], Iterable[str]]
 
 
 def completion_words(name: str, incomplete: str, first: str = "") -> list[str]:
-    """Return the completions of a parameter's incomplete value; of a comma list, complete the last word.
+    """Return completions of a parameter's incomplete value, or of the last word of a comma-separated list.
 
     Examples
     --------
@@ -45,7 +45,7 @@ def _scenario(incomplete: str, first: str) -> Iterable[str]:
 
 
 def _fields(incomplete: str, first: str) -> Iterable[str]:
-    """Return the completions of the dotted name of a scenario field, one level at a time."""
+    """Return the completions of the dotted name of a scenario field, level by level."""
     from simnet.scenario.scenario import json_schema
 
     schema = json_schema()
@@ -58,7 +58,7 @@ def _fields(incomplete: str, first: str) -> Iterable[str]:
 
 
 def _fields_below(schema: Mapping[str, Any], one: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a JSON schema node by name, each with its node; empty if it has none."""
+    """Return the fields of a JSON schema node by name, each with its node; empty for a node without fields."""
     if "$ref" in one:
         return _fields_below(schema, schema["$defs"][one["$ref"].rpartition("/")[2]])
     found = dict(one.get("properties", {}))

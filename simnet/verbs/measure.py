@@ -1,4 +1,4 @@
-"""``simnet measure``: times of collectives and of selection kernels on this cluster, for ``simnet calibrate``."""
+"""``simnet measure``: times of collectives and of selection kernels on a cluster, for ``simnet calibrate``."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def measure(
 
 
 def _summary(lines: list[str]) -> Summary | None:
-    """Return an answer on the files written, with remarks; None on MPI ranks that have nothing to print."""
+    """Return an answer on the files written, with remarks; None on MPI ranks that print nothing."""
     if not lines:
         return None
     *remarks, written = lines

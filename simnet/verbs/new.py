@@ -21,7 +21,7 @@ _SCHEMA = "scenario.schema.json"
 
 
 class _Kind(NamedTuple):
-    """Kind of template: where to find names in use, whether it is a package, and the command to try next."""
+    """Kind of template: where names in use are found, whether it is a package, and the command to try next."""
 
     taken: str
     package: bool
@@ -70,7 +70,7 @@ def new(kind: str, name: str, *, out: str | None = None, force: bool = False) ->
 
 
 def _check_name(name: str, known: Iterable[str], force: bool) -> None:
-    """Raise InputError for a name that is no identifier, that simnet uses, or that is an existing Python module."""
+    """Raise InputError for a name that is not an identifier, is in use by simnet, or is an existing Python module."""
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise InputError(
             f"must begin with a small letter, and have small letters, digits and _, got {name!r}", file="NAME"
@@ -83,7 +83,7 @@ def _check_name(name: str, known: Iterable[str], force: bool) -> None:
 
 
 def _write_files(kind: str, name: str, place: Path, force: bool) -> list[Path]:
-    """Write all template files of a kind into a folder, or none; `force` replaces existing files."""
+    """Write all template files of a kind into a folder, or none. `force` replaces existing files."""
     folder, texts = files("simnet") / "data" / "new" / kind, dict[Path, bytes | str]()
     for one in sorted(folder.iterdir(), key=lambda one: one.name):
         path = place / one.name.removesuffix(".txt").replace("my_name", name)
@@ -104,5 +104,5 @@ def _write_files(kind: str, name: str, place: Path, force: bool) -> list[Path]:
 
 
 def _class_name(name: str) -> str:
-    """Return a snake_case name as the CamelCase name of a class."""
+    """Return the CamelCase class name for a snake_case name."""
     return "".join(word.capitalize() for word in name.split("_"))

@@ -23,7 +23,7 @@ Overrides: TypeAlias = Mapping[str, object] | Sequence[str]
 
 
 class WritableScenario(Protocol):
-    """Protocol that `simnet.scenario.Scenario` fulfils; it avoids the slow import of that class."""
+    """Protocol of `simnet.scenario.Scenario`, with which modules avoid the slow import of that class."""
 
     def to_yaml(self) -> str:
         """Return the scenario as YAML."""
@@ -40,7 +40,7 @@ USUAL_FOLDER = "runs/"
 
 
 def verb(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a command's Python function: it runs single-threaded, as the command does, and errors name arguments.
+    """Return a command's Python function that runs single-threaded, as the command does, and names arguments in errors.
 
     Examples
     --------
@@ -87,7 +87,7 @@ def scenario_path(scenario: ScenarioSource) -> Iterator[str | Path]:
 
 
 def set_texts(fields: Overrides | None) -> list[str]:
-    """Return scenario fields as texts ``field=value``, as ``--set`` takes them.
+    """Return scenario fields as texts ``field=value``, in the notation of ``--set``.
 
     Raises
     ------
@@ -107,7 +107,7 @@ def set_texts(fields: Overrides | None) -> list[str]:
 
 
 def _as_written(value: object) -> str:
-    """Return a value in scenario notation: strings unchanged, others as JSON."""
+    """Return a value in scenario notation: strings unchanged, other values as JSON."""
     try:
         return value if isinstance(value, str) else json.dumps(value, default=_as_python)
     except (TypeError, ValueError):
@@ -122,14 +122,14 @@ def _as_python(value: object) -> object:
 
 
 def word_list(value: Words | None) -> list[str] | None:
-    """Return comma-separated text, or a sequence, as a list of words; None stays None."""
+    """Return comma-separated text, or a sequence, as a list of words; None for None."""
     if value is None:
         return None
     return [one.strip() for one in value.split(",")] if isinstance(value, str) else list(value)
 
 
 def refuse_given(given: Mapping[str, object], what: str) -> None:
-    """Raise InputError if any option in `given` has a value; `what` says what the options are for."""
+    """Raise InputError if any option in `given` has a value. `what` says what these options are for."""
     for option, value in given.items():
         if value:
             raise InputError(f"is only for {what}", file=option)

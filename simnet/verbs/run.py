@@ -31,7 +31,7 @@ _MOST_SEEDS = 1000
 
 
 class _Asked(NamedTuple):
-    """How to carry out a run: number of seeds, where to run, how many at a time, and the results folder."""
+    """Settings of a run: number of seeds, where to run, how many runs at a time, and the results folder."""
 
     seeds: int
     on: str | None
@@ -116,7 +116,7 @@ def run(
 
 @contextmanager
 def _results_folder(asked: _Asked, usual: str, wanted: Request, written: str, what: tuple[str, str]) -> Iterator[Path]:
-    """Yield the results folder (the user's, the default, or a temporary one); print its path if it is kept.
+    """Yield the results folder (the user's, the default, or a temporary folder); print its path if it is kept.
 
     `what` works in it alone, and in a folder of that name inside.
     """
@@ -171,7 +171,7 @@ def _over_grid(source: Source, axes: Sequence[str], asked: _Asked) -> Summary:
 
 
 def _carry_out(work: Batch | Cells, asked: _Asked) -> Summary:
-    """Run all parts and write the finished ones; an error or Ctrl-C is raised after that."""
+    """Run all parts and write the finished parts; raise an error or Ctrl-C only after that."""
     failure: BaseException | None = None
     for said in work.begin(asked.force):
         terminal.say(said)
@@ -212,7 +212,7 @@ def _progress(total: int, what: str) -> Callable[[Any, float], None]:
 
 
 def grid_texts(grid: Grid) -> list[str]:
-    """Return grid axes as texts ``field=values``, as ``--grid`` takes them.
+    """Return grid axes as texts ``field=values``, in the notation of ``--grid``.
 
     Examples
     --------

@@ -31,7 +31,7 @@ _quiet: ContextVar[bool] = ContextVar("quiet", default=False)
 
 
 def say(text: str) -> None:
-    """Print a status message, such as the path of a file, to standard error unless the command is quiet."""
+    """Print a status message, such as the path of a file, to standard error, unless the command is quiet."""
     if not _quiet.get():
         print(printable(text), file=sys.stderr, flush=True)
 
@@ -42,7 +42,7 @@ def warn(text: str) -> None:
 
 
 def printable(text: str) -> str:
-    r"""Return text with control characters escaped, so that it cannot control the terminal.
+    r"""Return text with control characters escaped, so that the text cannot control the terminal.
 
     Examples
     --------
@@ -54,7 +54,7 @@ def printable(text: str) -> str:
 
 @contextmanager
 def verbosity(quiet: bool, verbose: bool) -> Iterator[None]:
-    """Inside the ``with`` block, suppress status messages (`quiet`), or print versions, time and memory (`verbose`).
+    """Suppress status messages (`quiet`), or print versions, time and memory (`verbose`), inside the ``with`` block.
 
     Raises
     ------
@@ -79,7 +79,7 @@ def verbosity(quiet: bool, verbose: bool) -> Iterator[None]:
 
 
 def _resources_used(seconds: float) -> str:
-    """Return text on wall time, CPU time (ended child processes included) and peak memory."""
+    """Return a text on wall time, CPU time including ended child processes, and peak memory."""
     said, used = f"took {seconds:.2f} s", os.times()
     said += f", {used.user + used.system + used.children_user + used.children_system:.2f} CPU s since the start"
     try:
@@ -127,7 +127,7 @@ def progress_line(verb: str) -> Iterator[Callable[[float, str], None]]:
 
 @contextmanager
 def no_empty_folders(folder: Path) -> Iterator[None]:
-    """Remove a folder, and folders above it, that the ``with`` block created and left empty."""
+    """Remove a folder, and folders above it, which the ``with`` block has created and left empty."""
     new = [one for one in (folder, *folder.parents) if not one.exists()]
     try:
         yield
@@ -166,7 +166,7 @@ def output_errors() -> Iterator[None]:
 
 
 def _is_read() -> bool:
-    """Return whether standard output still has a reader; if it has, a broken pipe is another one."""
+    """Return whether standard output still has a reader."""
     if not hasattr(select, "poll"):
         return False
     with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Summary of a ranking of exchanges, the answer of `simnet choose`."""
+"""Summary of a ranking of exchanges, which is the answer of `simnet choose`."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _NAMED = 2
 
 
 class RankingSummary(Summary):
-    """Summary of a ranking; a row of its table names all exchanges that take exactly the same times."""
+    """Summary of a ranking. Exchanges that take exactly the same times share a row of its table."""
 
     def shown(self) -> tuple[Sequence[Column], Sequence[Row]]:
-        """Return the table; exchanges that take exactly the same times share a row."""
+        """Return the table, in which exchanges that take exactly the same times share a row."""
         alike = self.details["alike"]
         return self.columns, [{**row, "exchange": _with_alike(row["exchange"], alike)} for row in self.rows]
 
@@ -70,7 +70,7 @@ def ranking_summary(found: Ranking) -> Summary:
 
 
 def _answer(found: Ranking) -> str:
-    """Return text on the fastest exchange, its probability, and its lead over the best dense exchange."""
+    """Return a text on the fastest exchange, its probability, and its lead over the best dense exchange."""
     best, chance = found.best, dict(zip((row.label for row in found.rows), found.likely.fastest.tolist(), strict=True))
     tied = [row.label for row in found.rows if row.label in found.tied][:_NAMED]
     alike = [*found.found.alike.get(best.label, ())]
@@ -96,7 +96,7 @@ def _answer(found: Ranking) -> str:
 
 
 def _against_dense(found: Ranking) -> str:
-    """Return text on the lead of the best compressed exchange over the best dense exchange."""
+    """Return a text on the lead of the best compressed exchange over the best dense exchange."""
     dense, sparse = found.dense, next((row for row in found.rows if row.kind == "sparse"), None)
     if dense is None or sparse is None:
         return ""
@@ -108,7 +108,7 @@ def _against_dense(found: Ranking) -> str:
 
 
 def _rows(found: Ranking) -> Iterator[dict[str, Any]]:
-    """Yield table rows, the fastest first; rows of exchanges without a steady part come last."""
+    """Yield table rows, the fastest exchange first. Exchanges without a steady part come last."""
     first = [found.best.label, *found.tied]
     for place, row in enumerate(found.rows):
         low, high = interval_ends(found.likely, place)
@@ -158,7 +158,7 @@ def _row(found: Ranking, row: JobForecast) -> dict[str, Any]:
 
 
 def _depends_text(found: Ranking) -> str:
-    """Return text on the values of latency, density and the like beyond which another exchange is fastest."""
+    """Return a text on values of latency, density and the like beyond which another exchange is fastest."""
     if not found.flips:
         return (
             ""
@@ -237,7 +237,7 @@ def _notes(found: Ranking) -> list[str]:
 
 
 def _misjudged_text(found: Ranking) -> list[str]:
-    """Return text on the time lost if latency and bandwidth are misjudged by a factor."""
+    """Return a text on the time lost if latency and bandwidth are misjudged by a factor."""
     one = found.misjudged
     if one is None:
         return ["--link-uncertainty has no effect: no closed form holds for the first two."] * found.asked_off
@@ -252,7 +252,7 @@ def _misjudged_text(found: Ranking) -> list[str]:
 
 
 def _details(found: Ranking) -> dict[str, Any]:
-    """Return the JSON fields of a ranking, except its rows; names end in units."""
+    """Return the JSON fields of a ranking, except its rows. Names end in units."""
     job, decision, off = found.run.job, found.found, found.misjudged
     compute_time = found.loaded.compute_time
     return {

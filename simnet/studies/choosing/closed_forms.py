@@ -1,4 +1,4 @@
-"""Closed-form times of exchanges and iterations on a star of equal links, and where the ranking changes.
+"""Closed-form times of exchanges on a star of equal links, and the values at which the ranking changes.
 
 They are what the network says, whatever N, to 1e-9 without votes, and to a few per cent with them and on trees of no
 power of two; AR-Topk over a tree saves up to log N latencies.
@@ -41,7 +41,7 @@ AGREE = 0.02
 
 @dataclass(frozen=True)
 class OperatingPoint:
-    """Job on links of equal latency [s] and bandwidth [byte/s]; fields may be arrays that broadcast.
+    """Job on links of equal latency [s] and bandwidth [byte/s]. Fields may be arrays that broadcast.
 
     Examples
     --------
@@ -69,7 +69,7 @@ class OperatingPoint:
 
 
 class FormEstimate(NamedTuple):
-    """Seconds of communication, and of selection and merge; same shape as the operating point."""
+    """Seconds of communication, and of selection and merge, in the shape of the operating point."""
 
     communicate: Floats
     select: Floats
@@ -93,7 +93,7 @@ class ClosedForms(NamedTuple):
 
 
 def closed_forms(loaded: Scenario, run: Run, found: WholeJob) -> ClosedForms | None:
-    """Return the closed forms for a job; None if they do not apply to it.
+    """Return the closed forms for a job; None if closed forms do not apply to the job.
 
     They apply to the usual exchanges on a star of constant links with the ideal stack.
     """
@@ -144,7 +144,7 @@ def by_closed_form(device: DeviceProfile) -> CostModel:
 
 
 def _kernel_calls(one: Candidate, point: OperatingPoint) -> list[DeviceOp]:
-    """Return the selection and merge kernels that a worker runs in one of the default exchanges."""
+    """Return the selection and merge kernels that a worker runs in a default exchange."""
     kept, entries = point.kept, point.parameters
     if one.scheme == "topk":
         calls = [DeviceOp("gather", kept), DeviceOp("scatter", kept), DeviceOp("pack", kept)]
@@ -188,7 +188,7 @@ def iteration_model(job: Job) -> CostModel:
 def fastest_by_form(
     among: Sequence[Candidate], point: OperatingPoint, model: CostModel
 ) -> tuple[NDArray[np.intp], Floats]:
-    """Return the index of the fastest exchange and its time [s] at each point; the first of equal ones."""
+    """Return the index of the fastest exchange and its time [s] at each point; ties go to the lower index."""
     times = np.stack(np.broadcast_arrays(*(model(one, point).seconds for one in among)))
     return times.argmin(axis=0), times.min(axis=0)
 
@@ -210,7 +210,7 @@ _SIDE = 21
 
 
 class Flip(NamedTuple):
-    """Value of a quantity, nearest to the job's from above or below, at which another exchange becomes fastest."""
+    """Value of a quantity, nearest to the job's value from above or below, at which another exchange is fastest."""
 
     quantity: str
     value: float
@@ -219,7 +219,7 @@ class Flip(NamedTuple):
 
 
 class Misjudged(NamedTuple):
-    """Loss by a choice whose estimates of latency and bandwidth are wrong by up to a `factor`, either way.
+    """Loss by a choice whose estimates of latency and bandwidth are too large or too small by up to a `factor`.
 
     At `worst` the chosen exchange is slower than the fastest one, `label`, by this fraction; the choice is right in the
     share `holds` of a logarithmic grid over the range.
@@ -258,7 +258,7 @@ def first_place_flips(
 
 
 def _is_confirmed(load: Callable[[Sequence[str]], Scenario], flip: Flip, found: WholeJob) -> bool:
-    """Return whether simulations on both sides of a flip have the fastest exchange that it predicts."""
+    """Return whether simulations on both sides of a flip have the fastest exchange that the flip predicts."""
     rivals = [row.candidate for row in found.rows if row.label in (found.best.label, flip.label)]
     step = AWAY if flip.up else 1 / AWAY
     sides = {found.best.label: flip.value / step, flip.label: flip.value * step}
@@ -275,7 +275,7 @@ def _is_confirmed(load: Callable[[Sequence[str]], Scenario], flip: Flip, found: 
 
 
 def _nearest_flips(forms: ClosedForms, quantity: str) -> Iterator[Flip]:
-    """Yield the nearest flips below and above the job's value; its fastest exchange is the first candidate."""
+    """Yield the nearest flips below and above the job's value, at which the first candidate is fastest."""
     choices, point, model = forms
 
     def fastest(values: Floats) -> NDArray[np.intp]:
@@ -294,7 +294,7 @@ def _nearest_flips(forms: ClosedForms, quantity: str) -> Iterator[Flip]:
 
 
 def _quantity_values(point: OperatingPoint, quantity: str, up: bool) -> Floats:
-    """Return the job's value of a quantity, then trial values above or below it, the nearest first."""
+    """Return the job's value of a quantity, and then trial values above or below it, the nearest first."""
     own = float(getattr(point, quantity))
     if quantity == "workers":
         return np.arange(own, _MOST_WORKERS + 1) if up else np.arange(own, 1, -1)

@@ -1,4 +1,4 @@
-"""Forecasts of a job's duration under each exchange, from all or a sample of its iterations."""
+"""Forecasts of a job's duration under each exchange, from all iterations or a sample."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def exchange_kind(one: Candidate) -> Kind:
 
 
 def usual_exchanges(per_node: int = 1) -> list[Candidate]:
-    """Return the exchanges that are candidates by default; if workers share nodes, with two-level ones.
+    """Return the exchanges that are candidates by default, with two-level exchanges if workers share nodes.
 
     Examples
     --------
@@ -68,7 +68,7 @@ def _flat_exchanges(per_node: int) -> Iterator[Candidate]:
 
 
 def same_exchange(candidate: Candidate) -> tuple[str, str]:
-    """Return a key of an exchange's scheme and options, which is equal if only labels differ."""
+    """Return a key of an exchange's scheme and options. Keys are equal if only labels differ."""
     scheme = sparsifier_models.scheme(candidate.scheme)
     return str(scheme), repr(option_values(scheme.option_type, candidate.options))
 
@@ -108,7 +108,7 @@ class JobForecast:
 
     @property
     def kind(self) -> Kind:
-        """Kind of the exchange (dense, half or sparse); sparse for policies."""
+        """Kind of the exchange (dense, half or sparse); policies count as sparse."""
         return exchange_kind(self.candidate)
 
     @property
@@ -128,7 +128,7 @@ class JobForecast:
 
     @property
     def error(self) -> float:
-        """Standard error of the job's duration by sampling [s]; 0 if all iterations were simulated."""
+        """Standard error of the job's duration due to sampling [s]; 0 if all iterations were simulated."""
         return total_time(*map(self.column, ("iteration_s", "stands_for", "expected_s")))[1]
 
     def column(self, name: str) -> Floats:
@@ -156,7 +156,7 @@ class JobForecast:
 
 
 class Gain(NamedTuple):
-    """Forecast of a policy, and that of the best fixed exchange over the same iterations."""
+    """Forecasts of a policy and of the best fixed exchange over the same iterations."""
 
     policy: JobForecast
     fixed: JobForecast
@@ -186,16 +186,16 @@ class WholeJob:
 
     @property
     def best(self) -> JobForecast:
-        """Row of the fastest exchange."""
+        """Forecast under the fastest exchange."""
         return self.rows[0]
 
     def tied(self, row: JobForecast) -> bool:
-        """Return whether a row is tied with the fastest, by the sampling error or by equal times."""
+        """Return whether a forecast is tied with the fastest, because of sampling errors or of equal times."""
         left_open = row.seconds - self.best.seconds <= 2 * error_between(row, self.best)
         return row is not self.best and (left_open or self.takes_as_long(row))
 
     def takes_as_long(self, row: JobForecast) -> bool:
-        """Return whether a row's time equals the fastest time within the limits of `simnet.report.paired.fastest`."""
+        """Return whether a forecast equals the fastest within the limits of `simnet.report.paired.fastest`."""
         seconds = {one.label: one.seconds for one in self.rows}
         return row.label in fastest(seconds, self.starts.around(seconds))
 
@@ -205,7 +205,7 @@ class WholeJob:
         return [*self.alike.get(self.best.label, ()), *(row.label for row in self.rows if self.tied(row))]
 
     def gain_over_dense(self) -> float:
-        """Return the speedup of the fastest compressed exchange over the fastest dense one.
+        """Return the speedup of the fastest compressed exchange over the fastest dense exchange.
 
         NaN if either kind has no row.
         """
@@ -215,7 +215,7 @@ class WholeJob:
 
 
 def error_between(row: JobForecast, best: JobForecast) -> float:
-    """Return the standard error of the difference between the times of two rows [s].
+    """Return the standard error [s] of the difference between two forecasts.
 
     Link variation cancels between rows that are sampled at the same times, or weighted by expected link times.
     """
@@ -229,14 +229,14 @@ def error_between(row: JobForecast, best: JobForecast) -> float:
 
 
 def leading_iterations(rows: Sequence[JobForecast]) -> dict[str, float]:
-    """Return, for each row by label, the number of iterations in which it is the fastest."""
+    """Return, by label of each forecast, the number of iterations in which it is the fastest."""
     lengths, speeds = _speeds_together(rows)
     done, first = lengths * speeds.max(axis=0), speeds.argmax(axis=0)
     return {row.label: float(done[first == number].sum()) for number, row in enumerate(rows)}
 
 
 def _speeds_together(rows: Sequence[JobForecast]) -> tuple[Floats, Floats]:
-    """Return stretches of time in which no speed changes [s], and each row's speeds in them [iterations/s]."""
+    """Return the lengths of periods with constant speeds [s], and each forecast's speeds in these [iterations/s]."""
     blocks = [np.maximum(row.column("iteration_s"), 1e-300) for row in rows]
     each = [np.cumsum(seconds * row.column("stands_for")) for row, seconds in zip(rows, blocks, strict=True)]
     ends = np.unique(np.concatenate(each))

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Map:
-    """Decision map over two quantities, from iteration times of shape (exchanges, y values, x values).
+    """Decision map over two quantities. Iteration times have the shape (exchanges, y values, x values).
 
     `values` has the ascending values of both in SI units by quantity, x first.
     """
@@ -50,7 +50,7 @@ class Map:
 
     @cached_property
     def names(self) -> NDArray[np.object_]:
-        """Label of the fastest exchange in each cell, or labels of those tied; shape (y values, x values)."""
+        """Labels of the fastest or tied exchanges in each cell; shape (y values, x values)."""
         labels = np.array([one.label for one in self.among], dtype=object)
         found: NDArray[np.object_] = labels[self.seconds.argmin(axis=0)]
         close = self.seconds <= (1 + TIE) * self.seconds.min(axis=0)
@@ -79,7 +79,7 @@ class Map:
         ]
 
     def shares(self) -> dict[str, float]:
-        """Return the share of cells in which each exchange, or set of tied ones, is fastest, the largest first."""
+        """Return the share of cells in which each exchange, or set of tied exchanges, is fastest, largest first."""
         return {str(name): count / self.names.size for name, count in Counter(self.names.ravel()).most_common()}
 
 
@@ -113,7 +113,7 @@ class MapSummary(Summary):
 
 
 def grid_summary(asked: ChooseRequest, axes: Sequence[str], jobs: int | None = None) -> Summary:
-    """Return a summary of the fastest exchange in each cell of a grid, whose axes are ``--grid`` texts."""
+    """Return a summary of the fastest exchange in each cell of a grid with the axes of ``--grid`` texts."""
     groups = [grid.moving_together(text) for text in axes]
     flat = [one for group in groups for one in group]
     names = [one.name.rpartition(".")[2] for one in flat]
@@ -135,7 +135,7 @@ def grid_summary(asked: ChooseRequest, axes: Sequence[str], jobs: int | None = N
 
 
 def axis_fields(text: str) -> list[str]:
-    """Return the assignments ``field=value`` that the text of a grid axis makes."""
+    """Return the assignments ``field=value`` that the text of a grid axis stands for."""
     one = grid.axis(text)
     return [f"{one.name}={value}" for value in one.values]
 
@@ -196,7 +196,7 @@ def _table_summary(asked: ChooseRequest, by: Sequence[grid.AxisColumn], rows: Se
 
 
 def _grid_plots(title: str, cells: Sequence[GridTimes], by: Sequence[grid.AxisColumn]) -> dict[str, Callable[[], Plot]]:
-    """Return the figure of a grid over one or two numeric fields: the `_DRAWN` fastest exchanges, or who is fastest."""
+    """Return the figure of a grid over one or two numeric fields, with at most `_DRAWN` exchanges."""
     if len(by) > 2 or not all(one.numeric and len(set(one.values)) > 1 for one in by):
         return {}
     lags = [(took / min(one.seconds.values()), name) for one in cells for name, took in one.seconds.items()]
@@ -206,7 +206,7 @@ def _grid_plots(title: str, cells: Sequence[GridTimes], by: Sequence[grid.AxisCo
 
 
 def joint_evidence(cells: Sequence[Evidence]) -> str:
-    """Return text on the evidence for the cells of a grid: how many cells have each level, and why.
+    """Return a text on the evidence for the cells of a grid: how many cells have each level, and why.
 
     Examples
     --------
@@ -225,7 +225,7 @@ def joint_evidence(cells: Sequence[Evidence]) -> str:
 def _map_summary(
     asked: ChooseRequest, values: Mapping[str, Floats], jobs: int | None, densities: Sequence[float] = ()
 ) -> Summary:
-    """Return the summary of a decision map by closed forms; if simulations disagree, of simulated, fewer cells.
+    """Return the summary of a decision map by closed forms, or of fewer, simulated cells if simulations disagree.
 
     With several `densities` the policy table also chooses among these.
     """
@@ -271,7 +271,7 @@ def _map_summary(
 
 
 def _title(found: Ranking, values: Collection[str]) -> str:
-    """Return the title of a map: the model, and the quantities that do not vary."""
+    """Return the title of a map: the model, and the quantities that are constant in the map."""
     links = found.loaded.config.network.topology.choice[1].arguments().items()
     fixed = {one: FORMATS[one](value) for one, value in links if one in FORMATS and isinstance(value, float)}
     said = setting(found.loaded, found.run.job) | fixed
@@ -298,7 +298,7 @@ def _numbers(name: str, texts: Sequence[str]) -> Floats:
 
 
 def _spread(count: int, most: int) -> NDArray[np.intp]:
-    """Return at most `most` evenly spaced indices below `count`, both ends included."""
+    """Return at most `most` evenly spaced indices below `count`, including the first and the last."""
     return np.unique(np.linspace(0, count - 1, min(most, count)).round().astype(np.intp))
 
 
@@ -311,7 +311,7 @@ def map_of(forms: ClosedForms, values: Mapping[str, Floats]) -> Map:
 
 
 def _form_errors(asked: ChooseRequest, made: Map) -> tuple[float, float, list[Evidence]]:
-    """Return the largest relative errors of closed forms at simulated cells; stop at one above `AGREE`.
+    """Return the largest relative errors of closed forms at simulated cells; stop at an error above `AGREE`.
 
     They are the extra time of their choice, and the error of its time; behind them is the evidence for these cells.
     """
@@ -336,7 +336,7 @@ def _form_errors(asked: ChooseRequest, made: Map) -> tuple[float, float, list[Ev
 def _simulated_map(
     asked: ChooseRequest, found: Ranking, values: Mapping[str, Floats], jobs: int | None
 ) -> tuple[Map, list[Evidence]]:
-    """Return a decision map of simulated cells, at most `_COARSE` values per quantity, and the evidence."""
+    """Return a decision map of simulated cells, with at most `_COARSE` values per quantity, and the evidence."""
     values = {name: one[_spread(len(one), _COARSE)] for name, one in values.items()}
     (x, along), (y, down) = values.items()
     cells = [(override_of(y, b), override_of(x, a)) for b in down for a in along]

@@ -1,4 +1,4 @@
-"""Construction of policy tables, which give exchange and density by latency and bandwidth at run time.
+"""Construction of policy tables, which give the exchange and the density by latency and bandwidth at run time.
 
 The plane of latency and bandwidth is cut into cells, evenly in logarithms. A cell has the choice that is right at its
 centre: the fastest exchange or, with several densities, the density that the multi-objective choice of
@@ -59,7 +59,7 @@ def make(
     densities: Sequence[float] = (),
     weights: moo.ObjectiveWeights | None = None,
 ) -> PolicyTable:
-    """Return the policy table by closed forms, with cells around the given latencies [s] and bandwidths [byte/s].
+    """Return a policy table by closed forms, with cells around the given latencies [s] and bandwidths [byte/s].
 
     Among several densities the weighted choice is taken, or the knee of the objectives without weights.
     """
@@ -113,7 +113,7 @@ def _table(
     latency: Floats,
     bandwidth: Floats,
 ) -> PolicyTable:
-    """Return a policy table, given each cell's exchange index and density, of shape (latencies, bandwidths)."""
+    """Return a policy table, given the exchange index and density of cells, shape (latencies, bandwidths)."""
     # Whatever is asked for, the whole gradient is sent whole.
     sparse = np.array([exchange_kind(one) == "sparse" for one in among])
     cells = list(zip(which.ravel().tolist(), np.where(sparse[which], density, 1.0).ravel().tolist(), strict=True))
@@ -129,7 +129,7 @@ def _table(
 
 
 def edges_around(centres: Floats) -> tuple[float, ...]:
-    """Return the edges of cells, geometric means of neighbouring centres, rounded to six digits.
+    """Return the edges of cells: geometric means of neighbouring centres, rounded to six digits.
 
     Examples
     --------
@@ -154,7 +154,7 @@ def entry(candidate: Candidate, density: float) -> TableEntry:
 def _mean_gain(
     one: Candidate, density: float, job: Job, loaded: Scenario, known: dict[tuple[object, ...], float]
 ) -> float:
-    """Return the mean compression gain of an exchange on a job's gradients; `known` caches results."""
+    """Return the mean compression gain of an exchange on a job's gradients. `known` caches results."""
     if exchange_kind(one) != "sparse":
         # What half precision rounds off is less than 1e-6 of the squares.
         return 1.0

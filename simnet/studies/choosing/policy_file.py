@@ -63,7 +63,7 @@ class MadeFor(_FilePart):
 
 
 class CellEdges(_FilePart):
-    """Edges of the table's cells in latency and bandwidth, ascending, one more than cells."""
+    """Ascending edges of the table's cells in latency and in bandwidth: one edge more than there are cells."""
 
     latency_s: Annotated[tuple[_Positive, ...], Field(min_length=2, max_length=10_000)]
     bandwidth_B_per_s: Annotated[tuple[_Positive, ...], Field(min_length=2, max_length=10_000)]  # noqa: N815
@@ -77,7 +77,7 @@ class CellEdges(_FilePart):
 
 
 class TableLookup(NamedTuple):
-    """Result of looking up a latency and a bandwidth in a policy table."""
+    """Result of a look-up in a policy table: its entry for a latency and a bandwidth."""
 
     entry: TableEntry
     """Choice of the table."""
@@ -86,7 +86,7 @@ class TableLookup(NamedTuple):
 
 
 class PolicyTable(_FilePart):
-    """Policy table as its file stores it: exchange and density by latency and bandwidth."""
+    """Policy table as its file stores it: the exchange and the density by latency and bandwidth."""
 
     version: Literal[2] = 2
     made_for: MadeFor

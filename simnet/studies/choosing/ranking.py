@@ -24,7 +24,7 @@ from simnet.training.job.memory import WorkerMemory, exchange_memory, with_share
 
 
 class Held(NamedTuple):
-    """Memory of a worker under each candidate by label, and the memory limit of its device [byte], if any."""
+    """Memory of a worker under each candidate, by label, and the memory limit of its device [byte], if known."""
 
     each: Mapping[str, WorkerMemory]
     limit: float | None
@@ -32,14 +32,14 @@ class Held(NamedTuple):
 
     @property
     def ruled_out(self) -> dict[str, str]:
-        """Candidates that exceed the memory limit, with text on the memory that they need."""
+        """Candidates that exceed the memory limit, each with a text on the memory that it needs."""
         if self.limit is None:
             return {}
         limit = self.limit
         return {label: cost_summary.memory_refusal(one, limit) for label, one in self.each.items() if one.peak > limit}
 
     def left(self, among: Sequence[Candidate]) -> list[Candidate]:
-        """Return the candidates within the memory limit. InputError: all exceed it."""
+        """Return the candidates within the memory limit. InputError: all candidates exceed the limit."""
         refused = self.ruled_out
         found = [one for one in among if one.label not in refused]
         if among and not found:
@@ -52,7 +52,7 @@ class Held(NamedTuple):
         return [*told, self.assumed] if self.each else []
 
     def figures(self) -> dict[str, Any]:
-        """Return the memory of candidates as JSON fields; names end in units."""
+        """Return the memory of candidates as JSON fields. Names end in units."""
         limit = None if self.limit is None else round(self.limit)
         return {"limit_B": limit, "assumed": self.assumed, "ruled_out": self.ruled_out}
 
@@ -62,7 +62,7 @@ class Held(NamedTuple):
 
 
 def held_on_job(job: Job, among: Sequence[Candidate]) -> Held:
-    """Return the memory of a worker under each candidate of a job; candidates that raise errors are left out."""
+    """Return the memory of a worker under each candidate of a job, except candidates that raise errors."""
     each, kept = {}, with_shared_gradients(job)
     for one in among:
         try:
@@ -143,22 +143,22 @@ class Ranking:
 
     @property
     def best(self) -> JobForecast:
-        """Row of the fastest exchange."""
+        """Forecast under the fastest exchange."""
         return self.rows[0]
 
     def over(self, row: JobForecast) -> float:
-        """Return the time of a row in excess of the fastest, as a fraction of the fastest."""
+        """Return the time of a forecast in excess of the fastest, as a fraction of the fastest."""
         return row.seconds / self.best.seconds - 1 if self.best.seconds > 0 else 0.0
 
     @property
     def tied_with(self) -> list[str]:
-        """Labels tied with the fastest row, also of exchanges that take exactly its times."""
+        """Labels of exchanges that are tied with the fastest, or take exactly the same times."""
         tied = [row.label for row in self.rows if row.label in self.tied]
         return [*tied, *self.found.alike.get(self.best.label, ())]
 
     @property
     def dense(self) -> JobForecast | None:
-        """Row of the fastest dense exchange; None without one."""
+        """Forecast under the fastest dense exchange; None if there is no dense exchange."""
         return next((row for row in self.rows if row.kind != "sparse"), None)
 
 
@@ -242,7 +242,7 @@ def rank(asked: ChooseRequest, fields: Sequence[str] = (), *, flips: bool = True
 
 
 def row_totals(rows: Sequence[JobForecast], job: Job, among: Sequence[Candidate] = ()) -> list[job_totals.JobTotal]:
-    """Return the total job time of each row, with the sampling error relative to the fastest row.
+    """Return the total job time of each forecast, with its sampling error relative to the fastest forecast.
 
     `among` are the exchanges that policies choose from.
     """

@@ -51,7 +51,7 @@ def strategy_label(loaded: Scenario) -> str:
 
 
 def rarer_exchanges(asked: ChooseRequest, variants: Sequence[Sequence[str]]) -> Summary:
-    """Return a ranking of exchanges in every step, with rows for strategies that exchange less often.
+    """Return a ranking of exchanges in every step, and of strategies that exchange less often.
 
     Strategies have no rank, as their loss of accuracy is unknown without training.
     """
@@ -95,7 +95,7 @@ def rarer_exchanges(asked: ChooseRequest, variants: Sequence[Sequence[str]]) -> 
 
 
 def _rarer_row(loaded: Scenario, run: Run, one: Candidate, every: float) -> dict[str, Any]:
-    """Return the table row of a strategy that uses an exchange: times and bytes per inner step."""
+    """Return the table row of a strategy that uses an exchange: its times and bytes per inner step."""
     strategy = run.job.strategy
     assert strategy is not None
     frame, total = _simulated(run, one.label, one)
@@ -117,7 +117,7 @@ def _rarer_row(loaded: Scenario, run: Run, one: Candidate, every: float) -> dict
 
 
 def _step_means(frame: pd.DataFrame, steps: int, workers: int) -> dict[str, float]:
-    """Return the mean parts of a step's time [s], and the mean bytes that a worker sends in it."""
+    """Return the mean times of the parts of a step [s], and the mean bytes that a worker sends in a step."""
     step, compute, select = (math.fsum(frame[f"{name}_s"]) / steps for name in ("iteration", "compute", "select"))
     return {
         "mean_iteration_s": step,
@@ -180,7 +180,7 @@ def time_to_target(asked: ChooseRequest, variants: Sequence[Sequence[str]]) -> S
 
 
 def sharding_ways(asked: ChooseRequest) -> Summary:
-    """Return the shardings of a job, and its exchanges without sharding, ranked by step time.
+    """Return the shardings of a job and its exchanges without sharding, ranked by step time.
 
     Unsharded exchanges are left out with tensor or pipeline parallelism, as a step then has other samples.
     """

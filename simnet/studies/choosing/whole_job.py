@@ -1,4 +1,4 @@
-"""Search for the exchange under which a job is shortest, by simulating the job under each candidate.
+"""Search for the exchange with which a job is shortest, by simulation of the job under each candidate.
 
 Every exchange runs as `simnet run` would have it: the logic of its scheme, computing, kernels, overlap, barrier, stack
 and weather. Where all iterations of all exchanges would take too long, each is simulated in a sample of its iterations,
@@ -68,7 +68,7 @@ _AMONG, _SLOWER = 4, 2.0
 
 
 def candidates_of(loaded: Scenario, *, per_node: int = 1) -> list[Candidate]:
-    """Return the candidate exchanges of a job: those of the scenario, then usual ones that it lacks."""
+    """Return the candidate exchanges of a job: those of the scenario, then the usual ones it does not have."""
     own = {label: candidate(label, exchange) for label, exchange in loaded.config.exchanges.items()}
     known = set(map(forecast.same_exchange, own.values()))
     usual = [one for one in forecast.usual_exchanges(per_node) if forecast.same_exchange(one) not in known]
@@ -76,7 +76,7 @@ def candidates_of(loaded: Scenario, *, per_node: int = 1) -> list[Candidate]:
 
 
 def decide_job(run: Run, among: Sequence[Candidate], *, effort: float = EFFORT, policies: bool = True) -> WholeJob:
-    """Rank exchanges by the duration of a job; simulations may take about `effort` seconds."""
+    """Rank exchanges by the duration of a job. The simulations may take about `effort` seconds."""
     job = replace(run.job, failures={}, patience=None)
     among = [fit_to_network(one, job) for one in among]
     trial = _JobTrial(job, run.colocated, effort)
@@ -133,7 +133,7 @@ class _JobTrial:
         return float(latency.max()), float(bandwidth.min())
 
     def cost(self, one: Candidate, samples: int) -> float:
-        """Return the estimated seconds that it takes to simulate `samples` iterations with an exchange."""
+        """Return the estimated seconds for simulating `samples` iterations with an exchange."""
         workers, entries, recordings = self.job.source.workers, self.job.source.parameters, self.recordings([one])
         drawn, exchanges = recordings is None or recordings.follows_gradients(one), samples
         if recordings is not None:
@@ -145,12 +145,12 @@ class _JobTrial:
         return samples * (_ITERATION + _MESSAGE * workers**2) + exchanges * exchange
 
     def settled(self, row: JobForecast) -> bool:
-        """Return whether the sample of a row is free of start-up effects of its scheme."""
+        """Return whether the sample of a forecast has no start-up effects of the scheme."""
         recordings = self.recordings([row.candidate])
         return row.complete or recordings is None or not recordings.follows_gradients(row.candidate)
 
     def _pace(self, policy: Policy, step: float) -> ProgressModel | None:
-        """Return the expected progress of a job under a policy, sampled every `step` [s]; None if unknown.
+        """Return the expected progress of a job under a policy, in steps of `step` [s]; None if it is unknown.
 
         At each time it is the progress under the exchange that the policy would choose then.
         """
@@ -233,14 +233,14 @@ class _JobTrial:
 
 
 def _sampled_window(samples: int, iterations: int) -> int:
-    """Return how many exchanges to make, rather than reuse, for a scheme whose volume follows gradients."""
+    """Return the number of exchanges to compute for a scheme whose volume follows gradients; others are reused."""
     return min(max(samples, _FIRST), iterations)
 
 
 def _race_exchanges(
     trial: _JobTrial, among: Sequence[Candidate], effort: float
 ) -> tuple[list[JobForecast], dict[str, str], dict[str, list[str]]]:
-    """Simulate exchanges in rounds; return a row each, errors of failed ones, and labels with equal rows."""
+    """Simulate exchanges in rounds; return their forecasts, errors of failed ones, and labels of equal forecasts."""
     iterations = trial.job.iterations
     kept = trial.left - effort if math.isfinite(effort) else 0.0
     rows: dict[str, JobForecast] = {}
@@ -323,7 +323,7 @@ def _form_of(one: Candidate) -> ClosedForm | None:
 
 
 def _drop_alike(rows: dict[str, JobForecast]) -> dict[str, list[str]]:
-    """Remove rows equal to an earlier row; return their labels by the label of that row."""
+    """Remove forecasts that equal an earlier one; return their labels by the label of the earlier one."""
     seen: dict[tuple[bytes, float], str] = {}
     alike: dict[str, list[str]] = {}
     for label, row in list(rows.items()):
@@ -335,7 +335,7 @@ def _drop_alike(rows: dict[str, JobForecast]) -> dict[str, list[str]]:
 
 
 def _may_win(trial: _JobTrial, row: JobForecast, best: JobForecast) -> bool:
-    """Return whether a row may still be faster than the best one, given the sampling error."""
+    """Return whether a forecast may still be faster than the best one, given the sampling error."""
     if row is best or (row.complete and best.complete) or row.seconds > _FAR * best.seconds:
         return row is best
     share = _CLOSE if trial.settled(row) and trial.settled(best) else _UNSETTLED
@@ -343,7 +343,7 @@ def _may_win(trial: _JobTrial, row: JobForecast, best: JobForecast) -> bool:
 
 
 def _with_policies(trial: _JobTrial, found: WholeJob, given: Mapping[str, Policy]) -> WholeJob:
-    """Return the ranking together with the gains of policies that switch exchanges as links change."""
+    """Return the ranking, and the gains of policies that switch exchanges as links change."""
     # A training has one hook: it does not switch between exchanges that overlap the backward pass and others.
     overlap = job_overlap(trial.job, [found.best.candidate])
     alike = [row for row in found.rows if job_overlap(trial.job, [row.candidate]) == overlap]

@@ -1,4 +1,4 @@
-"""Parameter sweeps: a scenario run for all combinations of values of some of its fields.
+"""Parameter sweeps: a scenario is run for all combinations of values of some of its fields.
 
 A cell is the scenario with one value of each parameter; all its policies run, and what comes of them is one small file.
 Cells depend on nothing but themselves, so they run in any order, on any number of processors or machines, and those

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Measure(NamedTuple):
-    """Time by which a sweep compares policies: its figure, columns, label, and sentence endings."""
+    """Time by which a sweep compares policies: its figure, its columns, its label, and ends of sentences."""
 
     figure: str
     seconds: str
@@ -49,7 +49,7 @@ TARGET = Measure(
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class GridAnswer(summaries.Summary):
-    """Answer of a sweep; `cells` has a row per cell and policy, as sweep.csv does.
+    """Answer of a sweep. `cells` has a row per cell and policy, as in sweep.csv.
 
     `bound` is the policy that is a lower bound and cannot be run, if there is one.
     """
@@ -98,7 +98,7 @@ def grid_answer(table: pd.DataFrame, planned: Plan) -> GridAnswer:
 
 
 def _figures(table: pd.DataFrame, planned: Plan, by: Sequence[AxisColumn]) -> dict[str, Callable[[], Plot]]:
-    """Return the figures by name: times over one numeric field, or the fastest policy over two."""
+    """Return the figures by name: times over one numeric field, or the fastest policy over two fields."""
     moving = [one for one in by if not one.is_seed and len(set(one.values)) > 1]
     found: dict[str, Callable[[], Plot]] = {}
     if 1 <= len(moving) <= 2 and all(one.numeric for one in moving):
@@ -113,7 +113,7 @@ def _figures(table: pd.DataFrame, planned: Plan, by: Sequence[AxisColumn]) -> di
 def compared_policies(
     table: pd.DataFrame, columns: Sequence[AxisColumn], seconds: str, bound: str | None = None
 ) -> pd.DataFrame | None:
-    """Return policies compared over seeds for each combination of the other fields; None without several seeds."""
+    """Return a comparison of policies over seeds for each combination of other fields; None without several seeds."""
     own = [one.name for one in columns if one.is_seed and len(set(one.values)) > 1]
     named = table[table["policy"] != ""]
     if len(own) != 1 or named.empty:
@@ -154,7 +154,7 @@ def _cells_of(
 
 
 def _evidence(table: pd.DataFrame) -> str:
-    """Return text on the evidence level of a sweep's times."""
+    """Return a text on the level of evidence for a sweep's times."""
     warnings = [f"Warning: {one}" for one in dict.fromkeys(table["warning"]) if one]
     known = wording.listed([one for one in dict.fromkeys(table.loc[table["simulated_s"].notna(), "evidence"]) if one])
     return " ".join([*warnings, *([f"{known}; intervals and chances are in sweep.csv"] if known else [])])
@@ -171,7 +171,7 @@ def sweep_notes(table: pd.DataFrame) -> list[str]:
 
 
 def _overlap(table: pd.DataFrame, planned: Plan) -> dict[str, Any]:
-    """Return which policies exchange during and which after the backward pass."""
+    """Return the policies that exchange during the backward pass, and those that exchange after it."""
     overlaps = table["overlapped"].fillna(value=False).astype(bool)
     during, after = ([*dict.fromkeys(table["policy"][one])] for one in (overlaps, ~overlaps))
     return {"during": during, "after": after, "default": planned.base.document.found(("job", "overlap")) is None}

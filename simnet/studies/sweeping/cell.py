@@ -1,4 +1,4 @@
-"""Cells of a sweep, each a scenario under all its policies, and the table of all cells.
+"""Cells of a sweep, each of which is a scenario under all its policies, and the table of all cells.
 
 `run_cell` runs elsewhere, in another process or on another machine. It returns bytes and writes nothing, and they
 depend on nothing but the scenario, the files that it names and the versions of what computes; `identity` is a hash of
@@ -75,14 +75,14 @@ _TURN = threading.Lock()
 
 
 class Checked(NamedTuple):
-    """Result of checking a cell: its identity, and how many cells of its size fit memory at once."""
+    """Result of checking a cell: its identity, and how many cells of its size fit into memory at once."""
 
     identity: str
     at_once: int
 
 
 def check_cell(source: Source, folder: str, wanted: int, report: Report = lambda done: None) -> Checked:
-    """Load the scenario of a cell, and build it unless it has results. InputError: the scenario is invalid."""
+    """Load the scenario of a cell, and build it unless the cell has results. InputError: the scenario is invalid."""
     loaded = source.load()
     found = identity(loaded, FORMAT)
     if not (Path(folder) / f"{found}.json").exists():
@@ -124,7 +124,7 @@ def _empty_row(**known: Any) -> dict[str, Any]:
 
 
 def _with_shared_gradients(built: Run) -> Run:
-    """Return the run with synthetic gradients cached, and reused from the previous cell if equal."""
+    """Return a run whose synthetic gradients are cached, and shared with the previous cell if equal."""
     job, source = built.job, built.job.source
     if not isinstance(source, SyntheticSource):
         return built
@@ -233,7 +233,7 @@ FILES = FileSet("sweep", RESULTS, "sweep.json")
 
 
 def request_of(loaded: Scenario, axes: Sequence[GridAxis]) -> Request:
-    """Return the identity of a sweep: field names without values, so that a grid may grow."""
+    """Return the identity of a sweep, with names of fields but no values, so that its grid may grow."""
     return request(loaded, "run", "grid", *sorted(axis.name for axis in axes))
 
 
@@ -243,7 +243,7 @@ def without_result(status: str, message: str) -> list[dict[str, Any]]:
 
 
 def sweep_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[AxisColumn]) -> pd.DataFrame:
-    """Return rows as a data frame, with empty texts or NaN for missing values."""
+    """Return rows as a data frame, in which missing values are empty texts or NaN."""
     starts = [name for name in START_COLUMNS if any(name in row for row in rows)]
     table = pd.DataFrame(list(rows), columns=["cell", *(column.name for column in columns), *COLUMNS, *starts])
     table = table.fillna(dict.fromkeys(_TEXTS, ""))
@@ -253,7 +253,7 @@ def sweep_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[AxisColumn]
 def write_sweep(
     folder: Path, planned: Plan, results: Mapping[int, Sequence[Mapping[str, Any]]], *, incomplete: str = ""
 ) -> GridAnswer:
-    """Write a sweep's files except those of cells, replacing earlier ones, and return the answer."""
+    """Write a sweep's files, except those of cells, in place of earlier files, and return the answer."""
     loaded, axes, cells, columns = planned.base, planned.axes, planned.cells, planned.columns
     rows = [
         {"cell": one.number, **{column.name: column.values[one.number] for column in columns}, **row}

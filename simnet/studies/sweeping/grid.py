@@ -45,7 +45,7 @@ _MOST_CHECKED = 100
 
 
 class GridAxis(NamedTuple):
-    """Axis of a sweep: a scenario field as the user named it, and its values as YAML texts."""
+    """Axis of a sweep: a scenario field, by the name that the user gave, and its values as YAML texts."""
 
     name: str
     values: tuple[str, ...]
@@ -63,7 +63,7 @@ class GridCell(NamedTuple):
 
 
 class AxisColumn(NamedTuple):
-    """Values of an axis in each cell: numbers in SI units (name ends in ``_s``, ``_B``, ``_Bps``) or texts."""
+    """Values of an axis in each cell: texts, or numbers in SI units (names end in ``_s``, ``_B``, ``_Bps``)."""
 
     name: str
     values: list[int | float] | list[str]
@@ -88,7 +88,7 @@ class AxisColumn(NamedTuple):
 
     @property
     def heading(self) -> str:
-        """Last part of the field's name, without unit."""
+        """Last part of the field's name, without its unit."""
         return self.label or self.name.removesuffix(f"_{self.unit}").rpartition(".")[2].replace("_", " ")
 
     def text(self, value: Any) -> str:
@@ -99,7 +99,7 @@ class AxisColumn(NamedTuple):
 
 
 def moving_together(text: str) -> list[GridAxis]:
-    """Return the axes in a ``--grid`` text: one field, or several that vary together.
+    """Return the axes in a ``--grid`` text: one field, or several fields that vary together.
 
     Examples
     --------
@@ -142,7 +142,7 @@ def axis(text: str, limit: int = MOST_CELLS) -> GridAxis:
 
 
 def grid_cells(source: Source, base: Scenario, groups: Sequence[Sequence[GridAxis]]) -> list[GridCell]:
-    """Return the cells for all combinations of the groups of axes; the last group varies fastest."""
+    """Return the cells for all combinations of the groups of axes. The last group varies fastest."""
     axes = [one for group in groups for one in group]
     # A value that is a mapping may make the fields that other parameters are about.
     first = sorted(range(len(axes)), key=lambda one: not any(value.startswith("{") for value in axes[one].values))
@@ -180,7 +180,7 @@ def grid_cells(source: Source, base: Scenario, groups: Sequence[Sequence[GridAxi
 
 
 def refuse_wrong_values(cells: Sequence[Sequence[str]], load_cell: Callable[[int], object]) -> None:
-    """Raise InputError for a value of an axis with which no cell's scenario loads."""
+    """Raise InputError for a value of an axis if no cell with this value can be loaded."""
     for values in map(list, zip(*cells, strict=True)):
         for value in [*dict.fromkeys(values)][:_MOST_CHECKED]:
             errors = []
@@ -196,7 +196,7 @@ def refuse_wrong_values(cells: Sequence[Sequence[str]], load_cell: Callable[[int
 
 
 def axis_columns(axes: Sequence[GridAxis], listed: Sequence[GridCell], taken: Collection[str]) -> list[AxisColumn]:
-    """Return axes as table columns; names in `taken` get a prefix.
+    """Return axes as table columns. Names in `taken` get a prefix.
 
     Examples
     --------
@@ -214,7 +214,7 @@ def axis_columns(axes: Sequence[GridAxis], listed: Sequence[GridCell], taken: Co
 
 
 def numbers(texts: Sequence[str]) -> tuple[str | None, list[int | float] | list[str]]:
-    """Return the unit suffix and SI values of texts; if some are not numbers, None and the texts.
+    """Return the unit suffix and the values of texts in SI units; None and the texts if some are not numbers.
 
     Examples
     --------
@@ -254,13 +254,13 @@ def _split_pieces(text: str, option: str, at: str = ",") -> list[str]:
 
 
 def _is_open(text: str) -> bool:
-    """Return whether a text has an unclosed bracket, or begins a value with an unclosed quote."""
+    """Return whether a text has an unclosed bracket, or a value that begins with an unclosed quote."""
     plain = _QUOTED.sub(r"\1", text)
     return bool(_QUOTE.search(plain)) or any(plain.count(one) != plain.count(other) for one, other in ("[]", "{}"))
 
 
 def _with_units(pieces: Sequence[str], option: str) -> list[str]:
-    """Return values in which those without a unit have the unit of the next value that has one."""
+    """Return values with units; a value without unit gets the unit of the next value that has a unit."""
     found: list[str] = []
     unit = ""
     bare = [match[1] for match in map(_VALUE.fullmatch, pieces) if match is not None and match[2] is None]
@@ -286,7 +286,7 @@ def _with_units(pieces: Sequence[str], option: str) -> list[str]:
 
 
 def _range_values(found: re.Match[str], limit: int, option: str) -> list[str]:
-    """Return the values of the text of a range, such as ``1:10:4``."""
+    """Return the values of a range in text form, such as ``1:10:4``."""
     low, high, count, log = found[1], found[3], int(found[5]), found[6] == "log"
     last = found[4] or found[7]
     first = found[2] or last

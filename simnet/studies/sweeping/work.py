@@ -1,4 +1,4 @@
-"""Execution of a sweep: planned cells, their checks, and the cells that remain to run."""
+"""Execution of a sweep: planned cells, their checks, and the cells that remain to be run."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _JOBS, _LOOK = 16, 1.0
 
 
 def slurm_parameters(scheduler: str) -> tuple[int, dict[str, Any]]:
-    """Return the number of jobs and the Slurm parameters that the text of a scheduler gives.
+    """Return the number of jobs and the Slurm parameters in the text of a scheduler.
 
     Examples
     --------
@@ -65,7 +65,7 @@ def slurm_parameters(scheduler: str) -> tuple[int, dict[str, Any]]:
 
 
 def run_share(tasks: Sequence[tuple[Source, str]]) -> list[TaskOutcome]:
-    """Run the cells that one Slurm job has, one after the other, and return their outcomes."""
+    """Run the cells of one Slurm job one after the other, and return their outcomes."""
     return [run_task(cell.run_cell, task) for task in tasks]
 
 
@@ -105,7 +105,7 @@ def run_on_slurm(
 
 
 def _outcomes(job: Any, count: int) -> list[TaskOutcome]:
-    """Return the outcomes of the cells of a finished job; if the job failed, all are lost."""
+    """Return the outcomes of the cells of a finished job; all cells are lost if the job failed."""
     failure = job.exception()
     if failure is None:
         outcomes: list[TaskOutcome] = job.result()
@@ -196,7 +196,7 @@ def plan(source: Source, parameters: Sequence[str], *, most: int = grid.MAX_CELL
 
 
 class Cells:
-    """Cells of a sweep in a folder: those with invalid scenarios, those with results, and those to run."""
+    """Cells of a sweep in a folder: cells with invalid scenarios, cells with results, and cells to run."""
 
     unit = "cells"
 
@@ -210,7 +210,7 @@ class Cells:
         self._numbers: dict[str, list[int]] = {}
 
     def begin(self, force: bool = False) -> list[str]:
-        """Check all cells, and mark the folder as one in use; return a sentence on cells that have results.
+        """Check all cells, and mark the folder as in use; return a sentence on cells that have results.
 
         `force` reruns cells with results. InputError if no cell makes sense.
         """
@@ -254,12 +254,12 @@ class Cells:
 
     @property
     def missing(self) -> list[str]:
-        """Text on how many cells have no result."""
+        """Texts on how many cells have no result."""
         return [f"{self.total - len(self._results)} cells"]
 
     @property
     def resumes(self) -> bool:
-        """Whether some cells have results, which the same command would not run again."""
+        """Whether some cells have results; if so, the same command does not run these cells again."""
         return any((self.place / CELLS).iterdir())
 
     def run(self, progress: Progress) -> None:

@@ -1,1 +1,1 @@
-"""Online adviser: learns the costs of exchanges from iteration times and recommends the fastest, with reasons."""
+"""Online adviser: it learns the costs of exchanges from iteration times, and recommends the fastest exchange."""

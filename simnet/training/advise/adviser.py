@@ -1,4 +1,4 @@
-"""Adviser of exchanges: predicts the time of each exchange, and decides whether a switch pays off.
+"""Adviser of exchanges: it predicts the time of each exchange, and decides whether a switch pays off.
 
 The worth of a change is the time that it saves over the horizon; its first iterations count as information: ``every x
 E[gain] + (horizon - every) x E[max(gain, 0)]``, the knowledge gradient of P. Frazier, W. Powell, S. Dayanik, SIAM
@@ -34,7 +34,7 @@ _SAMPLE = 64
 
 
 class ExchangeCost(NamedTuple):
-    """Cost of an exchange: number of sequential rounds, bytes sent, and kernel seconds by kernel method."""
+    """Cost of an exchange: number of sequential rounds, bytes sent, and seconds of kernels by kernel method."""
 
     rounds: float
     nbytes: float
@@ -45,7 +45,7 @@ class ExchangeCost(NamedTuple):
 def exchange_cost(
     candidate: Candidate, workers: int, buckets: Sequence[int], density: float, device: DeviceProfile
 ) -> ExchangeCost:
-    """Return an exchange's cost by closed forms. ValueError: its time is not linear in latency and time per byte."""
+    """Return an exchange's cost from closed forms. ValueError: its time is not linear in latency and time per byte."""
     formula = closed_form(candidate)
     rounds = nbytes = 0.0
     select: dict[str, float] = {}
@@ -101,7 +101,7 @@ _WIDEST = 10.0
 
 
 class PredictedTime(NamedTuple):
-    """Expected seconds per iteration spent in an exchange, compute excluded, and their 90 % interval.
+    """Expected seconds per iteration spent in an exchange, without compute, and their 90 % interval.
 
     `factor` scales the closed-form communication time, `worth` is the gain of a switch over the horizon [s].
     """
@@ -179,7 +179,7 @@ class Adviser:
         self.costs_are(costs)
 
     def costs_are(self, costs: Mapping[str, ExchangeCost], buckets: int = 1) -> None:
-        """Replace the cost of each exchange after the gradient buckets or the density have changed."""
+        """Replace the cost of each exchange, after the gradient buckets or the density have changed."""
         self._buckets = buckets
         each = [costs[label] for label in self._labels]
         messages = [self._messages(*one) for one in zip(self._labels, each, strict=True)]
@@ -205,7 +205,7 @@ class Adviser:
         self._spent += lasts if self._words else 0.0
 
     def learn_round_trip(self, seconds: float, nbytes: float = 0.0) -> None:
-        """Update link estimates from a round trip: `nbytes` sent to the next worker, and a short reply."""
+        """Update link estimates from the time of sending `nbytes` to the next worker and receiving a short reply."""
         if seconds > 0:
             self._words = self._words if nbytes else PINGS * seconds
             both = np.zeros(_FACTORS_AT + len(self._labels))
@@ -296,14 +296,14 @@ class Adviser:
         return tuple(PredictedTime(*one) for one in zip(self._labels, *columns, strict=True))
 
     def _variances(self, links: Floats, kernels: Floats) -> Floats:
-        """Return the variance of predicted times, given their gradients with respect to link and kernel estimates."""
+        """Return the variance of predicted times, given their gradients by link and by kernel estimates."""
         both = ((links, self._links.covariance), (kernels, self._kernels.covariance))
         first, second = (np.maximum(((one @ covariance) * one).sum(axis=1), 0.0) for one, covariance in both)
         return np.asarray(first + second)
 
 
 def _expected_excess(mean: Floats, deviation: Floats) -> Floats:
-    """Return E[max(X, 0)] of normally distributed X, for each pair of mean and standard deviation."""
+    """Return E[max(X, 0)] of a normally distributed X, for each pair of mean and standard deviation."""
     z: Floats = np.clip(mean / np.maximum(deviation, 1e-30), -40.0, 40.0)
     below = np.array([0.5 * math.erfc(-one / math.sqrt(2)) for one in z.tolist()])
     found: Floats = mean * below + deviation * np.exp(-z * z / 2) / math.sqrt(2 * math.pi)
@@ -311,7 +311,7 @@ def _expected_excess(mean: Floats, deviation: Floats) -> Floats:
 
 
 def probe_bytes(costs: Mapping[str, ExchangeCost]) -> float:
-    """Return the bytes of the long message in the first link probe: a fixed fraction of the smallest exchange."""
+    """Return the bytes of the long message in the first link probe, a fixed fraction of the smallest exchange."""
     return _PROBE_PART * min(one.nbytes for one in costs.values())
 
 
@@ -383,11 +383,11 @@ class Advised:
         self._told: list[tuple[int, float | tuple[str, ExchangeCost, TimingOutcome]]] = []
 
     def shortlist(self, context: PolicyContext) -> Sequence[Candidate]:
-        """Return the exchange chosen by the last decision, as a list of one."""
+        """Return a list with the one exchange that the last decision chose."""
         return self.decide(context).shortlist
 
     def measures(self, context: PolicyContext) -> Schedule | None:
-        """Return the link probe that is due, if any: pings between ring neighbours, and at first also long messages."""
+        """Return the messages of the link probe that is due, between ring neighbours; None if none is due."""
         adviser, workers = self._updated(context), np.arange(len(context.placement))
         if not self.probes or min(workers.size, len(self.candidates)) < 2 or not self._due(context):
             return None
@@ -406,7 +406,7 @@ class Advised:
         return Schedule(workers.size, rounds)
 
     def measured(self, context: PolicyContext, ends: Sequence[float]) -> None:
-        """Learn round-trip times from the first probe; queue those of later probes until all workers have them."""
+        """Learn round-trip times from a link probe; those of later probes wait until all workers know them."""
         adviser = self._updated(context)
         adviser.probes(max(ends))
         took = np.diff(ends[1::2], prepend=0.0).tolist()
@@ -417,14 +417,14 @@ class Advised:
         adviser.learn_round_trip(took[-1], probe_bytes(self._costs))
 
     def decide(self, context: PolicyContext) -> Decision:
-        """Return the chosen exchange, after a new decision if one is due."""
+        """Return the decision, which holds the chosen exchange; decide anew if a decision is due."""
         adviser = self._updated(context)
         if self._due(context):
             self.log.append(adviser.decide(context.iteration))
         return Decision((self._of[adviser.choice],))
 
     def observe(self, context: PolicyContext, observation: Observation) -> None:
-        """Queue the times of an iteration until all workers have agreed on them."""
+        """Queue the times of an iteration, until all workers have agreed on these times."""
         label = observation.candidate.label
         self._told.append((context.iteration, (label, self._costs[label], observation.took)))
 
@@ -432,7 +432,7 @@ class Advised:
         return context.iteration % self.decide_every == 0 or self._adviser is None or not self._adviser.knows
 
     def _updated(self, context: PolicyContext) -> Adviser:
-        """Return the adviser; if a decision is due, it first learns the queued times on which all workers agree."""
+        """Return the adviser; if a decision is due, it first learns the queued times that all workers know."""
         state, buckets = (len(context.placement), context.density), context.buckets or [round(context.message / 4)]
         if state != self._state:
             self._state = state

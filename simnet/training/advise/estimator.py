@@ -1,4 +1,4 @@
-"""Kalman filter that estimates link and kernel costs from measured times, which are weighted sums of these costs.
+"""Kalman filter that estimates link and kernel costs from measured times, which are weighted sums of the costs.
 
 An exchange takes ``factor x (rounds x latency + bytes x seconds per byte)``, kernels a weighted sum of factors. The
 state has latency, seconds per byte and factors of kernels as they are, and logarithms of factors of exchanges, for
@@ -41,14 +41,14 @@ _LEAST = 1e-6
 
 
 class WeightedTimes(NamedTuple):
-    """Linear model of times: sums of state quantities weighted by `coefficients`, times exp(`factors` @ state)."""
+    """Linear model of a time: the sum of states weighted by `coefficients`, times exp(`factors` @ state)."""
 
     coefficients: Floats
     factors: Floats
 
 
 class ExpectedTimes(NamedTuple):
-    """Expected times [s] of one or k observations, shape () or (k,), and their gradients by the n state quantities."""
+    """Expected times [s] of one or k observations, shape () or (k,), and their gradients with respect to n states."""
 
     seconds: Floats
     gradient: Floats
@@ -56,7 +56,7 @@ class ExpectedTimes(NamedTuple):
 
 @dataclass
 class _SurpriseSum:
-    """One-sided CUSUM of the filter's standardised errors, and the filter's state before the sum began to rise."""
+    """One-sided CUSUM of the filter's standardised errors, and the filter's state before the sum started to rise."""
 
     sign: int
     total: float = 0.0
@@ -80,7 +80,7 @@ class Estimator:
         return _expect_times(kinds, self.state)
 
     def learn(self, kind: WeightedTimes, seconds: float, noise: float | None = None) -> None:
-        """Update the state from a measured time > 0 [s]; adapt noise, drift and jumps too if `noise` is None."""
+        """Update the state from a measured time > 0 [s]. If `noise` is None, also adapt noise, drift and jumps."""
         if noise is not None:
             self._take_in(kind, seconds, noise)
             return
@@ -114,7 +114,7 @@ class Estimator:
     def _watch(
         self, kind: WeightedTimes, seconds: float, surprise: float, before: tuple[Floats, Floats, float]
     ) -> None:
-        """Update both CUSUMs of errors; if one signals a jump, reset the filter and widen the drifting quantities."""
+        """Update both CUSUMs of errors. If one signals a jump, reset the filter and widen the drifting states."""
         clipped = min(max(surprise, -_FAR - _ALLOWANCE), _FAR + _ALLOWANCE)
         for run in self._runs:
             run.total = max(0.0, run.total + run.sign * clipped - _ALLOWANCE)

@@ -1,1 +1,1 @@
-"""The simulated job: iterations of compute, select, exchange and update on P workers (synchronous SGD)."""
+"""The simulated job: P workers compute, select, exchange and update in each iteration (synchronous SGD)."""

@@ -1,4 +1,4 @@
-"""Checkpoint files of jobs: a killed job resumes from them with identical results.
+"""Checkpoint files of jobs, from which a killed job resumes with identical results.
 
 A file of NumPy (``.npz``) holds the arrays of the state; one of them is the rest, as JSON. It is replaced atomically. A
 file that is cut off, altered or of another scenario is not read.
@@ -31,7 +31,7 @@ _TEXT, _FLOAT, _INT = "text", "float64", "int64"
 
 
 class RowTable:
-    """Growing table of rows in one byte array; columns hold integers, floats or texts, eight bytes per value.
+    """Growing table of rows in one byte array. Columns hold integers, floats or texts, with eight bytes per value.
 
     An empty table has the columns `expected`; `constants` are columns with the same text in each row.
 
@@ -55,7 +55,7 @@ class RowTable:
         return len(self._rows) // (_NUMBER * max(len(self._kinds), 1))
 
     def append(self, columns: Mapping[str, Any]) -> None:
-        """Add rows given by column; if some columns are arrays, scalars and texts are repeated in each row."""
+        """Add rows given by column. If some columns are arrays, scalars and texts are repeated in each row."""
         if not self._kinds:
             for name, one in columns.items():
                 self._kinds[name] = (
@@ -73,7 +73,7 @@ class RowTable:
         self._rows += rows.data
 
     def between(self, first: int = 0, last: int | None = None) -> dict[str, NDArray[Any]]:
-        """Return the columns of rows `first` to `last` (exclusive; by default all) as int64, float64 or text."""
+        """Return the columns of rows `first` to `last` (exclusive; all by default) as int64, float64 or text."""
         last, row = len(self) if last is None else last, _NUMBER * len(self._kinds)
         rows = np.frombuffer(self._rows[first * row : last * row]).reshape(-1, max(len(self._kinds), 1))
         columns = zip(self._kinds.items(), rows.T.copy(), strict=False)
@@ -82,7 +82,7 @@ class RowTable:
         return found | texts
 
     def frame(self, first: int = 0, last: int | None = None) -> pd.DataFrame:
-        """Return rows `first` to `last` (exclusive; by default all) as a DataFrame."""
+        """Return rows `first` to `last` (exclusive; all by default) as a DataFrame."""
         import pandas as pd
 
         found = self.between(first, last) or {name: np.zeros(0, dtype=object) for name in self._expected}
@@ -142,7 +142,7 @@ class Checkpoint:
         self._next = now + max(self._every, (now - self._began) / self._share if self._every else 0.0)
 
     def done(self) -> tuple[int, bool] | None:
-        """Return the iterations that the file's state has done, and whether the job has ended; None without a file."""
+        """Return the number of iterations in the file, and whether the job has ended; None without a file."""
         with suppress(*_BROKEN), self._opened() as (header, _):
             return int(header["done"]), bool(header["ended"])
         return None
@@ -156,7 +156,7 @@ class Checkpoint:
 
     @contextmanager
     def _opened(self) -> Iterator[tuple[dict[str, Any], Mapping[str, NDArray[Any]]]]:
-        """Yield the file's header and its arrays, each of which is read and verified by checksum on first use."""
+        """Yield the file's header and its arrays; each array is read and verified on first use."""
         # To open a pipe would wait for ever.
         if not self.path.is_file():
             raise FileNotFoundError(self.path)
@@ -168,7 +168,7 @@ class Checkpoint:
 
     @contextmanager
     def understood(self) -> Iterator[None]:
-        """Convert errors inside the ``with`` block, from restoring a state that does not fit, to InputError."""
+        """Convert an error in the ``with`` block, raised while a state is restored, to InputError."""
         try:
             yield
         except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, AssertionError) as error:
@@ -176,7 +176,7 @@ class Checkpoint:
 
 
 def _flatten_state(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
-    """Return a state as JSON values: numeric arrays are moved to `arrays`, text arrays become lists."""
+    """Return a state as JSON values. Numeric arrays are moved to `arrays`; text arrays become lists."""
     if isinstance(value, Rows):
         value = np.stack([*value])
     if isinstance(value, np.ndarray):
@@ -196,7 +196,7 @@ def _flatten_state(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
 
 
 def _nest_state(value: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
-    """Return the state that `_flatten_state` flattened; tuples come back as lists."""
+    """Return the state that `_flatten_state` flattened, with lists in place of tuples."""
     if isinstance(value, list):
         return [_nest_state(one, arrays) for one in value]
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Exchange of an iteration: sparsifiers applied to gradients create the messages, and the network times them."""
+"""Exchange of an iteration: sparsifiers create the messages from gradients, and the network times the messages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from simnet.training.job.spans import Span
 
 
 class BucketExchange(NamedTuple):
-    """Messages and kernels of a gradient bucket, and the time `ready` from which each worker may start [s]."""
+    """Messages and kernels of a gradient bucket, and the time `ready` [s] from which each worker may start."""
 
     schedule: Schedule
     kernels: Sequence[DeviceOp]
@@ -39,7 +39,7 @@ class BucketExchange(NamedTuple):
 def queue_buckets(
     buckets: Sequence[BucketExchange], device: DeviceProfile, stack: Stack
 ) -> tuple[list[tuple[Schedule, Floats]], Computing]:
-    """Return the schedules with their start times, and the workers' compute, as arguments of `Network.time`."""
+    """Return the schedules with start times, and the workers' compute, as `Network.time` takes them."""
     parts, select = [], []
     for one in buckets:
         selecting, between = device.work(one.kernels, one.schedule.n_ranks)
@@ -52,17 +52,17 @@ def queue_buckets(
 
 
 def collective_slowdown(device: DeviceProfile, stack: Stack) -> float:
-    """Return how many times slower the backward pass is during a dense collective: 1 unless both use the GPU."""
+    """Return how many times slower the backward pass is during a dense collective, 1 unless both use the GPU."""
     return device.beside_collectives.compute if device.beside_collectives and stack == STACKS["nccl"] else 1.0
 
 
 def slows_backward(computing: Computing) -> bool:
-    """Return whether kernels or collectives that run concurrently slow the backward pass."""
+    """Return whether kernels or collectives slow the backward pass that runs at the same time."""
     return computing.side_stream is not None or bool(np.any(np.asarray(computing.beside) != 1.0))
 
 
 def exposed_after_backward(backward: float, select: ArrayLike, communicate: ArrayLike, buckets: int) -> Floats:
-    """Return the seconds of communication after the backward pass if equal buckets overlap that pass.
+    """Return the seconds of communication after the backward pass, if equal buckets overlap the backward pass.
 
     A bucket's kernels take `select` seconds and delay the backward pass; its messages take `communicate` seconds.
     """
@@ -73,7 +73,7 @@ def exposed_after_backward(backward: float, select: ArrayLike, communicate: Arra
 
 
 def total_communication(left: float, backward: float, select: float, buckets: int) -> float:
-    """Return the communication seconds of all equal buckets, given `left` seconds of it after the backward pass."""
+    """Return the communication seconds of all equal buckets, given the seconds `left` after the backward pass."""
     # Either the last bucket finds the others gone, or all are under way one after another from the first on.
     return min(buckets * left, left + (backward + select) * (buckets - 1) / buckets)
 
@@ -100,7 +100,7 @@ TimingRequests: TypeAlias = Generator[TimingRequest, TimingResult, None]
 
 
 class TimedExchange(NamedTuple):
-    """Exchange with one candidate (scheme and options), with its timing result.
+    """Exchange by one candidate (scheme and options), with its times.
 
     `exchanges` has one exchange per bucket. `select` and `slowed` are each worker's kernel seconds and backward-pass
     slowdown, shape (P',); `held` is the wait for late workers [s]. `begun` is the start of the iteration [s]. `spans`
@@ -118,7 +118,7 @@ class TimedExchange(NamedTuple):
 
     @property
     def finish_order(self) -> tuple[bool, float]:
-        """Sort key of attempts: completed exchanges come first, shorter ones before longer ones."""
+        """Sort key of attempts: completed exchanges before stalled ones, short exchanges before long ones."""
         return isinstance(self.result, StalledError), self.lasts
 
     @property
@@ -136,7 +136,7 @@ ExchangeProcess: TypeAlias = Generator[TimingRequest, TimingResult, TimedExchang
 def keep_fastest(
     attempts: Iterable[ExchangeProcess],
 ) -> Generator[TimingRequest, TimingResult, tuple[int, TimedExchange]]:
-    """Run alternative exchanges in turn, and return the index and result of the fastest."""
+    """Run alternative exchanges in turn, and return the index and the result of the fastest exchange."""
     best: tuple[int, TimedExchange] | None = None
     for number, attempt in enumerate(attempts):
         step = yield from attempt
@@ -147,7 +147,7 @@ def keep_fastest(
 
 
 class ExchangeSet:
-    """Base class of what creates and times a job's exchanges: sparsifiers, training strategies or sharded steps."""
+    """Base class of sets that create and time a job's exchanges: of sparsifiers, strategies or sharded steps."""
 
     training: Training
 
@@ -159,11 +159,11 @@ class ExchangeSet:
         """Set the error-feedback residuals, if any, to zero."""
 
     def without(self, gone: NDArray[np.bool_]) -> ExchangeSet:
-        """Return exchanges for the workers not in the mask `gone`, in the state before the interrupted exchange."""
+        """Return the exchanges without the workers in the mask `gone`, in the state before the interruption."""
         raise ValueError("a job of sharded steps does not go on without some of its workers")
 
     def apply(self, exchanges: Sequence[Exchange]) -> None:
-        """Apply the update of a complete exchange, unless the exchange itself has applied it."""
+        """Apply the update of a complete exchange. Some subclasses apply updates earlier and do nothing here."""
 
     def save(self) -> State:
         """Return the state that later iterations depend on, as a checkpoint stores it."""
@@ -174,7 +174,7 @@ class ExchangeSet:
 
 
 class SparsifierSet(ExchangeSet):
-    """Sparsifiers of a job, one per candidate and bucket; all candidates share one error-feedback residual."""
+    """Sparsifiers of a job, one per candidate and bucket. All candidates share one error-feedback residual."""
 
     def __init__(
         self,
@@ -202,7 +202,7 @@ class SparsifierSet(ExchangeSet):
         check_feedback({label: models[first].options.error_feedback for label, models in self._models.items()})
 
     def without(self, gone: NDArray[np.bool_]) -> SparsifierSet:
-        """Return new sparsifiers for the workers not in the mask `gone`, with the residuals before the exchange."""
+        """Return new sparsifiers without the workers in the mask `gone`, with the residuals before the exchange."""
         kept = None if self._residuals is None else [one[~gone] for one in self._residuals]
         left = SparsifierSet(self._job, self._candidates, int((~gone).sum()), kept, self.training)
         for label, models in left._models.items():
@@ -212,7 +212,7 @@ class SparsifierSet(ExchangeSet):
         return left
 
     def _note_beside(self) -> None:
-        """Save the auxiliary state of schemes, to restore it if failures interrupt the exchange."""
+        """Save the auxiliary state of schemes, to be restored if failures interrupt the exchange."""
         if self._job.failures:
             self._beside = {
                 label: [{name: getattr(model, name) for name in model.traits.auxiliary_state} for model in models]
@@ -253,7 +253,7 @@ class SparsifierSet(ExchangeSet):
         return self._models[candidate.label]
 
     def _gradients(self, where: Iteration, shortlist: Sequence[Candidate]) -> Values | Adds:
-        """Return the gradients, or for a single dense bucket a function that adds them to an array."""
+        """Return the gradients; for a single dense bucket, return a function that adds these to an array."""
         (models, *others) = (self._models[one.label] for one in shortlist)
         if not others and len(models) == 1 and models[0].keeps and not models[0].traits.reads_gradients:
             adds = self.training.adding(where.batch, where.active)
@@ -299,7 +299,7 @@ class SparsifierSet(ExchangeSet):
     def _exchanged(
         self, models: Sequence[Sparsifier], gradients: Values | Adds, where: Iteration, *, overwrite: bool = False
     ) -> list[Exchange]:
-        """Return the exchanges of all buckets, not yet timed; the sparsifiers' states advance."""
+        """Return the untimed exchanges of all buckets, and advance the state of the sparsifiers."""
         exchanges = []
         for bucket, model in zip(self._buckets, models, strict=True):
             model.density, model.iteration = where.density, where.batch
@@ -333,7 +333,7 @@ class SparsifierSet(ExchangeSet):
 def time_exchanges(
     job: Job, candidate: Candidate, exchanges: list[Exchange], sent: Sequence[BucketExchange], where: Iteration
 ) -> ExchangeProcess:
-    """Request the timing of an iteration's exchanges, and return it with each worker's kernel delays [s].
+    """Request the timing of an iteration's exchanges, and return the timed exchange with kernel delays [s].
 
     `sent` is in the order of readiness; the last bucket is ready when all compute is done.
     """
@@ -363,14 +363,14 @@ def time_exchanges(
 
 
 def _carries_gradient(exchange: Exchange, bucket: Bucket, scale: float) -> bool:
-    """Return whether an exchange sends every entry in at least two bytes, as a dense all-reduce does."""
+    """Return whether an exchange sends at least two bytes for every entry, as a dense all-reduce does."""
     entries: int = bucket.entries.stop - bucket.entries.start
     sent = float(np.mean(exchange.stats["bytes_sent"]))
     return bool(np.min(exchange.selected) >= entries) and sent >= 2.0 * scale * entries
 
 
 def _one_after_another(sent: Sequence[BucketExchange], ready: Floats) -> BucketExchange:
-    """Return the exchanges of all buckets as a single sequence, for hooks that block the backward pass."""
+    """Return the exchanges of all buckets as one sequence, for hooks that block the backward pass."""
     kernels: list[DeviceOp] = []
     rounds = 0
     for one in sent:
@@ -381,7 +381,7 @@ def _one_after_another(sent: Sequence[BucketExchange], ready: Floats) -> BucketE
 
 
 def messages_alone(schedule: Schedule, sent: Floats, received: Floats, norm: float = math.nan) -> Exchange:
-    """Return an exchange without update, given its messages and bytes by worker; all norms are set to `norm`."""
+    """Return an exchange without update, given its messages and bytes by worker. All norms are `norm`."""
     stats: Stats = {"bytes_sent": sent, "bytes_received": received}
     stats |= dict.fromkeys(("sent_norm", "given_norm", "residual_norm"), np.full(sent.size, norm))
     selected = np.zeros(sent.size, dtype=np.int64)
@@ -389,7 +389,7 @@ def messages_alone(schedule: Schedule, sent: Floats, received: Floats, norm: flo
 
 
 def check_feedback(feedback: Mapping[str, bool]) -> None:
-    """Raise ValueError if some exchanges of a policy use error feedback and others do not; `feedback` is by label."""
+    """Raise ValueError if some exchanges have error feedback and others do not; `feedback` is by exchange label."""
     if len(set(feedback.values())) > 1:
         with_it = ", ".join(label for label, has in feedback.items() if has)
         without = ", ".join(label for label, has in feedback.items() if not has)

@@ -44,7 +44,7 @@ _INDEX = 4.0
 
 @dataclass(frozen=True)
 class Compute:
-    """Seconds that forward and backward pass take on each worker.
+    """Seconds that the forward and backward pass take on each worker.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ DDP_OVERLAP = Overlap(first=FIRST_BUCKET_MIB * 2.0**20, exchanges="able")
 
 @dataclass(frozen=True)
 class LocalSteps:
-    """Configuration of a training strategy: inner `steps` per iteration, bucket size, and parameter `shares`."""
+    """Configuration of a training strategy: inner `steps` per iteration, bucket size, and `shares` of parameters."""
 
     name: str
     options: Mapping[str, Any]
@@ -136,7 +136,7 @@ class LocalSteps:
 
 @dataclass(frozen=True)
 class Job:
-    """A training job on a network.
+    """A training job on a network: gradients, compute times, densities, placement of workers, and failures.
 
     `source` has the fresh gradients of all workers; it fixes P and n. Each of `stages` is an iteration and the network
     from it on, the first from 0; most jobs have one. `density` has the target density by iteration. `compute` is the
@@ -205,7 +205,7 @@ class Job:
 
     @property
     def elastic(self) -> bool:
-        """Whether exchanges may run without some workers, which have left (churn) or missed the deadline."""
+        """Whether exchanges may run without workers that have left (churn) or missed the deadline."""
         return bool(self.absences) or self.churn is not None or self.deadline is not None
 
     def computes(self, iteration: int, workers: NDArray[np.intp]) -> Floats:
@@ -215,7 +215,7 @@ class Job:
         return self.compute.seconds(self.seed, iteration, self.source.workers)[workers]
 
     def inner_computes(self, iteration: int, workers: NDArray[np.intp]) -> Floats:
-        """Return the compute seconds of each inner step, shape (steps, workers); all but the last include an update."""
+        """Return the compute seconds of each inner step, shape (steps, workers); updates between steps count."""
         steps = 1 if self.strategy is None else self.strategy.steps
         numbers = range(iteration * steps, (iteration + 1) * steps)
         each = np.stack([self.compute.seconds(self.seed, number, self.source.workers) for number in numbers])
@@ -223,7 +223,7 @@ class Job:
         return np.asarray(each[:, workers])
 
     def begins(self, now: float) -> Floats:
-        """Return each worker's delay [s] behind the first at the start of the job, shape (P,); zero after a barrier."""
+        """Return by how many seconds each worker starts the job after the first, shape (P,); zeros with a barrier."""
         if self.barrier:
             return np.zeros(self.source.workers)
         order = broadcast_binomial(self.source.workers, _INDEX * len(self.source.layers))
@@ -236,7 +236,7 @@ class Job:
 
 
 class Bucket(NamedTuple):
-    """Contiguous range of the gradient, ready after the share `ready` of the backward pass; dense or sparsified."""
+    """Contiguous range of the gradient, ready after the share `ready` of the backward pass, sent dense or sparse."""
 
     entries: slice
     layers: slice
@@ -245,7 +245,7 @@ class Bucket(NamedTuple):
 
 
 def job_overlap(job: Job, exchanges: Iterable[Candidate]) -> Overlap | None:
-    """Return how buckets overlap the backward pass if a policy alternates `exchanges`; None if one cannot overlap.
+    """Return how buckets overlap the backward pass under a policy's `exchanges`; None if an exchange cannot overlap.
 
     A counted hook says itself whether it works on buckets.
     """
@@ -261,12 +261,12 @@ def job_overlap(job: Job, exchanges: Iterable[Candidate]) -> Overlap | None:
 
 
 def job_buckets(job: Job, exchanges: Iterable[Candidate]) -> list[Bucket]:
-    """Return the gradient buckets if a policy alternates `exchanges`; one bucket if one of them cannot overlap."""
+    """Return the gradient buckets under a policy's `exchanges`; one bucket if an exchange cannot overlap."""
     return gradient_buckets(job.source, job_overlap(job, exchanges))
 
 
 def gradient_buckets(source: GradientSource, overlap: Overlap | None) -> list[Bucket]:
-    """Split a gradient into buckets, from the last layer to the first; one bucket without overlap."""
+    """Return the buckets of a gradient, from the last layer to the first; a single bucket without overlap."""
     sizes = [size for _, size in source.layers]
     if overlap is None:
         return [Bucket(slice(0, source.parameters), slice(0, len(sizes)), 1.0)]
@@ -281,7 +281,7 @@ def gradient_buckets(source: GradientSource, overlap: Overlap | None) -> list[Bu
 
 
 def create_sparsifier(candidate: Candidate, bucket: Bucket, job: Job, workers: int | None = None) -> Sparsifier:
-    """Return a candidate's sparsifier for a bucket; `auto` options, such as ranks per node, follow the network."""
+    """Return a candidate's sparsifier for a bucket. Options `auto`, such as ranks per node, follow the network."""
     candidate = fit_to_network(candidate, job)
     scheme, options = candidate.scheme, candidate.options
     if bucket.dense and scheme != _DENSE:
@@ -299,7 +299,7 @@ def create_sparsifier(candidate: Candidate, bucket: Bucket, job: Job, workers: i
 
 
 def node_sizes(network: Network, hosts: Sequence[int], nbytes: float) -> tuple[int, ...]:
-    """Return the sizes of groups into which nearby, consecutive ranks divide equally, the innermost level first.
+    """Return the sizes of equal groups of nearby, consecutive ranks, from the innermost level out.
 
     The distance of two ranks is the time of a message of `nbytes`. A size counts only if several groups exist and all
     have that size.
@@ -322,7 +322,7 @@ def _ring_order(network: Network, hosts: tuple[int, ...], nbytes: float) -> Ring
 
 
 def job_node_sizes(job: Job) -> tuple[int, ...]:
-    """Return the `node_sizes` of a job's workers, for messages of the size that a dense ring all-reduce sends."""
+    """Return the `node_sizes` of a job's workers, for messages as long as those of a dense ring all-reduce."""
     return node_sizes(job.network(0), job.hosts.tolist(), _chunk_bytes(job))
 
 
@@ -331,7 +331,7 @@ def _chunk_bytes(job: Job) -> float:
 
 
 def fit_to_network(candidate: Candidate, job: Job) -> Candidate:
-    """Return a candidate whose `auto` options, ranks per node and node order, are replaced to fit the job's network."""
+    """Return a candidate whose `auto` options, ranks per node and node order, get values that fit the job's network."""
     if not candidate.scheme.startswith(PREFIX):
         return candidate
     given: Any = option_values(sparsifier_models.scheme(candidate.scheme).option_type, candidate.options)
@@ -357,7 +357,7 @@ _Time: TypeAlias = Annotated[Duration, Ge(1e-3)]
 
 
 class Absence(NamedTuple):
-    """Period [s] in which a worker is away; if it leaves with `notice`, it first finishes its iteration."""
+    """Period [s] in which a worker is away. A worker that leaves with `notice` first finishes its iteration."""
 
     worker: int
     begin: float
@@ -367,7 +367,7 @@ class Absence(NamedTuple):
 
 @dataclass(frozen=True)
 class Churn:
-    """Workers that leave and return at random, independently, after exponentially distributed times.
+    """Workers that leave and return at random and independently, after exponentially distributed times.
 
     Parameters
     ----------
@@ -382,7 +382,7 @@ class Churn:
     notice: bool = True
 
     def absences(self, seed: int, worker: int) -> Iterator[Absence]:
-        """Yield a worker's absences without end, from a random stream of that worker alone."""
+        """Yield an endless sequence of a worker's absences, from a random stream of that worker alone."""
         draws, now = stream(seed, "churn", worker), 0.0
         while True:
             begin = now + draws.exponential(self.stay)
@@ -391,7 +391,7 @@ class Churn:
 
 
 class WorkerPresence:
-    """Presence of workers of an elastic job: which are there at each simulated time."""
+    """Presence of the workers of an elastic job at each simulated time."""
 
     def __init__(self, job: Job) -> None:
         workers = range(job.source.workers)
@@ -401,7 +401,7 @@ class WorkerPresence:
         self._more = [None if job.churn is None else job.churn.absences(job.seed, worker) for worker in workers]
 
     def _absences(self, worker: int, now: float) -> list[Absence]:
-        """Return a worker's absences up to the first that begins after `now`; those already over are dropped."""
+        """Return a worker's absences up to the first that begins after `now`; past absences are dropped."""
         own, more = self._of[worker], self._more[worker]
         while more is not None and (not own or own[-1].begin <= now):
             # Of those that are past the last tells when the worker came back.
@@ -416,16 +416,16 @@ class WorkerPresence:
         return ~np.array(away, dtype=np.bool_)
 
     def returned(self, worker: int, now: float) -> float:
-        """Return when a worker that is present last came back [s]; `now` if it was never away."""
+        """Return the time [s] of a present worker's last return; `now` if the worker was never away."""
         return max((one.end for one in self._absences(worker, now) if one.end <= now), default=now)
 
     def returns(self, workers: NDArray[np.intp], now: float) -> float:
-        """Return when the first of the given workers that are absent comes back [s]; infinite if none does."""
+        """Return the time [s] at which the first absent worker of those given returns; infinite if none returns."""
         away = [one for worker in workers.tolist() for one in self._absences(worker, now)]
         return min((one.end for one in away if one.begin <= now < one.end), default=math.inf)
 
     def leaves(self, workers: NDArray[np.intp], now: float) -> dict[int, float]:
-        """Return the time [s] of each worker's next departure without notice; workers without one are left out."""
+        """Return the time [s] of each worker's next departure without notice, if the worker has one."""
         found = {}
         for worker in workers.tolist():
             soon = [one.begin for one in self._absences(worker, now) if one.begin > now and not one.notice]
@@ -445,7 +445,7 @@ def parameters_sent(
 
 
 def deadline_at(job: Job, quantile: float) -> float:
-    """Return the quantile of the time [s] by which workers' compute lags the fastest worker, over 200 iterations."""
+    """Return the quantile over 200 iterations of the time [s] by which workers' compute lags the fastest worker."""
     everybody = np.arange(job.source.workers)
     each = np.array([job.computes(number, everybody) for number in range(_DRAWN)])
     return float(np.quantile(each - each.min(axis=1, keepdims=True), quantile))

@@ -1,4 +1,4 @@
-"""Exchanges of jobs with a training strategy, which takes inner steps, and of jobs of sharded steps.
+"""Exchanges of jobs whose training strategy takes inner steps, and of jobs of sharded steps.
 
 An iteration has the inner steps from one wait of the workers to the next. An exchange begins after the inner step that
 gives its data, and workers compute the remaining steps meanwhile, or a whole iteration if it has so long to arrive.
@@ -42,7 +42,7 @@ from simnet.training.parallel.placing import PlacedStep
 
 
 def start_strategy(source: GradientSource, own: LocalSteps, candidate: Candidate, seed: int = 0) -> Strategy:
-    """Return a training strategy at its initial parameters, which averages by the candidate's scheme."""
+    """Return a training strategy at its initial parameters, which the candidate's scheme averages."""
     name, options, bucket = own.name, own.options, own.bucket
     initial = source.initial() if isinstance(source, Evaluable) else np.zeros(source.parameters, dtype=np.float32)
     replicas = Replicas(source.workers, initial, scale=source.scale, seed=seed, **tensor_options(source))
@@ -57,7 +57,7 @@ def start_strategy(source: GradientSource, own: LocalSteps, candidate: Candidate
 
 
 def strategy_syncs(job: Job, candidate: Candidate, iteration: int) -> list[Sync]:
-    """Return the exchanges that begin in an iteration if a training strategy uses one candidate throughout."""
+    """Return the exchanges that begin in an iteration, if a training strategy always uses the same candidate."""
     assert job.strategy is not None
     own, found = job.strategy, list[Sync]()
     made = start_strategy(job.source, own, candidate, job.seed)
@@ -70,7 +70,7 @@ def strategy_syncs(job: Job, candidate: Candidate, iteration: int) -> list[Sync]
 
 
 def _step_gradients(source: GradientSource, strategy: Strategy, number: int) -> NDArray[np.float32]:
-    """Return the workers' gradients of an inner step; a trained model computes them at each worker's own parameters."""
+    """Return the workers' gradients of an inner step; with a trained model, at each worker's own parameters."""
     return source.gradients_at(strategy.local, number) if isinstance(source, Evaluable) else source.gradients(number)
 
 
@@ -103,7 +103,7 @@ class StrategySet(ExchangeSet):
         self.training = _ScoredTraining(job.source, self.strategy) if isinstance(job.source, Evaluable) else Training()
 
     def step(self, where: Iteration, shortlist: Sequence[Candidate]) -> ExchangeProcess:
-        """Run an iteration's inner steps and time the exchanges that end in it; return the fastest candidate."""
+        """Run an iteration's inner steps and time the exchanges that end in it; return the fastest exchange."""
         several, after = len(shortlist) > 1, list[dict[str, Any]]()
         before = self._round = self.strategy.save() if several or where.failures else None
 
@@ -170,7 +170,7 @@ class StrategySet(ExchangeSet):
         return step._replace(select=step.select - idle, held=held)
 
     def _kernels(self, sync: Sync) -> Sequence[DeviceOp]:
-        """Return an exchange's kernels, with those of the scheme's communication hook if it exchanges gradients."""
+        """Return the kernels of an exchange, or of the scheme's communication hook if gradients are exchanged."""
         made = sync.exchange
         if sync.what != "gradients" or sync.scheme is None or made is None:
             return sync.kernels
@@ -178,7 +178,7 @@ class StrategySet(ExchangeSet):
         return made.kernels
 
     def _inner(self, where: Iteration | None, number: int, *, last: bool) -> Sequence[Sync]:
-        """Run an inner step, by all workers if `where` is None; return the exchanges that begin after it."""
+        """Run an inner step, of all workers if `where` is None, and return the exchanges that begin after it."""
         strategy = self.strategy
         for model in strategy.schemes:
             model.density = model.density if where is None else where.density
@@ -191,7 +191,7 @@ class StrategySet(ExchangeSet):
         return strategy.step(at[crew], crew, where.late).syncs
 
     def _left(self, where: Iteration) -> Floats:
-        """Return the compute seconds each worker has left after each inner step, shape (steps + 1, P)."""
+        """Return the compute seconds that each worker has left after each inner step, shape (steps + 1, P)."""
         each = self._job.inner_computes(where.batch, where.active)
         done = np.concatenate([np.zeros((1, each.shape[1])), np.cumsum(each, axis=0)])
         left: Floats = where.behind - np.minimum(done, where.behind)
@@ -204,7 +204,7 @@ class StrategySet(ExchangeSet):
             model.residual = np.zeros_like(model.residual)
 
     def without(self, gone: NDArray[np.bool_]) -> StrategySet:
-        """Restore the state before the interrupted exchange, which the other workers repeat; return self."""
+        """Restore the state before the interrupted exchange, which the remaining workers repeat; return self."""
         assert self._round is not None
         self.strategy.restore(self._round)
         return self
@@ -224,7 +224,7 @@ class StrategySet(ExchangeSet):
 
 
 def check_switching(name: str, options: Mapping[str, Any], exchanges: int) -> None:
-    """Raise ValueError if a policy has more than one of `exchanges` and the strategy cannot switch between them."""
+    """Raise ValueError if a policy has several `exchanges` and the strategy cannot switch between exchanges."""
     own, why = strategy(name), ""
     if not averages_by_scheme(own, options):
         why = "what is exchanged is its own"
@@ -235,13 +235,13 @@ def check_switching(name: str, options: Mapping[str, Any], exchanges: int) -> No
 
 
 class _ScoredTraining(Training):
-    """Training that is scored (loss and accuracy) at the strategy's global parameters."""
+    """Training whose loss and accuracy are evaluated at the strategy's global parameters."""
 
     def __init__(self, source: Evaluable, strategy: Strategy) -> None:
         self._source, self.strategy = source, strategy
 
     def score(self, iteration: int | None) -> Score:
-        """Return loss and accuracy after an iteration; NaN where no evaluation is due."""
+        """Return the loss and accuracy after an iteration; both are NaN where no evaluation is due."""
         if iteration is None or (iteration + 1) % self._source.evaluate:
             return Score(math.nan, math.nan)
         return self._source.score(self.strategy.global_parameters)
@@ -256,7 +256,7 @@ _MOST_PLACED = 16
 
 
 class NoGradients:
-    """Gradient source of sharded steps: it has workers and a parameter count (1 if unknown), but no gradients."""
+    """Gradient source of sharded steps. It has workers and a parameter count (1 if unknown), but no gradients."""
 
     parameters = 1
     layers: tuple[tuple[str, int], ...] = (("model", 1),)

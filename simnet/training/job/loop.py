@@ -39,7 +39,7 @@ _STATE = ("now", "lost", "number", "attempts", "active", "begins", "busy", "comp
 
 @dataclass(eq=False)
 class JobLoop:
-    """Simulation loop of a job under one policy from `start` [s], and its state between iterations.
+    """Simulation loop of a job under one policy, which starts at `start` [s], and its state between iterations.
 
     `may_try` allows shortlists of several exchanges. `now` is the simulated time [s], `lost` its rounding error.
     """
@@ -73,7 +73,7 @@ class JobLoop:
         checkpoint: Checkpoint | None = None,
         sampling: IterationSampling | None = None,
     ) -> TimingRequests:
-        """Run all iterations, or a sample of them, until the last is done or failures end the job."""
+        """Run all iterations, or a sample of the iterations, until the last is done or failures end the job."""
         while self.number < self.job.iterations and not self.ended:
             with self._errors_located():
                 iteration = self._begin()
@@ -110,7 +110,7 @@ class JobLoop:
         self.active = active
 
     def _create_models(self, workers: int | None = None) -> ExchangeSet:
-        """Return the exchanges that fit the kind of job, for a number of workers (by default all)."""
+        """Return the exchanges that fit the kind of job, for a number of workers (all by default)."""
         if self.job.strategy is not None:
             return StrategySet(self.job, self.policy.candidates)
         if self.job.steps is not None:
@@ -118,7 +118,7 @@ class JobLoop:
         return SparsifierSet(self.job, self.policy.candidates, workers)
 
     def _begin(self) -> Iteration:
-        """Start an iteration: find its workers, probe the links, ask the policy to decide, and draw compute times."""
+        """Start an iteration: find its workers, probe links, let the policy decide, and draw compute times."""
         job = self.job
         if self._presence is not None:
             self._gather_workers(self._presence)
@@ -152,7 +152,7 @@ class JobLoop:
         return density_at(self.job.density, self.number) if decision.density is None else decision.density
 
     def _measure_links(self, placement: list[int]) -> tuple[Floats, Timing | None]:
-        """Return each worker's time for a link probe [s], and the probe's timing; zeros and None if no probe is due."""
+        """Return each worker's seconds in a link probe, and the probe's timing; zeros and None without a probe."""
         if (probe := self.log.measures(self.number, self.now, self.active)) is None:
             return np.zeros(self.active.size), None
         stream: tuple[str | int, ...] = (*self.stream, "iteration", self.number, "probe")
@@ -166,7 +166,7 @@ class JobLoop:
         return probes.left - self.begins, probes
 
     def _leave_out_late(self, iteration: Iteration) -> None:
-        """Exclude workers that miss the deadline; they receive the parameters when they have finished computing."""
+        """Exclude workers that miss the deadline; each receives the parameters after it has computed."""
         deadline, complete = self.job.deadline, iteration.complete
         if deadline is None or not (missed := complete > complete.min() + deadline).any():
             return
@@ -196,7 +196,7 @@ class JobLoop:
                 return None
 
     def _enter_state(self, decision: Decision) -> None:
-        """Save the training state before a policy explores, and restore it before each attempt and at the end."""
+        """Save the training state before a policy explores; restore it for each attempt and after the last."""
         starts = decision.attempt == 0 or (decision.attempt is not None and self._trained is None)
         self._trained = self.models.save() if self._trained is None and starts else self._trained
         if self._trained is not None and (starts or decision.attempt is None):
@@ -237,7 +237,7 @@ class JobLoop:
         return True
 
     def _book(self, iteration: Iteration, step: TimedExchange) -> float:
-        """Record an iteration, advance the clock, and return by how much [s]; rounding errors do not accumulate."""
+        """Record an iteration, advance the clock, and return the seconds advanced."""
         job, timing = self.job, step.result
         assert isinstance(timing, Timing)
         if job.barrier:
@@ -260,7 +260,7 @@ class JobLoop:
         return advance
 
     def _gather_workers(self, presence: WorkerPresence) -> None:
-        """Set the start of an iteration and its workers: those present that have the current parameters."""
+        """Set the start of an iteration and its workers: all present workers with current parameters."""
         models, everybody, there, busy, computing = self.models, self._everybody, self.active, self.busy, self.computing
         assert isinstance(models, StrategySet)
         while True:
@@ -291,7 +291,7 @@ class JobLoop:
 
     @contextmanager
     def _errors_located(self) -> Iterator[None]:
-        """Add job and iteration to errors raised inside the ``with`` block."""
+        """Add the job's name and the iteration to errors that are raised inside the ``with`` block."""
         where = f"{self.record.whose}, iteration {self.number}"
         try:
             yield
@@ -305,7 +305,7 @@ class JobLoop:
 def _describe_interruption(
     job: Job, name: str, iteration: Iteration, step: TimedExchange, stalled: StalledError
 ) -> tuple[Interruption, float, NDArray[np.bool_]]:
-    """Return a record of an interruption by failures, the seconds until it is over, and the mask of lost workers."""
+    """Return the record of an interruption by failures, its duration [s], and the mask of lost workers."""
     active, begun, failures = iteration.active.tolist(), step.begun, iteration.failures
     failed = np.isin(np.arange(len(active)), list(stalled.failed))
     # A worker that fails while the others wait is found missing together with the first.

@@ -1,4 +1,4 @@
-"""Memory of a worker, activations excluded: parameters, gradients, optimiser, scheme and messages.
+"""Memory of a worker without activations: parameters, gradients, optimiser, scheme and messages.
 
 It is that of the objects of the job after exchanges of its first gradients at the largest density.
 """
@@ -34,7 +34,7 @@ _DRAWN = 2**16
 
 
 class WorkerMemory(NamedTuple):
-    """Peak memory of a worker by part [byte]; excludes activations and the allocator's overhead.
+    """Peak memory of a worker by part [byte], without activations and the allocator's overhead.
 
     `outer` are a strategy's global parameters, `in_flight` a strategy's undelivered messages or the peak buffers of
     sharded steps; `received` are messages that arrive together.
@@ -80,7 +80,7 @@ def exchange_memory(job: Job, candidate: Candidate, exchanges: Sequence[Candidat
 
 
 def is_measurable(job: Job, *, elsewhere: bool) -> bool:
-    """Return whether this process can measure memory; False for over 1 GiB of gradients in other processes."""
+    """Return whether this process can measure memory: gradients are not `elsewhere`, or have at most 1 GiB."""
     return not elsewhere or _FLOAT * job.source.workers * job.source.parameters <= _HERE
 
 
@@ -90,7 +90,7 @@ def with_shared_gradients(job: Job) -> Job:
 
 
 def combine_memory(gradient: float, optimizer: str, schemes: Iterable[WorkerMemory]) -> WorkerMemory:
-    """Return a worker's memory summed over its schemes; the optimiser counts unless a scheme has its own moments."""
+    """Return a worker's memory over all its schemes, with the optimiser's unless a scheme has moments of its own."""
     each = [WorkerMemory(0.0, 0.0, 0.0), *schemes]
     whole = WorkerMemory(*np.sum(each, axis=0).tolist())
     return whole._replace(
@@ -102,7 +102,7 @@ def combine_memory(gradient: float, optimizer: str, schemes: Iterable[WorkerMemo
 
 
 def scheme_memory(model: Sparsifier, rows: NDArray[np.float32]) -> WorkerMemory:
-    """Return a scheme's memory after an exchange of gradients `rows`, shape (P, n); after two if its volume varies."""
+    """Return a scheme's memory after an exchange of the gradients `rows`, (P, n), or two if its volume varies."""
     received, whole = 0.0, _FLOAT * model.parameters * model.options.scale
     # A copy of the first gradients becomes the residual, if there is one, and the second are added to it in place.
     twice = not has_fixed_size(model)
@@ -129,13 +129,13 @@ def has_fixed_size(model: Sparsifier) -> bool:
 
 
 def _any_rows(workers: int, parameters: int) -> NDArray[np.float32]:
-    """Return random gradients that are cheap to make, the same for all workers; shape (P, n)."""
+    """Return random gradients that are cheap to make and equal for all workers, shape (P, n)."""
     some = stream(0, "memory").standard_normal(min(parameters, _DRAWN), dtype=np.float32)
     return np.broadcast_to(np.resize(some, parameters), (workers, parameters))
 
 
 def candidates_memory(job: Job, candidates: Sequence[Candidate], known: dict[str, WorkerMemory]) -> WorkerMemory:
-    """Return the memory of the candidate with the highest peak; `known` caches results by label."""
+    """Return the memory of the candidate with the highest peak. `known` caches results by label."""
     for one in candidates:
         if one.label not in known:
             known[one.label] = exchange_memory(job, one)
@@ -145,7 +145,7 @@ def candidates_memory(job: Job, candidates: Sequence[Candidate], known: dict[str
 
 
 def _under_strategy(job: Job, candidate: Candidate) -> WorkerMemory:
-    """Return the memory of a worker under the job's training strategy, measured on a newly started strategy."""
+    """Return the memory of a worker under the job's training strategy, measured on a new strategy."""
     own, source = job.strategy, job.source
     assert own is not None
     strategy = start_strategy(source, own, candidate, job.seed)
@@ -173,7 +173,7 @@ def _under_strategy(job: Job, candidate: Candidate) -> WorkerMemory:
 
 
 def _step_memory(strategy: Strategy, gradients: NDArray[np.float32]) -> tuple[float, float]:
-    """Return the bytes of tensor masks in an inner step, and the most that messages without a scheme receive."""
+    """Return the bytes of tensor masks in an inner step, and the largest buffer of messages without a scheme."""
     masks = received = 0.0
     for sync in strategy.step(gradients).syncs:
         if sync.what == "masks":

@@ -24,7 +24,7 @@ _UNOBSERVED = {"attempt": -1, "candidate": -1} | dict.fromkeys(_NUMBERS, math.na
 
 
 class PolicyLog:
-    """Log of a policy's decisions and observations; replaying it brings a reset policy to the same state."""
+    """Log of a policy's decisions and observations; replaying the log brings a reset policy to the same state."""
 
     def __init__(self, job: Job, policy: Policy, keeps: bool = True) -> None:
         self._job, self._policy = job, policy
@@ -45,7 +45,7 @@ class PolicyLog:
         policy.reset()
 
     def decide(self, iteration: int, now: float, active: NDArray[np.intp]) -> Decision:
-        """Return the policy's decision; a policy that does not adapt keeps the job's density."""
+        """Return the policy's decision. A policy that does not adapt keeps the job's density."""
         self._keep()
         ends = np.asarray(self._ends, dtype=np.float64).tobytes().hex()
         at = {"iteration": iteration, "now": float(now)}
@@ -66,11 +66,11 @@ class PolicyLog:
         return Decision(shortlist)
 
     def measures(self, iteration: int, now: float, active: NDArray[np.intp]) -> Schedule | None:
-        """Return the schedule of a link probe that the policy wants before its decision; None if it wants none."""
+        """Return the messages of a link probe that the policy requests before its decision; None for no probe."""
         return None if self._measures is None else self._measures.measures(self._context_of(iteration, now, active))
 
     def measured(self, iteration: int, now: float, active: NDArray[np.intp], ends: Sequence[float]) -> None:
-        """Tell the policy when each round of a link probe arrived [s since the last worker began]."""
+        """Inform the policy when each round of a link probe arrived [s since the last worker began]."""
         assert self._measures is not None
         self._ends = ends
         self._measures.measured(self._context_of(iteration, now, active), ends)
@@ -83,7 +83,7 @@ class PolicyLog:
         return PolicyContext(iteration, now, job.network(iteration), placement, message, usual, parts, job.device)
 
     def observe(self, iteration: Iteration, step: TimedExchange) -> None:
-        """Tell the policy the result of the exchange that followed its last decision."""
+        """Inform the policy of the result of the exchange that followed its last decision."""
         if self._adaptive is None:
             return
         gain, each = compression_gains(step.exchanges)
@@ -102,7 +102,7 @@ class PolicyLog:
         self._adaptive.observe(self._context, observation)
 
     def _outcome(self, iteration: Iteration, step: TimedExchange, timing: Timing) -> TimingOutcome:
-        """Return an iteration's times by part, reduced over workers as an all-reduce in training would."""
+        """Return an iteration's times by part, reduced over workers as an all-reduce in training does."""
         overlap = job_overlap(self._job, self._policy.candidates)
         (complete, select), merge = iteration.selections[-1], float(timing.rank_compute.max())
         until = timing.left.max() if self._job.barrier else timing.left
@@ -113,7 +113,7 @@ class PolicyLog:
         return TimingOutcome(max(communicate, 0.0), selecting, merge, backward)
 
     def _keep(self) -> None:
-        """Append the latest decision and its observation to the log."""
+        """Append the latest decision and observation to the log."""
         if self._last is not None and self._kept:
             self._entries.append(self._last)
         self._last = None

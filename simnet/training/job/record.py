@@ -38,7 +38,7 @@ TRAIN, EXPLORE = "train", "explore"
 
 @dataclass
 class Iteration:
-    """State of an iteration, or of a policy's exploration attempt, until its exchange completes.
+    """State of an iteration, or of an attempt by which a policy explores, until its exchange completes.
 
     The workers `active`, shape (P',), `begin` so many seconds after the first, spend `probing` on the links and
     `compute` on passes; they have gradients after `complete` seconds, `behind` of them computed. `failures` are the
@@ -77,7 +77,7 @@ class Iteration:
 
     @property
     def trains(self) -> bool:
-        """Whether the iteration trains, rather than explores exchanges for the policy."""
+        """Whether the iteration trains; if not, it explores exchanges for the policy."""
         return self.decision.attempt is None
 
     @property
@@ -87,7 +87,7 @@ class Iteration:
 
     @property
     def batch(self) -> int:
-        """Index of the gradient batch; exploration attempts use later batches."""
+        """Index of the gradient batch. Attempts at exploration use later batches."""
         return self.number + (self.decision.attempt or 0)
 
     @property
@@ -97,12 +97,12 @@ class Iteration:
 
     @property
     def lost(self) -> Floats:
-        """Seconds that each worker waited for a deadline or lost in an interrupted exchange; shape (P,)."""
+        """Seconds that each worker waited for a deadline, or lost in an interrupted exchange; shape (P,)."""
         between = [later - (begin + seconds) for (begin, seconds), (later, _) in itertools.pairwise(self.selections)]
         return sum(between, np.zeros(self.active.size))
 
     def add_selection(self, select: Floats, slowed: Floats, held: Floats | float) -> None:
-        """Record each worker's selection time, backward-pass slowdown, and wait for the deadline [s]."""
+        """Record each worker's selection time, slowdown of the backward pass, and wait for the deadline [s]."""
         self.slowed = self.slowed + slowed
         entered = self.complete + slowed
         if self.waits:
@@ -130,7 +130,7 @@ DRAWN = 200_000
 
 
 class BlockedWorker(NamedTuple):
-    """A worker blocked for ever: the round, its phase, and the peers for which it waits."""
+    """A worker blocked for ever: its round, the phase of the round, and the peers for which it waits."""
 
     worker: int
     round: int
@@ -154,7 +154,7 @@ class Interruption(NamedTuple):
 
 
 class JobShare(NamedTuple):
-    """Slowdown of a job by jobs on the same network; `alone_s` is its iteration time without them."""
+    """Slowdown of a job by other jobs on the same network; `alone_s` is its iteration time without these jobs."""
 
     job: str
     workers: int
@@ -166,7 +166,7 @@ class JobShare(NamedTuple):
 
 
 class PolicyResult:
-    """Result of a job under one policy; column names end in their unit.
+    """Result of a job under one policy. Names of columns end in their unit.
 
     Rows of iterations and workers are those of `iterations` and `workers`. Recorded messages and spans are those of the
     first iterations, with the number of each. `local_stages` has for each exchange the seconds of a worker's local
@@ -185,7 +185,7 @@ class PolicyResult:
 
     @cached_property
     def iterations(self) -> pd.DataFrame:
-        """Table of iterations: start, duration and its parts (means over workers, which add up to the duration).
+        """Table of iterations: start, duration, and its parts, which are means over workers and add up to it.
 
         The `purpose` is ``train``, or ``explore`` for attempts before the iteration of that number.
         """
@@ -208,7 +208,7 @@ class PolicyResult:
 
     @cached_property
     def spans(self) -> pd.DataFrame:
-        """Table of the periods in which each worker's resources are in use in the first iterations."""
+        """Table of the periods in which the resources of each worker are in use, in the first iterations."""
         import pandas as pd
 
         columns = ["iteration", "worker", "resource", "what", "start_s", "finish_s"]
@@ -218,12 +218,12 @@ class PolicyResult:
 
     @cached_property
     def workers(self) -> pd.DataFrame:
-        """Table by iteration and worker; ``merge_in_select_s`` is part of ``select_s``."""
+        """Table by iteration and worker. The column ``merge_in_select_s`` is part of ``select_s``."""
         return self.worker_rows.frame()
 
 
 class JobRecord(PolicyResult):
-    """Result of a policy while the job runs: each iteration appends its rows."""
+    """Result of a policy while the job runs. Each iteration appends its rows."""
 
     def __init__(self, policy: str, job: str = MAIN) -> None:
         super().__init__(policy)
@@ -235,18 +235,18 @@ class JobRecord(PolicyResult):
 
     @property
     def whose(self) -> str:
-        """Name of job and policy, as error messages give it."""
+        """Name of the job and the policy, for error messages."""
         return self.policy if self.job == MAIN else f"{self.job}, beside {self.policy}"
 
     @property
     def durations(self) -> list[float]:
-        """Seconds of each finished iteration, exploration included."""
+        """Seconds of each finished iteration, including iterations of exploration."""
         return self.iteration_rows.between()["iteration_s"].tolist() if len(self.iteration_rows) else []
 
     def add(
         self, job: Job, iteration: Iteration, step: TimedExchange, start: float, seconds: float, score: Score | None
     ) -> None:
-        """Record an iteration, with each worker's seconds split into compute, select, communicate and wait."""
+        """Record an iteration with each worker's seconds, split into compute, select, communicate and wait."""
         timing, exchanges, active = step.result, step.exchanges, iteration.active
         assert isinstance(timing, Timing)
         until = timing.left.max() if job.barrier else timing.left
@@ -332,14 +332,14 @@ def _interruption_list() -> TypeAdapter[list[Interruption]]:
 
 
 def compression_gains(exchanges: Sequence[Exchange]) -> tuple[float, Floats]:
-    """Return the compression gain over all buckets, for the iteration and for each worker; 1 if gradients are zero."""
+    """Return the compression gain of an iteration and of each worker, over all buckets; 1 for gradients of zero."""
     sent, given = (_sum_statistic(exchanges, name, 2) for name in ("sent_norm", "given_norm"))
     each = np.divide(sent, given, out=np.ones_like(given), where=given > 0)
     return (float(sent.sum()) / float(given.sum()) if given.any() else 1.0), each
 
 
 def _stage_seconds(device: DeviceProfile, exchanges: Sequence[Exchange], workers: int) -> dict[str, float]:
-    """Return the mean seconds per worker of local operations, summed over buckets, by stage of a hook or by kernel."""
+    """Return the mean seconds per worker of each stage of a hook or each kernel, summed over buckets."""
     found: defaultdict[str, float] = defaultdict(float)
     for kernel in (one for exchange in exchanges for one in exchange.kernels):
         found[kernel.method.removeprefix("hook_")] += float(device.seconds([kernel], workers).mean())
@@ -347,19 +347,19 @@ def _stage_seconds(device: DeviceProfile, exchanges: Sequence[Exchange], workers
 
 
 def _sum_statistic(exchanges: Sequence[Exchange], name: str, power: int = 1) -> Floats:
-    """Return a statistic of each worker, raised to `power` and then summed over all buckets."""
+    """Return the sum over all buckets of a statistic of each worker, raised to `power`."""
     return functools.reduce(np.add, [np.asarray(one.stats[name]) ** power for one in exchanges])
 
 
 def _density_ratio(exchanges: Sequence[Exchange]) -> float:
-    """Return entries selected over entries requested, all buckets together; NaN if all schemes select exactly k."""
+    """Return entries selected over entries requested in all buckets; NaN if all schemes select exactly k."""
     entries = [exchange.update.size for exchange in exchanges]
     ratios = [float(exchange.stats.get("density_ratio", math.nan)) for exchange in exchanges]
     return float(np.average(ratios, weights=entries)) if any(entries) else math.nan
 
 
 def iteration_statistics(exchanges: Sequence[Exchange]) -> dict[str, float]:
-    """Return statistics of an iteration's exchanges over all buckets, by name."""
+    """Return the statistics of an iteration's exchanges over all buckets, by name."""
     union = sum(exchange.union for exchange in exchanges)
     entries = sum(exchange.update.size for exchange in exchanges)
     selected = np.asarray(sum(exchange.selected for exchange in exchanges))

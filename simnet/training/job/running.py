@@ -1,4 +1,4 @@
-"""Runs of a job under its policies: sequential or interleaved, alone or sharing a network with other jobs."""
+"""Runs of a job under its policies: one after another or interleaved, alone or with other jobs on the network."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def workers_in_shards(job: Job, policies: Mapping[str, Policy], where: str) -> Iterator[Job]:
-    """Yield the job with its workers' gradients spread over processes, which live as long as the ``with`` block."""
+    """Yield the job with its workers' gradients spread over processes, which end with the ``with`` block."""
     option = f"--on {where}"
     if job.steps is not None:
         raise InputError("under job.sharding workers have no gradients that could be elsewhere", file=option)
@@ -57,7 +57,7 @@ def workers_in_shards(job: Job, policies: Mapping[str, Policy], where: str) -> I
 
 @dataclass(frozen=True)
 class ColocatedJob:
-    """Second job on the same network from `start` [s] on, with one exchange throughout."""
+    """Second job on the same network from `start` [s] on, with the same exchange in every iteration."""
 
     job: Job
     exchange: Candidate
@@ -65,7 +65,7 @@ class ColocatedJob:
 
 
 class RunOptions(NamedTuple):
-    """Options of a job's run under one policy.
+    """Options of the run of a job under one policy.
 
     The first `timeline` iterations record messages and spans. With `colocated` jobs only the final state is
     checkpointed. `sampling` simulates a subset of iterations.
@@ -80,7 +80,7 @@ class RunOptions(NamedTuple):
 
 
 def run_policy(job: Job, name: str, policy: Policy, **options: Any) -> PolicyResult:
-    """Run a job under one policy; keyword arguments are `RunOptions`. StalledError: an exchange never completes."""
+    """Run a job under one policy with the options of `RunOptions`. StalledError: an exchange never completes."""
     given = RunOptions(**options)
     (_, outcome) = next(_take_turns({name: _run_steps(job, name, policy, given)}))
     if isinstance(outcome, SimnetError):
@@ -97,7 +97,7 @@ def run_in_step(
     colocated: Mapping[str, ColocatedJob] | None = None,
     checkpoints: Mapping[str, Checkpoint] | None = None,
 ) -> Iterator[tuple[str, PolicyResult | SimnetError]]:
-    """Run policies of a job interleaved, the one furthest behind next; yield results or SimnetErrors.
+    """Run a job's policies interleaved, always the policy furthest behind; yield results or SimnetErrors.
 
     Policies at about the same iteration share gradients. `progress` is called with a policy and its iteration count.
     """
@@ -116,7 +116,7 @@ def run_in_step(
 def _take_turns(
     running: dict[str, Generator[int, None, PolicyResult]],
 ) -> Iterator[tuple[str, PolicyResult | SimnetError]]:
-    """Run jobs interleaved, the one furthest behind next; yield each result when its job ends."""
+    """Run jobs interleaved, always the job furthest behind; yield each result when its job ends."""
     done = dict.fromkeys(running, 0)
     while running:
         name = min(running, key=done.__getitem__)
@@ -134,7 +134,7 @@ def _take_turns(
 
 
 def _run_steps(job: Job, name: str, policy: Policy, given: RunOptions) -> Generator[int, None, PolicyResult]:
-    """Run a job under one policy; yield the number of finished iterations as it grows."""
+    """Run a job under one policy, and yield the number of finished iterations after each."""
     checkpoint, colocated = given.checkpoint, given.colocated
     record = JobRecord(name)
     kept = None if checkpoint is None else checkpoint.read()
@@ -164,7 +164,7 @@ def _run_steps(job: Job, name: str, policy: Policy, given: RunOptions) -> Genera
 
 
 def _time_alone(requests: TimingRequests) -> Iterator[None]:
-    """Time each exchange that a job requests on a simulated clock of its own; yield after each."""
+    """Time each exchange that a job requests on a separate simulated clock, and yield after each exchange."""
     result: TimingResult | None = None
     with suppress(StopIteration):
         while True:
@@ -180,7 +180,7 @@ def _time_alone(requests: TimingRequests) -> Iterator[None]:
 def _on_shared_clock(
     job: Job, requests: TimingRequests, record: JobRecord, colocated: Mapping[str, ColocatedJob]
 ) -> None:
-    """Run co-located jobs on one simulated clock until the first job ends; record each job's slowdown."""
+    """Run co-located jobs on one simulated clock until the first job ends, and record each job's slowdown."""
     import simpy
 
     env = simpy.Environment()
@@ -214,7 +214,7 @@ def _job_process(shared: Network, requests: TimingRequests, record: JobRecord) -
 
 
 def _time_exchange(request: TimingRequest) -> Timing:
-    """Time an exchange on a simulated clock of its own."""
+    """Return the timing of an exchange on a separate simulated clock."""
     if deaths := request.options["deaths"]:
         # Where all are done before they fail, failures are no matter, and every clock will do.
         with suppress(StalledError):

@@ -1,4 +1,4 @@
-"""Sampled simulation of a job: only some iterations are simulated, and recorded exchanges are reused.
+"""Sampled simulation of a job: only some iterations are simulated, and recorded exchanges are used again.
 
 The time of a job is cut into blocks; one iteration of each is simulated, and stands for all that the block has at its
 speed.
@@ -28,19 +28,19 @@ _LEAST = 1e-3
 
 
 class ProgressModel:
-    """Progress of a job over time, given the expected iteration duration at each time."""
+    """Progress of a job over time, given the expected duration of an iteration at each time."""
 
     def __init__(self, step: float, expected: Callable[[float], float]) -> None:
         self._step, self._expected = step, expected
         self._done = [0.0]
 
     def between(self, start: float, end: float) -> float:
-        """Return the progress from `start` >= 0 to `end` [s], as a number of iterations of expected duration."""
+        """Return the number of iterations of expected duration between `start` >= 0 and `end` [s]."""
         first, last = self._by(start), self._by(end)
         return last - first
 
     def until(self, start: float, done: float) -> float:
-        """Return when `done` iterations from `start` on are complete [s]; `between` must have reached that time."""
+        """Return the time [s] at which `done` iterations after `start` end; `between` must have reached it before."""
         wanted = self._by(start) + done
         return float(np.interp(wanted, self._done, self._step * np.arange(len(self._done))))
 
@@ -54,7 +54,7 @@ class ProgressModel:
 
 
 def fit_iteration_time(latency: Floats, bandwidth: Floats, seconds: Floats) -> Callable[[float, float], float] | None:
-    """Return the iteration time [s] fitted as a function of latency and bandwidth; None if links are constant.
+    """Return a fitted function from latency and bandwidth to iteration time [s]; None if links are constant.
 
     Arrays of shape (iterations,) hold the links at the start of each iteration, and its duration [s].
     """
@@ -84,7 +84,7 @@ _TELLING = 32
 
 @dataclass(eq=False)
 class IterationSampling:
-    """Stratified sample of a job's iterations, and the number of iterations that each represents.
+    """Stratified sample of a job's iterations, and the number of iterations that each stands for.
 
     About `samples` iterations are simulated, or one per `block` [s] and per 4 blocks after `until`; a job longer than
     `give_up` [s] is extrapolated. The lists have an entry per simulated iteration: `stands_for`, their total duration
@@ -141,7 +141,7 @@ class IterationSampling:
         return min(number, self.iterations - 1), self._reached + ahead
 
     def _covered(self, began: float, seconds: float, span: float, left: float) -> tuple[float, float, float]:
-        """Return the iterations that a sample represents, and their estimated and expected durations [s]."""
+        """Return the iterations that a sample stands for, and their estimated and expected duration [s]."""
         if seconds <= 0:
             return left, 0.0, 0.0
         stands_for, lasts = min(max(span / seconds, 1.0), left), min(max(span, seconds), left * seconds)
@@ -159,12 +159,12 @@ class IterationSampling:
         return left, self.pace.until(self._reached, block) - self._reached, block
 
     def _cell(self) -> int:
-        """Return the index of the sampling block that contains the time reached."""
+        """Return the index of the current sampling block."""
         return int((self._reached - self._begun) / self._block + 1e-9)
 
 
 class RecordedExchanges(SparsifierSet):
-    """Exchanges that are made once and reused; schemes whose volume follows gradients record a `window` of them."""
+    """Exchanges that are computed once and used again; a `window` of several if the volume follows gradients."""
 
     def __init__(self, job: Job, window: int) -> None:
         super().__init__(job, (), training=FixedTraining(job.source))
@@ -180,17 +180,17 @@ class RecordedExchanges(SparsifierSet):
         return not all(model.traits.fixed_volume for model in self._maker(candidate).of(candidate))
 
     def made(self, candidate: Candidate) -> int:
-        """Return how many exchanges of a candidate have been made rather than reused."""
+        """Return how many exchanges of a candidate were computed and not only used again."""
         followed = sum(len(rows) for (label, _), rows in self._rows.items() if label == candidate.label)
         return followed + sum(label == candidate.label for label, _, _ in self._once)
 
     def takes_turns(self, candidate: Candidate) -> bool:
-        """Return whether the messages of a candidate of fixed volume may depend on which worker selects."""
+        """Return whether a candidate's messages of fixed volume may depend on the worker that selects."""
         turns = [turn for label, _, turn in self._once if label == candidate.label]
         return not turns or max(turns) >= 0
 
     def unsettled(self, candidate: Candidate) -> str:
-        """Return why the volume of a candidate that follows gradients is not yet steady; empty if it is."""
+        """Return why the volume of a candidate is not yet steady; empty if the volume is steady."""
         first = max((first for label, first in self._rows if label == candidate.label), default=None)
         if first is None:
             return ""
@@ -212,7 +212,7 @@ class RecordedExchanges(SparsifierSet):
         return best
 
     def _timed_once(self, candidate: Candidate, where: Iteration) -> ExchangeProcess:
-        """Time an exchange; on constant links, reuse the time of an iteration that started in the same way."""
+        """Time an exchange; on constant links, use an equal iteration's time again."""
         exchanges, network = self._exchanges(candidate, where), self._job.network(where.number)
         steady = network.links.constant and network.jitter is None and network.routing != "flow"
         key = (id(exchanges), *(one.tobytes() for one in (where.active, where.complete, where.behind)))
@@ -223,7 +223,7 @@ class RecordedExchanges(SparsifierSet):
         return known._replace(result=replace(known.result, origin=where.now), begun=where.now)
 
     def apply(self, exchanges: Sequence[Exchange]) -> None:
-        """Do nothing, as updates were applied when the exchanges were recorded."""
+        """Do nothing, because the updates were applied when the exchanges were recorded."""
 
     def _maker(self, candidate: Candidate) -> SparsifierSet:
         if candidate.label not in self._makers:
@@ -249,7 +249,7 @@ class RecordedExchanges(SparsifierSet):
         return rows[wanted]
 
     def _of_any(self, candidate: Candidate, where: Iteration) -> list[Exchange]:
-        """Return the recorded exchange of a candidate of fixed volume, by selecting worker if workers take turns."""
+        """Return the recorded exchange of a candidate of fixed volume, of the worker whose turn it is if any."""
         for turn in (-1, where.number % where.active.size):
             if (found := self._once.get((candidate.label, where.density, turn))) is not None:
                 return found
@@ -263,7 +263,7 @@ class RecordedExchanges(SparsifierSet):
 
 
 def _constant_density_range(job: Job, iteration: int) -> tuple[int, int]:
-    """Return the range of iterations around one with the same density; one iteration while the density changes."""
+    """Return the range of iterations around `iteration` with the same density; a single one if density changes."""
     first = 0
     for ramp in job.density:
         last = first + ramp.iterations
@@ -276,7 +276,7 @@ def _constant_density_range(job: Job, iteration: int) -> tuple[int, int]:
 
 
 def _without_updates(exchanges: Sequence[Exchange]) -> list[Exchange]:
-    """Return exchanges with their updates replaced by zeros that take no memory."""
+    """Return exchanges whose updates are zeros, which take no memory."""
     return [replace(one, update=np.broadcast_to(np.float32(0), one.update.shape)) for one in exchanges]
 
 

@@ -1,4 +1,4 @@
-"""Timeline of each resource of a worker in an iteration, from the timing of its exchange."""
+"""Timeline of each resource of a worker in an iteration, from the timing of the exchange."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _times(begun: Floats, ended: Floats, which: Any) -> list[tuple[float, float]
 
 
 def _exchange_pieces(rank: int, timing: Timing, uninterrupted: bool) -> tuple[list[_Piece], float]:
-    """Return a worker's spans in its last exchange, and when they end [s], both on the clock of the timing."""
+    """Return a worker's spans in its last exchange and their end [s], on the clock of the timing."""
     messages, work_of, computed = timing.messages, timing.work, timing.computed
     assert messages is not None
     assert work_of is not None
@@ -96,7 +96,7 @@ def _exchange_pieces(rank: int, timing: Timing, uninterrupted: bool) -> tuple[li
 
 
 def _earlier_pieces(rank: int, state: Iteration) -> tuple[list[_Piece], float]:
-    """Return a worker's spans in an iteration before its last selection, and when they end [s]."""
+    """Return a worker's spans in an iteration before its last selection, and their end [s]."""
     pieces: list[_Piece] = []
     first = float(state.begins[rank])
     reached = first + float(state.probing[rank])
@@ -114,7 +114,7 @@ def _earlier_pieces(rank: int, state: Iteration) -> tuple[list[_Piece], float]:
 
 
 def _exchange_spans(rank: int, timing: Timing) -> Iterator[tuple[float, float]]:
-    """Yield the interval of each bucket in which a worker exchanges it, from readiness to the last message."""
+    """Yield, for each bucket, the interval in which a worker exchanges it, from readiness to the last message."""
     messages = timing.messages
     assert messages is not None
     assert timing.work is not None
@@ -157,7 +157,7 @@ def merge_intervals(intervals: Sequence[tuple[float, float]]) -> Iterator[tuple[
 def intersect_intervals(
     interval: tuple[float, float], others: Sequence[tuple[float, float]]
 ) -> Iterator[tuple[float, float]]:
-    """Yield the parts of an interval that lie inside other intervals, which are sorted."""
+    """Yield the parts of an interval that lie inside the sorted intervals `others`."""
     begin, end = interval
     for first, last in others:
         if max(begin, first) < min(end, last):
@@ -168,7 +168,7 @@ def intersect_intervals(
 def subtract_intervals(
     interval: tuple[float, float], others: Sequence[tuple[float, float]]
 ) -> Iterator[tuple[float, float]]:
-    """Yield the parts of an interval that lie outside other intervals, which are sorted."""
+    """Yield the parts of an interval that lie outside the sorted intervals `others`."""
     begin, end = interval
     for first, last in others:
         if first < end and last > begin:

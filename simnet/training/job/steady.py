@@ -30,20 +30,20 @@ _WORDS = {"bytes_sent_B": "what it sends", "density_ratio": "its density", "buil
 
 
 class SteadyPart(NamedTuple):
-    """First steady iteration of a run, and why the run has no steady part (empty if it has one)."""
+    """First steady iteration of a run, and the reason why the run has no steady part (empty if it has)."""
 
     start: int
     unsettled: str = ""
 
 
 def common_start(found: Iterable[SteadyPart]) -> int:
-    """Return the first iteration from which the means of all runs are compared: the latest steady start."""
+    """Return the first iteration from which runs are compared, the latest start of their steady parts."""
     each = list(found)
     return max((one.start for one in [one for one in each if not one.unsettled] or each), default=0)
 
 
 def steady_part(rows: Columns) -> SteadyPart:
-    """Return the steady part of a run under one policy, given its table of iterations, exploration included."""
+    """Return the steady part of a run under one policy, given its table of iterations with exploration."""
     columns = {name: np.asarray(rows[name]) for name in map(str, rows)}
     aside = columns["purpose"] == EXPLORE if "purpose" in columns else np.zeros(columns["iteration_s"].size, bool)
     trained = {name: one[~aside] for name, one in columns.items()}
@@ -121,14 +121,14 @@ def detect_steady_part(
 
 
 def _means_differ(one: Floats, other: Floats) -> bool:
-    """Return whether two means differ by more than 10 %, and by more than chance explains."""
+    """Return whether two means differ by more than 10 % and by more than chance explains."""
     error = math.hypot(*(float(each.std()) / math.sqrt(each.size) for each in (one, other)))
     difference = abs(float(one.mean() - other.mean()))
     return difference > max(MOVED * abs(float(other.mean())), 2 * error)
 
 
 def _is_transient(name: str, values: Floats, start: int, last: int) -> bool:
-    """Return whether a statistic in the block that begins at `start` still differs from its mean from `last` on."""
+    """Return whether a statistic in the block from `start` on still differs from its mean from `last` on."""
     steady, block = values[last:], values[start : max(2 * start, 1)]
     if not np.isfinite(block).all():
         return True

@@ -1,4 +1,4 @@
-"""Task graph of a training step: compute and collective nodes, dependencies, times and memory."""
+"""Task graph of a training step: compute and collectives, their dependencies, times and memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COMPUTE = "compute"
 
 
 class CollectiveCall(NamedTuple):
-    """Collective call by each rank of a group; `microbatch` is None for calls after all microbatches.
+    """Collective call by each rank of a group. `microbatch` is None for calls after all microbatches.
 
     `unit` names the data: a unit, ``"bucket"`` of gradients, or ``"model"``.
     """
@@ -58,7 +58,7 @@ class CollectiveCall(NamedTuple):
 
 
 class ComputePart(NamedTuple):
-    """Part of a forward or backward pass of a microbatch: compute for `elements` parameters of a unit."""
+    """Part of a microbatch's forward or backward pass: the compute for `elements` parameters of a unit."""
 
     unit: str
     phase: Phase
@@ -67,7 +67,7 @@ class ComputePart(NamedTuple):
 
 
 class StepNode(NamedTuple):
-    """Node of a step graph: its operation, queue, dependencies, and the workers that run it (None: all)."""
+    """Node of a step graph: its operation, queue and dependencies, and the workers that run it (None for all)."""
 
     does: ComputePart | CollectiveCall
     queue: str
@@ -85,7 +85,7 @@ class StepBuffer(NamedTuple):
 
 
 class HeldMemory(NamedTuple):
-    """Persistent memory of a worker [byte]: parameters, gradients, and optimiser state."""
+    """Persistent memory of a worker [byte] for parameters, gradients, and optimiser state."""
 
     parameters: int
     gradients: int
@@ -134,7 +134,7 @@ class StepGraph:
 
 @dataclass
 class GraphBuilder:
-    """Builder of a step graph: adds nodes in the order in which a worker's program issues them."""
+    """Builder of a step graph, which adds nodes in the order in which a worker's program issues them."""
 
     workers: int
     iteration: int = 0
@@ -157,7 +157,7 @@ class GraphBuilder:
         self.layout = {**own, **self.layout}
 
     def compute(self, unit: str, phase: Phase, elements: int) -> int:
-        """Add compute for some parameters of a unit in a pass, and return its node number."""
+        """Add the compute for some parameters of a unit in a pass, and return the number of the new node."""
         assert self.microbatch is not None
         after, self._waits = tuple(sorted(self._waits)), set()
         self.nodes.append(StepNode(ComputePart(unit, phase, self.microbatch, elements), COMPUTE, after))
@@ -177,7 +177,7 @@ class GraphBuilder:
         after: Iterable[int | None] = (),
         root: int = 0,
     ) -> int | None:
-        """Add a collective call, and return its node number; None for a group of one rank, or without elements."""
+        """Add a collective call and return its node number; None for a group of one rank or for no elements."""
         ranks = self.ranks(group)
         if ranks < 2 or not elements[0]:
             return None
@@ -198,7 +198,7 @@ class GraphBuilder:
         self._waits |= {number for number in numbers if number is not None}
 
     def computed(self) -> set[int]:
-        """Return the nodes on which the next compute node depends: the previous one, and those given to `wait`."""
+        """Return the nodes on which the next compute node depends: the previous one, and all passed to `wait`."""
         return self._waits | (set() if self._computed is None else {self._computed})
 
     def hold(self, what: Literal["parameters", "gradients"], nbytes: int, first: int | None, last: int | None) -> None:
@@ -207,12 +207,12 @@ class GraphBuilder:
             self.buffers.append(StepBuffer(what, nbytes, first, last))
 
     def built(self, held: HeldMemory) -> StepGraph:
-        """Return the finished step graph, given the persistent memory of a worker."""
+        """Return the finished step graph; `held` is the persistent memory of a worker."""
         return StepGraph(tuple(self.nodes), self.workers, self.replicas, held, tuple(self.buffers), self.layout)
 
 
 def describe_slowdown(slowdown: float) -> str:
-    """Return text on how much compute slows while collectives run."""
+    """Return a text that says how much compute slows while collectives run."""
     if slowdown != 1:
         return f"{slowdown:.3g} times as long beside collectives"
     return "as long beside collectives as alone (beside NCCL 1.76 to 2.5 times by kernel: NVIDIA/nccl, issue 1428)"
@@ -280,7 +280,7 @@ class StepTiming:
         return np.asarray(self.ended - self.begun)
 
     def waits(self) -> Floats:
-        """Return the seconds each worker waits for each node, shape (nodes, P); they add up to `exposed`."""
+        """Return how many seconds each worker waits for each node, shape (nodes, P); the sum is `exposed`."""
         found, does = np.zeros_like(self.ended), self.graph.does()
         for worker in range(self.graph.workers):
             free = 0.0
@@ -299,7 +299,7 @@ class StepTiming:
         return found
 
     def memory(self) -> StepMemory:
-        """Return the memory of a worker by part [byte]; each part is the largest over the workers."""
+        """Return the memory of a worker by part [byte], each part as the largest value over the workers."""
         held = self.graph.held
         peaks = {
             what: max(self._peak(worker, what) for worker in range(self.graph.workers))
@@ -324,7 +324,7 @@ class StepTiming:
 
 
 def seconds_of(graph: StepGraph, forward: ArrayLike, backward: ArrayLike, work: PassShares | None = None) -> Floats:
-    """Return each node's compute seconds, shape (nodes, P), from the seconds of a microbatch's two passes."""
+    """Return each node's compute seconds, shape (nodes, P), given those of a microbatch's forward and backward pass."""
     passes = {}
     for name, given in (("forward", forward), ("backward", backward)):
         passes[name] = np.broadcast_to(np.asarray(given, dtype=np.float64), graph.workers)

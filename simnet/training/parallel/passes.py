@@ -36,7 +36,7 @@ from simnet.training.parallel.units import DTYPE_BYTES, CheckedOptions, Paramete
 
 
 class StoppingCall(NamedTuple):
-    """Blocking collective in a pass; compute stops for it after the share `at` of the pass."""
+    """Blocking collective in a pass. Compute stops for the collective after the share `at` of the pass."""
 
     at: float
     operation: Operation
@@ -51,14 +51,14 @@ class StoppingCall(NamedTuple):
 
 
 class BlockPart(NamedTuple):
-    """Attention or MLP part of a transformer block; its start and end are shares of the forward pass."""
+    """Attention or MLP part of a transformer block. `begin` and `end` are shares of the forward pass."""
 
     block: str
     begin: float
     end: float
 
     def backward(self) -> BlockPart:
-        """Return the same part with its start and end as shares of the backward pass."""
+        """Return the same part with `begin` and `end` as shares of the backward pass."""
         return BlockPart(self.block, 1 - self.end, 1 - self.begin)
 
 
@@ -76,7 +76,7 @@ def block_parts(model: Units, attention: float) -> list[tuple[BlockPart, BlockPa
 def insert_calls(
     step: StepGraph, forward: Iterable[StoppingCall], backward: Iterable[StoppingCall], layout: Mapping[str, Groups]
 ) -> StepGraph:
-    """Return a step with blocking collectives added to each microbatch's forward and backward pass."""
+    """Return a step whose microbatches have blocking collectives in their forward and backward passes."""
     of: Mapping[str, Sequence[StoppingCall]] = {
         "forward": sorted(forward, key=lambda one: one.at),
         "backward": sorted(backward, key=lambda one: one.at),
@@ -173,7 +173,7 @@ class ModelParallelism(CheckedOptions):
 
 
 def split_tensors(layers: Iterable[Layer], degree: int) -> list[Layer]:
-    """Return the tensors of one of `degree` tensor-parallel workers; matrices are split by their first dimension."""
+    """Return the tensors of one of `degree` tensor-parallel workers. Matrices are split by their first dimension."""
     check_int(degree, "degree", 1)
     found = []
     for layer in layers:
@@ -217,7 +217,7 @@ def tensor_parallel(step: StepGraph, model: Units, around: ModelParallelism) -> 
 
 
 def _widen_workers(step: StepGraph, degree: int) -> StepGraph:
-    """Return a step with `degree` consecutive workers in place of each, which run the same nodes."""
+    """Return a step in which `degree` consecutive workers replace each worker and run its nodes."""
 
     def at(workers: Iterable[int], place: int) -> tuple[int, ...]:
         return tuple(worker * degree + place for worker in workers)

@@ -21,7 +21,7 @@ _Pass: TypeAlias = tuple[Phase, int] | None
 
 
 class TiedWeights(NamedTuple):
-    """Weights that first and last stage share; their all-reduce comes before (`first`) or after other gradients."""
+    """Weights that the first and last stage share. If `first`, their all-reduce precedes that of other gradients."""
 
     unit: str
     elements: int
@@ -30,7 +30,7 @@ class TiedWeights(NamedTuple):
 
 
 def pass_order(stage: int, stages: int, microbatches: int, order: Order) -> list[tuple[Phase, int]]:
-    """Return the passes of a pipeline stage in the order in which it computes them; stages count from 0.
+    """Return the passes of a pipeline stage in the order in which the stage computes them; stages count from 0.
 
     ``gpipe`` runs all forward passes first, ``1f1b`` only as many as later stages need, then alternates.
 
@@ -85,7 +85,7 @@ def pipeline(
 
 
 def _pass_nodes(stage: StepGraph) -> dict[_Pass, list[int]]:
-    """Return the node numbers of each pass; the key None has those outside forward and backward passes."""
+    """Return the node numbers of each pass; the key None has nodes outside forward and backward passes."""
     found: dict[_Pass, list[int]] = defaultdict(list)
     for number, node in enumerate(stage.nodes):
         does = node.does
@@ -97,7 +97,7 @@ def _pass_nodes(stage: StepGraph) -> dict[_Pass, list[int]]:
 
 
 def _put_off(stage: StepGraph, segments: dict[_Pass, list[int]], last: int) -> None:
-    """Move calls that follow the last compute of the last backward pass behind all passes."""
+    """Move the calls after the last compute of the last backward pass behind all passes."""
     of = segments["backward", last]
     computes = max(place for place, number in enumerate(of) if isinstance(stage.nodes[number].does, ComputePart))
     segments["backward", last], put_off = of[: computes + 1], of[computes + 1 :]
@@ -123,14 +123,14 @@ class _StageMerger:
         self.arrives: dict[tuple[int, _Pass], int] = {}
 
     def ready(self, place: int, one: _Pass) -> bool:
-        """Return whether the data that a stage needs for a pass have been sent to it."""
+        """Return whether the data that a stage needs for a pass have been sent to the stage."""
         if one is None:
             return place not in self.sharing or self.exchange is not None
         first = place == (0 if one[0] == "forward" else len(self.stages) - 1)
         return first or (place, one) in self.arrives
 
     def add(self, place: int, one: _Pass, numbers: Sequence[int]) -> None:
-        """Add a pass of a stage, and the message that sends its output to the next stage."""
+        """Add a pass of a stage, and the message that sends the pass's output to the next stage."""
         became, waits = self.became[place], self.arrives.get((place, one))
         last = None
         for number in numbers:

@@ -39,7 +39,7 @@ ALGORITHMS: Mapping[str, str] = {
 
 @dataclass(eq=False)
 class PlacedStep:
-    """Step graph on a network, for repeated timing; the time is cached if the network does not vary.
+    """Step graph on a network, for repeated timing. Its time is cached if the network does not vary.
 
     `slowdown` >= 1 is the factor on compute time during a collective of the same worker.
     """
@@ -89,7 +89,7 @@ class PlacedStep:
         return sent, received
 
     def _never_meet(self) -> bool:
-        """Return whether concurrent calls cannot share a link: one queue and group, or disjoint routes."""
+        """Return whether concurrent calls cannot share a link: they share a queue and group, or routes are disjoint."""
         network, found = self.network, defaultdict[tuple[str, bytes], set[tuple[int, int]]](set)
         pairs = {id(one): _schedule_pairs(one) for one in self.schedules.values()}
         for number, schedule in self.schedules.items():
@@ -115,7 +115,7 @@ def _schedule_pairs(schedule: Schedule) -> set[tuple[int, int]]:
 
 
 def schedules_of(algorithms: Mapping[str, str]) -> Callable[[CollectiveCall], Schedule]:
-    """Return a function from a collective call to its schedule; `algorithms` override the default of an operation."""
+    """Return a function from a collective call to its messages; `algorithms` override an operation's default."""
     for operation in algorithms:
         check_choice(operation, "operation", list(ALGORITHMS))
     chosen = {
@@ -139,7 +139,7 @@ Workers = NDArray[np.intp]
 
 
 class SlowedComputing:
-    """Compute in progress on each worker; it runs `slowdown` times slower while the worker has a collective."""
+    """Compute in progress on each worker, which runs `slowdown` times slower while the worker has a collective."""
 
     def __init__(
         self, env: simpy.Environment, workers: int, slowdown: float, done: Callable[[int, Workers], None]
@@ -151,13 +151,13 @@ class SlowedComputing:
         self._beside, self._plan = np.zeros((2, workers), dtype=np.int64)
 
     def begin(self, number: int, workers: Workers, seconds: Floats) -> None:
-        """Start a compute node on some workers, given its seconds at full speed."""
+        """Start a compute node on some workers, given its `seconds` at full speed."""
         self._node[workers], self._left[workers] = number, seconds
         self._since[workers] = self._env.now
         self._settle(workers)
 
     def beside(self, workers: Workers, change: int) -> None:
-        """Add `change` to the running collectives of some workers, and adapt the speed of their compute."""
+        """Add `change` to the number of collectives of some workers, and adapt the speed of their compute."""
         before = self._beside[workers] > 0
         self._left[workers] -= (self._env.now - self._since[workers]) / np.where(before, self._slowdown, 1.0)
         self._since[workers] = self._env.now
@@ -278,7 +278,7 @@ class EventRun:
 
 
 def node_waits(step: PlacedStep) -> tuple[list[list[tuple[int, NDArray[np.bool_]]]], NDArray[np.int64]]:
-    """Return each node's successors with their workers, and its number of predecessors, shape (nodes, P)."""
+    """Return each node's successors, with their workers, and its number of predecessors, shape (nodes, P)."""
     behind: list[list[tuple[int, NDArray[np.bool_]]]] = [[] for _ in step.graph.nodes]
     missing = np.zeros(step.does.shape, dtype=np.int64)
     last: dict[str, NDArray[np.int64]] = defaultdict(lambda: np.full(step.graph.workers, -1))

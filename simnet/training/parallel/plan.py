@@ -1,4 +1,4 @@
-"""Planning of the training step of a named model that is sharded over pipeline stages, data and tensors."""
+"""Planning of the training step of a named model, which is sharded over pipeline stages, data and tensors."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ class PlannedStep:
     work: PassShares | None = None
 
     def seconds(self, whole: ArrayLike) -> Floats:
-        """Return each node's compute seconds, shape (nodes, P); `whole` is a microbatch's time for the whole model."""
+        """Return each node's compute seconds, (nodes, P); `whole` is a microbatch's time with the whole model."""
         own = np.asarray(whole) * self.shares
         return seconds_of(self.graph, (1 - self.backward) * own, self.backward * own, self.work)
 
 
 def sharding_options(sharding: str, *, pipeline: bool = False) -> dict[str, object]:
-    """Return the options of a kind of sharding, with their defaults inside a `pipeline` or alone."""
+    """Return the options of a kind of sharding with their defaults, which may differ inside a `pipeline`."""
     if sharding not in SHARDINGS:
         raise ValueError(f"there is no {sharding!r}: {suggest_names(sharding, SHARDINGS)}")
     known = {name: one.default for name, one in _known_options(sharding).items()}
@@ -146,7 +146,7 @@ def _is_divided(around: ModelParallelism) -> bool:
 
 
 def _check_names(profile: ModelProfile, around: ModelParallelism, chosen: Mapping[str, Any]) -> None:
-    """Raise ValueError for unknown block names, or for options that models listed as units do not allow."""
+    """Raise ValueError for unknown block names, or for options that do not fit a model given as a list of units."""
     wrapped = wrap_units(profile.layers)
     blocks = [block.name for block in wrapped.blocks]
     for name in around.expert_blocks or ():
@@ -161,7 +161,7 @@ def _check_names(profile: ModelProfile, around: ModelParallelism, chosen: Mappin
 
 
 def _check_options(sharding: str, given: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the options of a sharding. ValueError: an option is unknown, or is not the list of names required."""
+    """Return the options of a sharding. ValueError: an option is unknown, or is not a list of names as required."""
     known = sharding_options(sharding)
     for name, value in given.items():
         if name not in known:
@@ -193,7 +193,7 @@ def _stage_layers(profile: ModelProfile, stages: int) -> list[list[Layer]]:
 
 
 class _StagePlanner(NamedTuple):
-    """Planner of pipeline stages, each of which has `workers` data-parallel workers before tensor parallelism."""
+    """Planner of pipeline stages; each has `workers` data-parallel workers, each split by tensor parallelism."""
 
     profile: ModelProfile
     sharding: str
@@ -203,7 +203,7 @@ class _StagePlanner(NamedTuple):
     seed: int
 
     def tied(self, both: Sequence[Layer]) -> TiedWeights:
-        """Return the weights that first and last stage share, as split over tensor-parallel workers."""
+        """Return the weights that the first and last stage share, as split over tensor-parallel workers."""
         degree = self.around.tensor_parallel
         elements = sum(layer.size for layer in split_tensors(_pad_rows(both, degree), degree))
         names, dtype = ", ".join(layer.name for layer in both), str(self.chosen.get("dtype", "float32"))
@@ -246,7 +246,7 @@ class _StagePlanner(NamedTuple):
 
 
 def _without_experts(layers: Sequence[Layer], around: ModelParallelism) -> tuple[Sequence[Layer], dict[str, int]]:
-    """Return the tensors that do not belong to experts, and the entries of one expert by block."""
+    """Return the tensors outside experts, and the number of entries of one expert by block."""
     if around.experts is None:
         return layers, {}
     blocks = {block.name: block for block in wrap_units(layers).blocks}
@@ -265,7 +265,7 @@ def _without_experts(layers: Sequence[Layer], around: ModelParallelism) -> tuple
 
 
 def _pad_rows(layers: Sequence[Layer], degree: int) -> list[Layer]:
-    """Return tensors with matrices outside blocks padded to multiples of `degree` rows, as Megatron pads them."""
+    """Return tensors; matrices outside blocks are padded to multiples of `degree` rows, as Megatron pads them."""
     inside = {layer.name for block in wrap_units(layers).blocks for layer in block.layers}
     return [
         layer
@@ -277,7 +277,7 @@ def _pad_rows(layers: Sequence[Layer], degree: int) -> list[Layer]:
 
 @dataclass(frozen=True)
 class TrainingSteps:
-    """Steps of a training: `step` returns the step of an iteration, the same object where steps are equal."""
+    """Steps of a training run. `step` returns the step of an iteration, and the same object for equal steps."""
 
     step: Callable[[int], PlannedStep | TracedStep]
     algorithms: Mapping[str, str] = field(default_factory=dict)
@@ -296,7 +296,7 @@ def model_steps(
     backward: float | None = None,
     seed: int = 0,
 ) -> Callable[[int], PlannedStep]:
-    """Return a function from an iteration to its step; an `iteration` among the options fixes it for all."""
+    """Return a function from an iteration to its step; the option `iteration` fixes a single step for all."""
     draws = options.get("experts") is not None and options.get("drop_tokens") is False
     known: dict[int, PlannedStep] = {}
 

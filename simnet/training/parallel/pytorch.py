@@ -1,4 +1,4 @@
-"""Training steps of PyTorch 2.13: DistributedDataParallel, and `fully_shard` (FSDP2), also replicated (HSDP).
+"""Training steps of PyTorch 2.13: DistributedDataParallel, and `fully_shard` (FSDP2) with or without replicas.
 
 A unit is gathered before its use; the next unit of the backward pass is gathered before gradients of this one are
 reduced. Source: ``distributed/fsdp/_fully_shard``; sequences and sizes are those of recorded runs.
@@ -26,7 +26,7 @@ _MOMENTS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class DdpOptions(CheckedOptions):
-    """Options of DistributedDataParallel, by PyTorch's names; `ready` lists tensors in the order of their gradients."""
+    """Options of DistributedDataParallel, with PyTorch's names; `ready` is the order in which gradients are ready."""
 
     iteration: WholeNumber = 0
     microbatches: Count = 1
@@ -38,7 +38,7 @@ class DdpOptions(CheckedOptions):
 
 
 def ddp(layers: Iterable[Layer], workers: int, **options: Any) -> StepGraph:
-    """Return a step of DistributedDataParallel; keyword arguments are those of `DdpOptions`.
+    """Return a training step with DistributedDataParallel; keyword arguments are those of `DdpOptions`.
 
     Before buckets are rebuilt in iteration 1 (2 with a static graph), a single bucket holds the whole model.
     """
@@ -83,7 +83,7 @@ def buckets(layers: Sequence[Layer], bucket_cap_mb: float | None = None, dtype: 
 
 
 def cut(sizes: Sequence[int], entry: float, first: float, later: float) -> list[slice]:
-    """Group tensors into buckets in the order of reduction; return a slice of `sizes` (entries) for each.
+    """Group tensors into buckets in the order of reduction; return for each bucket a slice of `sizes` (entries).
 
     Gradients become ready from the last tensor to the first. A bucket closes when it reaches its cap [byte], `first` or
     `later`, at `entry` bytes an entry; it may exceed the cap by a tensor.
@@ -142,7 +142,7 @@ class Fsdp2Options(CheckedOptions):
 
 
 def fsdp2(model: Units, workers: int, **options: Any) -> StepGraph:
-    """Return a step of a model sharded by `fully_shard`; keyword arguments are those of `Fsdp2Options`."""
+    """Return a training step with a model sharded by `fully_shard`; keyword arguments are those of `Fsdp2Options`."""
     given = Fsdp2Options(**options)
     microbatches, plus = given.microbatches, given.plus
     freed, nodes = _freed_units(model, given.reshard_after_forward), plus.nodes(workers)
@@ -178,7 +178,7 @@ def _freed_units(model: Units, reshard_after_forward: bool | Collection[str]) ->
 
 
 class _Program:
-    """Program of an FSDP2 worker: issues passes and collectives, and records which of them streams wait for."""
+    """Program of an FSDP2 worker. It issues passes and collectives, and records what streams wait for."""
 
     def __init__(
         self, step: GraphBuilder, model: Units, freed: set[str], options: Fsdp2Options, plus: ZeroPlusPlus
@@ -235,7 +235,7 @@ class _Program:
         self.held_back = set()
 
     def backward(self, *, reduces: bool, all_reduces: bool, frees: bool) -> None:
-        """Issue a backward pass; flags tell whether it reduces, all-reduces over replicas, and reshards."""
+        """Issue a backward pass. The flags say whether it reduces, all-reduces over replicas, and reshards."""
         step, root, blocks = self.step, self.model.root, self.model.blocks
         order = [root, *reversed(blocks)]
         first = len(step.nodes)
@@ -275,7 +275,7 @@ class _Program:
         self.step.hold("parameters", one * self.nodes.nodes * DTYPE_BYTES[self.dtypes[0]], since, call)
 
     def _use(self, unit: Unit, phase: Phase) -> None:
-        """Make the next compute wait until a unit's parameters are gathered and copied."""
+        """Make the next compute node wait until a unit's parameters are gathered and copied."""
         self._gather(unit, phase)
         if unit.name in self.copied or unit.name not in self.unsharded:
             return
@@ -303,7 +303,7 @@ class _Program:
         self.step.hold("parameters", nbytes, self.unsharded.pop(unit.name), len(self.step.nodes) - 1)
 
     def _done(self, unit: Unit, first: int, *, reduces: bool, all_reduces: bool, frees: bool) -> None:
-        """Finish a unit's backward pass: reshard it and reduce its gradients, if the flags tell so."""
+        """Finish a unit's backward pass: reshard the unit if `frees`, and reduce its gradients if `reduces`."""
         if unit.layers and frees:
             self._free(unit)
         if not unit.layers or not reduces:

@@ -32,7 +32,7 @@ def layout_of(nodes: Nodes) -> dict[str, Groups]:
 
 @dataclass(frozen=True, kw_only=True)
 class ZeroPlusPlus(CheckedOptions):
-    """Options of ZeRO++ for sharded steps, by DeepSpeed's names.
+    """Options of ZeRO++ for sharded steps, with DeepSpeed's names.
 
     All-gathers of parameters carry eight bits (qwZ); tensors are reduced in two hops of four bits (qgZ), but vectors
     and those whose entries are no multiple of 2 P. Between consecutive ranks (hpZ) a second shard of what is freed is
@@ -59,7 +59,7 @@ class ZeroPlusPlus(CheckedOptions):
             raise ValueError("loco needs zero_quantized_gradients")
 
     def nodes(self, workers: int) -> Nodes:
-        """Return how workers are divided into nodes. ValueError: their number is not a multiple of the node size."""
+        """Return how workers are divided into nodes. ValueError: nodes would not have equal numbers of workers."""
         if self.ranks_per_node is not None:
             return Nodes.of(workers, self.ranks_per_node)
         return Nodes.of(workers, self.zero_hpz_partition_size, "zero_hpz_partition_size")
@@ -90,7 +90,7 @@ class ZeroPlusPlus(CheckedOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class SDP4Bit(CheckedOptions):
-    """SDP4Bit options of ZeRO stages 1 and 2: 4-bit weight differences; gradients of 8 bits, then 4 bits."""
+    """Options of SDP4Bit in ZeRO stages 1 and 2: 4-bit weight differences; 8-bit and then 4-bit gradients."""
 
     quantized_weights: bool = False
     quantized_gradients: bool = False
@@ -100,7 +100,7 @@ class SDP4Bit(CheckedOptions):
     second_group: Count = 128
 
     def nodes(self, workers: int) -> Nodes:
-        """Return how workers are divided into nodes. ValueError: their number is not a multiple of the node size."""
+        """Return how workers are divided into nodes. ValueError: nodes would not have equal numbers of workers."""
         return Nodes.of(workers, self.ranks_per_node)
 
 
@@ -119,17 +119,17 @@ def _add_gathers(step: GraphBuilder, unit: str, sent: Hop, phase: Phase, group: 
 
 
 def _code_elements(sent: Hop) -> list[tuple[int, str]]:
-    """Return element count and dtype of the codes in a quantised message, and of its scales."""
+    """Return the number of elements and the dtype, for the codes and for the scales of a quantised message."""
     return [(round(sent.codes), "int8"), (round(sent.scales / SCALE_BYTES), "float32")]
 
 
 def shard_of(elements: int, workers: int) -> int:
-    """Return each worker's entries of a bucket with SDP4Bit, a multiple of the size of its Hadamard transform."""
+    """Return each worker's entries of a bucket with SDP4Bit: a multiple of the length of its Hadamard transform."""
     return -(-elements // (workers * HADAMARD)) * HADAMARD
 
 
 def _two_hops(step: GraphBuilder, first: Hop, second: Hop, after: Waits, unit: str = "bucket") -> int | None:
-    """Add a reduction in two all-to-alls, inside and across nodes, and return its last node number."""
+    """Add a reduction by two all-to-alls, inside and across nodes, and return its last node number."""
     waits, found = tuple(after), None
     for hop, group in ((first, NODE), (second, ACROSS)):
         for elements, dtype in _code_elements(hop):
@@ -150,7 +150,7 @@ def reduce_bucket(step: GraphBuilder, how: SDP4Bit, elements: int, after: Waits)
 def reduce_tensors(
     step: GraphBuilder, nodes: Nodes, layers: Iterable[Layer], dtype: str, after: Waits, unit: str = "bucket"
 ) -> int | None:
-    """Add the reductions of tensors by qgZ (ZeRO++) one after another, and return their last node number."""
+    """Add the reductions of tensors by qgZ (ZeRO++), one after another, and return their last node number."""
     last: int | None = None
     waits = tuple(after)
     for layer in layers:

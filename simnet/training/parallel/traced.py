@@ -33,7 +33,7 @@ _OPERATIONS: Mapping[str, Operation] = {
 
 
 class _RankNode(NamedTuple):
-    """Key of a node in the traces: its rank, and its number in the rank's trace."""
+    """Key of a node in the traces: its rank, and its number in the trace of that rank."""
 
     rank: int
     number: int
@@ -45,14 +45,14 @@ _Members: TypeAlias = tuple[_RankNode, ...]
 
 @dataclass(frozen=True, repr=False)
 class TracedStep:
-    """Step read from execution traces: a graph whose elements are bytes, compute seconds (nodes, P), and notes."""
+    """Step read from execution traces: a graph with sizes in bytes, compute seconds, shape (nodes, P), and notes."""
 
     graph: StepGraph
     traced: Floats
     notes: tuple[str, ...] = ()
 
     def seconds(self, factor: ArrayLike = 1.0) -> Floats:
-        """Return the compute seconds of each node, shape (nodes, P), scaled by a factor per rank."""
+        """Return the compute seconds of each node, shape (nodes, P), times a factor per rank."""
         return np.asarray(self.traced * np.asarray(factor))
 
 
@@ -72,12 +72,12 @@ class _Traces(dict[_RankNode, TraceNode]):
         return (at for at, one in self.items() if one.kind in kinds)
 
     def refuse(self, at: _RankNode, why: str) -> NoReturn:
-        """Raise InputError with the file and node of a trace node, and the reason `why`."""
+        """Raise InputError with the file and the number of a trace node, and the reason `why`."""
         raise InputError(why, file=str(self.paths[at.rank]), field=f"node {at.number}")
 
 
 def read_traced_step(prefix: str | Path, *, largest: int = MAX_BYTES, eager_limit: float = math.inf) -> TracedStep:
-    """Read the step in Chakra execution traces ``PREFIX.0.et``, ``PREFIX.1.et``, ...; one file per rank.
+    """Read the step in Chakra execution traces ``PREFIX.0.et``, ``PREFIX.1.et`` and so on, one file per rank.
 
     The k-th collective of a rank group is one call. Calls of a group keep their order, as do messages between two
     ranks; those of more than `eager_limit` bytes wait for their receives, others only for what their send waits for.
@@ -122,7 +122,7 @@ def _joint_calls(traces: _Traces) -> dict[_RankNode, _Members]:
 
 
 def _joint_messages(traces: _Traces) -> dict[_RankNode, _Members]:
-    """Match sends with receives; return, for each such node, its (send, receive) pair."""
+    """Match sends with receives; return the (send, receive) pair of each of these nodes."""
     last, waiting = len(traces.paths) - 1, defaultdict[tuple[int, int, int], list[_RankNode]](list)
     for at in traces.of_kinds("send", "recv"):
         node = traces[at]

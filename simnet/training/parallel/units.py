@@ -21,14 +21,14 @@ UNIT_NAME = r"[A-Za-z][A-Za-z0-9-]{0,39}"
 
 
 def unit_name(name: str) -> str:
-    """Return the name of a unit if it is allowed; raise ValueError otherwise."""
+    """Return the name of a unit; raise ValueError if the name is not allowed."""
     if not re.fullmatch(UNIT_NAME, name):
         raise ValueError(f"must be a letter and up to 39 letters, digits or - behind it, got {name!r}")
     return name
 
 
 class ListedUnit(NamedTuple):
-    """Unit in a list that describes a model: entries, work of each pass (seconds or operations), repetitions."""
+    """Unit in the list that describes a model: entries, work of each pass (seconds or operations), repetitions."""
 
     name: str
     parameters: int
@@ -48,14 +48,14 @@ def profile_of_units(units: Sequence[ListedUnit]) -> ModelProfile:
 
 
 class PassShares:
-    """Time of a pass spread over tensors, given their `sizes` in entries and `work`, both in forward order."""
+    """Time of a pass spread over tensors, given their `sizes` in entries and their `work`, in forward order."""
 
     def __init__(self, sizes: Sequence[int], work: Sequence[float]) -> None:
         self._ends: Floats = np.cumsum([0.0, *sizes])
         self._done: Floats = np.cumsum([0.0, *work]) / sum(work)
 
     def share(self, passed: int, elements: int, *, backward: bool) -> float:
-        """Return the share of a pass's time for the `elements` entries that follow the first `passed` entries."""
+        """Return the share of a pass's time for `elements` entries that follow the first `passed` entries."""
         ends = np.array([passed, passed + elements], dtype=np.float64)
         if backward:
             ends = self._ends[-1] - ends[::-1]
@@ -85,13 +85,13 @@ class Unit(NamedTuple):
         return sum(layer.size for layer in self.layers)
 
     def shard(self, ranks: int) -> int:
-        """Return the entries of one rank's shard; each tensor is padded and split along its first dimension."""
+        """Return the entries of one rank's shard. Each tensor is padded and split along its first dimension."""
         return sum(-(-layer.shape[0] // ranks) * (layer.size // layer.shape[0]) for layer in self.layers)
 
 
 @dataclass(frozen=True)
 class Units:
-    """Units of a wrapped model: one per block, and a root unit; `before` of its entries are used ahead of blocks."""
+    """Units of a wrapped model: one unit per block, and a root unit whose first `before` entries precede the blocks."""
 
     blocks: tuple[Unit, ...]
     root: Unit
@@ -109,7 +109,7 @@ class Units:
 
 
 def wrap_units(layers: Iterable[Layer], *, behind: Collection[str] = ()) -> Units:
-    """Wrap a model's tensors into a unit per block, and a root unit for the others.
+    """Return a model's tensors in units: a unit per block, and a root unit for all other tensors.
 
     A tensor belongs to the block named by the prefix of its name up to the first number, as in ``h.0.attn.weight``.
     Root tensors listed in `behind` are used after the blocks although they come first.
@@ -158,7 +158,7 @@ def check_layers(layers: Iterable[Layer]) -> Sequence[Layer]:
 
 @dataclass(frozen=True)
 class CheckedOptions:
-    """Base class of step options. ValueError: a value is not of the type that the field's annotation states."""
+    """Base class of step options. ValueError: a value does not have the type that the field's annotation states."""
 
     def __post_init__(self) -> None:
         check_fields(self)

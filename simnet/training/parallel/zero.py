@@ -1,4 +1,4 @@
-"""Training steps of DeepSpeed's ZeRO: stages 1 and 2 shard optimiser state and gradients, stage 3 parameters too.
+"""Training steps of DeepSpeed's ZeRO. Stages 1 and 2 shard optimiser state and gradients, stage 3 parameters too.
 
 Read in ``runtime/zero/stage_1_and_2.py``, ``stage3.py`` and ``partitioned_param_coordinator.py``; not recorded.
 """
@@ -40,7 +40,7 @@ class Stage3Limits(CheckedOptions):
 
 @dataclass(eq=False)
 class Stage3:
-    """Program of a worker under ZeRO stage 3: issues passes, all-gathers and reduce-scatters."""
+    """Program of a worker under ZeRO stage 3. It issues passes, all-gathers and reduce-scatters."""
 
     step: GraphBuilder
     layers: Sequence[Layer]
@@ -62,7 +62,7 @@ class Stage3:
         self.second: set[str] = set()
 
     def held_bytes(self) -> tuple[int, int, int]:
-        """Return a worker's bytes of parameters and of gradients, and how many elements it updates."""
+        """Return a worker's bytes of parameters and of gradients, and the number of elements that it updates."""
         width, shard, parts = DTYPE_BYTES[self.dtype], self._shard(self.sizes), 0
         if self.step.workers > 1:
             # What stays gathered, and second shards.
@@ -98,7 +98,7 @@ class Stage3:
         self.step.wait(*scattered, self._scatter(bucket, begun))
 
     def gather_updated(self) -> None:
-        """Gather the tensors that are kept whole on all workers after the optimiser step."""
+        """Gather the tensors that stay whole on all workers, after the optimiser step."""
         if self.kept:
             one = self._shard(self.kept)
             sizes = one, one * self.step.workers
@@ -138,7 +138,7 @@ class Stage3:
         return sum(-(-self.sizes[name] // self.step.workers) for name in names)
 
     def _release(self, module: Unit, place: int, traced: bool) -> None:
-        """Free a module's tensors, unless they are kept whole, needed again soon, or prefetched already."""
+        """Free a module's tensors, except those that stay whole, are needed again soon, or are prefetched."""
         names = {layer.name for layer in module.layers}
         if traced:
             names -= self.kept
@@ -174,7 +174,7 @@ _MOMENTS, _FP32 = 2, 4
 
 @dataclass(frozen=True, kw_only=True)
 class ZeroOptions(CheckedOptions):
-    """Options of a ZeRO step, by DeepSpeed's names.
+    """Options of a training step with ZeRO, with DeepSpeed's names.
 
     `limits` and `plus` apply to stage 3, `sdp4bit` to stages 1 and 2, where each worker then owns an equal part of each
     bucket.
@@ -194,7 +194,7 @@ class ZeroOptions(CheckedOptions):
 
 
 def zero(layers: Iterable[Layer], workers: int, *, stage: int, **options: Any) -> StepGraph:
-    """Return a ZeRO step; keyword arguments are those of `ZeroOptions`. Iteration 0 of stage 3 does not prefetch."""
+    """Return a training step with ZeRO; keyword arguments are those of `ZeroOptions`."""
     found, given = check_layers(layers), ZeroOptions(**options)
     plus, sdp4bit = given.plus, given.sdp4bit
     nodes = plus.nodes(workers) if stage == 3 else sdp4bit.nodes(workers)
@@ -219,7 +219,7 @@ def zero(layers: Iterable[Layer], workers: int, *, stage: int, **options: Any) -
 
 
 class _ShardedGradients(NamedTuple):
-    """Program of a worker under ZeRO stage 1 or 2: issues passes, gradient reductions and all-gathers."""
+    """Program of a worker under ZeRO stage 1 or 2. It issues passes, gradient reductions and all-gathers."""
 
     step: GraphBuilder
     layers: Sequence[Layer]
@@ -238,7 +238,7 @@ class _ShardedGradients(NamedTuple):
         return -(-self.size // (_ALIGNMENT * self.step.workers)) * _ALIGNMENT
 
     def held_bytes(self) -> tuple[int, int, int]:
-        """Return a worker's bytes of parameters and of gradients, and how many elements it updates."""
+        """Return a worker's bytes of parameters and of gradients, and the number of elements that it updates."""
         width, partition = DTYPE_BYTES[self.options.dtype], self.partition
         return self.size * width, (self.size if self.stage == 1 else partition) * width, partition
 
@@ -301,7 +301,7 @@ class _ShardedGradients(NamedTuple):
 
 
 def gather_sizes(partition: int, workers: int, allgather_bucket_size: int) -> list[int]:
-    """Return a worker's input elements in each all-gather of parameters after a ZeRO stage 1 or 2 update."""
+    """Return a worker's input elements in each all-gather of parameters, after an update in ZeRO stage 1 or 2."""
     count = max(1, partition * workers // allgather_bucket_size)
     each = partition // count
     each -= each % _ALIGNMENT
@@ -309,7 +309,7 @@ def gather_sizes(partition: int, workers: int, allgather_bucket_size: int) -> li
 
 
 def in_buckets(layers: Iterable[Layer], most: int) -> list[list[Layer]]:
-    """Pack tensors in order into buckets of at most `most` elements; a larger tensor gets a bucket of its own."""
+    """Pack tensors in order into buckets of at most `most` elements. A larger tensor gets a bucket of its own."""
     found: list[list[Layer]] = []
     filled = 0
     for layer in layers:
@@ -343,7 +343,7 @@ def bucket_owners(bucket: Iterable[Layer], starts: dict[str, int], partition: in
 
 
 def _up_to(parts: Iterable[int], most: int) -> list[int]:
-    """Merge consecutive sizes into calls, each closed once it exceeds `most` elements; return the calls' sizes."""
+    """Return the sums of consecutive sizes, each sum closed once it exceeds `most` elements."""
     found, filled = [], 0
     for elements in parts:
         filled += elements
