@@ -1,4 +1,4 @@
-"""Scenarios: YAML files that describe a job on a network; they are validated, and built for simulation.
+"""Scenarios: YAML files that describe a job on a network, read, validated and built for simulation.
 
 `load` reads a file, `Scenario.build` makes the job and its policies, `Scenario.lock` writes everything out again with
 every default. `scenarios/quickstart.yaml` shows what a file looks like, `json_schema` says what one may hold.

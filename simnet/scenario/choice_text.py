@@ -61,7 +61,7 @@ def kind_fields(text: str, kinds: Collection[str], otherwise: str = "") -> dict[
 
 
 def named_fields(value: object, field: str, fields: Collection[str]) -> object:
-    """Return a choice, text or ``{name: options}``, as a flat mapping; its key `field` has the name.
+    """Return a choice, text or ``{name: options}``, as a mapping of its options, and of the key `field` to its name.
 
     Examples
     --------
@@ -82,7 +82,7 @@ def named_fields(value: object, field: str, fields: Collection[str]) -> object:
 
 
 def refuse_bare_option(name: str, names: Collection[str], options: Callable[[str], Collection[str]]) -> None:
-    """Raise ValueError for the choice ``NAME:VALUE`` if NAME, one of `names`, has `options`: these need their names.
+    """Raise ValueError for the choice ``NAME:VALUE`` if NAME is one of `names` and its options must be named.
 
     Examples
     --------

@@ -31,7 +31,7 @@ def sending_stack(network: network_parts.Network) -> str | None:
 
 
 def default_device(stack: str | None, chip: str = "") -> str:
-    """Return the default device profile of a transport stack and chip; the last name if a chip has several.
+    """Return the default device profile of a stack and chip; of several for a chip, the last in name order.
 
     Examples
     --------
@@ -43,7 +43,7 @@ def default_device(stack: str | None, chip: str = "") -> str:
 
 
 def stack_doubt(device: DeviceProfile, stack: str | None) -> str | None:
-    """Return why a device and a transport stack do not belong together; None if they can.
+    """Return why a device and a transport stack do not belong together; None if they do.
 
     Examples
     --------
@@ -91,7 +91,7 @@ def describe_device_slowdown(device: DeviceProfile | None, slowdown: float) -> s
 
 
 def model_profile(given: schema.Job) -> ModelProfile | None:
-    """Return a job's model profile, tokens included; None if only its size is given. ValueError: unknown model."""
+    """Return a job's model profile; None if only the model's size is given; ValueError for an unknown model."""
     if given.model is not None:
         profile = models.load_model(given.model)
         if given.tokens in (None, profile.tokens):
@@ -129,7 +129,7 @@ def iteration_samples(given: schema.Job, workers: int, known: PassTime | None) -
 
 
 def model_of(job: schema.Job) -> ModelProfile:
-    """Return the profile of a sharded job's model, given by name or as listed units. ValueError: unknown model."""
+    """Return the profile of a sharded job's model, given by name or as listed units; ValueError if unknown."""
     if job.model is not None:
         return models.load_model(job.model)
     return profile_of_units(next(iter(job.shardings.values())).listed)

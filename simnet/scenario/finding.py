@@ -1,4 +1,4 @@
-"""Search for scenario files, shipped ones included, and references to scenarios for other processes."""
+"""Search for scenario files, including shipped scenarios, and references to scenarios for other processes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _OTHERS = {
 
 
 def find(path: str | Path) -> Path:
-    """Return the path of a scenario file, given a path or a shipped scenario's name. InputError: neither exists."""
+    """Return the path of a scenario file, given a path or a shipped scenario's name; InputError if neither exists."""
     file, known = Path(path), shipped()
     if file.is_file() or str(path) not in known:
         if not file.exists() and len(file.parts) == 1 and not file.suffix:
@@ -54,7 +54,7 @@ def find(path: str | Path) -> Path:
 
 @dataclass(frozen=True)
 class Source:
-    """Path and overrides of a scenario, which another process can load; optionally policies, and a seed offset."""
+    """A scenario's path and overrides, with which another process loads it, and policies and a seed offset if given."""
 
     path: str | Path
     overrides: Sequence[str] = ()

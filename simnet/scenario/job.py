@@ -190,7 +190,7 @@ def build_colocated(
 
 
 def _try_sizes(exchange: Candidate, job: Job, searched: Sequence[float] = ()) -> None:
-    """Raise ValueError if a scheme refuses the size of a bucket, or a density of the job or of a search."""
+    """Raise ValueError if a scheme refuses the size of a bucket, or a density of the job or of a policy's search."""
     densities = [*searched, *(density for ramp in job.density for density in (ramp.start, ramp.end))]
     for bucket in job_buckets(job, [exchange]):
         model = create_sparsifier(exchange, bucket, job)
@@ -237,7 +237,7 @@ def _numbers_of_workers(config: schema.Config) -> range:
 
 
 def trial_exchange(exchange: schema.Exchange | Candidate, workers: int) -> sparsifier_models.Exchange:
-    """Return an exchange of zeros, made to count messages and kernels."""
+    """Return an exchange of zeros by a scheme, from which messages and kernels are counted."""
     options, ranks = without_network(exchange.scheme, exchange.options)
     entries = ranks * _TRIAL_ENTRIES
     model = sparsifier_models.create(exchange.scheme, workers, entries, layers=(entries,), **options)
@@ -303,7 +303,7 @@ def in_step_memory(job: Job, policies: Sequence[Policy]) -> float:
 
 
 def memory_limit(config: schema.Config, *, elsewhere: bool = False) -> float:
-    """Return a run's memory limit [byte]: the scenario's, and at most this machine's memory unless run `elsewhere`."""
+    """Return a run's memory limit [byte]: the scenario's, but no more than this machine's memory unless `elsewhere`."""
     if elsewhere:
         return config.memory
     try:
@@ -314,7 +314,7 @@ def memory_limit(config: schema.Config, *, elsewhere: bool = False) -> float:
 
 
 def _in_turns(device: DeviceProfile, workers: int) -> DeviceProfile:
-    """Return the device profile as each of several workers on one device sees it."""
+    """Return a device profile that is `workers` times slower, as for each of several workers on one device."""
     slower = {
         name: replace(one, launch=workers * one.launch, seconds_per_entry=workers * one.seconds_per_entry)
         for name, one in device.methods.items()
@@ -334,7 +334,7 @@ def _build_ramps(given: float | Sequence[schema.Ramp] | None) -> list[Ramp]:
 
 
 def _gradient_entries(job: schema.Job) -> int:
-    """Return the number of gradient entries; 0 for recorded gradients, which are limited by their files."""
+    """Return the number of gradient entries; 0 for recorded gradients, whose files limit the size."""
     if job.gradients.train is not None:
         return _training_size(job.gradients.train, 1)[0]
     if job.model is not None:

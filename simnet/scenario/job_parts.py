@@ -275,6 +275,6 @@ class Continue(Part):
 
 
 class OnDeath(Part):
-    """What the other workers do after one has stopped for good."""
+    """What the other workers do after a worker has stopped for good."""
 
     go_on: Continue = Field(alias="continue")

@@ -79,7 +79,7 @@ class Document:
         self._places = {loc: Place(file, line) for loc, line in lines.items()}
 
     def set(self, assignment: str) -> None:
-        """Override a value: ``a.b.0.c=value``, the value in YAML. InputError: no "=", or no such position.
+        """Override a value by ``a.b.0.c=value`` with the value in YAML; InputError without "=" or for a wrong position.
 
         Relative paths of files start in the working directory.
         """
@@ -142,7 +142,7 @@ class Document:
             raise self.problem(loc, str(error)) from None
 
     def set_seed(self, seed: int) -> None:
-        """Override the seed. InputError: another option has set it already."""
+        """Override the seed; InputError if another option has set the seed already."""
         other = self._places.get(("seed",))
         if other is not None and other.line is None:
             raise InputError(f"the seed is set by {other.file} too; give one of them", file=f"--seed {seed}")
@@ -240,7 +240,7 @@ class Findings:
         return self._document.problem(loc, message)
 
     def take(self, error: InputError) -> None:
-        """Collect an error, unless an equal one is there already."""
+        """Collect an error, unless an equal error was collected before."""
         if str(error) not in map(str, self._found):
             self._found.append(error)
 
@@ -264,7 +264,7 @@ class Findings:
             self.add(loc, str(named))
 
     def attempt(self, loc: Loc, make: Callable[..., T], *given: Any) -> T | None:
-        """Return ``make(*given)``; if it raises, collect the error as one of the value at `loc` and return None."""
+        """Return ``make(*given)``; if the call raises, collect the error for the value at `loc`, and return None."""
         found = None
         with self.at(*loc):
             found = make(*given)
@@ -285,7 +285,7 @@ class Findings:
 
 
 def read_scenario(path: str | Path) -> Document:
-    """Read a scenario file. InputError: it is unreadable, too large, or not one YAML mapping of plain values."""
+    """Read a scenario file; InputError if it is unreadable, too large, or not one YAML mapping of plain values."""
     return Document(read_text(Path(path), MAX_BYTES), str(path))
 
 
@@ -330,7 +330,7 @@ def _names_at(loc: Sequence[str | int]) -> Sequence[str]:
 
 
 def part_at(loc: Sequence[str | int]) -> type[Part] | None:
-    """Return the scenario part class that describes the mapping at `loc`; None if none does."""
+    """Return the scenario part class that describes the mapping at `loc`; None if there is no such class."""
     parts: list[Any] = [schema.Config]
     for step in loc:
         if step in _FORMS:

@@ -39,7 +39,7 @@ def own_options(scheme: str) -> list[str]:
 
 
 def option_meanings(scheme: str) -> list[tuple[str, str]]:
-    """Return the options of a scheme and their meanings; the name ``any`` stands for options that all schemes have."""
+    """Return the options of a scheme and their meanings; for the name ``any``, the options that all schemes have."""
     common = parameter_help(sparsifier_models.Options)
     if scheme == "any":
         return [*common.items()]
@@ -49,7 +49,7 @@ def option_meanings(scheme: str) -> list[tuple[str, str]]:
 
 
 def named_exchanges(names: str | Sequence[str], folder: Path | None = None) -> dict[str, dict[str, Any]]:
-    """Return exchanges given as texts in the form of a scenario, without repetitions, labelled by their texts.
+    """Return exchanges, given as texts, as scenario mappings labelled by these texts, without repetitions.
 
     A name is a scheme, as ``topk``; one with options, as ``artopk:collective=tree:selection=var``; a class in a file,
     as ``./my_scheme.py:Rotating``; or `ALL`. Whether a scheme has the options is not looked at.

@@ -97,7 +97,7 @@ def _rank_placement(config: schema.Config, graph: nx.DiGraph[Any], found: Findin
 
 
 def _more_hosts(topology: Topology, hosts: int, workers: int) -> str:
-    """Return text on the numbers in a topology that can be raised to give each worker a host; "" if none can."""
+    """Return text on the parameters of a topology that can be raised to give each worker a host; "" if none can."""
     kind, part = topology.choice
     given, enough = part.arguments(), []
     for name, value in given.items():
@@ -223,7 +223,7 @@ def _given_pair(pair: Weather, loc: Loc) -> Iterator[_LinkVariation]:
 
 
 def _profile_weather(given: weather_parts.Profile, epoch: int, loc: Loc) -> Iterator[_LinkVariation]:
-    """Yield the variations by a published schedule for a star, whose two links each have half the latency."""
+    """Yield variations by a published schedule for a star, with half the latency on each of a route's two links."""
     if given.epoch is not None:
         pair = weather.profile(given.name, given.epoch)
         assert pair.latency is not None
@@ -341,7 +341,7 @@ def standalone_config(config: schema.Config, label: str) -> schema.Config:
 
 
 def placements(config: schema.Config, stages: Stages, found: Findings) -> dict[str, list[int]]:
-    """Return the hosts of each co-located job's workers: those listed, or the first free ones."""
+    """Return the hosts of each co-located job's workers: the listed hosts, or else the first free hosts."""
     others = config.other_jobs or {}
     hosts = stages.networks[0][1].routes.n_hosts
     taken = {*stages.placement, *(host for one in others.values() for host in one.placement or ())}

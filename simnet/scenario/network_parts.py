@@ -124,7 +124,7 @@ class Stack(Named):
     like: StackName = "ideal"
 
     def build(self, target: Target | None = None, **more: Any) -> stack.Stack:
-        """Return the transport stack. Overheads of its own rule out the measured conditions of the `like` stack."""
+        """Return the transport stack; custom overheads replace the note on where the `like` stack was measured."""
         given = self.arguments() | more
         if given.keys() & _SOFTWARE:
             given.setdefault("measured", "given by the scenario")

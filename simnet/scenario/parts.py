@@ -81,7 +81,7 @@ class Part(BaseModel):
         def __getattr__(self, name: str) -> Any: ...
 
     def _check(self) -> None:
-        """Raise ValueError if the fields do not fit each other."""
+        """Raise ValueError if fields of the part contradict each other."""
 
     @model_validator(mode="after")
     def _checked(self) -> Self:
@@ -154,19 +154,19 @@ class Kinds(Part):
 
     @classmethod
     def names(cls) -> list[str]:
-        """Return the names of all kinds; those that other packages register come last."""
+        """Return the names of all kinds, of which kinds that other packages register come last."""
         return list(dict.fromkeys([*field_names(cls), *(plugins.plugin_names(cls.registry) if cls.registry else ())]))
 
     @classmethod
     def parts(cls, given: Collection[str] | None = None) -> dict[str, type[Part]]:
-        """Return the part class of each kind that has parameters, by name; kinds of other packages are included."""
+        """Return the part class of each kind that has parameters, by name, including kinds of other packages."""
         fields = cls.with_registered(given).model_fields
         choices = ((kind, one) for kind, field in fields.items() for one in alternatives(field.annotation))
         return {kind: one for kind, one in choices if isinstance(one, type) and issubclass(one, Part)}
 
     @classmethod
     def with_registered(cls, given: Collection[str] | None = None) -> type[Self]:
-        """Return the class extended by kinds of other packages: the `given` ones, or all that are usable.
+        """Return the class extended by kinds of other packages: the `given` kinds, or all usable kinds.
 
         Raises PluginError if one cannot be imported, or has parameters that people cannot write.
         """
@@ -439,7 +439,7 @@ def _as_argument(value: Any) -> Any:
 
 
 def _parse_value(name: str, value: Any) -> Any:
-    """Return a plug-in parameter's value; a latency or bandwidth is read with its unit."""
+    """Return the value of a plug-in's parameter; a latency or bandwidth is read with its unit."""
     notations = (one for one in get_args(_with_unit(name, Any)) if isinstance(one, Notation))
     return next((one.read(value) for one in notations), value)
 

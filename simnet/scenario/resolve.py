@@ -116,7 +116,7 @@ def build_policy(config: schema.Config, given: schema.Policy) -> Policy:
 
 
 def _check_choices(config: schema.Config, found: Findings) -> None:
-    """Report exchanges or other jobs in a scenario with sharded steps, and missing exchanges in one without."""
+    """Report exchanges or other jobs in a scenario with sharded steps, and missing exchanges in any other scenario."""
     if config.job.sharding is None:
         if not config.exchanges:
             found.add(("exchanges",), "is missing")

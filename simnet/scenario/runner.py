@@ -56,7 +56,7 @@ def _parts_digest(parts: Sequence[object]) -> str:
 
 
 class Request(NamedTuple):
-    """Request whose results a folder holds: what was asked, and a hash that identifies it.
+    """A request for results: the command and options in words, and a hash that identifies the request.
 
     `title` is for people; `digest` is a hash of the request, without page and versions; `lock` is the resolved scenario
     below a heading with the request and the recorded inputs by content.
@@ -68,7 +68,7 @@ class Request(NamedTuple):
 
 
 def request(loaded: Scenario, command: str, *options: object) -> Request:
-    """Return the identity of a command: a digest of the scenario and of the options that affect results.
+    """Return a command as a request, with a hash of the scenario and of the options that affect results.
 
     Examples
     --------
@@ -88,7 +88,7 @@ def request(loaded: Scenario, command: str, *options: object) -> Request:
 
 
 def place_of(out: Path | None, usual: Path, asked: Request, *, force: bool) -> Path:
-    """Return the output folder for a request. A folder with another request's results is not overwritten.
+    """Return the output folder for a request, which has no results of another request unless `force` is true.
 
     If nobody asked for one and the usual one has results of another request, it is the first free one of ``usual-2``,
     ``usual-3`` and so on. InputError: `out` has results of another request, and `force` is false.
@@ -171,7 +171,7 @@ class Checkpoints:
         return replace(self, identities=hashed)
 
     def of(self, policy: str, beside: int = 1) -> Checkpoint:
-        """Return the checkpoint of a policy in a process that runs `beside` policies interleaved, this one included."""
+        """Return a policy's checkpoint, in a process that runs `beside` policies in turns, including this policy."""
         identity = self.identities[policy]
         return Checkpoint(self.folder / f"{identity}.npz", identity, self.every, beside)
 
@@ -184,7 +184,7 @@ def checkpoints(loaded: Scenario, folder: Path, every: float = EVERY) -> Checkpo
 
 @dataclass(frozen=True)
 class Task:
-    """Scenario to run: how other processes load it, the loaded scenario, its built run, and checkpoints."""
+    """A scenario to run: a reference for other processes, the loaded scenario, its built run, and checkpoints."""
 
     source: Source
     loaded: Scenario
@@ -237,7 +237,7 @@ def run_policies(
 def run_here(
     run: Run, progress: Progress, checkpoints: Checkpoints | None = None, policies: Sequence[str] | None = None
 ) -> Iterator[tuple[str, Outcome]]:
-    """Run policies in this process; yield the name and outcome of each."""
+    """Run policies in this process; yield the name and outcome of each policy."""
     for names in run.in_step(1) if policies is None else [policies]:
         kept = {} if checkpoints is None else {name: checkpoints.of(name, len(names)) for name in names}
         yield from run_in_step(

@@ -74,7 +74,7 @@ class Run:
 
     @property
     def warnings(self) -> list[str]:
-        """Warning if the job has more iterations than its recorded gradients; empty otherwise."""
+        """A warning if the job has more iterations than its recorded gradients; otherwise an empty list."""
         source = self.job.source
         said = source.repetition(self.job.iterations) if isinstance(source, RecordedSource) else ""
         return [f"{said}."] if said else []
@@ -210,7 +210,7 @@ class Scenario:
         return not (written or self.document.is_overridden(loc))
 
     def only(self, names: Sequence[str]) -> Scenario:
-        """Return the scenario with only the named policies. InputError: a policy is unknown."""
+        """Return the scenario with only the named policies; InputError for an unknown policy."""
         policies = self.config.policies
         for name in names:
             if name not in policies:
@@ -223,7 +223,7 @@ class Scenario:
         return replace(self, config=self.config.model_copy(update={"seed": seed}))
 
     def replace(self, **fields: Unpack[Fields]) -> Scenario:
-        """Return the scenario with other values of marked fields (flags), the same policies and seed."""
+        """Return the scenario with other values of marked fields (flags), and with the same policies and seed."""
         document = copy.deepcopy(self.document)
         document.data["seed"] = self.config.seed
         apply_fields(document, fields)
@@ -261,12 +261,12 @@ class Scenario:
 
     @property
     def prices(self) -> dict[str, Any] | None:
-        """Prices of devices and traffic by field; None if the job has none."""
+        """Prices of devices and traffic by field; None if the job states no prices."""
         given = self.config.job.prices
         return None if given is None else given.model_dump()
 
     def to_yaml(self) -> str:
-        """Return the given fields as YAML with absolute file paths; it loads as the same scenario."""
+        """Return the given fields as YAML with absolute file paths, which loads as the same scenario."""
         return yaml_text(self.written(), width=120)
 
     def written(self) -> dict[str, Any]:
@@ -312,7 +312,7 @@ class Scenario:
 
 
 def _with_names(value: Any, name: Callable[[Path], str | None], field: str = "") -> Any:
-    """Return fields with file names mapped by `name`; the names of recorded gradients stay."""
+    """Return fields with file names mapped by `name`, but with the names of recorded gradients unchanged."""
     if isinstance(value, dict):
         return {key: _with_names(one, name, key) for key, one in value.items()}
     if isinstance(value, list):
@@ -360,7 +360,7 @@ def load(
 
 
 def read_with(path: str | Path, overrides: Sequence[str] = ()) -> Document:
-    """Return a scenario file's document with overrides, whose keys may be short. InputError as in `load`."""
+    """Return a scenario file's document after overrides, whose keys may be short; InputError as in `load`."""
     document = read_scenario(find(path))
     # A short name means a field of the scenario that the full ones make.
     short = [one for one in overrides if one.partition("=")[0].strip().partition(".")[0] not in schema.Config.names()]

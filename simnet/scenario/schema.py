@@ -244,7 +244,7 @@ class Job(Part):
             raise ValueError(f"needs either model or parameters, got {' and '.join(given) or 'neither'}")
 
     def _check_company(self) -> None:
-        """Refuse combinations of fields that contradict each other; the message is that of the first broken rule."""
+        """Raise ValueError, with the message of the first broken rule, if fields contradict each other."""
         recorded, train = self.gradients.recorded, self.gradients.train
         listed = any(one.units for one in self.shardings.values())
         sized = ("model", "parameters")
@@ -341,7 +341,7 @@ class Oracle(Among):
 
 
 class Policy(OneOf):
-    """Policy: it chooses the exchange of each iteration."""
+    """A policy, which chooses the exchange of each iteration."""
 
     registry = "policies"
 

@@ -150,7 +150,7 @@ def worker_link(name: str) -> dict[str, str]:
 
 
 def _path_fits(parts: Sequence[str], path: str) -> bool:
-    """Return whether the parts of a short key occur in this order in a field's dotted path, and end it."""
+    """Return whether a field's dotted path has the parts of a short key in this order and ends with its last part."""
     whole = path.split(".")
     if parts[-1] != whole[-1]:
         return False
@@ -172,7 +172,7 @@ def _fields_by_path(node: Any, path: str = "") -> dict[str, Any]:
 
 
 class Override(str):
-    """A ``--set`` assignment that knows the option it comes from, which error messages name."""
+    """A ``--set`` assignment, and the command-line option behind it, which error messages name."""
 
     option: str
 
@@ -233,7 +233,7 @@ def _as_text(field: MarkedField, value: object) -> object:
 
 
 def _clear(document: Document, *names: str) -> dict[str, object]:
-    """Return assignments that reset those of the named job fields that are set to their defaults."""
+    """Return assignments of default values to those named job fields that the document sets."""
     defaults = schema.Job.model_fields
     return {
         f"job.{name}": {"synthetic": {}} if name == "gradients" else defaults[name].default
@@ -319,7 +319,7 @@ def _topology_at_hand(document: Document) -> tuple[str, dict[str, Any]]:
 
 
 def _absolute(name: str, known: Sequence[str] = ()) -> str:
-    """Return a file name, or a folder with an unknown name, as an absolute path; other names unchanged."""
+    """Return a file name, or a folder with an unknown name, as an absolute path, and any other name unchanged."""
     return str(Path(name).absolute()) if is_file(name) or (name not in known and Path(name).is_dir()) else name
 
 

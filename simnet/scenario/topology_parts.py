@@ -117,7 +117,7 @@ class PlatformNodes(Named):
     path: NameOrFile
 
     def load(self) -> Platform:
-        """Return the platform. InputError: its file has errors."""
+        """Return the platform; InputError if its file has errors."""
         return load_platform(self.path)
 
 
@@ -139,7 +139,7 @@ _MOST_BYTES = 2 * 2**20
 
 
 def build_topology(given: Topology) -> NetworkRead:
-    """Return the network that a topology describes. ValueError or InputError: invalid options or file."""
+    """Return the network that a topology describes; ValueError or InputError for invalid options or files."""
     part = given.choice[1]
     if isinstance(part, TopologyFile):
         return NetworkRead(*part.build())
@@ -203,7 +203,7 @@ def cluster_file(given: Topology) -> str | None:
 
 
 def calibrated_stack(given: Topology) -> str | None:
-    """Return the transport stack that a topology file names; None if it names none."""
+    """Return the transport stack that a topology file names; None if the file names no stack."""
     file = cluster_file(given)
     if file is None or Path(file).suffix not in (".yaml", ".yml"):
         return None

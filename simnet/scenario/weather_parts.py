@@ -17,7 +17,7 @@ Q = TypeVar("Q", bound=float)
 
 
 class Levels(Part, Generic[Q]):
-    """Listed values: `factors` multiply the link's own value, `values` replace it."""
+    """Listed levels of a link's bandwidth or latency: `factors` multiply the link's own value, `values` replace it."""
 
     values: Annotated[list[Q], Field(min_length=1)] | None = None
     factors: Annotated[list[Factor], Field(min_length=1)] | None = None
@@ -48,7 +48,7 @@ class Steps(Levels[Q], Generic[Q]):
 
 @configures(weather.markov, omit=STREAM, mean_dwell="dwell")
 class Markov(Levels[Q], Generic[Q]):
-    """Markov chain of levels for exponential times; `factors` multiply the link's own value, `values` replace it."""
+    """Random levels (Markov chain, exponential times); `factors` multiply the link's own value, `values` replace it."""
 
     def _check(self) -> None:
         super()._check()

@@ -22,7 +22,7 @@ Support: TypeAlias = NDArray[np.bool_]
 
 
 def top_k_support(gradients: Values, density: float) -> Support:
-    """Return a mask, (P, n), of each worker's `density` share of largest entries, at least one; of equals the first."""
+    """Return a mask, (P, n), of each worker's `density` share of largest entries, at least one entry."""
     if not 0 < density <= 1:
         raise ValueError(f"density must be > 0 and <= 1, got {density}")
     n = gradients.shape[1]
@@ -90,7 +90,7 @@ _FEWEST_FOR_ERROR = 3
 
 
 def describe_trace(source: RecordedSource, densities: Sequence[float] = DENSITIES) -> dict[str, Any]:
-    """Return statistics of a trace, as plain values for JSON; it holds two recorded steps in memory at a time.
+    """Return statistics of a trace, as plain values for JSON, with no more than two recorded steps in memory.
 
     ``tail_index`` is Hill's estimate from each worker's largest `TAIL`, mean over workers and steps. ``densities`` has
     means over steps of gain, build-up, overlap between workers, threshold, and overlap between recorded steps:

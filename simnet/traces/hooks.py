@@ -21,7 +21,7 @@ Hook = Callable[[Any, Any], Any]
 
 
 class TorchRecording:
-    """A recording of a PyTorch model's gradients, made by `record`; as a context manager it closes itself.
+    """A recording of a PyTorch model's gradients, which `record` creates; a ``with`` block closes it at its end.
 
     `microbatches` backward passes of a step are each recorded as a worker; their gradients add up if it `accumulates`.
     """
@@ -60,7 +60,7 @@ class TorchRecording:
             self._loss = None
 
     def bucket(self, bucket: Any) -> bool:
-        """Record a gradient bucket of DDP; the last bucket ends the step. The result is always True."""
+        """Record a gradient bucket of DDP and return True; the last bucket ends the step."""
         if self.recorder.wanted:
             names = (self._names[id(parameter)] for parameter in bucket.parameters())
             self._take(zip(names, bucket.gradients(), strict=True))
@@ -102,7 +102,7 @@ class TorchRecording:
         self.close()
 
     def _take(self, gradients: Iterable[tuple[str, Any]]) -> None:
-        """Record the gradients of a backward pass, minus earlier ones of the step if gradients accumulate."""
+        """Record the gradients of a backward pass, minus the step's earlier gradients if gradients accumulate."""
         with self.recorder.timed():
             found = {name: self._fetched(name, gradient) for name, gradient in gradients}
             if self._accumulates:

@@ -1,4 +1,4 @@
-"""A model of how the entries of a layer rank by magnitude at each worker, independent of the magnitudes themselves.
+"""A model of how a layer's entries rank by magnitude at each worker, independent of the magnitudes themselves.
 
 The entries of a layer are of kinds, and a worker's entry of a kind is ranked by
 
@@ -84,19 +84,19 @@ class EntryKinds(NamedTuple):
 
 
 def share_beyond(kinds: EntryKinds, values: Floats) -> Floats:
-    """Return the fraction of each kind's entries whose relative magnitude v exceeds `values`; shape (K, values)."""
+    """Return the fraction of each kind's entries whose relative magnitude exceeds each of `values`, (K, values)."""
     from scipy.special import erfc
 
     return np.asarray(erfc(_magnitude_bounds(kinds.shift, kinds.log_scale, values) / math.sqrt(2)))
 
 
 def overall_share_beyond(kinds: EntryKinds, values: Floats) -> Floats:
-    """Return the fraction of all entries whose relative magnitude v exceeds `values`; shape (values,)."""
+    """Return the fraction of all entries whose relative magnitude exceeds each of `values`; shape (values,)."""
     return np.asarray(kinds.share @ share_beyond(kinds, values))
 
 
 class LargestCounts(NamedTuple):
-    """How many workers have the same entry among the largest magnitudes of a layer, as statistics."""
+    """Statistics of how many workers have the same entry among the largest magnitudes of a layer."""
 
     # Its entries, and P.
     size: int
@@ -109,7 +109,7 @@ class LargestCounts(NamedTuple):
 
 
 def counted_levels(workers: int) -> NDArray[np.int64]:
-    """Return the numbers of workers at which shared entries are counted: 1 to 8, and up to four to `workers`."""
+    """Return the counts of workers that statistics distinguish: 1 to 8, then three at equal ratios up to `workers`."""
     wanted = np.concatenate([np.arange(1, 9), np.round(np.geomspace(8, max(workers, 8), 4))]).astype(np.int64)
     return np.unique(wanted[wanted <= workers])
 
@@ -207,7 +207,7 @@ def _worker_correlation(counts: LargestCounts, most: float, unit: float) -> floa
 
 
 def _mean_logs(kinds: EntryKinds) -> Floats:
-    """Return the logarithm of each kind's mean relative magnitude, beyond the kind's shift."""
+    """Return the logarithm of the mean relative magnitude of each kind of entries."""
     from scipy.special import erfc
 
     above = np.maximum(kinds.shift, 0.0)
@@ -217,7 +217,7 @@ def _mean_logs(kinds: EntryKinds) -> Floats:
 
 
 def _mean_counts(counts: Sequence[LargestCounts]) -> LargestCounts:
-    """Return the counts of several recorded steps, averaged without NaN."""
+    """Return the counts of several recorded steps, averaged over the steps in which they are not NaN."""
     figures = np.array([one.figures for one in counts])
     known = np.isfinite(figures)
     times = known.sum(axis=0)
@@ -229,7 +229,7 @@ def _mean_counts(counts: Sequence[LargestCounts]) -> LargestCounts:
 def _nearest_statistics(
     counts: LargestCounts, rho: float, unit: float, allowed: NDArray[np.intp] | None = None
 ) -> tuple[float, Floats]:
-    """Return the squared error, and the shares of the `allowed` kinds (default: all) that best fit the counts."""
+    """Return the squared error of the best fit to the counts, and the shares of the `allowed` kinds (default: all)."""
     kinds, predicted = _predict_kinds(counts.workers, rho, unit)
     marginal = share_beyond(kinds, _share_thresholds(unit)).T / SHARES[:, None]
     if allowed is not None:
@@ -273,7 +273,7 @@ def _non_negative(a: Floats, b: Floats) -> Floats:
 
 @lru_cache(maxsize=16)
 def _share_thresholds(unit: float) -> Floats:
-    """Return the relative magnitude that each share of entries in `SHARES` exceeds, for lognormal scales."""
+    """Return the relative magnitude that each share in `SHARES` of the entries exceeds, if scales are lognormal."""
     z, share = _normal_grid(81)
     kinds = EntryKinds(share, np.zeros_like(z), np.clip(unit * z, -LARGEST_LOG, LARGEST_LOG))
     values = np.exp(np.linspace(-12.0 - 6 * unit, 3.0 + 6 * unit, 2000))
@@ -283,7 +283,7 @@ def _share_thresholds(unit: float) -> Floats:
 
 @lru_cache(maxsize=64)
 def _predict_kinds(workers: int, rho: float, unit: float) -> tuple[EntryKinds, Floats]:
-    """Return a grid of kinds, and the counts expected of each, as in `LargestCounts`; (levels, len(SHARES), kinds)."""
+    """Return a grid of kinds, and the statistics of `LargestCounts` for each kind, (levels, len(SHARES), kinds)."""
     from scipy.special import bdtrc, erfc
 
     thresholds = _share_thresholds(unit)
@@ -317,7 +317,7 @@ def _magnitude_bounds(shift: Floats, log_scale: Floats, values: Floats) -> Float
 
 
 def _normal_grid(points: int) -> tuple[Floats, Floats]:
-    """Return an evenly spaced quadrature of the standard normal, values and weights, for integrands with steps."""
+    """Return values and weights of an evenly spaced quadrature of the standard normal, for integrands with steps."""
     values = np.linspace(-5.0, 5.0, points)
     weights = np.exp(-(values**2) / 2)
     return values, weights / weights.sum()

@@ -68,7 +68,7 @@ class Ranked:
         out += behind
 
     def beyond(self, x: Values, logs: Values) -> NDArray[np.bool_]:
-        """Return a mask of the entries above twice their kind's median, or above its shift if that is larger."""
+        """Return a mask of values above twice their kind's median, or above the kind's shift if the shift is larger."""
         bounds = np.where(self._shift > MEDIAN, self._shift, np.float32(2 * MEDIAN) - self._shift)
         return np.asarray(np.abs(x) > bounds[np.searchsorted(self._bounds, logs)])
 
@@ -94,7 +94,7 @@ class Ranked:
 
 
 def spread_evenly(normals: Values, offset: float) -> Values:
-    """Return evenly spaced standard normals, in the order of `normals`; they reduce noise in a small layer.
+    """Return evenly spaced standard normals, in the order of `normals`, to reduce noise in a small layer.
 
     `offset` in [0, 1] shifts the evenly spaced shares within a space between them.
     """

@@ -37,7 +37,7 @@ _DTYPES = ("F32", "F16", "BF16")
 
 
 class RecordedSource:
-    """A trace of recorded gradients, as a `GradientSource`; made by `recorded`.
+    """A gradient source that reads a recorded trace; `recorded` creates it.
 
     Its `info` is the description of the trace, its `shapes` are the layers of the model, at any scale.
     """
@@ -77,7 +77,7 @@ class RecordedSource:
         return self.gradients_of(range(self.workers), iteration, out)
 
     def gradients_of(self, workers: Sequence[int], iteration: int, out: Values | None = None) -> Values:
-        """Return some workers' gradients at the recorded step nearest to an iteration, the earlier of two.
+        """Return some workers' gradients at the recorded step nearest to an iteration; ties go to the earlier step.
 
         With `iterations`, an iteration is scaled to the length of the run; without, it is the step of the same number.
         After the end it is the last step. `out`, float32 of shape (len(workers), n), receives the gradients.
@@ -99,7 +99,7 @@ class RecordedSource:
         return int(np.abs(self._steps - step).argmin())
 
     def repetition(self, iterations: int) -> str:
-        """Return text that says which recorded steps a job of `iterations` iterations uses repeatedly; "" if none.
+        """Return text on the recorded steps that a job of `iterations` iterations uses repeatedly; "" if none repeat.
 
         Examples
         --------
@@ -136,7 +136,7 @@ class RecordedSource:
 
 
 def chosen_entries(layer: Layer | RecordedLayer, size: int, count: int, seed: int) -> Ranks | None:
-    """Return the ascending indices of `count` random entries of a layer with `size` entries; None if that is all."""
+    """Return the ascending indices of `count` random entries out of `size` of a layer; None if `count` covers all."""
     if count >= size:
         return None
     return np.sort(stream(seed, "traces", "entries", layer.name).choice(size, count, replace=False))
@@ -155,7 +155,7 @@ def recorded(
     scale: float = 1.0,
     seed: int = 0,
 ) -> RecordedSource:
-    """Return a source of recorded gradients, given a trace; every value of the trace is checked first.
+    """Return a source of recorded gradients, after a check of every value in the trace.
 
     Parameters
     ----------
@@ -229,7 +229,7 @@ def step_file(folder: Path, step: int, worker: int | None = None) -> Path:
 def _worker_files(
     folder: Path, info: TraceInfo, step: int, workers: Sequence[int]
 ) -> list[tuple[Path, slice, list[int]]]:
-    """Return the files with some workers' gradients at a step; for each, the output rows and the rows in the file."""
+    """Return each file with gradients of the workers at a step, its rows in the output, and the rows to read there."""
     if info.per_worker:
         return [(step_file(folder, step, worker), slice(place, place + 1), [0]) for place, worker in enumerate(workers)]
     return [(step_file(folder, step), slice(None), list(workers))]

@@ -1,4 +1,4 @@
-"""Records gradients during training as a trace; it is valid after every step, even if the run is killed.
+"""Records gradients during training as a trace, which is valid after every step even if the run is killed.
 
 Each sampled step is a file, or one for each worker if workers are processes. It is in memory until it is complete; then
 the description is rewritten. Errors of the recording do not end the training: a step with a value that is not finite is
@@ -39,7 +39,7 @@ _PATIENCE = 3
 
 @dataclass(eq=False, repr=False)
 class Recorder:
-    """Records gradients into a trace; as a context manager it closes the recording.
+    """Records gradients into a trace; a ``with`` block closes the recording at its end.
 
     Parameters
     ----------
@@ -179,7 +179,7 @@ class Recorder:
             self._layer(name)[row] = stored.reshape(self._parts[name])
 
     def end_step(self, loss: float | None = None) -> None:
-        """End the current step, given its mean loss over workers; if recorded, the step is then in the trace."""
+        """End the current step, with its mean loss over workers; a step to be recorded is then in the trace."""
         if not self.wanted:
             self.step += 1
             # A worker that left the step out never brings its file.
@@ -302,7 +302,7 @@ class Recorder:
 
 
 def _recorded_entries(name: str, size: int, fraction: float, seed: int) -> NDArray[np.int64] | None:
-    """Return the indices of a layer's recorded entries, ascending; None if all are recorded."""
+    """Return the ascending indices of a layer's recorded entries; None if all entries are recorded."""
     count = max(1, round(fraction * size))
     if count == size:
         return None

@@ -48,7 +48,7 @@ _CORRELATIONS = np.concatenate([np.linspace(0.0, 0.9, 10), [0.95, 0.98, 1.0]])
 
 
 class StepStatistics(NamedTuple):
-    """Statistics of a recorded step: sizes of workers, signs, magnitude quantiles and top-k selections."""
+    """Statistics of a recorded step: gradient magnitude by worker, signs, magnitude quantiles, top-k selections."""
 
     # Shape (P,): Mean magnitude of each worker, ascending, over that of all.
     sizes: Floats
@@ -131,7 +131,7 @@ def layer_order(points: Sequence[StepStatistics], layer: int, clock: Floats) -> 
 
 
 class OverlapOverTime(NamedTuple):
-    """Overlaps of a worker's selections at two steps: recorded, and predicted by the correlation of entry scales."""
+    """Recorded overlaps of a worker's selections at two steps, and overlaps predicted from correlated entry scales."""
 
     # Shape (R,): From 0 to 1.
     correlation: Floats
@@ -200,7 +200,7 @@ def _magnitude_quantiles(magnitudes: Values) -> Floats:
 
 
 def large_entry_sign(gradients: Values) -> float:
-    """Return the correlation of the signs of large entries with those of small entries at other workers.
+    """Return the correlation of the signs of large entries with the signs of small entries at other workers.
 
     The gradient of an output layer pushes every class that is not met slightly in one direction, and the class that is
     met far in the other. Gradients of one layer have shape (P, size), at workers of one size.

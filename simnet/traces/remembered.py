@@ -34,7 +34,7 @@ class FadingNormals:
         self._at, self._rows = -1, np.zeros((0, 0), dtype=np.float32)
 
     def at(self, iteration: int) -> Values:
-        """Return the normals of an iteration, shape (n,); fast if the previous call was for one shortly before.
+        """Return the normals of an iteration, shape (n,); fast if the previous call was for an iteration just before.
 
         The row is valid until the next call.
         """
@@ -59,7 +59,7 @@ class FadingNormals:
         return [stream(self._seed, "gradients", *name) for name in names[: 1 + self._turns]]
 
     def _advance(self, rows: Values, news: list[np.random.Generator]) -> None:
-        """Advance all rows by one iteration in place: a single row decays; two rows also rotate into each other."""
+        """Advance all rows by one iteration in place: every row decays, and two rows also rotate into each other."""
         turns, kept = self._turns, self._kept
         new_share = math.sqrt(1 - kept**2)
         shares = (kept**2, kept * new_share, new_share) if turns else (kept, 0.0, new_share)

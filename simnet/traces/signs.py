@@ -1,4 +1,4 @@
-"""How far gradient signs agree between workers, and how long that persists over iterations.
+"""How far gradient signs agree between workers, and how long the agreement lasts over iterations.
 
 The mean product of the signs of an entry at two workers and two recorded steps is counted, as it is the many small
 entries with lasting signs that residuals accumulate until they are large.
@@ -54,7 +54,7 @@ _LEAST_REST = 0.01
 def sign_agreement(
     counted: Floats, kinds: EntryKinds, magnitudes: Floats, shared: float, against: float, workers: int
 ) -> Floats:
-    """Return the mean product of two workers' signs in each band of entry kinds, fitted to sign counts by size."""
+    """Return mean products of two workers' signs by band of entry kinds, fitted to products by band of magnitude."""
     from scipy.optimize import lsq_linear
     from scipy.special import ndtri
 
@@ -147,13 +147,13 @@ def _factor_loadings(covariance: Floats, chance: Floats, entries: float) -> Floa
 
 
 def step_places(steps: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return a group number per step; each run of consecutive steps is a group, unless all steps are consecutive."""
+    """Return a group number per step: runs of consecutive steps are groups, or single steps if all are consecutive."""
     apart = np.diff(steps) > 1
     return np.concatenate([[0], np.cumsum(apart if apart.any() else ~apart)])
 
 
 def shared_loadings(found: SignProducts, steps: NDArray[np.int64]) -> tuple[Floats, float, bool]:
-    """Return factor loadings of signs that workers share; also the rest's correlation over a step, and if it turns.
+    """Return loadings of signs that workers share, the autocorrelation of the rest, and whether the rest oscillates.
 
     What only steps at one place share turns back within a few steps.
     """
@@ -192,7 +192,7 @@ def _normal_correlations(products: Floats) -> Floats:
 
 
 def _place_products(products: Floats, place: NDArray[np.int64]) -> Floats:
-    """Return mean sign products between groups of steps, (L, groups, groups), given those between steps."""
+    """Return mean sign products between groups of steps, (L, groups, groups), from the products between steps."""
     shares = (place == np.arange(place[-1] + 1)[:, None]) / np.bincount(place)[:, None]
     found = shares @ products @ shares.T
     # Of a place and itself it is what is had at one step.
@@ -202,7 +202,7 @@ def _place_products(products: Floats, place: NDArray[np.int64]) -> Floats:
 
 
 def own_loadings(found: SignProducts, steps: NDArray[np.int64]) -> Floats | None:
-    """Return factor loadings of signs that are specific to a worker; None if such signs do not clearly persist.
+    """Return factor loadings of signs that are specific to a worker; None if these signs do not clearly persist.
 
     Layers without a result of their own get that of all layers together. If little lasts, as the mean gradient of a
     worker's shard, it is the same in all layers for the whole run.

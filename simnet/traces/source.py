@@ -1,4 +1,4 @@
-"""The interfaces of gradient sources and of trainings, and implementations that they share."""
+"""The interfaces of gradient sources and of trainings, and the implementations that they share."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Training:
         raise NotImplementedError
 
     def adding(self, iteration: int, crew: NDArray[np.intp]) -> Adds | None:
-        """Return a function that adds an iteration's gradients to the rows it is given; None if not supported."""
+        """Return a function that adds an iteration's gradients to given rows; None if not supported."""
         return None
 
     def apply(self, update: Values) -> None:
@@ -72,11 +72,11 @@ class Training:
         return None
 
     def save(self) -> dict[str, NDArray[Any]]:
-        """Return the state that updates have changed, by name; later updates leave these arrays as they are."""
+        """Return the state that updates have changed, by name, as arrays that later updates do not change."""
         return {}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Resume from a state that `save` returned. ValueError, and no effect, if the state does not fit."""
+        """Resume from a state that `save` returned; ValueError, without any effect, if the state does not fit."""
 
 
 @runtime_checkable
@@ -105,14 +105,14 @@ class Evaluable(Protocol):
 
 
 class FixedTraining(Training):
-    """A training that does not learn: its gradients are those of a source."""
+    """A training that does not learn and has the gradients of a source."""
 
     def __init__(self, source: GradientSource) -> None:
         self._source = source
         self._add = getattr(source, "add", None)
 
     def gradients(self, iteration: int, crew: NDArray[np.intp], out: Values | None = None) -> Values:
-        """Return some workers' gradients in an iteration; written to `out`, shape (P, n), if `crew` is all."""
+        """Return some workers' gradients in an iteration, written to `out`, (P, n), if `crew` has all workers."""
         source = self._source
         everybody = len(crew) == source.workers
         if isinstance(source, CachedSource):
@@ -235,7 +235,7 @@ def output_buffer(out: Values | None, workers: int, parameters: int) -> Values:
 
 
 class ShardedSource(_DerivedSource):
-    """A gradient source whose rows are drawn and stored by shard processes; each has a copy of the source."""
+    """A gradient source whose rows are drawn and stored by shard processes, each with a copy of the source."""
 
     def __init__(self, source: GradientSource, shards: Shards) -> None:
         super().__init__(source)
@@ -253,7 +253,7 @@ class ShardedTraining(Training):
         self._shards = shards
 
     def gradients(self, iteration: int, crew: NDArray[np.intp], out: Any = None) -> Any:
-        """Return some workers' gradients in an iteration; written to `out` if it holds all workers."""
+        """Return some workers' gradients in an iteration, written to `out` if it has rows for all workers."""
         everybody = len(crew) == self._shards.workers
         if isinstance(out, Rows) and everybody and out.base is None:
             self._shards.redraw(out, iteration)

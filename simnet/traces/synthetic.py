@@ -60,7 +60,7 @@ _SMALL = 1 << 14
 
 
 class SyntheticSource:
-    """Synthetic gradients, as a `GradientSource`; made by `synthetic`."""
+    """A source of synthetic gradients; `synthetic` creates it."""
 
     def __init__(
         self, shapes: Sequence[Layer], workers: int, like: SyntheticParameters, iterations: int, scale: float, seed: int
@@ -102,7 +102,7 @@ class SyntheticSource:
         return self.gradients_of(range(self.workers), iteration, out)
 
     def gradients_of(self, workers: Sequence[int], iteration: int, out: Values | None = None) -> Values:
-        """Return an iteration's gradients of some workers, given in ascending order; float32.
+        """Return an iteration's gradients of some workers, given in ascending order, as float32.
 
         Progress is the share of `iterations`, and constant after them. `out`, float32 of shape (len(workers), n),
         receives the gradients.
@@ -116,7 +116,7 @@ class SyntheticSource:
         self._make(range(self.workers), iteration, rows, adds=True)
 
     def _make(self, workers: Sequence[int], iteration: int, rows: Values, *, adds: bool) -> None:
-        """Write some workers' gradients of an iteration to `rows`, shape (P', n), or add them."""
+        """Write some workers' gradients of an iteration to `rows`, (P', n), or add them to `rows` if `adds`."""
         progress = training_progress(iteration, self._iterations)
         self._put_logs(iteration)
         common, factors = self._common(iteration, progress), self._factors(iteration, progress)[list(workers)]
@@ -152,7 +152,7 @@ class SyntheticSource:
                 rows[some] += made
 
     def _mix(self, layer: int, x: Values, common: Values, scales: Values, weights: Values, factors: Values) -> None:
-        """Turn normals `x` of a layer, (P, size), into gradients, in place; with quantiles, only mix in `common`."""
+        """Turn normals `x` of a layer, (P, size), into gradients in place, or only add `common` if it has quantiles."""
         own, joint, linear, square = weights
         x *= own
         x += joint * common
@@ -165,7 +165,7 @@ class SyntheticSource:
             x *= factors
 
     def _orders(self, progress: float) -> list[_LayerOrder]:
-        """Return the ranking of each layer with quantiles; it also spaces the normals of small layers evenly."""
+        """Return the ranking of each layer with quantiles, after spacing the normals of small layers evenly."""
         found = []
         for layer, place in zip(self._kin, self._places, strict=True):
             if layer.magnitudes is not None and layer.kinds is not None:
@@ -182,7 +182,7 @@ class SyntheticSource:
         return found
 
     def _put_in_order(self, gradients: Values, orders: Sequence[_LayerOrder], common: Values, factors: Values) -> None:
-        """Replace the normals of layers with quantiles, in place, by gradients whose magnitudes have them."""
+        """Replace normals by gradients, in place, in layers whose magnitudes have fitted quantiles."""
         magnitudes = np.empty((len(gradients), _BLOCK), dtype=np.float32)
         for place, ranked, alike, against in orders:
             for start in range(place.start, place.stop, _BLOCK):
@@ -260,7 +260,7 @@ class SyntheticSource:
             row += drawn
 
     def _put_logs(self, iteration: int) -> None:
-        """Compute logarithms of entry scales, of unit variance, in place; they move on arcs between random rows."""
+        """Compute the logarithms of entry scales in place: unit normals that move on arcs between random rows."""
         clock = math.log1p(iteration) / self.like.period
         before = math.floor(clock)
         names: list[tuple[str | int, ...]] = [("fixed",), ("anchor", before), ("anchor", before + 1)]
@@ -292,7 +292,7 @@ class SyntheticSource:
 
 
 def _rest_weight(loadings: Floats) -> Floats:
-    """Return the weight of normals that are not constant, (layers,), given loadings (K, layers) of those that are."""
+    """Return the weight of normals that are not constant, (layers,), from loadings (K, layers) of constant normals."""
     return np.asarray(np.sqrt(np.maximum(1 - np.square(loadings).sum(axis=0), 0.0)))
 
 

@@ -99,7 +99,7 @@ def _refuse(given: Mapping[str, object], what: str) -> None:
 def _measurements(
     sources: Sequence[str], against: str | None, split: Sequence[str] | None, fact: Sequence[str], check: bool
 ) -> Summary:
-    """Compare measured collective times with predictions, of held-out sizes or from a cluster file."""
+    """Compare measured collective times with predictions, cross-validated or from a cluster file."""
     from simnet.cost_models.calibration.measured import datasets
     from simnet.cost_models.calibration.readers.tables import parse_facts
     from simnet.validate import evaluation

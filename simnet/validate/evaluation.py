@@ -112,7 +112,7 @@ class Evaluation:
 
 
 def worse_figures(figures: Mapping[str, Any], recorded: Mapping[str, Any]) -> list[str]:
-    """Return messages on splits that have fewer predictions or larger errors than those recorded."""
+    """Return messages on splits that have fewer predictions or larger errors than the recorded splits."""
     said = []
     for split, before in recorded.items():
         one = figures["splits"].get(split)
@@ -270,7 +270,7 @@ def _leave_sizes(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
 
 
 def _leave_halves(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
-    """Predict every second size, of those curves in which enough sizes remain to choose models."""
+    """Predict every second size from the others, in curves with enough sizes left to choose models."""
     usable = [one for one in curves if len(one.sizes) >= 2 * MIN_SIZES]
     return _at_sizes(HALVES, [(one, np.arange(len(one.sizes)) % 2 == 1) for one in usable], learned)
 
@@ -319,7 +319,7 @@ def rank_place(ranks: int, measured: Sequence[int]) -> str:
 
 
 def _leave_collectives(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
-    """Predict the curves of each collective from those of other collectives, where that is possible."""
+    """Predict the curves of each collective from the curves of other collectives, where possible."""
     found = []
     for collective in track_progress(sorted({one.setting.collective for one in curves})):
         kept = kept_without(curves, collective)
@@ -335,7 +335,7 @@ def _leave_collectives(curves: Sequence[Curve], learned: bool) -> list[pd.DataFr
 
 
 def kept_without(curves: Sequence[Curve], collective: str) -> list[Curve]:
-    """Return the curves from which a held-out collective is predicted: base collectives', or all others."""
+    """Return the curves from which a held-out collective is predicted: those of base collectives, or of all others."""
     kept = [one for one in curves if one.setting.collective != collective]
     base = [one for one in kept if one.setting.collective in BASE]
     measured = any(one.setting.collective == "all_reduce" for one in base)
@@ -387,7 +387,7 @@ def _held_share(seconds: Floats | None, held: Curve) -> Floats:
 
 
 def _repetition_spread(rows: pd.DataFrame, parts: Mapping[str, pd.DataFrame]) -> float:
-    """Return the median relative deviation of repeated measurements from their median; NaN without any."""
+    """Return the median relative deviation of repeated measurements from their median; NaN without repetitions."""
     found = []
     keys = ["collective", "algorithm", "protocol", "ranks", "nodes", "nbytes"]
     for part in parts.values():

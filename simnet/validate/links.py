@@ -88,7 +88,7 @@ def held_by_links(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _setting_part(one: Case, changing: bool) -> str:
-    """Return the category of a measured setting, a key of `TITLES`; of several, the hardest to predict."""
+    """Return the category of a measured setting, a key of `TITLES`: the hardest to predict if several apply."""
     if changing:
         return "links_changing"
     if np.max(one.links.bandwidth) > FAST * (1 + 1e-9):
@@ -125,7 +125,7 @@ def _setting_intervals(found: pd.DataFrame, parts: np.ndarray) -> tuple[np.ndarr
 
 
 def winners(held: pd.DataFrame, best: bool = False) -> Mapping[str, int] | None:
-    """Count how often the faster of AG-Topk and AR-Topk is predicted, of cases that differ by more than `MARGIN`.
+    """Count how often the faster of AG-Topk and AR-Topk is predicted, in cases that differ by more than `MARGIN`.
 
     Returns
     -------

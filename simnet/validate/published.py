@@ -39,7 +39,7 @@ _FORMULAS: dict[str, Callable[..., Floats]] = {
 
 
 def table_vi() -> pd.DataFrame:
-    """Return communication times of AG, ART-ring and ART-tree (8 workers, 1 ms): those of Table VI, and by formula.
+    """Return AR-Topk's Table VI, times of AG, ART-ring and ART-tree (8 workers, 1 ms), and times by formula.
 
     Returns
     -------
@@ -52,7 +52,7 @@ def table_vi() -> pd.DataFrame:
 
 
 def table_ii() -> pd.DataFrame:
-    """Return times of a dense ring all-reduce and of compression plus AG, 8 workers: those of Table II, and by formula.
+    """Return AR-Topk's Table II, times of a dense ring all-reduce and of compression plus AG, and times by formula.
 
     Returns
     -------
@@ -64,7 +64,7 @@ def table_ii() -> pd.DataFrame:
 
 
 def fig_5() -> pd.DataFrame:
-    """Return times of AG and ART-ring (2 to 8 workers, 5 ms, 1 Gbit/s): those of Fig. 5, digitized, and by formula.
+    """Return AR-Topk's Fig. 5, times of AG and ART-ring (2 to 8 workers, 5 ms, 1 Gbit/s), and times by formula.
 
     Returns
     -------
@@ -75,7 +75,7 @@ def fig_5() -> pd.DataFrame:
 
 
 def fig_8() -> pd.DataFrame:
-    """Return Fig. 8 for ResNet-18: epochs per collective, published and simulated, on schedules C1 and C2.
+    """Return AR-Topk's Fig. 8 for ResNet-18: epochs per collective, published and simulated, on schedules C1 and C2.
 
     Returns
     -------
@@ -133,7 +133,7 @@ def read_sections(name: str) -> dict[str, str]:
 
 
 def _beside_formula(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a table with the time by formula [ms], and the relative error of the published time, added."""
+    """Return a copy of a table with the time by formula [ms], and the relative error of the published time."""
     if "parameters" not in frame:
         frame = frame.assign(parameters=frame["model"].map(PARAMETERS))
     formula = np.empty(len(frame))

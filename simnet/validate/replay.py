@@ -193,7 +193,7 @@ def _part_content(part: ReplayPart) -> NDArray[np.uint8]:
 
 
 def clock_offset(communicator: Communicator) -> float:
-    """Return by how much this rank's clock is ahead of rank 0's [s]; all ranks must call it.
+    """Return how far this rank's clock is ahead of rank 0's [s]. All ranks must call this function together.
 
     Rank 0 asks each rank for its time; the answer of the shortest round trip counts, as if it were given half-way.
 
@@ -291,7 +291,7 @@ def of_collective(name: str, ranks: int, nbytes: float) -> Workload:
 
 
 def of_file(path: str, ranks: int) -> Workload:
-    """Return the workload of a schedule file; its size is the most bytes that a rank sends."""
+    """Return the workload of a schedule file, whose size is the most bytes that any rank sends."""
     _, schedule = read_schedule(path, n_ranks=ranks if path.endswith(".csv") else None)
     sent = schedule.bytes_sent()
     facts: dict[str, object] = {

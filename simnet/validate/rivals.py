@@ -91,7 +91,7 @@ def installed() -> bool:
 
 
 def gaussian_process(kept: Sequence[Curve]) -> Rival:
-    """Return a Gaussian process fitted to logarithms of times, of at most 150 measurements."""
+    """Return a Gaussian process, fitted to the logarithms of the times of at most 150 measurements."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import ConstantKernel, DotProduct, Matern, WhiteKernel
@@ -109,7 +109,7 @@ def gaussian_process(kept: Sequence[Curve]) -> Rival:
 
 
 def gradient_boosting(kept: Sequence[Curve]) -> Rival:
-    """Return boosted regression trees fitted to logarithms of times, of all measurements."""
+    """Return boosted regression trees, fitted to the logarithms of the times of all measurements."""
     from sklearn.ensemble import HistGradientBoostingRegressor
 
     inputs = _ModelInputs(kept)
@@ -119,7 +119,7 @@ def gradient_boosting(kept: Sequence[Curve]) -> Rival:
 
 
 class _ModelInputs:
-    """Inputs of learned models, standardised by the curves fitted; columns that are constant are dropped."""
+    """Inputs of learned models, standardised by the curves fitted, without columns that are constant."""
 
     def __init__(self, kept: Sequence[Curve]) -> None:
         self.families = [sorted({one.setting.family[part] for one in kept}) for part in range(3)]
@@ -150,7 +150,7 @@ def _neighbouring_sizes(kept: Sequence[Curve], held: Curve) -> Floats:
 
 
 def _by_ranks(kept: Sequence[Curve], held: Curve) -> dict[int, Floats]:
-    """Return logarithms of times by number of ranks, ascending; means over numbers of nodes."""
+    """Return the logarithms of times, averaged over numbers of nodes, by ascending number of ranks."""
     family = [one for one in kept if one.setting.family == held.setting.family]
     return {
         ranks: np.mean([_log_curve(one, held.sizes) for one in family if one.setting.ranks == ranks], axis=0)

@@ -1,4 +1,4 @@
-"""Calibrated cost models: predict times of collectives, with prediction intervals, from measured times.
+"""Calibrated cost models, which predict times of collectives with prediction intervals from measured times.
 
 `readers` reads logs, `curves` makes curves of their rows and fits each, `step_model` counts schedules of algorithms,
 `rank_scaling` extrapolates over numbers of ranks, `predictor` combines them, `crossval` judges them by held-out data,

@@ -31,7 +31,7 @@ _ONE_CARD = 50e9
 
 @dataclass(frozen=True)
 class CardCount:
-    """A possible number of network cards per node (>= 1, or `CARD_PER_RANK`, null in files) and its probability."""
+    """A possible number of network cards per node, `CARD_PER_RANK` for one card for each rank, and its probability."""
 
     __pydantic_config__ = FILE_PART
 
@@ -77,7 +77,7 @@ def normalise_chances(chances: dict[float, float], least: float = LEAST_CHANCE) 
 
 
 def node_rate(curves: Sequence[Curve]) -> tuple[float, float]:
-    """Return the highest measured rate out of a node [byte/s], 0 if unknown, and the number of ranks per node there."""
+    """Return the highest measured rate out of a node [byte/s], 0 if unknown, and that measurement's ranks per node."""
     found = (0.0, 1.0)
     for curve in curves:
         one = curve.setting
@@ -89,7 +89,7 @@ def node_rate(curves: Sequence[Curve]) -> tuple[float, float]:
 
 
 def describe_card_counts(cards: Sequence[CardCount], each: float) -> str:
-    """Return a sentence on possible card counts and the measurement that would decide; "" if only one is possible."""
+    """Return a sentence with the possible card counts and the measurement to decide; "" for a single count."""
     if len(cards) < 2:
         return ""
     names = {1.0: "one", CARD_PER_RANK: "one for each rank"}

@@ -36,7 +36,7 @@ _DRAWN = 100_000
 
 @dataclass(frozen=True)
 class ComputeFit:
-    """A compute-time distribution fitted to logs, as fields of `simnet.training.job.job.Compute`, and the logs' size.
+    """A compute-time distribution fitted to logs, as fields of ``job.compute``, and the number of logged iterations.
 
     `measured` and `fitted` are `PERCENTS` percentiles of the iterations not fitted, every other one, and of draws [s].
     """
@@ -123,7 +123,7 @@ def fit_compute(seconds: Floats) -> ComputeFit:
 
 
 def _fit_stragglers(rest: Floats) -> tuple[float, float, float, float]:
-    """Fit two normals by EM; return mean, spread, straggler share and shift, the last two 0 if BIC prefers one."""
+    """Return mean, spread, straggler share and shift of two normals fitted by EM, with share 0 if BIC prefers one."""
     middle, spread = float(rest.mean()), max(float(rest.std()), 1e-12)
     alone = _log_likelihood(_normal_density(rest, middle, spread))
     robust = max(1.4826 * float(np.median(np.abs(rest - np.median(rest)))), 1e-12)

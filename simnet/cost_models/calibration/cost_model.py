@@ -31,7 +31,7 @@ DEFAULT_COVERAGE = 0.9
 
 
 class Prediction(NamedTuple):
-    """A predicted time [s], its prediction interval [s], and `why` it is an extrapolation, if it is one.
+    """A predicted time [s] and its prediction interval [s]; `why` explains in words what the prediction rests on.
 
     `kind` says which errors the interval comes from: ``sizes``, ``ranks``, ``beyond``, ``collectives`` or
     ``specified``. No links between the ranks take less than `least` [s].
@@ -46,14 +46,14 @@ class Prediction(NamedTuple):
     least: float = 0.0
 
     def corrected(self) -> Prediction:
-        """Return the prediction with its interval corrected by errors on other clusters."""
+        """Return the prediction with its interval corrected by the errors observed on other clusters."""
         low, high = corrected(self.kind, *np.array(self[:3]))
         return self._replace(low=max(float(low), self.least), high=float(high))
 
 
 @dataclass(eq=False)
 class CalibratedCostModel:
-    """A cost model fitted to measurements of one system: predicts times of collectives with intervals.
+    """A cost model fitted to measurements of one system; it predicts times of collectives with intervals.
 
     `intervals` are half-widths by basis of a prediction and bin of sizes, `held_out` the predictions behind each,
     `scores` the mean errors of models. `sources`, `system` and `topology` say what was measured; `network` has the
@@ -75,7 +75,7 @@ class CalibratedCostModel:
 
     @property
     def platform(self) -> Platform | None:
-        """Platform on whose specification alone the model is based; None if it is calibrated."""
+        """The platform whose specification alone gives the model; None if the model is fitted to measurements."""
         return self.model.steps.platform if isinstance(self.model.steps, specification.SpecifiedStepModel) else None
 
     def predict(
@@ -133,7 +133,7 @@ class CalibratedCostModel:
     def fastest(
         self, collective: str, algorithm: str, ranks: int, nbytes: float, *, nodes: int | None = None
     ) -> Prediction:
-        """Return the predicted time of a call by `algorithm` if that was measured, else by the fastest algorithm."""
+        """Return the predicted time of a call by `algorithm` if it was measured, else by the fastest algorithm."""
         ways = self._ways(collective, algorithm)
         found = [self.predict(collective, ranks, nbytes, nodes=nodes, algorithm=a, protocol=b) for a, b in ways]
         return min(found, key=lambda one: one.seconds)
@@ -147,11 +147,11 @@ class CalibratedCostModel:
         return [(one or None, protocol or None) for one, protocol in sorted(own or families or {("", "")})]
 
     def _interval_basis(self, setting: Setting, basis: Basis) -> Basis:
-        """Return the basis of the interval; "ranks" becomes "beyond" for node counts outside those measured."""
+        """Return the basis of the interval; "beyond" replaces "ranks" for node counts outside the measured range."""
         return "beyond" if basis == "ranks" and self._unlike_nodes(setting) else basis
 
     def pinned(self, name: str) -> list[str]:
-        """Return the values of ``algorithm`` or ``protocol`` that can be predicted, sorted."""
+        """Return the sorted values of the field `name` (``algorithm`` or ``protocol``) that can be predicted."""
         known = known_algorithms() if name == "algorithm" else PROTOCOLS
         return sorted({*known, *(getattr(one.setting, name) for one in self.model.known)} - {""})
 
@@ -202,7 +202,7 @@ class CalibratedCostModel:
         return InputError(f"{name} was not measured; without, {some} are allowed, got {setting.ranks}", field="ranks")
 
     def _unlike_nodes(self, setting: Setting) -> bool:
-        """Return whether nodes, or ranks per node, are outside the range of the curves of the setting's family."""
+        """Return whether a setting's nodes or ranks per node are outside the range measured for its family."""
         if not setting.nodes:
             return False
         known = [one for one in self.model.family(setting) if one.nodes]
@@ -232,12 +232,12 @@ class CalibratedCostModel:
         return reasons
 
     def _measured(self, setting: Setting) -> tuple[float, float]:
-        """Return the least and largest size [byte] measured for a setting, or else for its family, or else at all."""
+        """Return the least and largest size [byte] measured for a setting, else for its family, else for anything."""
         near = self.model.near(setting)
         return min(one.smallest for one in near), max(one.largest for one in near)
 
     def _size_widening(self, setting: Setting, sizes: Floats) -> Floats:
-        """Return factors that widen intervals beyond the measured sizes: sqrt(1 + doublings)."""
+        """Return the factors that widen intervals beyond the measured sizes: sqrt(1 + number of doublings)."""
         if self.platform is not None:
             return np.ones(len(sizes))
         low, high = self._measured(setting)
@@ -254,7 +254,7 @@ def calibrate(
     topology: str = "",
     chosen: ModelChoice | None = None,
 ) -> CalibratedCostModel:
-    """Fit a cost model to the curves of one system: models chosen by cross-validation, intervals from its errors.
+    """Fit a cost model to the curves of one system; cross-validation chooses the models and gives the intervals.
 
     `coverage` is the share of measurements that intervals shall hold, in (0, 1). Raises InputError without curves.
 
@@ -276,7 +276,7 @@ def calibrate(
 
 
 def specified_cost_model(platform: Platform, coverage: float = DEFAULT_COVERAGE) -> CalibratedCostModel:
-    """Return a cost model from a platform specification alone; it marks every prediction as an extrapolation."""
+    """Return a cost model from a platform specification alone, which marks every prediction as an extrapolation."""
     bounds = specification.specified_half_widths(platform, coverage)
     intervals: dict[Basis, list[tuple[float, float]]] = dict.fromkeys(get_args(Basis), bounds)
     model = Predictor("interpolated", "steps", (), specification.specified_step_model(platform))
@@ -286,7 +286,7 @@ def specified_cost_model(platform: Platform, coverage: float = DEFAULT_COVERAGE)
 
 
 def _is_ring_or_tree(platform: Platform, setting: Setting) -> bool:
-    """Return whether NCCL may send along a ring or a tree between two nodes, so that a bus bandwidth is of neither."""
+    """Return whether NCCL may use a ring or a tree on two nodes, which makes the bus bandwidth ambiguous."""
     nccl = platform.counted == "as NCCL does" and not setting.algorithm
     nodes = platform.nodes(setting.ranks, setting.nodes)
     return nccl and setting.collective == "all_reduce" and nodes == 2 < setting.ranks

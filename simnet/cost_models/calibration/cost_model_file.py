@@ -98,7 +98,7 @@ class StepModelEntry(_FilePart):
 
 
 class IntervalEntry(_FilePart):
-    """Half-widths of prediction intervals per size bin, for predictions with one basis."""
+    """Half-widths of prediction intervals per size bin, for predictions based on the same kind of measurement."""
 
     held_out: Annotated[int, Ge(0)]
     below: _Widths

@@ -97,14 +97,14 @@ def mixture_held(
 
 
 def without_ranks(curves: Sequence[Curve], ranks: int) -> tuple[list[Curve], list[Curve]]:
-    """Return the curves on other numbers of ranks, and those on `ranks` whose family the former include."""
+    """Return the curves on other numbers of ranks, and the curves on `ranks` that have a family among the former."""
     kept = [one for one in curves if one.setting.ranks != ranks]
     families = {one.setting.family for one in kept}
     return kept, [one for one in curves if one.setting.ranks == ranks and one.setting.family in families]
 
 
 def leave_ranks_out(curves: Sequence[Curve], curve_model: str, nccl: bool) -> tuple[list[HeldOut], list[HeldOut]]:
-    """Return held-out predictions for each number of ranks from all others, by the predictor and by the step model."""
+    """Return predictions for each number of ranks from all other numbers, by the predictor and by the step model."""
     usual, stepped = list[HeldOut](), list[HeldOut]()
     for ranks in track_progress(sorted({curve.setting.ranks for curve in curves}), 0.5):
         kept, held = without_ranks(curves, ranks)
@@ -116,7 +116,7 @@ def leave_ranks_out(curves: Sequence[Curve], curve_model: str, nccl: bool) -> tu
 
 
 def leave_collectives_out(curves: Sequence[Curve], curve_model: str, nccl: bool) -> dict[Transfer, list[HeldOut]]:
-    """Return held-out predictions for each collective from all others, by transfer method."""
+    """Return predictions for each collective from the curves of all others, by `Transfer` method."""
     found: dict[Transfer, list[HeldOut]] = {name: [] for name in get_args(Transfer)}
     for collective in track_progress(sorted({curve.setting.collective for curve in curves})):
         kept = [one for one in curves if one.setting.collective != collective]
@@ -149,7 +149,7 @@ class ModelChoice(NamedTuple):
     held: dict[Basis, list[HeldOut]]
 
     def fitted(self, curves: Sequence[Curve]) -> Predictor:
-        """Return a predictor: the chosen models fitted to curves."""
+        """Return a predictor with the chosen models, fitted to curves."""
         return fit_predictor(curves, self.curve_model, self.nccl, self.transfer, weights=self.weights)
 
 
@@ -194,7 +194,7 @@ def could_be_nccl(curves: Sequence[Curve]) -> bool:
 
 
 def _model_weights(typical: Mapping[str, float]) -> dict[str, float]:
-    """Return mixture weights by model, summing to 1, from typical errors; models in order of complexity."""
+    """Return mixture weights by model, which sum to 1, from typical errors of models in order of complexity."""
     exact = [name for name, value in typical.items() if value < _EXACT]
     if exact:
         return {exact[0]: 1.0}
@@ -207,7 +207,7 @@ def _model_weights(typical: Mapping[str, float]) -> dict[str, float]:
 def _judge_counting(
     curves: Sequence[Curve], curve_model: str, nccl: bool
 ) -> tuple[float, Transfer, list[HeldOut], list[HeldOut]]:
-    """Return the error of one way to count steps, its best transfer, predictions over ranks and over collectives."""
+    """Return the error of one way to count steps, its best `Transfer`, and predictions over ranks and collectives."""
     ranked, stepped = leave_ranks_out(curves, curve_model, nccl)
     by_transfer = leave_collectives_out(curves, curve_model, nccl)
     corrected = mean_log_error(by_transfer["corrected"]) < _CLEARLY_BETTER * mean_log_error(by_transfer["steps"])

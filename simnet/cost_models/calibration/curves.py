@@ -114,7 +114,7 @@ def rows_on_curves(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def split_systems(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return the rows by system, named "column=value" by the columns that differ; "" for a single system."""
+    """Return the rows of each system by its name, "column=value" of the columns that differ; "" for a single system."""
     sides = rows["in_place"].fillna(False).astype(str)
     keys = {name: one for name, one in (_condition_columns(rows) | {"in_place": sides}).items() if one.nunique() > 1}
     if not keys:
@@ -126,14 +126,14 @@ def split_systems(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def _condition_columns(rows: pd.DataFrame) -> dict[str, pd.Series[str]]:
-    """Return the columns that distinguish systems, with values as text; "" for missing ones."""
+    """Return the columns that distinguish systems, with values as text and "" for missing values."""
     names = [name for name in CONDITION_COLUMNS if name in rows]
     names += sorted(name for name in map(str, rows) if _OF_HOST.fullmatch(name))
     return {name: rows[name].map(lambda value: "" if pd.isna(value) else str(value)) for name in names}
 
 
 def chosen_rows(rows: pd.DataFrame, where: Mapping[str, str], in_place: bool = False) -> pd.DataFrame:
-    """Return the rows with given column values, in place or out of place.
+    """Return the in-place or out-of-place rows whose columns have the values in `where`.
 
     Where only one side was measured, that side is taken. Values of columns of numbers are numbers or quantities with a
     unit. Raises InputError if there is no such column or value.

@@ -321,7 +321,7 @@ def measure_device(
 
 
 def profile_of(kernels: LibraryKernels, name: str, density: float, largest: int, budget: float) -> DeviceProfile:
-    """Return a device profile of `kernels` timed by gradient length; InputError if a kernel has too few lengths."""
+    """Return a device profile of `kernels`, timed at several gradient lengths; InputError if these are too few."""
     timed: dict[str, dict[int, float]] = {}
     for n in track_progress([n for n in GRADIENT_LENGTHS if n <= largest and n * _BYTES_PER_ENTRY <= kernels.memory]):
         for method, (count, call) in track_progress(kernels.make(n, density).items()):
@@ -368,7 +368,7 @@ def profile_of(kernels: LibraryKernels, name: str, density: float, largest: int,
 
 
 def _host_prices(kernels: LibraryKernels) -> HostPrices | None:
-    """Return the measured time of an operation, a tensor view and a wait, with the extremes of five measurements."""
+    """Return the measured times of an operation, a tensor view and a wait for the device, with their extremes."""
     if not kernels.host:
         return None
     prices = {name: call for name, call in kernels.host.items() if name != "qr"}
@@ -416,7 +416,7 @@ def held_out_factors(entries: Sequence[int], seconds: Sequence[float]) -> tuple[
 def density_factors(
     kernels: LibraryKernels, timed: Mapping[str, Mapping[int, float]], density: float, budget: float
 ) -> dict[str, list[float]]:
-    """Return by method the ratios of a selection kernel's times at other densities to its time at `density`."""
+    """Return, by method, the ratios of a selection kernel's times at other densities to its time at `density`."""
     found: dict[str, list[float]] = {name: [] for name in _BY_DENSITY}
     lengths, others = set(_LENGTHS_BY_DENSITY) & set(timed["topk"]), set(INTERVAL_DENSITIES) - {density}
     for n, other in itertools.product(sorted(lengths), sorted(others, reverse=True)):

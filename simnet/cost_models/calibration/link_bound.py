@@ -1,4 +1,4 @@
-"""Lower bound on the time of a schedule: bytes of a host, or of all hosts behind a switch, over the links out of it."""
+"""Lower bound on the time of a schedule: bytes that leave or enter a host or switch, over its links' bandwidth."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SAME = 1e-9
 
 
 class Bound(NamedTuple):
-    """Lower bound on a schedule's time [s]: the busiest host, or switch with hosts, its direction, and its bytes.
+    """Lower bound on a schedule's time [s], and the busiest host or switch, direction and bytes that set the bound.
 
     `host` is the first of the hosts behind a switch.
     """
@@ -35,7 +35,7 @@ class Bound(NamedTuple):
 
 
 def link_bound(network: Network, hosts: Sequence[int], schedule: Schedule, timing: Timing) -> Bound:
-    """Return the lower bound of a schedule on a network, in the time of its `timing`; rank r is on ``hosts[r]``."""
+    """Return the lower bound on the time of a schedule on a network, where rank r is on ``hosts[r]``."""
     places, found, routes = np.array(hosts), Bound(0.0, hosts[0], "", "sends", 0.0), network.routes
     # The same round often stands many times.
     sent = [(places[one.src], places[one.dst], times * one.nbytes) for one, times in count_rounds(schedule.rounds)]
@@ -80,7 +80,7 @@ def _switch_groups(network: Network) -> Iterator[tuple[Ranks, list[list[list[int
 
 
 def _host_gates(network: Network, out: bool) -> list[list[int]]:
-    """Return the first costly links out of (or into) each host, past links of kind ``free``."""
+    """Return, for each host, the first links out of it (or into it) that are not of kind ``free``."""
     routes = network.routes
     free: nx.DiGraph[int | str] = nx.DiGraph()
     free.add_nodes_from(range(routes.n_hosts))
@@ -96,7 +96,7 @@ def _host_gates(network: Network, out: bool) -> list[list[int]]:
 
 
 def _gate_seconds(links: Links, gates: Sequence[int], nbytes: float, timing: Timing) -> float:
-    """Return the seconds for `nbytes` over several saturated links; at most the timing's duration."""
+    """Return the time [s] in which saturated links carry `nbytes`, but no more than the timing's duration."""
     if links.constant:
         return nbytes / float(links.constant_capacity[gates].sum())
     timelines = [links.capacities(link, timing.start, math.nextafter(timing.finish, math.inf)) for link in gates]

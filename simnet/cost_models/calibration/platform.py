@@ -29,7 +29,7 @@ MAX_BYTES = 2**16
 
 
 class PlatformTransport(NamedTuple):
-    """A transport: efficiency on a card, maximum rate per card [byte/s], latency in addition to InfiniBand's [s]."""
+    """A transport: its efficiency on a card, its maximum rate per card [byte/s], its latency above InfiniBand's [s]."""
 
     efficiency: float
     most: float
@@ -144,7 +144,7 @@ class NodeNetwork(_PlatformPart):
 
 
 class Platform(_PlatformPart):
-    """A hardware platform from vendor specifications: nodes of devices, which `inner` joins, and `outer` between nodes.
+    """A hardware platform from vendor specifications; `inner` joins the devices of a node, `outer` joins the nodes.
 
     `devices_per_node` are the devices of a `chip`, or ranks of a host, on a full node, which may be several `hosts` of
     one NVLink domain. Of libraries, `rccl` counts as `nccl`; the others count schedules: `openmpi` (from 4.1 on) those
@@ -179,7 +179,7 @@ class Platform(_PlatformPart):
         return "as NCCL does" if self.library in ("nccl", "rccl") else "through the schedule"
 
     def nodes(self, ranks: int, counted: int = 0) -> int:
-        """Return the number of nodes that hold `ranks` ranks and `counted` hosts; 1 without a network between nodes."""
+        """Return how many nodes `ranks` ranks, or `counted` hosts if more, fill; 1 without a network between nodes."""
         if self.outer is None:
             return 1
         return max(math.ceil(ranks / self.devices_per_node), math.ceil(counted / self.hosts))
@@ -203,7 +203,7 @@ class Platform(_PlatformPart):
         return joined, joined
 
     def outer_rate(self, per_node: float) -> float:
-        """Return the goodput out of a node [byte/s] with `per_node` active devices, each using its share of cards."""
+        """Return the goodput out of a node [byte/s] if `per_node` devices send, each over its share of the cards."""
         if self.outer is None:
             return math.inf
         transport = TRANSPORTS[self.outer.transport]

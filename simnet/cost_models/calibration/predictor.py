@@ -131,7 +131,7 @@ class Predictor:
         return sorted(found, key=lambda one: (one.setting.ranks, one.setting.nodes))
 
     def near(self, setting: Setting) -> Sequence[FittedCurve]:
-        """Return the curve measured with a setting; or else the curves of its family; or else all curves."""
+        """Return the curve measured with a setting, else the curves of its family, else all curves."""
         family = self.family(setting)
         return [one for one in family if one.setting == setting] or family or self.known
 
@@ -236,7 +236,7 @@ class Predictor:
         return np.asarray(found ** (1 - share) * ruled**share)
 
     def _by_rule(self, setting: Setting, asked: Floats) -> Floats | None:
-        """Return times [s] at the geometric mean of the bus bandwidths on the same ranks and nodes; None if none."""
+        """Return times [s] at the mean bus bandwidth measured on the same ranks and nodes; None without such curves."""
         wanted = bus_factor(setting.collective, setting.ranks)
         here = [one for one in self.known if (one.ranks, one.nodes) == (setting.ranks, setting.nodes)]
         known = [(one, bus_factor(one.collective, one.ranks)) for one in here if one.setting.family in _RULED]
@@ -298,7 +298,7 @@ class Predictor:
         return math.sqrt(max(min(abs(math.log2(setting.ranks / one.setting.ranks)) for one in family), 1.0))
 
     def _log_errors(self, family: Sequence[FittedCurve], asked: Floats) -> list[Floats] | None:
-        """Return log(time / step model's time) of each curve; None if the step model cannot predict one of them."""
+        """Return log(time / step model's time) of each curve; None if the step model cannot predict every curve."""
         bases = [None if self.steps is None else self.steps.at(one.setting, asked) for one in family]
         found = [np.log(one.through(asked) / base) for one, base in zip(family, bases, strict=True) if base is not None]
         return found if len(found) == len(family) else None

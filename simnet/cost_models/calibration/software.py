@@ -40,7 +40,7 @@ _TRIPS = {"ready": 2, "request": 3}
 
 
 class CallPrediction(NamedTuple):
-    """A collective call, or ``sendrecv`` for messages outside calls, and its predicted time, None if unknown."""
+    """A collective call, or ``sendrecv`` for messages outside calls, and its predicted time [s], None if unknown."""
 
     operation: str
     algorithm: str
@@ -51,7 +51,7 @@ class CallPrediction(NamedTuple):
 
 
 class _MessageFit(NamedTuple):
-    """How to change a call's messages to match its time: algorithm (None: its own), byte share, added seconds."""
+    """Changes that make a call take its predicted time: algorithm (None: unchanged), byte share, and added time [s]."""
 
     algorithm: str | None = None
     share: float = 1.0
@@ -181,7 +181,7 @@ class CalibratedSoftware:
         return self._seconds(Schedule(n_ranks, scaled), hosts)
 
     def _by(self, call: Call, algorithm: str, ranks: Ranks, n_ranks: int) -> list[Round]:
-        """Return a call's rounds by another algorithm, with the call's own sizes; equal sizes if it has none."""
+        """Return a call's rounds by another algorithm, with the sizes of the call, or equal sizes if it states none."""
         found = registry.find_collective(call.operation, algorithm)
         if found is None:
             raise ValueError(f"there is no {call.operation} by {algorithm}")
@@ -194,7 +194,7 @@ class CalibratedSoftware:
         return list((schedule if n_ranks == P else schedule.embed(ranks, n_ranks)).rounds)
 
     def _others(self, call: Call, n_ranks: int) -> list[str]:
-        """Return algorithms that may replace a call's; none for operations with a root."""
+        """Return the algorithms that may replace a call's algorithm; empty for operations with a root."""
         if call.operation in ("broadcast", "reduce"):
             return []
         found = _library_algorithms(call.operation, n_ranks)
@@ -264,7 +264,7 @@ def stack_measured(rows: pd.DataFrame) -> str:
 
 
 def raises_eager_limit(profile: str) -> bool:
-    """Return whether a measurement's `profile` is "" (the default) or raises MPI's eager limit above all messages."""
+    """Return whether a measurement's `profile` is the default ("") or raises the eager limit above all messages."""
     return not profile or "eager" in profile
 
 

@@ -113,7 +113,7 @@ def specified_step_model(platform: Platform) -> SpecifiedStepModel:
 
 
 def specified_parameters(platform: Platform) -> dict[str, tuple[float, float]]:
-    """Return the step-model parameters of full nodes by specification, and standard errors of their logarithms.
+    """Return each step-model parameter of full nodes with the standard error of its logarithm, by name.
 
     `specified_times` distinguishes links, protocols and algorithms further.
     """
@@ -221,7 +221,7 @@ def _least_slope(platform: Platform, setting: Setting, nodes: int) -> float:
 
 
 def _nccl_times(platform: Platform, setting: Setting, nodes: int, inside: InsideRates, asked: Floats) -> Floats | None:
-    """Return times [s] by NCCL's fastest or pinned algorithm; on two nodes the geometric mean of that and the ring."""
+    """Return times [s] by NCCL's fastest or pinned algorithm; on two nodes, their geometric mean with the ring's."""
     ways = _like_nccl(platform, setting, nodes, inside)
     if not ways:
         return None

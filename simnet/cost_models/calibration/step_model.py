@@ -282,7 +282,7 @@ class StepModel:
 
     @property
     def measured_inside(self) -> bool:
-        """Whether the data or a given rate determine the rate inside a node; always so of MPI."""
+        """Whether the data or a given rate determine the rate inside a node; always true without NCCL."""
         return not self.nccl or "inner_seconds_per_byte" not in undetermined_parameters(self)
 
     def with_inner_rate(self, rate: float, error: float = _GIVEN_ERROR) -> StepModel:
@@ -293,7 +293,7 @@ class StepModel:
         return replace(self, values=tuple(values), errors=tuple(errors))
 
     def inside(self) -> tuple[StepModel, StepModel, StepModel]:
-        """Return the models with the slowest, usual and fastest rate inside a node: all the same if it was measured."""
+        """Return the models with the slowest, usual and fastest rate inside a node, all equal if it was measured."""
         if self.measured_inside:
             return self, self, self
         slow, usual, fast = (self.with_inner_rate(rate, math.inf) for rate in _UNMEASURED_INSIDE)
@@ -371,7 +371,7 @@ def has_switch_reduction(curves: Sequence[Curve]) -> bool:
 
 
 def _allowed_protocols(cost: StepCount, nccl: bool, pinned: str) -> tuple[str, ...]:
-    """Return the protocols of an algorithm: only the pinned one if the algorithm has it, else all."""
+    """Return the protocols of an algorithm: the pinned protocol if the algorithm has it, else all."""
     if not nccl:
         return "LL", "Simple"
     if cost.kind == "switch":

@@ -59,7 +59,7 @@ class Calibration:
         return cost_model_yaml(self.cost_model)
 
     def inside_note(self) -> str:
-        """Return a sentence on what to add, if nodes of several ranks were measured, and no rate inside a node."""
+        """Return a sentence that asks for the rate inside a node, if nodes have several ranks and no log shows it."""
         model = self.cost_model.model
         if model.steps is None or model.steps.measured_inside or not any(c.ranks > c.nodes > 1 for c in model.known):
             return ""
@@ -67,7 +67,7 @@ class Calibration:
         return f" Inside a node nothing was measured: add a log of one node, or say how fast its links are ({given})."
 
     def link_note(self) -> str:
-        """Return the measured latency and bandwidth of a link as a phrase, if nothing but a link was measured."""
+        """Return the measured latency and bandwidth of a link as a phrase; "" if a collective was measured."""
         flags = link_flags(self.cost_model.model.known)
         return f": a link, which every verb takes as {flags}" if flags else ""
 
@@ -151,7 +151,7 @@ class Calibration:
 
 
 def link_flags(curves: Sequence[FittedCurve]) -> str:
-    """Return ``--latency`` and ``--bandwidth`` of measured messages from rank to rank; "" with other collectives."""
+    """Return ``--latency`` and ``--bandwidth`` from measured point-to-point messages; "" if there are collectives."""
     found = {one.collective: one for one in curves}
     if not all(name.startswith("p2p_") for name in found):
         return ""
@@ -188,7 +188,7 @@ def read_rows(source: str, facts: LogFacts | Mapping[str, Any]) -> tuple[pd.Data
 
 
 def _without_place(rows: pd.DataFrame) -> list[LogProblem]:
-    """Return a problem for each log whose rows no curve can use, as ranks are unknown or 1, or sizes 0 bytes."""
+    """Return a problem for each log without usable rows: their ranks are unknown or 1, or their sizes are 0 bytes."""
     unknown, one, found = rows["ranks"].isna(), _of_one_rank(rows), []
     nothing = ~unknown & ~one & (rows["nbytes"].fillna(0) == 0)
     lacks = "have no number of ranks; --fact ranks=16 says it, --fact 'NAME:ranks=16' of this log alone"

@@ -28,7 +28,7 @@ MAX_PER_NODE = 4096
 
 
 class Placement(NamedTuple):
-    """A topology, one of `LINK_FAMILIES`, its ranks per node, and a GPU's rate in a node [byte/s]; None if unstated."""
+    """A topology (one of `LINK_FAMILIES`), its ranks per node, and a GPU's rate inside a node [byte/s] if stated."""
 
     name: str
     each: int | None
@@ -36,7 +36,7 @@ class Placement(NamedTuple):
 
 
 class FittedLinks(NamedTuple):
-    """Fitted latencies [s] and bandwidths [byte/s] by builder of `simnet.topologies`, and those left undetermined."""
+    """Fitted latencies [s] and bandwidths [byte/s] by topology builder, and the names of undetermined parameters."""
 
     parameters: dict[str, dict[str, int | float]]
     undetermined: tuple[str, ...]
@@ -140,7 +140,7 @@ def _step_latency(steps: StepModel, size: float, alone: bool) -> float:
 
 
 def _out_of_a_node(steps: StepModel, setting: Setting) -> float:
-    """Return the ratio of a ring's bytes to those that leave a node by one card: 1, or the number of cards."""
+    """Return the ratio of a ring's bytes to those that leave a node over one card: 1, or the number of cards."""
     if setting.nodes < 2:
         return 1.0
     (ring,) = count_steps(Setting("all_reduce", setting.ranks, setting.nodes, "ring"), steps.nccl, cards=steps.cards)

@@ -1,4 +1,4 @@
-"""Closed-form times of collectives: functions count rounds and bytes, `ClosedForm` applies latency and bandwidth."""
+"""Closed-form times of collectives, from latency, bandwidth and a formula's number of rounds and bytes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COUNTS = ("N", "P", "aggregators", "bucket", "d", "group_size", "levels", "rank
 
 @dataclass(frozen=True)
 class Traffic:
-    """Number of rounds, and of bytes sent in them, of a collective; its time is rounds alpha + nbytes beta."""
+    """The number of rounds of a collective and the bytes sent in them; its time is rounds alpha + nbytes beta."""
 
     rounds: Floats | float
     nbytes: Floats | float

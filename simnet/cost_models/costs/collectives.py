@@ -15,32 +15,32 @@ from simnet.cost_models.costs.closed_form import ClosedForm, Traffic
 
 @ClosedForm
 def parameter_server(M: Floats, N: Floats) -> Traffic:
-    """Time of an exchange through a parameter server among the N workers: 2 alpha + 2 (N - 1) M beta; [1] Table I."""
+    """Time of an exchange of M bytes with a parameter server: 2 alpha + 2 (N - 1) M beta (AR-Topk paper, Table I)."""
     return Traffic(np.where(N > 1, 2.0, 0.0), 2 * (N - 1) * M)
 
 
 @ClosedForm
 def ring_allreduce(M: Floats, N: Floats) -> Traffic:
-    """Time of a ring all-reduce: 2 (N - 1) alpha + 2 (N - 1) / N M beta; [1] Table I."""
+    """Time of a ring all-reduce of M bytes: 2 (N - 1) alpha + 2 (N - 1) / N M beta (AR-Topk paper, Table I)."""
     return Traffic(2 * (N - 1), 2 * (N - 1) / N * M)
 
 
 @ClosedForm
 def tree_allreduce(M: Floats, N: Floats) -> Traffic:
-    """Time of an all-reduce by a binomial tree, unpipelined: 2 alpha log N + 2 log(N) M beta; [1] Table I."""
+    """Time of an all-reduce by a binomial tree: 2 alpha log N + 2 log(N) M beta (AR-Topk paper, Table I)."""
     return binomial_reduce.traffic(M, N) + broadcast.traffic(M, N)
 
 
 @ClosedForm
 def recursive_doubling_allreduce(M: Floats, N: Floats) -> Traffic:
-    """Time of an all-reduce by recursive doubling: log N (alpha + M beta); [2] section 4.5."""
+    """Time of an all-reduce by recursive doubling: log N (alpha + M beta) (Thakur et al. 2005, section 4.5)."""
     rounds = np.floor(np.log2(N)) + 2 * _has_folded_ranks(N)
     return Traffic(rounds, rounds * M)
 
 
 @ClosedForm
 def rabenseifner_allreduce(M: Floats, N: Floats) -> Traffic:
-    """Time of Rabenseifner's all-reduce: 2 alpha log N + 2 (N - 1) / N M beta; [2] section 4.5."""
+    """Time of Rabenseifner's all-reduce: 2 alpha log N + 2 (N - 1) / N M beta (Thakur et al. 2005, section 4.5)."""
     rounds, folds = np.floor(np.log2(N)), _has_folded_ranks(N)
     paired = 2.0**rounds
     return Traffic(2 * rounds + 2 * folds, 2 * (paired - 1) / paired * M + 2 * folds * M)
@@ -48,9 +48,10 @@ def rabenseifner_allreduce(M: Floats, N: Floats) -> Traffic:
 
 @ClosedForm
 def hierarchical_allreduce(M: Floats, N: Floats, group_size: Floats | float = 8.0) -> Traffic:
-    """Trees in groups, a ring of leaders: 2 log(g) (alpha + M beta) + 2 (N / g - 1) (alpha + g / N M beta); derived.
+    """Time of tree all-reduces inside groups of workers and a ring all-reduce among the leaders of groups.
 
-    Derived. `group_size` is g, the workers of a group; it divides N. All N where it exceeds N.
+    Derived: 2 log(g) (alpha + M beta) + 2 (N / g - 1) (alpha + g / N M beta). `group_size` is g; it divides N. All N
+    where it exceeds N.
     """
     size = np.minimum(group_size, N)
     return tree_allreduce.traffic(M, size) + ring_allreduce.traffic(M, N / size)
@@ -58,7 +59,7 @@ def hierarchical_allreduce(M: Floats, N: Floats, group_size: Floats | float = 8.
 
 @ClosedForm
 def broadcast(M: Floats, N: Floats) -> Traffic:
-    """Return the time [s] of a binomial broadcast of M bytes: alpha log N + log(N) M beta; [1] Table I.
+    """Time of a binomial broadcast of M bytes: alpha log N + log(N) M beta (AR-Topk paper, Table I).
 
     If the last level of the tree is not full, its messages follow the others but pass one rank less.
     """
@@ -67,7 +68,7 @@ def broadcast(M: Floats, N: Floats) -> Traffic:
 
 @ClosedForm
 def binomial_reduce(M: Floats, N: Floats) -> Traffic:
-    """Time of a binomial reduction: alpha log N + log(N) M beta; that of `broadcast`, whose messages it reverses.
+    """Time of a binomial reduction of M bytes: alpha log N + log(N) M beta, as of `broadcast` with reversed messages.
 
     Where N is no power of two, messages meet at the root, and it takes less.
     """
@@ -76,13 +77,13 @@ def binomial_reduce(M: Floats, N: Floats) -> Traffic:
 
 @ClosedForm
 def ring_reduce_scatter(M: Floats, N: Floats) -> Traffic:
-    """Time of a ring reduce-scatter of M bytes: (N - 1) alpha + (N - 1) / N M beta; half of the ring all-reduce."""
+    """Time of a ring reduce-scatter of M bytes: (N - 1) alpha + (N - 1) / N M beta, half of a ring all-reduce."""
     return Traffic(N - 1, (N - 1) / N * M)
 
 
 @ClosedForm
 def allgather(M: Floats, N: Floats) -> Traffic:
-    """Time of an all-gather of M bytes from each worker: alpha log N + (N - 1) M beta; [1] Table I.
+    """Time of an all-gather of M bytes from each worker: alpha log N + (N - 1) M beta (AR-Topk paper, Table I).
 
     By recursive doubling if N is a power of two, by Bruck's algorithm else, in ceil(log N) rounds.
     """
@@ -91,7 +92,7 @@ def allgather(M: Floats, N: Floats) -> Traffic:
 
 @ClosedForm
 def recursive_doubling_allgather(M: Floats, N: Floats) -> Traffic:
-    """Time of an all-gather by recursive doubling, M bytes per worker: alpha log N + (N - 1) M beta; [2] section 4.1.
+    """Time of an all-gather of M bytes per worker by recursive doubling: alpha log N + (N - 1) M beta.
 
     Where N is no power of two, the workers that sit out get all the rest at the end, in one message.
     """
@@ -105,31 +106,31 @@ def recursive_doubling_allgather(M: Floats, N: Floats) -> Traffic:
 
 @ClosedForm
 def ring_allgather(M: Floats, N: Floats) -> Traffic:
-    """Time of a ring all-gather of M bytes from each worker: (N - 1) (alpha + M beta); [2] section 4.1."""
+    """Time of a ring all-gather of M bytes per worker: (N - 1) (alpha + M beta) (Thakur et al. 2005, section 4.1)."""
     return Traffic(N - 1, (N - 1) * M)
 
 
 @ClosedForm
 def bruck_allgather(M: Floats, N: Floats) -> Traffic:
-    """Time of Bruck's all-gather of M bytes per worker: ceil(log N) alpha + (N - 1) M beta; [2] section 4.1."""
+    """Time of Bruck's all-gather of M bytes per worker: ceil(log N) alpha + (N - 1) M beta (Thakur et al. 2005)."""
     return Traffic(np.ceil(np.log2(N)), (N - 1) * M)
 
 
 @ClosedForm
 def halving_reduce_scatter(M: Floats, N: Floats) -> Traffic:
-    """Time of a reduce-scatter by recursive halving: alpha log N + (N - 1) / N M beta; [2] section 4.2."""
+    """Time of a reduce-scatter by recursive halving: alpha log N + (N - 1) / N M beta (Thakur et al. 2005)."""
     return recursive_doubling_allgather.traffic(M / N, N)
 
 
 @ClosedForm
 def pairwise_alltoall(M: Floats, N: Floats) -> Traffic:
-    """Time of a pairwise all-to-all of M bytes per pair of workers: (N - 1) (alpha + M beta); [2] section 4.3."""
+    """Time of a pairwise all-to-all, M bytes per pair of workers: (N - 1) (alpha + M beta) (Thakur et al. 2005)."""
     return ring_allgather.traffic(M, N)
 
 
 @ClosedForm
 def bruck_alltoall(M: Floats, N: Floats) -> Traffic:
-    """Time of Bruck's all-to-all of M bytes per pair: alpha log N + N / 2 log(N) M beta; [2] section 4.3."""
+    """Time of Bruck's all-to-all, M bytes per pair: alpha log N + N / 2 log(N) M beta (Thakur et al. 2005)."""
     rounds = np.ceil(np.log2(N))
     # Of the distances below N, those that have a bit.
     bits = [2.0**k for k in range(int(np.max(rounds)))]

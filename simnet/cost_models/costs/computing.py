@@ -36,7 +36,7 @@ class ChipPeaks(NamedTuple):
 
 
 class PassTime(NamedTuple):
-    """Forward and backward time of a batch with its interval [s], and how it is `known`.
+    """Forward and backward time of a batch [s] with its interval; `known` says how the time was found.
 
     A batch of 0 was not stated. It is measured at this batch, scaled from another, or estimated from operations.
     """
@@ -56,7 +56,7 @@ class PassTime(NamedTuple):
         return f"that of {self.model}, {format_seconds(self.seconds)}{ends} forward and backward ({self.source})"
 
     def text(self, chip: str, *, precision: bool, batch: bool, tokens: int) -> str:
-        """Return the time on a chip as text, with the interval of an estimate, and what else was not given.
+        """Return the time on a chip as text, with the interval of an estimate and the scenario fields left at defaults.
 
         Examples
         --------
@@ -86,7 +86,7 @@ class SampleCount(NamedTuple):
 
 
 class PeakUtilisation(NamedTuple):
-    """Shares of a chip's peak reached by published steps: median, lowest and highest error factor, number of steps."""
+    """Median share of a chip's peak that published steps reach, with error factors and the number of steps."""
 
     share: float
     low: float
@@ -95,7 +95,7 @@ class PeakUtilisation(NamedTuple):
 
 
 class PublishedStep(NamedTuple):
-    """A published training step, with operations and tokens per sample if known."""
+    """A published training step of a model, with its operations and its tokens per sample, if known."""
 
     model: str
     tokens: int
@@ -144,7 +144,7 @@ def published_utilisation(transformer: bool, precision: models.MatrixFormat) -> 
 
 
 def _predicted_share(step: PublishedStep, family: list[PublishedStep]) -> float:
-    """Return the median share of peak on chips other than that of `step`, in formats as wide as its own if any."""
+    """Return the median share of peak on chips other than that of `step`, in equally wide formats if possible."""
     others = [one for one in family if one.time.chip != step.time.chip]
     alike = [one for one in others if _format_bits(one.time.precision) == _format_bits(step.time.precision)]
     return median(map(_peak_share, alike or others))

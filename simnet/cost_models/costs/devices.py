@@ -278,7 +278,7 @@ class DeviceProfile:
         return np.where(entries > 0, one, 0.0)
 
     def within(self, kernels: Iterable[DeviceOp], workers: int) -> tuple[float, float]:
-        """Return the interval of the kernels' total time as two factors of that time; both 1 if it is 0."""
+        """Return the interval of the kernels' total time as two factors of it; both are 1 for a time of 0."""
         kernels = tuple(kernels)
         total = float(self.seconds(kernels, workers).sum())
         if not total:
@@ -289,7 +289,7 @@ class DeviceProfile:
     def work(
         self, kernels: Iterable[DeviceOp], workers: int, end: IntervalEnd | None = None
     ) -> tuple[NDArray[np.float64], dict[int, NDArray[np.float64]]]:
-        """Return each worker's kernel time [s] before its first message, (P,), and that before later rounds, by round.
+        """Return each worker's kernel time [s] before its first message, (P,), and before each later round, by round.
 
         `simnet.schedule.Schedule.with_work` takes the latter, by numbers of rounds.
         """
@@ -300,7 +300,7 @@ class DeviceProfile:
         return found.pop(0), found
 
     def method(self, name: str) -> KernelMethod:
-        """Return a kernel's cost, derived from other methods if not listed; ValueError if impossible."""
+        """Return a kernel's cost, derived from other methods if it is not listed; ValueError if none fits."""
         found = self.methods.get(name) or self.methods.get(_MADE_OF.get(name, ""))
         found = found or self.methods.get(_ANY) or self._streamed(name)
         if found is None:

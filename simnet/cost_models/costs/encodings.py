@@ -1,4 +1,4 @@
-"""Bytes of encoded sparse messages. Symbols: `simnet.cost_models.costs`.
+"""Bytes of encoded sparse messages. `simnet.cost_models.costs` explains the symbols.
 
 Bytes follow from n and k alone, except those of differences, which depend on the gaps between the indices: the expected
 value is for indices drawn independently, and `encoded_index_bounds` holds for any.

@@ -43,7 +43,7 @@ _STREAMS = {"gpu": (0.7, 1.4), "cpu": (0.5, 2.5)}
 
 
 class HookOperations(NamedTuple):
-    """Operations of a stage for each item (`per`: a tensor, matrix, ...); `rank_...` count per unit of rank.
+    """Operations of a stage for each item of kind `per`, such as a tensor; `rank_...` are per unit of PowerSGD's rank.
 
     `bytes` are read and written for each entry, `kept_bytes` for each that is kept; `own` are how often which
     method of the device, of ``kept`` entries, of the ``part`` of a worker, or of all; a row counts at `ranks` from the
@@ -78,7 +78,7 @@ class Hook(NamedTuple):
 
 
 class HookedTensors(NamedTuple):
-    """Gradient tensors of a hook: sizes (T,), whether each is a compressed matrix (T,), kept entries, workers, rank.
+    """A hook's gradient tensors, which of them are compressed matrices, and the kept entries, workers and rank.
 
     `sides` are their first sides (T,); matrices of equal size and side have one shape.
     """
@@ -128,7 +128,7 @@ class StageCost(NamedTuple):
 
 
 def hook_of(implementation: str, scheme: str) -> Hook | None:
-    """Return the hook, with its counted operations, of a scheme in an implementation; None if `FRAMEWORK` has none.
+    """Return the hook, with counted operations, of a scheme in an implementation; None if PyTorch itself has none.
 
     Without a release it is that of the newest. Raises ValueError if there is no such implementation, not of this
     scheme, or not in this release.

@@ -1,4 +1,4 @@
-"""Costs of quantised, low-rank and chunked exchanges. Symbols and references: `simnet.cost_models.costs`."""
+"""Costs of quantised, low-rank and chunked exchanges. `simnet.cost_models.costs` has the symbols and references."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from simnet.cost_models.costs.closed_form import ClosedForm, Given, Number, Traf
 
 @ClosedForm
 def fp16(M: Floats, N: Floats) -> Traffic:
-    """Time of a ring all-reduce in half precision: 2 (N - 1) alpha + (N - 1) / N M beta; derived from the messages."""
+    """Time of a ring all-reduce of M / 2 bytes (half precision): 2 (N - 1) alpha + (N - 1) / N M beta."""
     return collectives.ring_allreduce.traffic(M / 2, N)
 
 
 @ClosedForm
 def qsgd(M: Floats, N: Floats, levels: Number = 127.0, bucket: Number = 512.0, bits: Given = None) -> Traffic:
-    """Time of QSGD by all-gather: log N alpha + (N - 1) [M bits / 32 + 4 ceil(M / 4 / bucket)] beta; derived from [9].
+    """Time of an all-gather of QSGD codes: log N alpha + (N - 1) [M bits / 32 + 4 ceil(M / 4 / bucket)] beta.
 
-    Entries are codes of ceil(log(2 levels + 1)) bits, where `levels` are those above zero, or of `bits` bits, the
-    measured mean of a code. Each `bucket` of entries shares a float32 norm.
+    Derived from [9]. Entries are codes of ceil(log(2 levels + 1)) bits, where `levels` are those above zero, or of
+    `bits` bits, the measured mean of a code. Each `bucket` of entries shares a float32 norm.
     """
     n, width = M / 4, np.ceil(np.log2(2 * levels + 1)) if bits is None else bits
     return collectives.allgather.traffic(np.ceil(n * width / 8) + 4 * np.ceil(n / bucket), N)
@@ -28,7 +28,7 @@ def qsgd(M: Floats, N: Floats, levels: Number = 127.0, bucket: Number = 512.0, b
 
 @ClosedForm
 def signsgd(M: Floats, N: Floats, scale_bytes: Number = 4.0) -> Traffic:
-    """Time of majority vote by a server (signSGD): 2 alpha + 2 (N - 1) (M / 32 + scale_bytes) beta; derived from [10].
+    """Time of signSGD's majority vote by a server: 2 alpha + 2 (N - 1) (M / 32 + scale_bytes) beta.
 
     [10] Algorithm 3: one bit per entry to the server and back, with a scale of `scale_bytes`, 0 for signs alone.
     """
@@ -37,7 +37,7 @@ def signsgd(M: Floats, N: Floats, scale_bytes: Number = 4.0) -> Traffic:
 
 @ClosedForm
 def signsgd_allgather(M: Floats, N: Floats, scale_bytes: Number = 4.0) -> Traffic:
-    """Time of an all-gather of signs (signSGD): log N alpha + (N - 1) (M / 32 + scale_bytes) beta; derived."""
+    """Time of an all-gather of signs (signSGD): log N alpha + (N - 1) (M / 32 + scale_bytes) beta."""
     return collectives.allgather.traffic(np.ceil(M / 32) + scale_bytes, N)
 
 
@@ -45,10 +45,10 @@ def signsgd_allgather(M: Floats, N: Floats, scale_bytes: Number = 4.0) -> Traffi
 def powersgd(
     M: Floats, N: Floats, rank: Number = 2.0, left: Given = None, right: Given = None, vectors: Number = 0.0
 ) -> Traffic:
-    """Time (PowerSGD): 4 (N - 1) (alpha + 2 (left + right) / N beta) + 2 (N - 1) (alpha + 4 vectors / N beta); derived.
+    """Time of PowerSGD's ring all-reduces: two factors of `left` and `right` entries, then `vectors` entries.
 
-    Ring all-reduces of two factors of `left` and `right` entries, [11], those of one square matrix of this `rank` if
-    not given, and, if there are any, of `vectors` entries sent as they are.
+    Derived from [11]: 2 (N - 1) [3 alpha + 4 (left + right + vectors) / N beta], with 2 alpha if there are no vectors.
+    Factors are those of one square matrix of this `rank` if not given.
     """
     square = rank * np.sqrt(M / 4)
     factors = (square if one is None else one for one in (left, right))
@@ -59,10 +59,10 @@ def powersgd(
 
 @ClosedForm
 def onebit_allreduce(M: Floats, N: Floats, padded: Given = None) -> Traffic:
-    """Time of 1-bit Adam's all-reduce: (N - 1 + 3 log N) alpha + 2 (N - 1) (padded / 8 / N + 4) beta; from [17].
+    """Time of 1-bit Adam's all-reduce: (N - 1 + 3 log N) alpha + 2 (N - 1) (padded / 8 / N + 4) beta.
 
-    Derived: a pairwise all-to-all of signs, all-gathers of scales, of the signs of each server's chunk, and of their
-    scales. `padded` is the number of entries, padded to whole bytes for each server; M / 4 if not given.
+    Derived from [17]: a pairwise all-to-all of signs, all-gathers of scales, of the signs of each server's chunk, and
+    of their scales. `padded` is the number of entries, padded to whole bytes for each server; M / 4 if not given.
     """
     signs = (M / 4 if padded is None else padded) / 8 / N
     scales, gathered = (collectives.allgather.traffic(nbytes, N) for nbytes in (4.0, signs))
@@ -74,11 +74,11 @@ _THC_CHUNK = 2.0**23
 
 @ClosedForm
 def thc(M: Floats, N: Floats, up: Given = None, down: Given = None, norms: Number = 1.0) -> Traffic:
-    """Time of THC by a server: (log N + 2) alpha + [(N - 1) (up + down) + 4 norms log N] beta; derived from [19].
+    """Time of THC's exchange with a server: (log N + 2) alpha + [(N - 1) (up + down) + 4 norms log N] beta.
 
-    An all-reduce of `norms`, one for a chunk, then codes of `up` bytes to the server and sums of `down` bytes back; if
-    not given, half a byte of each of n entries, and ceil(log(16 N + 1)) bits, of chunks of 2^23 entries of which the
-    last is padded to a power of two.
+    Derived from [19]: an all-reduce of `norms`, one for a chunk, then codes of `up` bytes to the server and sums of
+    `down` bytes back; if not given, half a byte of each of n entries, and ceil(log(16 N + 1)) bits, of chunks of 2^23
+    entries of which the last is padded to a power of two.
     """
     rest = M / 4 % _THC_CHUNK
     padded = M / 4 - rest + np.where(rest > 0, 2 ** np.ceil(np.log2(np.maximum(rest, 1))), 0)
@@ -92,11 +92,11 @@ def thc(M: Floats, N: Floats, up: Given = None, down: Given = None, norms: Numbe
 def two_hop_reduce(
     M: Floats, N: Floats, ranks_per_node: Number = 1.0, first: Given = None, second: Given = None, calls: Number = 2.0
 ) -> Traffic:
-    """Time of two hops: c (L + N / L - 2) alpha + [(L - 1) / L h + (N / L - 1) L / N g] beta; derived from [20].
+    """Time of ZeRO++'s reduction by all-to-alls, first inside nodes of `ranks_per_node` ranks, then between nodes.
 
-    All-to-alls: L `ranks_per_node` exchange h bytes each (`first`), and then ranks of all N / L nodes g bytes each
-    (`second`), with those that they keep, in c `calls` a hop: codes and their scales are two. Four bits of n and of n /
-    L entries if not given.
+    Derived from [20]: c (L + N / L - 2) alpha + [(L - 1) / L h + (N / L - 1) L / N g] beta. L `ranks_per_node` exchange
+    h bytes each (`first`), then ranks of all N / L nodes g bytes each (`second`), with those that they keep, in c
+    `calls` a hop: codes and their scales are two. Four bits of n and of n / L entries if not given.
     """
     L, nodes = ranks_per_node, N / ranks_per_node
     h, g = M / 8 if first is None else first, M / 8 / L if second is None else second
@@ -108,9 +108,9 @@ def two_hop_reduce(
 def chunked_allgather(
     M: Floats, N: Floats, size: Number = 4096.0, k: Number = 32.0, bits: Number = 44.0, contributed: Given = None
 ) -> Traffic:
-    """Time of an all-gather of k entries per block: log N alpha + (N - 1) ceil(M k bits / size / 32) beta; from [12].
+    """Time of an all-gather of k entries per block: log N alpha + (N - 1) ceil(M k bits / size / 32) beta.
 
-    Derived: `size` is the number of entries of a block, `bits` the length of an index in it and of a value;
+    Derived from [12]: `size` is the number of entries of a block, `bits` the length of an index in it and of a value;
     `contributed` are the bytes of a worker where blocks differ or tables are sent too.
     """
     nbytes = np.ceil(M / 4 / size * k * bits / 8) if contributed is None else contributed
@@ -119,10 +119,10 @@ def chunked_allgather(
 
 @ClosedForm
 def muloco(M: Floats, N: Floats, bits: Number = 2.0, contributed: Given = None) -> Traffic:
-    """Time of MuLoCo's collectives: (N - 1 + log N) alpha + 2 (N - 1) / N ceil(M bits / 32) beta; derived from [13].
+    """Time of MuLoCo's collectives: (N - 1 + log N) alpha + 2 (N - 1) / N ceil(M bits / 32) beta.
 
-    A pairwise all-to-all of the shares, each worker's sum of its own, and an all-gather of the sums, quantised again,
-    with `bits` per entry. `contributed` are the bytes of a worker's vector, where tables are sent too.
+    Derived from [13]: a pairwise all-to-all of the shares, each worker's sum of its own, and an all-gather of the sums,
+    quantised again, with `bits` per entry. `contributed` are the bytes of a worker's vector, where tables are sent too.
     """
     share = (np.ceil(M / 4 * bits / 8) if contributed is None else contributed) / N
     return collectives.pairwise_alltoall.traffic(share, N) + collectives.allgather.traffic(share, N)
@@ -130,8 +130,8 @@ def muloco(M: Floats, N: Floats, bits: Number = 2.0, contributed: Given = None) 
 
 @ClosedForm
 def int8_ring(M: Floats, N: Floats, table_bytes: Number = 1024.0) -> Traffic:
-    """Time of a ring all-reduce of one byte per entry: 2 (N - 1) [alpha + (M / 4 / N + 2 table_bytes) beta]; from [14].
+    """Time of a ring all-reduce of one byte per entry: 2 (N - 1) [alpha + (M / 4 / N + 2 table_bytes) beta].
 
-    Derived: each round sends two chunks, each with a table of 256 float32.
+    Derived from [14]: each round sends two chunks, each with a table of 256 float32.
     """
     return Traffic(2 * (N - 1), 2 * (N - 1) * (M / 4 / N + 2 * table_bytes))

@@ -1,4 +1,4 @@
-"""Costs of sparse exchanges, and the cheapest of them. Symbols and references: `simnet.cost_models.costs`."""
+"""Costs of sparse exchanges, and the cheapest of them. `simnet.cost_models.costs` has the symbols and references."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class CostBounds(NamedTuple):
 
 
 def fill_in(n: Real, k: Real, P: Real) -> Floats:
-    """Return the expected number of distinct entries in P independent uniform selections of k out of n; derived.
+    """Return the expected number of distinct entries in P independent uniform selections of k out of n.
 
     It is n (1 - (1 - k / n)^P). Gradients of workers resemble each other, so that their union is smaller.
     """
@@ -38,7 +38,7 @@ def fill_in(n: Real, k: Real, P: Real) -> Floats:
 
 @ClosedForm
 def topk_allgather(M: Floats, c: Floats, N: Floats) -> Traffic:
-    """Time of an all-gather of top-k values and indices (AG): alpha log N + 2 M c beta (N - 1); [1] section 3-D.
+    """Time of an all-gather of top-k values and indices: alpha log N + 2 M c (N - 1) beta (AR-Topk paper, section 3-D).
 
     Published also as TopkA, log N alpha and 2 k (N - 1) words; [3], [5].
 
@@ -58,13 +58,13 @@ topka = topk_allgather
 
 @ClosedForm
 def artopk_ring(M: Floats, c: Floats, N: Floats) -> Traffic:
-    """Time of AR-Topk, broadcast and ring: alpha [2 (N - 1) + log N] + M c beta [2 (N - 1) / N + log N]; [1] Eqn 4a."""
+    """Time of AR-Topk with a ring: alpha [2 (N - 1) + log N] + M c beta [2 (N - 1) / N + log N] (paper: Eqn 4a)."""
     return Traffic(2 * (N - 1) + np.log2(N), M * c * (2 * (N - 1) / N + np.log2(N)))
 
 
 @ClosedForm
 def artopk_tree(M: Floats, c: Floats, N: Floats) -> Traffic:
-    """Time of AR-Topk, broadcast and tree: 3 alpha log N + 3 M c beta log N; [1] Eqn 4b.
+    """Time of AR-Topk with a tree: 3 alpha log N + 3 M c beta log N (AR-Topk paper, Eqn 4b).
 
     Workers begin to reduce as soon as they have passed the indices on, which saves up to one alpha for each binary 1 in
     the number of the worker that broadcasts.
@@ -74,13 +74,13 @@ def artopk_tree(M: Floats, c: Floats, N: Floats) -> Traffic:
 
 @ClosedForm
 def var_overhead(N: Floats) -> Traffic:
-    """Time that AR-Topk's VAR selection adds by an all-gather: alpha log N + 4 (N - 1) beta; [1] section 3-B."""
+    """Time of the all-gather of norms by which AR-Topk's VAR picks a worker: alpha log N + 4 (N - 1) beta."""
     return collectives.allgather.traffic(4.0, N)
 
 
 @ClosedForm
 def threshold_allgather(M: Floats, c: Floats, N: Floats, selected: Given = None, gathers: Number = 1.0) -> Traffic:
-    """Time of an all-gather of entries above a threshold: gathers log N alpha + 8 selected (N - 1) beta; derived.
+    """Time of an all-gather of entries above a threshold: gathers log N alpha + 8 selected (N - 1) beta.
 
     SIDCo, DGC and RedSync. The bytes of messages that carry sizes are left out, as in the published tables. `selected`
     is the mean number of entries selected per worker, c M / 4 if not given; `gathers` is 1 for the entries alone, 2
@@ -92,20 +92,20 @@ def threshold_allgather(M: Floats, c: Floats, N: Floats, selected: Given = None,
 
 @ClosedForm
 def gaussiank(M: Floats, c: Floats, N: Floats, selected: Given = None) -> Traffic:
-    """Time of Gaussian-k's all-gathers: 2 log N alpha + 8 selected (N - 1) beta; derived from the code of [3].
+    """Time of Gaussian-k's two all-gathers: 2 log N alpha + 8 selected (N - 1) beta.
 
-    One gathers sizes, one entries. `selected` is that of `threshold_allgather`.
+    One gathers sizes, one entries, as in the code of [3]. `selected` is that of `threshold_allgather`.
     """
     return threshold_allgather.traffic(M, c, N, selected, gathers=2.0)
 
 
 @ClosedForm
 def topkdsa(M: Floats, c: Floats, N: Floats, union: Given = None) -> Traffic:
-    """Time of TopkDSA: (N - 1 + log N) alpha + [2 M c + min(8 union, M)] (N - 1) / N beta; derived from [3] and [4].
+    """Time of TopkDSA: (N - 1 + log N) alpha + [2 M c + min(8 union, M)] (N - 1) / N beta.
 
-    Every worker sends the owners of the regions its selection there (k entries in balanced regions); then the reduced
-    regions are all-gathered, as entries or dense, whichever is shorter. `union` are the entries of the union of all
-    selections; c M / 4, equal supports, if not given. Sizes, all-gathered before, cost `allgather` of 4 bytes more.
+    Derived from [3] and [4]: every worker sends the owners of the regions its selection there (k entries in balanced
+    regions); then reduced regions are all-gathered, as entries or dense, whichever is shorter. `union` are the entries
+    of the union of all selections; c M / 4, equal supports, if not given. Sizes cost `allgather` of 4 bytes more.
     """
     k = c * M / VALUE_BYTES
     moved = ENTRY_BYTES * k + np.minimum(ENTRY_BYTES * (k if union is None else union), M)
@@ -113,19 +113,19 @@ def topkdsa(M: Floats, c: Floats, N: Floats, union: Given = None) -> Traffic:
 
 
 def topkdsa_bounds(alpha: Real, beta: Real, M: Real, c: Real, N: Real) -> CostBounds:
-    """Bounds of TopkDSA: 4 M c (N - 1) / N beta for equal selections, (2 c + 1) M (N - 1) / N beta if dense; derived.
+    """Return bounds of TopkDSA's time [s], from equal selections of all workers to a dense union.
 
-    Latency is that of `topkdsa`.
+    Derived: 4 M c (N - 1) / N beta to (2 c + 1) M (N - 1) / N beta. Latency is that of `topkdsa`.
     """
     dense = np.asarray(M, dtype=np.float64) / VALUE_BYTES
     return CostBounds(topkdsa(alpha, beta, M, c, N), topkdsa(alpha, beta, M, c, N, union=dense))
 
 
 def sparcml_bounds(alpha: Real, beta: Real, M: Real, c: Real, N: Real) -> CostBounds:
-    """Bounds of SparCML, recursive doubling: log N alpha, and 2 M c log N beta to 2 M c (N - 1) beta; derived from [4].
+    """Return bounds of the time [s] of SparCML's recursive doubling, from equal to disjoint selections.
 
-    The lower bound is of equal supports, the upper one of disjoint ones, in which the message doubles in every step
-    until it is as long as the dense gradient.
+    Derived from [4]: log N alpha, and 2 M c log N beta to 2 M c (N - 1) beta. With disjoint selections the message
+    doubles in every step until it is as long as the dense gradient.
     """
     alpha, beta, M, c, N = check_arguments(alpha=alpha, beta=beta, M=M, c=c, N=N)
     steps = np.log2(N)
@@ -137,23 +137,23 @@ def sparcml_bounds(alpha: Real, beta: Real, M: Real, c: Real, N: Real) -> CostBo
 
 @ClosedForm
 def gtopk_reduce(M: Floats, c: Floats, N: Floats, entry_bytes: Number = ENTRY_BYTES) -> Traffic:
-    """Time of gTopk's reduction: log N (alpha + 2 M c beta); published, [5], which leaves the broadcast out.
+    """Time of gTopk's reduction without its broadcast: log N (alpha + 2 M c beta).
 
-    `entry_bytes` are the bytes of an entry, 16 in the released code.
+    Published in [5]. `entry_bytes` are the bytes of an entry, 16 in the released code.
     """
     return collectives.binomial_reduce.traffic(entry_bytes * c * M / VALUE_BYTES, N)
 
 
 @ClosedForm
 def gtopk(M: Floats, c: Floats, N: Floats, entry_bytes: Number = ENTRY_BYTES) -> Traffic:
-    """Time of gTopk's binomial reduction and broadcast: 2 log N (alpha + 2 M c beta); derived from [5]."""
+    """Time of gTopk's binomial reduction and broadcast: 2 log N (alpha + 2 M c beta)."""
     back = collectives.broadcast.traffic(entry_bytes * c * M / VALUE_BYTES, N)
     return gtopk_reduce.traffic(M, c, N, entry_bytes) + back
 
 
 @ClosedForm
 def oktopk_split_and_reduce(M: Floats, c: Floats, N: Floats, selected: Given = None) -> Traffic:
-    """Time of Ok-Topk's split and reduce: (N - 1) (alpha + 2 M c / N beta); published, [3] Eqn 1.
+    """Time of Ok-Topk's split and reduce: (N - 1) (alpha + 2 M c / N beta) (Ok-Topk paper, Eqn 1).
 
     Regions are balanced. `selected` are the entries a worker selected, c M / 4 if not given: between recomputations of
     the thresholds there can be more.
@@ -164,7 +164,7 @@ def oktopk_split_and_reduce(M: Floats, c: Floats, N: Floats, selected: Given = N
 
 @ClosedForm
 def oktopk_balance_and_allgatherv(M: Floats, c: Floats, N: Floats, kept: Given = None) -> Traffic:
-    """Upper bound of Ok-Topk's balance and allgatherv: (N + 2 log N) alpha + 4 M c (N - 1) / N beta; [3] Eqn 2.
+    """Upper bound of Ok-Topk's balance and allgatherv: (N + 2 log N) alpha + 4 M c (N - 1) / N beta (paper: Eqn 2).
 
     Half of the bytes balance, if one worker holds all. `kept` are the entries above the global threshold, c M / 4 if
     not given.
@@ -175,7 +175,7 @@ def oktopk_balance_and_allgatherv(M: Floats, c: Floats, N: Floats, kept: Given =
 
 @ClosedForm
 def oktopk(M: Floats, c: Floats, N: Floats, selected: Given = None, kept: Given = None) -> Traffic:
-    """Upper bound of Ok-Topk's time: (2 N + 2 log N) alpha + 6 M c (N - 1) / N beta; published, [3] Eqn 3.
+    """Upper bound of Ok-Topk's time: (2 N + 2 log N) alpha + 6 M c (N - 1) / N beta (Ok-Topk paper, Eqn 3).
 
     The printed sum of Eqns 1 and 2 is one alpha larger than its parts. The bound holds for no more than k entries, or
     for those given: `selected` as of `oktopk_split_and_reduce`, `kept` as of `oktopk_balance_and_allgatherv`.
@@ -188,27 +188,27 @@ def oktopk(M: Floats, c: Floats, N: Floats, selected: Given = None, kept: Given 
 
 
 def sparse_allreduce_bound(beta: Real, M: Real, c: Real, N: Real) -> Floats:
-    """Return the least time [s] of a sparse all-reduce: 2 M c (N - 1) / N beta; published, [3] Theorem 3.1."""
+    """Return the least time [s] of a sparse all-reduce: 2 M c (N - 1) / N beta (Ok-Topk paper, Theorem 3.1)."""
     beta, M, c, N = check_arguments(beta=beta, M=M, c=c, N=N)
     return ENTRY_BYTES * c * M / VALUE_BYTES * (N - 1) / N * beta
 
 
 @ClosedForm
 def spardl(M: Floats, c: Floats, N: Floats) -> Traffic:
-    """Time of SparDL in one team: 2 ceil(log N) alpha + 4 M c (N - 1) / N beta; derived from [6].
+    """Time of SparDL in one team: 2 ceil(log N) alpha + 4 M c (N - 1) / N beta.
 
-    Half of the bytes are the Spar-Reduce-Scatter, half the all-gather.
+    Derived from [6]: half of the bytes are the Spar-Reduce-Scatter, half the all-gather.
     """
     return spardl_rsag.traffic(M, c, N, 1.0)
 
 
 @ClosedForm
 def spardl_bsag(M: Floats, c: Floats, N: Floats, d: Number, h: Given = None) -> Traffic:
-    """SparDL, B-SAG, at most: (2 ceil(log(N / d)) + ceil(log d)) alpha + [4 M c (N - d) / N + 8 h (d - 1)] beta; [6].
+    """Upper bound of the time of SparDL with `d` teams, which exchange `h` entries of each worker by B-SAG.
 
-    Derived from the algorithm, with d teams, a divisor of N. The all-gather in a team carries no more than k d / N
-    entries of a block. `h` are a worker's entries in the exchange between teams, which SparDL adapts from k / N up; k d
-    / N, all that it has, if not given.
+    Derived from [6]: (2 ceil(log(N / d)) + ceil(log d)) alpha + [4 M c (N - d) / N + 8 h (d - 1)] beta, where d divides
+    N. The all-gather in a team carries no more than k d / N entries of a block. SparDL adapts `h` from k / N up; k d /
+    N, all that a worker has, if not given.
     """
     k = c * M / VALUE_BYTES
     _check_teams(N, d)
@@ -219,9 +219,9 @@ def spardl_bsag(M: Floats, c: Floats, N: Floats, d: Number, h: Given = None) -> 
 
 @ClosedForm
 def spardl_rsag(M: Floats, c: Floats, N: Floats, d: Number) -> Traffic:
-    """Time of SparDL, R-SAG: (2 ceil(log(N / d)) + log d) alpha + 2 M c (2 N - 2 d + d log d) / N beta; derived.
+    """Time of SparDL with `d` teams, a power of two, which exchange by recursive doubling (R-SAG).
 
-    From the algorithm of [6], with d = 2^x teams. Two move as much as one, in a round less if N is a power of two.
+    Derived from [6]: (2 ceil(log(N / d)) + log d) alpha + 2 M c (2 N - 2 d + d log d) / N beta.
     """
     k, doublings = c * M / VALUE_BYTES, np.log2(d)
     _check_teams(N, d)
@@ -242,11 +242,11 @@ def _check_teams(N: Floats, d: Number) -> None:
 def exdyna(
     M: Floats, c: Floats, N: Floats, longest: Given = None, union: Given = None, index_bytes: Number = 8.0
 ) -> Traffic:
-    """Time of ExDyna and MiCRO on rings: (N - 1) (4 alpha + [8 + 8 longest + 8 union / N] beta); from the code of [7].
+    """Time of ExDyna and MiCRO on rings: (N - 1) (4 alpha + [8 + 8 longest + 8 union / N] beta).
 
-    All-gathers of the counts and of the indices, padded to the longest, then an all-reduce of the values there.
-    `longest` are the most entries that a worker selected, k / N if not given; `union` those of all workers, c M / 4 if
-    not given; `index_bytes` are those of an index, and of a count.
+    All-gathers of the counts and of the indices, padded to the longest, then an all-reduce of the values there, as in
+    the code of [7]. `longest` are the most entries that a worker selected, k / N if not given; `union` those of all
+    workers, c M / 4 if not given; `index_bytes` are those of an index, and of a count.
     """
     k, width = c * M / VALUE_BYTES, index_bytes
     padded, everywhere = k / N if longest is None else longest, k if union is None else union
@@ -258,7 +258,7 @@ def exdyna(
 def hardthreshold(
     M: Floats, c: Floats, N: Floats, longest: Given = None, union: Given = None, index_bytes: Number = 8.0
 ) -> Traffic:
-    """Time of Hard threshold and SAGE: (N - 1) (4 alpha + [8 + 8 longest + 8 union / N] beta); from the code of [7].
+    """Time of Hard threshold and SAGE on rings: (N - 1) (4 alpha + [8 + 8 longest + 8 union / N] beta).
 
     Rings, and arguments as of `exdyna`, but every worker selects from the whole gradient: `longest` is c M / 4 if not
     given, and `union` the `fill_in` of independent selections.
@@ -269,7 +269,7 @@ def hardthreshold(
 
 @ClosedForm
 def uniontopk(M: Floats, c: Floats, N: Floats, union: Given = None, index_bytes: Number = 8.0) -> Traffic:
-    """Time of top-k with values at the union: (N - 1) (3 alpha + [2 M c + 8 union / N] beta); from the code of [7].
+    """Time of top-k with values at the union of indices: (N - 1) (3 alpha + [2 M c + 8 union / N] beta).
 
     A ring all-gather of each worker's k indices, without counts, then a ring all-reduce of all values at their union, k
     to N k entries; the `fill_in` of independent selections if not given. `index_bytes` as of `exdyna`.
@@ -281,9 +281,10 @@ def uniontopk(M: Floats, c: Floats, N: Floats, union: Given = None, index_bytes:
 
 @ClosedForm
 def cltk(M: Floats, c: Floats, N: Floats, index_bytes: Number = 8.0) -> Traffic:
-    """Time of CLT-k: log N (alpha + 2 M c beta) + 2 (N - 1) (alpha + M c / N beta); derived from [8], the code of [7].
+    """Time of CLT-k: log N (alpha + 2 M c beta) + 2 (N - 1) (alpha + M c / N beta).
 
-    A broadcast of one worker's indices, then a ring all-reduce of the values at them: AR-Topk with `index_bytes` of 4.
+    Derived from [8] and the code of [7]: a broadcast of one worker's indices, then a ring all-reduce of the values at
+    them. AR-Topk is that with `index_bytes` of 4.
     """
     k = c * M / VALUE_BYTES
     values = collectives.ring_allreduce.traffic(VALUE_BYTES * k, N)
@@ -300,10 +301,10 @@ def deft(
     union: Given = None,
     index_bytes: Number = 8.0,
 ) -> Traffic:
-    """Time of DEFT: log N (alpha + 4 (N + layers) beta) + (N - 1) (4 alpha + [8 + 8 longest + 8 union / N] beta); [7].
+    """Time of DEFT: log N (alpha + 4 (N + layers) beta) + (N - 1) (4 alpha + [8 + 8 longest + 8 union / N] beta).
 
-    Derived from the code: two broadcasts, the second right behind the first, announce the bins of the layers, counted
-    after long ones are cut; then as `exdyna`.
+    Derived from the code of [7]: two broadcasts, the second right behind the first, announce the bins of the layers,
+    counted after long ones are cut; then as `exdyna`.
     """
     bins = collectives.broadcast.traffic(4 * (N + layers), N)
     return bins + exdyna.traffic(M, c, N, longest, union, index_bytes)
@@ -317,7 +318,7 @@ def _union_of_own(M: Floats, k: Floats, N: Floats, union: Given) -> Number:
 def arctopk(
     M: Floats, c: Floats, N: Floats, rank: Number = 4.0, sketch: Given = None, kept: Given = None, tensors: Number = 1.0
 ) -> Traffic:
-    """Time of ARC-Top-K on rings: 2 (N - 1) [(tensors + 1) alpha + 4 (sketch + kept) / N beta]; from the code of [15].
+    """Time of ARC-Top-K on rings: 2 (N - 1) [(tensors + 1) alpha + 4 (sketch + kept) / N beta].
 
     An all-reduce of the sketch of each of the `tensors`, and one of the kept rows of all. `sketch` are entries of all
     sketches: `rank` rows of each matrix, and all entries of a vector; of one square matrix if not given. `kept` are the
@@ -332,7 +333,7 @@ def arctopk(
 
 @ClosedForm
 def ef21(M: Floats, c: Floats, N: Floats, contributed: Given = None, flag_bytes: Number = 0.0) -> Traffic:
-    """Time of EF21's all-gather of changes: log N alpha + (N - 1) (contributed + flag_bytes) beta; derived from [16].
+    """Time of EF21's all-gather of changes: log N alpha + (N - 1) (contributed + flag_bytes) beta.
 
     The dense exchange before all others costs `ring_allreduce` once. `contributed` are the bytes of a worker's message
     without a flag, those of k values with indices if not given; `flag_bytes` state the kind of a message, in EF21+: 1.
@@ -352,7 +353,7 @@ def omnireduce(
     block_bytes: Number = 1028.0,
     slots: Number = 8.0,
 ) -> Traffic:
-    """Time of OmniReduce: 2 turns alpha + (blocks + union) (N - 1) / aggregators block_bytes beta; code of [18].
+    """Time of OmniReduce: 2 turns alpha + (blocks + union) (N - 1) / aggregators block_bytes beta.
 
     Derived for even loads: blocks go to aggregators, and sums come back. `blocks` are those that a worker sends,
     `union` those that come back, all M / 1024 if not given; `turns` is `union` over the slots if not given;
@@ -381,7 +382,7 @@ class CheapestCollective(NamedTuple):
 
 
 def best_collective(alpha: Real, beta: Real, M: Real, c: Real, N: Real) -> CheapestCollective:
-    """Return the cheapest of `SPARSE_COLLECTIVES` by their closed forms; of equal ones the first.
+    """Return the cheapest of `SPARSE_COLLECTIVES` by their closed forms; ties go to the first.
 
     This arg-min is what the inequalities of [1] Eqn 5 amount to, and holds where they do not (N < 7).
 

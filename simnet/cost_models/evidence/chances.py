@@ -149,7 +149,7 @@ def _worst_loss(place: int, ends: Floats, told: Sequence[bool]) -> float:
 
 
 def _by_gradients(spread: tuple[float, float], name: str) -> Floats | float:
-    """Return sampled factors, (draws,), by which a job's gradients change an exchange's time; 1.0 if they do not."""
+    """Return sampled factors, (draws,), by which a job's gradients change an exchange's time; 1.0 without an effect."""
     if spread == (1.0, 1.0):
         return 1.0
     least, most = np.log(spread) / intervals.SCORE_95
@@ -158,7 +158,7 @@ def _by_gradients(spread: tuple[float, float], name: str) -> Floats | float:
 
 
 def _at_least(won: Floats, picked: Sequence[NDArray[np.intp]]) -> Floats:
-    """Return lower confidence bounds, (choices,), of win probabilities, as only some sites were measured."""
+    """Return lower confidence bounds, (choices,), of win probabilities, given that only some sites were measured."""
     several = [(sites, counts) for sites in picked if len(counts := np.bincount(sites)) > 1]
     if not several:
         return np.asarray(won.mean(axis=1))
@@ -169,7 +169,7 @@ def _at_least(won: Floats, picked: Sequence[NDArray[np.intp]]) -> Floats:
 
 
 def factors(errors: Floats, below: Floats | float, above: Floats | float) -> Floats:
-    """Return measured over predicted time for `errors` in half-widths; `below` and `above` are their factors, >= 1."""
+    """Return the ratios of measured to predicted time for `errors`, in units of the half-widths `below` and `above`."""
     return np.asarray(np.exp(errors * np.where(errors < 0, np.log(below), np.log(above))))
 
 

@@ -233,7 +233,7 @@ def interval(stack: str, messages: Floats, seconds: Floats) -> tuple[Floats, Flo
 def corrected(
     kind: str, seconds: Floats, low: Floats, high: Floats, models: Mapping[str, ErrorModel] | None = None
 ) -> tuple[Floats, Floats]:
-    """Return a 90 % interval [s] after a correction by the errors that such intervals had on other sites.
+    """Return a 90 % interval [s] after correction by the errors that intervals of this kind had on other sites.
 
     Intervals of `CROSS_VALIDATED` end where one error in twenty of the measured sites was below, and one above. All are
     wider by `factor_for_another`, as sites are few. `models` are the shipped ones by default.
@@ -289,7 +289,7 @@ ERROR_COLUMNS = ("kind", "name", "workers_per_device", "end", "message_s", "shar
 
 @cache
 def iteration_errors() -> list[dict[str, str]]:
-    """Return the shipped table of error bounds as rows; each bound covers 95 % of the measurements.
+    """Return the shipped table of error bounds as rows, where each bound covers 95 % of the measurements.
 
     Rows of ``links`` say how far a call takes less (``low``) or longer (``high``): seconds a message and a share of the
     call, by stack and by the workers that take turns on a processor. Rows of ``part`` are factors by which computing,

@@ -1,4 +1,4 @@
-"""Gradients of live training: simulated workers train one model on real data, each on its own shard of it.
+"""Gradients of live training: simulated workers train one model on real data, of which each worker has a shard.
 
 Gradients depend on the updates applied before, so every policy of a job trains a model of its own, which
 `LiveSource.begin` starts. Model, data, order of batches and first weights are the same for all.

@@ -158,7 +158,7 @@ def words(vocabulary: Annotated[int, Ge(2), Le(2**16)] = 4096, context: Annotate
 def deal_shards(
     targets: NDArray[np.intp], workers: int, classes: int, dirichlet: float | None = None, seed: int = 0
 ) -> list[NDArray[np.intp]]:
-    """Return the indices of each worker's examples, at least one each, given the class of each in `targets`, (N,).
+    """Return the indices of each worker's examples, at least one per worker; `targets`, (N,), has the example classes.
 
     With `dirichlet`, a concentration, each class is dealt out by shares from a symmetric Dirichlet distribution, as in
     [hsu]_ but class by class; small values give every worker few classes. Otherwise shards are of equal size and
@@ -180,7 +180,7 @@ def deal_shards(
 
 
 def _none_empty(found: Sequence[NDArray[np.intp]]) -> list[NDArray[np.intp]]:
-    """Move one example to each worker that has none, from the worker that has most."""
+    """Move one example to each worker without examples, from the worker with the most examples."""
     filled = list(found)
     for worker in range(len(filled)):
         if not filled[worker].size:

@@ -57,7 +57,7 @@ class LearningRate(NamedTuple):
 
 @dataclass(eq=False)
 class LiveSource:
-    """A model with training data, as a `GradientSource` that trains; made by `train`."""
+    """A gradient source that trains a model on data; `train` creates it."""
 
     model: Model
     data: Data
@@ -296,7 +296,7 @@ def create_model(model: str, data: Data, sizes: Sizes | None = None, device: str
 def training_size(
     model: str, data: str, workers: int, batch: int, sizes: Sizes, options: Mapping[str, Any]
 ) -> tuple[int, float]:
-    """Return the number of gradient entries, and the estimated bytes of data and activations, before creating a model.
+    """Return the number of gradient entries and the estimated bytes of data and activations, without creating a model.
 
     `batch` is of a worker and iteration, `options` are those of the data.
     """

@@ -39,7 +39,7 @@ def shipped_jobs() -> pd.DataFrame:
 
 
 def median_iterations(both: pd.DataFrame) -> pd.DataFrame:
-    """Return median iterations by setting and exchange, for jobs with one exchange; means where links change.
+    """Return iteration times by setting and exchange, of jobs with one exchange: medians, or means if links change.
 
     If links change, means are used, since the median iterations of two jobs may have met different links.
     """

@@ -71,7 +71,7 @@ def over_ranks(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def policies_of(measured: pd.DataFrame, loaded: Scenario) -> list[str]:
-    """Return the measured policies in order of appearance. InputError: the scenario lacks one."""
+    """Return the measured policies in order of appearance; InputError if the scenario lacks a policy."""
     found = [str(one) for one in measured["policy"].unique()]
     known = loaded.config.policies
     for policy in found:

@@ -87,7 +87,7 @@ def _times(frame: pd.DataFrame, what: Callable[[dict[Hashable, Any]], str]) -> l
 
 
 def dense_over_star(device: DeviceProfile | None = None) -> float:
-    """Return the step time of dense SGD over that of STAR-Topk: as in Table IV, or on a device."""
+    """Return dense SGD's step time over STAR-Topk's, as published in Table IV, or predicted on a device."""
     frame = tables.read_published("table_iv.csv")
     chosen = frame[(frame["model"] == "ResNet50") & frame["method"].isin(["DenseSGD", "STAR-Topk"])]
     dense, star = _table_records(chosen[chosen["density"].isin([1, 0.01])])

@@ -56,7 +56,7 @@ def gain_row(scheme: str, what: str, ours: Interval, *, judged: bool = True) -> 
 
 
 def bytes_row(scheme: str, what: str, ours: float) -> Row:
-    """Return a row that compares byte-reduction factors; tolerance 0.5, as published ones are integers."""
+    """Return a row that compares byte-reduction factors, with tolerance 0.5, as published factors are integers."""
     theirs, unit = published(scheme, what)
     return Row(what, theirs.low, ours, unit, 0.5, absolute=True)
 

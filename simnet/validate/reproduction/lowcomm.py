@@ -41,7 +41,7 @@ _SITES = {
 
 
 class BandwidthCell(NamedTuple):
-    """Published bandwidth [Gbit/s], with the training and the utilisation for which it is."""
+    """Published bandwidth [Gbit/s], with the training and the compute utilisation that require it."""
 
     # Model, method and target.
     what: str
@@ -56,7 +56,7 @@ class BandwidthCell(NamedTuple):
 
 
 def bandwidth_cells() -> Iterator[BandwidthCell]:
-    """Yield the bandwidths published in Table 4, each with its training and its utilisation."""
+    """Yield the bandwidths of the paper's Table 4, each with its training and its compute utilisation."""
     for row in read_published("utilisation.csv").to_dict("records"):
         if "S4" not in str(row["source_table"]):
             continue
@@ -132,7 +132,7 @@ def table_1() -> list[Row]:
 
 
 def _open_digits(printed: float) -> float:
-    """Return the largest relative error by rounding of a printed value."""
+    """Return the largest relative error that rounding can have caused in a printed value."""
     decimals = len(f"{printed:g}".partition(".")[2])
     return 0.5 * 10.0**-decimals / printed
 
@@ -166,7 +166,7 @@ def table_5() -> list[Row]:
 
 
 def _table_training(method: str, model: str, period: str, step: float) -> TrainingPlan:
-    """Return the training that a table row describes: two sites, 16-bit or FP4 values."""
+    """Return the training that a table row describes, on two sites with 16-bit or FP4 values."""
     bits = 4 if "FP4" in method else 16
     own = partial(TrainingPlan, 2, _PARAMETERS[model], step, bits=bits, buckets=_BUCKETS)
     if method == "Data-Parallel":

@@ -69,7 +69,7 @@ def contradiction(name: str, rows: Sequence[Row]) -> str:
 
 
 def reproduction_summary(found: Mapping[str, Sequence[Row] | None]) -> list[str]:
-    """Return two sentences on reproductions: which contradict the published values, and values by kind."""
+    """Return two sentences on reproductions: how many contradict published values, and the values by kind."""
     told = [one for name, rows in found.items() if rows and (one := contradiction(name, rows))]
     rows = [row for one in found.values() for row in one or ()]
     parts = []
@@ -141,7 +141,7 @@ def under_devices(columns: Sequence[DeviceColumn]) -> str:
 
 
 def stated(section: str) -> str:
-    """Return the Markdown section on settings that papers state, of ``runs`` or of ``gains``."""
+    """Return the Markdown section on settings that papers state, for the section ``runs`` or ``gains``."""
     table = read_published("stated.csv").query("page == @section").drop(columns="page")
     return _TEXT[section] + _lines(table.to_numpy().tolist())
 

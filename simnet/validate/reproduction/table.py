@@ -207,7 +207,7 @@ def reproduces(
 
 
 class Missing(NamedTuple):
-    """Published result that is not reproduced, and the reason for that."""
+    """Published result that is not reproduced, and the reason."""
 
     paper: str
     what: str
@@ -215,13 +215,13 @@ class Missing(NamedTuple):
 
 
 def kind_counts(rows: Iterable[Row]) -> dict[Kind, int]:
-    """Return the number of rows of each kind that occurs among them."""
+    """Return the number of rows of each kind that occurs."""
     found = Counter(row.kind for row in rows)
     return {kind: found[kind] for kind in KINDS if found[kind]}
 
 
 def worst_row(rows: Iterable[Row]) -> Row | None:
-    """Return the row with the largest error relative to its tolerance, or the largest error if none has one.
+    """Return the row with the largest error relative to its tolerance, or with the largest error without tolerances.
 
     Judged rows come first. None for names alone.
     """

@@ -250,7 +250,7 @@ def _mpi_command(net: Star, folder: Path) -> list[str]:
 def _attend_ranks(
     net: Star, ranks: Sequence[subprocess.Popen[bytes]], limit: float, changes: Sequence[Change], origin: float
 ) -> None:
-    """Wait for all ranks and change links on time. InputError: a rank fails, or time runs out."""
+    """Wait for all ranks and change links on time; InputError if a rank fails or time runs out."""
     stop, due = time.perf_counter() + limit, list(changes)
     with _before_ranks():
         while any(process.poll() is None for process in ranks):

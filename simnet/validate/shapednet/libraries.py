@@ -61,7 +61,7 @@ Sizes: TypeAlias = float | tuple[float, ...]
 def schedule_of(
     collective: str, algorithm: str, ranks: int, nbytes: Sizes, longest: float = math.inf
 ) -> Schedule | None:
-    """Return the schedule of a collective, or None; messages of ring all-gathers have at most `longest` bytes."""
+    """Return the schedule of a collective, None if unknown; ring all-gathers send at most `longest` bytes at once."""
     if isinstance(nbytes, tuple):
         found = registry.find_collective("all_gather", algorithm) if collective == "all_gatherv" else None
         known = found is not None and found.varying is not None and len(nbytes) == ranks
@@ -87,7 +87,7 @@ def schedule_of(
 
 
 def of_exchange(collective: str, algorithm: str, ranks: int, nbytes: Sizes) -> Workload:
-    """Return the workload of a collective with columns for measurement tables. ValueError: unknown collective."""
+    """Return the workload of a collective with columns for measurement tables; ValueError for an unknown collective."""
     schedule = schedule_of(collective, algorithm, ranks, nbytes)
     if schedule is None:
         raise ValueError(f"it is not known what {collective} by {algorithm!r} sends between {ranks} ranks")
@@ -143,7 +143,7 @@ A larger factor is a disturbance: the time comes from a single setting, which ot
 
 
 class Library(NamedTuple):
-    """Transport of a library over TCP: stacks that it may have, and the size of pieces in all-gathers [byte]."""
+    """TCP transport of a library: its possible stacks, and the size of pieces in all-gathers [byte]."""
 
     # How it may send; which of them, the measurements say.
     stacks: tuple[Stack, ...]
@@ -192,7 +192,7 @@ LIBRARIES: Mapping[str, Library] = MappingProxyType(
 
 
 class Case(NamedTuple):
-    """Measured setting, or an iteration of it: exchange, sizes [byte], links and measured time [s]."""
+    """Measured setting, or one iteration of a setting: exchange, sizes [byte], links and measured time [s]."""
 
     tool: str
     profile: str
@@ -229,7 +229,7 @@ def library(tool: str) -> Library:
 
 
 def predictable(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the settings in a table that can be predicted, a row each, with median and lower quartile of times.
+    """Return the predictable settings of a table, one row each, with the median and lower quartile of measured times.
 
     Returns
     -------
@@ -260,7 +260,7 @@ def repetitions(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def from_links(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return predictions of measured times from link settings, and those of the closed form.
+    """Return times predicted from link settings for measured rows, next to times by the closed form.
 
     Returns
     -------
@@ -295,7 +295,7 @@ def from_links(rows: pd.DataFrame) -> pd.DataFrame:
 def calibrated(
     settings: pd.DataFrame, tool: str, profile: str = ""
 ) -> tuple[Mapping[tuple[str, str], Stack], list[int]]:
-    """Return a library's stacks by exchange, with software times fitted on idle links, and the rows used for it."""
+    """Return a library's stacks by exchange, with software times fitted on idle links, and the rows of the fit."""
     known = library(tool)
     idle = _corner_settings(settings, far=False)
     idle = idle.assign(seconds=idle["undisturbed"])
@@ -344,7 +344,7 @@ def _candidate_stack(one: Case, stacks: Mapping[tuple[str, str], Mapping[tuple[s
 
 
 def _corner_settings(settings: pd.DataFrame, *, far: bool) -> pd.DataFrame:
-    """Return the settings of lowest (or highest) latency; of those, highest bandwidth and fewest ranks."""
+    """Return the settings of lowest (or highest) latency; among them, of highest bandwidth and fewest ranks."""
     part = settings
     for name, largest in (("link_latency", far), ("link_bandwidth", True), ("ranks", False)):
         part = part[part[name] == (part[name].max() if largest else part[name].min())]
@@ -352,7 +352,7 @@ def _corner_settings(settings: pd.DataFrame, *, far: bool) -> pd.DataFrame:
 
 
 def _fit_software(one: Case, stack: Stack, name: str, probe: float) -> float:
-    """Return the software time per message or byte [s] at which the predicted time is the measured one."""
+    """Return the software time per message or byte [s] at which the predicted time equals the measured time."""
 
     def at(value: float) -> float:
         return one.takes(stack.with_software(**{name: value}))

@@ -67,7 +67,7 @@ class SocketCommunicator(Communicator):
         self.barrier()
 
     def exchange(self, sends: Sequence[Message], receives: Sequence[Message]) -> None:
-        """Start all messages at once and wait for them. TimeoutError: none makes progress."""
+        """Start all messages at once and wait for them; TimeoutError if no message makes progress."""
         waiting: dict[int, tuple[int, deque[memoryview], deque[memoryview]]] = {}
         for messages, place in ((sends, 1), (receives, 2)):
             for peer, part in messages:
@@ -112,7 +112,7 @@ class SocketCommunicator(Communicator):
 
 
 def _join_sockets(rank: int, size: int, control: Path) -> list[socket.socket]:
-    """Return the control sockets: on rank 0 those to all other ranks, elsewhere the one to rank 0."""
+    """Return the control sockets: on rank 0 the sockets to all other ranks, elsewhere the socket to rank 0."""
     stop = time.monotonic() + _PATIENCE
     if rank == 0:
         with socket.socket(socket.AF_UNIX) as server:
@@ -141,7 +141,7 @@ def _join_sockets(rank: int, size: int, control: Path) -> list[socket.socket]:
 
 
 def _listen_for(poll: select.poll, file: int, out: deque[memoryview], into: deque[memoryview]) -> bool:
-    """Poll a connection for the events that it still needs; return False if it needs none."""
+    """Poll a connection for the events that its buffers need; return False if there are no such events."""
     events = (select.POLLOUT if out else 0) | (select.POLLIN if into else 0)
     if events:
         poll.register(file, events)
@@ -162,7 +162,7 @@ def _read_exactly(connection: socket.socket, count: int) -> bytes:
 
 
 def _advance(parts: deque[memoryview], pass_on: Callable[[memoryview], int]) -> None:
-    """Send or receive buffers by `pass_on` until the socket would block; remove the completed ones."""
+    """Send or receive buffers by `pass_on` until the socket would block, and remove the completed buffers."""
     while parts:
         try:
             count = pass_on(parts[0])

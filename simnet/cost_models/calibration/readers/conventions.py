@@ -123,7 +123,7 @@ def bus_factor(name: str, ranks: int) -> float | None:
 
 
 def bandwidth_factors(name: str, ranks: int | None) -> tuple[tuple[float, float | None], ...]:
-    """Return pairs (algorithm bandwidth x time / size, bus / algorithm bandwidth), as versions of tools print them.
+    """Return the ratios that tools may print: algorithm bandwidth to size / time, and bus to algorithm bandwidth.
 
     The gather of older rccl-tests, and hypercube everywhere, count only what crosses between ranks.
     """
@@ -137,7 +137,7 @@ def bandwidth_factors(name: str, ranks: int | None) -> tuple[tuple[float, float 
 
 
 def fill_nodes(facts: Mapping[str, object]) -> dict[str, object]:
-    """Return ``nodes`` or ``ranks_per_node`` computed from the other and ``ranks`` if they divide evenly."""
+    """Return ``nodes`` or ``ranks_per_node``, computed from the other and ``ranks``; {} if not a whole number."""
     ranks, nodes, each = (facts.get(name) for name in ("ranks", "nodes", "ranks_per_node"))
     if isinstance(ranks, int) and isinstance(nodes, int) and each is None and nodes > 0 and ranks % nodes == 0:
         return {"ranks_per_node": ranks // nodes}

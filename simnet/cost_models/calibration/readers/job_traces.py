@@ -41,7 +41,7 @@ def _report_waiting(out: tables.RowCollector) -> None:
 
 
 def merge_ranks(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return one row for each call of all ranks, that of the rank with the shortest time, in place of one per rank.
+    """Return one row per call in place of one row per rank: the row of the rank with the shortest time.
 
     Rows that do not say which call they are stay. Calls are of one job if their traces are in one folder and say the
     same number of nodes; the n-th call of a number on a rank matches the n-th of the others.
@@ -145,7 +145,7 @@ def _group_name(args: Mapping[str, Any]) -> str:
 
 
 def _trace_rank(text: str) -> int | None:
-    """Return the rank in the head of a trace; None if missing."""
+    """Return the rank in the head of a trace; None if there is no rank."""
     at = text.find('"distributedInfo"')
     found = None if at < 0 else _KINETO_RANK.search(text, at, at + 20_000)
     return int(found[1]) if found else None

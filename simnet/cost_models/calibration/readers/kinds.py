@@ -179,7 +179,7 @@ def read_measurements(
 
 
 def _unread(lines: Sequence[str]) -> tuple[str, int | None]:
-    """Return a message on a file of unknown format, and its first line with numbers; None if it has only one."""
+    """Return a message on a file of unknown format, and the first line with numbers if several lines have numbers."""
     rows = list(islice(((at, line) for at, line in enumerate(lines, 1) if NUMBERS.search(line[:MAX_LINE])), 2))
     if len(rows) < 2:
         return "holds no measurements in a format that is read", None

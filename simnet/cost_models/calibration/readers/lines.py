@@ -137,7 +137,7 @@ _BETWEEN = re.compile(r"[\s,]*")
 
 
 def json_objects(text: str, file: str, at: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield line number and value of each JSON object in the list, or sequence, that starts at position `at`."""
+    """Yield line number and value of each JSON object after position `at`, in a JSON array or one after another."""
     decode = json.JSONDecoder(parse_int=_parse_integer, parse_float=float).raw_decode
     line, seen = text.count("\n", 0, at) + 1, at
     at = _next_value(text, at)
@@ -204,7 +204,7 @@ def short_text(value: object) -> str:
 
 
 def record_values(record: object, kind: str, decimals: int | None = None) -> tables.TableRow:
-    """Return the table values in a JSON object by its keys; the first key with a number for a column counts.
+    """Return the table values in a JSON object; of several keys for one column the first with a number counts.
 
     Numbers are rounded to their last digit, or to so many `decimals`.
     """

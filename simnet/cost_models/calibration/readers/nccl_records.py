@@ -82,7 +82,7 @@ def load_nccl_json(path: Path) -> dict[str, Any]:
 
 
 def _stated_values(data: Mapping[str, Any]) -> tuple[dict[str, object], str | None]:
-    """Return the column values that hold for all rows, and the collective, which is None if unknown."""
+    """Return the column values that hold for all rows, and the collective (None if unknown)."""
     listed = data.get("args")
     args = [one for one in listed if isinstance(one, str)] if isinstance(listed, list) else []
     name = collective_name(PurePosixPath(args[0]).name) if args else None

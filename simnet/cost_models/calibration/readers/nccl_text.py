@@ -1,4 +1,4 @@
-"""Text output of nccl-tests and rccl-tests, with a row per size, out of place and in place.
+"""Text output of nccl-tests and rccl-tests, whose rows have out-of-place and in-place times of a size.
 
 Older versions have no ``redop`` or ``root`` where the collective has none, and the largest error instead of the number
 of wrong elements; with ``-I 1`` each side ends in ``i_min i_max i_p99 i_cv%``, with ``-S 1`` the row in a timestamp.
@@ -102,7 +102,7 @@ class _TableContext:
         self.unit, self.width, self.counts_wrong = -6, None, True
 
     def facts(self) -> dict[str, int | None]:
-        """Return ranks, nodes and iterations; of the first group if the run was split into groups."""
+        """Return ranks, nodes and iterations of the test, or of its first group if the run was split into groups."""
         first = min(self.groups, default=None)
         ranks, nodes = self.stated_ranks, self.stated_nodes
         if first is not None:
@@ -140,7 +140,7 @@ def read_nccl_text(path: Path, out: tables.RowCollector) -> Iterator[tuple[Any, 
 
 
 def _whole_rows(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    """Yield lines; join the parts of a row that messages of NCCL have split."""
+    """Yield the lines, after joining the parts of rows that messages of NCCL have split."""
     row: tuple[int, str] | None = None
     for at, line in lines:
         message = _MESSAGE.search(line)
@@ -162,7 +162,7 @@ def _whole_rows(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
 def _table_facts(
     above: _TableContext, listed: Sequence[tuple[int, TableCells]], named: str | None, out: tables.RowCollector
 ) -> tuple[str, dict[str, int | None]]:
-    """Return collective, ranks, nodes and iterations of a table; its rows imply those that no line states."""
+    """Return collective, ranks, nodes and iterations of a table, from the lines above it or inferred from its rows."""
     line, rows = listed[0][0], [cells for _, cells in listed]
     name = above.collective or named or _infer_collective(rows) or out.facts.get("collective")
     if not isinstance(name, str):
@@ -178,7 +178,7 @@ def _table_facts(
 
 
 def parse_row(line: str, width: int | None = None) -> TableCells | str | None:
-    """Return the cells of a table row; None if the line is no row; an error message if the row is damaged.
+    """Return the cells of a table row, an error message for a damaged row, or None for a line that is not a row.
 
     `width` is the number of columns of each side in the header; by default 4, or 8 where there are that many.
     """
@@ -253,7 +253,7 @@ def _read_context(line: str, context: _TableContext) -> bool:
 
 
 def pinned_setting(what: str, value: str) -> dict[str, str]:
-    """Return the column and value pinned by ``NCCL_ALGO`` or ``NCCL_PROTO``; {} unless it is an NCCL name."""
+    """Return the column and value pinned by ``NCCL_ALGO`` or ``NCCL_PROTO``; {} if NCCL has no such value."""
     word = value.casefold().replace("_", "")
     if what == "ALGO":
         return {"algorithm": word} if word in NCCL_ALGORITHMS else {}
@@ -286,7 +286,7 @@ def _side_rows(cells: TableCells, name: str, context: _TableContext) -> Iterator
 
 
 def _infer_collective(rows: Sequence[TableCells]) -> str | None:
-    """Return the only collective that counts, roots, operations and bandwidths allow; None if there is not one."""
+    """Return the only collective that counts, roots, operations and bandwidths allow; None if several or none fit."""
     shares = {share for cells in rows if (share := _size_per_count(cells)) is not None}
     reduces, rooted = rows[0].reduction != "", rows[0].root is not None
     if _bandwidth_ratios(rows)[0] > 1.001:
@@ -299,7 +299,7 @@ def _infer_collective(rows: Sequence[TableCells]) -> str | None:
 
 
 def _infer_ranks(rows: Sequence[TableCells], name: str, stated: int | None) -> int | None:
-    """Return the number of ranks that sizes or bandwidths imply, if none is stated; None if they imply none."""
+    """Return the number of ranks that sizes or bandwidths imply; None if unclear, or if the `stated` number holds."""
     shares = {share for cells in rows if (share := _size_per_count(cells)) is not None}
     found = shares.pop() if len(shares) == 1 and name in conventions.PARTED_COLLECTIVES else None
     low, high = _bandwidth_ratios(rows)
@@ -313,7 +313,7 @@ def _infer_ranks(rows: Sequence[TableCells], name: str, stated: int | None) -> i
 
 
 def _size_per_count(cells: TableCells) -> int | None:
-    """Return the ratio of a row's size to the bytes of its element count; None if it is not whole."""
+    """Return the ratio of a row's size to the bytes of its element count; None if it is not a whole number."""
     each = ELEMENT_BYTES.get(cells.dtype)
     if each is None or not cells.elements or cells.nbytes % (each * cells.elements):
         return None

@@ -36,7 +36,7 @@ _WITH_UNIT = re.compile(rf"(\S+?) ?({'|'.join(_UNITS)})")
 
 
 class LogColumn(NamedTuple):
-    """Maps a log's column to a table column: whole numbers, or numbers times `factor` and 10^`power`.
+    """The table column that a log's column maps to; its numbers are whole, or scaled by `factor` and 10^`power`.
 
     A unit in a cell stands for 10^`power`; ``16384x4`` is a product.
     """
@@ -47,7 +47,7 @@ class LogColumn(NamedTuple):
     power: int
 
     def value(self, text: str) -> int | float | None:
-        """Return the number in a cell, converted to the table's unit; None if the cell has none."""
+        """Return the number in a cell, converted to the table's unit; None for a cell without a number."""
         if (named := _WITH_UNIT.fullmatch(text)) is not None:
             number = parse_printed(named[1])
             found = None if number is None else number.value * _UNITS[named[2]] * self.factor
@@ -136,7 +136,7 @@ class PrintedNumber(NamedTuple):
     half: float
 
     def may_be_within(self, low: float, high: float) -> bool:
-        """Return whether the number before rounding may be in low .. high, which are rounded numbers, too."""
+        """Return whether the number before rounding may lie within low .. high, which are rounded as well."""
         least, most = self.value - self.half, self.value + self.half
         return low * (1 - RELATIVE_SLACK) <= most and least <= high * (1 + RELATIVE_SLACK)
 
@@ -159,7 +159,7 @@ class RowCollector:
             self.problems.append(LogProblem(self.file, line, "has more problems, which are not listed", False))
 
     def refuse(self, message: str, line: int | None = None, name: str | None = None) -> NoReturn:
-        """Raise InputError with the file's name."""
+        """Raise InputError with the message and the file's name."""
         raise InputError(message, file=self.file, line=line, field=name)
 
     def add(self, given: Mapping[str, object], line: int | None, *, where: str = "") -> None:
@@ -236,7 +236,7 @@ def measurement_table(rows: Iterable[TableRow]) -> pd.DataFrame:
 
 
 def parse_printed(text: str, power: int = 0) -> PrintedNumber | None:
-    """Return a printed number times 10^`power`; None if the text has none (``N/A``, ``nan``)."""
+    """Return a printed number times 10^`power`; None for a text without a number, such as ``nan``."""
     word = text.strip()
     if not _NUMBER.fullmatch(word):
         return None
@@ -260,7 +260,7 @@ def largest_whole(column: str) -> int:
 
 
 def cell_values(cells: Mapping[str, str], kind: str) -> TableRow:
-    """Return the table values in a log's cells; of several headers for a column the first with a value counts."""
+    """Return the table values in a log's cells; of several headers for one column the first with a value counts."""
     row: TableRow = {}
     for head, one in log_columns(kind).items():
         if one.name not in row and (value := one.value(cells.get(head, "").strip())) is not None:

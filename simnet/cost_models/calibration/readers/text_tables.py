@@ -54,7 +54,7 @@ class TextTable(NamedTuple):
 
     @property
     def headings(self) -> re.Pattern[str]:
-        """Beginnings of table headings or of rows, by which the format is recognised."""
+        """Pattern for the start of a table heading or row, by which the format is recognised."""
         return self.anchor if self.title is None else re.compile(f"{self.title.pattern}|{self.anchor.pattern}", re.M)
 
     def is_named(self, file: str) -> bool:
@@ -142,7 +142,7 @@ def _given_collective(path: Path, out: tables.RowCollector) -> str | None:
 
 
 def _stated_values(groups: Mapping[str, str | None], titled: bool) -> tables.TableRow:
-    """Return the column values in a line above a table; unknown names and other counts become the variant."""
+    """Return the column values in a line above a table; an unknown collective's name becomes the variant."""
     row: tables.TableRow = {}
     for column, text in groups.items():
         form = tables.TABLE_COLUMNS.get(column)
@@ -163,7 +163,7 @@ def _stated_values(groups: Mapping[str, str | None], titled: bool) -> tables.Tab
 
 
 def _row_cells(kind: str, line: str, heads: Sequence[str], name: str, variant: str) -> dict[str, str]:
-    """Return the cells of a row by column; an empty dict for a line that is not a row."""
+    """Return the cells of a row by column; {} for a line that is not a row."""
     table, words = TEXT_TABLES[kind], _CELL.findall(line)
     if table.anchor.groups:
         found = table.anchor.search(line)
@@ -177,7 +177,7 @@ def _row_cells(kind: str, line: str, heads: Sequence[str], name: str, variant: s
 
 
 def _unnamed_columns(kind: str, words: Sequence[str], name: str, variant: str) -> Sequence[str]:
-    """Return the columns of a table without headings, by their number and by what is measured; empty if unknown."""
+    """Return the columns of a table without headings, chosen by the number and kind of its values; () if unknown."""
     columns, overlaps = tables.log_columns(kind), variant == conventions.NON_BLOCKING
     for heads in TEXT_TABLES[kind].unnamed if "." in "".join(words) else ():
         rates = any("MB/s" in head for head in heads)
@@ -211,7 +211,7 @@ def _table_row(
 
 
 def _of_pairs(row: tables.TableRow, name: str, stated: tables.TableRow) -> tables.TableRow:
-    """Return the ranks, and time and rate of one pair, of a test in which pairs send at once; a row rates all pairs."""
+    """Return the ranks of a test in which pairs send at once, and one pair's share of the row's rate and its time."""
     variant, rate, seconds = str(stated.get("variant") or ""), row.get("algbw"), row["seconds"]
     if stated.get("ranks") or variant == conventions.SEVERAL_PAIRS or not name.endswith(("_latency", "bw")):
         return {}
