@@ -89,7 +89,7 @@ def write_tensors(path: Path, tensors: Mapping[str, NDArray[Any]], dtype: str, s
 
 
 def stored_tensor(path: Path, name: str) -> NDArray[Any]:
-    """Return a bfloat16 tensor of a safetensors file, already checked, as 16-bit integers."""
+    """Return a bfloat16 tensor as 16-bit integers, from a safetensors file whose structure was already checked."""
     with path.open("rb") as file:
         length = struct.unpack("<Q", file.read(8))[0]
         head = json.loads(file.read(length))[name]
@@ -115,7 +115,7 @@ _MOST_MEMBERS = 1_000_000
 
 
 def in_memory(info: TraceInfo, entries: int | None = None, times: float = 1.0) -> None:
-    """Raise InputError if `times` times a step's gradients, `entries` per worker (default all), exceed `LARGEST`."""
+    """Raise InputError if `times` times the float32 gradients of a step exceed `LARGEST` bytes of memory."""
     entries = sum(prod(layer.shape) for layer in info.layers) if entries is None else entries
     needed = 4 * info.workers * entries * times
     if needed > LARGEST:

@@ -281,7 +281,7 @@ class SyntheticParameters(Description):
 
 
 def load_parameters(like: str | os.PathLike[str], layers: Sequence[Layer]) -> SyntheticParameters:
-    """Return parameters given a trace's name, a JSON file, or ``auto``: those of the model's family."""
+    """Return the parameters of a trace given by name, of a JSON file, or, for ``auto``, of the model's family."""
     if not is_name(like):
         return read_description(SyntheticParameters, Path(like))
     known = {path.parent.name: path for path in SHIPPED.glob(f"*/{_FILE}")}
@@ -311,7 +311,7 @@ def most_similar_layer(layers: Sequence[LayerParameters], name: str, matrix: boo
 
 
 def _embedding_kind(name: str) -> str:
-    """Return ``words`` or ``places`` (positions), what a layer embeds by its PyTorch name; "" if it is no embedding."""
+    """Return what a layer embeds by its PyTorch name: ``words``, ``places`` (positions), or "" for no embedding."""
     if re.search("wpe|pos(ition)?_emb", name):
         return "places"
     return "words" if re.search("wte|word_emb|tok(en)?_emb", name) else ""

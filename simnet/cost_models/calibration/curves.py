@@ -189,7 +189,7 @@ _JUST_ABOVE = 1 + 1e-9
 
 @dataclass(frozen=True)
 class CurveModel:
-    """A fitted function of time over size: its name in `CURVE_FITS`, and its weight in a mixture of models.
+    """A fitted function of time over size, with its name in `CURVE_FITS` and its weight in a mixture of models.
 
     `segments` are start [byte], latency [s] and seconds per byte, ascending from 0; in their place `points` are sizes
     and times, joined straight in log-log. `corrections` are sizes and logarithms of measured over modelled times: a
@@ -376,7 +376,7 @@ def _point_pairs(first: Floats, second: Floats) -> tuple[tuple[float, float], ..
 
 
 def _fit_stretches(sizes: Floats, seconds: Floats, places: NDArray[np.int_]) -> tuple[Floats, Floats, Floats]:
-    """Return error, latency and slope (>= 0) of the best line between each pair of breakpoints, shapes (p, p)."""
+    """Return error, latency and slope (>= 0) of the best line between each pair of p breakpoints; shapes (p, p)."""
     weight = 1 / seconds
     columns = (weight**2, weight**2 * sizes, (weight * sizes) ** 2, weight, weight * sizes, np.ones(len(sizes)))
     upto = [np.concatenate([[0.0], np.cumsum(column)])[places] for column in columns]
@@ -410,7 +410,7 @@ def _crossover_size(before: tuple[float, float], after: tuple[float, float], low
 
 
 def _interpolate_points(points: Floats, asked: Floats) -> Floats:
-    """Return times interpolated in log-log; extrapolated by the end segments, whose slope is at least 0."""
+    """Return times at the sizes `asked`, interpolated in log-log. End segments, of slope >= 0, extrapolate."""
     x, y = np.log(points).T
     if len(x) == 1:
         return np.full(len(asked), points[0, 1])

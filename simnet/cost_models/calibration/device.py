@@ -180,7 +180,7 @@ def torch_kernels(torch: Any, where: str) -> LibraryKernels:
 
 
 def encoding_calls(n: int, chosen: selection.Indices, sent: selection.Values) -> dict[str, tuple[int, KernelCall]]:
-    """Return for each method of `CODE_METHODS` the number of entries it processes and the call to time.
+    """Return the number of entries to process and the call to time, for each method of `CODE_METHODS`.
 
     `chosen` are the indices sent of n entries, ascending int64, shape (k,); `sent` their float32 values.
     """
@@ -216,7 +216,7 @@ def _kernel_sources(library: str) -> dict[str, str]:
 
 
 def _entry_counts(n: int, density: float) -> tuple[int, int, int]:
-    """Return the number of entries selected out of `n`, entries per segment, and selected per segment; each >= 1."""
+    """Return the entries selected out of `n`, the entries per segment, and those selected per segment, each >= 1."""
     row = max(1, n // ROW_SEGMENTS)
     return max(1, round(density * n)), row, max(1, round(density * row))
 

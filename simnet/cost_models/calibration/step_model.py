@@ -87,7 +87,7 @@ def _registered_algorithms(collective: str, _allowed: bool) -> dict[str, registr
 
 
 def counted_algorithms(collective: str, algorithm: str) -> tuple[str, ...]:
-    """Return the algorithms of a collective whose steps can be counted; only those that `algorithm` names, if any."""
+    """Return the algorithms of a collective whose steps can be counted; `algorithm` may restrict them by name."""
     known = _known_algorithms(collective)
     alone = [name for of, name in (("all_gather", "neighbor"), *_COUNTED_LIKE) if of == collective]
     word = algorithm.casefold()
@@ -123,7 +123,7 @@ def _unit_rounds(collective: str, algorithm: str, ranks: int) -> Iterable[Round]
 
 
 def _neighbour_rounds(ranks: int) -> Iterable[Round]:
-    """Return the rounds of a neighbour-exchange all-gather (Chen et al., HPC Asia 2005); a ring if ranks are odd."""
+    """Return the rounds of a neighbour-exchange all-gather (Chen et al., HPC Asia 2005); of a ring for odd `ranks`."""
     if ranks % 2:
         return _unit_rounds("all_gather", "ring", ranks)
     rank = np.arange(ranks)
@@ -137,7 +137,7 @@ def _neighbour_rounds(ranks: int) -> Iterable[Round]:
 def count_like_nccl(
     collective: str, algorithm: str, ranks: int, nodes: int, switch: bool = False, cards: float = math.inf
 ) -> tuple[StepCount, ...]:
-    """Return step counts by NCCL's formulas: of all algorithms it may choose, or of the pinned `algorithm`.
+    """Return step counts by NCCL's formulas, of the pinned `algorithm` or of all algorithms NCCL may choose.
 
     A chunk crosses the network once per node; trees are pipelined. Between two nodes each half of the vector crosses
     once each way. 0 `nodes` are a node for each rank; with `switch`, switches inside a node reduce; each of the `cards`

@@ -53,7 +53,7 @@ class Model:
         raise NotImplementedError
 
     def score(self, weights: Values, inputs: NDArray[Any], targets: NDArray[np.intp]) -> tuple[float, float]:
-        """Return mean loss and accuracy on N examples, with a target each, (N,), or one per position, (N, d)."""
+        """Return mean loss and accuracy on N examples; `targets` is one per example, (N,), or per position, (N, d)."""
         raise NotImplementedError
 
 

@@ -338,7 +338,7 @@ class FactRule(NamedTuple):
 
 @dataclass
 class LogFacts:
-    """Rules that state facts about logs: later rules override earlier ones; `fitted` has the indices of rules used."""
+    """Rules that state facts about logs; later rules override earlier ones. `fitted` has the indices of rules used."""
 
     rules: tuple[FactRule, ...] = ()
     fitted: set[int] = field(default_factory=set)
