@@ -1,4 +1,4 @@
-"""Files: reading of untrusted ones, and atomic writing.
+"""File input and output: limits for untrusted files that are read, and atomic writing.
 
 Only regular files of limited size are read, and only texts in UTF-8. Files and folders that are written appear under
 their names when complete, or not at all; write errors become `InputError`, and only `open_atomic` lets the `OSError`

@@ -155,7 +155,7 @@ def match_in_order(
 
 
 def set_levels(file: RankOperations, ops: list[Operation]) -> None:
-    """Sort a rank's operations by dependencies, and set each level: the messages in the longest chain before."""
+    """Sort a rank's operations by dependencies, and set each one's level: messages in the longest chain before it."""
     try:
         order = list(TopologicalSorter({op: op.requires + op.starts_after for op in ops}).static_order())
     except CycleError as error:
