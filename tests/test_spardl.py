@@ -157,6 +157,20 @@ def test_result_and_residuals_of_the_worked_example():
     assert exchange.selected.tolist() == [1] * 6
 
 
+@pytest.mark.parametrize(("teams", "sag"), [(1, "bruck"), (2, "bruck"), (4, "recursive")])
+def test_residuals_without_in_procedure_ones_are_local_where_selected_and_global_elsewhere(teams, sag):
+    gradients = gradients_of("normal", 8, 203, 5)
+    kept, updates = {}, {}
+    for residual in ("global", "end", "local"):
+        model = SparDL(8, 203, 0.1, teams=teams, sag=sag, residual=residual)
+        updates[residual], kept[residual] = model.exchange(gradients.copy()).update, model.residual
+    np.testing.assert_array_equal(updates["end"], updates["global"])
+    expected = np.where(updates["end"] != 0, kept["local"], kept["global"])
+    np.testing.assert_array_equal(kept["end"], expected)
+    assert (kept["end"] != kept["global"]).any()
+    assert (kept["end"] != kept["local"]).any()
+
+
 # Golden runs of the released code
 
 

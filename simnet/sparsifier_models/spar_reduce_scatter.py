@@ -225,8 +225,8 @@ class ReducedBlocks:
         lanes = self.sent[0].split(self._lanes)
         return [lanes[i :: self._blocks.size] for i in range(self._blocks.size)]
 
-    def collect(self, outcomes: Sequence[GatheredBlock], *, local: bool) -> tuple[Floats, Floats]:
-        """Turn the workers' blocks into residuals; if `local`, residuals lack entries that other workers dropped.
+    def collect(self, outcomes: Sequence[GatheredBlock], residual: str) -> tuple[Floats, Floats]:
+        """Turn the workers' blocks into residuals; `residual` is as the option of SparDL.
 
         Global residual collection: every worker takes its own value back at entries that were not finally selected; at
         those that were it keeps what it dropped. Returns sums of squares, shape (B, P), of own entries that were passed
@@ -245,14 +245,14 @@ class ReducedBlocks:
             gone = sent.where(final[of_block[sent.lanes], sent.columns])
             at_gone = ranks[gone.lanes], self._starts[gone.lanes] + gone.columns
             gave[of_block, ranks] = _squared_norms(self._rows[at_gone], gone.lanes, self._lanes)
-            if local:
+            if residual == "local":
                 self._rows[ranks[sent.lanes], self._starts[sent.lanes] + sent.columns] = 0
             else:
-                for message in self.received[before]:
+                for message in self.received[before] if residual == "global" else ():
                     back = message.where(final[of_block[message.lanes], message.columns])
                     self._rows[ranks[back.lanes], self._starts[back.lanes] + back.columns] += back.values
                 self._rows[at_gone] = 0
-                if not before:
+                if not before and residual == "global":
                     self._take_shares(outcomes, final)
             at_final = ranks[final_lanes], self._starts[final_lanes] + final_columns
             keeps[of_block, ranks] = _squared_norms(self._rows[at_final], final_lanes, self._lanes)

@@ -34,9 +34,10 @@ class SparDLOptions(Options):
     ----------
     teams : int
         Number of teams d, >= 1, a divisor of the number of workers; a team is T = P/d consecutive workers.
-    residual : {"global", "local"}
-        What a worker keeps. ``global``: global residual collection (GRC), which loses nothing. ``local``: its own
-        values, except those that it passed on; what is dropped on the way is lost.
+    residual : {"global", "end", "local"}
+        What a worker keeps. ``global``: global residual collection (GRC), which loses nothing. ``end``: GRC without
+        in-procedure residuals, so that sums it received and dropped are lost. ``local``: its own values, except those
+        that it passed on; what is dropped on the way is lost.
     sag : {"bruck", "recursive", "auto"}
         How teams exchange: B-SAG; R-SAG, for a power of two of teams; or R-SAG where possible and else B-SAG. B-SAG is
         what the reference implementation has; R-SAG is known from comments in it.
@@ -48,7 +49,7 @@ class SparDLOptions(Options):
     """
 
     teams: Count = 1
-    residual: Literal["global", "local"] = "global"
+    residual: Literal["global", "end", "local"] = "global"
     sag: Literal["bruck", "recursive", "auto"] = "bruck"
     adapt: Literal["released", "fixed"] = "released"
     exchanges: Literal["log", "sequential"] = "log"
@@ -202,7 +203,7 @@ class SparDL(
             reduced.reduce(k_b, h[blocks])
             kept = reduced.kept()
             outcomes = [gather(own, k_b, c) for own in kept]
-            gave, keeps = reduced.collect(outcomes, local=self.options.residual == "local")
+            gave, keeps = reduced.collect(outcomes, self.options.residual)
             yield from zip(kept, outcomes, gave, keeps, strict=True)
 
     def _steps(self, k_b: int, h: Indices, u: Indices, union: int) -> Iterator[Step]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from simnet.base.errors import InputError, suggest_names
 from simnet.base.progress import track_progress
 from simnet.report.summary import Column, Summary, percent
-from simnet.studies.questions.question_file import FILE, find_question, read_question
+from simnet.studies.questions.question_file import QUESTION_FILE, find_question, read_question
 from simnet.verbs import terminal
 from simnet.verbs.request import USUAL_FOLDER, Overrides, Words, set_texts, verb, word_list
 from simnet.verbs.run import run
@@ -372,7 +372,7 @@ def _open_question(folder: Path, jobs: int | None, out: str | Path | None, force
         found = run(asked.scenario, policies=asked.policies, seeds=seeds, grid=axes, set={**asked.set, **fields},
                     jobs=jobs, out=place, force=force)  # fmt: skip
     except InputError as error:
-        raise InputError(str(error), file=str(folder / FILE)) from None
+        raise InputError(str(error), file=str(folder / QUESTION_FILE)) from None
     assert isinstance(found, GridAnswer)
     return answer_question(asked, found)
 

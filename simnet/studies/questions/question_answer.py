@@ -17,7 +17,7 @@ from simnet.base.errors import InputError, suggest_names
 from simnet.report.paired import TIE, Estimate, contest, estimate
 from simnet.report.summary import Column, Summary, Unit, with_unit
 from simnet.studies.fastest import GridTimes, axis_heads, group_places, value_text, where_fastest
-from simnet.studies.questions.question_file import FILE, SERIES, Comparison, Question
+from simnet.studies.questions.question_file import QUESTION_FILE, SERIES, ColumnComparison, Question
 from simnet.studies.sweeping.grid import AxisColumn, moving_together
 
 if TYPE_CHECKING:
@@ -96,17 +96,17 @@ def _factors(table: pd.DataFrame, grid: Mapping[str, str]) -> dict[str, AxisColu
 
 def _named(name: str, known: Mapping[str, AxisColumn], field: str) -> AxisColumn:
     if name not in known:
-        raise InputError(f"there is no {name!r} in the grid; {suggest_names(name, known)}", file=FILE, field=field)
+        raise InputError(f"there is no {name!r} in the grid; {suggest_names(name, known)}", file=QUESTION_FILE, field=field)
     return known[name]
 
 
 def _values(
-    table: pd.DataFrame, one: Comparison, series: AxisColumn, settings: Sequence[AxisColumn]
+    table: pd.DataFrame, one: ColumnComparison, series: AxisColumn, settings: Sequence[AxisColumn]
 ) -> dict[tuple[Any, ...], dict[str, Floats]]:
     """Return the values of a column by setting and series, each with a value per seed, NaN if there is none."""
     if one.column not in table:
         raise InputError(
-            f"there is no column {one.column!r}; {suggest_names(one.column, table.columns)}", file=FILE, field="compare"
+            f"there is no column {one.column!r}; {suggest_names(one.column, table.columns)}", file=QUESTION_FILE, field="compare"
         )
     counts = table["status"].eq("done") | (table["status"].eq("unsettled") & (one.column in _TRAINED))
     numbers = table[one.column].where(counts).astype("float64")
@@ -142,12 +142,12 @@ def _least(
 
 
 def _effects(
-    one: Comparison, values: Mapping[tuple[Any, ...], Mapping[str, Floats]], names: Sequence[str], unit: Unit | None
+    one: ColumnComparison, values: Mapping[tuple[Any, ...], Mapping[str, Floats]], names: Sequence[str], unit: Unit | None
 ) -> dict[str, list[Effect]]:
     """Return the effects of each series in each setting, positive if its values are higher."""
     for name in (*one.against, *one.series):
         if name not in names:
-            raise InputError(f"there is no series {name!r}; {suggest_names(name, names)}", file=FILE, field="compare")
+            raise InputError(f"there is no series {name!r}; {suggest_names(name, names)}", file=QUESTION_FILE, field="compare")
     compared = one.series or [name for name in names if name not in one.against]
     sign = 1.0 if one.better == "lower" else -1.0
     found: dict[str, list[Effect]] = {name: [] for name in compared}
@@ -168,7 +168,7 @@ def _effects(
 
 
 def _effect_text(
-    name: str, one: Comparison, effects: Sequence[Effect], settings: Sequence[AxisColumn], unit: Unit | None
+    name: str, one: ColumnComparison, effects: Sequence[Effect], settings: Sequence[AxisColumn], unit: Unit | None
 ) -> str:
     """Return a sentence: by how much a series is better, in which settings, and in which it is not."""
     rival = " or ".join(one.against) if len(one.against) < 3 else f"the best of {len(one.against)} others"

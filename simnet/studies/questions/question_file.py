@@ -16,7 +16,7 @@ from simnet.base.file_io import read_text
 from simnet.base.yaml_loader import load_yaml_mapping, validation_refusal
 from simnet.report.summary import Unit
 
-FILE = "question.yaml"
+QUESTION_FILE = "question.yaml"
 """The file that makes a folder a question."""
 
 SERIES = "policy"
@@ -32,7 +32,7 @@ class _FilePart(pydantic.BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Comparison(_FilePart):
+class ColumnComparison(_FilePart):
     """Column of ``sweep.csv`` to compare, and what with what.
 
     With `against`, each of `series` (default: all others) is compared with the best of the named series of the same
@@ -62,20 +62,20 @@ class Question(_FilePart):
     grid: Annotated[dict[_Text, _Text], Field(max_length=6)] = {}
     seeds: Annotated[int, Field(ge=3, le=100)] = 5
     series: _Text = SERIES
-    compare: Annotated[list[Comparison], Field(min_length=1, max_length=6)]
+    compare: Annotated[list[ColumnComparison], Field(min_length=1, max_length=6)]
     limits: _Text = ""
 
 
 def questions() -> dict[str, Path]:
     """Return the folders of the questions that come with simnet, by name."""
     folder = Path(str(files("simnet"))) / "data" / "questions"
-    return {one.parent.name: one.parent for one in sorted(folder.glob(f"*/{FILE}"))}
+    return {one.parent.name: one.parent for one in sorted(folder.glob(f"*/{QUESTION_FILE}"))}
 
 
 def find_question(name: str) -> Path | None:
     """Return the folder of a question, given its name or the path of a folder; None if there is none."""
     own = Path(name)
-    return own if (own / FILE).is_file() else questions().get(name)
+    return own if (own / QUESTION_FILE).is_file() else questions().get(name)
 
 
 def read_question(folder: Path) -> Question:
@@ -86,8 +86,8 @@ def read_question(folder: Path) -> Question:
     InputError
         If the file is malformed, with its line.
     """
-    file = str(folder / FILE)
-    read = load_yaml_mapping(read_text(folder / FILE, MAX_BYTES), file, "a question")
+    file = str(folder / QUESTION_FILE)
+    read = load_yaml_mapping(read_text(folder / QUESTION_FILE, MAX_BYTES), file, "a question")
     try:
         found = Question.model_validate(read.value)
     except pydantic.ValidationError as error:
