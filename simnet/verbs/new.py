@@ -1,4 +1,4 @@
-"""``simnet new``: template files for a scenario, scheme, topology, policy or strategy."""
+"""``simnet new``: template files for a scenario, scheme, topology, policy, strategy or question."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ KINDS: Mapping[str, _Kind] = {
     "scheme": _Kind("sparsifier_models:names", False, "simnet run --schemes topk,{place}/{name}.py:{kind}"),
     "topology": _Kind("topologies:names", True, "pip install -e {place}; simnet run {place}/{name}.yaml"),
     "policy": _Kind("scenario.schema:Policy.names", True, "pip install -e {place}; simnet run {place}/{name}.yaml"),
+    "question": _Kind("studies.questions.question_file:questions", True, "simnet reproduce {place}"),
     "strategy": _Kind("strategies:names", False, "python -m pytest {place}/test_{name}.py"),
 }
 """The kinds of template, by name."""
@@ -40,12 +41,12 @@ KINDS: Mapping[str, _Kind] = {
 
 @verb
 def new(kind: str, name: str, *, out: str | None = None, force: bool = False) -> Summary:
-    """Start a scenario, scheme, topology, policy or strategy.
+    """Start a scenario, scheme, topology, policy, strategy or question.
 
     Parameters
     ----------
     kind
-        scenario, scheme, topology, policy or strategy.
+        scenario, scheme, topology, policy, strategy or question.
     name
         Its name: small letters, digits and _.
     out

@@ -96,7 +96,9 @@ def _factors(table: pd.DataFrame, grid: Mapping[str, str]) -> dict[str, AxisColu
 
 def _named(name: str, known: Mapping[str, AxisColumn], field: str) -> AxisColumn:
     if name not in known:
-        raise InputError(f"there is no {name!r} in the grid; {suggest_names(name, known)}", file=QUESTION_FILE, field=field)
+        raise InputError(
+            f"there is no {name!r} in the grid; {suggest_names(name, known)}", file=QUESTION_FILE, field=field
+        )
     return known[name]
 
 
@@ -106,7 +108,9 @@ def _values(
     """Return the values of a column by setting and series, each with a value per seed, NaN if there is none."""
     if one.column not in table:
         raise InputError(
-            f"there is no column {one.column!r}; {suggest_names(one.column, table.columns)}", file=QUESTION_FILE, field="compare"
+            f"there is no column {one.column!r}; {suggest_names(one.column, table.columns)}",
+            file=QUESTION_FILE,
+            field="compare",
         )
     counts = table["status"].eq("done") | (table["status"].eq("unsettled") & (one.column in _TRAINED))
     numbers = table[one.column].where(counts).astype("float64")
@@ -142,12 +146,17 @@ def _least(
 
 
 def _effects(
-    one: ColumnComparison, values: Mapping[tuple[Any, ...], Mapping[str, Floats]], names: Sequence[str], unit: Unit | None
+    one: ColumnComparison,
+    values: Mapping[tuple[Any, ...], Mapping[str, Floats]],
+    names: Sequence[str],
+    unit: Unit | None,
 ) -> dict[str, list[Effect]]:
     """Return the effects of each series in each setting, positive if its values are higher."""
     for name in (*one.against, *one.series):
         if name not in names:
-            raise InputError(f"there is no series {name!r}; {suggest_names(name, names)}", file=QUESTION_FILE, field="compare")
+            raise InputError(
+                f"there is no series {name!r}; {suggest_names(name, names)}", file=QUESTION_FILE, field="compare"
+            )
     compared = one.series or [name for name in names if name not in one.against]
     sign = 1.0 if one.better == "lower" else -1.0
     found: dict[str, list[Effect]] = {name: [] for name in compared}
