@@ -125,6 +125,10 @@ class Strategy(ABC):
         }
         return StepResult(tuple(syncs), own | self._stats)
 
+    def begins_exchange(self) -> bool | None:
+        """Return whether an exchange starts after the next inner step; None if only that step can tell."""
+        return None
+
     @abstractmethod
     def _advance(self, gradients: Values) -> Sequence[Sync]:
         """Apply finite gradients, float32 of shape (P', n), of P' workers, and return the exchanges that start."""
@@ -290,6 +294,10 @@ class PeriodicStrategy(Strategy):
         super().__init__(replicas, inner)
         self.period, self.one_late = check_int(period, "period", 1), one_late
         self.steps = 1 if one_late else self.period
+
+    def begins_exchange(self) -> bool | None:
+        """Return whether workers synchronise after the next inner step."""
+        return self.due(self.period, self.one_late)
 
     def _advance(self, gradients: Values) -> Sequence[Sync]:
         self.descend(gradients)

@@ -277,12 +277,16 @@ class StreamingDiLoCo(Strategy):
             for number, fragment in enumerate(self.fragments)
         ]
 
+    def begins_exchange(self) -> bool | None:
+        """Return whether the pseudo-gradients of a fragment are taken after the next inner step."""
+        return (self.iteration + self.delay) % self._between == self._between - 1
+
     def _advance(self, gradients: Values) -> Sequence[Sync]:
         self.descend(gradients)
         turn, steps = self.iteration // self._between % len(self.fragments), self.iteration % self._between + 1
         columns = self.fragments[turn].entries
         syncs: list[Sync] = []
-        if steps == self._between - self.delay:
+        if self.begins_exchange():
             local, own = self.local[row_column_index(self.active, columns)], self.master[:, columns]
             self.note("drift", row_distances(local, own[0]))
             average, syncs = self.average(self._averagers_of[turn], own - local, self.delay)
@@ -349,6 +353,9 @@ class SPARTA(DiLoCo):
         self._spread: dict[int, list[Sync]] = {}
         # Something is exchanged after every inner step.
         self.steps, self.takes_late = 1, False
+
+    def begins_exchange(self) -> None:
+        """Return None: how many parameters are averaged after a step is drawn in it."""
 
     def _advance(self, gradients: Values) -> Sequence[Sync]:
         self.descend(gradients)

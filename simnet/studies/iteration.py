@@ -44,6 +44,7 @@ from simnet.studies.job_totals import JobTotal, evidence_of_job, messages_of, to
 from simnet.studies.options import refuse_sharding
 from simnet.studies.runs import setup_of
 from simnet.training.job.job import Job
+from simnet.training.job.local_steps import RecordedRounds
 from simnet.training.job.record import TRAIN, PolicyResult
 from simnet.training.job.running import run_policy
 from simnet.training.job.steady import SteadyPart, common_start, steady_part
@@ -256,10 +257,11 @@ def predict_job(scenario: Scenario, policies: Sequence[str] | None = None) -> Jo
     found, steady, totals, met = [], {}, {}, []
     for policy in policies:
         share = config.job.workers_per_device
-        parts, result = _iteration_parts(run, policy, share)
         among = run.policies[policy].candidates
+        counts = messages_of(run, among)
+        parts, result = _iteration_parts(run, policy, share, counts)
         steady[policy] = steady_part(result.iterations)
-        totals[policy] = total_of(policy, result.iterations, run.job, messages_of(run, among), among)
+        totals[policy] = total_of(policy, result.iterations, run.job, counts, among)
         met.append(result.iterations)
         varies, wider = _computes_within(scenario, spread_of(run.job)), 1.0
         if run.job.strategy is not None and run.job.strategy.steps > 1:
@@ -281,10 +283,13 @@ def spread_of(job: Job) -> float:
     return spread if steps == 1 else math.sqrt(math.log1p(math.expm1(spread**2) / steps))
 
 
-def _iteration_parts(run: Run, policy: str, share: int) -> tuple[pd.DataFrame, PolicyResult]:
+def _iteration_parts(run: Run, policy: str, share: int, counts: dict[str, float]) -> tuple[pd.DataFrame, PolicyResult]:
     """Return the mean time of each iteration's parts [s], the basis of their intervals, and the policy's result."""
     job, beside = run.job, run.job.overlap is not None or run.job.strategy is not None
-    result = run_policy(job, policy, run.policies[policy], timeline=job.iterations if beside else 0)
+    recorded = RecordedRounds.of(job, run.policies[policy].candidates)
+    result = run_policy(
+        job, policy, run.policies[policy], timeline=job.iterations if beside else 0, sparsifiers=recorded
+    )
     rows = result.iterations[result.iterations["purpose"] == TRAIN].set_index("iteration")
     workers = result.workers[result.workers["purpose"] == TRAIN].groupby("iteration").mean(numeric_only=True)
     # An inner step ends with an update as well.
@@ -304,7 +309,6 @@ def _iteration_parts(run: Run, policy: str, share: int) -> tuple[pd.DataFrame, P
     found.insert(0, "exchange", rows["choice"])
     found.insert(1, "began_s", rows["start_s"])
     kernels = {name: (rows[f"select_{name}_s"] / rows["select_s"]).fillna(1.0) for name in get_args(IntervalEnd)}
-    counts = messages_of(run, run.policies[policy].candidates)
     messages = rows["choice"].map(counts)
     links = {name: rows[name] for name in ("latency_s", "bandwidth_Bps")}
     least = _least_on_links(job, result.workers[result.workers["purpose"] == TRAIN])

@@ -252,8 +252,11 @@ def messages(one: Candidate, job: Job) -> float:
         own = job.strategy
         strategy = start_strategy(job.source, own, one, job.seed)
         zeros = np.zeros((workers, job.source.parameters), dtype=np.float32)
-        syncs = [sync for _ in range(own.steps) for sync in strategy.step(zeros).syncs]
-        return sum(sync.schedule.n_messages for sync in syncs) / workers
+        sent = 0
+        for strategy.iteration in range(own.steps):
+            if strategy.begins_exchange() is not False:
+                sent += sum(sync.schedule.n_messages for sync in strategy.step(zeros).syncs)
+        return sent / workers
     model = sparsifier_models.create(one.scheme, workers, _ENTRIES, layers=(_ENTRIES,), **one.options)
     found = model.exchange(np.zeros((workers, _ENTRIES), dtype=np.float32))
     return found.schedule.n_messages / workers * len(job_buckets(job, [one]))

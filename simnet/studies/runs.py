@@ -14,16 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from simnet.base import file_io
 from simnet.base.arrays import significant
 from simnet.base.errors import SimnetError
 from simnet.base.file_io import finish_replacement, replace_files
-from simnet.base.rng import stream
 from simnet.interchange.kinds import kind_of
 from simnet.network import MAX_MIN
-from simnet.policies import Candidate, Fixed, density_at
+from simnet.policies import Fixed
 from simnet.report import answers, cost_summary, run_setup, seeds
 from simnet.report.columns import Fields
 from simnet.report.results import PAGE, RUN, SEEDS, prepare_folder, write_run
@@ -36,7 +33,8 @@ from simnet.scenario.topology_parts import cluster_file
 from simnet.studies import assumptions
 from simnet.studies.job_totals import judgement, ranges_of, rivals
 from simnet.training.job.checkpoint import EVERY, Checkpoint
-from simnet.training.job.job import Job, create_sparsifier, job_buckets
+from simnet.training.job.job import Job
+from simnet.training.job.loop import first_exchange
 from simnet.training.job.memory import WorkerMemory, candidates_memory, is_measurable, with_shared_gradients
 from simnet.training.job.record import PolicyResult
 from simnet.training.job.steady import common_start, steady_part
@@ -44,11 +42,9 @@ from simnet.training.job.steady import common_start, steady_part
 if TYPE_CHECKING:
     import pandas as pd
 
-    from simnet.base.arrays import Ranks
     from simnet.report.answers import RunAnswer
     from simnet.report.drawing import Plot
     from simnet.scenario.finding import Source
-    from simnet.schedule import Schedule
 
 CHECKPOINTS = "checkpoints"
 """Name of the checkpoint folder in a results folder."""
@@ -371,7 +367,7 @@ def worker_memory(built: Run, policies: Iterable[str]) -> tuple[Fields, dict[str
 def calibration_of(loaded: Scenario, job: Job) -> Fields | None:
     """Return a summary of the calibrated calls on a job's network; None unless it is a calibrated cluster.
 
-    Its calls are those of an exchange of random gradients at the job's first density.
+    Its calls are those of the first exchange.
     """
     network, file = job.network(0), cluster_file(loaded.config.network.topology)
     if file is None or kind_of(path := Path(file)) != "fabric":
@@ -384,17 +380,11 @@ def calibration_of(loaded: Scenario, job: Job) -> Fields | None:
         model = load_cost_model(path)
         return {"file": path.name, "stack": model.stack, "used": False, "coverage": model.coverage, "calls": []}
 
-    def sent(one: Candidate) -> Iterator[tuple[Schedule, Ranks]]:
-        for bucket in job_buckets(job, [one]):
-            sparsifier = create_sparsifier(one, bucket, job)
-            sparsifier.density = density_at(job.density, 0)
-            shape = job.source.workers, bucket.entries.stop - bucket.entries.start
-            gradients = stream(job.seed, "calls").standard_normal(shape, dtype=np.float32)
-            yield sparsifier.exchange(gradients).schedule, job.hosts
-
     # Under a strategy, and of sharded steps, the calls are others than of a gradient, in pieces of their own.
     of_gradients = loaded.config.exchanges if job.strategy is None else {}
-    return calibration_summary(network, {label: sent(candidate(label, one)) for label, one in of_gradients.items()})
+    asked = {label: first_exchange(job, candidate(label, one)) for label, one in of_gradients.items()}
+    sent = {label: [(schedule, job.hosts) for schedule, _ in one.parts] for label, one in asked.items()}
+    return calibration_summary(network, sent)
 
 
 def _unlink_files(files: Iterable[Path]) -> None:

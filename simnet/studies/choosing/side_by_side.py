@@ -19,6 +19,7 @@ from simnet.studies import job_totals
 from simnet.studies.assumptions import assumed_text
 from simnet.studies.choosing.answering import COLUMNS, ranking_summary
 from simnet.studies.choosing.ranking import ChooseRequest, held_on_job, rank
+from simnet.training.job.local_steps import RecordedRounds
 from simnet.training.job.running import run_policy
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def _step_means(frame: pd.DataFrame, steps: int, workers: int) -> dict[str, floa
 
 
 def _simulated(run: Run, label: str, one: Candidate) -> tuple[pd.DataFrame, job_totals.JobTotal]:
-    frame = run_policy(run.job, label, Fixed(one)).iterations
+    frame = run_policy(run.job, label, Fixed(one), sparsifiers=RecordedRounds.of(run.job, [one])).iterations
     return frame, job_totals.total_of(label, frame, run.job, job_totals.messages_of(run, [one]), [one])
 
 

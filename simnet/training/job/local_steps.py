@@ -20,7 +20,7 @@ from simnet.network.timing import Split
 from simnet.policies import Candidate, density_at
 from simnet.schedule import Schedule
 from simnet.sparsifier_models import Exchange
-from simnet.strategies import Averaging, Replicas, Strategy, Sync, averages_by_scheme, create, strategy
+from simnet.strategies import SGD, Averaging, Replicas, Strategy, Sync, averages_by_scheme, create, strategy
 from simnet.traces.source import Evaluable, GradientSource, Score, Training, Values, tensor_options
 from simnet.training.job.checkpoint import State
 from simnet.training.job.exchange import (
@@ -184,11 +184,14 @@ class StrategySet(ExchangeSet):
             model.density = model.density if where is None else where.density
         if last and strategy.delays:
             self._before = strategy.save()
-        at = _step_gradients(self._job.source, strategy, number)
+        at = self._step_gradients(number)
         if where is None or len(where.active) == len(at):
             return strategy.step(at).syncs
         crew = np.sort(np.concatenate([where.active, where.late]))
         return strategy.step(at[crew], crew, where.late).syncs
+
+    def _step_gradients(self, number: int) -> NDArray[np.float32]:
+        return _step_gradients(self._job.source, self.strategy, number)
 
     def _left(self, where: Iteration) -> Floats:
         """Return the compute seconds that each worker has left after each inner step, shape (steps + 1, P)."""
@@ -221,6 +224,46 @@ class StrategySet(ExchangeSet):
         if state["late"]:
             # The last inner step makes again what is under way.
             self._late = list(self._inner(None, self.strategy.iteration, last=True))
+
+
+class RecordedRounds(StrategySet):
+    """Exchanges of a strategy that do not follow gradients: made once for each of its turns, and reused.
+
+    Inner steps without exchanges are skipped, so that nothing is trained.
+    """
+
+    def __init__(self, job: Job, candidates: Sequence[Candidate]) -> None:
+        super().__init__(job, candidates)
+        self.strategy.inner = SGD(1.0)
+        self._made: dict[tuple[float, int], Sequence[Sync]] = {}
+
+    @classmethod
+    def of(cls, job: Job, candidates: Sequence[Candidate]) -> RecordedRounds | None:
+        """Return the recorded exchanges of a job with one candidate; None if they may differ from round to round."""
+        varies = isinstance(job.source, Evaluable) or job.elastic or job.failures or job.deadline
+        if job.strategy is None or varies or len(candidates) != 1:
+            return None
+        strategy = (found := cls(job, candidates)).strategy
+        fixed = strategy.begins_exchange() is not None and all(one.traits.fixed_volume for one in strategy.schemes)
+        return found if fixed else None
+
+    def _inner(self, where: Iteration | None, number: int, *, last: bool) -> Sequence[Sync]:
+        """Return the exchanges that begin after an inner step."""
+        assert where is not None
+        strategy, turn = self.strategy, (where.density, number // self.strategy.steps % len(self.strategy.shares))
+        strategy.iteration = number
+        if not strategy.begins_exchange():
+            return ()
+        if turn in self._made:
+            return self._made[turn]
+        syncs = super()._inner(where, number, last=False)
+        # Where workers take turns to select, messages follow whose turn it is.
+        if not any(sync.exchange and "broadcaster" in sync.exchange.stats for sync in syncs):
+            self._made[turn] = syncs
+        return syncs
+
+    def _step_gradients(self, number: int) -> NDArray[np.float32]:
+        return super()._step_gradients(0)
 
 
 def check_switching(name: str, options: Mapping[str, Any], exchanges: int) -> None:

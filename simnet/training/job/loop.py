@@ -51,7 +51,7 @@ class JobLoop:
     start: float = 0.0
     stream: tuple[str, ...] = ()
     timeline: int = 0
-    sparsifiers: SparsifierSet | None = None
+    sparsifiers: ExchangeSet | None = None
     keeps_log: bool = False
 
     def __post_init__(self) -> None:

@@ -18,7 +18,7 @@ from simnet.network import Network, Timing
 from simnet.policies import Candidate, Fixed, Policy
 from simnet.traces.source import ShardedSource, cached_source
 from simnet.training.job.checkpoint import Checkpoint
-from simnet.training.job.exchange import SparsifierSet, TimingRequest, TimingRequests, TimingResult
+from simnet.training.job.exchange import ExchangeSet, TimingRequest, TimingRequests, TimingResult
 from simnet.training.job.job import Job
 from simnet.training.job.loop import JobLoop, Progress
 from simnet.training.job.record import JobRecord, JobShare, PolicyResult
@@ -76,7 +76,7 @@ class RunOptions(NamedTuple):
     colocated: Mapping[str, ColocatedJob] | None = None
     checkpoint: Checkpoint | None = None
     sampling: IterationSampling | None = None
-    sparsifiers: SparsifierSet | None = None
+    sparsifiers: ExchangeSet | None = None
 
 
 def run_policy(job: Job, name: str, policy: Policy, **options: Any) -> PolicyResult:
