@@ -59,7 +59,7 @@ def stack_doubt(device: DeviceProfile, stack: str | None) -> str | None:
 
 
 def default_implementation(stack: str | None) -> str:
-    """Return the default implementation of schemes: a framework's on PyTorch's stacks, fused kernels otherwise."""
+    """Return the default implementation of schemes: PyTorch's hooks on its transport stacks, else fused kernels."""
     return hooks.FRAMEWORK if stack in ("nccl", "gloo") else hooks.FUSED
 
 

@@ -120,7 +120,7 @@ def _try_job(job: Job, config: schema.Config, found: Findings) -> None:
 
 
 def _build_overlap(given: schema.Overlap, source: GradientSource, found: Findings) -> Overlap:
-    """Return how a job's exchanges overlap the backward pass; report unknown layers in its field `dense`."""
+    """Return how a job's exchanges overlap the backward pass; report unknown layers in the field `dense`."""
     layers = [name for name, _ in source.layers]
     for place, name in enumerate(given.dense or ()):
         if name not in layers:
@@ -343,7 +343,7 @@ def _gradient_entries(job: schema.Job) -> int:
 
 
 def _check_fits(config: schema.Config, found: Findings, limit: float) -> bool:
-    """Return whether a run fits the memory limit; if not, report a size that does."""
+    """Return whether a run fits the memory limit; if not, report a size that fits."""
     needed, least = memory(config), 1.1 * _PROCESS
     entries, much = _gradient_entries(config.job), f"about {format_bytes(needed)}, more than {format_bytes(limit)}"
     others = [memory(standalone_config(config, label)) for label in config.other_jobs or ()]

@@ -199,7 +199,7 @@ class Scenario:
         return said
 
     def takes_over(self, *loc: str) -> bool:
-        """Return whether a value is a default or from a shipped scenario, rather than written by the user.
+        """Return whether the value at `loc` is a default or from a shipped scenario, not written by the user.
 
         The scenario `base` may be a saved one.
         """

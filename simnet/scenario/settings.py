@@ -36,7 +36,7 @@ _PARTS = ("other_jobs", "deaths", "on_death", "overlap")
 
 
 def full_key(name: str, scenario: Scenario, option: str = "--set") -> str:
-    """Return the full dotted key of a scenario field, given its short name; `option` names the error's origin.
+    """Return the full dotted key of a scenario field, given its short name; errors name `option` as their origin.
 
     A name that leaves parts out means the one field that fits: first of the topology and the job, then anywhere.
     ``bandwidth`` and ``latency`` are those of a worker's link, or of a node's.
@@ -178,7 +178,7 @@ class Override(str):
 
     @classmethod
     def of(cls, key: str, value: object, option: str) -> Self:
-        """Return the assignment of a value to a key; a value that is not text is written as JSON."""
+        """Return an override that assigns a value to a key; a value that is not text is written as JSON."""
         made = cls(f"{key}={value if isinstance(value, str) else json.dumps(value)}")
         made.option = option
         return made

@@ -1,4 +1,4 @@
-"""Topology of a scenario (a family, a file or a registered one), and its link graph and transport stack."""
+"""Topology of a scenario (a family, a file or a registered topology), and its link graph and transport stack."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Levels(Part, Generic[Q]):
 
 @configures(weather.steps, times="at", values="levels")
 class Steps(Levels[Q], Generic[Q]):
-    """Steps: a value from each time on; `factors` multiply the link's own value, `values` replace it."""
+    """Steps to new levels at given times; `factors` multiply the link's own value, `values` replace it."""
 
     def _check(self) -> None:
         super()._check()

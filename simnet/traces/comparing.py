@@ -52,7 +52,7 @@ def support_overlap(one: Support, other: Support) -> float:
 
 
 def worker_support_overlap(selected: Support) -> float:
-    """Return the fraction of one worker's selected entries that another selects too, averaged over all pairs."""
+    """Return the fraction of one worker's selected entries that another worker selects, averaged over all pairs."""
     P, k = len(selected), selected[0].sum()
     times = selected.sum(axis=0, dtype=np.int64)
     return float((times * (times - 1)).sum() / (P * (P - 1) * k))

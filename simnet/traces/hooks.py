@@ -43,7 +43,7 @@ class TorchRecording:
         return self.recorder.overhead
 
     def step(self, loss: Any = None) -> None:
-        """Record the current gradients of all parameters, if the current step is one to record.
+        """Record the current gradients of all parameters, if the current step is to be recorded.
 
         Call it after each backward pass, before the optimizer's step, in a process that records by itself. `loss` of
         the batch goes into the description.

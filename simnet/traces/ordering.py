@@ -109,7 +109,7 @@ class LargestCounts(NamedTuple):
 
 
 def counted_levels(workers: int) -> NDArray[np.int64]:
-    """Return the counts of workers that statistics distinguish: 1 to 8, then three at equal ratios up to `workers`."""
+    """Return the numbers of workers that `LargestCounts` distinguishes: 1 to 8, then up to three more to `workers`."""
     wanted = np.concatenate([np.arange(1, 9), np.round(np.geomspace(8, max(workers, 8), 4))]).astype(np.int64)
     return np.unique(wanted[wanted <= workers])
 

@@ -179,7 +179,7 @@ class Recorder:
             self._layer(name)[row] = stored.reshape(self._parts[name])
 
     def end_step(self, loss: float | None = None) -> None:
-        """End the current step, with its mean loss over workers; a step to be recorded is then in the trace."""
+        """End the current step, given its mean loss over workers, and add it to the trace if it was recorded."""
         if not self.wanted:
             self.step += 1
             # A worker that left the step out never brings its file.

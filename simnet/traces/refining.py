@@ -121,7 +121,7 @@ def step_statistics(gradients: Values, sizes: Sequence[int]) -> StepStatistics:
 
 
 def layer_order(points: Sequence[StepStatistics], layer: int, clock: Floats) -> LayerOrder:
-    """Return the ranking model of a layer, from all recorded steps; `clock` is that of `nearby_points`."""
+    """Return the ranking model of a layer, fitted to all recorded steps at the times `clock` (see `nearby_points`)."""
     signs = np.array([point.signs[layer] for point in points])
     alike = (signs[:, 0] * signs[:, 1]).sum(axis=1) / np.maximum(signs[:, 1].sum(axis=1), 1.0)
     most = np.sin(math.pi / 2 * np.maximum(alike, 0.0))

@@ -89,7 +89,7 @@ def sign_agreement(
 
 
 class SignProducts(NamedTuple):
-    """Mean products of the signs of a layer's entries at pairs of recorded steps, for each layer."""
+    """For each layer, mean products of the signs of its entries at pairs of recorded steps."""
 
     # Shape (L, T, T): Of two workers, and the excess of a worker with itself.
     other: Floats
@@ -187,7 +187,7 @@ def shared_loadings(found: SignProducts, steps: NDArray[np.int64]) -> tuple[Floa
 
 
 def _normal_correlations(products: Floats) -> Floats:
-    """Return the correlations of normal variables whose signs have these mean products."""
+    """Return the correlations of normal variables whose signs have the mean products `products`."""
     return np.asarray(np.sin(math.pi / 2 * np.clip(products, -1.0, 1.0)))
 
 

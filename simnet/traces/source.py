@@ -65,7 +65,7 @@ class Training:
         """Apply the mean gradient that an exchange returned, float32 of shape (n,)."""
 
     def score(self, iteration: int | None) -> Score | None:
-        """Return the score after the update of an iteration (-1: before the first one); None if nothing is trained.
+        """Return the score after the update of an iteration (-1: before the first update); None if nothing is trained.
 
         NaN if no measurement is due, or `iteration` is None.
         """

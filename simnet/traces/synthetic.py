@@ -152,7 +152,7 @@ class SyntheticSource:
                 rows[some] += made
 
     def _mix(self, layer: int, x: Values, common: Values, scales: Values, weights: Values, factors: Values) -> None:
-        """Turn normals `x` of a layer, (P, size), into gradients in place, or only add `common` if it has quantiles."""
+        """Turn a layer's normals `x`, (P, size), into gradients in place; only add `common` if it has quantiles."""
         own, joint, linear, square = weights
         x *= own
         x += joint * common
@@ -260,7 +260,7 @@ class SyntheticSource:
             row += drawn
 
     def _put_logs(self, iteration: int) -> None:
-        """Compute the logarithms of entry scales in place: unit normals that move on arcs between random rows."""
+        """Compute the log scales of entries at an iteration, in place, as slowly changing standard normals."""
         clock = math.log1p(iteration) / self.like.period
         before = math.floor(clock)
         names: list[tuple[str | int, ...]] = [("fixed",), ("anchor", before), ("anchor", before + 1)]
@@ -329,7 +329,7 @@ def synthetic(
     scale: Annotated[float, Ge(1), Le(1e9)] = 1.0,
     seed: int = 0,
 ) -> SyntheticSource:
-    """Return a source of synthetic gradients that resemble those of a recorded trace.
+    """Return a source of synthetic gradients that resemble the gradients of a recorded trace.
 
     A layer gets the parameters of the fitted layer at the same relative depth: weights those of weights, biases and
     norms those of biases and norms, embeddings of words and of places those of such embeddings.

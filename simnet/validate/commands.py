@@ -427,7 +427,7 @@ def _outcomes(found: Mapping[str, Sequence[Row] | None]) -> tuple[list[Column], 
 
 
 def _changed(found: Mapping[str, Sequence[Row] | None]) -> list[str]:
-    """Return messages on values with an unexpected verdict by their tolerance, and on changed values."""
+    """Return messages on values that unexpectedly pass or fail their tolerance, and on changed values."""
     from simnet.validate.reproduction.table import changed
 
     outside = [f"{name}: {row.what}" for name, rows in found.items() for row in rows or () if row.fails]

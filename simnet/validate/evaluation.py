@@ -373,7 +373,7 @@ def _make_evaluation(
     problems: tuple[str, ...],
     coverage: float = DEFAULT_COVERAGE,
 ) -> Evaluation:
-    """Return an evaluation of held-out predictions. InputError: there was nothing to predict."""
+    """Return an evaluation of held-out predictions; InputError if there is nothing to predict."""
     if not curves and not held:
         message = "no row has a size above 0 and a number of ranks; --fact ranks=16 says what a log does not"
         raise InputError(message, file=source)

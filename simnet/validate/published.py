@@ -128,7 +128,7 @@ def read_published_text(name: str) -> str:
 
 
 def read_sections(name: str) -> dict[str, str]:
-    """Return the sections of a shipped text by name; a line ``%% name`` begins each."""
+    """Return the sections of a shipped text by name; each begins with a line ``%% name``."""
     return dict(one.split("\n", 1) for one in read_published_text(name).split("%% ")[1:])
 
 

@@ -172,7 +172,7 @@ def _schedule_digest(schedule: Schedule) -> float:
 
 
 def _check_messages(own: Sequence[ReplayStep], communicator: Communicator, out: Any, into: Any) -> None:
-    """Send each message once with content of its own; RuntimeError if it arrives altered."""
+    """Send each message once with content of its own; RuntimeError if a message arrives altered."""
     wrong = 0
     for step in own:
         for part in step.sends:

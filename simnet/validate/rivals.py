@@ -189,7 +189,7 @@ def _rule_of_bus_factor(kept: Sequence[Curve], held: Curve) -> Floats:
 
 
 def _nearest(known: Sequence[int], asked: Setting) -> list[int]:
-    """Return the measured number of ranks nearest to the requested one on a log scale; both on a tie."""
+    """Return the measured number of ranks nearest to the requested number on a log scale, or both on a tie."""
     off = {ranks: abs(math.log(ranks / asked.ranks)) for ranks in known}
     return [ranks for ranks, one in off.items() if one <= min(off.values()) + 1e-9]
 

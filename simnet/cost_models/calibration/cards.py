@@ -31,7 +31,7 @@ _ONE_CARD = 50e9
 
 @dataclass(frozen=True)
 class CardCount:
-    """A possible number of network cards per node, `CARD_PER_RANK` for one card for each rank, and its probability."""
+    """A possible number of network cards per node, and its probability; `CARD_PER_RANK` means a card for each rank."""
 
     __pydantic_config__ = FILE_PART
 

@@ -147,7 +147,7 @@ class CalibratedCostModel:
         return [(one or None, protocol or None) for one, protocol in sorted(own or families or {("", "")})]
 
     def _interval_basis(self, setting: Setting, basis: Basis) -> Basis:
-        """Return the basis of the interval; "beyond" replaces "ranks" for node counts outside the measured range."""
+        """Return the basis of an interval, with "beyond" in place of "ranks" for node counts that are not measured."""
         return "beyond" if basis == "ranks" and self._unlike_nodes(setting) else basis
 
     def pinned(self, name: str) -> list[str]:
@@ -202,7 +202,7 @@ class CalibratedCostModel:
         return InputError(f"{name} was not measured; without, {some} are allowed, got {setting.ranks}", field="ranks")
 
     def _unlike_nodes(self, setting: Setting) -> bool:
-        """Return whether a setting's nodes or ranks per node are outside the range measured for its family."""
+        """Return whether nodes or ranks per node are outside the range measured for the same collective."""
         if not setting.nodes:
             return False
         known = [one for one in self.model.family(setting) if one.nodes]
@@ -232,7 +232,7 @@ class CalibratedCostModel:
         return reasons
 
     def _measured(self, setting: Setting) -> tuple[float, float]:
-        """Return the least and largest size [byte] measured for a setting, else for its family, else for anything."""
+        """Return the least and largest size [byte] of the curves nearest to a setting (see `Predictor.near`)."""
         near = self.model.near(setting)
         return min(one.smallest for one in near), max(one.largest for one in near)
 

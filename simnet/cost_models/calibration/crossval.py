@@ -45,7 +45,7 @@ _FASTEST_STEP = 2e-6
 
 
 def size_folds(curve: Curve) -> list[np.ndarray]:
-    """Return for each fold a mask of the sizes that it holds out; no fold holds out the smallest size."""
+    """Return a mask of held-out sizes for each fold; no fold holds out the smallest size."""
     if len(curve.sizes) < MIN_SIZES:
         return []
     place = np.arange(len(curve.sizes))
@@ -97,7 +97,7 @@ def mixture_held(
 
 
 def without_ranks(curves: Sequence[Curve], ranks: int) -> tuple[list[Curve], list[Curve]]:
-    """Return the curves on other numbers of ranks, and the curves on `ranks` that have a family among the former."""
+    """Return the curves on other numbers of ranks, and the curves on `ranks` with the same family as one of them."""
     kept = [one for one in curves if one.setting.ranks != ranks]
     families = {one.setting.family for one in kept}
     return kept, [one for one in curves if one.setting.ranks == ranks and one.setting.family in families]
@@ -116,7 +116,7 @@ def leave_ranks_out(curves: Sequence[Curve], curve_model: str, nccl: bool) -> tu
 
 
 def leave_collectives_out(curves: Sequence[Curve], curve_model: str, nccl: bool) -> dict[Transfer, list[HeldOut]]:
-    """Return predictions for each collective from the curves of all others, by `Transfer` method."""
+    """Return predictions for each collective from the curves of all other collectives, by method of transfer."""
     found: dict[Transfer, list[HeldOut]] = {name: [] for name in get_args(Transfer)}
     for collective in track_progress(sorted({curve.setting.collective for curve in curves})):
         kept = [one for one in curves if one.setting.collective != collective]
@@ -207,7 +207,7 @@ def _model_weights(typical: Mapping[str, float]) -> dict[str, float]:
 def _judge_counting(
     curves: Sequence[Curve], curve_model: str, nccl: bool
 ) -> tuple[float, Transfer, list[HeldOut], list[HeldOut]]:
-    """Return the error of one way to count steps, its best `Transfer`, and predictions over ranks and collectives."""
+    """Return the error of a way to count steps, its best transfer, and predictions over ranks and over collectives."""
     ranked, stepped = leave_ranks_out(curves, curve_model, nccl)
     by_transfer = leave_collectives_out(curves, curve_model, nccl)
     corrected = mean_log_error(by_transfer["corrected"]) < _CLEARLY_BETTER * mean_log_error(by_transfer["steps"])

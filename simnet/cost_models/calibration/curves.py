@@ -219,7 +219,7 @@ class CurveModel:
 
 
 def log_correction(corrections: tuple[tuple[float, float], ...], sizes: Floats) -> Floats:
-    """Return the log of the correction factor at sizes [byte]; constant outside the correction points."""
+    """Return the log of the correction factor at sizes [byte], which is constant outside the correction points."""
     from scipy.interpolate import PchipInterpolator
 
     known, values = np.array(corrections).T
@@ -269,7 +269,7 @@ def fit_three_segments(sizes: Floats, seconds: Floats) -> CurveModel:
 
 
 def fit_five_anchors(sizes: Floats, seconds: Floats) -> CurveModel:
-    """Interpolate in log-log between five measured sizes: the first, the last, and three evenly spread between."""
+    """Interpolate in log-log between five measured sizes: the first, the last, and three at even distances."""
     chosen = np.unique(np.linspace(0, len(sizes) - 1, 5).round().astype(int))
     return CurveModel(points=_point_pairs(sizes[chosen], seconds[chosen]))
 
@@ -400,7 +400,7 @@ def _fit_stretches(sizes: Floats, seconds: Floats, places: NDArray[np.int_]) -> 
 
 
 def _crossover_size(before: tuple[float, float], after: tuple[float, float], low: float, high: float) -> float:
-    """Return the size in (low, high] at which the second line (latency, slope) takes over from the first."""
+    """Return the size in (low, high] from which the line `after` replaces `before`; both are (latency, slope)."""
     if before[1] != after[1]:
         crossing = (after[0] - before[0]) / (before[1] - after[1])
         if low < crossing < high:
@@ -410,7 +410,7 @@ def _crossover_size(before: tuple[float, float], after: tuple[float, float], low
 
 
 def _interpolate_points(points: Floats, asked: Floats) -> Floats:
-    """Return times at the sizes `asked`, interpolated in log-log. End segments, of slope >= 0, extrapolate."""
+    """Return times at sizes `asked`, interpolated in log-log and extrapolated with the (non-negative) end slopes."""
     x, y = np.log(points).T
     if len(x) == 1:
         return np.full(len(asked), points[0, 1])

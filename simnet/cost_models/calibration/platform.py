@@ -70,7 +70,7 @@ GENERATIONS: Mapping[str, Generation] = {
 
 
 def one_of(what: str, names: Iterable[str]) -> BeforeValidator:
-    """Return a pydantic validator that accepts only `names`, and suggests the closest for others."""
+    """Return a pydantic validator that accepts only `names`, and suggests the closest name for other values."""
 
     def known(name: object) -> object:
         if not isinstance(name, str) or name not in names:
@@ -179,7 +179,7 @@ class Platform(_PlatformPart):
         return "as NCCL does" if self.library in ("nccl", "rccl") else "through the schedule"
 
     def nodes(self, ranks: int, counted: int = 0) -> int:
-        """Return how many nodes `ranks` ranks, or `counted` hosts if more, fill; 1 without a network between nodes."""
+        """Return the number of nodes for `ranks` ranks and `counted` hosts; 1 without a network between nodes."""
         if self.outer is None:
             return 1
         return max(math.ceil(ranks / self.devices_per_node), math.ceil(counted / self.hosts))

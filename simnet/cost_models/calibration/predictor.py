@@ -173,7 +173,7 @@ class Predictor:
         return found._replace(by_bytes=1.0) if near[0].setting == setting else found
 
     def _within(self, setting: Setting, asked: Floats) -> BoundedTimes | None:
-        """Return median, least and largest times [s] over the possible card counts, not extrapolated in size."""
+        """Return median, least and largest times [s] over the possible card counts, without extrapolation in size."""
         family = self.family(setting)
         known = next((one for one in family if one.setting == setting), None)
         found = [] if known is not None else self.by_cards(setting, asked)
@@ -221,7 +221,7 @@ class Predictor:
     def _elsewhere(
         self, family: Sequence[FittedCurve], setting: Setting, asked: Floats, steps: StepModel | None
     ) -> Floats | None:
-        """Return times [s] of an unmeasured setting by a step model; `family` has the curves of its family."""
+        """Return times [s] of an unmeasured setting by a step model and the curves `family` of the same collective."""
         model = self if steps is self.steps else replace(self, steps=steps)
         stepped = None if steps is None else steps.at(setting, asked)
         if family:
@@ -245,14 +245,14 @@ class Predictor:
 
     @cached_property
     def _misfit(self) -> float:
-        """Mean absolute log ratio of measured times to those of the step model; 0 without a step model."""
+        """Mean absolute log ratio of measured times to the step model's times; 0 without a step model."""
         found = [self._log_errors([one], np.geomspace(one.smallest, one.largest, _SIZES)) for one in self.known]
         return float(np.mean([np.abs(one) for one in found if one is not None] or 0.0))
 
     def _over_ranks(
         self, family: Sequence[FittedCurve], setting: Setting, asked: Floats, stepped: Floats | None
     ) -> Floats:
-        """Return times [s] for an unmeasured number of ranks, from curves of the same family on other ranks."""
+        """Return times [s] for an unmeasured number of ranks, from curves of the same collective on other ranks."""
         ranks, corrected = [one.setting.ranks for one in family], None
         if stepped is not None and (log_errors := self._log_errors(family, asked)) is not None:
             corrected = stepped * np.exp(_interpolate_ranks(family, log_errors, setting))
@@ -283,7 +283,7 @@ class Predictor:
 
     @staticmethod
     def between(family: Sequence[FittedCurve], setting: Setting) -> bool:
-        """Return whether a setting's number of ranks is within the range of the curves of a family."""
+        """Return whether a setting's number of ranks is within the range of ranks of the curves `family`."""
         ranks = [one.setting.ranks for one in family]
         return min(ranks) <= setting.ranks <= max(ranks)
 
@@ -337,7 +337,7 @@ def fit_predictor(
     weights: Mapping[Setting, Mapping[str, float]] | None = None,
     with_steps: bool = True,
 ) -> Predictor:
-    """Fit a predictor to the curves of a system; `curve_model` and `transfer` are those of `Predictor`.
+    """Fit a predictor to the curves of a system; `transfer` is the method for collectives that were not measured.
 
     With `nccl`, steps are counted as NCCL does. `weights` are those of the models of each curve (default: `curve_model`
     alone). Without `with_steps`, other collectives are not predicted.
@@ -382,7 +382,7 @@ def _fit_error(steps: StepModel, curves: Sequence[Curve]) -> float:
 
 
 def _interpolate_ranks(family: Sequence[FittedCurve], values: Sequence[Floats], setting: Setting) -> Floats:
-    """Return values interpolated linearly over log(ranks); constant outside the measured range."""
+    """Return values interpolated linearly over log(ranks), and constant outside the measured range."""
     ranks, places = np.unique([one.setting.ranks for one in family], return_inverse=True)
     means = np.array([np.mean(np.array(values)[places == place], axis=0) for place in range(len(ranks))])
     return np.array([np.interp(np.log(setting.ranks), np.log(ranks), column) for column in means.T])

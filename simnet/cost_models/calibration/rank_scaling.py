@@ -118,7 +118,7 @@ def scale_over_ranks(
 
 
 def _byte_share(moved: Floats, known: Floats, large: Floats, sizes: Floats) -> Floats:
-    """Return the largest share of the time, at each size, that the transfer of bytes can take; <= 1, shape (n,)."""
+    """Return the largest share of the time, at each size, that the transfer of bytes can take, shape (n,)."""
     paying = moved > 0
     if not paying.any():
         return np.ones(len(sizes))

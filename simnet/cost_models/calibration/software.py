@@ -88,7 +88,7 @@ class CalibratedSoftware:
         return Schedule(schedule.n_ranks, rounds, calls)
 
     def known(self, schedule: Schedule, hosts: Ranks) -> list[CallPrediction]:
-        """Return the predictions of a schedule's calls and other messages; `hosts` by rank, shape (P,)."""
+        """Return the predictions of a schedule's calls and other messages; `hosts` has the host of each rank, (P,)."""
         asked = []
         for call, part in _parts_of(schedule):
             if call is None:
@@ -303,7 +303,7 @@ def _parts_of(schedule: Schedule) -> Iterator[tuple[Call | None, Sequence[Round]
 
 
 def _library_algorithms(operation: str, n_ranks: int) -> list[registry.Collective]:
-    """Return the algorithms of an operation that a library may choose for so many ranks."""
+    """Return the algorithms of an operation that a library may choose for `n_ranks` ranks."""
     found = [one for one in registry.all_collectives() if one.operation == operation and not one.needs]
     return [one for one in found if (one.calibrated or one.nccl) and one.ranks.among(n_ranks)]
 

@@ -327,7 +327,7 @@ def _extra_latency(platform: Platform) -> float:
 
 
 def _through_schedules(platform: Platform, setting: Setting, nodes: int, sizes: Floats) -> Floats | None:
-    """Return times [s] of a library on hosts by its fastest algorithm, with eager or rendezvous messages."""
+    """Return times [s] by the fastest algorithm of a CPU library, with eager or rendezvous messages."""
     if platform.library == "openmpi" and not setting.algorithm and setting.collective in OPEN_MPI:
         return _autotuned_times(platform, setting, nodes, sizes)
     asked = Setting(setting.collective, setting.ranks, nodes, setting.algorithm)

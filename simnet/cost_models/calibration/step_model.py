@@ -70,7 +70,7 @@ _COUNTED_LIKE: Mapping[tuple[str, str], tuple[tuple[str, str], ...]] = {
 
 
 def known_algorithms() -> tuple[str, ...]:
-    """Return the names of algorithms with step counts: NCCL's, then those counted from schedules."""
+    """Return the names of algorithms with step counts: NCCL's, then algorithms counted from schedules."""
     names = {one.algorithm for one in registry.all_collectives() if one.calibrated}
     return ("ring", "tree", *sorted(names - {"ring", "tree"}))
 
@@ -123,7 +123,7 @@ def _unit_rounds(collective: str, algorithm: str, ranks: int) -> Iterable[Round]
 
 
 def _neighbour_rounds(ranks: int) -> Iterable[Round]:
-    """Return the rounds of a neighbour-exchange all-gather (Chen et al., HPC Asia 2005); of a ring for odd `ranks`."""
+    """Return the rounds of a neighbour-exchange all-gather (Chen et al., 2005), or of a ring if `ranks` is odd."""
     if ranks % 2:
         return _unit_rounds("all_gather", "ring", ranks)
     rank = np.arange(ranks)
@@ -171,7 +171,7 @@ def count_like_nccl(
 
 
 def count_steps(setting: Setting, nccl: bool, switch: bool = False, cards: float = math.inf) -> tuple[StepCount, ...]:
-    """Return the step count of each algorithm a setting may use; empty if none is known."""
+    """Return the step count of each algorithm a setting may use; empty if no algorithm is known."""
     alone, nodes = setting.collective == "sendrecv", min(setting.nodes, setting.ranks)
     if setting.ranks < 2 or not (alone or _known_algorithms(setting.collective)):
         return ()
@@ -265,7 +265,7 @@ class StepModel:
         return None if found is None else _soft_minimum(found)[0]
 
     def by_algorithm(self, setting: Setting, sizes: ArrayLike) -> Floats | None:
-        """Return times [s] at sizes [byte] for each algorithm and protocol, shape (n, pairs); None if none is known."""
+        """Return times [s] at sizes [byte] for each algorithm and protocol, (n, pairs); None if all are unknown."""
         ways = count_steps(setting, self.nccl, self.switch, self.cards)
         asked = np.atleast_1d(np.asarray(sizes, dtype=np.float64))
         if not ways:
@@ -382,7 +382,7 @@ def _allowed_protocols(cost: StepCount, nccl: bool, pinned: str) -> tuple[str, .
 
 
 def _way_table(ways: Sequence[StepCount], nccl: bool, pinned: str) -> _Ways:
-    """Return term counts and parameter exponents of each way, a pair of algorithm and protocol."""
+    """Return term counts and parameter exponents for each pair of an algorithm and a protocol."""
     each = [(one, protocol) for one in ways for protocol in _allowed_protocols(one, nccl, pinned)]
     counts = [[1.0, *(getattr(one, term) for term in _TERMS[1:])] for one, _ in each]
     return np.array(counts), np.array([_term_powers(one.kind, protocol) for one, protocol in each])
@@ -430,7 +430,7 @@ def _log_slopes(logs: Floats, counts: Floats, powers: Floats, sizes: Floats) -> 
 
 
 def _start_values(parts: Sequence[tuple[Floats, Floats, Floats]], seconds: Floats, nccl: bool) -> tuple[Floats, Floats]:
-    """Return initial log parameters, typical values scaled to the data, and their standard deviations."""
+    """Return initial logarithms of parameters (typical values scaled to the data) and their standard deviations."""
     typical, spread = _typical_parameters(nccl)
     moved = [counts[:, 3:5].sum(axis=1).min() * sizes for counts, _, sizes in parts]
     per_byte = float(np.quantile(seconds / np.concatenate(moved), 0.1))

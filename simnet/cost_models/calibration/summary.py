@@ -72,7 +72,7 @@ class Calibration:
         return f": a link, which every verb takes as {flags}" if flags else ""
 
     def next_question(self) -> str:
-        """Return what to ask next: a measured collective, or one over links of the measured latency and bandwidth."""
+        """Return the next command to run, for a measured collective or for links of the measured speed."""
         curves = self.cost_model.model.known
         if self.links:
             return "simnet choose --network fabric.yaml, after --out fabric.yaml"
@@ -151,7 +151,7 @@ class Calibration:
 
 
 def link_flags(curves: Sequence[FittedCurve]) -> str:
-    """Return ``--latency`` and ``--bandwidth`` from measured point-to-point messages; "" if there are collectives."""
+    """Return ``--latency`` and ``--bandwidth`` from measured point-to-point messages; "" if logs have collectives."""
     found = {one.collective: one for one in curves}
     if not all(name.startswith("p2p_") for name in found):
         return ""

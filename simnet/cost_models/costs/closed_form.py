@@ -38,7 +38,7 @@ class Traffic:
 
 
 class ClosedForm:
-    """A function for the time of a collective: arguments alpha, beta, then those of `traffic`, such as M and N.
+    """A function of alpha, beta and the arguments of `traffic`, such as M and N, for the time of a collective.
 
     It returns seconds; `simnet.cost_models.costs` has the symbols. Arguments are checked, and may be arrays.
 
@@ -60,7 +60,7 @@ class ClosedForm:
         self.__signature__ = own.replace(parameters=[*link, *own.parameters.values()])
 
     def __call__(self, *given: Any, **named: Any) -> Floats:
-        """Return the time [s]; raise ValueError for a value outside the range of its symbol."""
+        """Return the time [s]; raise ValueError for an argument outside its range."""
         options = self.__signature__.bind(*given, **named).arguments
         checked = {name: _in_range(name, one) for name, one in options.items() if one is not None}
         alpha, beta = checked.pop("alpha"), checked.pop("beta")
@@ -73,7 +73,7 @@ class ClosedForm:
 
 
 def check_arguments(**arguments: ArrayLike) -> list[Floats]:
-    """Return the arguments as float64 arrays, in order; ValueError for a value outside its symbol's range."""
+    """Return the arguments as float64 arrays, in order; raise ValueError for an argument outside its range."""
     return [_in_range(name, given) for name, given in arguments.items()]
 
 

@@ -1,4 +1,4 @@
-"""Costs of dense collectives, textbook algorithms without pipelining. `simnet.cost_models.costs` has the symbols.
+"""Costs of dense collectives by textbook algorithms without pipelining, in the symbols of `simnet.cost_models.costs`.
 
 Rounds are counted as the schedules have them: ceil(log N) messages of a binomial tree follow each other over a link,
 and floor(log N) ranks; where ranks are paired and N is no power of two, two rounds more than floor(log N). At powers of

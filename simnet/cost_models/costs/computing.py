@@ -144,7 +144,7 @@ def published_utilisation(transformer: bool, precision: models.MatrixFormat) -> 
 
 
 def _predicted_share(step: PublishedStep, family: list[PublishedStep]) -> float:
-    """Return the median share of peak on chips other than that of `step`, in equally wide formats if possible."""
+    """Return the median share of peak on chips other than that of `step`, if possible in formats of its width."""
     others = [one for one in family if one.time.chip != step.time.chip]
     alike = [one for one in others if _format_bits(one.time.precision) == _format_bits(step.time.precision)]
     return median(map(_peak_share, alike or others))
@@ -163,7 +163,7 @@ def _format_bits(precision: models.MatrixFormat) -> str:
 def _published_time(
     profile: models.ModelProfile, chip: ChipPeaks, batch: float | None, precision: models.MatrixFormat | None
 ) -> PassTime | None:
-    """Return the time from a published step of the model on the chip; None if none is published."""
+    """Return the time from a published step of the model on the chip; None if there is no such step."""
     wanted = _format_bits(precision or chip.precision)
     published = [one for one in _published_steps() if (one.model, one.tokens) == (profile.name, profile.tokens)]
     times = dict.fromkeys((*profile.times, *(one.time for one in published)))

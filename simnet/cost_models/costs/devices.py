@@ -252,7 +252,7 @@ class DeviceProfile:
         return total
 
     def resolved(self, kernels: Iterable[DeviceOp]) -> Iterator[DeviceOp]:
-        """Yield the kernels; `DeviceOp.instead` replaces those that the profile has no cost for."""
+        """Yield the kernels; `DeviceOp.instead` replaces kernels that the profile has no cost for."""
         for kernel in kernels:
             if kernel.method in self.methods:
                 yield kernel
@@ -300,7 +300,7 @@ class DeviceProfile:
         return found.pop(0), found
 
     def method(self, name: str) -> KernelMethod:
-        """Return a kernel's cost, derived from other methods if it is not listed; ValueError if none fits."""
+        """Return a kernel's cost, derived from other methods if it is not listed; ValueError if no method fits."""
         found = self.methods.get(name) or self.methods.get(_MADE_OF.get(name, ""))
         found = found or self.methods.get(_ANY) or self._streamed(name)
         if found is None:

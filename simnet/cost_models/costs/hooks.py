@@ -128,7 +128,7 @@ class StageCost(NamedTuple):
 
 
 def hook_of(implementation: str, scheme: str) -> Hook | None:
-    """Return the hook, with counted operations, of a scheme in an implementation; None if PyTorch itself has none.
+    """Return the hook, with counted operations, of a scheme in an implementation; None if PyTorch lacks the scheme.
 
     Without a release it is that of the newest. Raises ValueError if there is no such implementation, not of this
     scheme, or not in this release.
@@ -176,7 +176,7 @@ def implementation_names() -> list[str]:
 
 
 def parsed_implementation(text: str) -> tuple[str, tuple[int, ...]]:
-    """Return the name of an implementation, and its release of PyTorch if it ends in one.
+    """Return the name of an implementation, and the PyTorch release at its end, if any.
 
     Examples
     --------
@@ -220,7 +220,7 @@ def stage_costs(
 
 
 def _row_cost(row: HookOperations, tensors: HookedTensors, device: DeviceProfile, host: HostPrices) -> StageCost:
-    """Return the cost of a row: launch and memory time (GPU: the larger, CPU: the sum), and times of own kernels."""
+    """Return a table row's cost: launch and memory time (GPU: the larger, CPU: the sum), and time of own kernels."""
     items, rank, share = tensors.items(row.per), tensors.rank, float(tensors.kept / tensors.sizes.sum())
     count, nbytes = items.size, float(items.sum()) * (row.bytes + share * row.kept_bytes)
     operations = count * (row.operations + rank * row.rank_operations)
@@ -245,7 +245,7 @@ def _row_cost(row: HookOperations, tensors: HookedTensors, device: DeviceProfile
 
 
 def _own_price(call: DeviceOp, device: DeviceProfile, host: HostPrices) -> tuple[float, float, float]:
-    """Return expected, lowest and highest time of a kernel [s], by its bytes if the profile has no cost for it."""
+    """Return expected, lowest and highest time of a kernel [s], estimated from its bytes if the profile lacks it."""
     try:
         device.method(call.method)
     except ValueError:

@@ -79,7 +79,7 @@ _layer_rows = cache(partial(read_shipped_rows, "data/layers.csv"))
 
 
 def network_layers(network: str) -> tuple[Layer, ...]:
-    """Return the parameter tensors of a network without size options, by name."""
+    """Return the parameter tensors of a network of fixed size, by the network's name."""
     return transformer_layers(TransformerShape(network, 0, 0, 0, 0))
 
 
@@ -337,7 +337,7 @@ class _ConfigFields:
         raise InputError(message, file=self._file, line=self._read.line((field,)), field=field)
 
     def count(self, name: str, default: int | None = None, most: int = MOST_WIDTH) -> int:
-        """Return a whole number in 1 .. `most`; `default` if it is missing or null."""
+        """Return a field as a whole number in 1 .. `most`; `default` if the field is missing or null."""
         value = self.given.get(name)
         if value is None:
             return self.refuse("is missing", name) if default is None else default

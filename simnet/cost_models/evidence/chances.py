@@ -79,7 +79,7 @@ class Chances(NamedTuple):
 
 
 def in_job(kernels: ErrorPart) -> ErrorPart:
-    """Return kernel times with intervals widened from those of a process alone to those of a training job."""
+    """Return kernel times whose intervals, measured in a process alone, are widened to those of a training job."""
     low, high = _selecting_in_job()
     return kernels._replace(low=kernels.low * low, high=kernels.high * high)
 
@@ -180,7 +180,7 @@ def _shipped_errors(part: int, name: str, kind: str) -> Floats:
 
 
 def _draw_errors(model: intervals.ErrorModel, part: int, name: str, kind: str, sites: NDArray[np.intp]) -> Floats:
-    """Return sampled errors in half-widths, shape (draws,), each from the quantiles of the site drawn for it."""
+    """Return sampled errors in half-widths, shape (draws,), each from the quantiles of the draw's site."""
     shared = model.shared
     alike, own_part = _stratified_normal(part, "all", kind), _stratified_normal(part, "own", name)
     scores = np.sqrt(shared) * alike + np.sqrt(1 - shared) * own_part

@@ -102,7 +102,7 @@ def widest(held: Sequence[HeldOut], coverage: float) -> list[tuple[float, float]
 
 
 def intervals(held: Mapping[Basis, Sequence[HeldOut]], coverage: float) -> dict[Basis, list[tuple[float, float]]]:
-    """Return half-widths by basis and size bin; for the basis "collectives" the largest of any collective.
+    """Return half-widths by basis and size bin, with the largest of any collective for the basis "collectives".
 
     Few numbers of ranks, or collectives, can be held out on one system, so their widths are drawn to `TYPICAL` ones.
     """
@@ -170,7 +170,7 @@ def median_half_width(values: Floats, count: int | None = None) -> float:
 
 
 class ErrorModel(NamedTuple):
-    """Error distribution of one kind of prediction: quantiles of each site at `SCORES` [half-widths], (sites, 25).
+    """Error distribution of one kind of prediction: quantiles, in half-widths, of each site at `SCORES`, (sites, 25).
 
     `shared` is the correlation of the errors of two choices at one place of a site, in normal scores, within [0, 1).
     """

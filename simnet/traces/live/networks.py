@@ -23,7 +23,7 @@ class Block(nn.Module):  # type: ignore[misc]
         self.c_fc, self.mlp_proj = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the activations after the block, given those before it."""
+        """Return the activations after the block, given the activations before it."""
         shape = (*x.shape[:2], self.heads, x.shape[2] // self.heads)
         q, k, v = (one.view(shape).transpose(1, 2) for one in self.c_attn(self.ln_1(x)).split(x.shape[2], dim=2))
         attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)

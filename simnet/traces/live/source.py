@@ -173,7 +173,7 @@ class LiveTraining(Training):
         self.applied = 0
 
     def gradients(self, iteration: int, crew: NDArray[np.intp] | None = None, out: Values | None = None) -> Values:
-        """Return some workers' gradients at the current weights; parameters are those of `LiveSource.gradients_at`."""
+        """Return some workers' gradients at the current weights, with the parameters of `LiveSource.gradients_at`."""
         return self.source.gradients_at(self.weights[np.newaxis], iteration, crew, out)
 
     def apply(self, update: Values) -> None:
@@ -198,7 +198,7 @@ class LiveTraining(Training):
         return {"weights": self.weights.copy(), "velocity": self.velocity.copy(), "applied": np.array(self.applied)}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Resume from a state that `save` returned; ValueError if it does not fit the model."""
+        """Resume from a state that `save` returned; ValueError if the state does not fit the model."""
         weights, velocity = (np.array(state[name]) for name in ("weights", "velocity"))
         for name, one in (("weights", weights), ("velocity", velocity)):
             if one.shape != self.weights.shape or one.dtype != np.float32:

@@ -125,7 +125,7 @@ def table_ii() -> list[Row]:
 
 
 def _step_times(name: str) -> list[Row]:
-    """Return rows of step times for Table III, IV or V, whose published values are in a file of that name."""
+    """Return rows of step times for Table III, IV or V, whose published values are in the file `name`."""
     compression = tables.read_published("fig_2.csv").set_index(["method", "model", "density"])["compression_ms"]
     rows = []
     for row in _table_records(tables.read_published(name)):

@@ -59,7 +59,7 @@ def resnet18(classes: int) -> list[int]:
 
 
 def lstm() -> list[int]:
-    """Return the tensor sizes of the WikiText-2 LSTM, in entries: three layers of 650, tied embedding."""
+    """Return the tensor sizes of the WikiText-2 LSTM, in entries: three layers of width 650 with a tied embedding."""
     words, width = 28_869, 650
     return [words * width, *[4 * width * width, 4 * width * width, 4 * width, 4 * width] * 3, words]
 
@@ -70,7 +70,7 @@ TASKS = {"resnet18_cifar10": resnet18(10), "resnet18_cifar100": resnet18(100), "
 
 @cache
 def _logged_density(scheme: str) -> tuple[float, float]:
-    """Return mean density and padding ratio of simulated iterations after settling, as the reference logs them."""
+    """Return mean density and padding ratio of simulated iterations after settling, as the released code logs them."""
     source = synthetic(11_173_962, 4, scale=200, seed=0)
     options: Mapping[str, Any] = {"threshold": 0.5} if scheme == "hardthreshold" else STARTS.get(scheme, {})
     model = create(scheme, 4, source.parameters, 0.001, **options)

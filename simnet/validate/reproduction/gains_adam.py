@@ -176,7 +176,7 @@ _FEWER = 100
 
 @cache
 def zero_one_steps() -> AdamSteps:
-    """Return the numbers of steps of each kind in a BERT-Large training with 0/1 Adam, by a run of the scheme."""
+    """Return the numbers of steps of each kind in a BERT-Large training with 0/1 Adam, counted in a run."""
     common = _step_kinds(_FROZEN + 1, var_freeze_step=_FROZEN)
     local = _step_kinds(2 + (_TRAINING - common.all) // _FEWER, var_freeze_step=1, local_step_scaler=_LOCAL // _FEWER)
     # The two before v stays are those of `common`.

@@ -69,13 +69,13 @@ def bandwidth_cells() -> Iterator[BandwidthCell]:
 
 
 def on_grid(printed: float) -> float:
-    """Return the bandwidth [Gbit/s] on the paper's grid that is nearest to a published value."""
+    """Return the value on the paper's grid of bandwidths [Gbit/s] that is nearest to a published bandwidth."""
     grid = 8e-9 * np.array(GRID)
     return float(grid[np.abs(np.log(grid / printed)).argmin()])
 
 
 def bandwidth_on_grid(training: TrainingPlan, target: float) -> float:
-    """Return the lowest bandwidth [byte/s] on the paper's grid for a utilisation; infinite if none suffices."""
+    """Return the lowest bandwidth [byte/s] on the paper's grid that reaches a utilisation; infinite if none does."""
     return next((one for one in GRID if utilisation(training, one) >= target), math.inf)
 
 

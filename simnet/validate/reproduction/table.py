@@ -231,7 +231,7 @@ def worst_row(rows: Iterable[Row]) -> Row | None:
 
 
 def value(given: float | str | Interval) -> str:
-    """Return a value as text with five significant digits, an interval with three."""
+    """Return a value as text, numbers with five significant digits and intervals with three."""
     if isinstance(given, str):
         return given
     if isinstance(given, Interval):

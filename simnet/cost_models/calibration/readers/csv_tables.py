@@ -222,7 +222,7 @@ _WORD = re.compile(r"[\w .:/+-]{0,120}")
 
 @tables.format_reader("wide")
 def read_wide(path: Path, out: tables.RowCollector) -> Iterator[tuple[int, tables.TableRow, str]]:
-    """Read a CSV with in-place and out-of-place times in each row; the size is ``total_bytes``, else ``size_bytes``."""
+    """Read a CSV with in-place and out-of-place times in each row, and sizes in ``total_bytes`` or ``size_bytes``."""
     for line, cells in csv_records(read_lines(path), WIDE_COLUMNS, out.file)[2]:
         measured = collective_name(cells["collective"]) or cells["collective"][:60]
         size = tables.parse_whole(cells.get("total_bytes") or cells["size_bytes"])

@@ -175,7 +175,7 @@ _EACH = re.compile(r"(?:\s|^)--ntasks-per-node[= ](\d{1,8})\b")
 
 
 def launch_facts(line: str) -> dict[str, int]:
-    """Return ranks and nodes in a launcher's command; nodes only if the launcher's -N means nodes."""
+    """Return the ranks in a launcher's command, and the nodes if the launcher's -N means nodes."""
     if not (launch := _LAUNCH.search(line)):
         return {}
     # What the program is told comes after its name.
@@ -204,7 +204,7 @@ def short_text(value: object) -> str:
 
 
 def record_values(record: object, kind: str, decimals: int | None = None) -> tables.TableRow:
-    """Return the table values in a JSON object; of several keys for one column the first with a number counts.
+    """Return the table values in a JSON object; the first key with a number gives the value of a column.
 
     Numbers are rounded to their last digit, or to so many `decimals`.
     """

@@ -152,7 +152,7 @@ class RowCollector:
     problems: list[LogProblem] = field(default_factory=list)
 
     def report(self, line: int | None, message: str, *, dropped: bool = True) -> None:
-        """Add a problem; after `MAX_PROBLEMS`, further ones are ignored."""
+        """Add a problem; after `MAX_PROBLEMS`, further problems are ignored."""
         if len(self.problems) < MAX_PROBLEMS:
             self.problems.append(LogProblem(self.file, line, message, dropped))
         elif len(self.problems) == MAX_PROBLEMS:
@@ -260,7 +260,7 @@ def largest_whole(column: str) -> int:
 
 
 def cell_values(cells: Mapping[str, str], kind: str) -> TableRow:
-    """Return the table values in a log's cells; of several headers for one column the first with a value counts."""
+    """Return the table values in a log's cells; the first header with a value gives the value of a column."""
     row: TableRow = {}
     for head, one in log_columns(kind).items():
         if one.name not in row and (value := one.value(cells.get(head, "").strip())) is not None:

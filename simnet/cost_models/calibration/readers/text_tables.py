@@ -20,7 +20,7 @@ from simnet.cost_models.calibration.readers import conventions, lines, tables
 
 
 class TextTable(NamedTuple):
-    """The layout of a benchmark's text output; a row of ``data/text_tables.csv``."""
+    """The layout of a benchmark's text output, from a row of ``data/text_tables.csv``."""
 
     what: str
     """Whose output it is, and of which releases."""
@@ -58,11 +58,11 @@ class TextTable(NamedTuple):
         return self.anchor if self.title is None else re.compile(f"{self.title.pattern}|{self.anchor.pattern}", re.M)
 
     def is_named(self, file: str) -> bool:
-        """Return whether the name of a file suggests that it contains such tables."""
+        """Return whether the name of a file suggests that it contains tables of this benchmark."""
         return self.names.search(file) is not None
 
     def size_convention(self, name: str) -> str:
-        """Return the convention for the size of a collective."""
+        """Return this benchmark's convention for the size of a collective."""
         if self.sizes == "gathered" and name.startswith("all_gather"):
             return "per_rank"
         return conventions.mpi_convention(name) if self.sizes == "mpi" else conventions.nccl_convention(name)
