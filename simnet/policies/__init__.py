@@ -56,7 +56,7 @@ class Ramp(NamedTuple):
 
 
 def density_at(ramps: Sequence[Ramp], iteration: int) -> float:
-    """Return the density at an iteration under consecutive ramps, or the last ramp's `end` after it.
+    """Return the density at an iteration under consecutive ramps; after the last ramp, its `end` applies.
 
     Examples
     --------

@@ -49,7 +49,7 @@ def pareto_front(points: ArrayLike) -> NDArray[np.intp]:
 
 
 def normalise_points(points: ArrayLike, units: Sequence[int]) -> Floats:
-    """Return points, shape (D, m), shifted to start at 0 and divided by the largest range of all equal `units`."""
+    """Return points, shape (D, m), from 0 on, in units of the largest range among objectives with equal `units`."""
     given = np.asarray(points, dtype=np.float64)
     extent = np.ptp(given, axis=0)
     shared = np.array([max(extent[np.equal(units, unit)]) for unit in units])
@@ -84,7 +84,7 @@ def knee_point(front: ArrayLike) -> int:
 
 
 def weighted_point(front: ArrayLike, weights: ArrayLike) -> int:
-    """Return the index of the point of a normalised front, shape (F, m), with the least maximum of weighted losses."""
+    """Return the index of the point of a normalised front, shape (F, m), whose largest weighted loss is least."""
     losses = np.asarray(front, dtype=np.float64) * np.asarray(weights, dtype=np.float64)
     largest, total = losses.max(axis=1), losses.sum(axis=1)
     return _first_least(np.where(largest <= largest.min() + _STRAIGHT * max(1.0, largest.max()), total, math.inf))
@@ -126,7 +126,7 @@ class ObjectiveWeights(NamedTuple):
 def choose_candidate(
     gain: ArrayLike, compression: ArrayLike, communication: ArrayLike, weights: ObjectiveWeights | None = None
 ) -> int:
-    """Return the index of the Pareto front's knee or, given weights, of the point with the least largest loss."""
+    """Return the index of the Pareto front's knee or, with weights, of the point with the least maximum loss."""
     points = np.column_stack([1.0 / np.maximum(gain, 1e-30), compression, communication])
     front = pareto_front(points)
     scaled = normalise_points(points[front], units=(0, 1, 1))
@@ -323,7 +323,7 @@ class Moo:
         return seconds.min(axis=0), seconds.argmin(axis=0)
 
     def _settle(self, density: float, state: tuple[float, float], context: PolicyContext) -> None:
-        """Make the candidate with the least closed-form time at a density the current choice."""
+        """Make the candidate with the least closed-form time at `density` the current choice."""
         self._basis = state
         self._choice = self.candidates[int(self._communication(density, state, context)[1][0])]
 

@@ -236,7 +236,7 @@ def _elapsed_time(frame: pd.DataFrame) -> Floats:
 
 
 def _draw_line(axes: Axes, x: Floats, y: Floats, *, band: bool = True, **look: Any) -> None:
-    """Draw a line. Means over equal stretches, with a band from minimum to maximum, replace over 500 points.
+    """Draw a line. From 500 points on, draw means over equal stretches, with a band from minimum to maximum.
 
     Step lines show the first value of a stretch, since a mean may be a value that never occurred.
     """

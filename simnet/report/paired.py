@@ -54,7 +54,7 @@ class StartRanges(NamedTuple):
     not_sampled: Mapping[str, str]
 
     def around(self, seconds: Mapping[str, float]) -> dict[str, tuple[float, float]]:
-        """Return the known ranges of times [s] if workers start slightly apart."""
+        """Return the range of each time [s], where it is known, if workers start slightly apart."""
         known = {name: one for name, one in self.offsets.items() if name in seconds}
         return {name: (seconds[name] + less, seconds[name] + more) for name, (less, more) in known.items()}
 

@@ -251,7 +251,7 @@ def _outcome_text(summary: Fields) -> str:
 
 
 def versus(one: Mapping[Any, Any], best: float | None, stem: str, sign: str = "") -> tuple[str, str]:
-    """Return as text the mean time in excess of the fastest policy's, in per cent of that, and the interval."""
+    """Return as text the mean excess over the fastest policy's time, in per cent of this time, and its interval."""
     mean, low, high = (math.nan if one[f"{stem}_{end}_s"] is None else one[f"{stem}_{end}_s"] for end in MORE)
     if not best or not math.isfinite(mean):
         return "-", "-"

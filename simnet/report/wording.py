@@ -62,7 +62,7 @@ def to_best(name: str, winners: Sequence[str], seconds: float | None, best: floa
 
 
 def alternatives_text(names: Sequence[str], most: int = 4) -> str:
-    """Return names joined by "or". From the name after `most` on, only the number of names is given.
+    """Return names joined by "or"; after the first `most` names, only the number of further names is given.
 
     Examples
     --------

@@ -151,7 +151,7 @@ class ARCTopk(Tracking, is_restartable=False, by_tensors=True, reads_gradients=F
         return self._entries(max(1, round(whole.rows)))
 
     def projection(self, index: int, columns: int) -> Floats:
-        """Return the random projection of tensor `index`, standard normal, shape (r, columns), equal on all workers."""
+        """Return a standard normal random matrix of `rank` rows for tensor `index`; it is equal on all workers."""
         draws = stream(self.options.seed, "arctopk", self.iteration, index)
         return draws.standard_normal((self.options.rank, columns))
 

@@ -1,4 +1,4 @@
-"""AR-Topk: one worker broadcasts its top-k indices; an all-reduce sums all workers' values there.
+"""AR-Topk: one worker broadcasts its top-k indices, and an all-reduce sums the values of all workers there.
 
 As all workers send the same entries, values add up in the network: nothing builds up, and no indices travel but one
 worker's.

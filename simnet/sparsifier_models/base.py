@@ -213,7 +213,7 @@ class Sparsifier(ABC):
         return Wire.of(self.options, self.traits.released_widths)
 
     def _entries(self, size: int) -> int:
-        """Return how many of `size` entries to select: ceil(density size), or max(1, floor(density size))."""
+        """Return how many of `size` entries to select: ceil(density size), or in released code floor, at least 1."""
         if self.traits.rounds_down or self.options.compat == "released":
             return max(1, math.floor(self.density * size))
         return selection.entries_kept(self.density, size)
@@ -468,7 +468,7 @@ class Sparsifier(ABC):
         return {name: np.asarray(getattr(self, name)) for name in (*self.traits.state, *self.traits.history)}
 
     def _restore_own(self, state: State) -> None:
-        """Set the state specific to the scheme; ValueError, with nothing changed, if an array does not fit."""
+        """Set the state specific to the scheme. ValueError: an array does not fit; then nothing has changed."""
         found: dict[str, Any] = {}
         for name, now in self._own_state().items():
             first = (None,) if name in self.traits.history else now.shape[:1]

@@ -90,7 +90,7 @@ class CarriedThreshold(UnionReduced, searches_threshold=True, state=("threshold_
 
     @property
     def _begins(self) -> bool:
-        """Whether this exchange sets a first threshold: at the start, or if an estimate was for another density."""
+        """Whether this exchange sets a first threshold: at the start, or after an estimate for another density."""
         return not self.threshold.size or (self._estimates and self.threshold_density != self.density)
 
     def _first_threshold(self) -> Floats:
@@ -98,7 +98,7 @@ class CarriedThreshold(UnionReduced, searches_threshold=True, state=("threshold_
         return bounded(np.full(self.workers, self._given_threshold or 1.0 / (2.0 * math.sqrt(self.k_of_model))))
 
     def _estimated(self, corrected: Values) -> Floats:
-        """Return thresholds estimated from each worker's gradient; the previous or first threshold replaces a 0."""
+        """Return thresholds estimated from each worker's gradient; the last threshold replaces an estimate of 0."""
         if self.options.start == "exact":
             found = list(map_rows(partial(kth_magnitude, k=self.k), corrected))
         else:

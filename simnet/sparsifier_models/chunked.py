@@ -370,7 +370,7 @@ class SparseLoCoOptions(ChunkedOptions):
 
 
 class SparseLoCo(Chunked):
-    """SparseLoCo: workers send the largest entries of pseudo-gradients of H inner steps, in a few bits each.
+    """SparseLoCo: workers send the largest entries of pseudo-gradients of several inner steps, in a few bits each.
 
     The update is the aggregate before the outer step, of plain SGD. The wire ``released`` has a code of two bits in a
     byte, and its index in eight more.

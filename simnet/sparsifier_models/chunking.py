@@ -54,13 +54,13 @@ class Blocks(NamedTuple):
         return tiled.transpose(0, 2, 1, 3).reshape(self.number, self.size).copy()
 
     def joined(self, blocks: Values) -> Values:
-        """Return the row-major tensor that consists of the given blocks. It is the inverse of `cut`."""
+        """Return the row-major tensor that consists of the given blocks; `cut` is the inverse function."""
         (rows, columns), (height, width) = self.shape, self.tile
         tiled = blocks.reshape(rows // height, columns // width, height, width)
         return tiled.transpose(0, 2, 1, 3).reshape(-1)
 
     def few(self) -> Iterator[slice]:
-        """Yield slices of consecutive blocks. The blocks of a slice fit in the cache together."""
+        """Yield slices of consecutive blocks that fit in the cache together."""
         step = max(1, _ENTRIES // self.size)
         for first in range(0, self.number, step):
             yield slice(first, min(first + step, self.number))
@@ -70,7 +70,7 @@ class Blocks(NamedTuple):
         return self._transformed(blocks, "dctn")
 
     def entries(self, coefficients: Values | Floats) -> Floats:
-        """Return the blocks with these DCT coefficients. It is the inverse of `coefficients`."""
+        """Return the entries of blocks, given their DCT coefficients; `coefficients` is the inverse function."""
         return self._transformed(coefficients, "idctn")
 
     def _transformed(self, values: Values | Floats, name: str) -> Floats:

@@ -54,7 +54,7 @@ def band(bits: Any, low: int, high: int, inside: Any) -> tuple[int, int]:
 
 
 def select(bits: Any, low: int, high: int, ties: int, indices: Any) -> int:
-    """Write to `indices` where magnitudes are in (low, high], and where the first `ties` magnitudes equal `low`.
+    """Write the positions of magnitudes in (low, high], and of the first `ties` ones equal to `low`, to `indices`.
 
     Returns how many there are, -1 if `indices` is too short for them.
     """

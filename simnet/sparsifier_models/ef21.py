@@ -178,7 +178,7 @@ class EF21(
         return self.options.variant == "ef21plus"
 
     def _send(self, row: Values, indices: Indices) -> GatheredPart:
-        """Move entries from a row to a message with one index per block; the released code counts no index bytes."""
+        """Move entries from a row to a message with one index per block, or without indices as in released code."""
         one, wire = super()._send(row, indices), self.wire
         if wire.released:
             return one._replace(nbytes=indices.size * wire.value_bytes)

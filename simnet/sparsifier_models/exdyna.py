@@ -70,7 +70,7 @@ class Partitioned(CarriedThreshold, disjoint=True, state=("inefficiency", "since
         """Return the start indices of this exchange's partitions, followed by n; shape (P + 1,)."""
 
     def advance(self, estimate: Callable[[], Floats]) -> None:
-        """Set the next partitions; initialise thresholds, or adapt them to the number of entries last selected.
+        """Set the next partitions, and initialise thresholds or adapt them to the last numbers of selected entries.
 
         `estimate` returns an estimate of each threshold, shape (P,), for those that start.
         """
@@ -154,7 +154,7 @@ def allocate(
     moved: int,
     minimum: float,
 ) -> NDArray[np.int64]:
-    """Return the blocks per partition, after each pair of neighbours has balanced its counts by at most one block.
+    """Return the blocks per partition, after each pair of neighbours has moved at most one block to balance its counts.
 
     Parameters
     ----------

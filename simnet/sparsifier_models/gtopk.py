@@ -25,7 +25,7 @@ from simnet.sparsifier_models.wire import EVERY, Codes
 
 
 def merge(one: Entries, other: Entries, k: int) -> tuple[Entries, Entries]:
-    """Return the sum of two sparse vectors in two parts: its `k` entries of largest magnitude, and all its others."""
+    """Return the sum of two sparse vectors in two parts: its `k` entries of largest magnitude, and all others."""
     indices, places = np.unique(np.concatenate([one.indices, other.indices]), return_inverse=True)
     values = np.zeros(indices.size, dtype=np.result_type(one.values, other.values))
     values[places[: one.indices.size]] = one.values

@@ -64,7 +64,7 @@ class WholeTensor(NamedTuple):
 
 
 class MuLoCo(Sparsifier, fixed_volume=True, by_tensors=True, rounds_down=True, costs=(muloco, chunked_allgather)):
-    """MuLoCo: workers send quantised or sparse pseudo-gradients of H inner steps with the optimiser Muon.
+    """MuLoCo: workers send quantised or sparse pseudo-gradients of several inner steps of the optimiser Muon.
 
     The update is the mean before the outer step, of SGD with momentum. Quantisers send every entry, whatever the
     density.

@@ -317,7 +317,7 @@ class Oktopk(
         kept: int,
         encoded: Sequence[Floats | None],
     ) -> Iterator[Step]:
-        """Yield kernels and messages; `entries` (split) and `moved` (balance) are counts between workers, (P, P)."""
+        """Yield kernels and messages of an exchange, given how many entries workers send to each other."""
         wire, P, n = self.wire, self.workers, float(self.parameters)
         split_bytes, moved_bytes, piece_bytes = encoded
         yield DeviceOp("topk", np.where(passes == 0, n, 0.0))
@@ -397,7 +397,7 @@ def raised(values: Any, threshold: float, most: float, kernels: Any = selection)
 
 
 def drifted(threshold: float, count: int, low: float, high: float, up: float, down: float) -> float:
-    """Return the next threshold: lower if the last selected fewer than `low` entries, higher if more than `high`.
+    """Return the next threshold: lower if fewer than `low` entries were selected, higher if more than `high`.
 
     `up` and `down` are the factors by which it rises and falls.
     """

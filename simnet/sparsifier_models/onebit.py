@@ -25,7 +25,7 @@ from simnet.sparsifier_models.steps import Step, all_reduced
 
 
 def padded(entries: int, workers: int) -> int:
-    """Return the least multiple of P lcm(P, 8) that is >= `entries`; each of P servers then gets whole bytes."""
+    """Return the least multiple of P lcm(P, 8) that is >= `entries`, so that each of P servers gets whole bytes."""
     each = workers * 8 * workers // math.gcd(workers, 8)
     return -(-entries // each) * each
 
@@ -129,7 +129,7 @@ class OneBit(
 
     @property
     def denominator(self) -> Values:
-        """Denominator of Adam's step, sqrt(v) + eps, float32 of shape (n,); it is infinite for masked entries."""
+        """Denominator of Adam's step, sqrt(second moment) + eps, float32 of shape (n,); infinity masks entries."""
         found: Values = (np.sqrt(self.v) + self.options.epsilon).astype(np.float32)
         if self.options.masked:
             found[self.v == 0] = np.inf
@@ -165,7 +165,7 @@ class OneBit(
     # State
 
     def held_bytes(self) -> dict[str, float]:
-        """Return the bytes of each array that a worker stores, by name; the servers' errors are divided by P."""
+        """Return the bytes of each array that a worker stores, by name, with 1 / P of the servers' errors."""
         found = super().held_bytes()
         return found | {"server_error": found["server_error"] / self.workers}
 
@@ -261,7 +261,7 @@ class ZeroOneAdam(
     history=("u",),
     costs=(onebit_allreduce, ring_allreduce),
 ):
-    """0/1 Adam: one-bit all-reduces of gradients, later of sums of local steps. Apply updates by SGD without momentum.
+    """0/1 Adam: one-bit all-reduces of gradients, then of sums of local steps. Apply updates by SGD without momentum.
 
     First, every ``var_interval`` steps the gradient is reduced densely and enters m and v; in between the compressed
     all-reduce of the gradients enters m. Later v stays, and workers take local steps: each adds m / (sqrt v + eps) of

@@ -184,12 +184,12 @@ class PowerSGD(Dense, by_tensors=True, keeps_residual=True, state=("queries",), 
 
     @property
     def lengths(self) -> tuple[float, float, float]:
-        """Number of entries of all P, of all Q, and of the uncompressed layers, scaled to the whole model."""
+        """Number of entries of all factors P, of all factors Q, and of uncompressed layers, for the whole model."""
         left, right, plain = np.sum([self._lengths_of(*one) for one in self._sizes], axis=0).tolist()
         return left, right, plain
 
     def _lengths_of(self, size: int, rows: int, columns: int) -> tuple[float, float, float]:
-        """Return the entries of P, of Q, and sent uncompressed, for the full layer behind a sampled layer."""
+        """Return how many entries of P, of Q, and uncompressed the full layer of a sampled layer sends."""
         scale = self.options.scale
         left, right = (math.sqrt(scale) * one for one in (rows, columns))
         rank = min(self.options.rank, left, right)
@@ -220,7 +220,7 @@ class PowerSGD(Dense, by_tensors=True, keeps_residual=True, state=("queries",), 
         return self._make_exchange(update, self._steps(), sent)
 
     def _basis(self, query: Values, index: int) -> Floats:
-        """Return orthonormal columns of Q to start from; random columns replace zero or dependent columns."""
+        """Return orthonormal columns of factor Q to start from; random columns replace zero or dependent ones."""
         basis = orthonormal(query.astype(np.float64))
         missing = np.array([not column.any() for column in basis])
         if missing.any():
@@ -229,7 +229,7 @@ class PowerSGD(Dense, by_tensors=True, keeps_residual=True, state=("queries",), 
         return basis
 
     def _power_step(self, one: Matrix, corrected: Values, basis: Floats, query: Values, update: Values) -> Floats:
-        """Write a layer's mean Q to `query` and the sum of products to `update`; return squared norms sent."""
+        """Write a layer's mean factor Q to `query` and the sum of P Q^T to `update`; return squared norms sent."""
         size, sent = one.place.stop - one.place.start, np.zeros(self.workers)
         total = np.zeros((one.rank, one.rows), dtype=np.float32)
         for row in corrected:
@@ -250,7 +250,7 @@ class PowerSGD(Dense, by_tensors=True, keeps_residual=True, state=("queries",), 
         return sent
 
     def _steps(self) -> Iterator[Step]:
-        """Yield kernels and messages: P = M Q, all-reduce, orthonormalisation; Q = M^T P, all-reduce; P Q^T."""
+        """Yield kernels and messages for each matrix M: P = M Q, all-reduce, orthonormalise; Q = M^T P, all-reduce."""
         left, right, plain = self.lengths
         scale = self.options.scale
         entries = self.parameters - plain / scale

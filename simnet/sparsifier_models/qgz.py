@@ -53,7 +53,7 @@ class GroupedTensor(NamedTuple):
 
 
 class GroupedWhole(NamedTuple):
-    """Entries and first-hop quantisation groups of a full model tensor, before the gradient samples it."""
+    """Entries and first-hop quantisation groups of a full model tensor; the gradient may be a sample of it."""
 
     entries: float
     groups: float
@@ -116,7 +116,7 @@ class QGZ(TwoHop, by_tensors=True, costs=(two_hop_reduce,)):
         return self._make_exchange(update, self._steps(), sent, key="two hops")
 
     def _begin(self) -> None:
-        """Prepare the state that an exchange modifies; `QGZ` has no such state, its subclasses may."""
+        """Prepare the state that an exchange modifies, which only subclasses have."""
 
     def _code(self, hop: int, rank: int, number: int, groups: NDArray[np.float16]) -> GroupCodes:
         """Return the codes that a rank sends in hop 1 or 2, given its groups of a tensor in sending order."""

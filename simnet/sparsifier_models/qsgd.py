@@ -66,7 +66,7 @@ def levels_of(buckets: Values, norms: Values, s: int, uniform: Floats) -> Floats
 
 
 def code_counts(levels: Floats, s: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the number of entries by level, shape (s + 1,), and by distance to the last coded entry, shape (d + 1,).
+    """Return the number of entries by level, shape (s + 1,), and by distance to the entry coded before.
 
     A distance is that between nonzero entries; of the first one, its position from 1. Zeros are not coded.
     """

@@ -148,7 +148,7 @@ class SDP4Bit(TwoHop, state=("memory",), costs=(two_hop_reduce,)):
         return mean.ravel() / np.float32(HADAMARD) if options.hadamard else mean.ravel()
 
     def _code(self, what: str, rank: int, rows: Values, group: int, bits: int) -> Values:
-        """Return the partitions `rows` that a rank sends as receivers decode them, in the same shape."""
+        """Return a rank's partitions `rows` as receivers decode them, in the same shape."""
         coded = _in_groups(rows, group, bits, self._uniforms(what, rank, (len(rows), self.partition)))
         return _decode_rows(coded, *rows.shape)
 
@@ -192,7 +192,7 @@ class SDP4Bit(TwoHop, state=("memory",), costs=(two_hop_reduce,)):
             yield self.options.gather_equal(self.workers, (options.value_bytes or 2.0) * m, "shards")
 
     def held_bytes(self) -> dict[str, float]:
-        """Return the bytes of each array that a worker stores, by name: the weight error of its own shard."""
+        """Return the bytes of each array that a worker stores, by name: only the weight error of its own shard."""
         keeps = self.options.error_feedback and self.options.shards == "differences"
         shard = self._partition(self.k_of_model)
         return {"memory": float(self.memory.itemsize * shard)} if keeps else {}

@@ -169,7 +169,7 @@ class Entries(NamedTuple):
 
 
 def indices_problem(indices: Any, size: int) -> str:
-    """Return why `indices` are not distinct integers from 0 to `size` - 1 in an array; empty if they are.
+    """Return why `indices` is not an array of distinct integers from 0 to `size` - 1; empty if it is such an array.
 
     Examples
     --------

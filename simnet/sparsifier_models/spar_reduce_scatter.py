@@ -79,7 +79,7 @@ def bruck_all_gather(teams: Sequence[Entries], k_b: int, c: int) -> GatheredBloc
 
 
 def recursive_all_gather(teams: Sequence[Entries], k_b: int, c: int) -> GatheredBlock:
-    """Sum a block over teams at distance d / 2, d / 4, ..., 1, and keep the k_b largest sums each time (R-SAG).
+    """Sum a block over d teams at distance d / 2, d / 4, ..., 1, and keep the k_b largest sums each time (R-SAG).
 
     At distance D the teams t, t + D, t + 2D, ... hold the same sum. What is cut off it is kept in equal shares by these
     d/D. What the last step cuts off is selected nowhere, so everybody takes its own value back. d must be a power of

@@ -63,7 +63,7 @@ class SparDL(
     codes=SUMS_OF_SUMS,
     costs=(spardl, spardl_bsag, spardl_rsag),
 ):
-    """SparDL: a sparse reduce-scatter and all-gather that keep k entries. Residuals have all dropped entries.
+    """SparDL: a sparse reduce-scatter and all-gather that keep k entries. Residuals contain all dropped entries.
 
     The gradient is cut into T = P/d blocks of c = ceil(n / T) entries, the last ones padded with zeros. Of each block
     k_b = floor(c rho) entries are kept, one at least: k = T k_b. ``selected`` is what a worker keeps of the block that
@@ -195,7 +195,7 @@ class SparDL(
     def _reduced_blocks(
         self, corrected: Values, k_b: int, h: Indices
     ) -> Iterator[tuple[list[Entries], GatheredBlock, Floats, Floats]]:
-        """Yield entries, outcome, and squared norms sent and kept of each block; turn the rows into residuals."""
+        """Yield each block's kept entries, outcome, and squared norms sent and kept; turn rows into residuals."""
         gather = srs.recursive_all_gather if self._recursive else srs.bruck_all_gather
         c = self._block_length()
         for blocks in srs.batches(self._T, self.workers, k_b, c):
@@ -240,7 +240,7 @@ class SparDL(
         yield DeviceOp("scatter", union, launches=2)
 
     def _bruck(self, groups: Indices, entries: Indices, phase: str) -> Schedule:
-        """Return the Bruck all-gathers of all groups, the rows of `groups`, which run at the same time."""
+        """Return simultaneous Bruck all-gathers, one inside each group of workers, a row of `groups`."""
         size, rounds = groups.shape[1], Schedule(self.workers)
         for step in bruck(size).steps:
             blocks = (step.first[:, None] + np.arange(step.count[0])) % size

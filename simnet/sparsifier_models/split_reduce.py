@@ -121,7 +121,7 @@ def all_pairs(workers: int, steps: Sequence[int]) -> tuple[Indices, Indices]:
 def entry_messages(
     src: Indices, dst: Indices, entries: Indices, wire: Wire, phase: str, encoded: Floats | None = None
 ) -> Round:
-    """Return a round of messages from `src` to `dst` that carry `entries` entries, or `encoded` bytes; shape (m,).
+    """Return a round of messages from `src` to `dst` of `entries` entries, or of `encoded` bytes, all of shape (m,).
 
     On the released wire indices and values are two messages, one right after the other.
     """
@@ -135,7 +135,7 @@ def entry_messages(
 def split_schedule(
     entries: Indices, bucket: int, wire: Wire, encoded: Floats | None = None, *, empty: bool = True
 ) -> Schedule:
-    """Return the messages of split and reduce, with `bucket` steps per round; `empty` includes messages of no entries.
+    """Return the messages of split and reduce, with `bucket` steps per round; `empty` keeps messages without entries.
 
     ``entries[r, q]``, or `encoded` bytes, go from worker r to q. Step 0, in the first bucket, sends nothing.
     """

@@ -50,7 +50,7 @@ def code_levels(granularity: int) -> tuple[int, ...]:
     """
 
     def error(low: int, high: int) -> float:
-        """Return the integral of (x - a) (b - x) times the normal density, from level a to level b."""
+        """Return the integral of (x - a) (b - x) times the normal density from a to b, for two levels a and b."""
         a, b = ((2 * level / granularity - 1) * BOUND for level in (low, high))
         mass, density = (of(b) - of(a) for of in (normal.cdf, normal.pdf))
         return b * normal.pdf(b) - a * normal.pdf(a) - mass - (a + b) * density - a * b * mass
@@ -184,7 +184,7 @@ class THC(
         return self._make_exchange(update, self._steps(), sent, key="thc", stats=stats)
 
     def _reduce(self, rows: Values, padding: Values, sent: Floats, start: int) -> tuple[Values, Floats]:
-        """Return a chunk's mean and each worker's clipped entries; replace rows and padding by their errors."""
+        """Return a chunk's mean and each worker's number of clipped entries; write errors to rows and padding."""
         P, size = rows.shape
         d = size + padding.shape[1]
         stages = min(_STAGES, d.bit_length() - 1)

@@ -219,7 +219,7 @@ class SparseStream:
 
 
 def added(one: SparseStream, other: SparseStream, length: int, form: Format) -> SparseStream:
-    """Return the sum of two streams, which it modifies; the sum is dense where that takes no more bytes."""
+    """Return the sum of two streams, which are overwritten; the sum is dense where that takes no more bytes."""
     if one.indices is None or other.indices is None or form.is_dense(one.indices.size + other.indices.size, length):
         if one.indices is not None:
             one, other = other, one

@@ -45,11 +45,11 @@ class Nodes(NamedTuple):
 
     @property
     def ranks(self) -> int:
-        """Number of ranks P = N L."""
+        """Number of ranks: the number of nodes times the ranks per node."""
         return self.nodes * self.each
 
     def swizzled(self, partitions: NDArray[Any]) -> NDArray[Any]:
-        """Return partitions, shape (P, ...), in sending order: partition z moves to (z mod L) N + z // L."""
+        """Return partitions in sending order: for N nodes of L ranks, partition z moves to (z mod L) N + z // L."""
         return self._turned(partitions, self.nodes, self.each)
 
     def unswizzled(self, placed: NDArray[Any]) -> NDArray[Any]:
@@ -74,7 +74,7 @@ def sum_in_two_hops(
     first: Callable[[int], NDArray[Any]],
     second: Callable[[int, NDArray[Any]], NDArray[Any]],
 ) -> NDArray[Any]:
-    """Return the sum of all ranks' vectors after both hops, shape (P, m): one partition per rank.
+    """Return the sum of all ranks' vectors after both hops, shape (P, m): each rank has a row, its partition.
 
     Sums are in the order of the ranks and in their dtype; half precision saturates. `first(rank)` returns what others
     read of its first message: its partitions in the order of `Nodes.swizzled`, shape (P, m). `second(rank, sums)`

@@ -151,7 +151,7 @@ _INT32 = 4.0
 
 
 def cut_layers(sizes: Sequence[int], workers: int) -> list[int]:
-    """Return the sizes of pieces: layers longer than n / P are cut into near-equal pieces, longer pieces first."""
+    """Return the sizes of the pieces of layers; a layer longer than n / `workers` is cut into near-equal pieces."""
     longest, pieces = sum(sizes) / workers, []
     for size in sizes:
         if size > longest:
@@ -197,7 +197,7 @@ def pack(sizes: Sequence[int], k_l: Sequence[int], bins: int) -> tuple[list[list
 
 
 class DEFT(UnionReduced, disjoint=True, costs=(deft,)):
-    """DEFT: layers are packed into bins, one for each worker, which selects the k_l largest of each layer in its bin.
+    """DEFT: layers are packed into bins, one per worker, which selects the largest entries of each layer in its bin.
 
     Worker t mod P packs the bins by the k_l of its own gradient and broadcasts them; the workers take them in turn and
     select by the k_l of theirs. Without ``layers`` the whole gradient is one, and is cut into P. The entries of common
@@ -234,7 +234,7 @@ class DEFT(UnionReduced, disjoint=True, costs=(deft,)):
 
     @property
     def max_selected(self) -> int:
-        """Largest number of entries a worker may select: k, plus one for each piece."""
+        """Largest number of entries a worker may select: k, plus one for each piece of a layer."""
         return self.k + len(self._sizes)
 
     @property

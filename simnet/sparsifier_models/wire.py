@@ -111,7 +111,7 @@ class Wire:
         return self.value_bytes + self.index_bytes
 
     def indices(self, indices: Places, cuts: ArrayLike) -> Floats:
-        """Return the bytes of the `indices` in each region; each region is one message; shape (regions,).
+        """Return the bytes of the `indices` in each region, shape (regions,). Each region is one message.
 
         `cuts` has the starts of regions and the end of the last; indices of a region count from its start.
         """

@@ -86,7 +86,7 @@ Counting = Literal["paper", "gym"]
 
 
 class LocalSGD(PeriodicStrategy):
-    """Every H inner steps the parameters of all workers are averaged; the optimisers' states stay local.
+    """Every `period` inner steps the parameters of all workers are averaged; the optimisers' states stay local.
 
     H is `period`; with ``compat="gym"`` they are after H + 1, 2 H + 1, ... inner steps, as in exo-explore/gym.
 

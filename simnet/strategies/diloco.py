@@ -41,7 +41,7 @@ _FLOAT = 4.0
 
 
 class DiLoCo(PeriodicStrategy):
-    """Every H inner steps the pseudo-gradients are averaged for an outer step, from which all workers continue.
+    """Every `period` inner steps the pseudo-gradients are averaged for an outer step, and all workers continue from it.
 
     A pseudo-gradient is the global parameters less those of the worker. With `scaled` they are multiplied by the outer
     learning rate before they are exchanged, which then acts twice. `compat` ``paper`` is also torchft. In
@@ -196,7 +196,7 @@ class DelayedDiLoCo(DiLoCo):
 
 
 class EagerDiLoCo(DelayedDiLoCo):
-    """DiLoCo whose outer step uses a worker's own pseudo-gradient at once, and other workers' a round later.
+    """DiLoCo whose outer step uses a worker's own pseudo-gradient at once, and those of others a round later.
 
     (D_p(t) + the sum of all other D_q(t - H)) / P, after a summary of S. Kale et al. `first` says what stands for the
     others in the first round, which the summaries do not tell: nothing (``absent``), or the worker's ``own``.

@@ -255,7 +255,7 @@ def _leaves_open(found: WholeJob) -> bool:
 
 
 def is_large(built: Run) -> bool:
-    """Return whether a job is too large to simulate it again under other assumptions."""
+    """Return whether a job is too large to be simulated again under other assumptions."""
     source = built.job.source
     parts = source.workers * len(job_buckets(built.job, []))
     return source.workers > MOST_WORKERS or source.workers * source.parameters > MOST_ENTRIES or parts > MOST_BUCKETS

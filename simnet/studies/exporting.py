@@ -68,7 +68,7 @@ class Exported(NamedTuple):
 
 
 class ExportedSchedule(NamedTuple):
-    """Schedule to export, its name, and sentences on what it leaves out."""
+    """Schedule to export, its name, and sentences on what the schedule leaves out of an exchange."""
 
     schedule: Schedule
     name: str

@@ -85,7 +85,7 @@ def where_fastest(
 
 
 def group_places(groups: Sequence[Sequence[tuple[Any, ...]]], by: Sequence[AxisColumn], total: int) -> list[str]:
-    """Return text on where each group of cells is, given the values of its cells on the axes `by`.
+    """Return texts that say where each group of cells is, given the values of its cells on the axes `by`.
 
     That is its values on the first axis that tells the groups apart, or how many of the `total` cells it has.
 
@@ -160,7 +160,7 @@ def grid_plot(
     bound: str | None = None,
     zipped: bool = False,
 ) -> Plot:
-    """Draw each policy's time over one axis, or over several that vary together; over two, the fastest policies."""
+    """Draw each policy's time over an axis, or axes that vary together; over two axes, draw the fastest policies."""
     if len(by) == 1 or zipped:
         from simnet.report.drawing import draw_table
 

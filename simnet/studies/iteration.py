@@ -361,7 +361,7 @@ def _with_intervals(
 
 
 def _with_other_times(found: pd.DataFrame) -> pd.DataFrame:
-    """Return intervals widened by the links at all times at which an iteration may start.
+    """Return intervals that cover the state of links at all times at which an iteration may start.
 
     Earlier iterations may all take the low, or all the high, end of their intervals, so that an iteration may start on
     the links of an earlier or later time.

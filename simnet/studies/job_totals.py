@@ -56,7 +56,7 @@ _NOTHING = Spent(0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def call_errors(job: Job, among: Iterable[Candidate]) -> dict[str, CallErrors]:
-    """Return, by label, the errors of exchanges on a calibrated cluster, which follow from the errors of calls.
+    """Return, by label, the errors of exchanges on a calibrated cluster, which follow from the errors of their calls.
 
     Exchanges with calls that the cluster's cost model does not know are left out, and so are training strategies.
     """
@@ -74,7 +74,7 @@ def call_errors(job: Job, among: Iterable[Candidate]) -> dict[str, CallErrors]:
 
 
 class JobTotal(NamedTuple):
-    """Total time of a job [s]: compute, and the time of each exchange by its key, `off_alike`.
+    """Total time of a job [s]: compute, and the time of each exchange by the key that `off_alike` returns.
 
     `name` seeds the random stream of sampling errors; `left_open` is their relative standard error. `calls` are the
     errors of exchanges on a calibrated cluster.
@@ -165,7 +165,7 @@ def total_of(
     left_open: float = 0.0,
     calls: Mapping[str, CallErrors] | None = None,
 ) -> JobTotal:
-    """Return a policy's total time with exploration. A sampled iteration counts for all that it stands for.
+    """Return a policy's total time with exploration. A sampled iteration counts for all iterations it represents.
 
     `calls` are the `call_errors` of the exchanges `among` which it chooses, by default looked up.
     """
@@ -190,7 +190,7 @@ def rivals(run: Run, results: Mapping[str, PolicyResult]) -> dict[str, pd.DataFr
 
 
 def judgement(loaded: Scenario, run: Run, iterations: Mapping[str, pd.DataFrame]) -> tuple[dict[str, Fields], Evidence]:
-    """Return each policy's interval, its probability of being fastest, and its tie with the fastest; and evidence."""
+    """Return each policy's interval, probability of being fastest and tie with the fastest, and their evidence."""
     job = run.job
     if not iterations or job.steps is not None or run.colocated or job.failures:
         return {}, NEVER_COMPARED
@@ -327,7 +327,7 @@ def _constant_compute(job: Job) -> float:
 
 
 def _of_exchange(job: Job, candidate: Candidate) -> StartSpread | int:
-    """Return how an exchange's time varies if workers start apart, or else its number of messages."""
+    """Return how an exchange's time varies if workers start apart or, if not sampled, its number of messages."""
     one = first_exchange(job, candidate)
     found = start_spread(
         one.network,

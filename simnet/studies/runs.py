@@ -144,7 +144,7 @@ class Batch:
         return self.place.is_dir() and any(self.place.iterdir())
 
     def write(self, why: str = "") -> RunAnswer | None:
-        """Write the results in place of an earlier run's, atomically, and return the answer; None without results."""
+        """Write the results in place of earlier results, atomically, and return the answer; None without results."""
         if not self._results:
             if not self.resumes:
                 file_io.mark_incomplete(self.folder, self._before)
@@ -289,7 +289,7 @@ def _run_facts(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]
 
 
 def setup_of(loaded: Scenario, built: Run, *, written: bool = False) -> Fields:
-    """Return summary entries on the setting of a job: network, device, strategy; None where irrelevant.
+    """Return summary entries on the setting of a job: network, device, strategy. Irrelevant entries are None.
 
     `written` is as for `simnet.studies.assumptions.assumed_text`.
     """

@@ -329,7 +329,7 @@ def _simulate_collective(
 
 
 def _time_schedules(what: str | Path | Schedule, sizes: Sequence[float], request: TimeRequest) -> Summary:
-    """Return the timing of a schedule, or of those in a file; an MSCCL algorithm is timed at each size."""
+    """Return a summary of the time of a schedule or a file of schedules; MSCCL files are timed at each size."""
     name = "schedule" if isinstance(what, Schedule) else Path(what).name
     rows: list[Fields] = []
     notes: list[str] = []

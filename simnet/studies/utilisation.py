@@ -56,7 +56,7 @@ class Within(NamedTuple):
 
 
 def equal_buckets(count: int) -> Buckets:
-    """Return `count` equal gradient buckets: the size of each, and the part of the backward pass before it."""
+    """Return `count` equal buckets: the share of the gradient of each, and the share of the backward pass until it."""
     return tuple((1 / count, (number + 1) / count) for number in range(count))
 
 
@@ -232,7 +232,7 @@ COLUMNS = table_columns("step goals")
 def utilisation_summary(
     scenario: Scenario, job: Job, linked: LinkedTraining, goals: Sequence[float], off: float
 ) -> Summary:
-    """Return a summary of the share of time in which workers compute, and of the needs of the `goals` for it.
+    """Return a summary of the share of time in which workers compute, and of what utilisation `goals` require.
 
     `off` is the factor by which compute time and bandwidth may be off, either way.
     """

@@ -144,7 +144,7 @@ def by_closed_form(device: DeviceProfile) -> CostModel:
 
 
 def _kernel_calls(one: Candidate, point: OperatingPoint) -> list[DeviceOp]:
-    """Return the selection and merge kernels that a worker runs in a default exchange."""
+    """Return the selection and merge kernels that a worker runs in an exchange that is a candidate by default."""
     kept, entries = point.kept, point.parameters
     if one.scheme == "topk":
         calls = [DeviceOp("gather", kept), DeviceOp("scatter", kept), DeviceOp("pack", kept)]
@@ -275,7 +275,7 @@ def _is_confirmed(load: Callable[[Sequence[str]], Scenario], flip: Flip, found: 
 
 
 def _nearest_flips(forms: ClosedForms, quantity: str) -> Iterator[Flip]:
-    """Yield the nearest flips below and above the job's value, at which the first candidate is fastest."""
+    """Yield the nearest values below and above the job's value at which another exchange becomes fastest."""
     choices, point, model = forms
 
     def fastest(values: Floats) -> NDArray[np.intp]:

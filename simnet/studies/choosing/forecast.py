@@ -229,7 +229,7 @@ def error_between(row: JobForecast, best: JobForecast) -> float:
 
 
 def leading_iterations(rows: Sequence[JobForecast]) -> dict[str, float]:
-    """Return, by label of each forecast, the number of iterations in which it is the fastest."""
+    """Return, by label of each forecast, the number of iterations in which that forecast is the fastest."""
     lengths, speeds = _speeds_together(rows)
     done, first = lengths * speeds.max(axis=0), speeds.argmax(axis=0)
     return {row.label: float(done[first == number].sum()) for number, row in enumerate(rows)}

@@ -1,4 +1,4 @@
-"""Answer to an open question: series compared within each setting of a grid, over seeds.
+"""Answer to an open question: a comparison of series, such as policies, in each setting of a grid.
 
 The grid gives settings; within each, *series* (the policies, or the values of one axis) are compared. All series of a
 seed meet the same gradients and weather, so their differences are paired seed by seed.
@@ -31,7 +31,7 @@ _TRAINED = ("accuracy", "best_accuracy", "loss", "best_loss", "iterations_to_tar
 
 
 class Effect(NamedTuple):
-    """Difference of a series from another in a setting, with its 95 % interval.
+    """Difference between two series, such as policies, in a setting of a grid, with its 95 % interval.
 
     It is relative (0.1 is 10 % more), or of a share the difference in percentage points over 100.
     """
@@ -86,7 +86,7 @@ def answer_question(question: Question, found: GridAnswer) -> Summary:
 
 
 def _factors(table: pd.DataFrame, grid: Mapping[str, str]) -> dict[str, AxisColumn]:
-    """Return the axes of a grid, and the policies, as columns by name; axes that move together are one."""
+    """Return the axes of a grid, and the policies, as columns by name. Axes that move together share a column."""
     found, at = dict[str, AxisColumn](), 1
     for label, text in grid.items():
         found[label] = AxisColumn(str(table.columns[at]), table.iloc[:, at].tolist(), label)
@@ -105,7 +105,7 @@ def _named(name: str, known: Mapping[str, AxisColumn], field: str) -> AxisColumn
 def _values(
     table: pd.DataFrame, one: ColumnComparison, series: AxisColumn, settings: Sequence[AxisColumn]
 ) -> dict[tuple[Any, ...], dict[str, Floats]]:
-    """Return the values of a column by setting and series, each with a value per seed, NaN if there is none."""
+    """Return, by setting and series, the values of a column for all seeds, with NaN for missing values."""
     if one.column not in table:
         raise InputError(
             f"there is no column {one.column!r}; {suggest_names(one.column, table.columns)}",
@@ -124,7 +124,7 @@ def _values(
 
 
 def _mean(values: Floats | None) -> tuple[float | None, float | None, float | None]:
-    """Return mean and interval; None without values, and no ends for one value."""
+    """Return a mean and the ends of its interval; None for what the number of values does not determine."""
     known = np.empty(0) if values is None else values[np.isfinite(values)]
     if not known.size:
         return None, None, None
@@ -135,7 +135,7 @@ def _mean(values: Floats | None) -> tuple[float | None, float | None, float | No
 def _least(
     values: Mapping[tuple[Any, ...], Mapping[str, Floats]], settings: Sequence[AxisColumn], unit: Unit | None
 ) -> str:
-    """Return text on which series has the least value in which setting."""
+    """Return a text that says which series has the least value in which setting."""
     cells = []
     for setting, each in values.items():
         known = {name: one for name, one in each.items() if np.isfinite(one).all()}
@@ -151,7 +151,7 @@ def _effects(
     names: Sequence[str],
     unit: Unit | None,
 ) -> dict[str, list[Effect]]:
-    """Return the effects of each series in each setting, positive if its values are higher."""
+    """Return the difference of each series from the best of `one.against` in each setting, positive if higher."""
     for name in (*one.against, *one.series):
         if name not in names:
             raise InputError(
@@ -179,7 +179,7 @@ def _effects(
 def _effect_text(
     name: str, one: ColumnComparison, effects: Sequence[Effect], settings: Sequence[AxisColumn], unit: Unit | None
 ) -> str:
-    """Return a sentence: by how much a series is better, in which settings, and in which it is not."""
+    """Return a sentence that says by how much a series is better, in which settings, and in which it is not."""
     rival = " or ".join(one.against) if len(one.against) < 3 else f"the best of {len(one.against)} others"
     if not effects:
         return f"{name} against {rival}: nothing to compare."
@@ -207,12 +207,12 @@ def _effect_text(
 
 
 def _most_unsure(effects: Sequence[Effect]) -> bool:
-    """Return whether an interval leaves room for a difference of more than 1 %."""
+    """Return whether an interval contains a difference of more than 1 %, in either direction."""
     return any(max(abs(one.difference.low), abs(one.difference.high)) > 0.01 for one in effects)
 
 
 def _size(effects: Sequence[Effect], points: bool) -> str:
-    """Return the magnitudes of effects as text: the range over settings, and the ends of the intervals."""
+    """Return the size of differences as text: its range over settings, and the ends of the intervals."""
     means = sorted(abs(one.difference.mean) for one in effects)
     ends = sorted(abs(end) for one in effects for end in one.difference[1:])
     unit = " points" if points else " %"
@@ -227,7 +227,7 @@ def _plain(effect: Effect) -> dict[str, Any]:
 def _figure(
     question: Question, settings: Sequence[AxisColumn], columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]
 ) -> Plot:
-    """Draw the means with their intervals over the settings."""
+    """Draw the means over the settings, with their intervals."""
     from simnet.report.drawing import draw_table
 
     if len(settings) != 1 or not settings[0].numeric:

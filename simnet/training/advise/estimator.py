@@ -114,7 +114,7 @@ class Estimator:
     def _watch(
         self, kind: WeightedTimes, seconds: float, surprise: float, before: tuple[Floats, Floats, float]
     ) -> None:
-        """Update both CUSUMs of errors. If one signals a jump, reset the filter and widen the drifting states."""
+        """Update both CUSUMs of errors. If one signals a jump, reset the filter with a larger variance."""
         clipped = min(max(surprise, -_FAR - _ALLOWANCE), _FAR + _ALLOWANCE)
         for run in self._runs:
             run.total = max(0.0, run.total + run.sign * clipped - _ALLOWANCE)

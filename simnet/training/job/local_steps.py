@@ -42,7 +42,7 @@ from simnet.training.parallel.placing import PlacedStep
 
 
 def start_strategy(source: GradientSource, own: LocalSteps, candidate: Candidate, seed: int = 0) -> Strategy:
-    """Return a training strategy at its initial parameters, which the candidate's scheme averages."""
+    """Return a training strategy at its initial parameters, with the candidate's scheme for its averages."""
     name, options, bucket = own.name, own.options, own.bucket
     initial = source.initial() if isinstance(source, Evaluable) else np.zeros(source.parameters, dtype=np.float32)
     replicas = Replicas(source.workers, initial, scale=source.scale, seed=seed, **tensor_options(source))
@@ -170,7 +170,7 @@ class StrategySet(ExchangeSet):
         return step._replace(select=step.select - idle, held=held)
 
     def _kernels(self, sync: Sync) -> Sequence[DeviceOp]:
-        """Return the kernels of an exchange, or of the scheme's communication hook if gradients are exchanged."""
+        """Return the kernels of an exchange, or the local operations of an exchange of gradients."""
         made = sync.exchange
         if sync.what != "gradients" or sync.scheme is None or made is None:
             return sync.kernels

@@ -90,7 +90,7 @@ def with_shared_gradients(job: Job) -> Job:
 
 
 def combine_memory(gradient: float, optimizer: str, schemes: Iterable[WorkerMemory]) -> WorkerMemory:
-    """Return a worker's memory over all its schemes, with the optimiser's unless a scheme has moments of its own."""
+    """Return a worker's memory over all its schemes, plus the optimiser's if no scheme has moments of its own."""
     each = [WorkerMemory(0.0, 0.0, 0.0), *schemes]
     whole = WorkerMemory(*np.sum(each, axis=0).tolist())
     return whole._replace(
@@ -102,7 +102,7 @@ def combine_memory(gradient: float, optimizer: str, schemes: Iterable[WorkerMemo
 
 
 def scheme_memory(model: Sparsifier, rows: NDArray[np.float32]) -> WorkerMemory:
-    """Return a scheme's memory after an exchange of the gradients `rows`, (P, n), or two if its volume varies."""
+    """Return a scheme's memory after one exchange of gradients `rows`, (P, n), or after two if its volume varies."""
     received, whole = 0.0, _FLOAT * model.parameters * model.options.scale
     # A copy of the first gradients becomes the residual, if there is one, and the second are added to it in place.
     twice = not has_fixed_size(model)

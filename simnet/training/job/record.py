@@ -185,7 +185,7 @@ class PolicyResult:
 
     @cached_property
     def iterations(self) -> pd.DataFrame:
-        """Table of iterations: start, duration, and its parts, which are means over workers and add up to it.
+        """Table of iterations: start, duration, and the parts of the duration, which are means over workers.
 
         The `purpose` is ``train``, or ``explore`` for attempts before the iteration of that number.
         """

@@ -1,4 +1,4 @@
-"""Sampled simulation of a job: only some iterations are simulated, and recorded exchanges are used again.
+"""Sampled simulation of a job: only some iterations are simulated, and recorded exchanges are reused.
 
 The time of a job is cut into blocks; one iteration of each is simulated, and stands for all that the block has at its
 speed.
@@ -164,7 +164,7 @@ class IterationSampling:
 
 
 class RecordedExchanges(SparsifierSet):
-    """Exchanges that are computed once and used again; a `window` of several if the volume follows gradients."""
+    """Exchanges that are computed once and reused, or a `window` of exchanges if the volume follows gradients."""
 
     def __init__(self, job: Job, window: int) -> None:
         super().__init__(job, (), training=FixedTraining(job.source))
@@ -180,7 +180,7 @@ class RecordedExchanges(SparsifierSet):
         return not all(model.traits.fixed_volume for model in self._maker(candidate).of(candidate))
 
     def made(self, candidate: Candidate) -> int:
-        """Return how many exchanges of a candidate were computed and not only used again."""
+        """Return how many exchanges of a candidate were computed rather than reused."""
         followed = sum(len(rows) for (label, _), rows in self._rows.items() if label == candidate.label)
         return followed + sum(label == candidate.label for label, _, _ in self._once)
 
@@ -207,12 +207,12 @@ class RecordedExchanges(SparsifierSet):
         return detect_steady_part(columns, count, period, asked).unsettled
 
     def step(self, where: Iteration, shortlist: Sequence[Candidate]) -> ExchangeProcess:
-        """Time an iteration's exchanges with each candidate of the shortlist, and return the fastest."""
+        """Time an iteration's exchanges with each candidate of the shortlist, and return the fastest exchange."""
         _, best = yield from keep_fastest(self._timed_once(one, where) for one in shortlist)
         return best
 
     def _timed_once(self, candidate: Candidate, where: Iteration) -> ExchangeProcess:
-        """Time an exchange; on constant links, use an equal iteration's time again."""
+        """Time an exchange; on constant links, reuse the time of an iteration that started in the same way."""
         exchanges, network = self._exchanges(candidate, where), self._job.network(where.number)
         steady = network.links.constant and network.jitter is None and network.routing != "flow"
         key = (id(exchanges), *(one.tobytes() for one in (where.active, where.complete, where.behind)))
@@ -249,7 +249,7 @@ class RecordedExchanges(SparsifierSet):
         return rows[wanted]
 
     def _of_any(self, candidate: Candidate, where: Iteration) -> list[Exchange]:
-        """Return the recorded exchange of a candidate of fixed volume, of the worker whose turn it is if any."""
+        """Return a candidate's recorded exchange of fixed volume; if workers take turns, there is one per worker."""
         for turn in (-1, where.number % where.active.size):
             if (found := self._once.get((candidate.label, where.density, turn))) is not None:
                 return found

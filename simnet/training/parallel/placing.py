@@ -139,7 +139,7 @@ Workers = NDArray[np.intp]
 
 
 class SlowedComputing:
-    """Compute in progress on each worker, which runs `slowdown` times slower while the worker has a collective."""
+    """Compute in progress on each worker, which runs `slowdown` times slower while the worker is in a collective."""
 
     def __init__(
         self, env: simpy.Environment, workers: int, slowdown: float, done: Callable[[int, Workers], None]

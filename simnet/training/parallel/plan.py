@@ -161,7 +161,7 @@ def _check_names(profile: ModelProfile, around: ModelParallelism, chosen: Mappin
 
 
 def _check_options(sharding: str, given: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the options of a sharding. ValueError: an option is unknown, or is not a list of names as required."""
+    """Return the options of a sharding. ValueError: an unknown option, or an option that must be a list of names."""
     known = sharding_options(sharding)
     for name, value in given.items():
         if name not in known:
@@ -265,7 +265,7 @@ def _without_experts(layers: Sequence[Layer], around: ModelParallelism) -> tuple
 
 
 def _pad_rows(layers: Sequence[Layer], degree: int) -> list[Layer]:
-    """Return tensors; matrices outside blocks are padded to multiples of `degree` rows, as Megatron pads them."""
+    """Return tensors with matrices outside blocks padded to multiples of `degree` rows, as in Megatron."""
     inside = {layer.name for block in wrap_units(layers).blocks for layer in block.layers}
     return [
         layer
