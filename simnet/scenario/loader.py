@@ -169,10 +169,7 @@ class Document:
         return InputError(message, file=place[0], line=place[1], field=field_path(field) or None)
 
     def _causing_option(self, loc: Loc, message: str) -> str | None:
-        """Return the command-line option that probably caused an error in the value at `loc`; None if unclear.
-
-        Where no option is in that part, those of the part around it count. None if there are several.
-        """
+        """Return the option nearest to `loc` (of several, the one named in `message`), the likely cause of an error."""
         options = {at: one.file for at, one in self._places.items() if one.line is None}
         parts = ({at: one for at, one in options.items() if at[:end] == loc[:end]} for end in range(len(loc), -1, -1))
         near: dict[Loc, str] = next(filter(None, parts), {})

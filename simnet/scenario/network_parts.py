@@ -139,7 +139,7 @@ class Stack(Named):
     optional={"exponent": "that measured for the congestion control", "buffer": "not known"},
 )
 class Sharing(Part):
-    """How concurrent flows share a link: congestion control, its exponent, and the buffer."""
+    """How concurrent flows share a link: congestion control, exponent of the round-trip time, and buffer size."""
 
     def _check(self) -> None:
         self.build()

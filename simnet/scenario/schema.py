@@ -105,7 +105,7 @@ class Strategy(job_parts.WithOptions):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Options of the strategy itself, without those of its averaging."""
+        """Options of the strategy itself, without the options of its averaging."""
         given = {name: getattr(self, name) for name in ("inner", "outer")}
         return super().options | {name: one.choice[1].build() for name, one in given.items() if one is not None}
 

@@ -233,7 +233,7 @@ def _as_text(field: MarkedField, value: object) -> object:
 
 
 def _clear(document: Document, *names: str) -> dict[str, object]:
-    """Return assignments of default values to those named job fields that the document sets."""
+    """Return assignments that reset the named job fields, where the document sets them, to their defaults."""
     defaults = schema.Job.model_fields
     return {
         f"job.{name}": {"synthetic": {}} if name == "gradients" else defaults[name].default

@@ -24,7 +24,7 @@ _MOST_SIZES = 64
 
 
 def fit(source: RecordedSource) -> SyntheticParameters:
-    """Return parameters with which synthetic gradients resemble recorded ones.
+    """Return parameters with which synthetic gradients resemble the recorded gradients of a trace.
 
     All recorded gradients are in memory at once; of a large trace, fit a part: ``recorded(folder, scale=100)``.
 

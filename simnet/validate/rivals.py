@@ -119,7 +119,7 @@ def gradient_boosting(kept: Sequence[Curve]) -> Rival:
 
 
 class _ModelInputs:
-    """Inputs of learned models, standardised by the curves fitted, without columns that are constant."""
+    """Inputs of learned models, standardised over the fitted curves, without constant columns."""
 
     def __init__(self, kept: Sequence[Curve]) -> None:
         self.families = [sorted({one.setting.family[part] for one in kept}) for part in range(3)]

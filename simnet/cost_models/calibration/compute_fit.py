@@ -123,7 +123,7 @@ def fit_compute(seconds: Floats) -> ComputeFit:
 
 
 def _fit_stragglers(rest: Floats) -> tuple[float, float, float, float]:
-    """Return mean, spread, straggler share and shift of two normals fitted by EM, with share 0 if BIC prefers one."""
+    """Return mean, spread, straggler share and shift from a fit of two normals; share 0 means a single normal."""
     middle, spread = float(rest.mean()), max(float(rest.std()), 1e-12)
     alone = _log_likelihood(_normal_density(rest, middle, spread))
     robust = max(1.4826 * float(np.median(np.abs(rest - np.median(rest)))), 1e-12)

@@ -233,7 +233,7 @@ def load_platform(source: str | Path) -> Platform:
 
 
 def is_platform(path: Path) -> bool:
-    """Return whether a file is a platform: a line starts with `devices_per_node`."""
+    """Return whether a file describes a platform: a line starts with `devices_per_node`."""
     try:
         with path.open("rb") as file:
             return b"\ndevices_per_node:" in b"\n" + file.read(MAX_BYTES)

@@ -181,7 +181,7 @@ class CalibratedSoftware:
         return self._seconds(Schedule(n_ranks, scaled), hosts)
 
     def _by(self, call: Call, algorithm: str, ranks: Ranks, n_ranks: int) -> list[Round]:
-        """Return a call's rounds by another algorithm, with the sizes of the call, or equal sizes if it states none."""
+        """Return a call's rounds by another algorithm, with the call's sizes, or equal sizes if the call has none."""
         found = registry.find_collective(call.operation, algorithm)
         if found is None:
             raise ValueError(f"there is no {call.operation} by {algorithm}")

@@ -10,10 +10,10 @@ c       density, the fraction of entries kept, in (0, 1]; c M is the bytes of th
 N       number of workers, >= 1; one worker communicates nothing, which costs 0
 ======  ================================================================
 
-In the formulas n = M / 4 is the length of the gradient and k = c n the entries kept; an entry is a float32 value with
-an int32 index, 8 bytes, unless said otherwise. What a scheme selects may differ from k: it is an argument, in
-entries, and k what it defaults to. Functions name the source of a *published* formula; others are *derived* from the
-messages of the algorithm.
+The time is rounds times alpha plus bytes times beta. In formulas n = M / 4 is the length of the gradient and k = c n
+the entries kept; an entry is a float32 value with an int32 index, 8 bytes, unless said otherwise. What a scheme selects
+may differ from k: it is an argument, in entries, and k what it defaults to. Functions name the source of a *published*
+formula; others are *derived* from the messages of the algorithm.
 
 log is log2. Where N is no power of two, the rounds of collectives are counted as their schedules have them, see
 `simnet.cost_models.costs.collectives`; formulas of the papers keep the real-valued log2. On an idle star schedules take

@@ -2,7 +2,7 @@
 
 Rounds are counted as the schedules have them: ceil(log N) messages of a binomial tree follow each other over a link,
 and floor(log N) ranks; where ranks are paired and N is no power of two, two rounds more than floor(log N). At powers of
-two these are the published formulas; else short messages take up to a third less, long ones up to two thirds more.
+two these are the formulas of [1] and [2]; else short messages take up to a third less, long ones up to two thirds more.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ from simnet.cost_models.costs.closed_form import ClosedForm, Traffic
 
 @ClosedForm
 def parameter_server(M: Floats, N: Floats) -> Traffic:
-    """Time of an exchange of M bytes with a parameter server: 2 alpha + 2 (N - 1) M beta (AR-Topk paper, Table I)."""
+    """Time of an exchange of M bytes by N workers and a server: 2 rounds, 2 (N - 1) M bytes (AR-Topk paper)."""
     return Traffic(np.where(N > 1, 2.0, 0.0), 2 * (N - 1) * M)
 
 
 @ClosedForm
 def ring_allreduce(M: Floats, N: Floats) -> Traffic:
-    """Time of a ring all-reduce of M bytes: 2 (N - 1) alpha + 2 (N - 1) / N M beta (AR-Topk paper, Table I)."""
+    """Time of a ring all-reduce of M bytes by N workers: 2 (N - 1) rounds, 2 (N - 1) / N M bytes (AR-Topk paper)."""
     return Traffic(2 * (N - 1), 2 * (N - 1) / N * M)
 
 
 @ClosedForm
 def tree_allreduce(M: Floats, N: Floats) -> Traffic:
-    """Time of an all-reduce by a binomial tree: 2 alpha log N + 2 log(N) M beta (AR-Topk paper, Table I)."""
+    """Time of a binomial-tree all-reduce of M bytes by N workers: 2 log N rounds, 2 log(N) M bytes (AR-Topk paper)."""
     return binomial_reduce.traffic(M, N) + broadcast.traffic(M, N)
 
 
 @ClosedForm
 def recursive_doubling_allreduce(M: Floats, N: Floats) -> Traffic:
-    """Time of an all-reduce by recursive doubling: log N (alpha + M beta) (Thakur et al. 2005, section 4.5)."""
+    """Time of a recursive-doubling all-reduce of M bytes by N workers: log N rounds of M bytes (Thakur et al. 2005)."""
     rounds = np.floor(np.log2(N)) + 2 * _has_folded_ranks(N)
     return Traffic(rounds, rounds * M)
 
 
 @ClosedForm
 def rabenseifner_allreduce(M: Floats, N: Floats) -> Traffic:
-    """Time of Rabenseifner's all-reduce: 2 alpha log N + 2 (N - 1) / N M beta (Thakur et al. 2005, section 4.5)."""
+    """Time of Rabenseifner's all-reduce of M bytes by N workers: 2 log N rounds, 2 (N - 1) / N M bytes."""
     rounds, folds = np.floor(np.log2(N)), _has_folded_ranks(N)
     paired = 2.0**rounds
     return Traffic(2 * rounds + 2 * folds, 2 * (paired - 1) / paired * M + 2 * folds * M)
@@ -59,7 +59,7 @@ def hierarchical_allreduce(M: Floats, N: Floats, group_size: Floats | float = 8.
 
 @ClosedForm
 def broadcast(M: Floats, N: Floats) -> Traffic:
-    """Time of a binomial broadcast of M bytes: alpha log N + log(N) M beta (AR-Topk paper, Table I).
+    """Time of a binomial broadcast of M bytes to N workers: log N rounds of M bytes (AR-Topk paper, Table I).
 
     If the last level of the tree is not full, its messages follow the others but pass one rank less.
     """
@@ -68,7 +68,7 @@ def broadcast(M: Floats, N: Floats) -> Traffic:
 
 @ClosedForm
 def binomial_reduce(M: Floats, N: Floats) -> Traffic:
-    """Time of a binomial reduction of M bytes: alpha log N + log(N) M beta, as of `broadcast` with reversed messages.
+    """Time of a binomial reduction of M bytes from N workers: log N rounds of M bytes, as of `broadcast`.
 
     Where N is no power of two, messages meet at the root, and it takes less.
     """
@@ -77,13 +77,13 @@ def binomial_reduce(M: Floats, N: Floats) -> Traffic:
 
 @ClosedForm
 def ring_reduce_scatter(M: Floats, N: Floats) -> Traffic:
-    """Time of a ring reduce-scatter of M bytes: (N - 1) alpha + (N - 1) / N M beta, half of a ring all-reduce."""
+    """Time of a ring reduce-scatter of M bytes by N workers: N - 1 rounds, (N - 1) / N M bytes."""
     return Traffic(N - 1, (N - 1) / N * M)
 
 
 @ClosedForm
 def allgather(M: Floats, N: Floats) -> Traffic:
-    """Time of an all-gather of M bytes from each worker: alpha log N + (N - 1) M beta (AR-Topk paper, Table I).
+    """Time of an all-gather of M bytes from each of N workers: log N rounds, (N - 1) M bytes (AR-Topk paper, Table I).
 
     By recursive doubling if N is a power of two, by Bruck's algorithm else, in ceil(log N) rounds.
     """
@@ -92,7 +92,7 @@ def allgather(M: Floats, N: Floats) -> Traffic:
 
 @ClosedForm
 def recursive_doubling_allgather(M: Floats, N: Floats) -> Traffic:
-    """Time of an all-gather of M bytes per worker by recursive doubling: alpha log N + (N - 1) M beta.
+    """Time of a recursive-doubling all-gather of M bytes from each of N workers: log N rounds, (N - 1) M bytes.
 
     Where N is no power of two, the workers that sit out get all the rest at the end, in one message.
     """
@@ -106,31 +106,31 @@ def recursive_doubling_allgather(M: Floats, N: Floats) -> Traffic:
 
 @ClosedForm
 def ring_allgather(M: Floats, N: Floats) -> Traffic:
-    """Time of a ring all-gather of M bytes per worker: (N - 1) (alpha + M beta) (Thakur et al. 2005, section 4.1)."""
+    """Time of a ring all-gather of M bytes from each of N workers: N - 1 rounds of M bytes (Thakur et al. 2005)."""
     return Traffic(N - 1, (N - 1) * M)
 
 
 @ClosedForm
 def bruck_allgather(M: Floats, N: Floats) -> Traffic:
-    """Time of Bruck's all-gather of M bytes per worker: ceil(log N) alpha + (N - 1) M beta (Thakur et al. 2005)."""
+    """Time of Bruck's all-gather of M bytes from each of N workers: ceil(log N) rounds, (N - 1) M bytes."""
     return Traffic(np.ceil(np.log2(N)), (N - 1) * M)
 
 
 @ClosedForm
 def halving_reduce_scatter(M: Floats, N: Floats) -> Traffic:
-    """Time of a reduce-scatter by recursive halving: alpha log N + (N - 1) / N M beta (Thakur et al. 2005)."""
+    """Time of a recursive-halving reduce-scatter of M bytes by N workers: log N rounds, (N - 1) / N M bytes."""
     return recursive_doubling_allgather.traffic(M / N, N)
 
 
 @ClosedForm
 def pairwise_alltoall(M: Floats, N: Floats) -> Traffic:
-    """Time of a pairwise all-to-all, M bytes per pair of workers: (N - 1) (alpha + M beta) (Thakur et al. 2005)."""
+    """Time of a pairwise all-to-all of M bytes per pair of N workers: N - 1 rounds of M bytes (Thakur et al. 2005)."""
     return ring_allgather.traffic(M, N)
 
 
 @ClosedForm
 def bruck_alltoall(M: Floats, N: Floats) -> Traffic:
-    """Time of Bruck's all-to-all, M bytes per pair: alpha log N + N / 2 log(N) M beta (Thakur et al. 2005)."""
+    """Time of Bruck's all-to-all of M bytes per pair of N workers: log N rounds, N / 2 log(N) M bytes."""
     rounds = np.ceil(np.log2(N))
     # Of the distances below N, those that have a bit.
     bits = [2.0**k for k in range(int(np.max(rounds)))]

@@ -144,7 +144,7 @@ def published_utilisation(transformer: bool, precision: models.MatrixFormat) -> 
 
 
 def _predicted_share(step: PublishedStep, family: list[PublishedStep]) -> float:
-    """Return the median share of peak on chips other than that of `step`, if possible in formats of its width."""
+    """Return the median share of peak of steps on other chips than `step`, if possible in equally wide formats."""
     others = [one for one in family if one.time.chip != step.time.chip]
     alike = [one for one in others if _format_bits(one.time.precision) == _format_bits(step.time.precision)]
     return median(map(_peak_share, alike or others))

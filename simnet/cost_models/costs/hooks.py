@@ -279,7 +279,7 @@ def _hosts() -> dict[str, HostPrices]:
 
 @cache
 def _hooks() -> tuple[Hook, ...]:
-    """Return the counts of all implementations, in the order of the table."""
+    """Return the counted operations of all hooks, in the order of the shipped table."""
     found: dict[tuple[str, ...], Hook] = {}
     for row in read_shipped_rows("data/hook_operations.csv"):
         key = (row["implementation"], row["scheme"], row["releases"])

@@ -11,13 +11,13 @@ from simnet.cost_models.costs.closed_form import ClosedForm, Given, Number, Traf
 
 @ClosedForm
 def fp16(M: Floats, N: Floats) -> Traffic:
-    """Time of a ring all-reduce of M / 2 bytes (half precision): 2 (N - 1) alpha + (N - 1) / N M beta."""
+    """Time of a ring all-reduce in half precision by N workers: 2 (N - 1) rounds, (N - 1) / N M bytes."""
     return collectives.ring_allreduce.traffic(M / 2, N)
 
 
 @ClosedForm
 def qsgd(M: Floats, N: Floats, levels: Number = 127.0, bucket: Number = 512.0, bits: Given = None) -> Traffic:
-    """Time of an all-gather of QSGD codes: log N alpha + (N - 1) [M bits / 32 + 4 ceil(M / 4 / bucket)] beta.
+    """Time of an all-gather of QSGD codes: log N rounds, (N - 1) [M bits / 32 + 4 ceil(M / 4 / bucket)] bytes.
 
     Derived from [9]. Entries are codes of ceil(log(2 levels + 1)) bits, where `levels` are those above zero, or of
     `bits` bits, the measured mean of a code. Each `bucket` of entries shares a float32 norm.
@@ -28,7 +28,7 @@ def qsgd(M: Floats, N: Floats, levels: Number = 127.0, bucket: Number = 512.0, b
 
 @ClosedForm
 def signsgd(M: Floats, N: Floats, scale_bytes: Number = 4.0) -> Traffic:
-    """Time of signSGD's majority vote by a server: 2 alpha + 2 (N - 1) (M / 32 + scale_bytes) beta.
+    """Time of signSGD's majority vote by a server: 2 rounds, 2 (N - 1) (M / 32 + scale_bytes) bytes.
 
     [10] Algorithm 3: one bit per entry to the server and back, with a scale of `scale_bytes`, 0 for signs alone.
     """
@@ -37,7 +37,7 @@ def signsgd(M: Floats, N: Floats, scale_bytes: Number = 4.0) -> Traffic:
 
 @ClosedForm
 def signsgd_allgather(M: Floats, N: Floats, scale_bytes: Number = 4.0) -> Traffic:
-    """Time of an all-gather of signs (signSGD): log N alpha + (N - 1) (M / 32 + scale_bytes) beta."""
+    """Time of an all-gather of the signs of N workers (signSGD): log N rounds, (N - 1) (M / 32 + scale_bytes) bytes."""
     return collectives.allgather.traffic(np.ceil(M / 32) + scale_bytes, N)
 
 
@@ -59,7 +59,7 @@ def powersgd(
 
 @ClosedForm
 def onebit_allreduce(M: Floats, N: Floats, padded: Given = None) -> Traffic:
-    """Time of 1-bit Adam's all-reduce: (N - 1 + 3 log N) alpha + 2 (N - 1) (padded / 8 / N + 4) beta.
+    """Time of 1-bit Adam's all-reduce: N - 1 + 3 log N rounds, 2 (N - 1) (padded / 8 / N + 4) bytes.
 
     Derived from [17]: a pairwise all-to-all of signs, all-gathers of scales, of the signs of each server's chunk, and
     of their scales. `padded` is the number of entries, padded to whole bytes for each server; M / 4 if not given.
@@ -74,7 +74,7 @@ _THC_CHUNK = 2.0**23
 
 @ClosedForm
 def thc(M: Floats, N: Floats, up: Given = None, down: Given = None, norms: Number = 1.0) -> Traffic:
-    """Time of THC's exchange with a server: (log N + 2) alpha + [(N - 1) (up + down) + 4 norms log N] beta.
+    """Time of THC's exchange with a server: log N + 2 rounds, (N - 1) (up + down) + 4 norms log N bytes.
 
     Derived from [19]: an all-reduce of `norms`, one for a chunk, then codes of `up` bytes to the server and sums of
     `down` bytes back; if not given, half a byte of each of n entries, and ceil(log(16 N + 1)) bits, of chunks of 2^23
@@ -108,7 +108,7 @@ def two_hop_reduce(
 def chunked_allgather(
     M: Floats, N: Floats, size: Number = 4096.0, k: Number = 32.0, bits: Number = 44.0, contributed: Given = None
 ) -> Traffic:
-    """Time of an all-gather of k entries per block: log N alpha + (N - 1) ceil(M k bits / size / 32) beta.
+    """Time of an all-gather of k entries per block of `size`: log N rounds, (N - 1) ceil(M k bits / size / 32) bytes.
 
     Derived from [12]: `size` is the number of entries of a block, `bits` the length of an index in it and of a value;
     `contributed` are the bytes of a worker where blocks differ or tables are sent too.
@@ -119,7 +119,7 @@ def chunked_allgather(
 
 @ClosedForm
 def muloco(M: Floats, N: Floats, bits: Number = 2.0, contributed: Given = None) -> Traffic:
-    """Time of MuLoCo's collectives: (N - 1 + log N) alpha + 2 (N - 1) / N ceil(M bits / 32) beta.
+    """Time of MuLoCo's collectives: N - 1 + log N rounds, 2 (N - 1) / N ceil(M bits / 32) bytes.
 
     Derived from [13]: a pairwise all-to-all of the shares, each worker's sum of its own, and an all-gather of the sums,
     quantised again, with `bits` per entry. `contributed` are the bytes of a worker's vector, where tables are sent too.
@@ -130,7 +130,7 @@ def muloco(M: Floats, N: Floats, bits: Number = 2.0, contributed: Given = None) 
 
 @ClosedForm
 def int8_ring(M: Floats, N: Floats, table_bytes: Number = 1024.0) -> Traffic:
-    """Time of a ring all-reduce of one byte per entry: 2 (N - 1) [alpha + (M / 4 / N + 2 table_bytes) beta].
+    """Time of a ring all-reduce of one byte per entry: 2 (N - 1) rounds of M / 4 / N + 2 table_bytes bytes.
 
     Derived from [14]: each round sends two chunks, each with a table of 256 float32.
     """

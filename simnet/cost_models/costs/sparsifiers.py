@@ -38,7 +38,7 @@ def fill_in(n: Real, k: Real, P: Real) -> Floats:
 
 @ClosedForm
 def topk_allgather(M: Floats, c: Floats, N: Floats) -> Traffic:
-    """Time of an all-gather of top-k values and indices: alpha log N + 2 M c (N - 1) beta (AR-Topk paper, section 3-D).
+    """Time of an all-gather of top-k values and indices, density c: log N rounds, 2 M c (N - 1) bytes (AR-Topk paper).
 
     Published also as TopkA, log N alpha and 2 k (N - 1) words; [3], [5].
 
@@ -58,13 +58,13 @@ topka = topk_allgather
 
 @ClosedForm
 def artopk_ring(M: Floats, c: Floats, N: Floats) -> Traffic:
-    """Time of AR-Topk with a ring: alpha [2 (N - 1) + log N] + M c beta [2 (N - 1) / N + log N] (paper: Eqn 4a)."""
+    """Time of AR-Topk on a ring at density c: 2 (N - 1) + log N rounds, M c [2 (N - 1) / N + log N] bytes."""
     return Traffic(2 * (N - 1) + np.log2(N), M * c * (2 * (N - 1) / N + np.log2(N)))
 
 
 @ClosedForm
 def artopk_tree(M: Floats, c: Floats, N: Floats) -> Traffic:
-    """Time of AR-Topk with a tree: 3 alpha log N + 3 M c beta log N (AR-Topk paper, Eqn 4b).
+    """Time of AR-Topk on a tree at density c: 3 log N rounds of M c bytes (AR-Topk paper, Eqn 4b).
 
     Workers begin to reduce as soon as they have passed the indices on, which saves up to one alpha for each binary 1 in
     the number of the worker that broadcasts.
@@ -74,13 +74,13 @@ def artopk_tree(M: Floats, c: Floats, N: Floats) -> Traffic:
 
 @ClosedForm
 def var_overhead(N: Floats) -> Traffic:
-    """Time of the all-gather of norms by which AR-Topk's VAR picks a worker: alpha log N + 4 (N - 1) beta."""
+    """Time of the all-gather of norms by which AR-Topk's VAR picks a worker: log N rounds, 4 (N - 1) bytes."""
     return collectives.allgather.traffic(4.0, N)
 
 
 @ClosedForm
 def threshold_allgather(M: Floats, c: Floats, N: Floats, selected: Given = None, gathers: Number = 1.0) -> Traffic:
-    """Time of an all-gather of entries above a threshold: gathers log N alpha + 8 selected (N - 1) beta.
+    """Time of `gathers` all-gathers of entries above a threshold: gathers log N rounds, 8 selected (N - 1) bytes.
 
     SIDCo, DGC and RedSync. The bytes of messages that carry sizes are left out, as in the published tables. `selected`
     is the mean number of entries selected per worker, c M / 4 if not given; `gathers` is 1 for the entries alone, 2
@@ -92,7 +92,7 @@ def threshold_allgather(M: Floats, c: Floats, N: Floats, selected: Given = None,
 
 @ClosedForm
 def gaussiank(M: Floats, c: Floats, N: Floats, selected: Given = None) -> Traffic:
-    """Time of Gaussian-k's two all-gathers: 2 log N alpha + 8 selected (N - 1) beta.
+    """Time of Gaussian-k's two all-gathers of `selected` entries per worker: 2 log N rounds, 8 selected (N - 1) bytes.
 
     One gathers sizes, one entries, as in the code of [3]. `selected` is that of `threshold_allgather`.
     """
@@ -101,7 +101,7 @@ def gaussiank(M: Floats, c: Floats, N: Floats, selected: Given = None) -> Traffi
 
 @ClosedForm
 def topkdsa(M: Floats, c: Floats, N: Floats, union: Given = None) -> Traffic:
-    """Time of TopkDSA: (N - 1 + log N) alpha + [2 M c + min(8 union, M)] (N - 1) / N beta.
+    """Time of TopkDSA at density c: N - 1 + log N rounds, [2 M c + min(8 union, M)] (N - 1) / N bytes.
 
     Derived from [3] and [4]: every worker sends the owners of the regions its selection there (k entries in balanced
     regions); then reduced regions are all-gathered, as entries or dense, whichever is shorter. `union` are the entries
@@ -137,7 +137,7 @@ def sparcml_bounds(alpha: Real, beta: Real, M: Real, c: Real, N: Real) -> CostBo
 
 @ClosedForm
 def gtopk_reduce(M: Floats, c: Floats, N: Floats, entry_bytes: Number = ENTRY_BYTES) -> Traffic:
-    """Time of gTopk's reduction without its broadcast: log N (alpha + 2 M c beta).
+    """Time of gTopk's reduction at density c, without its broadcast: log N rounds of 2 M c bytes.
 
     Published in [5]. `entry_bytes` are the bytes of an entry, 16 in the released code.
     """
@@ -146,14 +146,14 @@ def gtopk_reduce(M: Floats, c: Floats, N: Floats, entry_bytes: Number = ENTRY_BY
 
 @ClosedForm
 def gtopk(M: Floats, c: Floats, N: Floats, entry_bytes: Number = ENTRY_BYTES) -> Traffic:
-    """Time of gTopk's binomial reduction and broadcast: 2 log N (alpha + 2 M c beta)."""
+    """Time of gTopk's binomial reduction and broadcast at density c: 2 log N rounds of 2 M c bytes."""
     back = collectives.broadcast.traffic(entry_bytes * c * M / VALUE_BYTES, N)
     return gtopk_reduce.traffic(M, c, N, entry_bytes) + back
 
 
 @ClosedForm
 def oktopk_split_and_reduce(M: Floats, c: Floats, N: Floats, selected: Given = None) -> Traffic:
-    """Time of Ok-Topk's split and reduce: (N - 1) (alpha + 2 M c / N beta) (Ok-Topk paper, Eqn 1).
+    """Time of Ok-Topk's split and reduce at density c: N - 1 rounds of 2 M c / N bytes (Ok-Topk paper, Eqn 1).
 
     Regions are balanced. `selected` are the entries a worker selected, c M / 4 if not given: between recomputations of
     the thresholds there can be more.
@@ -164,7 +164,7 @@ def oktopk_split_and_reduce(M: Floats, c: Floats, N: Floats, selected: Given = N
 
 @ClosedForm
 def oktopk_balance_and_allgatherv(M: Floats, c: Floats, N: Floats, kept: Given = None) -> Traffic:
-    """Upper bound of Ok-Topk's balance and allgatherv: (N + 2 log N) alpha + 4 M c (N - 1) / N beta (paper: Eqn 2).
+    """Upper bound of Ok-Topk's balance and allgatherv: N + 2 log N rounds, 4 M c (N - 1) / N bytes (its Eqn 2).
 
     Half of the bytes balance, if one worker holds all. `kept` are the entries above the global threshold, c M / 4 if
     not given.
@@ -175,7 +175,7 @@ def oktopk_balance_and_allgatherv(M: Floats, c: Floats, N: Floats, kept: Given =
 
 @ClosedForm
 def oktopk(M: Floats, c: Floats, N: Floats, selected: Given = None, kept: Given = None) -> Traffic:
-    """Upper bound of Ok-Topk's time: (2 N + 2 log N) alpha + 6 M c (N - 1) / N beta (Ok-Topk paper, Eqn 3).
+    """Upper bound of Ok-Topk's time at density c: 2 N + 2 log N rounds, 6 M c (N - 1) / N bytes (its Eqn 3).
 
     The printed sum of Eqns 1 and 2 is one alpha larger than its parts. The bound holds for no more than k entries, or
     for those given: `selected` as of `oktopk_split_and_reduce`, `kept` as of `oktopk_balance_and_allgatherv`.
@@ -188,14 +188,14 @@ def oktopk(M: Floats, c: Floats, N: Floats, selected: Given = None, kept: Given 
 
 
 def sparse_allreduce_bound(beta: Real, M: Real, c: Real, N: Real) -> Floats:
-    """Return the least time [s] of a sparse all-reduce: 2 M c (N - 1) / N beta (Ok-Topk paper, Theorem 3.1)."""
+    """Return the least time [s] of a sparse all-reduce, which sends 2 M c (N - 1) / N bytes (Ok-Topk, Theorem 3.1)."""
     beta, M, c, N = check_arguments(beta=beta, M=M, c=c, N=N)
     return ENTRY_BYTES * c * M / VALUE_BYTES * (N - 1) / N * beta
 
 
 @ClosedForm
 def spardl(M: Floats, c: Floats, N: Floats) -> Traffic:
-    """Time of SparDL in one team: 2 ceil(log N) alpha + 4 M c (N - 1) / N beta.
+    """Time of SparDL in one team at density c: 2 ceil(log N) rounds, 4 M c (N - 1) / N bytes.
 
     Derived from [6]: half of the bytes are the Spar-Reduce-Scatter, half the all-gather.
     """
@@ -242,7 +242,7 @@ def _check_teams(N: Floats, d: Number) -> None:
 def exdyna(
     M: Floats, c: Floats, N: Floats, longest: Given = None, union: Given = None, index_bytes: Number = 8.0
 ) -> Traffic:
-    """Time of ExDyna and MiCRO on rings: (N - 1) (4 alpha + [8 + 8 longest + 8 union / N] beta).
+    """Time of ExDyna and MiCRO on rings: 4 (N - 1) rounds, (N - 1) (8 + 8 longest + 8 union / N) bytes.
 
     All-gathers of the counts and of the indices, padded to the longest, then an all-reduce of the values there, as in
     the code of [7]. `longest` are the most entries that a worker selected, k / N if not given; `union` those of all
@@ -258,7 +258,7 @@ def exdyna(
 def hardthreshold(
     M: Floats, c: Floats, N: Floats, longest: Given = None, union: Given = None, index_bytes: Number = 8.0
 ) -> Traffic:
-    """Time of Hard threshold and SAGE on rings: (N - 1) (4 alpha + [8 + 8 longest + 8 union / N] beta).
+    """Time of Hard threshold and SAGE on rings: 4 (N - 1) rounds, (N - 1) (8 + 8 longest + 8 union / N) bytes.
 
     Rings, and arguments as of `exdyna`, but every worker selects from the whole gradient: `longest` is c M / 4 if not
     given, and `union` the `fill_in` of independent selections.
@@ -269,7 +269,7 @@ def hardthreshold(
 
 @ClosedForm
 def uniontopk(M: Floats, c: Floats, N: Floats, union: Given = None, index_bytes: Number = 8.0) -> Traffic:
-    """Time of top-k with values at the union of indices: (N - 1) (3 alpha + [2 M c + 8 union / N] beta).
+    """Time of top-k with values at the union of indices: 3 (N - 1) rounds, (N - 1) (2 M c + 8 union / N) bytes.
 
     A ring all-gather of each worker's k indices, without counts, then a ring all-reduce of all values at their union, k
     to N k entries; the `fill_in` of independent selections if not given. `index_bytes` as of `exdyna`.
@@ -281,7 +281,7 @@ def uniontopk(M: Floats, c: Floats, N: Floats, union: Given = None, index_bytes:
 
 @ClosedForm
 def cltk(M: Floats, c: Floats, N: Floats, index_bytes: Number = 8.0) -> Traffic:
-    """Time of CLT-k: log N (alpha + 2 M c beta) + 2 (N - 1) (alpha + M c / N beta).
+    """Time of CLT-k at density c: 2 (N - 1) + log N rounds, 2 M c [log N + (N - 1) / N] bytes.
 
     Derived from [8] and the code of [7]: a broadcast of one worker's indices, then a ring all-reduce of the values at
     them. AR-Topk is that with `index_bytes` of 4.
@@ -301,7 +301,7 @@ def deft(
     union: Given = None,
     index_bytes: Number = 8.0,
 ) -> Traffic:
-    """Time of DEFT: log N (alpha + 4 (N + layers) beta) + (N - 1) (4 alpha + [8 + 8 longest + 8 union / N] beta).
+    """Time of DEFT: log N + 4 (N - 1) rounds, 4 (N + layers) log N + (N - 1) (8 + 8 longest + 8 union / N) bytes.
 
     Derived from the code of [7]: two broadcasts, the second right behind the first, announce the bins of the layers,
     counted after long ones are cut; then as `exdyna`.
@@ -318,7 +318,7 @@ def _union_of_own(M: Floats, k: Floats, N: Floats, union: Given) -> Number:
 def arctopk(
     M: Floats, c: Floats, N: Floats, rank: Number = 4.0, sketch: Given = None, kept: Given = None, tensors: Number = 1.0
 ) -> Traffic:
-    """Time of ARC-Top-K on rings: 2 (N - 1) [(tensors + 1) alpha + 4 (sketch + kept) / N beta].
+    """Time of ARC-Top-K on rings: 2 (N - 1) (tensors + 1) rounds, 8 (N - 1) (sketch + kept) / N bytes.
 
     An all-reduce of the sketch of each of the `tensors`, and one of the kept rows of all. `sketch` are entries of all
     sketches: `rank` rows of each matrix, and all entries of a vector; of one square matrix if not given. `kept` are the
@@ -333,7 +333,7 @@ def arctopk(
 
 @ClosedForm
 def ef21(M: Floats, c: Floats, N: Floats, contributed: Given = None, flag_bytes: Number = 0.0) -> Traffic:
-    """Time of EF21's all-gather of changes: log N alpha + (N - 1) (contributed + flag_bytes) beta.
+    """Time of EF21's all-gather of changes: log N rounds, (N - 1) (contributed + flag_bytes) bytes.
 
     The dense exchange before all others costs `ring_allreduce` once. `contributed` are the bytes of a worker's message
     without a flag, those of k values with indices if not given; `flag_bytes` state the kind of a message, in EF21+: 1.
@@ -353,7 +353,7 @@ def omnireduce(
     block_bytes: Number = 1028.0,
     slots: Number = 8.0,
 ) -> Traffic:
-    """Time of OmniReduce: 2 turns alpha + (blocks + union) (N - 1) / aggregators block_bytes beta.
+    """Time of OmniReduce: 2 rounds per turn, (blocks + union) (N - 1) / aggregators block_bytes bytes.
 
     Derived for even loads: blocks go to aggregators, and sums come back. `blocks` are those that a worker sends,
     `union` those that come back, all M / 1024 if not given; `turns` is `union` over the slots if not given;

@@ -79,7 +79,7 @@ class Chances(NamedTuple):
 
 
 def in_job(kernels: ErrorPart) -> ErrorPart:
-    """Return kernel times whose intervals, measured in a process alone, are widened to those of a training job."""
+    """Return kernel times with intervals widened from kernels measured alone to kernels in a training job."""
     low, high = _selecting_in_job()
     return kernels._replace(low=kernels.low * low, high=kernels.high * high)
 

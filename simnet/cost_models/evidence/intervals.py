@@ -204,7 +204,7 @@ def _rows() -> list[dict[str, str]]:
 
 @cache
 def _sides() -> dict[str, dict[str, str]]:
-    """Return the table rows with half-widths of intervals of times predicted from links, by transport stack."""
+    """Return the shipped half-widths of intervals of times predicted from links, as table rows by transport stack."""
     return {row["kind"]: row for row in _rows() if row["above_share"]}
 
 

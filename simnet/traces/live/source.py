@@ -136,7 +136,7 @@ class LiveSource:
         return Score(float(loss), float(accuracy))
 
     def batches(self, iteration: int, crew: NDArray[np.intp]) -> tuple[NDArray[Any], NDArray[np.intp]]:
-        """Return inputs and targets of the workers' batches in an iteration, b examples each; (P', b, d) and (P', b).
+        """Return inputs, (P', b, d), and targets, (P', b), of the workers' batches of b examples in an iteration.
 
         A worker goes through its shard in random order, in another order each time.
         """

@@ -44,7 +44,7 @@ class Adam(NamedTuple):
     fewer: float
 
     def gain(self, computing: float) -> float:
-        """Return the speed-up of sign-compressed steps over dense ones, given a step's compute time [s]."""
+        """Return the speed-up of sign-compressed steps over dense steps, given a step's compute time [s]."""
         return (self.dense + computing) / (self.signs + computing)
 
 

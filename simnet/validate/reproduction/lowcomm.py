@@ -56,7 +56,7 @@ class BandwidthCell(NamedTuple):
 
 
 def bandwidth_cells() -> Iterator[BandwidthCell]:
-    """Yield the bandwidths of the paper's Table 4, each with its training and its compute utilisation."""
+    """Yield the bandwidths of Streaming DiLoCo's Table 4, each with its training and compute utilisation."""
     for row in read_published("utilisation.csv").to_dict("records"):
         if "S4" not in str(row["source_table"]):
             continue
@@ -69,13 +69,13 @@ def bandwidth_cells() -> Iterator[BandwidthCell]:
 
 
 def on_grid(printed: float) -> float:
-    """Return the value on the paper's grid of bandwidths [Gbit/s] that is nearest to a published bandwidth."""
+    """Return the bandwidth [Gbit/s] nearest to a published value on the grid of published tables, `GRID`."""
     grid = 8e-9 * np.array(GRID)
     return float(grid[np.abs(np.log(grid / printed)).argmin()])
 
 
 def bandwidth_on_grid(training: TrainingPlan, target: float) -> float:
-    """Return the lowest bandwidth [byte/s] on the paper's grid that reaches a utilisation; infinite if none does."""
+    """Return the lowest bandwidth [byte/s] in `GRID` that reaches a utilisation; infinite if none does."""
     return next((one for one in GRID if utilisation(training, one) >= target), math.inf)
 
 

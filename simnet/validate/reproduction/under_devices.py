@@ -22,7 +22,7 @@ from simnet.validate.reproduction import artopk
 
 
 class Headline(NamedTuple):
-    """Headline speed-up of a paper: iteration time of a slower exchange over that of a faster one."""
+    """Headline speed-up of a paper: a slower exchange's iteration time over a faster exchange's."""
 
     paper: str
     scenario: str
