@@ -58,7 +58,7 @@ _COMPARED = (
 
 
 def comparison(rows: pd.DataFrame, by: Sequence[str], column: str, *, bound: str | None = None) -> pd.DataFrame:
-    """Return a row per group and policy: the mean over seeds, difference from the fastest, rank and ties.
+    """Return a row per group and policy: its mean time over seeds, difference from the fastest, rank and ties.
 
     The comparison uses the seeds with the largest number of values in the group, and the settled policies that have a
     value with all of these seeds.

@@ -201,7 +201,7 @@ class Summary:
         return found()
 
     def _figures(self) -> Mapping[str, Callable[[], Plot]]:
-        """Return functions that draw the figures, by name; by default one function that draws the table."""
+        """Return functions that draw the figures, by name; by default there is one, which draws the table."""
         if self.plots or not any(with_unit(one).unit not in TEXTS for one in self.columns[1:]) or not self.rows:
             return self.plots
         from simnet.report.drawing import draw_table

@@ -98,7 +98,7 @@ class CarriedThreshold(UnionReduced, searches_threshold=True, state=("threshold_
         return bounded(np.full(self.workers, self._given_threshold or 1.0 / (2.0 * math.sqrt(self.k_of_model))))
 
     def _estimated(self, corrected: Values) -> Floats:
-        """Return thresholds estimated from each worker's gradient; the last threshold replaces an estimate of 0."""
+        """Return thresholds estimated from each worker's gradient; the last or first one replaces an estimate of 0."""
         if self.options.start == "exact":
             found = list(map_rows(partial(kth_magnitude, k=self.k), corrected))
         else:

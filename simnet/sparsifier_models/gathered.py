@@ -144,7 +144,7 @@ class Gathered(Sparsifier, reads_gradients=False, codes=EVERY):
         yield DeviceOp("scatter", total)
 
     def _allgather(self, entries: NDArray[np.int64], nbytes: Floats) -> Schedule:
-        """Return the all-gather of `entries` entries in `nbytes` bytes of each worker; released code has two."""
+        """Return the all-gather of `entries` entries in `nbytes` bytes per worker; it is two in released code."""
         gather, counts, wire = self.options.gather, entries.astype(np.float64), self.wire
         if not wire.released:
             return gather(nbytes).in_phase("entries")

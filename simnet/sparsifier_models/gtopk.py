@@ -156,7 +156,7 @@ class GTopk(
         )
 
     def _steps(self, k: int, nbytes: Floats) -> Iterator[Step]:
-        """Yield kernels and messages of an exchange, in which each worker sends `nbytes` bytes, shape (P,)."""
+        """Yield kernels and messages of an exchange, in which worker i sends ``nbytes[i]`` bytes."""
         P, n, wire = self.workers, self.parameters, self.wire
         yield from (DeviceOp("topk", n), DeviceOp("gather", k))
         # Lists are ascending, as merges have them.

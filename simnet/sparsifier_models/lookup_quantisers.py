@@ -78,7 +78,7 @@ def linear(values: Values, bins: int) -> Coded:
 
 
 def _cache_pieces(shape: tuple[int, ...]) -> Iterator[tuple[slice, slice]]:
-    """Yield slices of rows and columns; a piece of that shape fits in the cache in double precision."""
+    """Yield slices of rows and columns, so that each piece fits in the cache in double precision."""
     rows, columns = shape
     several, many = max(1, _ENTRIES // columns), _ENTRIES
     for row in range(0, rows, several):

@@ -129,7 +129,7 @@ class OneBit(
 
     @property
     def denominator(self) -> Values:
-        """Denominator of Adam's step, sqrt(second moment) + eps, float32 of shape (n,); infinity masks entries."""
+        """Denominator of Adam's step, sqrt(second moment) + eps, shape (n,); it is infinite for masked entries."""
         found: Values = (np.sqrt(self.v) + self.options.epsilon).astype(np.float32)
         if self.options.masked:
             found[self.v == 0] = np.inf

@@ -189,7 +189,7 @@ class PowerSGD(Dense, by_tensors=True, keeps_residual=True, state=("queries",), 
         return left, right, plain
 
     def _lengths_of(self, size: int, rows: int, columns: int) -> tuple[float, float, float]:
-        """Return how many entries of P, of Q, and uncompressed the full layer of a sampled layer sends."""
+        """Return how many entries the full layer of a sampled layer sends of P, of Q, and uncompressed."""
         scale = self.options.scale
         left, right = (math.sqrt(scale) * one for one in (rows, columns))
         rank = min(self.options.rank, left, right)

@@ -67,7 +67,7 @@ class SDP4BitOptions(TwoHopOptions):
 
 
 class SDP4Bit(TwoHop, state=("memory",), costs=(two_hop_reduce,)):
-    """SDP4Bit: gradients in two hops of 8 and 4 bits, and weights as 4-bit differences. The density has no effect.
+    """SDP4Bit: gradients travel in two hops of 8 and 4 bits, weights as 4-bit differences. The density has no effect.
 
     All divide by P. The first hop sends codes of eight bits to the ranks of the node, the second one codes of four bits
     of their sums to the other nodes, both rounded at random without bias. A Hadamard transform of 32 entries before,

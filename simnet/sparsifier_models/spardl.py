@@ -125,7 +125,7 @@ class SparDL(
 
     @property
     def max_selected(self) -> int:
-        """Largest number of entries a worker may select: k, or all with the adaptive budget of B-SAG."""
+        """Largest number of entries a worker may select: k, or all with the adaptive budget of Bruck all-gathers."""
         return self.parameters if self._adapts else self.k
 
     @property

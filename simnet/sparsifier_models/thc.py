@@ -74,7 +74,7 @@ def sender_table(granularity: int) -> tuple[NDArray[np.int64], Floats]:
 
 
 def butterflies(values: NDArray[F], stages: int) -> NDArray[F]:
-    """Return the Hadamard transform of each block of 2^stages entries; applied twice it multiplies by 2^stages."""
+    """Return the Hadamard transform of each block of 2^stages entries; two transforms multiply by 2^stages."""
     found = values
     for stage in range(stages):
         pairs = found.reshape(-1, 2, 1 << stage)

@@ -61,11 +61,11 @@ class Nodes(NamedTuple):
         return parts.reshape(rows, columns, *parts.shape[1:]).swapaxes(0, 1).reshape(parts.shape)
 
     def within(self) -> NDArray[np.int64]:
-        """Return the ranks of each node, shape (N, L)."""
+        """Return the ranks of each node, shape (N, L) for N nodes of L ranks."""
         return np.arange(self.ranks).reshape(self.nodes, self.each)
 
     def across(self) -> NDArray[np.int64]:
-        """Return the ranks that have the same position on their nodes, shape (L, N)."""
+        """Return the ranks that have the same position on their nodes, shape (L, N) for N nodes of L ranks."""
         return self.within().T
 
 

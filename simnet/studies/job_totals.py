@@ -327,7 +327,7 @@ def _constant_compute(job: Job) -> float:
 
 
 def _of_exchange(job: Job, candidate: Candidate) -> StartSpread | int:
-    """Return how an exchange's time varies if workers start apart or, if not sampled, its number of messages."""
+    """Return how an exchange's time varies if workers start apart, or its number of messages if not sampled."""
     one = first_exchange(job, candidate)
     found = start_spread(
         one.network,

@@ -34,7 +34,7 @@ def fields(given: Sequence[str] | None, option: str) -> dict[str, str]:
 
 
 def quantity(text: str | None, option: str, read: Callable[[str], T]) -> T | None:
-    """Return an option's value in SI units, parsed by the function `read`; None for None."""
+    """Return an option's value in SI units, parsed by the function `read`; None stays None."""
     try:
         return None if text is None else read(text)
     except ValueError as error:

@@ -22,7 +22,7 @@ def choose(
     set: Overrides = (),
     **fields: Unpack[Fields],
 ) -> Summary:
-    """Rank exchanges and policies by the time of a job: the fastest, how sure, what changes it.
+    """Rank exchanges and policies by the time of a job; say how sure the ranking is and what changes it.
 
     Parameters
     ----------

@@ -115,14 +115,14 @@ def _as_written(value: object) -> str:
 
 
 def _as_python(value: object) -> object:
-    """Return a NumPy number or array as Python numbers or lists; other values unchanged."""
+    """Return a NumPy number or array as Python numbers or lists; other values are unchanged."""
     if not hasattr(value, "tolist"):
         raise TypeError
     return value.tolist()
 
 
 def word_list(value: Words | None) -> list[str] | None:
-    """Return comma-separated text, or a sequence, as a list of words; None for None."""
+    """Return comma-separated text, or a sequence, as a list of words; None stays None."""
     if value is None:
         return None
     return [one.strip() for one in value.split(",")] if isinstance(value, str) else list(value)

@@ -124,7 +124,7 @@ def _values(
 
 
 def _mean(values: Floats | None) -> tuple[float | None, float | None, float | None]:
-    """Return a mean and the ends of its interval; None for what the number of values does not determine."""
+    """Return a mean and the ends of its interval. All are None without values, the ends for a single value."""
     known = np.empty(0) if values is None else values[np.isfinite(values)]
     if not known.size:
         return None, None, None

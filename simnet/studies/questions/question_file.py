@@ -33,7 +33,7 @@ class _FilePart(pydantic.BaseModel):
 
 
 class ColumnComparison(_FilePart):
-    """Column of ``sweep.csv`` to compare, and what with what.
+    """Comparison of a column of ``sweep.csv`` between series, such as policies.
 
     With `against`, each of `series` (default: all others) is compared with the best of the named series of the same
     setting. Without it, the answer says which series has the least value in which setting.
@@ -79,7 +79,7 @@ def find_question(name: str) -> Path | None:
 
 
 def read_question(folder: Path) -> Question:
-    """Return a question; a relative path of its scenario starts at its folder.
+    """Return the question in a folder. A relative path of its scenario starts at that folder.
 
     Raises
     ------

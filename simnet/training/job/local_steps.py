@@ -70,7 +70,7 @@ def strategy_syncs(job: Job, candidate: Candidate, iteration: int) -> list[Sync]
 
 
 def _step_gradients(source: GradientSource, strategy: Strategy, number: int) -> NDArray[np.float32]:
-    """Return the workers' gradients of an inner step; with a trained model, at each worker's own parameters."""
+    """Return the workers' gradients of an inner step; a trained model has them at each worker's own parameters."""
     return source.gradients_at(strategy.local, number) if isinstance(source, Evaluable) else source.gradients(number)
 
 

@@ -40,7 +40,7 @@ class ProgressModel:
         return last - first
 
     def until(self, start: float, done: float) -> float:
-        """Return the time [s] at which `done` iterations after `start` end; `between` must have reached it before."""
+        """Return the time [s] at which `done` iterations after `start` end. Call `between` up to that time before."""
         wanted = self._by(start) + done
         return float(np.interp(wanted, self._done, self._step * np.arange(len(self._done))))
 
@@ -263,7 +263,7 @@ class RecordedExchanges(SparsifierSet):
 
 
 def _constant_density_range(job: Job, iteration: int) -> tuple[int, int]:
-    """Return the range of iterations around `iteration` with the same density; a single one if density changes."""
+    """Return the range of iterations around `iteration` with the same density; it is one while the density changes."""
     first = 0
     for ramp in job.density:
         last = first + ramp.iterations

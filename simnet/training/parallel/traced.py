@@ -45,7 +45,7 @@ _Members: TypeAlias = tuple[_RankNode, ...]
 
 @dataclass(frozen=True, repr=False)
 class TracedStep:
-    """Step read from execution traces: a graph with sizes in bytes, compute seconds, shape (nodes, P), and notes."""
+    """Step read from execution traces: its graph with sizes in bytes, compute seconds, (nodes, P), and notes."""
 
     graph: StepGraph
     traced: Floats

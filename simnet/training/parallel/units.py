@@ -28,7 +28,7 @@ def unit_name(name: str) -> str:
 
 
 class ListedUnit(NamedTuple):
-    """Unit in the list that describes a model: entries, work of each pass (seconds or operations), repetitions."""
+    """Unit in the list that describes a model: entries, work of each pass (seconds or operations), and repetitions."""
 
     name: str
     parameters: int
