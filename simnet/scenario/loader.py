@@ -79,7 +79,7 @@ class Document:
         self._places = {loc: Place(file, line) for loc, line in lines.items()}
 
     def set(self, assignment: str) -> None:
-        """Override a value by ``a.b.0.c=value`` with the value in YAML; InputError without "=" or for a wrong position.
+        """Override a value by ``a.b.0.c=value``, in YAML; InputError without "=" or if there is no such position.
 
         Relative paths of files start in the working directory.
         """
@@ -193,7 +193,7 @@ class Document:
         return next((self._places[at].line is None for at in above if at in self._places), False)
 
     def _follow(self, loc: Sequence[str | int]) -> tuple[Loc, Any, Loc]:
-        """Return the longest existing prefix of `loc`, the value there, and the rest of `loc`; skip union tags."""
+        """Return the longest existing prefix of `loc` without union tags, the value there, and the rest of `loc`."""
         node: Any = self.data
         known: Loc = ()
         beyond: Loc = ()

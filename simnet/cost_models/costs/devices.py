@@ -130,7 +130,7 @@ class DeviceOp(NamedTuple):
 
     @property
     def passes(self) -> tuple[DeviceOp, ...]:
-        """The kernels in `instead`, for devices that lack this one; the kernel itself if `instead` is empty."""
+        """The kernels in `instead`, for devices that lack this kernel; the kernel itself if `instead` is empty."""
         return tuple(one._replace(before=self.before) for one in self.instead) or (self,)
 
     def scaled(self, factor: float) -> DeviceOp:
