@@ -140,7 +140,7 @@ class Scenario:
 
     @property
     def bound(self) -> str | None:
-        """Name of the one-step oracle, a policy that bounds the others from below; None without one."""
+        """Name of the one-step oracle, a policy that bounds the others from below; None without an oracle."""
         everything = set(self.config.choices)
         oracles = {name: one.oracle for name, one in self.config.policies.items() if one.oracle is not None}
         return next((name for name, one in oracles.items() if set(one.among or ()) == everything), None)

@@ -95,7 +95,7 @@ class Mahimahi(Part):
 
 
 class Signal(Kinds, Generic[Q]):
-    """Variation of a bandwidth or latency over time: the product of the given parts. At most one may be absolute."""
+    """Variation of a bandwidth or latency over time: the product of the parts. At most one part may be absolute."""
 
     registry = "weather"
 
@@ -111,12 +111,12 @@ class Signal(Kinds, Generic[Q]):
 
 @kinds(noise=Noise, diurnal=weather.diurnal, outages=Outages, mahimahi=Mahimahi)
 class BandwidthSignal(Signal[Rate]):
-    """Variation of a bandwidth over time: the product of the given parts. At most one may be absolute."""
+    """Variation of a bandwidth over time: the product of the given parts. At most one part may be absolute."""
 
 
 @kinds(noise=Noise, diurnal=weather.diurnal)
 class LatencySignal(Signal[Seconds]):
-    """Variation of a latency over time: the product of the given parts. At most one may be absolute."""
+    """Variation of a latency over time: the product of the given parts. At most one part may be absolute."""
 
 
 @configures(weather.trace_csv, omit=("columns",), path="file")

@@ -222,7 +222,7 @@ def large_entry_sign(gradients: Values) -> float:
 
 
 def sign_products_in_bands(gradients: Values) -> Floats:
-    """Return the mean product of two workers' signs in each band of mean magnitude, and the entries in each band.
+    """Return the mean product of two workers' signs, and the number of entries, in each band of mean magnitude.
 
     Gradients of one layer have shape (P, size), the result (2, len(BANDS) + 1); products are zero in a band without
     entries.

@@ -89,7 +89,7 @@ def node_rate(curves: Sequence[Curve]) -> tuple[float, float]:
 
 
 def describe_card_counts(cards: Sequence[CardCount], each: float) -> str:
-    """Return a sentence with the possible card counts and the measurement to decide; "" for a single count."""
+    """Return a sentence on the possible card counts and the measurement that decides; "" for a single count."""
     if len(cards) < 2:
         return ""
     names = {1.0: "one", CARD_PER_RANK: "one for each rank"}

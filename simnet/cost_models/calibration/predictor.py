@@ -117,7 +117,7 @@ class Predictor:
     ranks_by: Literal["scaling", "steps", "interpolation"] = "scaling"
 
     def basis(self, setting: Setting) -> Basis:
-        """Return which measurements support a prediction: "sizes" (same curve), "ranks", "beyond" or "collectives"."""
+        """Return how far a setting is from measurements: "sizes", "ranks", "beyond" all ranks, or "collectives"."""
         family = self.family(setting)
         if any(one.setting == setting for one in family):
             return "sizes"

@@ -269,7 +269,7 @@ def hardthreshold(
 
 @ClosedForm
 def uniontopk(M: Floats, c: Floats, N: Floats, union: Given = None, index_bytes: Number = 8.0) -> Traffic:
-    """Time of top-k with values at the union of indices: 3 (N - 1) rounds, (N - 1) (2 M c + 8 union / N) bytes.
+    """Time of top-k with values sent at all workers' indices: 3 (N - 1) rounds, (N - 1) (2 M c + 8 union / N) bytes.
 
     A ring all-gather of each worker's k indices, without counts, then a ring all-reduce of all values at their union, k
     to N k entries; the `fill_in` of independent selections if not given. `index_bytes` as of `exdyna`.

@@ -32,7 +32,7 @@ class Evidence(NamedTuple):
         return {"evidence": self.level, "because": self.because}
 
     def line(self) -> str:
-        """Return the evidence level and its reason, conditions beyond the measured ones first, as a line of text."""
+        """Return the evidence level and its reason as text, which names conditions outside the measured range first."""
         known, _, here = self.because.rpartition("; here ")
         because = f"here {here}; {known}" if known else here
         return f"{self.level}: {because or 'links and numbers of workers like these were measured'}."

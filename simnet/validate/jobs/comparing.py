@@ -106,7 +106,7 @@ def pairs_in_order(measured: Sequence[float], predicted: Sequence[float]) -> tup
 
 
 def compare_iterations(measured: pd.DataFrame, prediction: JobPrediction, skip: int = SKIPPED) -> Comparison:
-    """Compare measured and predicted iterations, without the first `skip`."""
+    """Compare measured and predicted iterations, without the first `skip` iterations."""
     parts, policies = [], []
     for policy, own in measured.groupby("policy", sort=False):
         predicted = prediction.iterations[prediction.iterations["policy"] == policy]

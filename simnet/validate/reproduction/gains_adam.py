@@ -37,7 +37,7 @@ _FEWER_GPUS, _FEW = 64, 400_000
 
 
 class Adam(NamedTuple):
-    """Seconds of communication in a dense step and in a sign-compressed step of Adam, and the ratio of bytes."""
+    """Seconds of communication in a dense step and in a sign-compressed step of Adam, and the ratio of their bytes."""
 
     dense: float
     signs: float

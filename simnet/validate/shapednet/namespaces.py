@@ -47,7 +47,7 @@ _SETTINGS = {
 
 
 class ShapedTraffic(NamedTuple):
-    """Counts of a star's switch since the last query: packets, drops, and how late packets were delivered [s]."""
+    """Statistics of a star's switch since the last query: packets, drops, and delays of delivery [s]."""
 
     packets: int
     drops: int

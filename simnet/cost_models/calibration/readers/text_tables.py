@@ -190,7 +190,7 @@ def _unnamed_columns(kind: str, words: Sequence[str], name: str, variant: str) -
 def _table_row(
     kind: str, line: str, heads: Sequence[str], stated: tables.TableRow, name: str
 ) -> tables.TableRow | str | None:
-    """Return the values of a row; an error message if size or time is missing; None for a line that is not a row."""
+    """Return the values of a row, an error message if size or time is missing, or None for a line that is not a row."""
     table, columns, variant = TEXT_TABLES[kind], tables.log_columns(kind), str(stated.get("variant") or "")
     cells = _row_cells(kind, line, heads, name, variant)
     row = tables.cell_values(cells, kind)
@@ -211,7 +211,7 @@ def _table_row(
 
 
 def _of_pairs(row: tables.TableRow, name: str, stated: tables.TableRow) -> tables.TableRow:
-    """Return the ranks of a test in which pairs send at once, and one pair's share of the row's rate and its time."""
+    """Return the number of ranks of a test in which pairs of ranks send at once, and the rate and time of one pair."""
     variant, rate, seconds = str(stated.get("variant") or ""), row.get("algbw"), row["seconds"]
     if stated.get("ranks") or variant == conventions.SEVERAL_PAIRS or not name.endswith(("_latency", "bw")):
         return {}
