@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import outputs
-from commands import did
+from commands import did, refused
 from simnet.base.progress import report_progress
 from simnet.policies import Candidate, Fixed
 from simnet.report.summary import interval_text
@@ -184,6 +184,14 @@ def test_cells_of_a_grid_are_choices_by_themselves():
     assert re.match(r"measured in 1 of 2 cells, extrapolated in 1: here .*400 Gbit/s", over)
 
 
+def test_cells_in_which_nothing_fits_are_rows_unless_all_are_such():
+    first, second = asked(*THREE, "--grid", "job.device_memory=1kB,1GB", "--jobs", "1")["rows"]
+    assert "of the 1 kB of a device" in first["refused"]
+    assert second["exchange"] in THREE[1]
+    words = ("--model", "resnet18", "--schemes", "dense", "--compute", "1ms", "--jobs", "1")
+    assert "of the 1 MB of a device" in refused("choose", *words, "--grid", "job.device_memory=1MB,2MB")
+
+
 def test_a_map_names_in_each_cell_the_fastest_and_those_as_fast():
     seconds = np.array([[[1.0, 2.0, 3.0], [5.0, 4.0, 2.0]], [[1.0005, 1.0, 3.1], [4.0, 4.0, 9.0]]])
     values = {"bandwidth": np.array([1.0, 2.0, 3.0]), "density": np.array([0.1, 0.2])}
@@ -198,7 +206,6 @@ def test_a_map_names_in_each_cell_the_fastest_and_those_as_fast():
 
 
 SIZES = [(model, density) for model in ("resnet18", "resnet50", "gpt2", "7B") for density in ("1%", "0.01%", "30%")]
-
 
 SIZES += [(20_000, "1%"), (200_000, "1%"), (400_000, "1%"), (5 * 10**8, "1%"), (2 * 10**9, "1%"), (2_000_000, "0.01%")]
 

@@ -445,6 +445,13 @@ def test_golden_run_of_thc(recorded, monkeypatch):
         assert_near(model.residual, run["error_last"], 5e-6)
 
 
+@each("granularity", [15, 16, 30])
+def test_what_thc_sends_is_what_leaves_its_residuals(granularity):
+    model, gradients = create("thc", 3, 1000, granularity=granularity), gradients_of("normal", 3, 1000, 0)
+    update = model.exchange(gradients.copy()).update
+    np.testing.assert_allclose(update, (gradients - model.residual).mean(0), atol=1e-6)
+
+
 def test_codes_of_thc_are_unbiased():
     gradients = gradients_of("normal", 2, 1000, 0)
     updates = [

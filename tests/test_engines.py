@@ -219,7 +219,7 @@ def test_a_program_that_is_alone_has_the_times_of_the_event_loop_and_others_are_
 
 def test_work_is_counted_in_messages_and_a_third_of_one_for_each_that_it_meets_and_for_each_change():
     def work(*rounds, **about):
-        net = Network(topologies.star(4, 1e-3, 1e6), **about)
+        net = Network(about.pop("graph", topologies.star(4, 1e-3, 1e6)), **about)
         return engine_selection.estimated_work(net._prepared([(Schedule(4, rounds), 0.0)], 0.0, False), net.links)
 
     apart = [Round([src], [0], [1e6]) for src in (1, 2, 3)]
@@ -228,6 +228,7 @@ def test_work_is_counted_in_messages_and_a_third_of_one_for_each_that_it_meets_a
     # Three meet two others each, on the one link that they share.
     assert work(together) == pytest.approx(3 + 6 / 3)
     assert work(*[together] * 4, *apart) == pytest.approx(4 * 5 + 3)
+    assert work(together, graph=graph_of("tree")) == pytest.approx(3 + 6 / 3)
     fluctuating = Weather(steps([0.0, 0.1], [1e6, 5e5], period=0.2))
     assert work(*apart, weather={(1, "switch"): fluctuating}) > 3
 

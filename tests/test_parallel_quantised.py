@@ -67,13 +67,13 @@ def test_what_crosses_nodes_is_a_quarter_with_zero_plus_plus() -> None:
     assert sum(call.out_bytes for call in codes if call.operation == "all_gather" and call.group == NODE) == n
 
 
-@each("groups", [1, 3])
-def test_scales_of_quantised_weights(groups: int) -> None:
-    # 2 x 8000 x groups weights between two workers.
-    graph = stage3([Layer("w", (16_000, groups))], 2, zero_quantized_weights=True)
+@each("shard, groups", [(8000, 1), (24_000, 3), (8, 1), (8008, 7), (16_008, 3)])
+def test_scales_of_quantised_weights(shard: int, groups: int) -> None:
+    # Of two workers; a group is the largest multiple of 8 up to 8000 that divides the weights.
+    graph = stage3([Layer("w", (2, shard))], 2, zero_quantized_weights=True)
     forward = [call for call in graph.calls if call.phase == "forward"]
     assert [(call.in_elements, call.out_elements, call.dtype) for call in forward] == [
-        (8000 * groups, 16_000 * groups, "int8"),
+        (shard, 2 * shard, "int8"),
         (groups, 2 * groups, "float32"),
     ]
     with pytest.raises(ValueError, match="must be a multiple of 8, got 12"):

@@ -12,7 +12,7 @@ from simnet.sparsifier_models import create
 from simnet.sparsifier_models.codes import HALVES, LARGEST
 from simnet.sparsifier_models.dense import round_to_format
 from simnet.sparsifier_models.exdyna import start_factor
-from simnet.sparsifier_models.samples import apportion, density_warning
+from simnet.sparsifier_models.samples import apportion, density_warning, divisible_sample_size
 from simnet.sparsifier_models.sidco import stage_targets
 
 
@@ -37,6 +37,11 @@ def test_shares_are_handed_out_in_whole_units_as_far_as_there_is_room(data, n):
     # Half a unit, of the largest, is what rounding leaves at most; and one part has something in any case.
     given_out = sum(one * unit for one, unit in zip(found, units, strict=True))
     assert abs(given_out - sum(shares)) <= max(units) / 2 + 1e-9 or (sum(found) == 1 and given_out > sum(shares))
+
+
+@each("entries, density, size", [(64, 0.3, 70), (10, 0.01, 100), (1, 64 / 65, 65), (64, 1.0, 64), (64, 0.001, 1000)])
+def test_a_sample_selects_whole_entries_and_is_no_larger_than_that_takes(entries, density, size):
+    assert divisible_sample_size(entries, density) == size
 
 
 @given(st.floats(1e-6, 1e6), st.integers(1, 50))

@@ -14,11 +14,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import needs
+from looping import each
 from simnet.base.jit_threshold import native_copy
 from simnet.sparsifier_models import compiled_selection, selection
 from simnet.sparsifier_models.selection import (
     above,
     count_above,
+    indices_problem,
     kth_magnitude,
     squared_norm,
     squared_norms,
@@ -135,27 +137,23 @@ def test_entries_above_a_threshold_are_those_that_compare_so(path, kind, n, seed
 
 @settings(max_examples=300)
 @given(kinds, st.one_of(lengths, st.integers(8192, 40_000)), seeds)
-def test_sums_of_squares_have_the_same_bits_on_both_paths(kind, n, seed):
+def test_sums_of_squares_of_rows_are_those_of_each(kind, n, seed):
     values = values_of(kind, n, seed)
-    with on("compiled"):
-        compiled = squared_norm(values)
-    with on("numpy"):
-        assert squared_norm(values) == compiled
-    assert compiled == pytest.approx(math.fsum((values.astype(np.float64) ** 2).tolist()), rel=1e-14)
+    found = squared_norm(values)
+    assert found == pytest.approx(math.fsum((values.astype(np.float64) ** 2).tolist()), rel=1e-14)
+    assert squared_norms(np.stack([values, -values])).tolist() == [found, found]
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_what_receivers_do_not_read_is_left_and_summed(path):
+def test_what_receivers_do_not_read_is_left_and_summed():
     rows = 10 * values_of("normal", 20_000, 0).reshape(2, 10_000)
     indices = np.arange(0, 10_000, 3)
     read = np.floor(rows[:, indices])
     rest = rows.copy()
     rest[:, indices] -= read
-    with on(path):
-        mean, sent = take_mean(rows, indices, np.floor)
-        assert rows.tolist() == rest.tolist()
-        assert mean[indices].tolist() == ((read[0] + read[1]) / 2).tolist()
-        assert sent.tolist() == squared_norms(read).tolist()
+    mean, sent = take_mean(rows, indices, np.floor)
+    assert rows.tolist() == rest.tolist()
+    assert mean[indices].tolist() == ((read[0] + read[1]) / 2).tolist()
+    assert sent.tolist() == squared_norms(read).tolist()
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -163,9 +161,7 @@ def test_what_receivers_do_not_read_is_left_and_summed(path):
 def test_the_sum_of_squares_of_what_is_not_finite_is_not_finite(bad, place):
     values = np.ones(20_000, dtype=np.float32)
     values[place] = bad
-    for path in PATHS:
-        with on(path):
-            assert squared_norm(values) == pytest.approx(bad * bad, nan_ok=True)
+    assert squared_norm(values) == pytest.approx(bad * bad, nan_ok=True)
 
 
 @pytest.mark.parametrize("n", [selection._LONG + d for d in (-1, 0, 1, 63, 4097)])
@@ -178,9 +174,21 @@ def test_results_do_not_change_where_the_compiled_loops_take_over(kind, n):
         assert threshold == abs(values[order[k - 1]])
         np.testing.assert_array_equal(top_k(values, k), np.sort(order[:k]))
         np.testing.assert_array_equal(above(values, threshold), np.flatnonzero(np.abs(values) > threshold))
-    norm = squared_norm(values)
-    with on("numpy"):
-        assert squared_norm(values) == norm
+
+
+@each(
+    "indices, said",
+    [
+        (np.array([3, 0]), ""),
+        (np.array([4, 0]), "index 4 is not from 0 to 3"),
+        (np.array([2, -1]), "index -1 is not from 0 to 3"),
+        (np.array([0, 2, 0]), "index 0 is there twice"),
+        (np.array([[0, 1]]), "they are int64 of shape (1, 2)"),
+        ([0, 1], "they are list of shape (2,)"),
+    ],
+)
+def test_what_is_wrong_with_indices_is_said(indices, said):
+    assert indices_problem(indices, 4) == said
 
 
 # Samples that mislead

@@ -194,6 +194,15 @@ def test_software_before_rounds_is_told_apart_from_work(engine):
         assert np.sort(np.append(found.begun[own], found.ended[own])) == pytest.approx(expected)
 
 
+def test_messages_after_kernels_wait_for_software_and_kernels_do_not():
+    # Slices 0-4 and 5-11, selections 4-5 and 11.25-12.25. Software -5.5, a swap, work 11-11.25, software -11.75, a swap
+    # until 13.75, software -14.25, a swap.
+    timing = timed([part(0.25), part()], [4, 10], [1, 1], pair(software=before_messages))
+    assert timing.messages.start[::2] == pytest.approx([5.5, 11.75, 14.25])
+    assert timing.computed.done == pytest.approx([12.25, 12.25])
+    assert timing.finish == pytest.approx(16.25)
+
+
 # Jobs.
 
 

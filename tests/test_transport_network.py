@@ -64,6 +64,7 @@ def test_a_route_whose_loss_rounds_to_all_packets_still_delivers(engine):
 
 
 AGAIN = Loss({(1, "switch"): 0.1}, Transport("go_back_n", window=9))
+LATE = {(2, "switch"): Weather(bandwidth=steps([0.0, 3 + ALPHA], [0.0, RATE]))}
 FAINT = {("switch", 0): Weather(bandwidth=steps([0.0, 2 + ALPHA], [RATE, RATE / 2]))}
 
 
@@ -82,6 +83,8 @@ FAINT = {("switch", 0): Weather(bandwidth=steps([0.0, 2 + ALPHA], [RATE, RATE / 
         ({"incast": HALF, "loss": lossy(1e5, (1, "switch"))}, (1e5, 8e5), (1.0, 1.4)),
         # Half the link, and a quarter from 2 s on.
         ({"incast": HALF, "weather": FAINT}, (7.5e5, 7.5e5), (4.0, 4.0)),
+        # Half the link while the other waits for its own, which is down for 3 s.
+        ({"incast": HALF, "weather": LATE}, (1e6, 5e5), (2.0, 3.5)),
     ],
 )
 def test_two_that_meet_share_what_limits_and_incast_leave(options, sent, finish):

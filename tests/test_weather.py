@@ -536,6 +536,7 @@ def test_csv_at_its_end_holds_or_repeats(tmp_path):
         ("time_s,bandwidth_Bps\n0,1\n1," + "x" * 40 + "\n", f"'{'x' * 40}'"),
         ("time_s,bandwidth_Bps\n0,1\n1," + "x" * 41 + "\n", rf"'{'x' * 20}\.\.\.{'x' * 17}'"),
         ("time_s,bandwidth_Bps\n0,1e999\n", r":2: bandwidth"),
+        ("time_s,bandwidth_Gbit_s\n0,2e10\n", r":2: bandwidth: must be <= 1e\+18, got '2e10'"),
         ("time_s,bandwidth_Bps\nnan,1\n", r":2: time: .*'nan'"),
         ("time_s,bandwidth_Bps\n-1,1\n", r":2: time: .*'-1'"),
         ("time_s,bandwidth_Bps\n0,1\n2,1\n1,1\n", r":4: time: must be later than the row before \(2\), got 1"),

@@ -101,7 +101,7 @@ class Engine(LinkTables):
     def reset(self, origin: float, now: float) -> None:
         """Remove all schedules, messages and events, and set the time to `now`, in seconds after the time `origin`."""
         s = self.state
-        s.n_events = s.n_pushed = s.n_quiet = s.n_ends = s.n_moving = s.n_queued = s.n_new = s.n_dirty = s.n_notices = 0
+        s.n_events = s.n_pushed = s.n_ends = s.n_moving = s.n_queued = s.n_new = s.n_dirty = s.n_notices = 0
         s.background_on = False
         # The last caller may have ended with an error.
         for handle in self._handles[:]:
@@ -413,8 +413,7 @@ class Engine(LinkTables):
         for f in self.under_way():
             if s.flows[f].state == codes.FLOWING:
                 self.loop.stop_message(s, f)
-            if s.adaptive:
-                self.loop.count_assigned(s, s.flows[f].route, -1)
+            self.loop.count_assigned(s, f, -1)
             self.loop.free_flow(s, f)
         # Vanished messages are in queues only.
         for f in self.in_state(codes.VANISHED):

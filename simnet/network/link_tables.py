@@ -220,9 +220,8 @@ class LinkTables(Store):
         under_way = [f for f in self.in_state(*alive, *gone) if s.flows[f].route in wanted]
         moved = [f for f in under_way if not self._passes(f)]
         loads = [f for f in under_way if s.flows[f].owner != codes.BACKGROUND and s.flows[f].state not in gone]
-        loads = loads if s.adaptive else []
         for f in loads:
-            self.loop.count_assigned(s, s.flows[f].route, -1)
+            self.loop.count_assigned(s, f, -1)
         for f in moved:
             flow = s.flows[f]
             if flow.state == codes.FLOWING:
@@ -233,7 +232,7 @@ class LinkTables(Store):
             self.change_route(r, around)
             self._describe(r, route_table([around]))
         for f in loads:
-            self.loop.count_assigned(s, s.flows[f].route, 1)
+            self.loop.count_assigned(s, f, 1)
         for f in moved:
             flow = s.flows[f]
             self._scale(f, 1 / self._payload(flow.route))

@@ -335,8 +335,6 @@ def _integrate_route(
             break
         segments[link] = _segment_at(times, segments[link], now)
         hops += 1
-    if hops == 0:
-        return COMPLETED, now
     while True:
         since, until, rate = -inf, inf, inf
         for hop in range(hops):

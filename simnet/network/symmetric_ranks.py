@@ -265,8 +265,10 @@ def _routes_of(src: Ranks, dst: Ranks, one: Round, links: Links) -> _RouteClass 
         return None
     own, last = np.empty(len(src), dtype=np.int64), np.empty(len(src), dtype=np.int64)
     own[one.src], last[one.dst] = there[:, 0], there[:, -1]
-    two_way = bool((own[one.dst] == back[:, 0]).all())
-    if not two_way and there.shape[1] > 1:
+    shared = own[one.dst] == back[:, 0]
+    two_way = bool(shared.all())
+    # Of ranks in step, control messages of all or of none meet messages on the own link.
+    if not two_way and (there.shape[1] > 1 or shared.any()):
         return None
     between = frozenset(there[:, 1:-1].ravel().tolist())
     return _RouteClass(tuple(like.tolist()), float(latencies[0]), own, last, between, two_way)

@@ -393,7 +393,7 @@ class TimedRun:
         stopped = [rank for rank, what in enumerate(state) if what == FAILED]
         times = self.program.failures
         failed = {rank: times[rank] for rank in sorted(stopped, key=times.__getitem__)}
-        missing = self._missing(engine, blocked, at, state, left, failed)
+        missing = self._missing(engine, blocked, left, failed)
         waiting, stuck = [], []
         for rank, index in enumerate(at):
             if index == len(rounds) or rank in failed:
@@ -421,8 +421,6 @@ class TimedRun:
         self,
         engine: Engine,
         blocked: Mapping[tuple[int, int], str],
-        at: list[int],
-        state: list[int],
         left: list[dict[int, int]],
         failed: Mapping[int, float],
     ) -> dict[int, list[tuple[int, str]]]:
@@ -430,8 +428,6 @@ class TimedRun:
 
         Without failures that is only what is `blocked`, which explains everything else.
         """
-        from simnet.network.event_loop.codes import FAILED, IN_ROUND
-
         found: dict[int, list[tuple[int, str]]] = {}
         unsent: dict[int, list[tuple[int, str]]] = {}
 
@@ -444,7 +440,6 @@ class TimedRun:
         first = np.cumsum([0, *map(len, rounds)])
         for index in sorted({one for held in left for one in held if 0 <= one < len(rounds)}):
             for position, (src, dst) in enumerate(zip(rounds[index].src, rounds[index].dst, strict=True)):
-                sent = at[src] > index or (at[src] == index and state[src] in (IN_ROUND, FAILED))
                 why = blocked.get((index, position))
                 if why is not None:
                     why = f" ({why})"
@@ -454,7 +449,7 @@ class TimedRun:
                     continue
                 if index in left[dst]:
                     note(found, int(dst), "from", int(src), why)
-                if index in left[src] and sent:
+                if index in left[src]:
                     note(unsent, int(src), "to", int(dst), why)
         for rank, known in unsent.items():
             if sum(left[rank].values()) > len(found.get(rank, ())):

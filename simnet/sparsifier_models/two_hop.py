@@ -7,7 +7,6 @@ the ranks l of all nodes do.
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
@@ -230,14 +229,9 @@ def halves(values: Values) -> NDArray[np.float16]:
 def weight_groups(entries: int) -> int:
     """Return the number of groups in which DeepSpeed quantises weights for their all-gather (qwZ).
 
-    Groups have a multiple of 8 weights, near to 8000 where that divides them, below 16,000. ValueError: `entries` is
-    not a multiple of 8, which DeepSpeed refuses.
+    All have as many weights, the largest multiple of 8 up to 8000 that divides them. ValueError: `entries` is not a
+    multiple of 8, which DeepSpeed refuses.
     """
     if check_int(entries, "entries", 1) % _MULTIPLE:
         raise ValueError(f"quantised weights of a worker must be a multiple of 8, got {entries:,}")
-    groups = math.ceil(entries / _WEIGHTS)
-    while entries % (_MULTIPLE * groups):
-        groups += 1
-    while entries % (2 * _MULTIPLE * groups) == 0 and entries / groups > _WEIGHTS:
-        groups *= 2
-    return groups
+    return entries // next(size for size in range(_WEIGHTS, 0, -_MULTIPLE) if entries % size == 0)

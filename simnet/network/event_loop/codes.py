@@ -24,8 +24,9 @@ OUTSIDE, GATED, COMPUTING, IN_ROUND, FAILED = range(5)
 # arrived or vanished while its host's own link still sends it; in an egress queue; an early control message.
 FREE, ON_ITS_WAY, BLOCKED, FLOWING, VANISHED, DRAINED, QUEUED, EARLY_CONTROL = range(8)
 
-# What a flow carries: data, or a control message: the receiver is ready, a request to send, its answer, an arrival.
-DATA, IS_READY, ASKS, ANSWERS, HAS_ARRIVED = range(5)
+# What a flow carries: data, or a control message: the receiver is ready, a request to send, its answer, an arrival; and
+# once it is there, but not yet noticed, that the receiver is ready.
+DATA, IS_READY, ASKS, ANSWERS, HAS_ARRIVED, UNNOTICED = range(6)
 
 # Software of a rank for a message: the request, a control message of the receiver, the send, and the receive.
 ASKING, SPEAKING, SENDING, TAKING_IN = range(4)

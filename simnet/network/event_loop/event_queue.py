@@ -17,8 +17,6 @@ def push_event(s: State, time: float, kind: int, row: int) -> None:
     s.n_events += 1
     s.n_pushed += 1
     order = s.n_pushed
-    if kind in (codes.CHANGE, codes.TOGGLE) or (kind == codes.LEFT and time == math.inf):
-        s.n_quiet += 1
     if kind == codes.CHANGE:
         order -= 2 * _FIRST
     elif kind == codes.FAIL:
@@ -45,8 +43,6 @@ def remove_event(s: State, kind: int, row: int) -> float:
     while s.event_queue[place].kind != kind or s.event_queue[place].row != row:
         place += 1
     time = s.event_queue[place].time
-    if kind in (codes.CHANGE, codes.TOGGLE) or (kind == codes.LEFT and time == math.inf):
-        s.n_quiet -= 1
     s.event_queue[place].kind = codes.WITHDRAWN
     drop_withdrawn(s)
     return time
@@ -92,6 +88,15 @@ def is_before(a: Event, b: Event) -> bool:
 def copy_event(a: Event, b: Event) -> None:
     """Copy all fields of the event `a` to the event `b`."""
     b.time, b.order, b.kind, b.row = a.time, a.order, a.kind, a.row
+
+
+def has_only_quiet_events(s: State) -> bool:
+    """Return whether all events in the queue change links or background traffic, or wait for ever."""
+    for place in range(s.n_events):
+        one = s.event_queue[place]
+        if one.kind not in (codes.CHANGE, codes.TOGGLE) and (one.kind != codes.LEFT or one.time < math.inf):
+            return False
+    return True
 
 
 def set_flow_end(s: State, f: int, time: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from simnet.network.event_loop import codes
 from simnet.network.event_loop.egress_queue import dequeue, inject
-from simnet.network.event_loop.event_queue import next_event_time, pop_event
+from simnet.network.event_loop.event_queue import has_only_quiet_events, next_event_time, pop_event
 from simnet.network.event_loop.messages import start_message, stop_all_background, toggle_background
 from simnet.network.event_loop.ranks import deliver_message, end_flow, fail_rank, own_link_event, resume_rank
 from simnet.network.event_loop.records import State  # fmt: skip
@@ -17,13 +17,12 @@ from simnet.network.event_loop.timelines import update_link
 def change_link(s: State, l: int) -> bool:
     """Update the capacity of link l if a change is due; return whether the link, if watched, failed or recovered."""
     link = s.links[l]
-    is_used = link.users > 0 or link.n_coming > 0 or link.first_passing >= 0
-    if link.until > s.now or not (is_used or s.watching):
-        return False
     before = link.capacity
-    update_link(s, l, s.now)
-    if link.users:
-        mark_dirty(s, l)
+    is_used = link.users > 0 or link.n_coming > 0 or link.first_passing >= 0
+    if link.until <= s.now and (is_used or s.watching):
+        update_link(s, l, s.now)
+        if link.users:
+            mark_dirty(s, l)
     return s.watching and (before > 0) != (link.capacity > 0)
 
 
@@ -33,7 +32,6 @@ def change_links(s: State) -> bool:
     while s.n_events and s.event_queue[0].kind == codes.CHANGE and s.event_queue[0].time <= s.now:
         l = s.event_queue[0].row
         pop_event(s)
-        s.n_quiet -= 1
         if change_link(s, l):
             outage = True
     return outage
@@ -73,10 +71,8 @@ def advance(s: State, now: float, until: float) -> int:
                     resume_rank(s, row)
                 elif kind == codes.FAIL:
                     fail_rank(s, row)
-                else:
-                    s.n_quiet -= 1
-                    if s.background_on:
-                        toggle_background(s, row)
+                elif s.background_on:
+                    toggle_background(s, row)
             else:
                 end_flow(s, s.ends[0].row)
             continue
@@ -87,7 +83,7 @@ def advance(s: State, now: float, until: float) -> int:
             continue
         if s.n_notices:
             return codes.NOTICES
-        if (s.n_moving or s.n_queued) and not s.n_ends and s.n_events == s.n_quiet and s.now >= s.hope:
+        if (s.n_moving or s.n_queued) and not s.n_ends and s.now >= s.hope and has_only_quiet_events(s):
             return codes.STUCK
         if not (due <= now or due < until):
             return codes.WAITING

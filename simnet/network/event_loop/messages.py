@@ -31,7 +31,6 @@ def create_message(s: State, owner: int, first: int, candidates: int, pick: int,
     r = first + pick % candidates
     if s.adaptive:
         r = least_loaded(s, first, candidates)
-        count_assigned(s, r, 1)
     flow = s.flows[f]
     if s.routes[r].loss >= 0:
         nbytes = nbytes / s.losses[s.routes[r].loss].payload
@@ -39,6 +38,7 @@ def create_message(s: State, owner: int, first: int, candidates: int, pick: int,
     flow.what, flow.behind, flow.waits, flow.holds, flow.passed = codes.DATA, codes.NONE, False, False, 0
     flow.remaining, flow.residue, flow.delay, flow.lasts = nbytes, _RESIDUE * nbytes, delay, math.inf
     flow.port, flow.comes = codes.NONE, False
+    count_assigned(s, f, 1)
     return f
 
 
@@ -99,10 +99,12 @@ def least_loaded(s: State, first: int, candidates: int) -> int:
     return best
 
 
-def count_assigned(s: State, r: int, change: int) -> None:
-    """Add `change` to the number of messages assigned to each link of route r."""
-    for at in range(s.routes[r].begin, s.routes[r].end):
-        s.links[s.route_links[at]].assigned += change
+def count_assigned(s: State, f: int, change: int) -> None:
+    """Add `change` to the messages assigned to each link of message f's route, for adaptive routing."""
+    route = s.routes[s.flows[f].route]
+    if s.adaptive and s.flows[f].what != codes.UNNOTICED:
+        for at in range(route.begin, route.end):
+            s.links[s.route_links[at]].assigned += change
 
 
 def keep_in_order(s: State, f: int, connection: int) -> None:
@@ -152,10 +154,8 @@ def start_message(s: State, f: int) -> None:
 
 
 def handling_time(s: State, f: int) -> float:
-    """Return the time from the arrival of message f until its rank notices it [s]."""
-    flow = s.flows[f]
-    word = flow.owner >= 0 and flow.what == codes.IS_READY
-    return s.receive_overhead + (s.after if word else 0.0)
+    """Return the time from the arrival of message f to its delivery [s]; `deliver_message` has the rest if adaptive."""
+    return s.receive_overhead + (s.after if s.flows[f].what == codes.IS_READY and not s.adaptive else 0.0)
 
 
 def control_delay(s: State, f: int) -> float:

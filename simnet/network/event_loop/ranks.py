@@ -276,8 +276,12 @@ def end_flow(s: State, f: int) -> None:
 def deliver_message(s: State, f: int) -> None:
     """Deliver message f to its receiver, which may complete the round, and free the flow."""
     flow = s.flows[f]
-    if s.adaptive:
-        count_assigned(s, flow.route, -1)
+    count_assigned(s, f, -1)
+    if s.adaptive and flow.what == codes.IS_READY and s.after > 0:
+        # It loads its links no more while its rank has not noticed it.
+        flow.what = codes.UNNOTICED
+        push_event(s, s.now + s.after, codes.DELIVER, f)
+        return
     if flow.owner == codes.TRANSFER:
         push_notice(s, codes.ARRIVED, flow.message)
     elif flow.what != codes.DATA:
@@ -370,8 +374,7 @@ def fail_rank(s: State, g: int) -> None:
             for end in (message.src, message.dst):
                 account_time(s, end)
                 s.ranks[end].in_flight -= 1
-        if s.adaptive:
-            count_assigned(s, flow.route, -1)
+        count_assigned(s, f, -1)
         # All messages of a connection vanish with either of its ranks.
         s.connections[message.connection].last, flow.behind = codes.NONE, codes.NONE
         if flow.state in (codes.ON_ITS_WAY, codes.QUEUED):
@@ -412,8 +415,6 @@ def withdraw_events(s: State, e: int) -> None:
             flow = s.flows[row]
             if flow.owner == e and (over or s.ranks[s.messages[flow.message].src].state == codes.FAILED):
                 event.kind = codes.WITHDRAWN
-                if event.time == math.inf:
-                    s.n_quiet -= 1
                 s.links[s.routes[flow.route].own].port_flow = codes.NONE
                 while row >= 0:
                     row = finish_departure(s, row)

@@ -399,8 +399,8 @@ class State:
     """The complete state of the event loop: times, options, lengths of lists, lists, and tables of records.
 
     The weather is known until `horizon`; a network in which nothing moves may recover until `hope`. `stamp` numbers
-    calls of `settle_rates`. `n_quiet` counts events that move nothing by themselves. One event takes up to `most_sends`
-    of `n_free` flows. `n_queued` messages are in egress queues.
+    calls of `settle_rates`. One event takes up to `most_sends` of `n_free` flows. `n_queued` messages are in egress
+    queues.
     """
 
     now: float
@@ -435,7 +435,6 @@ class State:
     hops: int
     stamp: int
     n_pushed: int
-    n_quiet: int
     n_moving: int
     n_queued: int
     n_early: int

@@ -71,7 +71,7 @@ def start_flow(s: State, f: int, now: float) -> None:
 
 
 def attach_flow(s: State, f: int, now: float) -> bool:
-    """Add flow f to its links, and mark links that limit other flows as dirty; return whether f shares a link."""
+    """Add flow f to its links, and mark links that may slow other flows as dirty; return whether f shares a link."""
     links, memberships, shares = s.links, s.memberships, False
     u = f * s.hops
     for at in range(s.flows[f].first, s.flows[f].stop):
@@ -82,7 +82,7 @@ def attach_flow(s: State, f: int, now: float) -> bool:
         if first >= 0:
             memberships[first].before = u
             shares = True
-            if link.limited:
+            if link.limited or link.incast_derating >= 0:
                 mark_dirty(s, l)
         else:
             update_link(s, l, now)

@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import networkx as nx
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -283,6 +284,18 @@ def test_loops_of_any_length_take_what_their_rounds_take_one_by_one(stack, count
 def test_neighbours_of_a_ring_are_in_step_over_links_of_one_way(nbytes, shift):
     one_way = looping(nbytes, 9, compute=1e-4, shift=shift)
     assert is_in_step(Stack("taken"), [(one_way, 0.0)], topologies.ring)
+
+
+@each("partners, in_step", [([1, 0, 3, 2], True), ([1, 2, 3, 0], True), ([1, 2, 0, 4, 3], False)])
+def test_control_messages_of_all_ranks_or_of_none_meet_messages_on_direct_links(partners, in_step):
+    def mesh(hosts, latency, bandwidth):
+        graph = nx.DiGraph()
+        graph.add_edges_from(itertools.permutations(range(hosts), 2), latency=latency, bandwidth=bandwidth)
+        return graph
+
+    stack = Stack("acknowledged", "queue", rounds=2, word=3e3)
+    swaps = Schedule(len(partners), [Round(range(len(partners)), partners, 1e4)] * 6)
+    assert is_in_step(stack, [(swaps, 0.0)], mesh) is in_step
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 3])
