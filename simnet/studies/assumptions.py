@@ -12,6 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from simnet.base.arrays import Columns
 from simnet.base.errors import SimnetError
 from simnet.base.units import format_bandwidth, format_seconds
 from simnet.cost_models.costs.devices import DEFAULT_DEVICE, DeviceOp, DeviceProfile
@@ -21,6 +24,7 @@ from simnet.policies.moo import Moo
 from simnet.report import run_setup, wording
 from simnet.report.columns import Fields
 from simnet.report.paired import TIE
+from simnet.report.summary import three_digits
 from simnet.scenario import Run, Scenario, load
 from simnet.scenario.computing import model_profile, sending_stack
 from simnet.scenario.job import trial_exchange
@@ -36,6 +40,7 @@ from simnet.training.job.exchange import collective_slowdown
 from simnet.training.job.job import Job, create_sparsifier, gradient_buckets, job_buckets, job_overlap
 from simnet.training.job.local_costs import scheme_hook
 from simnet.training.job.local_steps import start_strategy
+from simnet.training.job.steady import MOVED
 
 FORMATS: dict[str, Callable[[float], str]] = {
     "latency": format_seconds,
@@ -56,6 +61,8 @@ NEAR = 2.0
 
 MOST_WORKERS, MOST_ENTRIES = 64, 2**24
 """Maximum workers, and maximum gradient entries over all workers, of a job that is sampled."""
+
+_MET = "latency_s", "bandwidth_Bps", "start_s", "iteration_s"
 
 MOST_BUCKETS = 512
 """Maximum buckets over all workers of a job that is sampled."""
@@ -118,12 +125,18 @@ def default_effects(
 
 
 def assumed_text(
-    loaded: Scenario, run: Run | None = None, varied: Collection[str] = (), *, written: bool = False
+    loaded: Scenario,
+    run: Run | None = None,
+    varied: Collection[str] = (),
+    *,
+    written: bool = False,
+    met: Mapping[str, Columns] = {},
 ) -> str:
     """Return a text on the values from shipped scenarios and from defaults, except the fields in `varied`.
 
     Defaults that the scenario spells out are left out, unless `written`: a lock spells out all. The number of
-    iterations is one of the values only then, and not of `base`, whose iterations are alike.
+    iterations is one of the values only then, and not of `base`, whose iterations are alike. `met` has the
+    iterations of each row of a table, as `weather_met` takes them.
     """
     config, base = loaded.config, loaded.name == "base"
     job, (kind, topology) = config.job, config.network.topology.choice
@@ -140,10 +153,10 @@ def assumed_text(
         known["iterations"] = f"{job.iterations:,} iterations"
     if job.gradients.recorded is not None and taken("job", "gradients"):
         known["gradients"] = f"gradients of {Path(job.gradients.recorded.trace).name}"
-    said = [text for name, text in known.items() if name not in varied]
-    said += filter(None, [_computing_assumed(loaded, base and job.model == usual.job.model, written)])
+    said = [weather_met(met), *(text for name, text in known.items() if name not in varied)]
+    said.append(_computing_assumed(loaded, base and job.model == usual.job.model, written))
     if run is not None:
-        said += filter(None, [_slowdown_assumed(run.job), _silence_assumed(run.job), _empty_sites(loaded, run.job)])
+        said += [_slowdown_assumed(run.job), _silence_assumed(run.job), _empty_sites(loaded, run.job)]
     default = written or loaded.document.found(("network", "stack")) is None
     if default and (run is not None or kind not in ("file", "platform")):
         name = run_setup.stack_name(run.job.network(0)) if run else sending_stack(config.network)
@@ -152,8 +165,34 @@ def assumed_text(
         changes = job.strategy is not None or any(one.scheme != "dense" for one in _exchange_labels(loaded))
         local = "" if run is None else local_costs_text(run.job, _exchange_labels(loaded))
         ignored = "accuracy ignored" if changes and not job.gradients.train else ""
-        said += filter(None, [ignored, local, logic_text(loaded)])
-    return ", ".join(said)
+        said += [ignored, local, logic_text(loaded)]
+    return ", ".join(filter(None, said))
+
+
+def weather_met(iterations: Mapping[str, Columns]) -> str:
+    """Return text on the times of the weather that rows of a table meet; "" if their links are alike on average.
+
+    The rows that end first and last are named. Links are alike if no mean latency or mean time of a byte is more than
+    10 % above another.
+
+    Examples
+    --------
+    >>> fast = {"start_s": [0, 2, 4], "iteration_s": [2, 2, 2], "latency_s": [0.1] * 3, "bandwidth_Bps": [8, 8, 4]}
+    >>> slow = {"start_s": [0, 3, 8], "iteration_s": [3, 5, 7], "latency_s": [0.1] * 3, "bandwidth_Bps": [8, 4, 2]}
+    >>> weather_met({"topk": fast, "dense": slow})
+    'weather of 0-6.00 s for topk, 0-15.0 s for dense (--set network.weather=[] has none)'
+    >>> weather_met({"topk": fast, "dense": {**slow, "bandwidth_Bps": [8, 8, 4]}})
+    ''
+    """
+    links, times = [], []
+    for name, one in iterations.items():
+        latency, rate, start, took = (np.asarray(one[column], dtype=np.float64) for column in _MET)
+        links.append([np.average(each, weights=one.get("stands_for")) for each in (latency, 1 / np.maximum(rate, 1.0))])
+        end = float(start[-1] + took[-1])
+        times.append((end, f"{three_digits(float(start[0]))}-{three_digits(end)} s for {name}"))
+    if not links or (np.max(links, axis=0) <= (1 + MOVED) * np.min(links, axis=0)).all():
+        return ""
+    return f"weather of {min(times)[1]}, {max(times)[1]} (--set network.weather=[] has none)"
 
 
 def _slowdown_assumed(job: Job) -> str:

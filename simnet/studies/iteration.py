@@ -25,6 +25,7 @@ import numpy as np
 import pandas as pd
 
 from simnet.base import units
+from simnet.base.arrays import Columns
 from simnet.base.errors import InputError
 from simnet.base.units import finite
 from simnet.cost_models.costs.devices import IntervalEnd
@@ -69,7 +70,7 @@ class JobPrediction:
     """Predicted iteration times of a job under each policy.
 
     `iterations` has a row per policy and iteration, with the worker mean of each of `PARTS`, as ``total_s``, and its
-    interval, as ``total_low_s`` and ``total_high_s``.
+    interval, as ``total_low_s`` and ``total_high_s``; `met` has the simulated ones.
     """
 
     scenario: Scenario
@@ -77,7 +78,12 @@ class JobPrediction:
     iterations: pd.DataFrame
     steady: Mapping[str, SteadyPart]
     totals: Mapping[str, JobTotal]
-    evidence: Evidence
+    met: Mapping[str, Columns]
+
+    @cached_property
+    def evidence(self) -> Evidence:
+        """Evidence for the times."""
+        return evidence_of_job(self.run.job, self.met.values())
 
     @property
     def stack(self) -> str:
@@ -157,7 +163,7 @@ def job_summary(found: JobPrediction) -> Summary:
     tied = found.tied
     details |= {"fastest": next(iter(tied), None), "tied_with": tied[1:], **found.evidence.figures()}
     unsure = [one.heading for one in COLUMNS if one.heading in ("fastest", "regret") and not several]
-    setup = {name: one for name, one in setup_of(found.scenario, found.run).items() if one is not None}
+    setup = {name: one for name, one in setup_of(found.scenario, found.run, met=found.met).items() if one is not None}
     return Summary(
         answer=_job_answer(found, rows),
         columns=[one for one in COLUMNS if one.heading not in unsure],
@@ -254,7 +260,7 @@ def predict_job(scenario: Scenario, policies: Sequence[str] | None = None) -> Jo
     if policies is None:
         policies = [name for name, one in config.policies.items() if one.oracle is None]
     run = scenario.only(policies).build()
-    found, steady, totals, met = [], {}, {}, []
+    found, steady, totals, met = [], {}, {}, dict[str, Columns]()
     for policy in policies:
         share = config.job.workers_per_device
         among = run.policies[policy].candidates
@@ -262,7 +268,7 @@ def predict_job(scenario: Scenario, policies: Sequence[str] | None = None) -> Jo
         parts, result = _iteration_parts(run, policy, share, counts)
         steady[policy] = steady_part(result.iterations)
         totals[policy] = total_of(policy, result.iterations, run.job, counts, among)
-        met.append(result.iterations)
+        met[policy] = result.iterations
         varies, wider = _computes_within(scenario, spread_of(run.job)), 1.0
         if run.job.strategy is not None and run.job.strategy.steps > 1:
             # No such round was measured: what calls were off by is all that is known, and that of few sets.
@@ -270,8 +276,7 @@ def predict_job(scenario: Scenario, policies: Sequence[str] | None = None) -> Jo
         own = _with_intervals(parts, varies, name_of(run.job.network(0).stack), share, wider)
         changes = parts[["latency_s", "bandwidth_Bps"]].nunique().max() > 1
         found.append((_with_other_times(own) if changes else own).assign(policy=policy))
-    evidence = evidence_of_job(run.job, met)
-    return JobPrediction(scenario, run, pd.concat(found, ignore_index=True), steady, totals, evidence)
+    return JobPrediction(scenario, run, pd.concat(found, ignore_index=True), steady, totals, met)
 
 
 def spread_of(job: Job) -> float:

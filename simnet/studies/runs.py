@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simnet.base import file_io
-from simnet.base.arrays import significant
+from simnet.base.arrays import Columns, significant
 from simnet.base.errors import SimnetError
 from simnet.base.file_io import finish_replacement, replace_files
 from simnet.interchange.kinds import kind_of
@@ -257,11 +257,14 @@ def _run_facts(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]
     """Return the parts of a run's summary other than iteration times: setting, memory, assumptions and the like."""
     trained, settled = loaded.config.job.gradients.train, rivals(built, results)
     judgements, evidence = judgement(loaded, built, settled)
+    first = common_start(steady_part(one.iterations) for one in results.values())
+    frames = {name: frame.iloc[first:] for name, frame in settled.items()}
     if keeps_to_one(built):
-        judgements = _with_iterations(loaded, built, results, settled, judgements)
+        whole = judgement(loaded, built, frames)[0] if first else judgements
+        judgements = _with_iterations(frames, whole, judgements)
     said, each = worker_memory(built, results) if is_measurable(built.job, elsewhere=loaded.elsewhere) else (None, {})
     setup = {
-        **setup_of(loaded, built, written=True),
+        **setup_of(loaded, built, written=True, met=frames),
         "scenario": {"name": loaded.name},
         "seed": loaded.config.seed,
         "missing": [name for name in built.policies if name not in results],
@@ -288,10 +291,10 @@ def _run_facts(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]
     )
 
 
-def setup_of(loaded: Scenario, built: Run, *, written: bool = False) -> Fields:
+def setup_of(loaded: Scenario, built: Run, *, written: bool = False, met: Mapping[str, Columns] = {}) -> Fields:
     """Return summary entries on the setting of a job: network, device, strategy. Irrelevant entries are None.
 
-    `written` is as for `simnet.studies.assumptions.assumed_text`.
+    `written` and `met` are as for `simnet.studies.assumptions.assumed_text`.
     """
     job, own, calibration = built.job, built.job.strategy, calibration_of(loaded, built.job)
     network, deadline = job.network(0), {} if job.deadline is None else {"deadline_s": job.deadline}
@@ -302,7 +305,7 @@ def setup_of(loaded: Scenario, built: Run, *, written: bool = False) -> Fields:
         "device": _relevant_device(loaded, job),
         "computing": loaded.computing,
         "compute_time": None if loaded.compute_time is None else loaded.compute_time.figures(),
-        "assumed": f"{assumptions.assumed_text(loaded, built, written=written)}.",
+        "assumed": f"{assumptions.assumed_text(loaded, built, written=written, met=met)}.",
         "overlap": assumptions.overlap_of_policies(loaded, built),
         "barrier": job.barrier,
         "strategy": None if own is None else {"name": own.name, "steps": own.steps, **deadline},
@@ -325,16 +328,9 @@ def keeps_to_one(built: Run) -> bool:
 
 
 def _with_iterations(
-    loaded: Scenario,
-    built: Run,
-    results: Mapping[str, PolicyResult],
-    settled: Mapping[str, pd.DataFrame],
-    whole: dict[str, Fields],
+    frames: Mapping[str, pd.DataFrame], found: Mapping[str, Fields], whole: dict[str, Fields]
 ) -> dict[str, Fields]:
     """Return the judgements of whole jobs, with the interval and the ties of the mean steady iteration."""
-    first = common_start(steady_part(one.iterations) for one in results.values())
-    frames = {name: frame.iloc[first:] for name, frame in settled.items()}
-    found = judgement(loaded, built, frames)[0] if first else whole
     for name, one in found.items():
         count = len(frames[name])
         low, high = (None if end is None else float(significant(end / count)) for end in (one["low_s"], one["high_s"]))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -9,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from simnet.base.errors import InputError
-from simnet.base.units import format_bytes
+from simnet.base.units import determined, finite, format_bytes, interval_figures
 from simnet.cost_models.evidence.conditions import NEVER_COMPARED
 from simnet.network.stack import name_of
 from simnet.report.columns import Fields
@@ -18,7 +21,9 @@ from simnet.report.run_setup import calibration_summary, calls_evidence
 from simnet.report.summary import Summary, interval_text, percent, table_columns
 from simnet.scenario import Scenario
 from simnet.scenario.job_parts import Sharding
+from simnet.studies import job_totals
 from simnet.studies.assumptions import assumed_text
+from simnet.studies.timing import Timed
 from simnet.training.job.job import Job
 from simnet.training.parallel.graph import CollectiveCall, StepMemory, StepTiming
 from simnet.training.parallel.placing import PlacedStep
@@ -37,6 +42,7 @@ class ShardedStep:
     policy: str
     label: str
     sharding: Sharding
+    computing: tuple[float, float]
 
     @cached_property
     def timing(self) -> StepTiming:
@@ -44,13 +50,31 @@ class ShardedStep:
         return self._timed(self._placed)
 
     @cached_property
-    def ends(self) -> tuple[float, float] | None:
-        """Shortest and longest step time [s] for the slowdowns `SLOWDOWNS`; None for traced steps."""
-        if self.sharding.trace is not None:
-            return None
-        others = [one for one in SLOWDOWNS if one != self._placed.slowdown]
-        found = [self.timing.duration, *(self._timed(self._place(one)).duration for one in others)]
-        return min(found), max(found)
+    def call_errors(self) -> dict[int, tuple[float, float]]:
+        """90 % interval of each call's time alone over its time, by node; NaN where it is not known."""
+        known: dict[tuple[int, bytes], tuple[float, float]] = {}
+        keys = {}
+        for number, schedule in self._placed.schedules.items():
+            hosts = self._placed.hosts[self._placed.groups[number][0]]
+            keys[number] = key = id(schedule), hosts.tobytes()
+            if key not in known:
+                timed = Timed(self._placed.network, hosts.tolist(), schedule)
+                (low, high, _), took = timed.predicted(), timed.timing.duration
+                known[key] = (low / took, high / took) if took else (1.0, 1.0)
+        return {number: known[key] for number, key in keys.items()}
+
+    @cached_property
+    def ends(self) -> tuple[float, float]:
+        """Step time [s] with all errors at the low and at the high end: computing, slow-down and calls; else NaN.
+
+        Their causes are common: calls of one kind are off alike, and computing is off in the same way in all of a step.
+        """
+        if any(map(math.isnan, itertools.chain(*self.call_errors.values()))):
+            return math.nan, math.nan
+        slowed = (self._placed.slowdown,) * 2 if self.sharding.trace is not None else SLOWDOWNS
+        offs = ({number: one[end] for number, one in self.call_errors.items()} for end in (0, 1))
+        low, high = map(self._timed, map(self._place, slowed, offs), self.computing)
+        return low.duration, high.duration
 
     @cached_property
     def memory(self) -> StepMemory:
@@ -71,8 +95,8 @@ class ShardedStep:
 
     def row(self) -> dict[str, Any]:
         """Return the table row of the step for a comparison of shardings."""
-        low, high = self.ends or (None, None)
-        took = {"step_s": self.timing.duration, "low_s": low, "high_s": high, "utilisation": self.utilisation}
+        ends = interval_figures(*self.ends, "_s")
+        took = {"step_s": self.timing.duration, **ends, "utilisation": self.utilisation}
         waits = {name: float(getattr(self.timing, name).max()) for name in ("exposed", "slowed")}
         held = {} if self.sharding.trace is not None else {"memory_B": self.memory.peak}
         return {"policy": self.policy, **took, **{f"{name}_s": one for name, one in waits.items()}, **held}
@@ -127,14 +151,14 @@ class ShardedStep:
     def _placed(self) -> PlacedStep:
         return self._place(self._steps.slowdown)
 
-    def _place(self, slowdown: float) -> PlacedStep:
+    def _place(self, slowdown: float, off: Mapping[int, float] = {}) -> PlacedStep:
         steps, network = self._steps, self.job.network(self._number)
         graph = steps.step(self._number).graph
-        return PlacedStep(graph, network, steps.algorithms, self.job.placement, slowdown)
+        return PlacedStep(graph, network, steps.algorithms, self.job.placement, slowdown, off)
 
-    def _timed(self, placed: PlacedStep) -> StepTiming:
+    def _timed(self, placed: PlacedStep, off: float = 1.0) -> StepTiming:
         compute = self.job.compute
-        computes = compute.mean * np.array([compute.slow.get(one, 1.0) for one in range(self.job.source.workers)])
+        computes = off * compute.mean * np.array([compute.slow.get(one, 1.0) for one in range(self.job.source.workers)])
         seconds = self._steps.step(self._number).seconds(computes)
         return placed.time(seconds, 0.0, self._number)
 
@@ -142,6 +166,10 @@ class ShardedStep:
 _MEMORY = (
     "A worker needs {peak} at most, activations apart: parameters {parameters}, gradients {gradients}, optimiser "
     "{optimizer}, and for a while gathered parameters {gathered}, gradients to be reduced {reduced}."
+)
+_RANGE = (
+    "The range has computing at {:.2g} to {:.2g} times, slow-down by collectives at {:g} to {:g} times (unless traced) "
+    "and each collective at the ends of its interval: all low, or all high, as their causes are common."
 )
 _SUMS = ("calls", "vector_B", "takes_s", "of_step_s")
 
@@ -153,7 +181,8 @@ def sharded_steps(scenario: Scenario) -> list[ShardedStep]:
     found = []
     for name, policy in run.policies.items():
         (one,) = policy.candidates
-        found.append(ShardedStep(run.job, name, one.label, ways[one.label]))
+        computing = (1.0, 1.0) if ways[one.label].trace is not None else job_totals.computing_factors(scenario)
+        found.append(ShardedStep(run.job, name, one.label, ways[one.label], computing))
     return sorted(found, key=lambda one: one.timing.duration)
 
 
@@ -197,11 +226,11 @@ def _own_figures(one: ShardedStep) -> dict[str, Any]:
 
 
 def _step_answer(one: ShardedStep) -> str:
-    ends, limit = one.ends, one.job.device_memory
-    took = interval_text(one.timing.duration, *(ends or (None, None)), each=" a step", by=" by slow-down alone")
-    held = ""
+    ends, limit = map(finite, one.ends), one.job.device_memory
+    took = interval_text(one.timing.duration, *ends, each=" a step", by=" if all errors go one way")
+    held = "" if determined(*one.ends) else " (range not known, as errors of its collectives are not)"
     if one.sharding.trace is None:
-        held = f"; {format_bytes(one.memory.peak)} + activations"
+        held += f"; {format_bytes(one.memory.peak)} + activations"
         held += f", {'fits' if one.memory.peak <= limit else 'does not fit'} {format_bytes(limit)}" if limit else ""
     return f"{took}, {percent(one.utilisation)} utilisation{held}."
 
@@ -242,6 +271,7 @@ def _notes(scenario: Scenario, one: ShardedStep) -> list[str]:
         *(f"Warning: {said}" for said in scenario.warnings),
         *([f"Computing: {scenario.computing}."] if scenario.computing else []),
         *throughput_sentences({one.policy: _rate(scenario, one)}),
+        *([_RANGE.format(*one.computing, *SLOWDOWNS)] if determined(*one.ends) else []),
         *(["Quantising takes no time."] if codes else []),
         f"Messages go by the stack {name_of(one.job.network(0).stack)}.",
     ]

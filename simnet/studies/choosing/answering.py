@@ -52,12 +52,13 @@ def _with_alike(label: str, alike: Mapping[str, Sequence[str]]) -> str:
 def ranking_summary(found: Ranking) -> Summary:
     """Return the summary of a ranking of exchanges and policies."""
     mixed, asked = run_setup.mixed_overlap(found.overlap), _misjudged_text(found) if found.asked_off else ()
+    met = {row.label: row.sample for row in found.rows}
     return RankingSummary(
         answer=_answer(found),
         columns=COLUMNS,
         rows=list(_rows(found)),
         evidence=run_setup.describe_evidence(found.evidence, [*found.loaded.warnings, *found.run.warnings]),
-        assumed=f"{assumptions.assumed_text(found.loaded, found.run)}.",
+        assumed=f"{assumptions.assumed_text(found.loaded, found.run, met=met)}.",
         depends_on=" ".join(filter(None, [mixed, *asked, _depends_text(found)])),
         next=_next_text(found),
         details=_details(found),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +41,8 @@ ALGORITHMS: Mapping[str, str] = {
 class PlacedStep:
     """Step graph on a network, for repeated timing. Its time is cached if the network does not vary.
 
-    `slowdown` >= 1 is the factor on compute time during a collective of the same worker.
+    `slowdown` >= 1 is the factor on compute time during a collective of the same worker. `off` has factors on the
+    times of calls, by node; where calls share links, those below 1 count as 1.
     """
 
     graph: StepGraph
@@ -49,6 +50,7 @@ class PlacedStep:
     algorithms: Mapping[str, str] | None = None
     placement: ArrayLike | None = None
     slowdown: float = 1.0
+    off: Mapping[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         graph, network = self.graph, self.network
@@ -247,16 +249,25 @@ class EventRun:
         options: dict[str, Any] = {"placement": placement, "stream": (*self._name, number, int(members[0]))}
         if not step.apart:
             event = self._network.run(schedule, begin, **options)
-            event.callbacks.append(partial(self._end, number, members))
+            event.callbacks.append(partial(self._shared_end, number, members, begin))
             return
         key = id(schedule), placement.tobytes()
         if step.changes or key not in self._alone:
             self._alone[key] = step.network.time(schedule, begin, **options).duration
+        takes = step.off.get(number, 1.0) * self._alone[key]
         if self._computing is None:
-            self.ended[number, members] = self.begun[number, members] + self._alone[key]
+            self.ended[number, members] = self.begun[number, members] + takes
             self._done.append((number, members))
         else:
-            self._env.timeout(self._alone[key]).callbacks.append(partial(self._end, number, members))
+            self._env.timeout(takes).callbacks.append(partial(self._end, number, members))
+
+    def _shared_end(self, number: int, members: Workers, begin: float, event: simpy.Event) -> None:
+        more = (self._step.off.get(number, 1.0) - 1) * (self._env.now - begin)
+        if event.ok and more > 0:
+            event = self._env.timeout(more)
+            event.callbacks.append(partial(self._end, number, members))
+        else:
+            self._end(number, members, event)
 
     def _end(self, number: int, members: Workers, event: simpy.Event) -> None:
         if event.ok:
