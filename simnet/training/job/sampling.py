@@ -263,7 +263,7 @@ class RecordedExchanges(SparsifierSet):
 
 
 def _constant_density_range(job: Job, iteration: int) -> tuple[int, int]:
-    """Return the range of iterations around `iteration` with the same density; it is one while the density changes."""
+    """Return the range of iterations with the density of `iteration`, or only `iteration` if the density changes."""
     first = 0
     for ramp in job.density:
         last = first + ramp.iterations
