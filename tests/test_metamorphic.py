@@ -127,38 +127,6 @@ def test_a_schedule_may_be_told_in_two_parts(seed, at):
 
 
 @quick
-@given(seed=seeds, turn=st.integers(1, 8))
-def test_who_has_which_number_does_not_matter(seed, turn):
-    """Ranks that keep their hosts, work and messages may have other numbers."""
-    case, other = Case(seed), Case(seed)
-    # Who comes first at an instant decides on loads, and on hops that two failures leave.
-    assume(case.routing != "adaptive" and not case.round)
-    case.jobs = other.jobs = [job for job in case.jobs if not job["deaths"]]
-    expected = told(case)
-    other.jobs = []
-    for job in case.jobs:
-        n = job["start"].size
-        new = (np.arange(n) + turn) % n
-        old = np.argsort(new)
-        parts = []
-        for schedule, ready in job["parts"]:
-            rounds = [
-                Round(new[one.src], new[one.dst], one.nbytes, np.broadcast_to(one.compute, n)[old])
-                for one in schedule.rounds
-            ]
-            parts.append((Schedule(n, rounds), ready[old]))
-        other.jobs.append(
-            job | {"parts": parts, "start": job["start"][old], "placement": np.asarray(job["placement"])[old]}
-        )
-    for job, one, more in zip(case.jobs, expected, told(other), strict=True):
-        n = job["start"].size
-        if one.size > 1:
-            more = np.append(more[:n][(np.arange(n) + turn) % n], more[n:])
-        # Shares are chaotic, but not within some hundredths of a second.
-        assert near(one, more, 1e-6)
-
-
-@quick
 @given(
     seed=seeds, share=st.floats(0.0, 1.0), wide=st.floats(1.0, 3.0), n_hosts=st.integers(2, 5), chance=st.floats(0, 1)
 )
