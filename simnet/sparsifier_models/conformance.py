@@ -20,7 +20,7 @@ _TINY = float(np.finfo(np.float32).smallest_subnormal)
 
 
 def check(make: Callable[[], Sparsifier], batches: Sequence[Values], rounding: float = 4.0) -> list[Exchange]:
-    """Exchange the batches by the scheme that `make` creates, and check each exchange against the contract of schemes.
+    """Exchange the batches by the scheme that `make` creates, check each exchange, and return the exchanges.
 
     What goes in comes out or stays, at every index, if the scheme conserves it; otherwise the loss is measured. All
     statistics are finite and follow from what was exchanged. What is given is not changed. A second scheme made alike
@@ -35,11 +35,6 @@ def check(make: Callable[[], Sparsifier], batches: Sequence[Values], rounding: f
         Gradients, one array for each exchange.
     rounding : float
         Roundings of float32, relative to the magnitudes summed, that each of P workers may add at an index.
-
-    Returns
-    -------
-    list of Exchange
-        What came of each exchange.
 
     Raises
     ------

@@ -167,10 +167,6 @@ def allocate(
     minimum : float
         Blocks that a partition keeps at least.
 
-    Returns
-    -------
-    ndarray of int64, shape (P,)
-
     References
     ----------
     D. Yoon, S. Oh, "Preserving Near-Optimal Gradient Sparsification Cost for Scalable Distributed Deep Learning",

@@ -225,10 +225,7 @@ def joint_evidence(cells: Sequence[Evidence]) -> str:
 def _map_summary(
     asked: ChooseRequest, values: Mapping[str, Floats], jobs: int | None, densities: Sequence[float] = ()
 ) -> Summary:
-    """Return the summary of a decision map by closed forms, or of fewer, simulated cells if simulations disagree.
-
-    With several `densities` the policy table also chooses among these.
-    """
+    """Return the summary of a decision map by closed forms, or of fewer, simulated cells if simulations disagree."""
     found = rank(replace(asked, exact=False))
     forms = closed_forms(found.loaded, found.run, found.found)
     if (count := math.prod(map(len, values.values()))) > MOST_CELLS:
@@ -311,10 +308,7 @@ def map_of(forms: ClosedForms, values: Mapping[str, Floats]) -> Map:
 
 
 def _form_errors(asked: ChooseRequest, made: Map) -> tuple[float, float, list[Evidence]]:
-    """Return the largest relative errors of closed forms at simulated cells; stop at an error above `AGREE`.
-
-    They are the extra time of their choice, and the error of its time; behind them is the evidence for these cells.
-    """
+    """Return the largest extra time and time error of closed forms at simulated cells, and the cells' evidence."""
     (x, along), (y, down) = made.values.items()
     lost, off, known = 0.0, 0.0, []
     for place in track_progress(_spread(made.names.size, LOOKED_AT).tolist(), 0.5):

@@ -150,10 +150,7 @@ class _JobTrial:
         return row.complete or recordings is None or not recordings.follows_gradients(row.candidate)
 
     def _pace(self, policy: Policy, step: float) -> ProgressModel | None:
-        """Return the expected progress of a job under a policy, in steps of `step` [s]; None if it is unknown.
-
-        At each time it is the progress under the exchange that the policy would choose then.
-        """
+        """Return the expected progress of a job under the exchanges that a policy would choose; None if unknown."""
         # Networks that take turns by iterations are not known by moments.
         if len(self.job.stages) > 1 or isinstance(policy, Adaptive):
             return None
