@@ -23,8 +23,8 @@ class TestFacts:
             ("*{tool}" + "x" * 60,
              f"has a star beside {{tool}}, so that nothing says where it begins or ends: '*{{tool}}{'x' * 53}'"),
             (f"ranks={'x' * 41}", f"ranks: must be a whole number, got '{'x' * 40}'"),
-            ("*_n{rank}.log", "there is no column 'rank'; did you mean 'ranks'?"),
-            ("*.log:rank=3", "there is no column 'rank'; did you mean 'ranks'?"),
+            ("*_n{rank}.log", "there is no column 'rank': did you mean 'ranks'?"),
+            ("*.log:rank=3", "there is no column 'rank': did you mean 'ranks'?"),
             ("{collective}*.log", "has a star beside {collective}, so that nothing says where"),
             ("ranks=1.5", "ranks: must be a whole number, got '1.5'"),
             ("ranks=²", "ranks: must be a whole number, got '²'"),
@@ -97,9 +97,9 @@ class TestKinds:
             InputError, match=r"a\.log: holds no measurements in a format that is read: chakra, deepspeed, "
         ):
             read_measurements(path)
-        with pytest.raises(InputError, match=r"a\.log: unknown format 'os'; did you mean 'osu'"):
+        with pytest.raises(InputError, match=r"a\.log: there is no format 'os': did you mean 'osu'"):
             read_measurements(path, "os")
-        with pytest.raises(ValueError, match="unknown column 'rank'; did you mean 'ranks'"):
+        with pytest.raises(ValueError, match="there is no column 'rank': did you mean 'ranks'"):
             read_measurements(path, facts={"rank": 3})
 
 

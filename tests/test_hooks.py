@@ -160,7 +160,7 @@ def test_the_log_of_many_buckets_takes_less_than_a_hundredth_of_a_short_iteratio
 @pytest.mark.parametrize(
     ("what", "said"),
     [
-        ("unknown", "hooks do not know the exchange 'artpok'; did you mean 'artopk'?"),
+        ("unknown", "there is no exchange of hooks 'artpok': did you mean 'artopk'?"),
         ("option", "artopk: hooks cannot follow monitored: true"),
         ("half", "fp16: hooks cannot follow accumulation: single"),
         ("workers", "rows.json: made_for.workers: the table was made for 8 workers, but there are 1"),

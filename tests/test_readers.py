@@ -298,9 +298,9 @@ class TestKinds:
         for text in ("", "a,b\n1,2\n", "hello\n", "<xml/>"):
             with pytest.raises(InputError, match="holds no measurements in a format that is read: chakra, deepspeed"):
                 read_measurements(put(tmp_path, text))
-        with pytest.raises(InputError, match="unknown format 'osux'; did you mean 'osu'"):
+        with pytest.raises(InputError, match="there is no format 'osux': did you mean 'osu'"):
             read_measurements(tmp_path / "a.log", "osux")
-        with pytest.raises(ValueError, match="unknown column 'rank'; did you mean 'ranks'"):
+        with pytest.raises(ValueError, match="there is no column 'rank': did you mean 'ranks'"):
             read_measurements(tmp_path / "a.log", facts={"rank": 3})
         with pytest.raises(InputError, match="there is no such file"):
             read_measurements(tmp_path / "none")

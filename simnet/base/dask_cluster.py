@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import urlsplit
 
-from simnet.base.errors import InputError, to_install
+from simnet.base.errors import InputError, import_extra
 
 _TIMEOUT = "10 s"
 
@@ -27,10 +27,7 @@ def connect_dask(scheduler: str, option: str) -> Iterator[Any]:
             "tls://HOST:PORT encrypts it, see docs/comparing.md",
             stacklevel=3,
         )
-    try:
-        import distributed
-    except ImportError:
-        raise InputError(f"needs Dask: {to_install('dask')}", file=option) from None
+    distributed = import_extra("distributed", "dask", "needs Dask", option)
     try:
         client = distributed.Client(scheduler, timeout=_TIMEOUT, set_as_default=False)
     except (OSError, ValueError) as failure:

@@ -7,6 +7,7 @@ import difflib
 import math
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from importlib import import_module
 from numbers import Integral, Real
 from typing import Any, NamedTuple, TypeGuard, TypeVar
 
@@ -59,6 +60,21 @@ def to_install(extra: str) -> str:
     "pip install 'simnet-sparse[train]'"
     """
     return f"pip install '{DISTRIBUTION}[{extra}]'"
+
+
+def import_extra(module: str, extra: str, needs: str, file: str | None = None) -> Any:
+    """Import and return a module of an extra; InputError, with how to install the extra, if it is not there.
+
+    Examples
+    --------
+    >>> import_extra("no_such_module", "train", "needs PyTorch")
+    Traceback (most recent call last):
+    simnet.base.errors.InputError: needs PyTorch: pip install 'simnet-sparse[train]'
+    """
+    try:
+        return import_module(module)
+    except ImportError:
+        raise InputError(f"{needs}: {to_install(extra)}", file=file) from None
 
 
 class DivergedError(SimnetError):
@@ -215,8 +231,10 @@ def check_positive(value: float, name: str) -> float:
     return float(value)
 
 
-def check_choice(value: object, name: str, allowed: Collection[str]) -> None:
-    """Raise ValueError if `value` is not one of the allowed names.
+def check_choice(
+    value: object, name: str, allowed: Collection[str], *, file: str | None = None, field: str | None = None
+) -> None:
+    """Raise ValueError, or InputError with its place, if `value` is not one of the allowed names.
 
     Examples
     --------
@@ -225,7 +243,8 @@ def check_choice(value: object, name: str, allowed: Collection[str]) -> None:
     ValueError: there is no routing 'hsah': did you mean 'hash'? Allowed: hash, single
     """
     if value not in allowed:
-        raise ValueError(f"there is no {name} {value!r}: {suggest_names(str(value), allowed)}")
+        said = f"there is no {name} {value!r:.200}: {suggest_names(str(value), allowed)}"
+        raise InputError(said, file=file, field=field) if file or field else ValueError(said)
 
 
 def make_dataclass(kind: Callable[..., T], given: Mapping[str, Any], called: str) -> T:

@@ -28,13 +28,9 @@ Ask: TypeAlias = Callable[..., Future[Any]]
 class Separable(Protocol):
     """A gradient source that can draw the gradients of any subset of the workers."""
 
-    @property
-    def workers(self) -> int:
-        """Number of workers, P."""
-
-    @property
-    def parameters(self) -> int:
-        """Number of entries of a gradient, n."""
+    # Numbers of workers, P, and of entries of a gradient, n.
+    workers: int
+    parameters: int
 
     def gradients_of(self, workers: Sequence[int], iteration: int, out: Values | None = None) -> Values:
         """Return the gradients of `workers` (ascending) as float32 of shape (len(workers), n), in `out` if given."""

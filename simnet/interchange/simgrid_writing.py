@@ -9,7 +9,7 @@ from itertools import permutations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from simnet.base.errors import InputError, check_positive, suggest_names
+from simnet.base.errors import InputError, check_choice, check_positive
 from simnet.base.units import format_bytes
 from simnet.interchange.xmlfile import MAX_BYTES
 from simnet.network.weather import Weather
@@ -113,8 +113,7 @@ def _routes_written(
     if routing == "Dijkstra":
         yield from ((u, v, [(u, v)]) for u, v in graph.edges)
         return
-    if routing != "Full":
-        raise ValueError(f"routing: {suggest_names(str(routing), ('Full', 'Dijkstra'))}")
+    check_choice(routing, "routing", ("Full", "Dijkstra"))
     for src, dst in permutations(range(hosts), 2):
         yield src, dst, [routes.links[link] for link in routes.route(src, dst)]
 

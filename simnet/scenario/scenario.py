@@ -16,7 +16,7 @@ from typing import Any, Unpack
 from pydantic import TypeAdapter, ValidationError
 
 from simnet import sparsifier_models
-from simnet.base.errors import InputError, suggest_names
+from simnet.base.errors import InputError, check_choice
 from simnet.base.units import format_seconds
 from simnet.base.yaml_loader import yaml_text
 from simnet.cost_models.costs.computing import PassTime, SampleCount
@@ -213,8 +213,7 @@ class Scenario:
         """Return the scenario with only the named policies; InputError for an unknown policy."""
         policies = self.config.policies
         for name in names:
-            if name not in policies:
-                raise InputError(f"there is no policy {name!r}; {suggest_names(name, policies)}", file="--policies")
+            check_choice(name, "policy", policies, file="--policies")
         kept = {name: one for name, one in policies.items() if name in names}
         return replace(self, config=self.config.model_copy(update={"policies": kept}))
 

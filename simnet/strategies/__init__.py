@@ -27,7 +27,7 @@ from inspect import Parameter, signature
 from typing import Any
 
 from simnet.base import plugins
-from simnet.base.errors import suggest_names
+from simnet.base.errors import check_choice
 from simnet.base.quantities import check_value, parameter_hints
 from simnet.strategies.averaging import Averaging, Sync
 from simnet.strategies.base import StepResult, Strategy
@@ -121,14 +121,13 @@ inner, mixing, outer, period
     """
     found = strategy(name)
     known = options(found)
-    for option in given:
-        if option not in known:
-            raise ValueError(f"{name}: there is no option {option!r}: {suggest_names(option, known)}")
     if lacking := [
         one for one, parameter in known.items() if parameter.default is parameter.empty and one not in given
     ]:
         raise ValueError(f"{name} has no default for {', '.join(lacking)}, as {name}:{lacking[0]}=...")
     try:
+        for option in given:
+            check_choice(option, "option", known)
         for option, hint in parameter_hints(found, list(given)).items():
             check_value(given[option], hint, option)
             if isinstance(known[option].default, SGD) and not isinstance(given[option], SGD):

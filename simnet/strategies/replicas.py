@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.base.errors import check_int, check_positive, suggest_names
+from simnet.base.errors import check_choice, check_int, check_positive
 from simnet.sparsifier_models.options import checked_shapes, named_layers
 from simnet.strategies.optimisers import Index, Values
 
@@ -93,8 +93,7 @@ def fragments_of(replicas: Replicas, fragments: int | Sequence[Sequence[str]]) -
     numbers = {name: number for number, name in enumerate(names)}
     named = [name for own in lists for name in own]
     for name in named:
-        if name not in numbers:
-            raise ValueError(f"there is no layer {name!r}: {suggest_names(name, names)}")
+        check_choice(name, "layer", names)
         if named.count(name) > 1:
             raise ValueError(f"the layer {name!r} must be in one fragment, and is named twice")
     if missing := [name for name in names if name not in named]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.base.errors import InputError, check_int, to_install
+from simnet.base.errors import check_int, import_extra
 from simnet.traces.recording import Recorder
 
 Hook = Callable[[Any, Any], Any]
@@ -173,11 +173,9 @@ def record(
     InputError
         If the folder holds a trace already or cannot be made, or PyTorch is not installed.
     """
-    try:
-        import torch.distributed
-        from torch.nn.parallel import DistributedDataParallel
-    except ImportError:
-        raise InputError(f"recording needs PyTorch: {to_install('train')}", file="simnet.traces.record") from None
+    torch = import_extra("torch", "train", "recording needs PyTorch", "simnet.traces.record")
+    from torch.nn.parallel import DistributedDataParallel
+
     check_int(microbatches, "microbatches", 1)
     if optimizer is not None and not hasattr(optimizer, "register_step_pre_hook"):
         raise ValueError(f"optimizer must be one of torch.optim, got {type(optimizer).__name__}")

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from simnet.base.errors import InputError, suggest_names
+from simnet.base.errors import check_choice
 from simnet.cluster.hooks import kernels
 from simnet.cluster.hooks.kernels import BucketShare, Selected, pack_entries, unpack_entries
 from simnet.cluster.hooks.messages import GroupMessages
@@ -272,8 +272,5 @@ def unfollowed_option(model: Any) -> str:
 
 def worker_scheme(name: str) -> WorkerScheme:
     """Return one worker's side of the scheme `name`; InputError if hooks do not support the scheme."""
-    if name not in SCHEMES:
-        raise InputError(
-            f"hooks do not know the exchange {name!r}; {suggest_names(name, SCHEMES)}", file="simnet.cluster.hooks"
-        )
+    check_choice(name, "exchange of hooks", SCHEMES, file="simnet.cluster.hooks")
     return SCHEMES[name]

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from simnet import sparsifier_models
-from simnet.base.errors import InputError, SimnetError, check_int, to_install
+from simnet.base.errors import InputError, SimnetError, check_int, import_extra
 from simnet.cluster.hooks.advised import Advising
 from simnet.cluster.hooks.exchanges import WorkerScheme, unfollowed_option, worker_scheme
 from simnet.cluster.hooks.kernels import BucketShare
@@ -143,11 +143,8 @@ class Hook:
         return hook
 
     def _set_up(self, choices: tuple[TableEntry, ...], group: Any) -> None:
-        try:
-            ready = dist.is_initialized()
-        except ImportError:
-            raise InputError(f"needs PyTorch: {to_install('train')}", file="simnet.cluster.hooks") from None
-        if not ready:
+        import_extra("torch", "train", "needs PyTorch", "simnet.cluster.hooks")
+        if not dist.is_initialized():
             raise InputError("there is no process group yet: call torch.distributed.init_process_group first")
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self.choices, self.entry = choices, choices[0]

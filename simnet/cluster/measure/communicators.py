@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
-from simnet.base.errors import InputError, suggest_names, to_install
+from simnet.base.errors import InputError, check_choice, import_extra, to_install
 from simnet.cluster.lazy_torch import dist, torch
 
 Backend: TypeAlias = Literal["gloo", "nccl", "mpi"]
@@ -107,22 +107,16 @@ def connect_ranks(backend: str, patience: float | None = None) -> Communicator:
     Slurm the first two follow from its variables. InputError if there is no such backend, its library is not installed,
     or the environment is incomplete.
     """
-    if backend == "mpi":
-        return MpiCommunicator()
-    if backend in ("gloo", "nccl"):
-        return TorchCommunicator(backend, patience)
-    raise InputError(f"there is no backend {backend!r}; {suggest_names(backend, BACKENDS)}", file="--backend")
+    check_choice(backend, "backend", BACKENDS, file="--backend")
+    return MpiCommunicator() if backend == "mpi" else TorchCommunicator(backend, patience)
 
 
 class TorchCommunicator(Communicator):
     """Access to a job by torch.distributed; with NCCL each rank uses GPU number LOCAL_RANK modulo the GPU count."""
 
     def __init__(self, backend: str, patience: float | None = None) -> None:
-        try:
-            available = dist.is_available()
-        except ImportError:
-            raise InputError(f"needs torch, which is not installed: {to_install('replay')}", file=backend) from None
-        if not available or (backend == "nccl" and not dist.is_nccl_available()):
+        import_extra("torch", "replay", "needs torch, which is not installed", backend)
+        if not dist.is_available() or (backend == "nccl" and not dist.is_nccl_available()):
             raise InputError("is not in this build of torch", file=backend)
         for name, value in torch_environment(os.environ).items():
             os.environ.setdefault(name, value)

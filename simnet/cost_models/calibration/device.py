@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from simnet.base.errors import InputError, suggest_names, to_install
+from simnet.base.errors import InputError, check_choice, import_extra
 from simnet.base.file_io import read_shipped_rows
 from simnet.base.progress import track_progress
 from simnet.base.rng import stream
@@ -74,9 +74,8 @@ class LibraryKernels:
 
 def kernels_of(library: str | None = None) -> LibraryKernels:
     """Return the kernels of a library; default is the first available of PyTorch on GPU, PyTorch and numpy."""
-    if library is not None and library not in KERNEL_LIBRARIES:
-        allowed = suggest_names(library, KERNEL_LIBRARIES)
-        raise InputError(f"there is no library {library!r}; {allowed}", file="--what device")
+    if library is not None:
+        check_choice(library, "library", KERNEL_LIBRARIES, file="--what device")
     for name in (library,) if library is not None else ("cuda", "torch"):
         try:
             return numpy_kernels() if name == "numpy" else _torch_there("cpu" if name == "torch" else "cuda")
@@ -237,10 +236,7 @@ def event_timer(event: Callable[[], Any], elapsed: Callable[[Any, Any], float]) 
 
 
 def _torch_there(where: str) -> LibraryKernels:
-    try:
-        import torch
-    except ImportError:
-        raise InputError(f"needs torch, which is not installed: {to_install('replay')}", file="--what device") from None
+    torch = import_extra("torch", "replay", "needs torch, which is not installed", "--what device")
     if where == "cuda" and not torch.cuda.is_available():
         raise InputError("torch finds no GPU", file="--what device")
     return torch_kernels(torch, where)

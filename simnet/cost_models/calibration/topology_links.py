@@ -14,7 +14,7 @@ from typing import NamedTuple, cast
 import pandas as pd
 
 from simnet.base import units
-from simnet.base.errors import InputError, suggest_names
+from simnet.base.errors import InputError, check_choice
 from simnet.cost_models.calibration.cards import node_rate
 from simnet.cost_models.calibration.curves import Curve, Setting
 from simnet.cost_models.calibration.platform import LINK_SHARES, is_platform, load_platform, platform_names
@@ -51,9 +51,7 @@ def place_ranks(given: str, options: Mapping[str, object]) -> Placement:
     if not options and (given in platform_names() or is_platform(Path(given))):
         platform = load_platform(given)
         return Placement("multi_gpu_nodes", platform.devices_per_node, platform.inner_rate())
-    if given not in LINK_FAMILIES:
-        raise InputError(f"there is no topology or platform {given[:200]!r}; {suggest_names(given, LINK_FAMILIES)}",
-                         file="--network")  # fmt: skip
+    check_choice(given, "topology or platform", LINK_FAMILIES, file="--network")
     found = Placement(given, 1 if given == "star" else None)
     for name, value in options.items():
         if given == "star" or name not in ("gpus_per_node", "intra_bandwidth"):

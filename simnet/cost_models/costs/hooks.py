@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
-from simnet.base.errors import suggest_names
+from simnet.base.errors import check_choice
 from simnet.base.file_io import read_shipped_rows
 from simnet.cost_models.costs.computing import known_chips
 from simnet.cost_models.costs.devices import DeviceOp, DeviceProfile, HostPrices, Provenance
@@ -158,9 +158,7 @@ def hook_of(implementation: str, scheme: str) -> Hook | None:
 
 def check_implementation(text: str) -> None:
     """Raise ValueError if no implementation has this name."""
-    name = parsed_implementation(text)[0]
-    if name not in implementation_names():
-        raise ValueError(f"there is no implementation {name!r}: {suggest_names(name, implementation_names())}")
+    check_choice(parsed_implementation(text)[0], "implementation", implementation_names())
 
 
 def check_stack(hook: Hook | None, stack: str | None) -> None:

@@ -28,7 +28,7 @@ import numpy as np
 from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
-from simnet.base.errors import SimnetError, to_install
+from simnet.base.errors import SimnetError, import_extra
 from simnet.base.rng import stream
 
 TOPICS = 10
@@ -89,11 +89,8 @@ class Data(NamedTuple):
 @lru_cache(maxsize=1)
 def digits() -> Data:
     """Return scikit-learn's handwritten digits: 1440 for training, 357 held out, with pixels between 0 and 1."""
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError:
-        raise SimnetError(f"the digits come with scikit-learn: {to_install('digits')}") from None
-    pixels, labels = load_digits(return_X_y=True)
+    datasets = import_extra("sklearn.datasets", "digits", "the digits come with scikit-learn")
+    pixels, labels = datasets.load_digits(return_X_y=True)
     order = stream(0, "live", "digits").permutation(len(labels))
     inputs = (pixels[order] / _PIXEL).astype(np.float32)
     targets = labels[order].astype(np.intp)

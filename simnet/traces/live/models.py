@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
-from simnet.base.errors import SimnetError, to_install
+from simnet.base.errors import SimnetError, import_extra
 from simnet.cost_models.costs.models import Layer
 from simnet.traces.live.data import Data
 from simnet.traces.source import Values
@@ -162,10 +162,7 @@ def create_torch_model(model: str, data: Data, sizes: Sizes, device: str = "cpu"
         raise ValueError("conv takes images, which are in data: digits")
     if model == "transformer" and not foretells:
         raise ValueError("transformer foretells a word at every place, as in data: words")
-    try:
-        import torch
-    except ImportError:
-        raise SimnetError(f"{model} needs PyTorch: {to_install('train')}") from None
+    torch = import_extra("torch", "train", f"{model} needs PyTorch")
     if device == "cuda" and not torch.cuda.is_available():
         raise SimnetError("there is no GPU that PyTorch can use: take device: cpu")
     if model == "transformer":

@@ -16,7 +16,7 @@ import numpy as np
 from annotated_types import Ge, Gt, Le, Len, Lt
 from numpy.typing import NDArray
 
-from simnet.base.errors import DivergedError, check_int, check_positive, suggest_names
+from simnet.base.errors import DivergedError, check_choice, check_int, check_positive
 from simnet.base.quantities import Count, Written, check_fields
 from simnet.base.rng import stream
 from simnet.traces.live import data as sources
@@ -281,8 +281,7 @@ def train(
 
 def create_model(model: str, data: Data, sizes: Sizes | None = None, device: str = "cpu") -> Model:
     """Return a model of `MODELS` for a data set, on the device ``cpu`` or ``cuda``."""
-    if model not in MODELS:
-        raise ValueError(f"there is no model {model!r} to train; {suggest_names(model, MODELS)}")
+    check_choice(model, "model to train", MODELS)
     sizes = sizes or Sizes()
     if model in models.MODELS:
         return models.create_torch_model(model, data, sizes, device)
@@ -317,7 +316,6 @@ def training_size(
 
 
 def _load_data(name: str, options: dict[str, Any], seed: int) -> Data:
-    if name not in DATA:
-        raise ValueError(f"there is no data {name!r} to train on; {suggest_names(name, DATA)}")
+    check_choice(name, "data", DATA)
     made: Data = getattr(sources, name)(**({"seed": seed} if name == "classification" else {}) | options)
     return made

@@ -12,6 +12,7 @@ import warnings
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 from zipfile import BadZipFile
@@ -25,9 +26,6 @@ from simnet.base.rows import Rows
 
 if TYPE_CHECKING:
     import pandas as pd
-
-_NUMBER = 8
-_TEXT, _FLOAT, _INT = "text", "float64", "int64"
 
 
 class RowTable:
@@ -46,40 +44,34 @@ class RowTable:
 
     def __init__(self, expected: Sequence[str] = (), **constants: str) -> None:
         self._expected, self._constants = expected, constants
-        self._kinds: dict[str, str] = {}
+        self._row: np.dtype[Any] = np.dtype([])
         # Each text of a column, and its number.
         self._texts: dict[str, dict[str, int]] = {}
         self._rows = bytearray()
 
     def __len__(self) -> int:
-        return len(self._rows) // (_NUMBER * max(len(self._kinds), 1))
+        return len(self._rows) // max(self._row.itemsize, 1)
 
     def append(self, columns: Mapping[str, Any]) -> None:
         """Add rows given by column. If some columns are arrays, scalars and texts are repeated in each row."""
-        if not self._kinds:
-            for name, one in columns.items():
-                self._kinds[name] = (
-                    _TEXT if isinstance(one, str) else _FLOAT if np.asarray(one).dtype.kind == "f" else _INT
-                )
-            self._texts = {name: {} for name, kind in self._kinds.items() if kind == _TEXT}
-        numbers = dict(columns)
-        for name, known in self._texts.items():
-            numbers[name] = known.setdefault(columns[name], len(known))
-        (count,) = np.broadcast_shapes((1,), *map(np.shape, numbers.values()))
-        rows = np.empty((count, len(self._kinds)))
-        integers = rows.view(np.int64)
-        for place, (name, kind) in enumerate(self._kinds.items()):
-            (rows if kind == _FLOAT else integers)[:, place] = numbers[name]
-        self._rows += rows.data
+        if not self._row.names:
+            kinds = {name: np.asarray(one).dtype.kind for name, one in columns.items()}
+            self._row = np.dtype([(name, np.float64 if kind == "f" else np.int64) for name, kind in kinds.items()])
+            self._texts = {name: {} for name, kind in kinds.items() if kind == "U"}
+        texts = {name: known.setdefault(columns[name], len(known)) for name, known in self._texts.items()}
+        numbers = {**columns, **texts}
+        rows = np.empty(np.broadcast_shapes((1,), *map(np.shape, numbers.values())), self._row)
+        for name, one in numbers.items():
+            rows[name] = one
+        self._rows += rows.tobytes()
 
     def between(self, first: int = 0, last: int | None = None) -> dict[str, NDArray[Any]]:
         """Return the columns of rows `first` to `last` (exclusive; all by default) as int64, float64 or text."""
-        last, row = len(self) if last is None else last, _NUMBER * len(self._kinds)
-        rows = np.frombuffer(self._rows[first * row : last * row]).reshape(-1, max(len(self._kinds), 1))
-        columns = zip(self._kinds.items(), rows.T.copy(), strict=False)
-        found = {name: column.view(_FLOAT if kind == _FLOAT else _INT) for (name, kind), column in columns}
-        texts = {name: np.array([*known], dtype=object)[found[name]] for name, known in self._texts.items()}
-        return found | texts
+        if not self._row.names:
+            return {}
+        rows = np.frombuffer(self._rows, self._row)[first:last]
+        texts = {name: np.array([*known], dtype=object)[rows[name]] for name, known in self._texts.items()}
+        return {name: rows[name].copy() for name in self._row.names} | texts
 
     def frame(self, first: int = 0, last: int | None = None) -> pd.DataFrame:
         """Return rows `first` to `last` (exclusive; all by default) as a DataFrame."""
@@ -90,12 +82,13 @@ class RowTable:
 
     def save(self) -> dict[str, Any]:
         """Return the rows in the form that a checkpoint stores."""
+        kinds = {name: self._row[name].name for name in self._row.names or ()}
         texts = {name: list(known) for name, known in self._texts.items()}
-        return {"kinds": self._kinds, "texts": texts, "rows": np.frombuffer(bytes(self._rows), dtype=np.int64)}
+        return {"kinds": kinds, "texts": texts, "rows": np.frombuffer(bytes(self._rows), dtype=np.int64)}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Replace the rows by those of a state that `save` returned."""
-        self._kinds, self._rows = dict(saved["kinds"]), bytearray(saved["rows"].tobytes())
+        self._row, self._rows = np.dtype([*saved["kinds"].items()]), bytearray(saved["rows"].tobytes())
         self._texts = {name: {text: number for number, text in enumerate(own)} for name, own in saved["texts"].items()}
 
 
@@ -107,7 +100,7 @@ EVERY = 10.0
 
 # Checkpoints may take this share of the time, no more.
 _SHARE = 0.05
-_ARRAY, _TEXTS, _STATE, _HEADER = "array", "texts", "state", "header"
+_ARRAY, _TEXTS, _STATE, _HEADER = "<array>", "<texts>", "state", "header"
 # What is met in a file that was not written here, or not to its end.
 _BROKEN = (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, EOFError, BadZipFile, zlib.error)
 
@@ -131,8 +124,10 @@ class Checkpoint:
     def write(self, state: State, done: int, ended: bool = False) -> None:
         """Write the state after `done` iterations atomically. On failure, warn and keep the previous file."""
         arrays: dict[str, NDArray[Any]] = {}
-        arrays[_STATE] = _json_array(_flatten_state(state, arrays))
-        arrays[_HEADER] = _json_array({"identity": self._identity, "done": done, "ended": ended})
+        header = {"identity": self._identity, "done": done, "ended": ended}
+        for name, part in ((_STATE, state), (_HEADER, header)):
+            text = json.dumps(part, separators=(",", ":"), default=partial(_json_value, arrays=arrays))
+            arrays[name] = np.frombuffer(text.encode(), dtype=np.uint8)
         try:
             with open_atomic(self.path) as file:
                 np.savez(file, **arrays)  # type: ignore[arg-type]
@@ -150,7 +145,7 @@ class Checkpoint:
     def read(self) -> dict[str, Any] | None:
         """Return the state in the checkpoint file; None if the file is missing, corrupt or belongs to another job."""
         with suppress(*_BROKEN), self._opened() as (_, arrays):
-            found = _nest_state(json.loads(arrays[_STATE].tobytes()), arrays)
+            found = json.loads(arrays[_STATE].tobytes(), object_hook=partial(_state_value, arrays=arrays))
             return found if isinstance(found, dict) else None
         return None
 
@@ -175,36 +170,23 @@ class Checkpoint:
             raise InputError("is no checkpoint of this job; --force begins anew", file=str(self.path)) from error
 
 
-def _flatten_state(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
-    """Return a state as JSON values. Numeric arrays are moved to `arrays`; text arrays become lists."""
-    if isinstance(value, Rows):
-        value = np.stack([*value])
-    if isinstance(value, np.ndarray):
-        if value.dtype.kind not in "biuf":
-            return {_TEXTS: value.tolist()}
-        name = str(len(arrays))
-        # Not `ascontiguousarray`, which would give an array without axes one.
-        arrays[name] = np.asarray(value, order="C")
-        return {_ARRAY: name}
+def _json_value(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
+    """Return a value of a state as JSON values. Numeric arrays are moved to `arrays`; text arrays become lists."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, Mapping):
-        return {"of": {key: _flatten_state(one, arrays) for key, one in value.items()}}
-    if isinstance(value, (list, tuple)):
-        return [_flatten_state(one, arrays) for one in value]
-    return value
+        return dict(value)
+    value = np.stack([*value]) if isinstance(value, Rows) else value
+    if value.dtype.kind not in "biuf":
+        return {_TEXTS: value.tolist()}
+    name = str(len(arrays))
+    # Not `ascontiguousarray`, which would give an array without axes one.
+    arrays[name] = np.asarray(value, order="C")
+    return {_ARRAY: name}
 
 
-def _nest_state(value: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
-    """Return the state that `_flatten_state` flattened, with lists in place of tuples."""
-    if isinstance(value, list):
-        return [_nest_state(one, arrays) for one in value]
-    if isinstance(value, dict):
-        if "of" in value:
-            return {key: _nest_state(one, arrays) for key, one in value["of"].items()}
-        return np.array(value[_TEXTS], dtype=str) if _TEXTS in value else arrays[value[_ARRAY]]
-    return value
-
-
-def _json_array(value: Any) -> NDArray[np.uint8]:
-    return np.frombuffer(json.dumps(value, separators=(",", ":")).encode(), dtype=np.uint8)
+def _state_value(found: dict[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Any:
+    """Return the array that a JSON object of `_json_value` stands for; other objects as they are."""
+    if _TEXTS in found:
+        return np.array(found[_TEXTS], dtype=str)
+    return arrays[found[_ARRAY]] if _ARRAY in found else found

@@ -73,8 +73,7 @@ class PlannedStep:
 
 def sharding_options(sharding: str, *, pipeline: bool = False) -> dict[str, object]:
     """Return the options of a kind of sharding with their defaults, which may differ inside a `pipeline`."""
-    if sharding not in SHARDINGS:
-        raise ValueError(f"there is no {sharding!r}: {suggest_names(sharding, SHARDINGS)}")
+    check_choice(sharding, "sharding", SHARDINGS)
     known = {name: one.default for name, one in _known_options(sharding).items()}
     return known | (_IN_PIPELINES if pipeline and SHARDINGS[sharding] is fsdp2 else {})
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from simnet.base import plugins
-from simnet.base.errors import InputError, suggest_names
+from simnet.base.errors import InputError, check_choice
 from simnet.base.progress import track_progress
 from simnet.cost_models.calibration.readers import csv_tables, job_traces, nccl_records, nccl_text
 from simnet.cost_models.calibration.readers.job_traces import merge_ranks
@@ -159,12 +159,11 @@ def read_measurements(
     content; `facts` are values by column that the file lacks, as ``{"ranks": 16}``.
     """
     for name in facts or {}:
-        if name not in TABLE_COLUMNS:
-            raise ValueError(f"unknown column {name!r}; {suggest_names(name, TABLE_COLUMNS)}")
+        check_choice(name, "column", TABLE_COLUMNS)
     path = measurements_file(path)
     known = [*LOG_FORMATS, *plugins.plugin_names("log_readers")]
-    if kind is not None and kind not in known:
-        raise InputError(f"unknown format {kind!r}; {suggest_names(kind, known)}", file=str(path))
+    if kind is not None:
+        check_choice(kind, "format", known, file=str(path))
     found = log_format(path, str((facts or {}).get("tool", ""))) if kind is None else kind
     if found is None:
         said, line = _unread(read_lines(path))

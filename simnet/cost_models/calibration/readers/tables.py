@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple, NoReturn, TypeAlias, cast
 import numpy as np
 import pandas as pd
 
-from simnet.base.errors import InputError, suggest_names
+from simnet.base.errors import InputError, check_choice
 from simnet.base.file_io import read_shipped_rows
 from simnet.cost_models.calibration.readers import conventions
 
@@ -389,8 +389,7 @@ def parse_facts(texts: Iterable[str]) -> LogFacts:
 
 
 def _form_of(column: str) -> ColumnForm:
-    if column not in TABLE_COLUMNS:
-        raise InputError(f"there is no column {column!r}; {suggest_names(column, TABLE_COLUMNS)}", file="--fact")
+    check_choice(column, "column", TABLE_COLUMNS, file="--fact")
     return TABLE_COLUMNS[column]
 
 
