@@ -11,7 +11,7 @@ import re
 import reprlib
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias, TypeVar
 
 from ruamel.yaml import YAML
 from ruamel.yaml.composer import MaxDepthExceededError
@@ -22,7 +22,7 @@ from ruamel.yaml.reader import ReaderError
 from simnet.base.errors import InputError, suggest_names
 
 if TYPE_CHECKING:
-    from pydantic import ValidationError
+    from pydantic import BaseModel, ValidationError
     from pydantic_core import ErrorDetails
 
 MAX_DEPTH = 40
@@ -40,6 +40,8 @@ MAX_DIGITS = 300
 Loc: TypeAlias = tuple[str | int, ...]
 """Path of a value: keys and list positions from the top."""
 
+M = TypeVar("M", bound="BaseModel")
+
 _TAG = "tag:yaml.org,2002:"
 # The parser does not say where.
 _BEYOND_UNICODE = re.compile(r"\\U(?!000|0010)[0-9A-Fa-f]{8}")
@@ -51,6 +53,7 @@ class YamlDocument(NamedTuple):
 
     value: Any
     lines: dict[Loc, int]
+    file: str
 
     def line(self, loc: Sequence[str | int]) -> int:
         r"""Return the line of the value at the path `loc`; if nothing is there, the line of the last value on the path.
@@ -65,6 +68,19 @@ class YamlDocument(NamedTuple):
         while known not in self.lines and known:
             known = known[:-1]
         return self.lines.get(known, 1)
+
+    def refuse(self, message: str, *loc: str | int) -> NoReturn:
+        """Raise InputError for the value at the path `loc`, with file, line and field."""
+        raise InputError(message, file=self.file, line=self.line(loc), field=field_path(loc) or None)
+
+    def validated(self, kind: type[M], names: Iterable[str] = ()) -> M:
+        """Return the content as a pydantic model; InputError, for which `names` may be meant, if a value is invalid."""
+        from pydantic import ValidationError
+
+        try:
+            return kind.model_validate(self.value)
+        except ValidationError as error:
+            raise validation_refusal(error, self.file, self, names) from None
 
 
 def load_yaml(text: str, file: str) -> YamlDocument:
@@ -220,7 +236,7 @@ class _NodeReader:
 
     def read(self, text: str) -> YamlDocument:
         node = self._compose(text)
-        return YamlDocument(None if node is None else self._value(node, ()), self._lines)
+        return YamlDocument(None if node is None else self._value(node, ()), self._lines, self._file)
 
     def _compose(self, text: str) -> Node | None:
         self._refuse_other_versions(text)

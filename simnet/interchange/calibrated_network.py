@@ -6,12 +6,12 @@ The field ``network`` names a star or nodes of several GPUs, with latencies [s] 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from simnet import topologies
 from simnet.base.errors import InputError, suggest_names
 from simnet.base.file_io import read_text
-from simnet.base.yaml_loader import field_path, load_yaml_mapping
+from simnet.base.yaml_loader import load_yaml_mapping
 from simnet.topologies.graphs import Node
 
 if TYPE_CHECKING:
@@ -45,34 +45,30 @@ def read_fabric_network(path: str | Path, nodes: int | None = None) -> nx.DiGrap
     >>> graph.graph["hosts"], graph.edges[0, "switch"]["latency"]
     (8, 5e-06)
     """
-    file, line_of = str(path), {"network": 1}
-
-    def refuse(message: str, field: str = "network") -> NoReturn:
-        raise InputError(message, file=file, line=line_of[field], field=field)
-
+    file = str(path)
     text = _network_field(read_text(Path(path), MAX_BYTES)) or "network:"
     if len(text.lstrip("\n")) > MAX_NETWORK:
-        refuse("is larger than any network in a fabric file")
+        raise InputError("is larger than any network in a fabric file", file=file, line=1, field="network")
     read = load_yaml_mapping(text, file, "a fabric file")
-    line_of |= {field_path(loc): line for loc, line in read.lines.items()}
     network: Any = read.value.get("network")
     if network is None:
         collectives = "add --network multi_gpu_nodes:gpus_per_node=8, or star, to simnet calibrate LOGS --force"
-        refuse(f"is missing: {collectives}; of ping and iperf3 take --latency and --bandwidth, without this file")
+        pairs = "of ping and iperf3 take --latency and --bandwidth, without this file"
+        read.refuse(f"is missing: {collectives}; {pairs}", "network")
     if not isinstance(network, dict) or len(network) != 1:
-        refuse(f"must be one topology with its parameters; {suggest_names('', FIELDS)}")
+        read.refuse(f"must be one topology with its parameters; {suggest_names('', FIELDS)}", "network")
     family, given = next(iter(network.items()))
     if family not in FIELDS:
-        refuse(f"there is no {str(family)[:40]!r} in a fabric file; {suggest_names(str(family)[:40], FIELDS)}")
-    where = f"network.{family}"
+        known = suggest_names(str(family)[:40], FIELDS)
+        read.refuse(f"there is no {str(family)[:40]!r} in a fabric file; {known}", "network")
     if not isinstance(given, dict) or set(given) != set(FIELDS[family]):
-        refuse(f"must have {', '.join(FIELDS[family])}, and nothing else", where)
+        read.refuse(f"must have {', '.join(FIELDS[family])}, and nothing else", "network", family)
     if nodes is not None:
         given = given | {"hosts" if family == "star" else "nodes": nodes}
     try:
         return topologies.build(family, **given)
     except ValueError as error:
-        refuse(str(error), where)
+        read.refuse(str(error), "network", family)
 
 
 def _network_field(text: str) -> str:

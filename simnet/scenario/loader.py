@@ -70,13 +70,11 @@ class Document:
 
     def __init__(self, text: str, file: str) -> None:
         self.file = file
-        data, lines = load_yaml(text, file)
-        if not isinstance(data, dict):
-            raise InputError(
-                f"must be a mapping with fields such as 'workers: 8', got {shorten_value(data)}", file=file, line=1
-            )
-        self.data: dict[str, Any] = data
-        self._places = {loc: Place(file, line) for loc, line in lines.items()}
+        read = load_yaml(text, file)
+        if not isinstance(read.value, dict):
+            read.refuse(f"must be a mapping with fields such as 'workers: 8', got {shorten_value(read.value)}")
+        self.data: dict[str, Any] = read.value
+        self._places = {loc: Place(file, line) for loc, line in read.lines.items()}
 
     def set(self, assignment: str) -> None:
         """Override a value by ``a.b.0.c=value``, in YAML; InputError without "=" or if there is no such position.

@@ -202,17 +202,12 @@ def has_curves(path: str | Path) -> bool:
 
 def load_cost_model(path: str | Path) -> CalibratedCostModel:
     """Read a cost model from a fabric file; raise InputError for an unreadable file or an invalid field."""
-    name = str(path)
-    read = load_yaml_mapping(read_text(Path(path), MAX_BYTES), name, "a fabric file")
+    read = load_yaml_mapping(read_text(Path(path), MAX_BYTES), str(path), "a fabric file")
     version = read.value.get("version")
     if version != FILE_VERSION:
-        message = f"must be {FILE_VERSION}, the version that is read, got {str(version)[:40]}"
-        raise InputError(message, file=name, line=read.line(["version"]), field="version")
-    try:
-        file = CostModelFile.model_validate(read.value)
-    except pydantic.ValidationError as error:
-        names = [one.name for part in (FittedCurve, CurveModel, CardCount) for one in fields(part)]
-        raise validation_refusal(error, name, read, names) from None
+        read.refuse(f"must be {FILE_VERSION}, the version that is read, got {str(version)[:40]}", "version")
+    names = [one.name for part in (FittedCurve, CurveModel, CardCount) for one in fields(part)]
+    file = read.validated(CostModelFile, names)
     steps: StepModel | None = None if file.platform is None else specified_step_model(file.platform)
     cards, each = RAIL_CARDS, 1.0
     if file.steps is not None:

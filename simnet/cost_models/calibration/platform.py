@@ -20,7 +20,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, PlainV
 from simnet.base import units
 from simnet.base.errors import InputError, suggest_names
 from simnet.base.file_io import read_shipped_rows, read_text
-from simnet.base.yaml_loader import load_yaml_mapping, validation_refusal
+from simnet.base.yaml_loader import load_yaml_mapping
 from simnet.cost_models.calibration import node_links
 from simnet.cost_models.calibration.node_links import MAX_DEVICES, InsideRates, Links
 
@@ -242,11 +242,7 @@ def is_platform(path: Path) -> bool:
 
 
 def _read_platform(path: Path, name: str) -> Platform:
-    read = load_yaml_mapping(read_text(path, MAX_BYTES), name, "a platform")
-    try:
-        return Platform.model_validate(read.value)
-    except pydantic.ValidationError as error:
-        raise validation_refusal(error, name, read) from None
+    return load_yaml_mapping(read_text(path, MAX_BYTES), name, "a platform").validated(Platform)
 
 
 def _format_rate(value: float) -> str:

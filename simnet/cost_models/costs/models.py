@@ -287,7 +287,7 @@ def _parse_json(text: str, file: str) -> TransformerShape:
     # Its parser takes longer to load than names of models, which is all that most commands ask for.
     from simnet.base.yaml_loader import load_yaml_mapping
 
-    fields = _ConfigFields(load_yaml_mapping(text, file, "a config.json of transformers"), file)
+    fields = _ConfigFields(load_yaml_mapping(text, file, "a config.json of transformers"))
     kind = fields.given.get("model_type")
     if kind is None:
         fields.refuse("is missing; it says which model this is", "model_type")
@@ -324,9 +324,9 @@ def _with_heads(shape: TransformerShape, fields: _ConfigFields) -> TransformerSh
 class _ConfigFields:
     """Fields of a ``config.json``, validated on access."""
 
-    def __init__(self, read: YamlDocument, file: str) -> None:
+    def __init__(self, read: YamlDocument) -> None:
         self.given: dict[str, Any] = read.value
-        self._read, self._file = read, file
+        self._read = read
 
     def shown(self, field: str) -> str:
         from simnet.base.yaml_loader import shorten_value
@@ -334,7 +334,7 @@ class _ConfigFields:
         return shorten_value(self.given[field])
 
     def refuse(self, message: str, field: str) -> NoReturn:
-        raise InputError(message, file=self._file, line=self._read.line((field,)), field=field)
+        self._read.refuse(message, field)
 
     def count(self, name: str, default: int | None = None, most: int = MOST_WIDTH) -> int:
         """Return a field as a whole number in 1 .. `most`; `default` if the field is missing or null."""

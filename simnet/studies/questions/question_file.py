@@ -13,7 +13,7 @@ import pydantic
 from pydantic import ConfigDict, Field
 
 from simnet.base.file_io import read_text
-from simnet.base.yaml_loader import load_yaml_mapping, validation_refusal
+from simnet.base.yaml_loader import load_yaml_mapping
 from simnet.report.summary import Unit
 
 QUESTION_FILE = "question.yaml"
@@ -86,11 +86,7 @@ def read_question(folder: Path) -> Question:
     InputError
         If the file is malformed, with its line.
     """
-    file = str(folder / QUESTION_FILE)
-    read = load_yaml_mapping(read_text(folder / QUESTION_FILE, MAX_BYTES), file, "a question")
-    try:
-        found = Question.model_validate(read.value)
-    except pydantic.ValidationError as error:
-        raise validation_refusal(error, file, read, Question.model_fields) from None
+    file = folder / QUESTION_FILE
+    found = load_yaml_mapping(read_text(file, MAX_BYTES), str(file), "a question").validated(Question)
     own = folder / found.scenario
     return found.model_copy(update={"scenario": str(own)}) if own.is_file() else found
