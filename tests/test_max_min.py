@@ -78,13 +78,6 @@ def test_shares_are_feasible_and_no_flow_can_grow_without_shrinking_one_of_a_low
     assert_max_min(routes, capacity, limits, max_min_shares(*network), weights)
 
 
-@given(st.integers(1, 12), st.data())
-def test_on_a_ring_of_equal_links_everyone_gets_a_share_of_as_many_as_pass(links, data):
-    hops = data.draw(st.integers(1, links))
-    routes = [tuple((first + hop) % links for hop in range(hops)) for first in range(links)]
-    assert max_min_shares(routes, dict.fromkeys(range(links), 12.0)) == close([12.0 / hops] * links)
-
-
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=6))
 def test_on_a_parking_lot_the_long_flow_gets_the_least_share(crowds):
     # A long flow over all links, and a crowd of short ones on each: the long one is held up where the crowd is largest.
