@@ -268,6 +268,7 @@ def test_lists(kind: str) -> None:
         "measured": ["shaped_openmpi", "published_plateaus"],
         "readers": ["nccl-json", "Read the OSU micro-benchmarks;"],
         "stacks": ["gloo", "send_completion ready", "has no software"],
+        "questions": ["spardl-unequal-links"],
         "columns": ["iteration_s", "total_bytes_sent_B"],
         "words": ["busbw", "artopk:selection=var"],
     }

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from simnet.base.errors import InputError, suggest_names
 from simnet.base.progress import track_progress
 from simnet.report.summary import Column, Summary, percent
-from simnet.studies.questions.question_file import QUESTION_FILE, find_question, read_question
 from simnet.verbs import terminal
 from simnet.verbs.request import USUAL_FOLDER, Overrides, Words, set_texts, verb, word_list
 from simnet.verbs.run import run
@@ -305,6 +304,7 @@ def reproduce(
     SimnetError
         If there is none of a name.
     """
+    from simnet.studies.questions.question_file import find_question
     from simnet.validate.reproduction import MISSING, REPRODUCTIONS, page, reproduction, under_devices
     from simnet.validate.reproduction.table import KINDS
 
@@ -361,6 +361,7 @@ def _saved(answer: Summary, out: str | Path | None, force: bool) -> Summary:
 def _open_question(folder: Path, jobs: int | None, out: str | Path | None, force: bool) -> Summary:
     """Run the grid of a question, and return its answer."""
     from simnet.studies.questions.question_answer import answer_question
+    from simnet.studies.questions.question_file import QUESTION_FILE, read_question
     from simnet.studies.sweeping.answer import GridAnswer
 
     asked, fields = read_question(folder), {"name": folder.resolve().name}

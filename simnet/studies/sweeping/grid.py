@@ -144,8 +144,9 @@ def axis(text: str, limit: int = MOST_CELLS) -> GridAxis:
 def grid_cells(source: Source, base: Scenario, groups: Sequence[Sequence[GridAxis]]) -> list[GridCell]:
     """Return the cells for all combinations of the groups of axes. The last group varies fastest."""
     axes = [one for group in groups for one in group]
-    # A value that is a mapping may make the fields that other parameters are about.
-    first = sorted(range(len(axes)), key=lambda one: not any(value.startswith("{") for value in axes[one].values))
+    # A value that is a mapping, or a network, may make the fields that other parameters are about.
+    makes = [one.name in _MARKED or any(value.startswith("{") for value in one.values) for one in axes]
+    first = sorted(range(len(axes)), key=lambda one: not makes[one])
 
     @lru_cache(maxsize=256)
     def meant(name: str, before: tuple[str, ...]) -> str:
@@ -163,18 +164,19 @@ def grid_cells(source: Source, base: Scenario, groups: Sequence[Sequence[GridAxi
     for values in (tuple(itertools.chain(*each)) for each in itertools.product(*together)):
         if values in found:
             continue
-        assigned: list[str] = []
+        assigned, made = list[str](), list[str]()
         for number in first:
             name, value = axes[number].name, values[number]
             if name in _MARKED:
-                assigned += overrides_of(source.path, {name: value.strip("'\"")}, [*source.overrides, *assigned])
+                made += overrides_of(source.path, {name: value.strip("'\"")}, [*source.overrides, *made, *assigned])
                 continue
             parts = tuple(one for one in assigned if one.partition("=")[2].startswith("{"))
-            assigned.append(f"{meant(name, parts)}={value}")
+            assigned.append(f"{meant(name, (*made, *parts))}={value}")
         fields = [one.partition("=")[0] for one in assigned]
         if len(set(fields)) < len(fields):
             twice = next(one for one in fields if fields.count(one) > 1)
             raise InputError(f"{twice} is a parameter twice", file="--grid")
+        assigned = [*(one for one in made if one.partition("=")[0] not in fields), *assigned]
         found[values] = GridCell(len(found), values, tuple(assigned))
     return list(found.values())
 
