@@ -101,7 +101,14 @@ def group_places(groups: Sequence[Sequence[tuple[Any, ...]]], by: Sequence[AxisC
         each = [{values[at] for values in group} for group in groups]
         if len(groups) > 1 and len(set.union(*each)) == sum(map(len, each)):
             return [f"at {_range_text([values[at] for values in group], axis)}" for group in groups]
-    return [f"in {len(group)} of {total} cells" for group in groups]
+    return [f"in {len(group)} of {total} cells{_common_values(group, by)}" for group in groups]
+
+
+def _common_values(group: Sequence[tuple[Any, ...]], by: Sequence[AxisColumn]) -> str:
+    """Return text on axis values that all cells of a group have, and not all cells of the grid."""
+    each = [{*values} for values in zip(*group, strict=True)]
+    only = [value_text(*own, axis) for own, axis in zip(each, by, strict=True) if len(own) == 1 < len({*axis.values})]
+    return f", all at {wording.listed(only)}" if only and len(group) > 1 else ""
 
 
 def _lead(cells: Sequence[GridTimes]) -> str:

@@ -48,8 +48,8 @@ def answer_question(question: Question, found: GridAnswer) -> Summary:
     InputError
         If the question names a series or a column that the cells do not have.
     """
-    asked = {name for one in question.compare for name in one.series}
-    table = found.cells[(found.cells["policy"] != (found.bound or "")) | found.cells["policy"].isin(asked)]
+    left_out = {"", found.bound} - {name for one in question.compare for name in one.series}
+    table = found.cells[~found.cells["policy"].isin(left_out)]
     factors = _factors(table, question.grid)
     series = _named(question.series, factors, "series")
     settings = [one for one in factors.values() if one is not series]
