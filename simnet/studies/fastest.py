@@ -107,7 +107,8 @@ def group_places(groups: Sequence[Sequence[tuple[Any, ...]]], by: Sequence[AxisC
 def _common_values(group: Sequence[tuple[Any, ...]], by: Sequence[AxisColumn]) -> str:
     """Return text on axis values that all cells of a group have, and not all cells of the grid."""
     each = [{*values} for values in zip(*group, strict=True)]
-    only = [value_text(*own, axis) for own, axis in zip(each, by, strict=True) if len(own) == 1 < len({*axis.values})]
+    pairs = zip(each, by, strict=True)
+    only = [value_text(next(iter(own)), axis) for own, axis in pairs if len(own) == 1 < len({*axis.values})]
     return f", all at {wording.listed(only)}" if only and len(group) > 1 else ""
 
 

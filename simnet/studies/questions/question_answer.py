@@ -6,7 +6,9 @@ seed meet the same gradients and weather, so their differences are paired seed b
 
 from __future__ import annotations
 
+import itertools
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,7 +17,7 @@ import numpy as np
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError, suggest_names
 from simnet.report.paired import TIE, Estimate, contest, estimate
-from simnet.report.summary import Column, Summary, Unit, with_unit
+from simnet.report.summary import Column, Summary, Unit, common_unit, with_unit
 from simnet.studies.fastest import GridTimes, axis_heads, group_places, value_text, where_fastest
 from simnet.studies.questions.question_file import QUESTION_FILE, SERIES, ColumnComparison, Question
 from simnet.studies.sweeping.grid import AxisColumn, moving_together
@@ -225,13 +227,53 @@ def _plain(effect: Effect) -> dict[str, Any]:
     return {"setting": list(effect.setting), **effect.difference._asdict()}
 
 
+_PANELS_IN_A_ROW, _WRAP = 4, 28
+
+
 def _figure(
     question: Question, settings: Sequence[AxisColumn], columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]
 ) -> Plot:
-    """Draw the means over the settings, with their intervals."""
-    from simnet.report.drawing import draw_table
+    """Draw the means with their intervals: over the longest axis of numbers, in a panel for each other setting.
 
-    if len(settings) != 1 or not settings[0].numeric:
+    Without an axis of numbers, settings stand one below the other.
+    """
+    from simnet.report.drawing import COLOURS, canvas, draw_table, plot, scale
+
+    columns = [one for one in columns[len(settings) :] if one.unit == columns[len(settings)].unit]
+    across = max((one for one in settings if one.numeric), key=lambda one: len({*one.values}), default=None)
+    if across is None:
         rows = [{**row, "setting": ", ".join(value_text(row[one.name], one) for one in settings)} for row in rows]
-        columns = [Column("setting", "setting", "text"), *columns[len(settings) :]]
-    return draw_table(Summary(answer=question.question, columns=columns, rows=rows))._replace(name="question")
+        columns = [Column("setting", "setting", "text"), *columns]
+        return draw_table(Summary(answer=question.question, columns=columns, rows=rows))._replace(name="question")
+    panels: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        others = [value_text(row[one.name], one) for one in settings if one is not across]
+        panels.setdefault(", ".join(others), []).append(row)
+    known = [row[one.name] for one in columns for row in rows if row.get(one.name) is not None]
+    unit, factor = common_unit(columns[0].unit or "number", known)
+    values = list[Any](dict.fromkeys(across.values))
+    width = min(len(panels), _PANELS_IN_A_ROW)
+    height = -(-len(panels) // width)
+    size = max(2.6 * width, 6.4), max(2.5 * height, 3.2) + 0.8
+    with canvas(*size, height, width, squeeze=False, sharex=True, sharey=True) as (figure, grid):
+        for axes in grid.flat[len(panels) :]:
+            axes.remove()
+        for axes, (title, group) in zip(grid.flat, panels.items(), strict=False):
+            for one, colour in zip(columns, itertools.cycle(COLOURS), strict=False):
+                low, high = one.interval or ("", "")
+                there = [row for row in group if row.get(one.name) is not None]
+                middle = np.array([row[one.name] for row in there]) / factor
+                ends = np.array([[row.get(low), row.get(high)] for row in there], dtype=np.float64).T / factor
+                off = np.nan_to_num(np.abs(ends - middle)) if there else None
+                places = [values.index(row[across.name]) for row in there]
+                axes.errorbar(
+                    places, middle, off, fmt="o-", color=colour, markersize=4, elinewidth=1, label=one.heading
+                )
+            axes.set_title(textwrap.fill(title, _WRAP), fontsize=8)
+        axes.set_xticks(range(len(values)), [across.text(one).replace(" ", "\n") for one in values])
+        scale(grid.flat[0].yaxis, np.array(known, dtype=np.float64) / factor)
+        figure.supylabel(f"{question.compare[0].label} [{unit}]" if unit else question.compare[0].label)
+        figure.supxlabel(across.heading)
+        handles, labels = grid.flat[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper left", ncols=4, title=question.question, alignment="left")
+        return plot("question", question.question, question.source, figure)
