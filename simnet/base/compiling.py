@@ -82,7 +82,7 @@ def _compiled_functions(modules: Sequence[ModuleType], replaced: Sequence[tuple[
 
 
 def _in_one_version(function: Any) -> Any:
-    """Make calls from compiled code pass all integers as int64, so that the function is compiled only once."""
+    """Make compiled callers of `function` pass all integers as int64, so that it is compiled only once; return it."""
     template: Callable[..., Any] = function.get_call_template
 
     def widened(args: Sequence[Any], kws: Mapping[str, Any]) -> Any:

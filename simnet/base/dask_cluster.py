@@ -16,7 +16,7 @@ _TIMEOUT = "10 s"
 
 @contextmanager
 def connect_dask(scheduler: str, option: str) -> Iterator[Any]:
-    """Return a ``distributed.Client`` of a scheduler such as ``tls://10.0.0.1:8786``, as a context manager.
+    """Connect to a Dask scheduler such as ``tls://10.0.0.1:8786``, and provide its ``distributed.Client`` in a block.
 
     Certificates come from Dask's configuration. Errors name the command-line `option`: InputError if Dask is not
     installed or the scheduler does not answer. A remote connection without encryption is warned of.

@@ -234,7 +234,7 @@ def check_positive(value: float, name: str) -> float:
 def check_choice(
     value: object, name: str, allowed: Collection[str], *, file: str | None = None, field: str | None = None
 ) -> None:
-    """Raise ValueError, or InputError with its place, if `value` is not one of the allowed names.
+    """Raise ValueError if `value` is not an allowed name; given `file` or `field`, raise InputError that states them.
 
     Examples
     --------

@@ -210,7 +210,7 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
 
 @contextmanager
 def stage_files(targets: Sequence[Path], force: bool, suffixes: Sequence[str] = ()) -> Iterator[Path]:
-    """Provide an empty folder; files written there are moved to `targets`, all in one folder, if the block succeeds.
+    """Provide an empty folder; if the block succeeds, files written there are moved to `targets`, which share a folder.
 
     With `force` existing targets are replaced, folders only if all their files end in one of `suffixes`. Raises
     InputError if a target may not be replaced, or something cannot be written.
@@ -352,7 +352,7 @@ The process ended while new files took the place of older ones, of which some ar
 
 
 class FileSet(NamedTuple):
-    """A set of files that are replaced together: a noun for messages, glob patterns, and the file to move last."""
+    """A set of files that are replaced together: its name in messages, glob patterns, and the file moved last."""
 
     kind: str
     names: tuple[str, ...]

@@ -26,7 +26,7 @@ def native_is_kept(main: str, *modules: ModuleType, **replaced: str) -> bool:
 
 
 class JitThreshold:
-    """The amount of interpreted work, in any unit, from which native code saves time.
+    """Decides whether native code saves time: once a process has interpreted enough work, counted in any unit.
 
     Code that is kept from an earlier process pays off from `loading` on, code that is still to be compiled from
     `compiling` on; `is_kept` says which it is.
@@ -45,7 +45,7 @@ class JitThreshold:
         self.loading, self.compiling, self.is_kept, self.done = loading, compiling, is_kept, 0.0
 
     def is_enough_with(self, work: float, ahead: float = 0.0) -> bool:
-        """Add `work` to the total; return whether the total before plus max(`work`, `ahead`) reaches the threshold."""
+        """Count `work`; return whether earlier work plus max(`work`, coming work `ahead`) reaches the threshold."""
         whole = self.done + max(work, ahead)
         self.done += work
         return whole >= self.loading and (whole >= self.compiling or self.is_kept())

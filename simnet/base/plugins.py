@@ -1,4 +1,4 @@
-"""Plug-ins: entry points of other packages, one group per kind, and files of the user.
+"""Loads plug-ins: objects that other packages register as entry points, one group per kind, or objects in files.
 
 ====================  ==========================================================================
 ``sparsifiers``       a `simnet.sparsifier_models.base.Sparsifier` class
@@ -67,7 +67,7 @@ MAX_BYTES = 2**20
 
 
 class PluginError(SimnetError, ValueError):
-    """A plug-in that is refused, cannot be imported, or does not fit its kind."""
+    """An error about a plug-in that is refused, cannot be imported, or is not what its kind (a policy, ...) needs."""
 
 
 class PluginWarning(UserWarning):
@@ -228,7 +228,7 @@ def refusal_text(error: Exception) -> str:
 
 @contextmanager
 def in_trial(what: str) -> Iterator[None]:
-    """Add `what`, a description of the current trial, as a note to errors that are raised inside the block."""
+    """Add `what`, which says that user code is tried out before a run, as a note to errors raised in the block."""
     try:
         yield
     except Exception as error:

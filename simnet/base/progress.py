@@ -49,7 +49,7 @@ def report_progress(tell: Callable[..., None]) -> Iterator[None]:
 
 @contextmanager
 def progress_stage(share: float) -> Iterator[None]:
-    """Count the block as the share `share`, in (0, 1], of the remaining part of the enclosing step."""
+    """Let the block's progress, from start to end, fill `share`, in (0, 1], of what remains of the enclosing step."""
     listener = _listener.get()
     if listener is None:
         yield
@@ -64,7 +64,7 @@ def progress_stage(share: float) -> Iterator[None]:
 
 
 def track_progress(items: Collection[T], share: float = 1.0) -> Iterator[T]:
-    """Yield `items`, which take about equal time, and report how many are done; all items are one `progress_stage`."""
+    """Yield `items` and report progress after each, as if all took equally long; together they fill `share`."""
     listener = _listener.get()
     if listener is None or len(items) == 0:
         yield from items

@@ -95,7 +95,7 @@ class Written:
 
 
 class Absolute:
-    """Marks a returned signal as an absolute bandwidth or latency, not a factor."""
+    """Marks that a function returns the changing bandwidth or latency of a link itself, not a factor of a constant."""
 
 
 class WorkerLink:

@@ -16,7 +16,7 @@ from simnet.base.rows import Ask, Separable, Shard, Shards
 
 @contextmanager
 def open_shards(source: Separable, where: str) -> Iterator[Shards]:
-    """Provide the shards of a job's workers as a context manager; each shard has a pickled copy of the gradient source.
+    """Provide shards of a job's workers, as processes or on Dask, in a block; each has a copy of the gradient source.
 
     `where` is ``processes:4``, or ``dask:tcp://10.0.0.1:8786`` for a shard per Dask worker. InputError if neither, if
     Dask is not installed, or the scheduler does not answer.

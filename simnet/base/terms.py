@@ -1,4 +1,4 @@
-"""Terms of reports and of the glossary with their meanings, and the meanings of labels of exchanges."""
+"""Explanations of terms in reports and in the glossary, and of labels of gradient exchanges such as AG-Topk."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from simnet.base.file_io import read_shipped_rows
 
 
 class Term(NamedTuple):
-    """A term with its spellings and its meaning. `report` marks terms of reports; `type` is the input for a label."""
+    """A term with its spellings and meaning. `report` marks terms in reports; `type` is the scheme of a label."""
 
     term: str
     also: str

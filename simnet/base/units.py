@@ -201,7 +201,7 @@ def finite(value: float) -> float | None:
 
 
 def interval_figures(low: float, high: float, unit: str = "") -> dict[str, float | str | None]:
-    """Return JSON fields ``low`` and ``high``, with `unit` as suffix; nulls and a reason if the interval is too wide.
+    """Return JSON fields ``low`` and ``high``, with suffix `unit`; nulls and a remark if the interval is too wide.
 
     Examples
     --------

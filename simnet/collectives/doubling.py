@@ -288,7 +288,7 @@ def reduce_scatter_recursive_halving(n_ranks: int, nbytes: float, *, gamma: floa
 
 @collective("alltoall", "bruck", cost=bruck_alltoall, mpi=("modified_bruck",), calibrated=True)
 def alltoall_bruck(n_ranks: int, nbytes: float) -> Schedule:
-    """Bruck's all-to-all: in round k each rank sends blocks whose distance to go has bit k to the rank 2^k further on.
+    """Bruck's all-to-all: in round k a rank sends 2^k ranks onward all blocks whose distance to their target has bit k.
 
     Examples
     --------

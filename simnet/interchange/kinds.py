@@ -68,7 +68,7 @@ _BEGINNINGS = {
 
 
 class NetworkRead(NamedTuple):
-    """A network read from a file: the topology, the weather of its links, and the format of the file."""
+    """A network read from a file: the topology, its links' changes over time (weather), and the format of the file."""
 
     graph: nx.DiGraph[Node]
     weather: dict[Link, Weather]

@@ -168,7 +168,7 @@ def _match_messages(steps: list[_BlockStep]) -> dict[_BlockStep, _BlockStep]:
 
 
 def _chain_lengths(steps: list[_BlockStep], senders: dict[_BlockStep, _BlockStep]) -> dict[_Node, int]:
-    """Return for each message, and for the end of each step, how many messages the longest chain before it contains."""
+    """Return, for each message and each end of a step, the messages in the longest chain that must precede it."""
     waits: dict[_Node, list[_Node]] = {}
     for step in steps:
         ready: list[_Node] = [*step.waits, *([(senders[step],)] if step.receives else [])]

@@ -56,7 +56,7 @@ class Operation:
 
     @property
     def post(self) -> Operation | tuple[Operation]:
-        """The node of the dependency graph for the operation's start; a rendezvous send starts at a node of its own."""
+        """The node of the dependency graph for the operation's start: a separate one for a rendezvous send."""
         return (self,) if self.kind == "send" and self.rendezvous else self
 
     def __str__(self) -> str:
@@ -169,7 +169,7 @@ def set_levels(file: RankOperations, ops: list[Operation]) -> None:
 
 
 def place_operations(file: RankOperations, sends: dict[Operation, Operation]) -> tuple[Placed, Placed]:
-    """Return the earliest round in which each operation can take place, and the round in which it is posted.
+    """Return the earliest round in which each operation can take place, and the round in which its rank posts it.
 
     InputError if ranks wait for each other in a circle.
     """
@@ -211,7 +211,7 @@ def place_operations(file: RankOperations, sends: dict[Operation, Operation]) ->
 
 
 def _orders(file: RankOperations, sends: dict[Operation, Operation]) -> Iterator[_Order]:
-    """Yield the constraints on rounds of operations that follow from dependencies and from levels."""
+    """Yield the constraints on operations' rounds: from their dependencies, and from their levels (`set_levels`)."""
     for ops in file.ranks.values():
         for op in ops:
             for before in op.requires:

@@ -33,7 +33,7 @@ _GLOO = {"algorithm": "ring", "collective": "ring", "allgather": "ring"}
 
 
 class _AgreedDecision(NamedTuple):
-    """Decision of worker 0: the index of the next exchange, whether to probe the network, whether times are known."""
+    """Decision of worker 0: next exchange (index), whether to probe the network, whether the exchange time is known."""
 
     choice: int
     probes: bool
@@ -94,7 +94,7 @@ class Advising:
         self._sizes: tuple[int, ...] = ()
 
     def start(self, entries: int) -> None:
-        """Start to probe the network and choose in the background, before the first exchange of `entries` entries."""
+        """Begin, in the background, to probe the network and to choose the first exchange, of `entries` entries."""
         if self._may_probe:
             self._sizes = (entries,)
             self._pending = self._pool.submit(self._first)

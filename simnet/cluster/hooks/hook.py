@@ -32,7 +32,7 @@ from simnet.training.job.exchange import check_feedback
 
 
 class Hook:
-    """A DDP communication hook with one exchange, or with several exchanges from which a table or an adviser chooses.
+    """A DDP communication hook that exchanges gradients by one scheme, or by the one a table or an adviser chooses.
 
     `iteration` (settable) is the iteration that the next bucket 0 begins, `entry` the exchange in force, `choices` the
     exchanges that are possible, `residuals` what this worker keeps back, which a checkpoint of the model does not have.
@@ -274,7 +274,7 @@ class Hook:
         self.marks = LoggedIteration(self.iteration, self.entry.label, self.entry.density)
 
     def _model(self, number: int, parameters: tuple[int, ...], entries: int) -> Any:
-        """Return the scheme of choice `number` for a bucket; each choice and bucket has its own scheme object.
+        """Return the scheme object of exchange `number` for a bucket; each exchange has its own object for each bucket.
 
         State by position in the bucket, such as Ok-Topk's region boundaries, is invalid once parameters move.
         """
@@ -331,7 +331,7 @@ class Hook:
         return f"rank {self.rank}, iteration {self.iteration}, bucket {bucket.index()}"
 
     def _beside(self, device: Any, handed: tuple[Any, ...]) -> Callable[[], ExitStack]:
-        """Return a function that enters the hook's own CUDA stream, which waits for the current stream."""
+        """Return a function that switches to the hook's CUDA stream, which waits for work of the current stream."""
         if not hasattr(self, "_stream"):
             self._stream = torch.cuda.Stream(device)
         ready = torch.cuda.current_stream(device).record_event()
@@ -360,7 +360,7 @@ class Hook:
 
 
 class Residuals:
-    """Residuals of one worker: a tensor per bucket, with views by parameter that survive when DDP rebuilds buckets."""
+    """Residuals (unsent parts of gradients) of one worker, by bucket; they survive when DDP rebuilds its buckets."""
 
     def __init__(self) -> None:
         self._buckets: dict[int, tuple[tuple[int, ...], torch.Tensor]] = {}

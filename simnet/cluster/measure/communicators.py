@@ -97,7 +97,7 @@ class Communicator:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Leave the job, unless the exit of Python does that."""
+        """Leave the job; does nothing for libraries that, like MPI, leave it when Python exits."""
 
 
 def connect_ranks(backend: str, patience: float | None = None) -> Communicator:

@@ -116,7 +116,7 @@ SYSTEM = Path("/sys/class")
 
 
 class Port(NamedTuple):
-    """An active port of a network card: name, number, rate, kind, card, and whether it is bonded."""
+    """An active port of a network card: device name, port number, rate, link type, card, and whether it is bonded."""
 
     # Device, as settings name it, and port on it; 1 for Ethernet.
     name: str
@@ -153,7 +153,7 @@ def ethernet_ports(root: Path = SYSTEM) -> list[Port]:
 
 
 def describe_cards(root: Path = SYSTEM) -> list[str]:
-    """Return name, rate and kind of the active InfiniBand ports as texts; of Ethernet ports if there are no others."""
+    """Return texts with name, rate and link type of active InfiniBand or RoCE ports, else of the Ethernet ports."""
     ports = infiniband_ports(root)
     named = [(f"{one.name}:{one.number}", one) for one in ports] or [(one.name, one) for one in ethernet_ports(root)]
     return [" ".join(f"{name} {one.rate} {one.kind}".split()) for name, one in named]

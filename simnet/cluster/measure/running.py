@@ -46,7 +46,7 @@ class PreparedCall(NamedTuple):
 
 
 def operations_per_call(collective: str, nbytes: int) -> int:
-    """Return the number of operations in a call: 2 for a round trip, the window for ``p2p_bw``, otherwise 1."""
+    """Return the operations in one timed call: 2 for a round trip, the messages sent at once for ``p2p_bw``, else 1."""
     if collective == "p2p_bw":
         return max(_FEWEST, min(WINDOW, _IN_WINDOW // nbytes))
     return 2 if collective == "p2p_latency" else 1

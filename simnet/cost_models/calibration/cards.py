@@ -1,4 +1,4 @@
-"""Estimates the number of network cards per node from measured rates, where no source states it.
+"""Estimates the number of network cards per node from measured rates, if neither logs nor the user state it.
 
 NCCL sends rings over all cards of a node at once, so bytes count per card. Curves of one number of ranks per node do
 not determine it: then a number is the likelier, the more shipped platforms with as many cards reach the bandwidth that
@@ -89,7 +89,7 @@ def node_rate(curves: Sequence[Curve]) -> tuple[float, float]:
 
 
 def describe_card_counts(cards: Sequence[CardCount], each: float) -> str:
-    """Return a sentence on the possible card counts and the measurement that decides; "" for a single count."""
+    """Return a sentence on the possible card counts and the benchmark that would decide; "" for one count."""
     if len(cards) < 2:
         return ""
     names = {1.0: "one", CARD_PER_RANK: "one for each rank"}

@@ -123,7 +123,7 @@ def fit_compute(seconds: Floats) -> ComputeFit:
 
 
 def _fit_stragglers(rest: Floats) -> tuple[float, float, float, float]:
-    """Return mean, spread, straggler share and shift from a fit of two normals; share 0 means a single normal."""
+    """Fit log times by one or two normals: return mean, spread, share of stragglers (0: one normal) and their shift."""
     middle, spread = float(rest.mean()), max(float(rest.std()), 1e-12)
     alone = _log_likelihood(_normal_density(rest, middle, spread))
     robust = max(1.4826 * float(np.median(np.abs(rest - np.median(rest)))), 1e-12)

@@ -147,11 +147,11 @@ class CalibratedCostModel:
         return [(one or None, protocol or None) for one, protocol in sorted(own or families or {("", "")})]
 
     def _interval_basis(self, setting: Setting, basis: Basis) -> Basis:
-        """Return the basis of an interval, with "beyond" in place of "ranks" for node counts that are not measured."""
+        """Return the basis for an interval's width: `basis`, but "beyond" for "ranks" on unmeasured node counts."""
         return "beyond" if basis == "ranks" and self._unlike_nodes(setting) else basis
 
     def pinned(self, name: str) -> list[str]:
-        """Return the sorted values of the field `name` (``algorithm`` or ``protocol``) that can be predicted."""
+        """Return the sorted algorithms or protocols, as `name` says, for which collectives can be predicted."""
         known = known_algorithms() if name == "algorithm" else PROTOCOLS
         return sorted({*known, *(getattr(one.setting, name) for one in self.model.known)} - {""})
 
@@ -286,7 +286,7 @@ def specified_cost_model(platform: Platform, coverage: float = DEFAULT_COVERAGE)
 
 
 def _is_ring_or_tree(platform: Platform, setting: Setting) -> bool:
-    """Return whether NCCL may use a ring or a tree on two nodes, which makes the bus bandwidth ambiguous."""
+    """Return whether NCCL may use a ring or a tree on two nodes, so that times do not determine the bus bandwidth."""
     nccl = platform.counted == "as NCCL does" and not setting.algorithm
     nodes = platform.nodes(setting.ranks, setting.nodes)
     return nccl and setting.collective == "all_reduce" and nodes == 2 < setting.ranks

@@ -82,7 +82,7 @@ class ParameterEntry(_FilePart):
 
 
 class StepModelEntry(_FilePart):
-    """The step model in a fabric file: parameters, possible card counts per node, and measured ranks per node."""
+    """Fitted costs per step and per byte in a fabric file, with possible card counts and measured ranks per node."""
 
     counted: _StepCounting
     cards: Annotated[tuple[CardCount, ...], MinLen(1), MaxLen(100), AfterValidator(_check_cards)] = RAIL_CARDS
@@ -98,7 +98,7 @@ class StepModelEntry(_FilePart):
 
 
 class IntervalEntry(_FilePart):
-    """Half-widths of prediction intervals per size bin, for predictions based on the same kind of measurement."""
+    """Half-widths of prediction intervals per size bin, for one `Basis` of predictions, such as other ranks' curves."""
 
     held_out: Annotated[int, Ge(0)]
     below: _Widths

@@ -97,7 +97,7 @@ def mixture_held(
 
 
 def without_ranks(curves: Sequence[Curve], ranks: int) -> tuple[list[Curve], list[Curve]]:
-    """Return the curves on other numbers of ranks, and the curves on `ranks` with the same family as one of them."""
+    """Return the curves not on `ranks` ranks, and those on `ranks` ranks whose `Setting.family` occurs among them."""
     kept = [one for one in curves if one.setting.ranks != ranks]
     families = {one.setting.family for one in kept}
     return kept, [one for one in curves if one.setting.ranks == ranks and one.setting.family in families]
@@ -116,7 +116,7 @@ def leave_ranks_out(curves: Sequence[Curve], curve_model: str, nccl: bool) -> tu
 
 
 def leave_collectives_out(curves: Sequence[Curve], curve_model: str, nccl: bool) -> dict[Transfer, list[HeldOut]]:
-    """Return predictions for each collective from the curves of all other collectives, by method of transfer."""
+    """Return, for each method in `Transfer`, predictions of each collective from the curves of all others."""
     found: dict[Transfer, list[HeldOut]] = {name: [] for name in get_args(Transfer)}
     for collective in track_progress(sorted({curve.setting.collective for curve in curves})):
         kept = [one for one in curves if one.setting.collective != collective]
@@ -154,7 +154,7 @@ class ModelChoice(NamedTuple):
 
 
 def choose_models(curves: Sequence[Curve], *, plain: bool = True, wide: bool = True) -> ModelChoice:
-    """Return the models for the curves of one system, chosen by cross-validation.
+    """Return the curve models, step counting and `Transfer` that best predict held-out parts of one system's curves.
 
     With `plain`, models for comparison are judged too; with `wide`, predictions of other ranks and collectives.
     """
@@ -207,7 +207,7 @@ def _model_weights(typical: Mapping[str, float]) -> dict[str, float]:
 def _judge_counting(
     curves: Sequence[Curve], curve_model: str, nccl: bool
 ) -> tuple[float, Transfer, list[HeldOut], list[HeldOut]]:
-    """Return the error of a way to count steps, its best transfer, and predictions over ranks and over collectives."""
+    """Return the error of counting steps as NCCL or not, the better transfer, and held-out ranks and collectives."""
     ranked, stepped = leave_ranks_out(curves, curve_model, nccl)
     by_transfer = leave_collectives_out(curves, curve_model, nccl)
     corrected = mean_log_error(by_transfer["corrected"]) < _CLEARLY_BETTER * mean_log_error(by_transfer["steps"])

@@ -219,7 +219,7 @@ class CurveModel:
 
 
 def log_correction(corrections: tuple[tuple[float, float], ...], sizes: Floats) -> Floats:
-    """Return the log of the correction factor at sizes [byte], which is constant outside the correction points."""
+    """Return log(measured / modelled time) at sizes [byte], interpolated in `corrections` and constant outside."""
     from scipy.interpolate import PchipInterpolator
 
     known, values = np.array(corrections).T

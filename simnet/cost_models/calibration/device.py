@@ -364,7 +364,7 @@ def profile_of(kernels: LibraryKernels, name: str, density: float, largest: int,
 
 
 def _host_prices(kernels: LibraryKernels) -> HostPrices | None:
-    """Return the measured times of an operation, a tensor view and a wait for the device, with their extremes."""
+    """Return the host's measured times to launch an operation, make a tensor view and wait for the device."""
     if not kernels.host:
         return None
     prices = {name: call for name, call in kernels.host.items() if name != "qr"}

@@ -57,7 +57,7 @@ def link_bound(network: Network, hosts: Sequence[int], schedule: Schedule, timin
 
 
 def _switch_groups(network: Network) -> Iterator[tuple[Ranks, list[list[list[int]]], list[str]]]:
-    """Yield the groups of hosts behind one switch, level by level.
+    """Yield, level by level, which hosts are behind one switch, and the links between each group and the rest.
 
     A level is the group of each host (-1: none), the links out of and into each group, and the names of the switches.
     """
@@ -80,7 +80,7 @@ def _switch_groups(network: Network) -> Iterator[tuple[Ranks, list[list[list[int
 
 
 def _host_gates(network: Network, out: bool) -> list[list[int]]:
-    """Return, for each host, the first links out of it (or into it) that are not of kind ``free``."""
+    """Return, for each host, the first links out of it (into it unless `out`) that take time, beyond ``free`` links."""
     routes = network.routes
     free: nx.DiGraph[int | str] = nx.DiGraph()
     free.add_nodes_from(range(routes.n_hosts))
@@ -96,7 +96,7 @@ def _host_gates(network: Network, out: bool) -> list[list[int]]:
 
 
 def _gate_seconds(links: Links, gates: Sequence[int], nbytes: float, timing: Timing) -> float:
-    """Return the time [s] in which saturated links carry `nbytes`, but no more than the timing's duration."""
+    """Return the time [s] in which the links `gates` together carry `nbytes` at full rate from the timing's start."""
     if links.constant:
         return nbytes / float(links.constant_capacity[gates].sum())
     timelines = [links.capacities(link, timing.start, math.nextafter(timing.finish, math.inf)) for link in gates]

@@ -35,7 +35,7 @@ CUBE_MESH: Links = (
 
 
 class InsideRates(NamedTuple):
-    """Rates of a group of devices inside a node [byte/s]; `ring` is a device's rate in rings through the group.
+    """Rates inside a node by traffic pattern [byte/s]; `ring` is what a device sends in rings through all of its group.
 
     `tree` is the size over the time of an all-reduce along chains, `peers` what each sends in an all-to-all, `next`
     from each to the next. Each can send at `least` so much, in the `mean` so much.
@@ -57,7 +57,7 @@ def mesh_rates(ranks: int, pair: float) -> InsideRates:
 
 @cache
 def linked_rates(links: Links, ranks: int, link: float, otherwise: float) -> tuple[InsideRates, InsideRates]:
-    """Return the rates of the first `ranks` devices of a node, and the best rates of any `ranks` devices.
+    """Return the rates among the first `ranks` devices of a node, and the best rates among any `ranks` of its devices.
 
     `link` is the rate of a link, `otherwise` of devices without one, through PCI [byte/s].
     """
@@ -68,7 +68,7 @@ def linked_rates(links: Links, ranks: int, link: float, otherwise: float) -> tup
 
 @cache
 def _rates_of(links: Links, link: float, otherwise: float) -> InsideRates:
-    """Return the rates of a group of devices, given the number of links between each pair of them."""
+    """Return the rates of a group of devices by traffic pattern, given the number of links between each pair."""
     many = len(links)
     rates = np.array(links) * link
     between = np.where(rates > 0, rates, otherwise) + np.diag(np.full(many, np.inf))

@@ -179,7 +179,7 @@ class Platform(_PlatformPart):
         return "as NCCL does" if self.library in ("nccl", "rccl") else "through the schedule"
 
     def nodes(self, ranks: int, counted: int = 0) -> int:
-        """Return the number of nodes for `ranks` ranks and `counted` hosts; 1 without a network between nodes."""
+        """Return how many nodes `ranks` ranks, or `counted` hosts if more, occupy; 1 if no network joins nodes."""
         if self.outer is None:
             return 1
         return max(math.ceil(ranks / self.devices_per_node), math.ceil(counted / self.hosts))
@@ -189,9 +189,9 @@ class Platform(_PlatformPart):
         return self.inner.rate * LINK_SHARES[self.inner.link]
 
     def inside(self, ranks: int, *, line: bool = False) -> tuple[InsideRates, InsideRates]:
-        """Return the rates of the first `ranks` devices of a node, and the best rates of any `ranks` devices.
+        """Return the rates among the first `ranks` devices of a node, and the best rates among any `ranks` devices.
 
-        They are what is left of the line rates, or with `line` all of them [byte/s].
+        They are goodput, or line rates if `line` [byte/s].
         """
         rate, links = self.inner.rate * (1.0 if line else LINK_SHARES[self.inner.link]), self.inner.links
         if links is not None:

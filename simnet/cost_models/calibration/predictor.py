@@ -60,7 +60,7 @@ class FittedCurve(Setting):
 
 
 class BoundedTimes(NamedTuple):
-    """Predicted times, their bounds over unknown parameters, and times at line rate; all in [s], shape (sizes,)."""
+    """Predicted times, bounds over unknown parameters, and lower limits `floor`; all in [s], shape (sizes,)."""
 
     seconds: Floats
     least: Floats
@@ -69,7 +69,7 @@ class BoundedTimes(NamedTuple):
 
 
 class TimeGrowth(NamedTuple):
-    """Growth of a curve's time at its largest size [byte]: the exponent of size, within 0..1, and its reliability.
+    """How a curve's time grows with size at its `largest` size [byte]: as size ** `power`, with `power` within 0..1.
 
     `by_power` is how far that shows bandwidth, `by_bytes` how far times grow as latency plus bytes; both within 0..1.
     """
@@ -80,13 +80,13 @@ class TimeGrowth(NamedTuple):
     by_bytes: float
 
     def trust(self, ratio: Floats) -> Floats:
-        """Return the weight of the growth model, within 0..1, at sizes that are `ratio` times the largest measured."""
+        """Return the weight, 0 to 1, of fitted models against a power law, at `ratio` times the largest known size."""
         fading = np.minimum(2 - np.log(ratio) / np.log(_GOES_ON), 1.0)
         return np.asarray(np.maximum(self.by_power, self.by_bytes * fading))
 
 
 def _growth_of_curve(one: FittedCurve) -> TimeGrowth:
-    """Return the growth of a curve's times at its largest measured size."""
+    """Return how a curve's times grow with size at its largest measured size."""
     sizes = np.maximum(one.largest / np.array([_SPAN**2, _SPAN, 1.0]), one.smallest)
     seconds = one.through(sizes)
     if sizes[1] == sizes[2]:
@@ -163,7 +163,7 @@ class Predictor:
         return BoundedTimes(seconds, np.minimum(seconds, least), np.maximum(seconds, most))
 
     def growth(self, setting: Setting) -> TimeGrowth:
-        """Return the time growth, at the largest measured size, of the curves that predict a setting."""
+        """Return how times grow with size at the largest measured size, from the curves that predict a setting."""
         near = self.near(setting)
         if not near:
             return TimeGrowth(math.inf, 1.0, 1.0, 1.0)

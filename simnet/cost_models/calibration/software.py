@@ -232,7 +232,7 @@ class CalibratedSoftware:
         return self._fits[key]
 
     def _drawn_down(self, graph: nx.DiGraph[Any]) -> nx.DiGraph[Any]:
-        """Return a topology with latencies reduced until some algorithm explains every measured call."""
+        """Return a topology with latencies reduced until no measured call is faster than every algorithm on it."""
         share, bare, each = 1.0, Network(graph), self._per_node or 1
         for one in self.model.model.known:
             # Ranks fill nodes in blocks.
@@ -264,7 +264,7 @@ def stack_measured(rows: pd.DataFrame) -> str:
 
 
 def raises_eager_limit(profile: str) -> bool:
-    """Return whether a measurement's `profile` is the default ("") or raises the eager limit above all messages."""
+    """Return whether the library settings `profile` of a measurement are default ("") or send all messages eagerly."""
     return not profile or "eager" in profile
 
 

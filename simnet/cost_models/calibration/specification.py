@@ -221,7 +221,7 @@ def _least_slope(platform: Platform, setting: Setting, nodes: int) -> float:
 
 
 def _nccl_times(platform: Platform, setting: Setting, nodes: int, inside: InsideRates, asked: Floats) -> Floats | None:
-    """Return times [s] by NCCL's fastest or pinned algorithm; on two nodes, their geometric mean with the ring's."""
+    """Return times [s] of NCCL's pinned or fastest algorithm; on two nodes, fastest and ring averaged (geometric)."""
     ways = _like_nccl(platform, setting, nodes, inside)
     if not ways:
         return None

@@ -282,7 +282,7 @@ class StepModel:
 
     @property
     def measured_inside(self) -> bool:
-        """Whether the data or a given rate determine the rate inside a node; always true without NCCL."""
+        """Whether the rate inside a node is known, from measurements or from the user; always true without NCCL."""
         return not self.nccl or "inner_seconds_per_byte" not in undetermined_parameters(self)
 
     def with_inner_rate(self, rate: float, error: float = _GIVEN_ERROR) -> StepModel:

@@ -72,7 +72,7 @@ class Calibration:
         return f": a link, which every verb takes as {flags}" if flags else ""
 
     def next_question(self) -> str:
-        """Return the next command to run, for a measured collective or for links of the measured speed."""
+        """Return the simnet command to run next: with the calibrated network, or with the measured link speed."""
         curves = self.cost_model.model.known
         if self.links:
             return "simnet choose --network fabric.yaml, after --out fabric.yaml"

@@ -36,7 +36,7 @@ class Placement(NamedTuple):
 
 
 class FittedLinks(NamedTuple):
-    """Fitted latencies [s] and bandwidths [byte/s] by topology builder, and the names of undetermined parameters."""
+    """Fitted latencies [s] and bandwidths [byte/s] by topology name, and names of step-model parameters left open."""
 
     parameters: dict[str, dict[str, int | float]]
     undetermined: tuple[str, ...]
@@ -138,7 +138,7 @@ def _step_latency(steps: StepModel, size: float, alone: bool) -> float:
 
 
 def _out_of_a_node(steps: StepModel, setting: Setting) -> float:
-    """Return the ratio of a ring's bytes to those that leave a node over one card: 1, or the number of cards."""
+    """Return among how many network cards a node divides the bytes that a ring sends out of it; 1 on one node."""
     if setting.nodes < 2:
         return 1.0
     (ring,) = count_steps(Setting("all_reduce", setting.ranks, setting.nodes, "ring"), steps.nccl, cards=steps.cards)

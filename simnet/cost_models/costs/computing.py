@@ -56,7 +56,7 @@ class PassTime(NamedTuple):
         return f"that of {self.model}, {format_seconds(self.seconds)}{ends} forward and backward ({self.source})"
 
     def text(self, chip: str, *, precision: bool, batch: bool, tokens: int) -> str:
-        """Return the time on a chip as text, with the interval of an estimate and the scenario fields left at defaults.
+        """Return the time on a chip as text, with an estimate's interval and, on demand, precision, batch, tokens.
 
         Examples
         --------
@@ -144,7 +144,7 @@ def published_utilisation(transformer: bool, precision: models.MatrixFormat) -> 
 
 
 def _predicted_share(step: PublishedStep, family: list[PublishedStep]) -> float:
-    """Return the median share of peak of steps on other chips than `step`, if possible in equally wide formats."""
+    """Return the median share of peak on other chips than the step's, if possible in number formats of equal width."""
     others = [one for one in family if one.time.chip != step.time.chip]
     alike = [one for one in others if _format_bits(one.time.precision) == _format_bits(step.time.precision)]
     return median(map(_peak_share, alike or others))

@@ -196,7 +196,7 @@ class SideStreamSlowdown:
 
 @dataclass(frozen=True)
 class CollectiveSlowdown:
-    """Factor > 0 by which NCCL collectives slow down forward and backward passes; sharded steps use at least 1."""
+    """Factor > 0 by which concurrent NCCL collectives slow down passes; sharded (FSDP) training uses at least 1."""
 
     __pydantic_config__ = _STRICT
 

@@ -1,4 +1,4 @@
-"""Time of a scheme's own computation in existing implementations: counted operations of each stage, and their prices.
+"""Time of a scheme's own computation in existing implementations: operations counted by stage, at the time each takes.
 
     seconds = sum over loops of max(a operations + b views + s waits, bytes / B)  +  operations with their own price
 
@@ -43,7 +43,7 @@ _STREAMS = {"gpu": (0.7, 1.4), "cpu": (0.5, 2.5)}
 
 
 class HookOperations(NamedTuple):
-    """Operations of a stage for each item of kind `per`, such as a tensor; `rank_...` are per unit of PowerSGD's rank.
+    """Operations of a stage for each tensor, matrix or other item `per`; `rank_...` are per unit of PowerSGD's rank.
 
     `bytes` are read and written for each entry, `kept_bytes` for each that is kept; `own` are how often which
     method of the device, of ``kept`` entries, of the ``part`` of a worker, or of all; a row counts at `ranks` from the
@@ -192,7 +192,7 @@ def _release(text: str) -> tuple[int, ...]:
 
 
 def host_prices(device: DeviceProfile, implementation: str = FRAMEWORK) -> HostPrices:
-    """Return the host prices of a device: measured, or else typical of its kind and of the age of PyTorch."""
+    """Return a host's times to launch, view and wait: measured, else typical of its kind and PyTorch."""
     if device.host is not None:
         return device.host
     release = parsed_implementation(implementation)[1]

@@ -1,4 +1,4 @@
-"""Probability that each choice is the fastest, and the choice's expected regret.
+"""Probability that each compared choice, such as an exchange, is the fastest, and its expected regret.
 
 ``residuals.csv`` has errors of held-out predictions by *kind* and measured *site* (a cluster, a set of measurements on
 known links, or a job), as quantiles in parts of the half-width of the 90 % interval. An unknown system is drawn as one
@@ -42,7 +42,7 @@ _APART = 2 * float(intervals.SCORES[-1]) + 1
 
 
 class ErrorPart(NamedTuple):
-    """One part of the predicted time, such as communication, with its uncertainty; fields have a value per choice.
+    """One part, such as communication, of the predicted time of each choice, with its uncertainty.
 
     `seconds`, `low` and `high` are predicted times and their 90 % intervals [s], `kinds` names of `error_models`,
     `spread` 5 and 95 % quantiles of the factor for the gradients of the job. A part with a `name` is off alike in all
@@ -59,7 +59,7 @@ class ErrorPart(NamedTuple):
 
 
 class Chances(NamedTuple):
-    """Win probabilities, regrets and intervals of choices; arrays of shape (choices,).
+    """Each choice's probability of being the fastest, expected regret and interval of its time; shape (choices,).
 
     `fastest` are the chances to be the fastest, which add up to 1, and `at_least` their lower bounds with `CONFIDENCE`.
     `regret` is the expected fraction by which a choice takes longer than the fastest; `low` and `high` are the 90 %
@@ -79,7 +79,7 @@ class Chances(NamedTuple):
 
 
 def in_job(kernels: ErrorPart) -> ErrorPart:
-    """Return kernel times with intervals widened from kernels measured alone to kernels in a training job."""
+    """Return kernel times with intervals widened, as kernels in a training job differ from kernels measured alone."""
     low, high = _selecting_in_job()
     return kernels._replace(low=kernels.low * low, high=kernels.high * high)
 
@@ -95,7 +95,7 @@ def chances(
     models: Mapping[str, intervals.ErrorModel] | None = None,
     left_open: Floats | None = None,
 ) -> Chances:
-    """Return each choice's probability of being the fastest, expected regret and 90 % interval.
+    """Return each choice's probability of being the fastest, expected regret, and 90 % interval of its time.
 
     Choices have the `names` of their streams of random numbers; times are the sum of `parts`, whose errors are
     independent. `left_open` are standard errors of the logarithms of the times that a sample leaves open, shape
@@ -143,13 +143,13 @@ def chances(
 
 
 def _worst_loss(place: int, ends: Floats, told: Sequence[bool]) -> float:
-    """Return a choice's largest relative loss: its upper bound over the least lower bound of the others, minus 1."""
+    """Return a choice's largest relative loss: its upper bound over the others' least known lower bound, minus 1."""
     rival = min((low for other, low in enumerate(ends[0].tolist()) if other != place and told[other]), default=0.0)
     return max(float(ends[1, place]) / rival - 1, 0.0) if rival > 0 else math.inf
 
 
 def _by_gradients(spread: tuple[float, float], name: str) -> Floats | float:
-    """Return sampled factors, (draws,), by which a job's gradients change an exchange's time; 1.0 without an effect."""
+    """Return sampled factors, (draws,), of an exchange's time for the job's unknown gradients; 1.0 without effect."""
     if spread == (1.0, 1.0):
         return 1.0
     least, most = np.log(spread) / intervals.SCORE_95
@@ -158,7 +158,7 @@ def _by_gradients(spread: tuple[float, float], name: str) -> Floats | float:
 
 
 def _at_least(won: Floats, picked: Sequence[NDArray[np.intp]]) -> Floats:
-    """Return lower confidence bounds, (choices,), of win probabilities, given that only some sites were measured."""
+    """Return lower confidence bounds, (choices,), of win probabilities, as errors are known of only a few systems."""
     several = [(sites, counts) for sites in picked if len(counts := np.bincount(sites)) > 1]
     if not several:
         return np.asarray(won.mean(axis=1))
@@ -180,7 +180,7 @@ def _shipped_errors(part: int, name: str, kind: str) -> Floats:
 
 
 def _draw_errors(model: intervals.ErrorModel, part: int, name: str, kind: str, sites: NDArray[np.intp]) -> Floats:
-    """Return sampled errors in half-widths, shape (draws,), each from the quantiles of the draw's site."""
+    """Return sampled errors, (draws,), in interval half-widths, each from the error quantiles of the draw's system."""
     shared = model.shared
     alike, own_part = _stratified_normal(part, "all", kind), _stratified_normal(part, "own", name)
     scores = np.sqrt(shared) * alike + np.sqrt(1 - shared) * own_part
@@ -199,7 +199,7 @@ def _stratified_normal(part: int, whose: str, name: str) -> Floats:
 
 @lru_cache(64)
 def _draw_sites(part: int, kind: str, count: int) -> NDArray[np.intp]:
-    """Return a site index for each draw, shape (draws,); all sites are about equally frequent."""
+    """Return for each draw the index of a measured system (site), shape (draws,); all are about equally frequent."""
     drawn = stream(0, "chances", part, "site", kind).permutation(np.arange(intervals.DRAWS) % count)
     drawn.flags.writeable = False
     return drawn

@@ -94,7 +94,7 @@ def half_widths(held: Sequence[HeldOut], coverage: float) -> list[tuple[float, f
 
 
 def widest(held: Sequence[HeldOut], coverage: float) -> list[tuple[float, float]]:
-    """Return for each size bin the largest half-widths of any collective."""
+    """Return for each size bin the largest half-width below, and above, that any single collective has."""
     names = {one.setting.collective for one in held}
     groups = [[one for one in held if one.setting.collective == name] for name in names]
     each = np.array([half_widths(group, coverage) for group in groups] or [half_widths([], coverage)])
@@ -102,7 +102,7 @@ def widest(held: Sequence[HeldOut], coverage: float) -> list[tuple[float, float]
 
 
 def intervals(held: Mapping[Basis, Sequence[HeldOut]], coverage: float) -> dict[Basis, list[tuple[float, float]]]:
-    """Return half-widths by basis and size bin, with the largest of any collective for the basis "collectives".
+    """Return interval half-widths by basis of prediction and size bin; "collectives" has the widest of any collective.
 
     Few numbers of ranks, or collectives, can be held out on one system, so their widths are drawn to `TYPICAL` ones.
     """
@@ -170,7 +170,7 @@ def median_half_width(values: Floats, count: int | None = None) -> float:
 
 
 class ErrorModel(NamedTuple):
-    """Error distribution of one kind of prediction: quantiles, in half-widths, of each site at `SCORES`, (sites, 25).
+    """Errors of one kind of prediction on each measured system: quantiles, in half-widths, at `SCORES`, (sites, 25).
 
     `shared` is the correlation of the errors of two choices at one place of a site, in normal scores, within [0, 1).
     """
@@ -204,7 +204,7 @@ def _rows() -> list[dict[str, str]]:
 
 @cache
 def _sides() -> dict[str, dict[str, str]]:
-    """Return the shipped half-widths of intervals of times predicted from links, as table rows by transport stack."""
+    """Return, by transport stack, the shipped table rows with interval half-widths of times predicted from links."""
     return {row["kind"]: row for row in _rows() if row["above_share"]}
 
 
@@ -214,7 +214,7 @@ def stacks() -> list[str]:
 
 
 def kind_of_stack(stack: str) -> str:
-    """Return the error-model kind for a transport stack: its name, or "ideal" if it was not measured."""
+    """Return the key in `error_models` for a transport stack: its name, or "ideal" if the stack was not measured."""
     return stack if stack in _sides() else UNNAMED
 
 
@@ -250,7 +250,7 @@ def widened(seconds: Floats, low: Floats, high: Floats, below: float, above: flo
 
 
 def factor_for_another(sites: int) -> float:
-    """Return the factor that widens a 90 % interval, measured on `sites` sites, so that it holds on a new site.
+    """Return the factor to widen a 90 % interval, measured on `sites` systems, so that it holds on a new system.
 
     It is ``t sqrt(1 + 1/sites) / z`` by the 95 % quantiles of Student's and the normal distribution; 1 for one
     site.
@@ -264,7 +264,7 @@ def _shipped_factors(kind: str) -> tuple[float, float]:
 
 
 def coverage_factors(kind: str, model: ErrorModel) -> tuple[float, float]:
-    """Return the factors for lower and upper half-widths that cover 90 % of errors, with equal weight per site."""
+    """Return the factors of lower and upper half-widths that cover 90 % of errors, with equal weight per system."""
     wider = factor_for_another(len(model.quantiles))
     if kind not in CROSS_VALIDATED:
         return wider, wider
@@ -289,7 +289,7 @@ ERROR_COLUMNS = ("kind", "name", "workers_per_device", "end", "message_s", "shar
 
 @cache
 def iteration_errors() -> list[dict[str, str]]:
-    """Return the shipped table of error bounds as rows, where each bound covers 95 % of the measurements.
+    """Return the shipped bounds on errors of predicted parts of iterations, as rows; each covers 95 % of measurements.
 
     Rows of ``links`` say how far a call takes less (``low``) or longer (``high``): seconds a message and a share of the
     call, by stack and by the workers that take turns on a processor. Rows of ``part`` are factors by which computing,
@@ -300,12 +300,12 @@ def iteration_errors() -> list[dict[str, str]]:
 
 
 def measured_stacks() -> list[str]:
-    """Return the transport stacks whose calls were measured in jobs."""
+    """Return the transport stacks on which collective calls were measured inside training jobs."""
     return sorted({row["name"] for row in iteration_errors() if row["kind"] == "links"})
 
 
 def off_of_calls(end: IntervalEnd, stack: str, workers_per_device: int, messages: Floats, seconds: Floats) -> Floats:
-    """Return how far calls may be below (``low``) or above (``high``) their predicted time [s].
+    """Return how much less (``low``) or more (``high``) time [s] collective calls in a job may take than predicted.
 
     `workers_per_device` take turns on a processor; `messages` are those of a worker in all calls, which take `seconds`.
     """
@@ -322,7 +322,7 @@ def off_of_calls(end: IntervalEnd, stack: str, workers_per_device: int, messages
 
 
 def factor_in_job(end: IntervalEnd, part: PartOfIteration) -> float:
-    """Return the bound of the ratio of a part's time in a job to that in a process alone; 1 if unknown."""
+    """Return the bound of an iteration part's time in a job over its time in a process alone; 1 if unknown."""
     wanted = ("part", part, end)
     rows = (row for row in iteration_errors() if (row["kind"], row["name"], row["end"]) == wanted)
     return next((float(row["most"]) for row in rows), 1.0)

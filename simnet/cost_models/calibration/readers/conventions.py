@@ -123,7 +123,7 @@ def bus_factor(name: str, ranks: int) -> float | None:
 
 
 def bandwidth_factors(name: str, ranks: int | None) -> tuple[tuple[float, float | None], ...]:
-    """Return the ratios that tools may print: algorithm bandwidth to size / time, and bus to algorithm bandwidth.
+    """Return pairs of ratios, one per convention of tools: algbw to size / time, and busbw to algbw (bandwidths).
 
     The gather of older rccl-tests, and hypercube everywhere, count only what crosses between ranks.
     """

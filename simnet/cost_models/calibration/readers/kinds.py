@@ -38,7 +38,7 @@ def _never_matches(_: str | bytes) -> bool:
 
 
 class LogFormat(NamedTuple):
-    """A format of measurements: `read` returns the `Measurements` of a path and takes ``facts`` by keyword.
+    """A format of measurement files: `read` returns the `Measurements` of a path; ``facts`` fill missing columns.
 
     A file is recognised by the `first` line that is no comment, by an `anchor`, what only its headings or rows begin
     with, by its `head`, the first 64 KiB, unpacked, or by the `name` of the file, where its content does not tell.
