@@ -581,7 +581,7 @@ def test_gradients_that_are_wrong_are_refused_and_change_nothing():
 # Strategies of others
 
 MINE = """\
-from simnet.strategies.averaging import Averaging
+from simnet.strategies.replicas import Averaging
 from simnet.strategies.base import Strategy
 
 

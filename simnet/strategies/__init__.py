@@ -29,12 +29,11 @@ from typing import Any
 from simnet.base import plugins
 from simnet.base.errors import check_choice
 from simnet.base.quantities import check_value, parameter_hints
-from simnet.strategies.averaging import Averaging, Sync
 from simnet.strategies.base import StepResult, Strategy
 from simnet.strategies.data_parallel import DataParallel, DeMo, GradientAccumulation, LocalSGD
 from simnet.strategies.diloco import SPARTA, DelayedDiLoCo, DiLoCo, EagerDiLoCo, MuLoCo, SparseLoCo, StreamingDiLoCo
 from simnet.strategies.optimisers import SGD, AdamW, Optimiser, SignDescent
-from simnet.strategies.replicas import Replicas
+from simnet.strategies.replicas import Averaging, Replicas, Sync
 
 __all__ = [
     "SGD",

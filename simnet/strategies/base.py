@@ -17,9 +17,8 @@ from simnet.base.arrays import Floats
 from simnet.base.errors import check_int
 from simnet.sparsifier_models import Sparsifier
 from simnet.sparsifier_models.base import State
-from simnet.strategies.averaging import NOBODY, Averager, Averaging, Sync
 from simnet.strategies.optimisers import ALL, Index, Optimiser, Values
-from simnet.strategies.replicas import Fragment, Replicas, fragment_of
+from simnet.strategies.replicas import NOBODY, Averager, Averaging, Fragment, Replicas, Sync, fragment_of
 
 Stats: TypeAlias = dict[str, float | Floats]
 T = TypeVar("T", bound=np.generic)

@@ -9,10 +9,9 @@ import numpy as np
 
 from simnet.base.errors import check_int
 from simnet.base.quantities import Count
-from simnet.strategies.averaging import Averaging, Sync
 from simnet.strategies.base import PeriodicStrategy, Strategy, row_distances
 from simnet.strategies.optimisers import Decay, LearningRate, Optimiser, SignDescent, Values
-from simnet.strategies.replicas import Replicas
+from simnet.strategies.replicas import Averaging, Replicas, Sync
 
 
 class DataParallel(Strategy):

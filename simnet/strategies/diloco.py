@@ -20,10 +20,9 @@ from simnet.collectives import registry
 from simnet.cost_models.costs.devices import DeviceOp
 from simnet.sparsifier_models.options import AlgorithmOf, Allreduce
 from simnet.sparsifier_models.steps import in_order
-from simnet.strategies.averaging import Averaging, Sync, broadcast_tensors
 from simnet.strategies.base import PeriodicStrategy, Strategy, row_distances
 from simnet.strategies.optimisers import ALL, SGD, AdamW, LearningRate, Optimiser, Values, row_column_index
-from simnet.strategies.replicas import Replicas, fragments_of
+from simnet.strategies.replicas import Averaging, Replicas, Sync, broadcast_tensors, fragments_of
 
 INNER = AdamW(4e-4, 0.9, 0.95, weight_decay=0.1)
 """The inner optimiser of OpenDiLoCo."""

@@ -15,7 +15,7 @@ from simnet.base.clock import advance_time
 from simnet.base.errors import DivergedError, SimnetError, StalledError
 from simnet.network import Timing
 from simnet.policies import Candidate, Decision, Fixed, Policy, density_at, probe_pairs
-from simnet.strategies.averaging import NOBODY
+from simnet.strategies.replicas import NOBODY
 from simnet.training.job.checkpoint import Checkpoint, State
 from simnet.training.job.exchange import (
     ExchangeSet,

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from simnet.base.arrays import Floats
 from simnet.network import Messages, Timing
 from simnet.policies import Decision
-from simnet.strategies.averaging import NOBODY
+from simnet.strategies.replicas import NOBODY
 from simnet.training.job.checkpoint import RowTable, State
 from simnet.training.job.spans import worker_spans
 
