@@ -131,7 +131,8 @@ _WANTED = {
     "dict_type": "a mapping from names",
     **dict.fromkeys(("model_type", "model_attributes_type", "dataclass_type"), "a mapping"),
 }
-_UNKNOWN_FIELD = ("unexpected_keyword_argument", "extra_forbidden")
+UNKNOWN_FIELD = ("unexpected_keyword_argument", "extra_forbidden")
+"""Types of pydantic's errors about a field that there is not."""
 
 
 def validation_message(one: ErrorDetails, got: str, names: Iterable[str] | None, fields: Iterable[str] = ()) -> str:
@@ -145,7 +146,7 @@ def validation_message(one: ErrorDetails, got: str, names: Iterable[str] | None,
         return str(context["error"])
     if kind in ("missing", "missing_argument"):
         return "is missing"
-    if kind in _UNKNOWN_FIELD:
+    if kind in UNKNOWN_FIELD:
         close = "" if names is None else f"; {suggest_names(str(one['loc'][-1]), names)}"
         return f"there is no such field{close}"
     if kind in _BOUNDS:
@@ -168,7 +169,7 @@ def validation_refusal(
 ) -> InputError:
     """Return pydantic's first error as an InputError with its line; it suggests one of `names` for an unknown field."""
     # A field that is not there tells more than the one that is missing for it.
-    first, *_ = sorted(error.errors(include_url=False), key=lambda one: one["type"] not in _UNKNOWN_FIELD)
+    first, *_ = sorted(error.errors(include_url=False), key=lambda one: one["type"] not in UNKNOWN_FIELD)
     suggests = first["type"] == "unexpected_keyword_argument" or (read is None and len(first["loc"]) == 1)
     message = validation_message(first, shorten_value(first["input"]), names if suggests else None)
     line = None if read is None else read.line(first["loc"])

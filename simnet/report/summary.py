@@ -11,7 +11,7 @@ import math
 import re
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import zip_longest
 from pathlib import Path
@@ -126,6 +126,8 @@ class Summary:
     assumed: str = ""
     depends_on: str = ""
     next: str = ""
+    next_saved: str | None = None
+    """The next command when the answer is in a file, of which ``{out}`` is the name; by default `next`."""
     details: Mapping[str, Any] = field(default_factory=dict)
     plots: Mapping[str, Callable[[], Plot]] = field(default_factory=dict)
     notes: Sequence[str] = ()
@@ -207,12 +209,6 @@ class Summary:
         from simnet.report.drawing import draw_table
 
         return {"table": lambda: draw_table(self)}
-
-    def written_to(self, path: str) -> Summary:
-        """Return the answer as saved at `path`; the command that the answer suggests next names that file."""
-        question, _, suggested = self.next.partition(", after --out ")
-        question = "" if question.startswith("--out") else question
-        return replace(self, next=question.replace(suggested, path) if suggested else question)
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the answer to a file in the format of its suffix: .json, .csv, .txt, .html, .svg or .png.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
 from pathlib import Path
@@ -14,7 +13,16 @@ from pydantic import ValidationError
 from simnet.base.errors import InputError, SimnetError
 from simnet.base.file_io import read_text
 from simnet.base.plugins import name_author, refusal_text
-from simnet.base.yaml_loader import Loc, dotted_key, field_path, load_yaml, shorten_value, validation_message
+from simnet.base.quantities import Notation
+from simnet.base.yaml_loader import (
+    UNKNOWN_FIELD,
+    Loc,
+    dotted_key,
+    field_path,
+    load_yaml,
+    shorten_value,
+    validation_message,
+)
 from simnet.scenario import schema
 from simnet.scenario.choice_text import kind_fields, named_fields
 from simnet.scenario.fields import is_file
@@ -147,8 +155,8 @@ class Document:
         self.data["seed"] = seed
         self._places[("seed",)] = Place(f"--seed {seed}", None)
 
-    def problem(self, loc: Sequence[str | int], message: str) -> InputError:
-        """Return an InputError for the value at `loc`, with file, line and field.
+    def problem(self, loc: Sequence[str | int], message: str, cause: str = "") -> InputError:
+        """Return an InputError for the value at `loc`, with file, line and field; its part `cause` is what is wrong.
 
         If it is not in the file, the error is at the last part of `loc` that is. In a shipped scenario, which the user
         has not written, it is at the option that caused it, if that is known; in the one that stands for none it is
@@ -157,23 +165,22 @@ class Document:
         known, node, beyond = self._follow(loc)
         # Below a text that is a choice, places are those of the mapping that it stands for.
         field = (*known, *beyond[: None if isinstance(node, str) else 1]) if isinstance(node, dict | str) else known
+        known = (*known, cause) if (*known, cause) in self._places else known
         while known not in self._places:
             known = known[:-1]
         place: tuple[str | None, int | None] = self._places[known]
         if place[1] is not None and self.is_shipped:
-            option = self._causing_option(known, message)
+            option = self._causing_option(known)
             if option is not None or Path(self.file) == _UNWRITTEN:
                 place = option, None
         return InputError(message, file=place[0], line=place[1], field=field_path(field) or None)
 
-    def _causing_option(self, loc: Loc, message: str) -> str | None:
-        """Return the option nearest to `loc` (of several, the one named in `message`), the likely cause of an error."""
+    def _causing_option(self, loc: Loc) -> str | None:
+        """Return the option nearest to `loc`, the likely cause of an error there; None if several are as near."""
         options = {at: one.file for at, one in self._places.items() if one.line is None}
-        parts = ({at: one for at, one in options.items() if at[:end] == loc[:end]} for end in range(len(loc), -1, -1))
-        near: dict[Loc, str] = next(filter(None, parts), {})
-        named = {one for at, one in near.items() if re.search(rf"\b{re.escape(str(at[-1]))}\b", message)}
-        single = [*({*near.values()} if len({*near.values()}) == 1 else named)]
-        return single[0] if len(single) == 1 else None
+        parts = ({one for at, one in options.items() if at[:end] == loc[:end]} for end in range(len(loc), -1, -1))
+        near: set[str] = next(filter(None, parts), set())
+        return near.pop() if len(near) == 1 else None
 
     def found(self, loc: Sequence[str | int], default: object = None) -> object:
         """Return the value at `loc` in the file, or `default`."""
@@ -311,17 +318,50 @@ def problems(document: Document, error: ValidationError) -> list[InputError]:
         above, part = part_at(loc[:-1]), part_at(loc)
         got = shorten_value(document.found(loc, one.get("input")))
         names, fields = above.names() if above else None, field_names(part) if part else ()
+        is_label = loc[0] == "policies" and isinstance(document.found(loc[:-1]), str)
+        remedy = EXAMPLES[loc[:1]] if is_label else _remedy(one["type"], loc, above)
         # A key that is wrong is marked; a blank one stands nowhere.
         place = loc[: -1 if str(loc[-2]).strip() else -2] if loc[-1:] == ("[key]",) else loc
-        inside = [name for name in names or () if loc[-1] in _names_at((*loc[:-1], name))]
-        hint = f"; write {inside[0]}: {{{loc[-1]}: ...}}" if inside and loc[-1] not in (names or ()) else ""
-        found.append(document.problem(place, validation_message(one, got, names, fields) + hint))
+        message = validation_message(one, got, None if remedy else names, fields)
+        cause = getattr(one.get("ctx", {}).get("error"), "field", "")
+        found.append(document.problem(place, f"{message}; write {remedy}" if remedy else message, cause))
     return found
 
 
-def _names_at(loc: Sequence[str | int]) -> Sequence[str]:
-    part = part_at(loc)
-    return [] if part is None else list(part.names())
+EXAMPLES: Mapping[Loc, str] = {
+    ("workers",): "workers: 8",
+    ("job",): "job: {model: resnet50, density: 1%, iterations: 100}",
+    ("network",): "network: star:latency=1ms,bandwidth=10Gbit/s",
+    ("network", "topology"): "topology: star:latency=1ms,bandwidth=10Gbit/s",
+    ("exchanges",): "exchanges: topk,dense",
+    ("policies",): "policies: {AG: {fixed: AG}}",
+}
+"""What to write at places where a scenario must have something, or where it is in another form."""
+
+# Parts in which a field is looked for that stands in the wrong one, and names that people take for others.
+_SCOPES: Sequence[Loc] = ((), ("job",), ("network",), ("network", "topology", "star"))
+_MEANT: Mapping[object, Loc] = {"schemes": ("exchanges",), "type": ("network", "topology")}
+
+
+def _remedy(kind: str, loc: Loc, above: type[Part] | None) -> str:
+    """Return what to write in place of a field that is missing, in the wrong part or in another form; "" if unknown."""
+    name = loc[-1]
+    if kind in ("missing", "missing_argument") and above is not None and loc not in EXAMPLES:
+        written = above.model_fields[name].metadata if name in above.model_fields else ()
+        return next((f"{name}: {one.examples[0]}" for one in written if isinstance(one, Notation)), "")
+    if kind in ("missing", "missing_argument", "dict_type"):
+        return EXAMPLES.get(loc, "")
+    if kind not in UNKNOWN_FIELD:
+        return ""
+    if name in _MEANT:
+        return EXAMPLES[_MEANT[name]]
+    inside = [(*loc[:-1], one) for one in (above.names() if above else ())]
+    parts = ((scope, part_at(scope)) for scope in (*inside, *_SCOPES) if scope != loc[:-1])
+    there = next((scope for scope, part in parts if part is not None and name in part.names()), None)
+    if there is None:
+        return ""
+    there = there[len(loc) - 1 :] if there in inside else there
+    return "".join(f"{one}: {{" for one in there) + f"{name}: ..." + "}" * len(there) + " at the top" * (not there)
 
 
 def part_at(loc: Sequence[str | int]) -> type[Part] | None:

@@ -102,10 +102,9 @@ def read_network_text(text: str, folder: Path) -> dict[str, Any]:
     """
     kind, name, options = _recognised(text, folder)
     if kind == "scenario":
-        from simnet.scenario.scenario import load
+        from simnet.scenario.scenario import network_written
 
-        found: dict[str, Any] = load(name).written()["network"]
-        return found
+        return network_written(name)
     named = {"platform": {"path": name}, "file": {"path": name}}
     return {"topology": {kind: {**named[kind], **options}} if kind in named else {name: options}}
 

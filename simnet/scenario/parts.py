@@ -56,6 +56,14 @@ STREAM = ("seed", "name")
 P = TypeVar("P", bound="Part")
 
 
+class FieldError(ValueError):
+    """Error of a part of a scenario that one of its fields, `field`, causes."""
+
+    def __init__(self, message: str, field: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
 class Part(BaseModel):
     """Base class of the parts of a scenario, which are YAML mappings with fixed fields.
 

@@ -20,7 +20,7 @@ from simnet.policies.moo import DensitySearch, Moo
 from simnet.scenario import computing, job_parts, schema
 from simnet.scenario.choice_text import refuse_bare_option
 from simnet.scenario.job_parts import Sharding
-from simnet.scenario.loader import Findings
+from simnet.scenario.loader import EXAMPLES, Findings
 from simnet.scenario.named_choices import own_options
 from simnet.scenario.parts import field_names
 from simnet.scenario.topology_parts import PlatformNodes, Topology, platform_chip, platform_library
@@ -119,7 +119,7 @@ def _check_choices(config: schema.Config, found: Findings) -> None:
     """Report exchanges or other jobs in a scenario with sharded steps, and missing exchanges in any other scenario."""
     if config.job.sharding is None:
         if not config.exchanges:
-            found.add(("exchanges",), "is missing")
+            found.add(("exchanges",), f"is missing; write {EXAMPLES['exchanges',]}")
     else:
         if config.exchanges:
             why = "what is sent is said there; several ways to compare stand there by name, as FSDP: {as: fsdp2}"
@@ -191,6 +191,7 @@ def _refuse_options(
     for name in options:
         if name not in known:
             close = suggest_names(name, [*fields, *known])
+            close = "write them beside the name, as {scheme: topk, wire: released}" if name == "options" else close
             found.add((*loc, name), f"there is no such option of {of}, got {name!r}; {close}")
 
 

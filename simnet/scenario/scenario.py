@@ -371,6 +371,14 @@ def read_with(path: str | Path, overrides: Sequence[str] = ()) -> Document:
     return document
 
 
+def network_written(path: str | Path) -> dict[str, Any]:
+    """Return the network of a scenario file, which may lack other parts, with absolute paths."""
+    document = read_with(path)
+    document.data = {**read_with("base").data, **document.data}
+    found: dict[str, Any] = _checked(document).written()["network"]
+    return found
+
+
 def _checked(document: Document) -> Scenario:
     """Return the scenario that a document describes; InputError if a value is invalid."""
     file, found = Path(document.file), Findings(document)

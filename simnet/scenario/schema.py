@@ -20,7 +20,7 @@ from simnet.policies import moo
 from simnet.scenario import job_parts, parts
 from simnet.scenario.fields import FileName, Label, NameOrClass, NameOrFile
 from simnet.scenario.network_parts import Network
-from simnet.scenario.parts import Named, NameOr, OneOf, Part, Target, ValueOrList, configures, kinds
+from simnet.scenario.parts import FieldError, Named, NameOr, OneOf, Part, Target, ValueOrList, configures, kinds
 from simnet.training.advise import adviser as advise
 from simnet.training.job import job as training_job
 
@@ -239,9 +239,9 @@ class Job(Part):
         if self.sharding is not None:
             self._check_sharding()
         elif self.density is None:
-            raise ValueError("needs density, the fraction of the entries that a worker keeps")
+            raise ValueError("needs density, the fraction of the entries that a worker keeps; write density: 1%")
         elif self.gradients.synthetic is not None and len(given) != 1:
-            raise ValueError(f"needs either model or parameters, got {' and '.join(given) or 'neither'}")
+            raise FieldError(f"needs either model or parameters, got {' and '.join(given) or 'neither'}", "model")
 
     def _check_company(self) -> None:
         """Raise ValueError, with the message of the first broken rule, if fields contradict each other."""
@@ -259,7 +259,7 @@ class Job(Part):
         for there, names, what in rules:
             for name in names if there else ():
                 if getattr(self, name) != type(self).model_fields[name].default:
-                    raise ValueError(f"takes no {name} beside {what}")
+                    raise FieldError(f"takes no {name} beside {what}", name)
 
     def _check_sharding(self) -> None:
         ways = list(self.shardings.values())
@@ -268,30 +268,30 @@ class Job(Part):
             raise ValueError("needs the same units in all ways of sharding")
         if not self.traced and self.model is None and units is None:
             known = "a model of known layers, such as gpt-24x2048, its config.json, or units in sharding"
-            raise ValueError(f"sharding needs tensors, which a size has not: take {known}")
+            raise FieldError(f"sharding needs tensors, which a size has not: take {known}", "model")
         if whole is not None and mean is not None and not math.isclose(mean, whole, rel_tol=1e-9):
-            raise ValueError("takes no compute.mean beside units that say their seconds; flops go with it")
+            raise FieldError("takes no compute.mean beside units that say their seconds; flops go with it", "compute")
         if self.traced and mean is not None:
-            raise ValueError("takes no compute.mean beside a trace, which says for how long ranks compute")
+            raise FieldError("takes no compute.mean beside a trace, which says for how long ranks compute", "compute")
 
     def _check_strategy(self) -> None:
         elastic = [name for name in ("absences", "churn", "deadline") if getattr(self, name) is not None]
         if self.strategy is None:
             if elastic:
-                raise ValueError(
-                    f"takes {elastic[0]} under a strategy alone; strategy: {{name: dataparallel, ...}} exchanges in "
-                    "every iteration"
-                )
+                also = "strategy: {name: dataparallel, ...} exchanges in every iteration"
+                raise FieldError(f"takes {elastic[0]} under a strategy alone; {also}", elastic[0])
             return
         if isinstance(self.overlap, Overlap):
             why = "buckets are exchanged while gradients are computed only where each iteration has an exchange"
-            raise ValueError(f"takes no overlap beside strategy: {why}")
+            raise FieldError(f"takes no overlap beside strategy: {why}", "overlap")
         if elastic and self.barrier is False:
-            raise ValueError(f"takes {elastic[0]} with barrier: true alone, got false")
+            raise FieldError(f"takes {elastic[0]} with barrier: true alone, got false", "barrier")
         if elastic and self.deaths is not None:
-            raise ValueError(f"takes either deaths or {elastic[0]}: an absence that does not return is a death")
+            raise FieldError(
+                f"takes either deaths or {elastic[0]}: an absence that does not return is a death", "deaths"
+            )
         if self.absences is not None and self.churn is not None:
-            raise ValueError("takes either absences or churn")
+            raise FieldError("takes either absences or churn", "churn")
 
 
 class Exchange(job_parts.WithOptions):

@@ -18,6 +18,7 @@ import sys
 import textwrap
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import UnionType
@@ -328,7 +329,8 @@ def _show(found: Summary | str | None, common: Mapping[str, Any], *, written: bo
     if common["out"] and not written:
         found.save(common["out"], force=bool(common["force"]))
         terminal.say(f"wrote {common['out']}")
-        found = found if common["json"] else found.written_to(common["out"])
+        if found.next_saved is not None and not common["json"]:
+            found = replace(found, next=found.next_saved.format(out=common["out"]))
     print(found.to_json() if common["json"] else found.text(line_width(), wide=bool(common["wide"])))
     return found.exit_code
 

@@ -97,7 +97,7 @@ def _fitted(made: Calibration) -> Summary:
     remarks = f"{len(made.problems):,} remark{'s' * (len(made.problems) > 1)} on the logs, as"
     best = next((one for one in errors if one["chosen"]), None)
     off = f"{percent(best['median'])} in the median, {percent(best['p90'])} in nine of ten" if best else ""
-    within = f"; sizes left out are predicted within {off}" if best else ""
+    within, asked = f"; sizes left out are predicted within {off}" if best else "", made.next_question()
     return Summary(
         answer=f"{known}{within}{made.link_note()}.{made.inside_note()}",
         columns=table_columns("calibrate"),
@@ -105,7 +105,8 @@ def _fitted(made: Calibration) -> Summary:
         evidence="measured: curve models were chosen by their errors on held-out sizes" if best else "",
         assumed=f"{remarks} {made.problems[0]}" if made.problems else "",
         depends_on="; ".join(one.removeprefix("warning: ") for one in warnings),
-        next=made.next_question(),
+        next=asked.format(out="fabric.yaml") + ", after --out fabric.yaml" * ("{out}" in asked),
+        next_saved=asked,
         details=made.figures(),
         notes=[one for one in notes if one not in warnings],
         writers={".yaml": lambda path: path.write_text(made.yaml, encoding="utf-8")},
@@ -156,6 +157,7 @@ def _computing(folder: Path) -> Summary:
         rows=rows,
         evidence=f"measured: fitted to every other of {found.iterations} iterations of {found.workers} workers",
         next="--set with this answer, or --out compute.yaml for the lines of a scenario",
+        next_saved="",
         details={**fitted, "slow": slow, "of_iterations_left_out": percentiles},
         writers={".yaml": lambda path: path.write_text(found.text(), encoding="utf-8")},
     )  # fmt: skip
@@ -186,6 +188,7 @@ def _gradients(trace: str, scale: float, density: list[str] | None, seed: int) -
         evidence="measured: means over recorded steps",
         depends_on=f"chance: a worker selects few entries ({', '.join(few)})" if few else "",
         next="--out params.json, then --gradients synthetic:like=params.json",
+        next_saved="simnet run --gradients synthetic:like={out}",
         details=found,
         writers={".json": parameters.save},
     )  # fmt: skip

@@ -37,7 +37,7 @@ def choose(
     grid
         Fields with values, each an axis: the fastest in each cell; two axes make a map.
     jobs
-        Number of processes; default: one per core.
+        Number of processes for the cells of a grid; default: one per core, in Python one.
 
     Raises
     ------

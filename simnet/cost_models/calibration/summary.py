@@ -72,15 +72,15 @@ class Calibration:
         return f": a link, which every verb takes as {flags}" if flags else ""
 
     def next_question(self) -> str:
-        """Return the simnet command to run next: with the calibrated network, or with the measured link speed."""
+        """Return the next command: with the calibrated network, as ``{out}``, or with the measured link speed."""
         curves = self.cost_model.model.known
         if self.links:
-            return "simnet choose --network fabric.yaml, after --out fabric.yaml"
+            return "simnet choose --network {out}"
         if flags := link_flags(curves):
             return f"simnet time all_reduce {flags}"
         names = [one.collective for one in curves]
         asked = "all_reduce" if "all_reduce" in names else next(name for name in names if not name.startswith("p2p_"))
-        return f"simnet time {asked} --network fabric.yaml, after --out fabric.yaml"
+        return f"simnet time {asked} --network {{out}}"
 
     def figures(self) -> dict[str, Any]:
         """Return the fields of the JSON output."""

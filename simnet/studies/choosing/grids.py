@@ -263,6 +263,7 @@ def _map_summary(
         details={"shares": made.shares(), "simulated": simulated, "cells": int(made.names.size)},
         plots={"map": partial(draw_fastest, _title(found, values), texts, made.names)},
         next=f"--out map.html, .png, .svg or .csv{'; --out policy.json for run time' * of_links}",
+        next_saved="",
         writers={".json": lambda path: path.write_text(table(), encoding="utf-8")} if of_links else {},
     )  # fmt: skip
 
