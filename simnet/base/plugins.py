@@ -135,7 +135,7 @@ def usable_plugins(kind: Kind, get: Callable[[str], T | None]) -> dict[str, T]:
 def named_class(
     kind: Kind, what: str, name: str, own: Mapping[str, type[T]], base: Any, renamed: Mapping[str, str]
 ) -> type[T]:
-    """Return the class with this name: one of simnet's classes `own`, a class in a user's file, or a plug-in.
+    """Return the class that `name` means: one of simnet's classes `own`, a class in a user's file, or a plug-in.
 
     Case, hyphens, underscores and blanks do not matter in own names. `what` is the kind in the singular. Raises
     ValueError for an unknown name, PluginError for a class that is no complete subclass of `base`, InputError for a
@@ -248,7 +248,7 @@ def name_authors() -> Iterator[None]:
 
 
 def refused_names(kind: Kind) -> str:
-    """Return a list of the plug-ins of a kind that may not be loaded, as the end of an error for an unknown name."""
+    """Return an ending for the error about an unknown name: the plug-ins of the kind that may not be loaded, if any."""
     refused = sorted(one.name for one in _all_entries(kind) if not plugins_allowed() and not _is_own(one))
     return f"; not looked at: {', '.join(refused)}, {_WHY}" if refused else ""
 
@@ -339,10 +339,8 @@ def _keeps_tracebacks() -> bool:
 
 
 def _find_culprit(error: BaseException, only_wrote: bool = False) -> tuple[str, str]:
-    """Return the author of the plug-in code that raised an error, and the file, line and function that raised it.
-
-    That is code that the author wrote, or else, unless `only_wrote`, code that ran on an object of the author.
-    """
+    """Return the author of the plug-in code that raised an error, and the file, line and function that raised it."""
+    # That is code that the author wrote, or else, unless `only_wrote`, code that ran on an object of the author.
     ran, wrote = ("", ""), ("", "")
     from traceback import walk_tb
 

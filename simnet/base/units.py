@@ -118,7 +118,7 @@ def bandwidth(text: Quantity) -> float:
 
 
 def fraction(text: str, percent: bool = False) -> float:
-    """Return a number or a percentage as a float; ValueError for other text, or a plain number if `percent` is true.
+    """Return a number or a percentage as a float; ValueError for other text, and with `percent` for plain numbers.
 
     Examples
     --------
@@ -274,7 +274,7 @@ def _unit_factor(unit: str, shown: str, kind: _UnitKind) -> Decimal:
 
 @lru_cache(maxsize=1024)
 def _resolve_unit(unit: str) -> tuple[Decimal, _UnitKind | None] | None:
-    """Return the SI factor of a unit such as Gbit/s, and its kind if simnet uses it; None if the unit is unknown."""
+    """Return a unit's factor to SI and its kind, such as bandwidth (None: no kind here); None for an unknown unit."""
     above, slash, below = unit.partition("/")
     first, second = _UNITS.get(above.strip()), _UNITS.get(below.strip())
     if first is None or not slash:

@@ -122,11 +122,9 @@ def read_nccl_topology(
 
 @dataclass
 class _NodeSystem:
-    """Devices of one node: GPUs with host and number, links with GB/s and kind, network cards with GB/s and latency.
+    """Devices of one node: GPUs with host and number, links with GB/s and kind, network cards with GB/s and latency."""
 
-    Names of places on other hosts than the first begin with the number of the host.
-    """
-
+    # Names of places on other hosts than the first begin with the number of the host.
     hosts: list[str] = field(default_factory=list)
     host: int = 0
     gpus: dict[str, tuple[int, int]] = field(default_factory=dict)

@@ -258,11 +258,9 @@ def _refuse_deadlock(file: RankOperations, orders: list[_Order], sends: dict[Ope
 
 
 class _Dependencies:
-    """Compares the dependencies of operations in a file with the dependencies that execution in rounds adds.
+    """Compares the dependencies of operations in a file with the dependencies that execution in rounds adds."""
 
-    Sends of a rank leave one after another, in the order in which they may start, and arrive so at a peer.
-    """
-
+    # Sends of a rank leave one after another, in the order in which they may start, and arrive so at a peer.
     def __init__(self, file: RankOperations, placed: Placed, posted: Placed) -> None:
         self._placed, self._posted = placed, posted
         # What happens in turn without being required.

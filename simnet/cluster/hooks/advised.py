@@ -206,7 +206,7 @@ class Advising:
 
 
 def _gloo_candidate(entry: TableEntry) -> Candidate:
-    """Return a table entry as a candidate for closed-form costs, with the collective algorithms of gloo."""
+    """Return a table entry's exchange as a `Candidate` to estimate the time of, with gloo's collective algorithms."""
     scheme = sparsifier_models.scheme(entry.scheme)
     known = {one.name for one in dataclasses.fields(scheme.option_type)}
     options = {name: value for name, value in entry.options.items() if name != "accumulation"}

@@ -274,10 +274,8 @@ class Hook:
         self.marks = LoggedIteration(self.iteration, self.entry.label, self.entry.density)
 
     def _model(self, number: int, parameters: tuple[int, ...], entries: int) -> Any:
-        """Return the scheme object of exchange `number` for a bucket; each exchange has its own object for each bucket.
-
-        State by position in the bucket, such as Ok-Topk's region boundaries, is invalid once parameters move.
-        """
+        """Return the scheme object of exchange `number` for a bucket; each exchange has one object per bucket."""
+        # State by position in the bucket, such as Ok-Topk's region boundaries, is invalid once parameters move.
         entry = self.choices[number]
         found = self._models.get((number, parameters))
         if found is not None:

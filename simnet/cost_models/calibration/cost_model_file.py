@@ -75,7 +75,7 @@ class _FilePart(pydantic.BaseModel):
 
 
 class ParameterEntry(_FilePart):
-    """The value of a step-model parameter and its relative standard error."""
+    """The fitted value of a cost parameter, such as the latency of a step, and its relative standard error."""
 
     value: Positive
     relative_error: NotNegative = 0.0

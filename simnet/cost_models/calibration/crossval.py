@@ -104,7 +104,7 @@ def without_ranks(curves: Sequence[Curve], ranks: int) -> tuple[list[Curve], lis
 
 
 def leave_ranks_out(curves: Sequence[Curve], curve_model: str, nccl: bool) -> tuple[list[HeldOut], list[HeldOut]]:
-    """Return predictions for each number of ranks from all other numbers, by the predictor and by the step model."""
+    """Return predictions of each rank count from all others: by the usual `Predictor`, and by its step model alone."""
     usual, stepped = list[HeldOut](), list[HeldOut]()
     for ranks in track_progress(sorted({curve.setting.ranks for curve in curves}), 0.5):
         kept, held = without_ranks(curves, ranks)

@@ -179,7 +179,7 @@ def torch_kernels(torch: Any, where: str) -> LibraryKernels:
 
 
 def encoding_calls(n: int, chosen: selection.Indices, sent: selection.Values) -> dict[str, tuple[int, KernelCall]]:
-    """Return the number of entries to process and the call to time, for each method of `CODE_METHODS`.
+    """Return, for each method that encodes or decodes messages, the number of entries it handles and a call to time.
 
     `chosen` are the indices sent of n entries, ascending int64, shape (k,); `sent` their float32 values.
     """
@@ -400,7 +400,7 @@ def fit_method(entries: Sequence[int], seconds: Sequence[float]) -> KernelMethod
 
 
 def held_out_factors(entries: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
-    """Return the extreme ratios (<= 1, >= 1) of measured to predicted time at held-out lengths."""
+    """Return the lowest (<= 1) and highest (>= 1) ratio of measured to predicted time at held-out gradient lengths."""
     left_out = range(1, len(entries) - 1, 2)
     others = [place for place in range(len(entries)) if place not in left_out]
     method = fit_method([entries[one] for one in others], [seconds[one] for one in others])

@@ -57,10 +57,8 @@ def link_bound(network: Network, hosts: Sequence[int], schedule: Schedule, timin
 
 
 def _switch_groups(network: Network) -> Iterator[tuple[Ranks, list[list[list[int]]], list[str]]]:
-    """Yield, level by level, which hosts are behind one switch, and the links between each group and the rest.
-
-    A level is the group of each host (-1: none), the links out of and into each group, and the names of the switches.
-    """
+    """Yield, level by level, which hosts are behind one switch, and the links between each group and the rest."""
+    # A level is the group of each host (-1: none), the links out of and into each group, and the names of the switches.
     routes = network.routes
     near, all_hosts = nx.Graph(routes.links).adj, set(range(routes.n_hosts))
     groups: dict[int | str, set[int | str]] = {host: {host} for host in range(routes.n_hosts)}

@@ -85,7 +85,7 @@ def _rates_of(links: Links, link: float, otherwise: float) -> InsideRates:
 
 
 def pack_links(links: Links, *, closed: bool) -> list[tuple[tuple[int, ...], float]]:
-    """Return a maximum packing of chains, or closed rings, through all devices, with the multiplicity of each."""
+    """Return the chains, or rings if `closed`, through all devices that use the links best, with the number of each."""
     # It takes long to import.
     from scipy.optimize import linprog
 

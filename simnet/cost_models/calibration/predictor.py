@@ -277,7 +277,7 @@ class Predictor:
         return self.steps is not None and self.steps.nccl
 
     def _chunked(self, setting: Setting) -> bool:
-        """Return whether times on different ranks are compared at equal size per rank, as in ring algorithms."""
+        """Return whether curves on different ranks are compared at equal bytes per rank, as for ring algorithms."""
         rings = setting.algorithm.casefold().startswith("ring") or self._counts_like_nccl
         return rings and setting.collective in CHUNKED_COLLECTIVES
 

@@ -118,7 +118,7 @@ def scale_over_ranks(
 
 
 def _byte_share(moved: Floats, known: Floats, large: Floats, sizes: Floats) -> Floats:
-    """Return the largest share of the time, at each size, that the transfer of bytes can take, shape (n,)."""
+    """Return the largest share of a collective's time, at each size, that the transfer of its bytes may take, (n,)."""
     paying = moved > 0
     if not paying.any():
         return np.ones(len(sizes))

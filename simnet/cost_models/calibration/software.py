@@ -51,7 +51,7 @@ class CallPrediction(NamedTuple):
 
 
 class _MessageFit(NamedTuple):
-    """Changes that make a call take its predicted time: algorithm (None: unchanged), byte share, and added time [s]."""
+    """Changes by which a call takes its predicted time: other algorithm, share of bytes sent, added times [s]."""
 
     algorithm: str | None = None
     share: float = 1.0

@@ -28,7 +28,7 @@ MAX_PER_NODE = 4096
 
 
 class Placement(NamedTuple):
-    """A topology (one of `LINK_FAMILIES`), its ranks per node, and a GPU's rate inside a node [byte/s] if stated."""
+    """Measured topology (one of `LINK_FAMILIES`), ranks per node, and a GPU's rate inside a node [byte/s]."""
 
     name: str
     each: int | None

@@ -38,7 +38,7 @@ class Traffic:
 
 
 class ClosedForm:
-    """A function of alpha, beta and the arguments of `traffic`, such as M and N, for the time of a collective.
+    """Computes the time of a collective from alpha, beta and the arguments of its function `traffic`, such as M and N.
 
     It returns seconds; `simnet.cost_models.costs` has the symbols. Arguments are checked, and may be arrays.
 

@@ -86,7 +86,7 @@ class SampleCount(NamedTuple):
 
 
 class PeakUtilisation(NamedTuple):
-    """Median share of a chip's peak that published steps reach, with error factors and the number of steps."""
+    """Median share of peak that published training steps reach, factors to its interval's ends, number of steps."""
 
     share: float
     low: float

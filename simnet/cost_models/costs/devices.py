@@ -278,7 +278,7 @@ class DeviceProfile:
         return np.where(entries > 0, one, 0.0)
 
     def within(self, kernels: Iterable[DeviceOp], workers: int) -> tuple[float, float]:
-        """Return the interval of the kernels' total time as two factors of it; both are 1 for a time of 0."""
+        """Return the ends of the interval of the kernels' total time, as ratios to that time; both 1 if it is 0."""
         kernels = tuple(kernels)
         total = float(self.seconds(kernels, workers).sum())
         if not total:

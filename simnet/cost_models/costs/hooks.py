@@ -128,7 +128,7 @@ class StageCost(NamedTuple):
 
 
 def hook_of(implementation: str, scheme: str) -> Hook | None:
-    """Return the hook, with counted operations, of a scheme in an implementation; None if PyTorch lacks the scheme.
+    """Return the counted operations of a scheme in an implementation; None for "framework" if none has the scheme.
 
     Without a release it is that of the newest. Raises ValueError if there is no such implementation, not of this
     scheme, or not in this release.
@@ -157,24 +157,24 @@ def hook_of(implementation: str, scheme: str) -> Hook | None:
 
 
 def check_implementation(text: str) -> None:
-    """Raise ValueError if no implementation has this name."""
+    """Raise ValueError unless `text` names an implementation of schemes, such as torch-1.10."""
     check_choice(parsed_implementation(text)[0], "implementation", implementation_names())
 
 
 def check_stack(hook: Hook | None, stack: str | None) -> None:
-    """Raise ValueError if a hook does not support a transport stack."""
+    """Raise ValueError if a scheme's implementation `hook` does not exchange over a transport stack, such as gloo."""
     if hook is not None and hook.stacks and stack not in (None, "ideal", "custom", *hook.stacks):
         allowed = " and ".join(hook.stacks)
         raise ValueError(f"{hook.implementation} exchanges {hook.scheme} over {allowed}, not over {stack}; fused can")
 
 
 def implementation_names() -> list[str]:
-    """Return the names of all implementations; the two that exist for every scheme come first."""
+    """Return the names of implementations of schemes; the two that exist for every scheme come first."""
     return [FUSED, FRAMEWORK, *dict.fromkeys(one.implementation for one in _hooks())]
 
 
 def parsed_implementation(text: str) -> tuple[str, tuple[int, ...]]:
-    """Return the name of an implementation, and the PyTorch release at its end, if any.
+    """Split a name such as torch-1.10 into the implementation of schemes and the PyTorch release, () if there is none.
 
     Examples
     --------

@@ -169,7 +169,7 @@ def _at_least(won: Floats, picked: Sequence[NDArray[np.intp]]) -> Floats:
 
 
 def factors(errors: Floats, below: Floats | float, above: Floats | float) -> Floats:
-    """Return the ratios of measured to predicted time for `errors`, in units of the half-widths `below` and `above`."""
+    """Return the ratios of measured to predicted time for `errors` given in half-widths, `below` (< 0) or `above`."""
     return np.asarray(np.exp(errors * np.where(errors < 0, np.log(below), np.log(above))))
 
 

@@ -142,7 +142,7 @@ def _given_collective(path: Path, out: tables.RowCollector) -> str | None:
 
 
 def _stated_values(groups: Mapping[str, str | None], titled: bool) -> tables.TableRow:
-    """Return the column values in a line above a table; an unknown collective's name becomes the variant."""
+    """Return the column values in a line above a table; an unknown collective's name goes to the column ``variant``."""
     row: tables.TableRow = {}
     for column, text in groups.items():
         form = tables.TABLE_COLUMNS.get(column)
