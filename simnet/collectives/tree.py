@@ -70,7 +70,7 @@ def reduce(n_ranks: int, root: int = 0, *, arity: int | None = None, segments: i
 
 
 def all_reduce(n_ranks: int, *, arity: int | None = None, segments: int = 1) -> ChunkProgram:
-    """All-reduce of `segments` chunks: reduction to rank 0, then broadcast; each segment's starts when it is reduced.
+    """All-reduce of `segments` chunks by reduction to rank 0 and broadcast; a reduced segment is broadcast at once.
 
     Parameters
     ----------

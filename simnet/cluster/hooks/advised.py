@@ -49,7 +49,7 @@ class _ProbeTimes(NamedTuple):
 
 
 class Advising:
-    """The adviser's communication between workers, on its own thread and its own gloo process group."""
+    """Collects the workers' times for the adviser and spreads its choice, on its own thread and gloo process group."""
 
     def __init__(
         self,

@@ -127,7 +127,7 @@ def _byte_share(moved: Floats, known: Floats, large: Floats, sizes: Floats) -> F
 
 
 def _tree_bytes(settings: Sequence[Setting], large: Floats) -> float:
-    """Return the ratio of a double tree's time on two nodes to the time of its bytes alone, >= 1; inf if unknown."""
+    """Return the bytes, >= 1, that each of two nodes sends along a double tree per byte reduced; inf if unknown."""
     # Only ratios count, so that 2 * _LARGE is left out.
     each = zip(settings, large.tolist(), strict=True)
     rates = [(one.nodes, (one.ranks - 1) / one.ranks / seconds) for one, seconds in each]

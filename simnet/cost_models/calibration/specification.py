@@ -97,7 +97,7 @@ _RECEIVED = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "broad
 
 @dataclass(frozen=True)
 class SpecifiedStepModel(StepModel):
-    """A step model from a platform's specification, without measurements."""
+    """Costs of collectives per launch, step and byte (a step model), derived from a platform's specification."""
 
     platform: Platform | None = None
 

@@ -248,7 +248,7 @@ _Ways = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 @dataclass(frozen=True)
 class StepModel:
-    """A step model fitted to measurements: `values` of the `PARAMETERS`, and standard `errors` of their logarithms.
+    """Costs per launch, step and byte, fitted to measurements: `values` of `PARAMETERS`, `errors` of their logarithms.
 
     With `nccl`, steps are counted as NCCL does, with `switch` reducing inside nodes, bytes over `cards` of a node.
     """

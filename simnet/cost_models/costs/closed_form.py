@@ -28,7 +28,7 @@ _COUNTS = ("N", "P", "aggregators", "bucket", "d", "group_size", "levels", "rank
 
 @dataclass(frozen=True)
 class Traffic:
-    """The number of rounds of a collective and the bytes sent in them; its time is rounds alpha + nbytes beta."""
+    """The rounds of a collective and the bytes on its critical path; its time is rounds alpha + nbytes beta."""
 
     rounds: Floats | float
     nbytes: Floats | float

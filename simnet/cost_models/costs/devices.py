@@ -112,7 +112,7 @@ _STREAMS_WITHIN, _COPIES_WITHIN = 2.0, 100.0
 
 
 class DeviceOp(NamedTuple):
-    """Launches of one kernel on a device: the method that prices it, entries, and segments per launch.
+    """Launches of one kernel on a device: its method in device profiles, its entries, and segments per launch.
 
     Entries are the same at every worker or one number each, shape (P,); a worker without any launches nothing. `before`
     is the round of the schedule that a worker enters afterwards, 0 for work before the first message. Passes `instead`

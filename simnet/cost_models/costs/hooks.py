@@ -78,7 +78,7 @@ class Hook(NamedTuple):
 
 
 class HookedTensors(NamedTuple):
-    """A hook's gradient tensors, which of them are compressed matrices, and the kept entries, workers and rank.
+    """Gradient tensors of a hook, matrices that it compresses, kept entries, number of workers, PowerSGD's rank.
 
     `sides` are their first sides (T,); matrices of equal size and side have one shape.
     """

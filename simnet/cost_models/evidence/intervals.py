@@ -322,7 +322,7 @@ def off_of_calls(end: IntervalEnd, stack: str, workers_per_device: int, messages
 
 
 def factor_in_job(end: IntervalEnd, part: PartOfIteration) -> float:
-    """Return the bound of an iteration part's time in a job over its time in a process alone; 1 if unknown."""
+    """Return a bound on an iteration part's time in a job, relative to its time in a lone process; 1 if unknown."""
     wanted = ("part", part, end)
     rows = (row for row in iteration_errors() if (row["kind"], row["name"], row["end"]) == wanted)
     return next((float(row["most"]) for row in rows), 1.0)
