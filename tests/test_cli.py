@@ -22,7 +22,7 @@ from commands import did, invoke, refused
 from simnet.base.errors import SimnetError
 from simnet.base.file_io import INCOMPLETE
 from simnet.policies import Candidate
-from simnet.scenario import runner, shipped
+from simnet.scenario import runner, schema, shipped
 from simnet.studies import listing
 from simnet.training.job.record import PolicyResult
 
@@ -262,7 +262,10 @@ def test_lists(kind: str) -> None:
         "models": ["resnet50", "25,557,032"],
         "devices": ["v100"],
         "strategies": ["diloco", "streaming", "eager"],
-        "policies": ["fixed", "flexible", "moo", "oracle"],
+        "policies": [
+            f"{kind:8}  {listing._first_line(one):103}  {', '.join(one.names())}\n"
+            for kind, one in schema.Policy.parts().items()
+        ],
         "weather": ["noise", "outages", "profile C1"],
         "traces": ["digits"],
         "measured": ["shaped_openmpi", "published_plateaus"],

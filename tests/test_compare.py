@@ -11,7 +11,8 @@ from simnet import sparsifier_models
 from simnet.report import learning
 from simnet.report.answers import run_answer
 from simnet.scenario import load
-from simnet.scenario.named_choices import named_exchanges, own_options
+from simnet.scenario.named_choices import named_exchanges
+from simnet.sparsifier_models import own_options
 from simnet.training.job.running import run_policy
 from variants import OPTIONS
 

@@ -22,8 +22,8 @@ COMMANDS = {
     "list collectives": HEAVY - {"pandas", "pyarrow"} | {"ruamel"},
     "list stacks": HEAVY | {"ruamel"},
     "list scenarios": HEAVY,
-    "list policies": HEAVY,
-    "list schemes": HEAVY,
+    "list policies": HEAVY | {"numpy", "pydantic"},
+    "list schemes": HEAVY | {"pydantic"},
 }
 """Commands, and what none of them has a use for."""
 

@@ -28,7 +28,6 @@ from simnet.cost_models.evidence.intervals import (
     factor_in_job,
 )
 from simnet.policies import Candidate
-from simnet.scenario.named_choices import own_options
 from simnet.studies.job_totals import JobTotal, Spent, judged, off_alike
 from simnet.validate.jobs import report
 from validating import residuals
@@ -177,7 +176,7 @@ def whole_jobs(among: tuple[str, ...] = tuple(EXCHANGES)) -> list[Whole]:
 
 def _total(name: str, job: pd.DataFrame, ranks: int) -> JobTotal:
     scheme = EXCHANGES[name]["scheme"]
-    known = own_options(scheme)
+    known = sparsifier_models.own_options(scheme)
     own = {key: one for key, one in {**EXCHANGES[name], **ALGORITHMS.get(scheme, {})}.items() if key in known}
     zeros = np.zeros((ranks, _ENTRIES), dtype=np.float32)
     sent = sparsifier_models.create(scheme, ranks, _ENTRIES, layers=(_ENTRIES,), **own).exchange(zeros)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from inspect import Parameter, signature
@@ -17,25 +16,10 @@ from simnet.interchange.kinds import FORMATS, WITHOUT_LATENCIES, kind_of, read_n
 from simnet.scenario.choice_text import choice_words, read_choice, refuse_bare_option, split_choices
 from simnet.scenario.finding import find, shipped
 from simnet.scenario.parts import parameter_help
+from simnet.sparsifier_models.options import FROM_JOB
 
 ALL = "all"
 """Text that stands for all schemes."""
-
-
-FROM_JOB = ("layers", "scale", "seed", "shapes", "true_shapes")
-"""Sparsifier options that the job or the shapes of its layers decide."""
-
-
-def own_options(scheme: str) -> list[str]:
-    """Return the option names of a scheme that a scenario may set.
-
-    Raises
-    ------
-    ValueError
-        If there is no such scheme.
-    """
-    fields = dataclasses.fields(sparsifier_models.scheme(scheme).option_type)
-    return [field.name for field in fields if field.name not in FROM_JOB]
 
 
 def option_meanings(scheme: str) -> list[tuple[str, str]]:
@@ -68,7 +52,7 @@ def named_exchanges(names: str | Sequence[str], folder: Path | None = None) -> d
     wanted = dict.fromkeys(split_choices(names))
     for name in sparsifier_models.names() if ALL in wanted else wanted:
         scheme, options = read_choice(name)
-        refuse_bare_option(scheme, sparsifier_models.names(), own_options)
+        refuse_bare_option(scheme, sparsifier_models.names(), sparsifier_models.own_options)
         placed = plugins.absolute_name(scheme, folder or Path())
         made = sparsifier_models.scheme(placed)
         if plugins.names_file(scheme):

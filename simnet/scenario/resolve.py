@@ -21,7 +21,6 @@ from simnet.scenario import computing, job_parts, schema
 from simnet.scenario.choice_text import refuse_bare_option
 from simnet.scenario.job_parts import Sharding
 from simnet.scenario.loader import EXAMPLES, Findings
-from simnet.scenario.named_choices import own_options
 from simnet.scenario.parts import field_names
 from simnet.scenario.topology_parts import PlatformNodes, Topology, platform_chip, platform_library
 from simnet.training.job.exchange import check_feedback
@@ -168,7 +167,7 @@ def _resolve_topology(given: Topology, workers: int) -> Topology:
 
 
 def _resolve_exchange(label: str, given: schema.Exchange, found: Findings) -> schema.Exchange:
-    allowed = found.attempt(("exchanges", label, "scheme"), own_options, given.scheme)
+    allowed = found.attempt(("exchanges", label, "scheme"), sparsifier_models.own_options, given.scheme)
     if not allowed:
         return given
     make = sparsifier_models.scheme(given.scheme).option_type

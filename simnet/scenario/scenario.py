@@ -36,7 +36,6 @@ from simnet.scenario.job import (
 )
 from simnet.scenario.loader import Document, Findings, problems, read_scenario
 from simnet.scenario.marked_fields import Fields, FieldsButSeed
-from simnet.scenario.named_choices import own_options
 from simnet.scenario.network import build_network
 from simnet.scenario.resolve import build_policy, resolve
 from simnet.scenario.settings import apply_fields, full_key
@@ -406,7 +405,7 @@ def json_schema() -> dict[str, Any]:
         return {"type": "object", "properties": fields, "required": ["scheme"]}
 
     usable = sparsifier_models.usable().items()
-    schemes = [scheme({"const": name}, one.option_type, own_options(name)) for name, one in usable]
+    schemes = [scheme({"const": name}, one.option_type, sparsifier_models.own_options(name)) for name, one in usable]
     schemes = [{**one, "additionalProperties": False} for one in schemes]
     in_file = {"pattern": r"\.py:\w+$", "description": "a class in a file, as ./my_scheme.py:Rotating"}
     on_levels = {"pattern": f"^{PREFIX}", "description": "a scheme on two levels, with its options"}

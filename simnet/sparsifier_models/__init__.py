@@ -50,6 +50,7 @@ no package: its name is ``./my_scheme.py:Rotating``.
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 from simnet.base import plugins
@@ -68,7 +69,7 @@ from simnet.sparsifier_models.muloco import MuLoCo
 from simnet.sparsifier_models.oktopk import Oktopk
 from simnet.sparsifier_models.omnireduce import OmniReduce
 from simnet.sparsifier_models.onebit import OneBitAdam, ZeroOneAdam
-from simnet.sparsifier_models.options import Options
+from simnet.sparsifier_models.options import FROM_JOB, Options
 from simnet.sparsifier_models.powersgd import PowerSGD
 from simnet.sparsifier_models.qgz import QGZ, LoCo
 from simnet.sparsifier_models.qsgd import QSGD
@@ -87,7 +88,7 @@ from simnet.sparsifier_models.wire import Wire
 if __name__ != "simnet.sparsifier_models":  # by the link at the top of a checkout
     raise ImportError("sparsifier_models has one name: import simnet.sparsifier_models")
 
-__all__ = ["SCHEMES", "Exchange", "Options", "Sparsifier", "Wire", "create", "names", "scheme", "usable"]
+__all__ = ["SCHEMES", "Exchange", "Options", "Sparsifier", "Wire", "create", "names", "own_options", "scheme", "usable"]
 
 _CLASSES: tuple[type[Sparsifier], ...] = (
     *(Dense, Randomk, Topk, LayerwiseTopk, MSTopk, ARTopk),
@@ -149,6 +150,11 @@ def scheme(name: str) -> type[Sparsifier]:
 def usable() -> dict[str, type[Sparsifier]]:
     """Return the scheme classes by name, sorted; warn about plug-in schemes that cannot be used."""
     return dict(sorted({**plugins.usable_plugins("sparsifiers", scheme), **SCHEMES}.items()))
+
+
+def own_options(name: str) -> list[str]:
+    """Return the names of the options of a scheme that a scenario may set; ValueError for an unknown scheme."""
+    return [one.name for one in fields(scheme(name).option_type) if one.name not in FROM_JOB]
 
 
 def create(name: str, workers: int, parameters: int, density: float = 1.0, **options: Any) -> Sparsifier:

@@ -93,6 +93,10 @@ class _Frozen:
         raise FrozenInstanceError(f"cannot assign to field {name!r}")
 
 
+FROM_JOB = ("layers", "scale", "seed", "shapes", "true_shapes")
+"""Options that the job or the shapes of its layers decide, not the user."""
+
+
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 @dataclass(frozen=True, kw_only=True)
 class Options(_Frozen):

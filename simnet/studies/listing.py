@@ -28,13 +28,12 @@ Listing: TypeAlias = tuple[tuple[str, ...], Sequence[tuple[str, ...]]]
 def schemes() -> Listing:
     """List schemes of exchange."""
     from simnet import sparsifier_models
-    from simnet.scenario.named_choices import own_options
 
     common = {field.name for field in dataclasses.fields(sparsifier_models.Options)}
     shared = _option_texts(sparsifier_models.Options, common)
     rows = [("any", "Options that every scheme has.", "", shared, terms.meaning("symbols"))]
     for name, scheme in sparsifier_models.usable().items():
-        own = set(own_options(name)) - common
+        own = set(sparsifier_models.own_options(name)) - common
         costs = "; ".join(_cost_formula(cost, len(scheme.traits.costs) > 1) for cost in scheme.traits.costs)
         rows.append((name, _first_line(scheme), scheme.paper, _option_texts(scheme.option_type, own), costs))
     return ("scheme", "what it is", "after", "options", "closed-form cost"), rows
@@ -130,13 +129,13 @@ def _option_text(name: str, given: Parameter) -> str:
 
 def list_policies() -> Listing:
     """List kinds of policies, which choose the exchange of each iteration."""
-    from simnet.scenario import schema
+    shipped = {row["policy"]: (row["does"], row["fields"]) for row in read_shipped_rows("data/policies.csv")}
+    if plugins.plugin_names("policies"):
+        from simnet.scenario import schema
 
-    rows = [
-        ("fixed", "Always the same exchange.", "its name"),
-        *((kind, _first_line(part), ", ".join(part.names())) for kind, part in schema.Policy.parts().items()),
-    ]
-    return ("policy", "what it does", "fields"), rows
+        every = schema.Policy.parts().items()
+        shipped = {kind: (_first_line(part), ", ".join(part.names())) for kind, part in every} | shipped
+    return ("policy", "what it does", "fields"), [(kind, *texts) for kind, texts in shipped.items()]
 
 
 def weather() -> Listing:
@@ -335,8 +334,7 @@ LISTS: Mapping[str, Lists] = {
 
 def _option_texts(option_type: type[sparsifier_models.Options], names: Collection[str]) -> str:
     """Return options with their defaults as text. Choices start with the default."""
-    from simnet.scenario.named_choices import FROM_JOB
-    from simnet.sparsifier_models.options import option_words
+    from simnet.sparsifier_models.options import FROM_JOB, option_words
 
     hints = get_type_hints(option_type, include_extras=True)
     shown = []
