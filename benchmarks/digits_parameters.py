@@ -22,13 +22,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.base.arrays import Floats
+from simnet.base.arrays import Floats, Values
 from simnet.traces import recorded
 from simnet.traces.fitting import arc_correlation, round_values
 from simnet.traces.metadata import LARGEST_DEVIATION, LARGEST_SIZE, SHIPPED, LayerParameters, SyntheticParameters
 from simnet.traces.recorded import RecordedSource
 from simnet.traces.signs import LONGEST_MEMORY
-from simnet.traces.source import Values
 
 _HEAVIEST_TAIL = 100.0
 _MOST_DEAD = 0.99

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 Ranks: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
+Values: TypeAlias = NDArray[np.float32]
 
 Columns: TypeAlias = "Mapping[str, NDArray[Any]] | pd.DataFrame"
 """Columns of a table by name, all of one length."""

@@ -15,10 +15,8 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
-Values: TypeAlias = NDArray[np.float32]
-
+from simnet.base.arrays import Values
 
 Ask: TypeAlias = Callable[..., Future[Any]]
 """Calls `Shard.answer` with its arguments; the result raises SimnetError if the shard is lost."""

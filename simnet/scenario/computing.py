@@ -59,8 +59,8 @@ def stack_doubt(device: DeviceProfile, stack: str | None) -> str | None:
 
 
 def default_implementation(stack: str | None) -> str:
-    """Return the default implementation of schemes: PyTorch's hooks on its transport stacks, else fused kernels."""
-    return hooks.FRAMEWORK if stack in ("nccl", "gloo") else hooks.FUSED
+    """Return the default implementation of schemes: PyTorch's hooks with its libraries, else fused kernels."""
+    return hooks.FRAMEWORK if stack in ("nccl", "rccl", "gloo") else hooks.FUSED
 
 
 def build_device(given: schema.Job, found: Findings) -> DeviceProfile | None:

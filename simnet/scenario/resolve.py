@@ -22,7 +22,7 @@ from simnet.scenario.choice_text import refuse_bare_option
 from simnet.scenario.job_parts import Sharding
 from simnet.scenario.loader import EXAMPLES, Findings
 from simnet.scenario.parts import field_names
-from simnet.scenario.topology_parts import PlatformNodes, Topology, platform_chip, platform_library
+from simnet.scenario.topology_parts import PlatformNodes, Topology, platform_of
 from simnet.training.job.exchange import check_feedback
 from simnet.training.job.job import DDP_OVERLAP, Overlap
 from simnet.training.job.record import MAIN
@@ -41,17 +41,14 @@ def resolve(config: schema.Config, stem: str, found: Findings) -> schema.Config:
         exchanges[label] = _resolve_exchange(label, exchange, found)
         if len(found) == before:
             sound.add(label)
-    others, topology, chip, library = None, config.network.topology, "", None
+    others, topology, platform = None, config.network.topology, None
     with found.at("network", "topology"):
-        topology, chip, library = (
-            _resolve_topology(topology, config.workers),
-            platform_chip(topology),
-            platform_library(topology),
-        )
+        platform = platform_of(topology)
+        topology = _resolve_topology(topology, config.workers)
     stack = computing.sending_stack(config.network)
     usual = {
-        "device": computing.default_device(stack, chip),
-        "implementation": computing.default_implementation(stack or library),
+        "device": computing.default_device(stack, platform.chip if platform else ""),
+        "implementation": computing.default_implementation(stack or (platform.library if platform else None)),
     }
     if config.other_jobs:
         _check_colocated(config, found)

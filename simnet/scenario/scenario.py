@@ -39,7 +39,7 @@ from simnet.scenario.marked_fields import Fields, FieldsButSeed
 from simnet.scenario.network import build_network
 from simnet.scenario.resolve import build_policy, resolve
 from simnet.scenario.settings import apply_fields, full_key
-from simnet.scenario.topology_parts import TopologyFile, platform_chip
+from simnet.scenario.topology_parts import TopologyFile, platform_of
 from simnet.sparsifier_models.two_level import OWN, PREFIX, TwoLevelOptions
 from simnet.topologies.graphs import label
 from simnet.traces.recorded import RecordedSource
@@ -189,7 +189,8 @@ class Scenario:
         device, found = self.device, self.document.found
         doubt = None if device is None else computing.stack_doubt(device, computing.sending_stack(self.config.network))
         said = [doubt] if doubt else []
-        chip = platform_chip(self.config.network.topology)
+        platform = platform_of(self.config.network.topology)
+        chip = platform.chip if platform else ""
         if device and chip not in ("", device.chip) and found(("job", "device")) is None:
             said.append(f"No device profile is of {chip}, so that {device.name} computes; --device names another.")
         schemes = (sparsifier_models.scheme(one.scheme) for one in self.config.exchanges.values())

@@ -184,16 +184,10 @@ def sending(given: Topology, read: NetworkRead, stack: str | Stack | None) -> tu
     return software.graph, {"stack": software.stack, "software": software}
 
 
-def platform_chip(given: Topology) -> str:
-    """Return the chip of a platform's devices; "" if unknown or if the topology is no platform."""
+def platform_of(given: Topology) -> Platform | None:
+    """Return the platform whose nodes a topology has; None for other topologies."""
     part = given.choice[1]
-    return part.load().chip if isinstance(part, PlatformNodes) else ""
-
-
-def platform_library(given: Topology) -> str | None:
-    """Return the collective library of a platform (``nccl`` for RCCL too); None for other topologies."""
-    part = given.choice[1]
-    return part.load().library.replace("rccl", "nccl") if isinstance(part, PlatformNodes) else None
+    return part.load() if isinstance(part, PlatformNodes) else None
 
 
 def cluster_file(given: Topology) -> str | None:

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from simnet.base import plugins
-from simnet.base.arrays import Floats
+from simnet.base.arrays import Floats, Values
 from simnet.base.errors import check_int
 from simnet.sparsifier_models import Sparsifier
 from simnet.sparsifier_models.base import State
-from simnet.strategies.optimisers import ALL, Index, Optimiser, Values
+from simnet.strategies.optimisers import ALL, Index, Optimiser
 from simnet.strategies.replicas import NOBODY, Averager, Averaging, Fragment, Replicas, Sync, fragment_of
 
 Stats: TypeAlias = dict[str, float | Floats]

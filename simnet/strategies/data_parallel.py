@@ -7,10 +7,11 @@ from typing import Literal
 
 import numpy as np
 
+from simnet.base.arrays import Values
 from simnet.base.errors import check_int
 from simnet.base.quantities import Count
 from simnet.strategies.base import PeriodicStrategy, Strategy, row_distances
-from simnet.strategies.optimisers import Decay, LearningRate, Optimiser, SignDescent, Values
+from simnet.strategies.optimisers import Decay, LearningRate, Optimiser, SignDescent
 from simnet.strategies.replicas import Averaging, Replicas, Sync
 
 

@@ -13,6 +13,7 @@ from typing import Annotated, ClassVar, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from simnet.base.arrays import Values
 from simnet.base.errors import check_int
 from simnet.base.quantities import Count, PositiveShare, Share
 from simnet.base.rng import stream
@@ -21,7 +22,7 @@ from simnet.cost_models.costs.devices import DeviceOp
 from simnet.sparsifier_models.options import AlgorithmOf, Allreduce
 from simnet.sparsifier_models.steps import in_order
 from simnet.strategies.base import PeriodicStrategy, Strategy, row_distances
-from simnet.strategies.optimisers import ALL, SGD, AdamW, LearningRate, Optimiser, Values, row_column_index
+from simnet.strategies.optimisers import ALL, SGD, AdamW, LearningRate, Optimiser, row_column_index
 from simnet.strategies.replicas import Averaging, Replicas, Sync, broadcast_tensors, fragments_of
 
 INNER = AdamW(4e-4, 0.9, 0.95, weight_decay=0.1)

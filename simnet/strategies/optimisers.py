@@ -11,9 +11,9 @@ import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 from numpy.typing import NDArray
 
+from simnet.base.arrays import Values
 from simnet.base.quantities import check_fields
 
-Values: TypeAlias = NDArray[np.float32]
 Index: TypeAlias = slice | NDArray[np.intp]
 State: TypeAlias = Mapping[str, NDArray[Any]]
 

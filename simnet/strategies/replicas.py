@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet import sparsifier_models
+from simnet.base.arrays import Values
 from simnet.base.errors import check_choice, check_int, check_positive
 from simnet.base.quantities import Density, Size, check_bounds
 from simnet.collectives import registry
@@ -22,7 +23,7 @@ from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from simnet.sparsifier_models import Exchange, Sparsifier
 from simnet.sparsifier_models.options import checked_shapes, named_layers
-from simnet.strategies.optimisers import Index, Values
+from simnet.strategies.optimisers import Index
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,10 +12,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from simnet.base.arrays import Values
 from simnet.base.progress import track_progress
 from simnet.traces.metadata import SyntheticParameters
 from simnet.traces.recorded import RecordedSource
-from simnet.traces.source import Values
 from simnet.traces.synthetic import SyntheticSource, synthetic
 
 Support: TypeAlias = NDArray[np.bool_]

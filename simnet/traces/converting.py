@@ -12,6 +12,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from simnet.base.arrays import Values
 from simnet.base.errors import InputError
 from simnet.base.file_io import explain_write_errors
 from simnet.base.progress import track_progress
@@ -19,7 +20,6 @@ from simnet.cost_models.costs.models import Layer
 from simnet.traces.files import encode_stored, in_memory, write_tensors, write_text
 from simnet.traces.metadata import DESCRIPTION, RecordedLayer, RecordedPoint, TraceInfo
 from simnet.traces.recorded import RecordedSource, chosen_entries, step_file
-from simnet.traces.source import Values
 from simnet.traces.synthetic import SyntheticSource
 
 

@@ -16,8 +16,7 @@ from functools import cache
 
 import numpy as np
 
-from simnet.base.arrays import Floats
-from simnet.traces.source import Values
+from simnet.base.arrays import Floats, Values
 
 _LOG2_E = np.float32(1.4426950408889634)
 # Added and taken off again, it rounds to a whole number.

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simnet.base.arrays import Values
 from simnet.base.errors import InputError
 from simnet.base.file_io import open_atomic
 from simnet.traces.metadata import (
@@ -32,7 +33,6 @@ from simnet.traces.metadata import (
     TraceInfo,
     parse_description,
 )
-from simnet.traces.source import Values
 
 DTYPES = {"fp32": "F32", "fp16": "F16", "bf16": "BF16"}
 """Storage types of entries, with their names in safetensors files."""

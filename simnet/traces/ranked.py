@@ -8,11 +8,10 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.base.arrays import Floats
+from simnet.base.arrays import Floats, Values
 from simnet.traces import ordering
 from simnet.traces.metadata import FURTHEST
 from simnet.traces.refining import BANDS, BEYOND
-from simnet.traces.source import Values
 
 MEDIAN = 0.6745
 """Median magnitude of a standard normal."""

@@ -23,14 +23,14 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from simnet.base.arrays import Ranks
+from simnet.base.arrays import Ranks, Values
 from simnet.base.errors import InputError, suggest_names
 from simnet.base.quantities import Count
 from simnet.base.rng import stream
 from simnet.cost_models.costs.models import Layer
 from simnet.traces.files import ARCHIVE, ReadArchive, check_finite, decode_stored, stored_tensor
 from simnet.traces.metadata import DESCRIPTION, SHIPPED, RecordedLayer, TraceInfo, is_name, read_description
-from simnet.traces.source import Values, as_matrices, output_buffer, shrink_sizes, training_progress
+from simnet.traces.source import as_matrices, output_buffer, shrink_sizes, training_progress
 
 _LARGEST_HEADER = 16_000_000
 _DTYPES = ("F32", "F16", "BF16")

@@ -19,10 +19,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.base.arrays import Floats
+from simnet.base.arrays import Floats, Values
 from simnet.traces import ordering
 from simnet.traces.ordering import LargestCounts, LayerOrder
-from simnet.traces.source import Values
 
 BEYOND: Floats = np.concatenate([np.linspace(1.0, 0.1, 37), np.geomspace(0.1, 1e-6, 31)[1:]])
 """Shares of larger entries for which magnitudes are tabulated: the smallest entry first."""

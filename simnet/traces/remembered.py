@@ -9,8 +9,8 @@ import math
 
 import numpy as np
 
+from simnet.base.arrays import Values
 from simnet.base.rng import stream
-from simnet.traces.source import Values
 
 # It is computed afresh every so many iterations, from where it has forgotten all but a hundredth.
 _RESTART, _FORGOTTEN = 64, 0.01

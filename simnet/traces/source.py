@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.base.arrays import Adds
+from simnet.base.arrays import Adds, Values
 from simnet.base.rows import Rows, Shards
-
-Values: TypeAlias = NDArray[np.float32]
 
 
 class GradientSource(Protocol):

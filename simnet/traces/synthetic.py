@@ -43,7 +43,7 @@ import numpy as np
 from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
-from simnet.base.arrays import Floats
+from simnet.base.arrays import Floats, Values
 from simnet.base.quantities import Count
 from simnet.base.rng import stream
 from simnet.cost_models.costs.models import Layer, ModelProfile, load_model
@@ -52,7 +52,7 @@ from simnet.traces.exponential import exponentiate
 from simnet.traces.metadata import TABLES, LayerParameters, SyntheticParameters, load_parameters, most_similar_layer
 from simnet.traces.ranked import Ranked, spread_evenly
 from simnet.traces.remembered import PIECE, FadingNormals, skip_normals
-from simnet.traces.source import Values, as_matrices, output_buffer, shrink_sizes, training_progress
+from simnet.traces.source import as_matrices, output_buffer, shrink_sizes, training_progress
 
 _BLOCK, _ASIDE = 8192, 1 << 22
 # Layers of at most so many entries have as many of each kind as is to be expected.

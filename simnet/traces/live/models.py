@@ -22,11 +22,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.base.arrays import Floats
+from simnet.base.arrays import Floats, Values
 from simnet.base.errors import SimnetError, import_extra
 from simnet.cost_models.costs.models import Layer
 from simnet.traces.live.data import Data
-from simnet.traces.source import Values
 
 
 class Model:

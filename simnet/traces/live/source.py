@@ -16,6 +16,7 @@ import numpy as np
 from annotated_types import Ge, Gt, Le, Len, Lt
 from numpy.typing import NDArray
 
+from simnet.base.arrays import Values
 from simnet.base.errors import DivergedError, check_choice, check_int, check_positive
 from simnet.base.quantities import Count, Written, check_fields
 from simnet.base.rng import stream
@@ -23,7 +24,7 @@ from simnet.traces.live import data as sources
 from simnet.traces.live import models
 from simnet.traces.live.data import DATA, Data, deal_shards
 from simnet.traces.live.models import Model, Perceptron, Sizes
-from simnet.traces.source import Score, Training, Values, as_matrices, output_buffer
+from simnet.traces.source import Score, Training, as_matrices, output_buffer
 
 MODELS = ("logistic", "mlp", *models.MODELS)
 """Names of the trainable models."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from simnet.base.arrays import Adds, Floats
+from simnet.base.arrays import Adds, Floats, Values
 from simnet.base.errors import StalledError
 from simnet.base.rows import zeros_like
 from simnet.cost_models.costs.devices import DeviceOp, DeviceProfile
@@ -19,7 +19,7 @@ from simnet.policies import Candidate
 from simnet.schedule import Schedule
 from simnet.sparsifier_models import Exchange, Sparsifier
 from simnet.sparsifier_models.base import Stats
-from simnet.traces.source import Training, Values, begin_training
+from simnet.traces.source import Training, begin_training
 from simnet.training.job.checkpoint import State
 from simnet.training.job.job import Bucket, Job, create_sparsifier, gradient_buckets, job_overlap
 from simnet.training.job.local_costs import local_operations, scheme_hook

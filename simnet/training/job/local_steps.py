@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.base.arrays import Floats
+from simnet.base.arrays import Floats, Values
 from simnet.cost_models.costs.devices import DeviceOp
 from simnet.network import Timing
 from simnet.network.timing import Split
@@ -21,7 +21,7 @@ from simnet.policies import Candidate, density_at
 from simnet.schedule import Schedule
 from simnet.sparsifier_models import Exchange
 from simnet.strategies import SGD, Averaging, Replicas, Strategy, Sync, averages_by_scheme, create, strategy
-from simnet.traces.source import Evaluable, GradientSource, Score, Training, Values, tensor_options
+from simnet.traces.source import Evaluable, GradientSource, Score, Training, tensor_options
 from simnet.training.job.checkpoint import State
 from simnet.training.job.exchange import (
     BucketExchange,
