@@ -94,7 +94,7 @@ def test_policies_that_take_the_same_time_are_tied_and_none_of_them_wins(tmp_pat
     assert said.startswith("GRC or local: tied, ")
     said = did("choose", scenario).stdout
     assert said.startswith("GRC or local: tied, ")
-    assert said.count("ccuracy") == 1
+    assert said.count("accuracy ignored") == 1
     assert json.loads(did("choose", scenario, "--json").stdout)["tied_with"] == ["local"]
     said = did("run", scenario, "--seeds", 2, *NO_PAGE, "--out", tmp_path / "seeds").stdout
     assert said.startswith("GRC or local: tied over 2 seeds. ")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds
 from simnet.cost_models.evidence.conditions import Evidence
+from simnet.cost_models.evidence.relative_iterations import accuracy_text
 from simnet.report import cost_summary, learning, run_setup, seeds, wording
 from simnet.report.columns import Fields
 from simnet.report.paired import TIE, start_ranges
@@ -65,6 +66,7 @@ def run_answer(summary: RunSummary, results: Mapping[str, PolicyResult] | None =
         rows=rows,
         evidence=" ".join([*(f"Warning: {one}" for one in _other_densities(summary, leaders(summary), 1.0)), known]),
         assumed=summary.get("assumed", ""),
+        to_accuracy=_to_accuracy(summary, leaders(summary)),
         depends_on=_depends_on(summary),
         next=NEXT if len(rows) > 1 else "",
         details=details,
@@ -79,7 +81,7 @@ def seeds_answer(summary: Fields, plots: Callable[[], Sequence[Plot]] | None = N
     run = summary["run"]
     rows = [seeds.row(summary, name) for name in seeds.ranking_over_seeds(summary["policies"])]
     method = f"Paired intervals at {100 * summary['interval']['level']:.0f} %: {summary['interval']['method']}."
-    trained = any("reached_with" in one for one in summary["policies"].values())
+    trained, won = any("reached_with" in one for one in summary["policies"].values()), summary["winner"]
     columns = [*table_columns("run seeds")]
     if trained:
         columns[1:1] = table_columns("run seeds learning")
@@ -89,11 +91,18 @@ def seeds_answer(summary: Fields, plots: Callable[[], Sequence[Plot]] | None = N
         rows=rows,
         evidence=evidence(run),
         assumed=run.get("assumed", ""),
+        to_accuracy=_to_accuracy(run, [] if won is None else [won["policy"], *won["tied_with"]]),
         depends_on=run_setup.mixed_overlap(run.get("overlap")),
         details=summary,
         plots={} if plots is None else {"seeds": lambda: plots()[0]},
         notes=[*ran_on(run), method],
     )
+
+
+def _to_accuracy(run: Mapping[str, Any], first: Sequence[str]) -> str:
+    """Return text on the iterations to the same accuracy of the policies that come first; "" if it does not arise."""
+    known = run.get("iterations_to_accuracy", {})
+    return accuracy_text({name: known[name] for name in first[:_NAMED] if name in known})
 
 
 def sentence(summary: RunSummary) -> str:

@@ -44,7 +44,7 @@ MORE = ("more", "more_low", "more_high")
 
 _RUN = (
     *("starts_not_sampled", "evidence", "because", "stack", "barrier", "device", "computing", "compute_time"),
-    *("assumed", "overlap", "warnings", "calibration", "sharing"),
+    *("assumed", "iterations_to_accuracy", "overlap", "warnings", "calibration", "sharing"),
 )
 
 

@@ -109,8 +109,9 @@ class Summary:
         The columns of the table; the first one names the rows.
     rows : sequence of Row
         The rows, the best first.
-    evidence, assumed, depends_on, next : str
-        How well the figures are known; what the user did not say; what would change the answer; what to ask next.
+    evidence, assumed, to_accuracy, depends_on, next : str
+        How well the figures are known; what the user did not say; how many iterations the first need for the same
+        accuracy; what would change the answer; what to ask next.
     details : mapping of str to Any
         What JSON has beside these, by name.
     plots : mapping of str to callable
@@ -124,6 +125,7 @@ class Summary:
     rows: Sequence[Row] = ()
     evidence: str = ""
     assumed: str = ""
+    to_accuracy: str = ""
     depends_on: str = ""
     next: str = ""
     next_saved: str | None = None
@@ -169,12 +171,13 @@ class Summary:
 
     def labelled(self) -> list[tuple[str, str]]:
         """Return (label, text) pairs of the statements below the table."""
-        said = (("Evidence", self.evidence), ("Assumed", self.assumed), ("Depends on", self.depends_on))
-        return [one for one in (*said, ("Next", self.next)) if one[1]]
+        known = (("Evidence", self.evidence), ("Assumed", self.assumed), ("Accuracy", self.to_accuracy))
+        return [one for one in (*known, ("Depends on", self.depends_on), ("Next", self.next)) if one[1]]
 
     def figures(self) -> dict[str, Any]:
         """Return the content of `to_json` as a dictionary of numbers and texts."""
         said = {name: getattr(self, name) for name in ("evidence", "depends_on", "answer", "assumed", "next")}
+        said |= {"to_accuracy": self.to_accuracy} if self.to_accuracy else {}
         found = {"schema": SCHEMA, **said, "notes": list(self.notes), **self.details}
         return found | ({"rows": [dict(one) for one in self.rows]} if self.columns else {})
 

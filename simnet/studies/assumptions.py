@@ -8,7 +8,7 @@ so that the same scenario has the same answer on every machine.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from simnet.base.arrays import Columns
 from simnet.base.errors import SimnetError
 from simnet.base.units import format_bandwidth, format_seconds
 from simnet.cost_models.costs.devices import DEFAULT_DEVICE, DeviceOp, DeviceProfile
+from simnet.cost_models.evidence.relative_iterations import relative_iterations
 from simnet.network.slow_start import BUFFER, LEAST_TIMEOUT, window_after_silence
 from simnet.policies import Candidate, Fixed, Policy, density_at
 from simnet.policies.moo import Moo
@@ -36,6 +37,7 @@ from simnet.sparsifier_models.two_level import without_network
 from simnet.studies.choosing.forecast import WholeJob, error_between
 from simnet.studies.choosing.whole_job import decide_job
 from simnet.studies.local_costs import local_costs_text
+from simnet.traces.source import Trainable
 from simnet.training.job.exchange import collective_slowdown
 from simnet.training.job.job import Job, create_sparsifier, gradient_buckets, job_buckets, job_overlap
 from simnet.training.job.local_costs import scheme_hook
@@ -63,6 +65,9 @@ MOST_WORKERS, MOST_ENTRIES = 64, 2**24
 """Maximum workers, and maximum gradient entries over all workers, of a job that is sampled."""
 
 _MET = "latency_s", "bandwidth_Bps", "start_s", "iteration_s"
+
+# Options of how messages are sent, which leave the update as it is.
+_SENDING = ("algorithm", "allgather", "allreduce", "collective", "group_size", "monitored", "wire")
 
 MOST_BUCKETS = 512
 """Maximum buckets over all workers of a job that is sampled."""
@@ -193,6 +198,24 @@ def weather_met(iterations: Mapping[str, Columns]) -> str:
     if not links or (np.max(links, axis=0) <= (1 + MOVED) * np.min(links, axis=0)).all():
         return ""
     return f"weather of {min(times)[1]}, {max(times)[1]} (--set network.weather=[] has none)"
+
+
+def iterations_to_accuracy(job: Job, among: Mapping[str, Candidate]) -> dict[str, str]:
+    """Return texts on the iterations of exchanges to the same accuracy, relative to dense, where they are known.
+
+    Empty where a model is trained, which says more, with several steps between exchanges, and with sharding.
+    """
+    found: dict[str, str] = {}
+    if isinstance(job.source, Trainable) or job.strategy is not None or job.steps is not None:
+        return found
+    for label, one in among.items():
+        defaults = {option.name: option.default for option in fields(scheme(one.scheme).option_type)}
+        changed = [name for name in one.options if one.options[name] != defaults[name] and name not in _SENDING]
+        own = ",".join(f"{name}={one.options[name]}" for name in changed)
+        estimate = relative_iterations(":".join(filter(None, [one.scheme, own])), job.density[-1].end)
+        if estimate is not None and one.scheme != "dense":
+            found[label] = str(estimate)
+    return found
 
 
 def _slowdown_assumed(job: Job) -> str:

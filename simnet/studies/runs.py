@@ -298,6 +298,7 @@ def setup_of(loaded: Scenario, built: Run, *, written: bool = False, met: Mappin
     """
     job, own, calibration = built.job, built.job.strategy, calibration_of(loaded, built.job)
     network, deadline = job.network(0), {} if job.deadline is None else {"deadline_s": job.deadline}
+    fixed = {name: one.candidates[0] for name, one in built.policies.items() if isinstance(one, Fixed)}
     return {
         "stack": run_setup.stack_summary(network.stack, calibration),
         "sharing": None if network.sharing == MAX_MIN else run_setup.sharing_summary(network.sharing),
@@ -306,6 +307,7 @@ def setup_of(loaded: Scenario, built: Run, *, written: bool = False, met: Mappin
         "computing": loaded.computing,
         "compute_time": None if loaded.compute_time is None else loaded.compute_time.figures(),
         "assumed": f"{assumptions.assumed_text(loaded, built, written=written, met=met)}.",
+        "iterations_to_accuracy": assumptions.iterations_to_accuracy(job, fixed) or None,
         "overlap": assumptions.overlap_of_policies(loaded, built),
         "barrier": job.barrier,
         "strategy": None if own is None else {"name": own.name, "steps": own.steps, **deadline},

@@ -10,6 +10,7 @@ import numpy as np
 
 from simnet.base.errors import InputError
 from simnet.base.units import finite, format_bandwidth, format_seconds
+from simnet.cost_models.evidence.relative_iterations import accuracy_text
 from simnet.policies import Fixed, density_at
 from simnet.report import run_setup, wording
 from simnet.report.cost_summary import throughput
@@ -53,12 +54,15 @@ def ranking_summary(found: Ranking) -> Summary:
     """Return the summary of a ranking of exchanges and policies."""
     mixed, asked = run_setup.mixed_overlap(found.overlap), _misjudged_text(found) if found.asked_off else ()
     met = {row.label: row.sample for row in found.rows}
+    names = {found.best.label, *[*found.tied][:_NAMED]}
+    first = {row.label: row.candidate for row in found.rows if row.label in names and row.candidate.scheme}
     return RankingSummary(
         answer=_answer(found),
         columns=COLUMNS,
         rows=list(_rows(found)),
         evidence=run_setup.describe_evidence(found.evidence, [*found.loaded.warnings, *found.run.warnings]),
         assumed=f"{assumptions.assumed_text(found.loaded, found.run, met=met)}.",
+        to_accuracy=accuracy_text(assumptions.iterations_to_accuracy(found.run.job, first)),
         depends_on=" ".join(filter(None, [mixed, *asked, _depends_text(found)])),
         next=_next_text(found),
         details=_details(found),

@@ -25,10 +25,11 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
-from annotated_types import Ge, Le
+from annotated_types import Ge, Gt, Le, Lt
 from numpy.typing import NDArray
 
 from simnet.base.errors import SimnetError, import_extra
+from simnet.base.quantities import SHARE
 from simnet.base.rng import stream
 
 TOPICS = 10
@@ -64,7 +65,6 @@ _PIXEL = 16.0
 _DIGITS_HELD_OUT = 357
 _CLOUDS = 3
 _SHARE_HELD_OUT = 0.2
-_TEXT_HELD_OUT = 0.1
 
 
 class Data(NamedTuple):
@@ -130,10 +130,14 @@ def classification(
     return Data(inputs[:samples], targets[:samples], inputs[samples:], targets[samples:], classes, (features,))
 
 
-def words(vocabulary: Annotated[int, Ge(2), Le(2**16)] = 4096, context: Annotated[int, Ge(1), Le(1024)] = 64) -> Data:
+def words(
+    vocabulary: Annotated[int, Ge(2), Le(2**16)] = 4096,
+    context: Annotated[int, Ge(1), Le(1024)] = 64,
+    held_out: Annotated[float, Gt(0), Lt(1), SHARE] = 0.1,
+) -> Data:
     """Return word sequences from the documentation in Python's standard library, with the next word at each position.
 
-    Shards may differ by the place in the library; a random tenth of the stretches is held out.
+    Shards may differ by the place in the library; a random share of the stretches is held out.
 
     Parameters
     ----------
@@ -141,10 +145,12 @@ def words(vocabulary: Annotated[int, Ge(2), Le(2**16)] = 4096, context: Annotate
         Number of different words.
     context : int
         Words of a stretch.
+    held_out : float
+        Share of the stretches that are held out; measuring loss and accuracy takes time in proportion.
     """
     stretches, topics = read_prose(vocabulary, context)
     order = stream(0, "live", "words").permutation(len(stretches))
-    cut = max(1, round(_TEXT_HELD_OUT * len(order)))
+    cut = max(1, round(held_out * len(order)))
     held, own = stretches[order[:cut]], stretches[order[cut:]]
     inputs, held_inputs = (one[:, :-1].astype(np.uint16) for one in (own, held))
     return Data(
