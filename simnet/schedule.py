@@ -102,7 +102,7 @@ class Round:
 
 
 class Call(NamedTuple):
-    """Call of a collective: its operation, algorithm and sizes, and the range of rounds that hold its messages.
+    """A call of a collective: operation, algorithm and sizes, and which rounds of the schedule send its messages.
 
     Parameters
     ----------
@@ -307,7 +307,7 @@ class Schedule:
         return Schedule(self.n_ranks, rounds, self.calls)
 
     def in_phase(self, phase: str) -> Schedule:
-        """Return the schedule with `phase` as the phase name of every round.
+        """Return the schedule with every round labelled `phase`, such as ``indices``, for reports.
 
         Examples
         --------
@@ -412,7 +412,7 @@ def _one_round(there: Sequence[tuple[Round, NDArray[np.int64]]], n_ranks: int) -
 
 
 def _map_rounds(rounds: Sequence[Round], change: Callable[[Round], Round]) -> list[Round]:
-    """Apply `change` once to each distinct round object, so that a repeated round stays one object."""
+    """Return changed rounds, with `change` called once for each round object, so that repeats share one object."""
     changed = {id(one): change(one) for one, _ in count_rounds(rounds)}
     return [changed[id(one)] for one in rounds]
 

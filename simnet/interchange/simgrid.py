@@ -136,7 +136,7 @@ _CONNECTOR_WEIGHT = 1e-6
 
 
 class SimGridPlatform(NamedTuple):
-    """A SimGrid platform read as a topology, with weather for links that have profiles."""
+    """A SimGrid platform as a topology; bandwidths and latencies that vary by a profile are in `weather`."""
 
     # The topology; hosts carry their ``name``, and links their ``link``, as in the platform.
     graph: nx.DiGraph[Node]
@@ -203,7 +203,7 @@ class _PlatformRoute:
 
 @dataclass
 class _SimLink:
-    """A link that a platform declares: bandwidth, latency, sharing policy and weather."""
+    """A link that a platform declares, with SimGrid's sharing policy, and how it varies if it has a profile."""
 
     bandwidth: float
     latency: float
@@ -413,7 +413,7 @@ class _PlatformReader:
     def _keep_routes(
         self, graph: nx.DiGraph[Node], lane_of: Mapping[Link, _Lane], paths: Sequence[Sequence[Node]]
     ) -> None:
-        """Store declared routes that are not shortest paths as attributes of the graph."""
+        """Store in the graph those declared routes that differ from its shortest paths, so that they are used."""
         routes = Routes(graph)
         others = []
         for one, path in zip(self.connections, paths, strict=True):

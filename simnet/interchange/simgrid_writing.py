@@ -30,7 +30,7 @@ def write_platform(
     routes: Routes | None = None,
     largest: int = MAX_BYTES,
 ) -> None:
-    """Write a topology as a SimGrid platform, and its weather as profiles in the folder ``NAME_profiles`` next to it.
+    """Write a topology as a SimGrid platform, and link variations over time as profiles in ``NAME_profiles``.
 
     Every directed link becomes a ``SHARED`` link. Hosts are named ``host:0``, ``host:1``, ... Of weather so many
     seconds are written; then its last value holds. Routing ``"Full"`` writes the route of every pair of hosts, by
@@ -121,7 +121,7 @@ def _routes_written(
 def _write_profiles(
     file: Path, links: list[Link], weather: Mapping[Link, Weather], duration: float | None
 ) -> dict[Link, str]:
-    """Write each link's weather as profile files; return for each link the XML attributes that name the files."""
+    """Write each link's variation over time to profile files; return by link the XML attributes that name these."""
     attributes: dict[Link, str] = {}
     if not weather or duration is None:
         return attributes

@@ -72,7 +72,7 @@ class Element:
 
 
 def _without_comments(text: str) -> str:
-    """Return XML text without comments, with line numbers kept; comments of RCCL have dashes that XML forbids."""
+    """Return XML text without comments, with line numbers kept; RCCL's comments contain "--", which XML forbids."""
     parts, at = [], 0
     while (start := text.find("<!--", at)) >= 0 and (end := text.find("-->", start + 4)) >= 0:
         parts += [text[at:start], "\n" * text.count("\n", start, end)]

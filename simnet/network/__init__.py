@@ -1,4 +1,4 @@
-"""The network: hosts and links that carry messages in simulated time, with weather, contention and faults.
+"""The network: hosts and links that carry messages in simulated time; links vary, are shared, and fail.
 
 Bytes become seconds in `event_loop.sharing`, as max-min fair rates, or in `recurrence` if no messages share a link.
 """

@@ -1,4 +1,4 @@
-"""Compute streams: each rank's queue of backward-pass slices and kernels of an exchange.
+"""Compute streams: the GPU queue of each rank, with slices of the backward pass and compression kernels.
 
 A worker has one compute stream, first come first served, without preemption. When the slice that produces a part of
 the gradient is done, its selection kernels queue, then the part may be exchanged; work before rounds queues too. All
@@ -21,7 +21,7 @@ from simnet.schedule import Schedule
 
 @dataclass(frozen=True)
 class Computing:
-    """Kernel times [s] and slowdown factors of a backward pass that overlaps with an exchange in several parts.
+    """Compression kernels' times, and mutual slowdowns, if an exchange in parts overlaps with the backward pass.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class Computing:
 
 @dataclass(frozen=True)
 class Streams:
-    """Durations [s] and slowdowns of the backward-pass slices and kernels on the compute streams of all ranks.
+    """Work on all ranks' compute streams: seconds of backward-pass slices and kernels, and how much each slows.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class Streams:
 
 @dataclass(frozen=True)
 class Computed:
-    """Start and end of each rank's backward-pass slices and kernels, which ran next to an exchange.
+    """When each rank's compute stream ran backward-pass slices and compression kernels during an exchange.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ class Computed:
 
 
 def check_slices(start: Floats, ready: Sequence[Floats], computing: Computing) -> tuple[Floats, Floats]:
-    """Check and return when parts of an exchange are ready, and the seconds of their kernels, shape (n_parts, P) each.
+    """Return as arrays when each gradient part is computed, and the kernel times before its exchange; check both.
 
     Raises
     ------
@@ -122,7 +122,7 @@ def check_slices(start: Floats, ready: Sequence[Floats], computing: Computing) -
 
 
 def queue_in_turn(start: Floats, ready: Floats, select: Floats) -> tuple[Floats, Computed]:
-    """Run slices and kernels one after the other; return when ranks may send each part, and all start and end times.
+    """Time slices and kernels that run one after the other; return when each part may be sent, and all times.
 
     Examples
     --------
@@ -143,7 +143,7 @@ def queue_in_turn(start: Floats, ready: Floats, select: Floats) -> tuple[Floats,
 
 
 def runs_in_turn(parts: Sequence[Schedule], computing: Computing) -> bool:
-    """Return whether slices and kernels run one after the other, because nothing slows them or comes between them."""
+    """Return whether slices and selection kernels alternate, with no slowdown, side stream or other work between."""
     between = any(np.any(one.compute) for schedule in parts[:-1] for one in schedule.rounds)
     beside = np.broadcast_to(np.asarray(computing.beside), len(parts))[:-1]
     aside = computing.side_stream is not None and np.any(np.asarray(computing.select)[:-1])

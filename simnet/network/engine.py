@@ -145,7 +145,7 @@ class Engine(LinkTables):
         self.loop.inject(s, f)
 
     def arrived(self) -> None:
-        """Free the row that was reserved for a transfer which has finished."""
+        """Free the table row that `transfer` reserved for a message which has now arrived."""
         self._n_transfers -= 1
         self.give_room(flows=1)
 
@@ -216,7 +216,7 @@ class Engine(LinkTables):
         return handle
 
     def _in_calls(self, program: Program) -> dict[str, NDArray[Any]]:
-        """Return the columns of `RoundRecord` that depend on calls of collectives, such as `ahead`, for all rounds."""
+        """Return columns of `RoundRecord` that depend on a round's place in its collective call, for all rounds."""
         rounds, begins = program.schedule.rounds, program.begins()
         ahead = np.array(self._stack.ahead(rounds), dtype=np.int64)
         phases = [one.phase for one in rounds]
@@ -238,7 +238,7 @@ class Engine(LinkTables):
         software: dict[int, float | Floats],
         take: Callable[[Table, int], int],
     ) -> dict[int, int]:
-        """Write the messages of distinct rounds, and each rank's task in them; return the first task's row by round id.
+        """Write messages and each rank's task for every distinct round object; return the first task's row by round id.
 
         `sends` and `receives`, shape (rounds, P), count the messages; `software` has the seconds of rounds, by id, that
         need no stream. Returns the first task of each round by its id.
@@ -280,7 +280,7 @@ class Engine(LinkTables):
         return {id(one): first + P * place for place, one in enumerate(rounds)}
 
     def _write_streams(self, given: Streams, start: Floats, g: int, take: Callable[[Table, int], int]) -> None:
-        """Attach a compute stream to each rank of a schedule, from row `g` on. A stream starts with its rank."""
+        """Give each rank of a schedule, from row `g` on, a compute stream that starts when the rank starts."""
         n_parts, P = given.slices.shape
         compute_slices, streams = self.tables["compute_slices"], self.tables["streams"]
         first, x = take(compute_slices, n_parts * P), take(streams, P)
@@ -319,7 +319,7 @@ class Engine(LinkTables):
         return Computed(done, sliced, times("begun"), times("ended"), bool(s.streams[x].aside))
 
     def busy_until(self, handle: Handle, now: float) -> float:
-        """Return when the compute streams of a stalled schedule's surviving ranks become idle [s]; at least `now`."""
+        """Return when the compute streams of a stalled schedule's live ranks (not failed) are idle [s]; >= `now`."""
         s = self.state
         ranks = [s.ranks[g] for g in range(handle.ranks, handle.ranks + handle.n_ranks)]
         beside = [int(one.stream) for one in ranks if one.stream >= 0 and one.state != codes.FAILED]
@@ -357,7 +357,7 @@ class Engine(LinkTables):
         return self.tables[field].numbers(getattr(self.state.runs[handle.run], field), handle.n_messages)
 
     def software(self, handle: Handle) -> Floats:
-        """Return start and end of the ranks' software for each message [s], shape (4, 2, messages); NaN for none.
+        """Return when senders' and receivers' CPUs handled each message [s], shape (4, 2, messages); NaN for none.
 
         The four kinds are those of `codes`: asking, speaking, sending, taking in.
         """
@@ -382,7 +382,7 @@ class Engine(LinkTables):
     # Messages in flight.
 
     def notices(self) -> list[tuple[int, int]]:
-        """Return and clear the event loop's notices: pairs of a kind, and the row of a run or a transfer's token."""
+        """Return and clear notices as (kind, row): the kind of event, and a schedule's row or a transfer's token."""
         count = self.state.n_notices
         self.state.n_notices = 0
         return [(int(one.kind), int(one.row)) for one in self.state.notices[:count]]

@@ -28,7 +28,7 @@ _MEETING, _CHANGING, _SETTLING = 1 / 3, 1 / 3, 2
 
 
 def estimated_work(program: Program, links: Links) -> float:
-    """Return the estimated work to simulate a program, in messages; sharing of links and weather increase the work."""
+    """Return the simulation effort of a program, as an equivalent number of messages on unshared, constant links."""
     n_messages = program.schedule.n_messages
     if n_messages >= _MANY or not n_messages:
         return n_messages
@@ -64,7 +64,7 @@ class EngineSelector:
         self._compiled = False
 
     def take(self, what: Program | int) -> Engine:
-        """Return the engine for another program, or for `what` more messages, compiled if there is enough work."""
+        """Return the engine for `what` comes next, a program or a number of messages; compiled once that pays."""
         if not self._compiled:
             self._carried += what if isinstance(what, int) else estimated_work(what, self.links)
             done = 0 if self._engine is None else _SETTLING * self._engine.state.stamp

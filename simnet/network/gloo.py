@@ -1,4 +1,4 @@
-"""Collectives as the library gloo sends them: its order of ranks, order of messages, and size of pieces.
+"""Collectives as the gloo library sends them: its order of ranks and messages, and its largest message.
 
 References
 ----------

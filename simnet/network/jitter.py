@@ -57,7 +57,7 @@ def draw_jitter(jitter: Jitter, draws: np.random.Generator, count: int) -> Float
 
 
 class Delays:
-    """Extra latency of each message of a schedule. Repeated reads give the same values.
+    """Extra latency of each message of a schedule; every read draws the same random values.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ class Delays:
         return np.concatenate([np.zeros(0), *self._blocks()])
 
     def reader(self) -> Callable[[int], Floats]:
-        """Return a function that, given n, returns the extra latency of the next n messages [s], if there is any."""
+        """Return a function that takes n and returns the extra latencies of the next n messages [s]; empty if none."""
         blocks, left = self._blocks(), np.zeros(0)
 
         def read(count: int) -> Floats:

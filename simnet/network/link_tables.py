@@ -91,7 +91,7 @@ class LinkTables(Store):
         self.links.write(0, self.n_links, queues=queues)
 
     def look_ahead(self, until: float = 0.0, *, rewind: bool = False) -> None:
-        """Load weather and background traffic to beyond `until` [s]; set `rewind` if time may have gone back."""
+        """Load link variations and background traffic to beyond `until` [s]; set `rewind` if the time was set back."""
         links, s = self._links, self.state
         if links.constant:
             return
@@ -124,7 +124,7 @@ class LinkTables(Store):
         return moments_around(self.origin, t, t)[1]
 
     def _ask(self, t: float) -> None:
-        """Query all links and background traffic at time `t` [s]; a signal without a value there raises its error."""
+        """Query all links and background traffic at time `t` [s], so that a failing signal raises its own error."""
         for link in range(self.n_links):
             self._links.capacity(link, t)
             self._links.latency(link, t)
@@ -142,7 +142,7 @@ class LinkTables(Store):
         return self._first[at][places].astype(np.int64), self._counts[at][places].astype(np.int64)
 
     def _known_pairs(self, numbers: Ranks) -> tuple[Ranks, NDArray[np.bool_]]:
-        """Return the position of each host-pair number among pairs that have routes, and whether it was found."""
+        """Return where host pairs, given as numbers, are among sorted pairs with routes, and which are there."""
         at = np.searchsorted(self._pairs, numbers)
         known = at < self._pairs.size
         known[known] = self._pairs[at[known]] == numbers[known]
@@ -249,7 +249,7 @@ class LinkTables(Store):
         self._queue_anew()
 
     def _stop_sending(self, routes: Container[int]) -> list[tuple[int, int, list[int]]]:
-        """Stop sends over some routes; return each stopped rank with its host's own link and its unsent messages."""
+        """Stop ranks that send over some routes; return for each its host's own link and the unsent messages."""
         s = self.state
         found = []
         for first in [int(one.row) for one in s.event_queue[: s.n_events] if one.kind == codes.LEFT]:
@@ -299,7 +299,7 @@ class LinkTables(Store):
             self.loop.schedule_departure(s, messages[0], end)
 
     def _payload(self, r: int) -> float:
-        """Return the share of bytes on route r that is payload rather than retransmission."""
+        """Return the payload's share of the bytes on route r; the rest is retransmission after packet loss."""
         loss = self.state.routes[r].loss
         return 1.0 if loss < 0 else float(self.state.losses[loss].payload)
 
@@ -343,7 +343,7 @@ class LinkTables(Store):
         return gone
 
     def in_state(self, *states: int) -> list[int]:
-        """Return the indices of all flows that are in one of `states`."""
+        """Return the rows of all flows whose state, such as `codes.BLOCKED`, is one of `states`."""
         return [int(f) for f in np.flatnonzero(np.isin(self.flows.read("state"), states))]
 
     def next_link_up(self) -> float:

@@ -1,4 +1,4 @@
-"""Links as functions of time: routes, weather, and the capacity that remains besides background traffic."""
+"""Links as functions of time: bandwidth without background traffic, latency, packet loss, and routes."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class OnOffFlow:
 
 
 class IncastDerating(NamedTuple):
-    """Factors that reduce the capacity of links, by the number of concurrent transfers.
+    """Factors, at most 1, on the capacity of each link when a given number of transfers enters it at once (incast).
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ class Timelines(NamedTuple):
         return self.times - origin if origin else self.times
 
     def at(self, t: float | NDArray[np.float64]) -> NDArray[np.int64]:
-        """Return the index of each link's segment at time `t` [s], a scalar or a time per link, not before `since`."""
+        """Return which segment of each link's timeline holds at `t` [s], one time or one per link; `t` >= `since`."""
         low, high = self.first, self.last
         while (high - low > 1).any():
             middle = (low + high) // 2
@@ -129,7 +129,7 @@ class Timelines(NamedTuple):
 
 
 def moments_around(origin: float, start: float, until: float) -> tuple[float, float]:
-    """Return `origin` + `start`, never rounded up, and `origin` + `until`, never rounded down: absolute times [s]."""
+    """Return absolute times of `start` and `until`, given from `origin`, so that rounding only widens the span."""
     return max(0.0, math.nextafter(origin + start, -math.inf)), math.nextafter(origin + until, math.inf)
 
 
@@ -161,7 +161,7 @@ class TimelineCache:
         self._known: Timelines | None = None
 
     def timelines(self, start: float, until: float, likely: float = 0.0) -> Timelines:
-        """Return timelines from `start` to `until` [s], or to an earlier end if a signal cannot be generated so far.
+        """Return timelines from `start` to `until` [s], or less if a signal cannot be generated that far yet.
 
         A caller that resumes at their end gets several times as much; if that is too much to hold, the same amount, and
         the past is dropped. `likely` is the expected end of the simulation [s], 0 if unknown.
@@ -357,7 +357,7 @@ class Links:
         return max(0.0, value.at(t) - load), value.next_change(t)
 
     def changes(self, links: Iterable[int], t: float, nbytes: float) -> float:
-        """Return how often `links` are expected to change while a host sends `nbytes` from time `t` [s] on.
+        """Return how many changes of `links` are expected while a host sends `nbytes` bytes from time `t` [s] on.
 
         It assumes the capacity of the fastest link and the rate of changes at `t`.
         """
@@ -399,14 +399,14 @@ class Links:
         return not self._kept.any()
 
     def limits(self, route: Sequence[int]) -> Limits:
-        """Return the effect of packet loss on transfers over one route, given its links."""
+        """Return the rate limit and the useful share of bytes that packet loss causes on one route, given its links."""
         if self._loss is None:
             return _NO_LOSS
         limits = self.limits_of(np.array(route, dtype=np.int64).reshape(1, -1))
         return Limits(*(float(column[0]) for column in limits))
 
     def limits_of(self, routes: NDArray[np.int64]) -> Limits:
-        """Return the effect of packet loss on transfers over each route, given their links as rows padded with -1."""
+        """Return rate limits and useful shares of bytes by packet loss on routes: rows of links padded with -1."""
         kept = np.zeros(len(routes))
         if self._loss is None:
             return Limits(kept, kept, np.ones(len(routes)))
@@ -425,7 +425,7 @@ class Links:
         return TimelineCache(self._latency, {})
 
     def next_up(self, route: Sequence[int], t: float) -> float:
-        """Return the first time from `t` on at which all links of a route have capacity [s]; infinity if never.
+        """Return when all links of a route are first up at the same time, from `t` on [s]; infinity if never.
 
         Gives up after 200,000 changes of the links.
         """
@@ -464,5 +464,5 @@ def _last_hops(graph: nx.DiGraph[Any]) -> list[Link]:
 
 
 def _loss_probability(kept: ArrayLike) -> NDArray[np.float64]:
-    """Return the packet loss probability, below 1, given the logarithm of the probability of arrival."""
+    """Return the probability, below 1, that a packet is lost, given the logarithm of that it arrives."""
     return np.minimum(-np.expm1(kept), np.nextafter(1.0, 0.0))

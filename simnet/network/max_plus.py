@@ -1,4 +1,4 @@
-"""The max-plus clock: it times rounds in which no two messages share a link at the same time, without an event loop.
+"""The max-plus method: it computes the times of rounds whose messages share no link, without an event loop.
 
 If no two messages are on a link at once, the time at which a rank finishes a round is a maximum over sums (max-plus
 algebra): when it entered, when its messages arrived, and when its sends left its host. The clock goes round by round
@@ -70,7 +70,7 @@ class MaxPlusResult(NamedTuple):
 
 
 class MaxPlus:
-    """The max-plus clock: it times rounds in which no two messages share a link at the same time.
+    """Computes the times of a program without an event loop, if no two messages use a link at the same time.
 
     - `links`: links and routes.
     - `overheads`: seconds per message before it leaves and after its last byte arrived.
@@ -82,7 +82,7 @@ class MaxPlus:
         self._patterns: dict[tuple[bytes, bytes], _RoundPattern] = {}
 
     def time(self, program: Program, messages: bool) -> Timing | None:
-        """Return a program's timing; None if messages compete for links with ranks out of step, or wait too long."""
+        """Return a program's timing; None if messages share links or wait too long and so need the event loop."""
         # For few messages, keeping their times is cheaper than timing again when the split is requested.
         keeps = messages or program.schedule.n_messages <= _FEW
         went = self.completion_times(program, keeps)
@@ -104,7 +104,7 @@ class MaxPlus:
         return Timing(program.origin, program.start, went.finish, account, *kept, program.computed)
 
     def completion_times(self, program: Program, keep: bool) -> MaxPlusResult | None:
-        """Return when ranks complete a program, with `keep` also times of messages and work; None in `time`'s cases."""
+        """Return when ranks complete a program, with `keep` also messages and work; None to use the event loop."""
         links, n_messages, delays = self._links, program.schedule.n_messages, program.delays
         done, n_links = np.array(program.start, dtype=np.float64), len(links.routes.links)
         busy, pair, pair_end = np.full(n_links, -np.inf), np.full(n_links, -1), np.zeros(n_links)
@@ -186,7 +186,7 @@ class MaxPlus:
         return _PreparedRound(one, traffic, RouteState(*state))
 
     def _pattern(self, src: Ranks, dst: Ranks) -> _RoundPattern:
-        """Return routes and rates of rounds between the hosts `src` and `dst`, from a cache if possible."""
+        """Return the routes and their rates, cached, of rounds in which the hosts `src` send to the hosts `dst`."""
         links, patterns = self._links, self._patterns
         pattern = src.tobytes(), dst.tobytes()
         if pattern not in patterns:
@@ -208,7 +208,7 @@ class MaxPlus:
 
 
 def _extrapolate(progress: Progress, turn: int, repeats: int, lasts: float, keep: bool) -> None:
-    """Fill in the repetitions of a round after number `turn`, if ranks are in step and each takes `lasts` seconds."""
+    """Fill in the repetitions after number `turn` of a round that all ranks enter at once, `lasts` seconds each."""
     # What repeats with all ranks in step, and nothing under way between, takes as long every time.
     later = np.arange(1, repeats - turn + 1) * lasts
     progress.done[:] += later[-1] if later.size else 0.0
@@ -226,7 +226,7 @@ def _run_repeats(
     place: tuple[int, int],
     steady: bool,
 ) -> tuple[int, float]:
-    """Time all repetitions of a round and extend the weather forecast as needed; results are those of `run_round`.
+    """Call `run_round` for all repetitions of a round, with link timelines extended as far as it needs them.
 
     `place` are the number of its first message, and how often it repeats. `NEVER`: a message would wait for too long.
     """
@@ -251,7 +251,7 @@ def _run_repeats(
 
 
 class _PreparedRound(NamedTuple):
-    """A round with the routes of its messages. It keeps the round alive, so that the round's id stays unique."""
+    """A round with the routes of its messages; it holds the round, so that no other object gets the same id."""
 
     one: Round
     traffic: RoundTraffic
@@ -259,7 +259,7 @@ class _PreparedRound(NamedTuple):
 
 
 class _RoundPattern(NamedTuple):
-    """Links and constant routes of rounds with equal senders and receivers: latencies [s] and rates [byte/s].
+    """Links and constant routes, common to all rounds with the same senders and receivers [s, byte/s].
 
     `down` lists messages with a link of no capacity on their route.
     """
@@ -275,7 +275,7 @@ class _RoundPattern(NamedTuple):
 
 
 def _constant_routes(table: NDArray[np.int64], port: Ranks, links: Links) -> tuple[Floats, Floats, Floats]:
-    """Return latency [s], bottleneck rate [byte/s] and rate of the own link [byte/s] of routes over constant links."""
+    """Return by route latency [s], lowest rate, and rate of the sender's own link [byte/s]; links are constant."""
     latency, rate = links.constant_latency_of(table), np.full(len(table), np.inf)
     own = np.where(port < 0, np.inf, links.constant_capacity[port])
     for column in table.T:
@@ -335,7 +335,7 @@ def _loaded_loops() -> NativeModule | None:
 
 
 def _loops_for(effort: int, ahead: int) -> NativeModule | ModuleType:
-    """Return the compiled recurrence if past and coming work, in messages, justify it; else the interpreted one."""
+    """Return the compiled recurrence if there are enough messages to time, `effort` now and `ahead` later."""
     loops = _loaded_loops()
     if loops is None and _interpreted.is_enough_with(effort, ahead):
         loops = _compiled_recurrence()

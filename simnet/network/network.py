@@ -179,13 +179,13 @@ class Network:
         )
 
     def on(self, env: simpy.Environment) -> Network:
-        """Return a copy of the network on the clock `env` with nothing in flight; the copy shares links and routes."""
+        """Return a copy of the network with the SimPy environment `env` and nothing in flight; links are shared."""
         other = copy.copy(self)
         other._begin_on(env)
         return other
 
     def _begin_on(self, env: simpy.Environment | None) -> None:
-        """Drop everything in flight, and use `env` as the clock; if it is None, a clock is created on first use."""
+        """Drop everything in flight, and take times from `env`; if None, an environment is created on first use."""
         self._env = env
         self._clock: Clock | None = None
         self._draws: dict[str, np.random.Generator] = {}
@@ -200,7 +200,7 @@ class Network:
         return self._env
 
     def _drawing(self, what: str) -> np.random.Generator:
-        """Return the random generator of single transfers for a purpose `what`: ``jitter`` or ``routes``."""
+        """Return the random generator by which single transfers draw ``jitter`` or ``routes``, as `what` says."""
         if what not in self._draws:
             self._draws[what] = named_stream(self.seed, what, "transfer")
         return self._draws[what]
@@ -325,7 +325,7 @@ class Network:
         return _time_events(self._timing, program, messages)
 
     def _is_alone(self, program: Program) -> bool:
-        """Return whether a program's times depend only on its own messages and the weather.
+        """Return whether a program's times depend only on its own messages, and on how links vary over time.
 
         No rank fails or computes on a stream, no other flows are there, and each message has one route, without loss if
         links change.
@@ -345,7 +345,7 @@ class Network:
     def _prepared(
         self, parts: Parts, start: float | ArrayLike, cut: bool, stream: tuple[str | int, ...] = (), **entry: Any
     ) -> Program:
-        """Return the program of schedules, with checked entry times and random draws; `cut` splits ring steps."""
+        """Return schedules as a program with checked entry times and random draws; `cut` splits ring steps."""
         n_ranks = parts[0][0].n_ranks
         for schedule, _ in parts:
             if schedule.n_ranks != n_ranks:
@@ -385,7 +385,7 @@ class Network:
         return program if computing is None else program.beside(computing, [one for one, _ in bare], of_rounds)
 
     def _slow_start(self, schedules: Sequence[Schedule], hosts: Ranks, silence: float, moment: float) -> Floats:
-        """Return the extra latency of each message by TCP slow start after `silence` [s]; empty without slow start."""
+        """Return by how much TCP slow start delays each message after idling `silence` [s]; empty if it is off."""
         window, payload = self.stack.initial_window, 1.0
         if not window or silence <= LEAST_TIMEOUT:
             return np.zeros(0)
@@ -400,7 +400,7 @@ class Network:
         return slow_start_delays(rounds, hosts, path, window, silence, self.stack.ahead(rounds))
 
     def _software_of(self, parts: Parts, hosts: Ranks, *, cut: bool) -> list[float | Floats]:
-        """Return the seconds of collective-library software before each round: per rank, or one number for all."""
+        """Return the seconds that the collective library computes before each round: per rank, or one for all ranks."""
         found: list[float | Floats] = []
         for schedule, _ in parts:
             idle = schedule.without_work()
@@ -426,7 +426,7 @@ def _time_events(engines: EngineSelector, program: Program, messages: bool = Tru
 
 
 def _small_timer(overheads: tuple[float, float], stack: Stack, graph: nx.DiGraph[Any]) -> Callable[[Schedule], Timing]:
-    """Return a function that times schedules, and their messages, on a graph by the event loop."""
+    """Return a function that times a schedule and its messages by the event loop on the network `graph`."""
     send, receive = overheads
     few = Network(graph, send_overhead=send, receive_overhead=receive, stack=stack, engine="fluid")
     return partial(few.time, messages=True)

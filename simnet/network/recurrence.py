@@ -51,7 +51,7 @@ class RoundTraffic(NamedTuple):
 
 
 class RouteState(NamedTuple):
-    """Latency and transmission time of each message's route, and the periods in which these values hold.
+    """Latency of each message's route and time to send its bytes there, and from when until when these hold.
 
     - `latency`, `latency_since`, `latency_until`: latency, and when it holds [s].
     - `seconds`, `own`, `rate_since`, `rate_until`: seconds for the bytes at the narrowest and at the own link, and when
@@ -68,7 +68,7 @@ class RouteState(NamedTuple):
 
 
 class Cursors(NamedTuple):
-    """Bandwidth or latency timelines of all links, and the current segment of each link.
+    """Bandwidths or latencies of all links over time, with the index of each link's current segment.
 
     - `times`, `values` (n,): as in `Timelines`.
     - `segment` (number of links,): current segment of each link.
@@ -87,7 +87,7 @@ class LinkForecast(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """State of a repeated round. `run_round` updates all arrays in place.
+    """Arrays in which `run_round` keeps its results and where it is, for a round that repeats.
 
     - `begun` (repeats * P,) or (0,): when each rank reached the round [s].
     - `entered` (repeats * P,), or (P,) without `begun`: when each rank entered it after its work [s].
@@ -122,7 +122,7 @@ def run_round(
     repeats: int,
     steady: bool,
 ) -> tuple[int, float]:
-    """Time the messages of a round and its repetitions; return an outcome such as `COMPLETED`, and its time [s].
+    """Time the messages of a round and its repetitions; return a code such as `COMPLETED`, and a time [s] to it.
 
     After `BEYOND`, whose time is the unknown one, call again with longer timelines to resume. With `MET` and `IN_STEP`
     the time is when all ranks reached the round, NaN if not at once.
@@ -217,7 +217,7 @@ def _one_by_one(
     overheads: tuple[float, float],
     entered: Floats,
 ) -> tuple[int, float]:
-    """Time one repetition of a round message by message, from the current message on; results are as in `run_round`."""
+    """Time the remaining messages of one repetition of a round, one by one; return code and time as `run_round`."""
     src, dst, nbytes, links = traffic.src, traffic.dst, traffic.nbytes, traffic.links
     done, busy, sent, arrived, place = progress.done, progress.busy, progress.sent, progress.arrived, progress.place
     send_overhead, receive_overhead = overheads
@@ -273,7 +273,7 @@ def _one_by_one(
 def _left_at(
     message: int, begins: float, nbytes: float, port: int, routes: RouteState, forecast: LinkForecast | None
 ) -> tuple[int, float]:
-    """Return the outcome, and when the last byte of a message leaves its host over the link `port` [s]."""
+    """Return a code such as `COMPLETED`, and when a message's last byte leaves its host over the link `port` [s]."""
     left = begins + routes.own[message]
     if forecast is not None and not (routes.rate_since[message] <= begins and left <= routes.rate_until[message]):
         return _leave_link(port, begins, nbytes, forecast.bandwidth)
@@ -281,7 +281,7 @@ def _left_at(
 
 
 def _occupy(busy: Floats, route: NDArray[np.int64], now: float, ends: float, touch: float) -> bool:
-    """Mark links as busy until `ends` [s]; return False if one is busy for more than `touch` [s] after `now`."""
+    """Mark links as busy until `ends` [s]; return False if one is still busy `touch` seconds after `now`."""
     for link in route:
         if link < 0:
             break
@@ -326,7 +326,7 @@ def _integrate_route(
     routes: RouteState,
     bandwidth: Cursors,
 ) -> tuple[int, float]:
-    """Return the outcome, and when a message that starts at `now` has passed its route of changing bandwidth [s]."""
+    """Return a code such as `COMPLETED`, and when a message has passed its route of varying bandwidth [s]."""
     times, values, segments = bandwidth.times, bandwidth.values, bandwidth.segment
     left, hops = nbytes, 0
     for hop in range(links.shape[1]):
@@ -359,7 +359,7 @@ def _integrate_route(
 
 
 def _leave_link(link: int, now: float, nbytes: float, bandwidth: Cursors) -> tuple[int, float]:
-    """Return the outcome, and when `nbytes` bytes from `now` on have passed a link of changing bandwidth [s]."""
+    """Return a code such as `COMPLETED`, and when `nbytes` bytes have passed a link of varying bandwidth [s]."""
     times, values = bandwidth.times, bandwidth.values
     segment = _segment_at(times, bandwidth.segment[link], now)
     while True:

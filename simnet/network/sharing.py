@@ -43,7 +43,7 @@ SHORTEST = 1e-6
 
 
 class Measured(NamedTuple):
-    """Measured exponents of round-trip time in bandwidth shares, for links of known and of unknown buffer size."""
+    """Measured x, where a flow's bandwidth share goes as rtt**-x; with the link's buffer size known, and unknown."""
 
     with_buffer: float
     without: float
@@ -112,12 +112,12 @@ class Sharing:
 
     @property
     def wait(self) -> float:
-        """Queueing delay added to every round-trip time [s]."""
+        """Queueing delay at a full buffer, added to every flow's round-trip time before its weight is set [s]."""
         return 0.0 if self.buffer is None or self.congestion == "bbr" else self.buffer
 
     @property
     def most(self) -> float:
-        """Upper limit of the round-trip times that set the weights of flows [s]."""
+        """Longest round-trip time that counts for a flow's weight [s]: BBR gains no more beyond the buffer."""
         return math.inf if self.buffer is None or self.congestion != "bbr" else self.buffer
 
     def weights(self, round_trips: ArrayLike) -> Floats:

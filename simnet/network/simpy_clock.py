@@ -1,4 +1,4 @@
-"""The SimPy clock of a network: it runs the event loop between one SimPy event and the next.
+"""The link between a network and SimPy: the event loop runs from one SimPy event to the next.
 
 SimPy is the master of time. One of its events represents the next event of the network. When it fires, the engine
 processes what is due and advances by itself until the next event of anyone else, or until a caller has to be notified.
@@ -28,7 +28,7 @@ _LATE = 1.0
 
 
 class Clock:
-    """Messages and schedules in flight on a network, driven by the events of a SimPy environment.
+    """Runs the messages and schedules in flight on a network in step with the time of a SimPy environment.
 
     - `env`: its time.
     - `engines`: the engine; not shared with another clock.
@@ -53,7 +53,7 @@ class Clock:
         self._waits, self._left = 0, (0, 0.0)
 
     def now(self) -> float:
-        """Return the time [s since the origin], with the precision of the event loop's time if possible."""
+        """Return the present time [s since the origin], by the event loop, or by SimPy if that is later."""
         reached, own = self._engine.state.now, float(self.env.now) - self._zero
         return reached if own - reached <= math.ulp(self.env.now) else own
 
@@ -157,7 +157,7 @@ class Clock:
                 run.fail(engine, run.stalled(engine, {}, now))
 
     def _settle(self, done: simpy.Event, value: object, begun: float, now: float) -> None:
-        """Let the event `done` succeed with `value`, or fail if SimPy's time is too coarse to show the duration."""
+        """Let the event `done` succeed with `value`; fail it if SimPy's time is too coarse for the duration."""
         at = self._zero + now
         if not self._chooses or begun == now or self._zero + begun != at:
             done.succeed(value)
@@ -201,7 +201,7 @@ class Clock:
             fail()
 
     def _hope(self, blocked: Mapping[int, Sequence[int]]) -> float:
-        """Return until when to wait for a blocked message to move again [s]; infinity if no message can."""
+        """Return the time [s] until which blocked messages wait for a link to recover; infinity to give up."""
         engine = self._engine
         if not engine.state.watching:
             return engine.next_up(blocked.values())

@@ -98,7 +98,7 @@ def slow_start_delays(
 
 
 class _Waits:
-    """The TCP window of a connection while it grows, and the waiting times of messages for it."""
+    """The growing TCP window of one connection, from which follows how long each message waits to be sent."""
 
     def __init__(self, round_trip: float, rate: float) -> None:
         self.round_trip, self.rate, self.holds = round_trip, rate, round_trip * rate

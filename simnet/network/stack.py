@@ -154,7 +154,7 @@ class Stack:
                     raise ValueError(f"{name} counts with another send_completion than left only")
 
     def with_software(self, message: float | None = None, byte: float | None = None) -> Stack:
-        """Return the stack with other software times per message and per byte [s], half at each end; None keeps a time.
+        """Return the stack with other CPU seconds per message and per byte, half at each end; None keeps the value.
 
         Examples
         --------
@@ -169,7 +169,7 @@ class Stack:
 
     @property
     def has_software(self) -> bool:
-        """Whether messages take software time."""
+        """Whether the library takes CPU time to send or receive a message."""
         return any((self.before, self.after, self.before_byte, self.after_byte))
 
     @property
@@ -218,11 +218,11 @@ class Stack:
         return total
 
     def arranged(self, schedule: Schedule) -> Schedule:
-        """Return the schedule with calls of collectives replaced by the messages that the library sends."""
+        """Return the schedule with the library's own messages for each collective call, where it differs (gloo)."""
         return arrange_calls(schedule, self.pieces) if self.collectives == "gloo" else schedule
 
     def cut(self, schedule: Schedule) -> Schedule:
-        """Return the schedule with each ring step cut into `pieces` rounds; compute time stays before the first one."""
+        """Return the schedule with each ring step as `pieces` rounds of smaller messages; the first one computes."""
         if self.pieces == 1:
             return schedule
         parts: dict[int, list[Round]] = {}
@@ -280,7 +280,7 @@ def of_rings(schedule: Schedule) -> list[bool]:
 
 
 def in_rings(rounds: Sequence[Round]) -> list[bool]:
-    """Return for each round whether an adjacent round has the same senders and receivers."""
+    """Return for each round whether it seems a step of a ring: a neighbouring round has the same pairs of ranks."""
     same = [
         one is other or (np.array_equal(one.src, other.src) and np.array_equal(one.dst, other.dst))
         for one, other in itertools.pairwise(rounds)

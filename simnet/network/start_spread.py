@@ -1,4 +1,4 @@
-"""Spread of an exchange's time when its ranks enter at slightly different times, from a few random draws.
+"""How much the duration of an exchange varies if its ranks enter microseconds apart, by a few random draws.
 
 On a stack with software, a control message or a message of another host may come just before or after a message of
 megabytes, and then waits for all of it. So microseconds matter, and one timing is one draw of many: with gloo an
@@ -59,7 +59,7 @@ class StartSpread(NamedTuple):
 
 
 def has_start_spread(network: Network, schedule: Schedule) -> bool:
-    """Return whether entry times can change the order of messages: if there are messages and the stack has software."""
+    """Return whether small differences in entry times can reorder messages: they need CPU time of the library."""
     return network.stack.has_software and schedule.n_messages > 0
 
 
@@ -81,7 +81,7 @@ def start_spread(
     name: tuple[str | int, ...] = (),
     most: int = MOST_MESSAGES,
 ) -> StartSpread | None:
-    """Time an exchange with slightly jittered entry times; None if they cannot matter or there are too many messages.
+    """Time an exchange for several random entry times; None if these do not matter, or for too many messages.
 
     Parameters
     ----------
@@ -139,7 +139,7 @@ def start_spread(
 def offsets_of_sum(
     seconds: Floats, labels: Sequence[str], times: Floats, spreads: Mapping[str, StartSpread]
 ) -> tuple[float, float]:
-    """Return the lower and upper offset [s] of a sum of exchange times when ranks enter at slightly different times.
+    """Return by how much a sum of exchange times can fall and rise [s] if ranks enter at slightly different times.
 
     Exchanges of equal time, to `SAME`, count as one draw; others are independent, so that their spread averages out.
     The median may shift the sum either way.

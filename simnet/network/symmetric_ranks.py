@@ -54,7 +54,7 @@ class SymmetricRun(NamedTuple):
 
 
 class _RouteClass(NamedTuple):
-    """Link capacities and latency, which are equal for all routes of a round, and the links of these routes.
+    """What the routes of a round have in common, if they are all alike: capacities and latency; and their links.
 
     - `capacities`: capacity of each link, the host's own first [byte/s].
     - `latency`: latency of each route [s].
@@ -72,7 +72,7 @@ class _RouteClass(NamedTuple):
 
 
 class _SmallNetwork(NamedTuple):
-    """A small network that takes as long as the whole one: number of hosts, and capacities and latency of routes."""
+    """A few hosts on which rounds take as long as on all: how many, and capacities and latency of their routes."""
 
     hosts: int
     capacities: tuple[float, ...]
@@ -81,7 +81,7 @@ class _SmallNetwork(NamedTuple):
 
 
 class SymmetricRanks:
-    """The clock for ranks that do the same at the same time: it simulates a few hosts instead of all.
+    """Times schedules in which all ranks do the same at once, by simulating a few hosts instead of all.
 
     - `links`: links and routes.
     - `stack`: transport stack.
@@ -100,7 +100,7 @@ class SymmetricRanks:
         self._passed: dict[tuple[object, ...], SymmetricRun | None] = {}
 
     def time(self, program: Program, messages: bool) -> Timing | None:
-        """Return the timing of a program whose rings are not cut into pieces; None if ranks may have unequal times."""
+        """Return the timing of a program with uncut ring steps; None if ranks may have unequal times."""
         went = self.completion_times(program) if self.starts_together(program) else None
         if went is None:
             return None
@@ -123,7 +123,7 @@ class SymmetricRanks:
         )
 
     def starts_together(self, program: Program) -> bool:
-        """Return whether all ranks enter each schedule at once, over constant links, after all earlier rounds."""
+        """Return whether links are constant and all ranks enter each schedule together, with earlier ones complete."""
         links, stack, gates = self._links, self._stack, program.gates()
         times = np.concatenate([program.start - program.start[0], *(ready - ready[0] for ready in gates.values())])
         schedules = [schedule for schedule, _ in program.parts if schedule.rounds]
@@ -175,7 +175,7 @@ class SymmetricRanks:
         return SymmetricRun(now, np.concatenate([one.times for one in went], axis=1))
 
     def _small_network(self, rounds: Sequence[Round], hosts: Ranks) -> tuple[_SmallNetwork, dict[int, Round]] | None:
-        """Return a small network with the same times, and its round for each round id; None if there is none."""
+        """Return a smaller network on which rounds take as long, and its round by round id; None if there is none."""
         # Rounds that differ only in phase are one unless several may be under way.
         phases = self._stack.rounds > 1
         patterns: dict[bytes, int] = {}
@@ -248,7 +248,7 @@ def _are_symmetric(one: Round, n_ranks: int) -> bool:
 
 
 def _routes_of(src: Ranks, dst: Ranks, one: Round, links: Links) -> _RouteClass | None:
-    """Return what a round's routes have in common; None unless they are equal, disjoint, and narrowest at both ends."""
+    """Return what all routes of a round have in common; None if they differ, share a link, or narrow in the middle."""
     there, back = links.routes.table(src, dst), links.routes.table(dst, src)
     if not there.size or there.shape != back.shape or there.min() < 0 or back.min() < 0:
         return None
@@ -275,7 +275,7 @@ def _routes_of(src: Ranks, dst: Ranks, one: Round, links: Links) -> _RouteClass 
 
 
 def _symmetric_graph(hosts: int, capacities: tuple[float, ...], latency: float, two_way: bool) -> nx.DiGraph[Any]:
-    """Return a graph of `hosts` hosts with a path for each pair; `two_way` paths share links out of and into hosts."""
+    """Return a graph with a path for each pair of hosts; with `two_way`, a host's paths share its two own links."""
     graph = deferred(range(hosts))
     for src in range(hosts):
         for dst in set(range(hosts)) - {src}:
@@ -293,7 +293,7 @@ def _symmetric_graph(hosts: int, capacities: tuple[float, ...], latency: float, 
 def _time_loops(
     loops: Sequence[tuple[Round, int]], turns: int, timed: Callable[[Schedule], Timing], stack: Stack
 ) -> SymmetricRun | None:
-    """Time consecutive loops of rounds from time 0, from a few turns of each; None if turns do not become periodic."""
+    """Time repeated rounds by simulating about `turns` turns and extrapolating; None if times are not periodic."""
     # Every second piece may differ from the others, and the first of a step. As many rounds as may be under way may all
     # go at a time, once the ones before them are done.
     lag = math.lcm(stack.pieces, 2, stack.rounds)
@@ -325,7 +325,7 @@ def _time_loops(
 
 
 def _round_times(timing: Timing, schedule: Schedule) -> Floats | None:
-    """Return rank 0's times by round [s], shape (12, rounds): messages, work, software; None if rounding hides work."""
+    """Return rank 0's times of messages, work, CPU by round [s], shape (12, rounds); None if rounding loses a time."""
     assert timing.messages is not None
     assert timing.work is not None
     assert timing.software is not None
@@ -341,7 +341,7 @@ def _round_times(timing: Timing, schedule: Schedule) -> Floats | None:
 
 
 def _repeat_shift(times: Floats, lag: int) -> float:
-    """Return the period [s] with which `times` repeat after every `lag` rounds (columns); NaN if they do not repeat."""
+    """Return how many seconds later all times are after every `lag` rounds (columns); NaN if that differs."""
     turns = times[:, lag:] - times[:, :-lag]
     turns = turns[~np.isnan(turns)]
     turn = float(turns.mean())

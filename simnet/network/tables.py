@@ -127,7 +127,7 @@ class Table:
         return np.array([getattr(row, field) for row in rows] if isinstance(rows, list) else rows[field])
 
     def put(self, numbers: NDArray[Any], take: Callable[[Table, int], int] | None = None) -> int:
-        """Store numbers in new rows, which `take` allocates if given; return the first row, or -1 for no numbers."""
+        """Store plain numbers in new rows, which `take` allocates if given; return the first row, or -1 if empty."""
         if not numbers.size:
             return -1
         at = self.take(numbers.size) if take is None else take(self, numbers.size)
@@ -180,7 +180,7 @@ class Store:
         self.tables["allocations"].take(n_links)
 
     def make_room(self, *, flows: int = 0, hops: int = 0, ranks: int = 0) -> None:
-        """Reserve rows for more flows and ranks, and for each flow's memberships in up to `hops` links."""
+        """Reserve rows for more flows and ranks; a flow has a row for each link of its route, `hops` at most."""
         self._room += flows
         self._n_ranks += ranks
         if hops > self.state.hops:
@@ -202,7 +202,7 @@ class Store:
         self._n_ranks -= ranks
 
     def _widen(self, hops: int) -> None:
-        """Give every flow `hops` consecutive rows for its memberships in links, and move the rows in use."""
+        """Rearrange the table of flows on links so that every flow has `hops` consecutive rows, one for each link."""
         had, count = max(self.state.hops, 1), self.flows.size
 
         def moved(u: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -218,7 +218,7 @@ class Store:
             self.memberships.write(0, count * hops, **{field: wide})
 
     def _add_memberships(self, flows: int, hops: int) -> None:
-        """Extend the table of memberships in links to `hops` rows for each of `flows` flows."""
+        """Extend the table of flows on links to `hops` rows, one for each link, for each of `flows` flows."""
         self.state.hops = hops
         self.memberships.take(flows * hops - self.memberships.size)
         self.memberships.write(0, flows * hops, flow=np.repeat(np.arange(flows), hops))

@@ -57,7 +57,7 @@ class Messages:
 
 @dataclass(frozen=True)
 class BusyIntervals:
-    """Intervals in which ranks are busy [s since the origin], as columns: rank, part, start and end."""
+    """Intervals in which ranks are busy [s since the origin]: rank, part (index of schedule), start and end."""
 
     rank: Ranks
     part: Ranks
@@ -66,7 +66,7 @@ class BusyIntervals:
 
     @classmethod
     def of(cls, rank: ArrayLike, part: ArrayLike, begun: Floats, ended: Floats) -> BusyIntervals:
-        """Return the intervals of these columns, which are broadcast; empty intervals and NaN are left out."""
+        """Return a table of the given columns, broadcast to one shape, without empty intervals and those with NaN."""
         lasts = ended > begun
         ranks, parts = (np.broadcast_to(np.asarray(one), begun.shape)[lasts] for one in (rank, part))
         return cls(ranks, parts, begun[lasts], ended[lasts])
@@ -112,7 +112,7 @@ def work_intervals(
 
 @dataclass(frozen=True)
 class HostWork:
-    """Intervals in which ranks run software of the collective library.
+    """Intervals in which the collective library uses the CPUs of ranks.
 
     Parameters
     ----------
@@ -258,7 +258,7 @@ class Timing:
 
 
 def move_software(split: Split, program: Program) -> Split:
-    """Return a split of each rank's time in which library software counts as communication, not as computing."""
+    """Return `split` with the CPU time of the communication library moved from computing to communication."""
     if program.software is None:
         return split
     own = np.maximum(program.compute - program.software, 0.0)
@@ -278,7 +278,7 @@ Intervals: TypeAlias = Sequence[tuple[NDArray[np.signedinteger], Floats, Floats]
 
 
 def split_intervals(work: Intervals, messages: Intervals, accounted: Floats, finish: Floats) -> Split:
-    """Return the seconds each rank communicates, computes and waits, given intervals of its work and messages."""
+    """Return how long each rank communicates, computes and waits [s], from intervals; overlap counts as computing."""
     computing = _covered_seconds(work, accounted, finish)
     communicating = _covered_seconds([*work, *messages], accounted, finish) - computing
     wait = np.maximum(np.maximum(finish - accounted, 0.0) - communicating - computing, 0.0)
@@ -350,7 +350,7 @@ class TimedRun:
         return timing
 
     def fail(self, engine: Engine, error: StalledError) -> None:
-        """Remove the schedule from the engine, and let its event `done` fail."""
+        """Remove the schedule from the engine, and let its SimPy event fail with `error`."""
         self.done.fail(error)
         engine.release(self._handle)
 

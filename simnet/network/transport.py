@@ -29,7 +29,7 @@ MOST_SENDERS = 100_000
 
 
 class Limits(NamedTuple):
-    """Effect of packet loss on transfers: three coefficients, which are numbers or arrays of the same shape.
+    """How packet loss limits a transfer's rate and useful bytes: three coefficients, numbers or arrays alike.
 
     A transfer carries ``nbytes / share`` bytes, at most at ``segment / (a * rtt + b)`` bytes per second for a
     round-trip time `rtt` [s]; unlimited if ``a * rtt + b`` is 0.
@@ -64,7 +64,7 @@ class Limits(NamedTuple):
 
 @dataclass(frozen=True)
 class Transport:
-    """The response of a transport protocol to packet loss.
+    """How a transport protocol responds to packet loss: a rate limit, and repeated bytes.
 
     ``mathis``
         Square-root law of TCP congestion avoidance, without time-outs: a = sqrt(2 b p / 3), b packets per
@@ -283,7 +283,7 @@ class Incast:
             check_bounds(getattr(self, name), Size if name == "buffer" else Seconds, name)
 
     def senders_that_fit(self, bandwidth: float) -> int:
-        """Return how many senders' windows fit a link of this bandwidth [byte/s] and its buffer; at least 1."""
+        """Return how many senders' TCP windows, in flight at once, fit a link [byte/s] and its buffer; at least 1."""
         return max(1, int(min((self.buffer + bandwidth * self.rtt) / self.window, MOST_SENDERS)))
 
     def shares(self, most: int, bandwidth: float) -> Floats:

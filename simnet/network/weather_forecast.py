@@ -51,7 +51,7 @@ class WeatherForecast:
         )
 
     def extend(self, through: int, route: NDArray[np.int64], now: float, when: float) -> bool:
-        """Extend the timelines beyond the time `when` [s]; return False if they would exceed the limits.
+        """Extend the link timelines beyond `when` [s]; return False if that is too far ahead or takes too much memory.
 
         - `through`: messages that have completed.
         - `route` (L,): links of the next message, padded with -1.

@@ -75,7 +75,7 @@ def density_at(ramps: Sequence[Ramp], iteration: int) -> float:
 
 @dataclass(frozen=True)
 class PolicyContext:
-    """Basis of a policy's decision: the iteration, from 0, and the job's state at the simulated time `now` [s].
+    """What a policy knows when it decides: the iteration, from 0, and the job's state at the simulated time `now` [s].
 
     `placement` has the host of each worker, `message` is M, the bytes of the dense gradient, `density` c, the target.
     `buckets` are the entries of each piece of the gradient; `device` has the costs of kernels.
@@ -102,11 +102,11 @@ class Policy(Protocol):
         """Forget all that the policy has learned in earlier iterations, as at the start of a job."""
 
     def shortlist(self, context: PolicyContext) -> Sequence[Candidate]:
-        """Return the candidates for this iteration, at least one; the job takes the fastest of these."""
+        """Return one or more candidates for this iteration; the job simulates each and takes the fastest."""
 
 
 class Decision(NamedTuple):
-    """The shortlist and the density for an iteration, or for an exploration attempt that precedes it.
+    """Which exchanges to try, and at which density: for an iteration, or for an exploration attempt before it.
 
     `shortlist` has the exchanges to consider, a single one for an attempt; `density` is that of the job if None.
     `attempt` is None for an iteration. Attempt 0 begins with the state of the training (with `fresh`, a residual of
@@ -133,7 +133,7 @@ class TimingOutcome(NamedTuple):
 
 
 class Observation(NamedTuple):
-    """Outcome of a decision: the exchange that took place, its compression gain, and its times.
+    """Outcome of a decision: which exchange ran, how much of the gradient's norm was kept (gain), and times.
 
     `gain` is the compression gain, the mean of ||g_c||^2 over that of ||g_e||^2; `released_gain` the ratio of norms.
     `compression` are the seconds of the slowest worker's kernels.
@@ -155,7 +155,7 @@ class Adaptive(Policy, Protocol):
     """
 
     def decide(self, context: PolicyContext) -> Decision:
-        """Return the shortlist and density for the next iteration, or for an exploration attempt that precedes it."""
+        """Return exchanges and density for the next iteration, or for a trial before it to measure gain and times."""
 
     def observe(self, context: PolicyContext, observation: Observation) -> None:
         """Learn from the outcome of the decision made in `context`."""
@@ -241,7 +241,7 @@ class Monitor:
         return float(latency.max()), float(bandwidth.min())
 
     def departs(self, seen: tuple[float, float], basis: tuple[float, float]) -> bool:
-        """Return whether latency or bandwidth in `seen` differs from `basis` by more than the fraction `change`."""
+        """Return whether probed latency or bandwidth differs from that of the last decision by more than `change`."""
         return any(abs(now - before) > self.change * before for now, before in zip(seen, basis, strict=True))
 
 
@@ -257,7 +257,7 @@ def probe_pairs(network: Network, placement: Sequence[int], time: float) -> tupl
 
 @dataclass(eq=False)
 class Flexible:
-    """The policy that takes the exchange with the least closed-form time at the last probed latency and bandwidth.
+    """The policy that takes the exchange that formulas call fastest at the last probed latency and bandwidth.
 
     The decision is taken again when a probe departs from what the last one was based on by more than the monitor's
     `change`, or when the density changes. Of equal costs the first candidate wins. While a probe finds a link down,
@@ -295,7 +295,7 @@ class Flexible:
         self.reset()
 
     def reset(self) -> None:
-        """Forget the last decision and its basis, and choose the first candidate again."""
+        """Forget the last decision and what it was based on, and choose the first candidate again."""
         self._basis: tuple[float, float, float] | None = None
         self._choice = self.candidates[0]
 
@@ -316,7 +316,7 @@ class Flexible:
         """Ignore the measured times, because the monitor reads latency and bandwidth from the network itself."""
 
     def shortlist(self, context: PolicyContext) -> Sequence[Candidate]:
-        """Return a list of the chosen candidate; if a decision is due and links or density differ, choose anew."""
+        """Return the chosen candidate in a list; every `decide_every` iterations choose anew if links changed."""
         if self._basis is not None and context.iteration % self.decide_every:
             return (self._choice,)
         latency, bandwidth = self.monitor.probe(context)

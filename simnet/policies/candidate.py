@@ -1,4 +1,4 @@
-"""Candidate exchanges from which a policy chooses, and the closed-form time of each."""
+"""Candidate exchanges from which a policy chooses, and formulas for the time of each (closed forms)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def check_distinct(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
 
 
 def closed_form(candidate: Candidate) -> ClosedForm:
-    """Return a function for the closed-form time [s] of an exchange (AR-Topk, Eqns 4 and 5); its arguments broadcast.
+    """Return a function that computes an exchange's time [s] by a formula, as in AR-Topk, Eqns 4 and 5; it broadcasts.
 
     Raises ValueError for an unknown scheme or option, or if no closed form is known.
 
@@ -79,7 +79,7 @@ def closed_form(candidate: Candidate) -> ClosedForm:
 
 
 class _Setting(NamedTuple):
-    """Arguments of a closed form: latency [s], inverse bandwidth [s/byte], gradient size [byte], density, workers."""
+    """Arguments of a formula: latency [s], seconds per byte, dense gradient [byte], density, number of workers."""
 
     alpha: ArrayLike
     beta: ArrayLike
@@ -93,12 +93,12 @@ _Cost: TypeAlias = Callable[[_Setting, ArrayLike], Floats]
 
 
 def _closed(cost: Callable[[_Setting], Floats]) -> ClosedForm:
-    """Return a closed form of five separate arguments for a cost function of one `_Setting`."""
+    """Return the formula `cost`, which takes one `_Setting`, as a function of five separate arguments."""
     return lambda alpha, beta, M, c, N: cost(_Setting(alpha, beta, M, c, N))
 
 
 def _of_collectives(scheme: type[sparsifier_models.Sparsifier], options: Any) -> ClosedForm | None:
-    """Return the closed form of a scheme's collectives, or the one in its traits; None if it has neither."""
+    """Return a formula from the collectives that a scheme calls, or else the scheme's own (traits); None without."""
     # In M, the dense message of the formulas, a value has 4 bytes, and an index as many.
     value, index = (options.value_bytes or 4) / 4, (options.index_bytes or 4) / 4
     if options.values is not None:
@@ -137,7 +137,7 @@ def _of_collectives(scheme: type[sparsifier_models.Sparsifier], options: Any) ->
 
 
 def _collective_cost(operation: registry.Operation, algorithm: str, options: Any) -> _Cost | None:
-    """Return a function from setting and bytes to the time of a collective; None without a closed form."""
+    """Return the formula for a collective's time, a function of `_Setting` and bytes; None if there is none."""
     found = registry.collective_by_algorithm(operation, algorithm)
     if found.cost is None:
         return None
@@ -150,7 +150,7 @@ def _collective_cost(operation: registry.Operation, algorithm: str, options: Any
 
 
 def _on_two_levels(candidate: Candidate, scheme: type[TwoLevel], options: Any) -> ClosedForm | None:
-    """Return the closed form of a scheme between nodes plus collectives inside nodes; None if one is missing."""
+    """Return the formula of a scheme between nodes plus that of collectives inside nodes; None if either lacks."""
     if options.ranks_per_node == AUTO or len(sizes_of(options.ranks_per_node)) > 1:
         return None
     own = {name: value for name, value in candidate.options.items() if name not in OWN}
@@ -176,7 +176,7 @@ def _on_two_levels(candidate: Candidate, scheme: type[TwoLevel], options: Any) -
 
 
 def _index_bytes(options: Options, width: float, M: ArrayLike, c: ArrayLike) -> Floats:
-    """Return the bytes of the selected indices for M gradient bytes and density c; `width` is index / value bytes."""
+    """Return the bytes of selected indices, given gradient bytes M, density c, and the width index / value bytes."""
     kept: Floats = np.multiply(M, c)
     if options.indices is None:
         return width * kept
@@ -201,7 +201,7 @@ def _sends_as_by_default(options: Options) -> bool:
 
 
 def _first_cost(scheme: type[sparsifier_models.Sparsifier]) -> ClosedForm | None:
-    """Return the first closed form in a scheme's traits; None if there is none or it needs more arguments."""
+    """Return the first formula among a scheme's own (traits); None if there is none or it needs other arguments."""
     if not scheme.traits.costs:
         return None
     cost = scheme.traits.costs[0]

@@ -49,7 +49,7 @@ def pareto_front(points: ArrayLike) -> NDArray[np.intp]:
 
 
 def normalise_points(points: ArrayLike, units: Sequence[int]) -> Floats:
-    """Return points, shape (D, m), from 0 on, in units of the largest range among objectives with equal `units`."""
+    """Return points, shape (D, m), shifted to 0 and scaled: objectives with equal `units` by their largest range."""
     given = np.asarray(points, dtype=np.float64)
     extent = np.ptp(given, axis=0)
     shared = np.array([max(extent[np.equal(units, unit)]) for unit in units])
@@ -84,7 +84,7 @@ def knee_point(front: ArrayLike) -> int:
 
 
 def weighted_point(front: ArrayLike, weights: ArrayLike) -> int:
-    """Return the index of the point of a normalised front, shape (F, m), whose largest weighted loss is least."""
+    """Return the index of the point, of a normalised front (F, m), whose largest weighted objective is smallest."""
     losses = np.asarray(front, dtype=np.float64) * np.asarray(weights, dtype=np.float64)
     largest, total = losses.max(axis=1), losses.sum(axis=1)
     return _first_least(np.where(largest <= largest.min() + _STRAIGHT * max(1.0, largest.max()), total, math.inf))
@@ -126,7 +126,7 @@ class ObjectiveWeights(NamedTuple):
 def choose_candidate(
     gain: ArrayLike, compression: ArrayLike, communication: ArrayLike, weights: ObjectiveWeights | None = None
 ) -> int:
-    """Return the index of the Pareto front's knee or, with weights, of the point with the least maximum loss."""
+    """Return the index of the knee of the Pareto front, or with weights of the minimax point (`weighted_point`)."""
     points = np.column_stack([1.0 / np.maximum(gain, 1e-30), compression, communication])
     front = pareto_front(points)
     scaled = normalise_points(points[front], units=(0, 1, 1))
@@ -134,19 +134,19 @@ def choose_candidate(
 
 
 def communication_fit(c: ArrayLike, v1: float, v2: float) -> Floats:
-    """Return the communication time [ms] at density c, by the function that the released code fits."""
+    """Return the communication time [ms] at density c by the curve v2 exp(v1 c) - 1 that the authors' code fits."""
     return np.asarray(v2 * np.exp(v1 * np.asarray(c)) - 1)
 
 
 def gain_fit(c: ArrayLike, v1: float, v2: float, v3: float, v4: float, v5: float, v6: float) -> Floats:
-    """Return the compression gain at density c, by the function that the released code fits."""
+    """Return the compression gain at density c by the six-parameter curve that the authors' code fits."""
     given = np.asarray(c)
     above, below = np.exp(v1 * given) - np.exp(-v2 * given) + v5, np.exp(v3 * given) + np.exp(-v4 * given) + v6
     return np.asarray(above / below)
 
 
 def choose_as_published(densities: ArrayLike, gain: ArrayLike, communication: ArrayLike) -> float | None:
-    """Return the density in the range of `densities` that minimises the released code's objective; None if a fit fails.
+    """Return the density that the authors' code would choose in the range of `densities`; None if a fit fails.
 
     Arrays have shape (D,), D >= 4: densities, released gain, and the smallest communication time [s].
     """
@@ -289,7 +289,7 @@ class Moo:
         return Decision((self._choice,), self._density)
 
     def observe(self, context: PolicyContext, observation: Observation) -> None:
-        """Record gain and compression time of an exploration attempt, or check whether the gain has changed."""
+        """Record gain and compression time of a trial; after an iteration, check if the gain calls for new trials."""
         self._before = context
         gain = observation.released_gain if self._published else observation.gain
         if observation.decision.attempt is not None:
@@ -307,7 +307,7 @@ class Moo:
             self._explores = self._explores or self._gain_has_changed(gain)
 
     def _state(self, context: PolicyContext) -> tuple[float, float]:
-        """Return the probed latency and bandwidth; mode ``published`` uses the network of the last iteration."""
+        """Return probed latency and bandwidth; in mode ``published``, those of the last iteration's network."""
         if self._published and self._before is not None:
             context = dataclasses.replace(context, network=self._before.network)
         return self.monitor.probe(context)
@@ -315,7 +315,7 @@ class Moo:
     def _communication(
         self, density: ArrayLike, state: tuple[float, float], context: PolicyContext
     ) -> tuple[Floats, NDArray[np.intp]]:
-        """Return the least closed-form time [s] at each density, and the index of the candidate with that time."""
+        """Return the shortest communication time by formulas [s] at each density, and the candidate's index."""
         latency, bandwidth = state
         workers, c = len(context.placement), np.atleast_1d(np.asarray(density, dtype=np.float64))
         found = (cost(latency, 1.0 / bandwidth, context.message, c, workers) for cost in self._costs)
@@ -323,7 +323,7 @@ class Moo:
         return seconds.min(axis=0), seconds.argmin(axis=0)
 
     def _settle(self, density: float, state: tuple[float, float], context: PolicyContext) -> None:
-        """Make the candidate with the least closed-form time at `density` the current choice."""
+        """Choose the candidate that formulas call fastest at `density`, and record the links it was chosen for."""
         self._basis = state
         self._choice = self.candidates[int(self._communication(density, state, context)[1][0])]
 
@@ -332,7 +332,7 @@ class Moo:
         return density, "" if self._published else candidate.label
 
     def _unknown(self, state: tuple[float, float], context: PolicyContext) -> list[tuple[float, Candidate]]:
-        """Return the pairs of density and fastest candidate whose gain and times are not measured yet."""
+        """Return (density, candidate) pairs, the fastest by formulas, whose gain and times have not been measured."""
         fastest = self._communication(self._densities, state, context)[1].tolist()
         pairs = zip(self._densities.tolist(), [self.candidates[one] for one in fastest], strict=True)
         return [pair for pair in pairs if self._key(*pair) not in self._measured]

@@ -106,7 +106,7 @@ def _to_accuracy(run: Mapping[str, Any], first: Sequence[str]) -> str:
 
 
 def sentence(summary: RunSummary) -> str:
-    """Return the answer text of a run: the fastest policy, its time and interval, ties, and unsettled policies.
+    """Return a run's answer as text: the fastest policy, its time with interval, ties, and policies never steady.
 
     If a model was trained, the text starts with the policy that reached the target first.
 
@@ -134,7 +134,7 @@ def sentence(summary: RunSummary) -> str:
 
 
 def leaders(summary: RunSummary) -> list[str]:
-    """Return the fastest policy and those tied with it, except the lower bound; trained runs rank by time to target.
+    """Return the fastest policy and its ties, without the lower bound; by time to target if a model is trained.
 
     A policy is tied if its time is equal, or if it is faster than the first with a probability of `wording.TIED`.
     """
@@ -149,7 +149,7 @@ def _ranked_names(summary: RunSummary) -> list[str]:
 
 
 def ranking(summary: RunSummary) -> list[str]:
-    """Return the names of all policies, fastest first, then those without a steady part, then the lower bound."""
+    """Return all policies, fastest first, then those that never reached a steady state, then the lower bound."""
     policies, trained = summary["policies"], known_of(summary, "learning")
 
     def place(name: str) -> tuple[Any, ...]:
@@ -186,7 +186,7 @@ def ran_on(summary: Mapping[str, Any]) -> list[str]:
 
 
 def run_notes(summary: RunSummary) -> list[str]:
-    """Return the notes of a run: unsettled policies, failures, throughput, memory, setting, calls, co-located jobs."""
+    """Return the notes below a run's answer, such as policies without steady times, failures and memory."""
     policies, winners = summary["policies"], leaders(summary)
     rates = {name: one for name, one in policies.items() if name != summary["bound"] and "throughput" in one}
     calibration = summary.get("calibration") or {"calls": []}
@@ -209,7 +209,7 @@ def run_notes(summary: RunSummary) -> list[str]:
 
 
 def _other_densities(summary: RunSummary, names: Iterable[str], most: float = math.inf) -> list[str]:
-    """Return a sentence on each policy that selects another density than its target, up to `most` times the target."""
+    """Return a sentence on each policy whose mean density is not its target's, and at most `most` times that."""
     each = ((name, summary["policies"][name]) for name in names)
     return [
         f"{name} selects {100 * one['density'] * off:.3g} % of the entries, {100 * one['density']:.3g} % asked."
@@ -227,7 +227,7 @@ def _local_stages(label: str, stages: Mapping[str, float]) -> str:
 
 
 def what_happened(summary: RunSummary) -> list[str]:
-    """Return sentences on iterations that the means leave out, and on each interruption by failed workers."""
+    """Return sentences on the first iterations, left out of means, and on each interruption by failed workers."""
     said = []
     if first := summary["steady_from"]:
         settled = [name for name, one in summary["policies"].items() if one["settled_after"] == first]
@@ -246,7 +246,7 @@ def switching(summary: RunSummary) -> str | None:
 
 
 def _seconds(summary: RunSummary, name: str) -> float:
-    """Return the time [s] that ranks a policy: its mean iteration if exchanges are compared, else its whole job."""
+    """Return the time that ranks a policy [s]: per iteration if each has one fixed exchange, else for the job."""
     one = summary["policies"][name]
     mean = one.get("means", {}).get("iteration_s") if compares_exchanges(summary) else None
     return float(one["simulated_s"] if mean is None else mean)
@@ -308,7 +308,7 @@ def _too_large(summary: RunSummary) -> list[str]:
 
 
 def _duration_text(summary: RunSummary, name: str) -> str:
-    """Return a policy's time and its interval as text, for an iteration or for the whole job."""
+    """Return a policy's time with confidence interval as text, per iteration or for the whole job."""
     one = summary["policies"][name]
     known: Mapping[str, Any] = one.get("judgement", {})
     if compares_exchanges(summary):
@@ -379,7 +379,7 @@ def _filled(rows: Sequence[Row], columns: Sequence[Column]) -> list[Column]:
 
 
 def _depends_on(summary: RunSummary) -> str:
-    """Return a text on what changes the first place: switches of the leader, other defaults, partial overlap."""
+    """Return text on what the answer depends on: the leader's switches, values of defaults, partial overlap."""
     said = []
     if (changed := switching(summary)) is not None:
         first, count = summary["policies"][changed]["switches"][0], summary["policies"][changed]["switch_count"]

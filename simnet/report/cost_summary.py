@@ -60,7 +60,7 @@ def cost_summary(
 
 
 def cost_columns(one: Mapping[str, Any]) -> Fields:
-    """Return a policy's values of the table columns `COLUMNS`, given its cost summary; money is the total."""
+    """Return the columns `COLUMNS` of a table row from a policy's cost summary; money is the total price."""
     return {**{name: one[name] for name in COLUMNS}, "money": one["money"] and one["money"]["together"]}
 
 
@@ -77,7 +77,7 @@ def format_amount(money: float, currency: str) -> str:
 
 
 def throughput(samples: SampleCount, seconds: float) -> Fields:
-    """Return the samples per second of all workers and the unit of samples; the rate is None if `seconds` is 0.
+    """Return the samples per second of all workers together, None if `seconds` is 0, and their unit.
 
     Examples
     --------
@@ -118,7 +118,7 @@ def memory_summary(memory: WorkerMemory, limit: float | None = None) -> Fields:
 
 
 def optimizer_assumed(optimizer: str | None, strategy: str | None = None) -> str:
-    """Return a sentence on memory that is not counted, and on the optimiser whose state is counted.
+    """Return a sentence on what the memory figures leave out, and which optimiser's state they include.
 
     Examples
     --------
@@ -132,7 +132,7 @@ def optimizer_assumed(optimizer: str | None, strategy: str | None = None) -> str
 
 
 def memory_assumed(job: Job) -> str:
-    """Return a sentence on a job's memory that is not counted, and on the optimisers whose state is counted."""
+    """Return a sentence on what a job's memory figures leave out, and which optimisers' state they include."""
     own = "sharded steps" if job.steps is not None else None if job.strategy is None else job.strategy.name
     return optimizer_assumed(job.optimizer, own)
 

@@ -84,7 +84,7 @@ def canvas(width: float, height: float, *shape: int, **options: Any) -> Iterator
 
 
 def policy_looks(policies: Iterable[str], bound: str | None) -> dict[str, dict[str, Any]]:
-    """Return each policy's matplotlib line properties by its position in the run; the lower bound has its own style."""
+    """Return each policy's line colour and dashes for matplotlib, by its position; the lower bound has its own."""
     found: dict[str, dict[str, Any]] = {}
     for policy in dict.fromkeys(policies):
         if policy == bound:

@@ -201,7 +201,7 @@ def _with_positions(iterations: pd.DataFrame) -> tuple[pd.DataFrame, str]:
 
 
 def _choice_stretches(frame: pd.DataFrame) -> dict[str, list[tuple[float, float]]]:
-    """Return (start, length) bars for each exchange used; in long runs a bar shows its most frequent exchange."""
+    """Return bars (start, length) over time for each exchange; in long runs, by the most frequent one in a bar."""
     code, labels = pd.factorize(frame["choice"])
     starts = np.flatnonzero(np.diff(code, prepend=-1))
     if len(starts) > 2 * _BINS:
@@ -215,14 +215,14 @@ def _choice_stretches(frame: pd.DataFrame) -> dict[str, list[tuple[float, float]
 
 
 def most_used(code: NDArray[np.intp], starts: NDArray[np.intp], count: int) -> NDArray[np.intp]:
-    """Return the most frequent of `count` codes in each stretch. Stretches begin at the iterations `starts`."""
+    """Return the most frequent code in each stretch of `code`; stretches begin at the indices `starts`."""
     counts = np.zeros((len(starts), count), np.intp)
     np.add.at(counts, (np.searchsorted(starts, np.arange(len(code)), side="right") - 1, code), 1)
     return np.asarray(counts.argmax(axis=1))
 
 
 def _note_cut(axes: Axes, cut: Sequence[str], frames: Mapping[str, pd.DataFrame]) -> None:
-    """Write above the axes which policies run longer than the axis, and when they end."""
+    """Note above the axes which policies run on after the end of the horizontal axis, and when they end."""
     if cut:
         ends = (f"{short(policy)} until {format_seconds(float(_elapsed_time(frames[policy])[-1]))}" for policy in cut)
         axes.set_title(f"goes on beyond the axis: {', '.join(ends)}", loc="right", fontsize=8, color="#555555")

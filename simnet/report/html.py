@@ -207,7 +207,7 @@ def _hashed_scripts(*names: str) -> tuple[tuple[markupsafe.Markup, str], ...]:
 
 
 def page(template: str, summary: Mapping[str, Any], answer: Summary, plots: Sequence[Plot], **values: Any) -> str:
-    """Return the HTML of a template that is filled with a summary, its answer and its figures."""
+    """Return an HTML page: a named template filled with a summary, its answer and its figures."""
     own = {"summary": summary, "answer": answer, "table": _table(answer), "figures": _pictures(plots), "scripts": ()}
     return _rendered(template, **own | values)
 

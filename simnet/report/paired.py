@@ -48,19 +48,19 @@ START_COLUMNS = ("start_low_s", "start_high_s")
 
 
 class StartRanges(NamedTuple):
-    """Change of each time if workers start slightly apart [s], and reasons why some times were not sampled."""
+    """How much each policy's time changes [s] if workers start microseconds apart, and why that is not known."""
 
     offsets: Mapping[str, tuple[float, float]]
     not_sampled: Mapping[str, str]
 
     def around(self, seconds: Mapping[str, float]) -> dict[str, tuple[float, float]]:
-        """Return the range of each time [s], where it is known, if workers start slightly apart."""
+        """Return the shortest and longest time [s], by name, if workers start microseconds apart; known ones only."""
         known = {name: one for name, one in self.offsets.items() if name in seconds}
         return {name: (seconds[name] + less, seconds[name] + more) for name, (less, more) in known.items()}
 
 
 def start_ranges(each: Mapping[str, Mapping[Any, Any]]) -> dict[str, tuple[float, float]]:
-    """Return the range of each time [s] if workers start slightly apart, by name, for the rows that have a range."""
+    """Return the shortest and longest time [s], by name, if workers start microseconds apart, of rows that have it."""
     low, high = START_COLUMNS
     known = {name: one for name, one in each.items() if one.get(low) is not None and not math.isnan(one[low])}
     return {name: (one[low], one[high]) for name, one in known.items()}
@@ -71,7 +71,7 @@ NO_RANGES = StartRanges({}, {})
 
 
 def fastest(seconds: Mapping[str, float], ranges: Mapping[str, tuple[float, float]] | None = None) -> list[str]:
-    """Return the name with the shortest time, and the names tied with it, sorted by time and name.
+    """Return the name with the shortest time, and names within `TIE` or the range by start times, in order of time.
 
     Examples
     --------
@@ -110,7 +110,7 @@ class Contest(NamedTuple):
 
 
 def estimate(values: ArrayLike, comparisons: int = 1) -> Estimate:
-    """Return the mean over seeds and its Student t interval, which is infinite for a single value.
+    """Return the mean over seeds and its confidence interval (Student's t), infinite for a single value.
 
     Examples
     --------
@@ -131,7 +131,7 @@ def estimate(values: ArrayLike, comparisons: int = 1) -> Estimate:
 
 
 def contest(values: Mapping[str, ArrayLike], offsets: Mapping[str, ArrayLike] | None = None) -> Contest:
-    """Compare policies over seeds by a quantity to minimise, with paired differences from the best policy.
+    """Rank policies by the mean of a quantity over seeds, lowest first, and test differences seed by seed.
 
     Examples
     --------

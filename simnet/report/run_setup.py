@@ -38,7 +38,7 @@ def software_of(network: Network) -> CalibratedSoftware | None:
 
 
 def calibration_summary(network: Network, sent: Mapping[str, Iterable[tuple[Schedule, Ranks]]]) -> Fields | None:
-    """Return the entry on calibration for summary.json: cluster file, stack, coverage, and each kind of call.
+    """Return the entry on calibration for summary.json: cluster file, stack, and accuracy of each kind of call.
 
     `sent` has the schedules of each exchange with the hosts of their ranks. None unless the network is a calibrated
     cluster.
@@ -51,7 +51,7 @@ def calibration_summary(network: Network, sent: Mapping[str, Iterable[tuple[Sche
 
 
 def call_summaries(exchanges: Mapping[str, Sequence[CallPrediction]]) -> list[Fields]:
-    """Return a row with the widest interval of each kind of call (exchange, collective, algorithm, ranks, nodes).
+    """Return a row per kind of call (exchange, collective, algorithm, ranks, nodes): its widest error interval.
 
     If the data do not determine the interval, its ends are None and the entry `interval` says so.
     """
@@ -82,7 +82,7 @@ def _call_summary(kind: Sequence[Any], same: Sequence[CallPrediction]) -> Fields
 
 
 class CallErrors(NamedTuple):
-    """Errors of calibrated calls: their kind, and the 90 % interval of actual time over predicted time."""
+    """Relative error of predicted call times: the 90 % interval of actual over predicted, and the kind of error."""
 
     kind: str
     low: float
@@ -90,7 +90,7 @@ class CallErrors(NamedTuple):
 
 
 def relative_interval(known: Sequence[CallPrediction]) -> CallErrors | None:
-    """Return the joint errors of several calls, with the kind of the longest call; None if a time is unknown."""
+    """Return the error interval of the calls' total time, and the longest call's kind of error; None if unknown."""
     found = [one.prediction for one in known if one.prediction is not None]
     if not found or len(found) < len(known):
         return None
@@ -100,7 +100,7 @@ def relative_interval(known: Sequence[CallPrediction]) -> CallErrors | None:
 
 
 def calls_evidence(found: Sequence[Mapping[str, Any]]) -> Evidence:
-    """Return the evidence for the times of a schedule's calls, which is that of the least certain call.
+    """Return how well the times of a schedule's calls are founded: as well as that of the least certain call.
 
     Examples
     --------
@@ -115,12 +115,12 @@ def calls_evidence(found: Sequence[Mapping[str, Any]]) -> Evidence:
 
 
 def describe_evidence(evidence: Evidence | None, warnings: Iterable[str]) -> str:
-    """Return sentences on the warnings of a run and on the evidence for its times."""
+    """Return a run's warnings, and what its times rest on (measured, extrapolated or assumed), as sentences."""
     return " ".join([*(f"Warning: {one}" for one in warnings), *([] if evidence is None else [evidence.line()])])
 
 
 def call_rows(found: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    """Return a table row per kind of call, as texts: exchange, call, ranks, sizes, interval and basis.
+    """Return a table row per kind of call, as texts: exchange, call, ranks, sizes, error interval and its source.
 
     Examples
     --------
@@ -228,7 +228,7 @@ def describe_stack(stack: Mapping[str, Any]) -> str:
 
 
 def device_summary(device: DeviceProfile, kernels: Iterable[DeviceOp] = ()) -> Fields:
-    """Return the summary entry on a device: name, kernels by evidence, and evidence of encoding kernels.
+    """Return the summary entry on a device: name, how many kernel costs are measured or not, encoding kernels.
 
     Examples
     --------
@@ -263,7 +263,7 @@ def describe_device(device: Mapping[str, Any]) -> str:
 
 
 def describe_codes(device: Mapping[str, Any]) -> str:
-    """Return a phrase on the evidence for encoding kernels, to follow a device's name; empty without such kernels.
+    """Return a phrase, after a device's name, on where costs of encoding kernels come from; empty if unused.
 
     Examples
     --------

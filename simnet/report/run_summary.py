@@ -62,7 +62,7 @@ def plain(value: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """Facts that a summary needs in addition to the iterations; None or empty where they are unknown.
+    """What a summary states that the table of iterations does not contain; None or empty where it is unknown.
 
     `setup` are entries of the summary, of which those that are None are left out: by default an unnamed scenario, seed
     0 and stack ideal. `bound` is the policy that regret is measured against, `held` what a worker holds under each
@@ -156,7 +156,7 @@ def _ended_early(iterations: Mapping[str, pd.DataFrame], facts: RunFacts) -> set
 
 
 def _known_of(name: str, one: Fields, facts: RunFacts) -> Fields:
-    """Return a policy's summary entries that do not follow from its iterations, such as failures and memory."""
+    """Return a policy's summary entries that are not computed from iterations, such as failures and memory."""
     found: Fields = plain(
         {
             "stops": [stop_summary(stop) for stop in facts.stops.get(name, ())],
@@ -232,7 +232,7 @@ def learning_columns(summary: RunSummary) -> dict[str, Fields]:
 
 
 def policy_columns(one: Fields) -> Fields:
-    """Return a policy's columns for tables of several runs: its time with interval, probability, bytes and choices."""
+    """Return a policy's table columns: time with interval, chance to be the fastest, bytes, and switches."""
     judged = one.get("judgement", {})
     return {
         **{name: one[name] for name in ("iterations", "simulated_s", "total_bytes_sent_B", "switch_count")},
@@ -270,7 +270,7 @@ def spread_summary(iterations: pd.DataFrame) -> Fields | None:
 
 
 def _means(steady: pd.DataFrame, workers: int) -> dict[str, float | None]:
-    """Return the means over iterations of the columns `MEANS` that exist, and of two derived columns."""
+    """Return means over steady iterations of the columns `MEANS`, of communicate plus wait, and of bytes per worker."""
     if steady.empty:
         return {}
     means = steady[[name for name in MEANS if name in steady]].mean().to_dict()
@@ -281,7 +281,7 @@ def _means(steady: pd.DataFrame, workers: int) -> dict[str, float | None]:
 
 
 def _steady_part(every: pd.DataFrame, stops: Sequence[Interruption]) -> SteadyPart:
-    """Return the steady part of a run, which starts after the last failure of a worker."""
+    """Return which iterations are in steady state; it is sought after the last failure of a worker."""
     since = max((stop.iteration for stop in stops if stop.job == MAIN), default=0)
     found = steady_part(every[every["iteration"] >= since] if since else every)
     return found._replace(start=found.start + since)
@@ -340,7 +340,7 @@ def _winner_of(
     ranges: Mapping[str, tuple[float, float]] | None = None,
     judged: Sequence[str] = (),
 ) -> Fields | None:
-    """Return the winner entry of a summary. Policies of equal time, and those in `judged`, are tied with it."""
+    """Return the winner entry of a summary; policies of equal time, and those listed in `judged`, tie with it."""
     equal = fastest(seconds, ranges)
     order = [*equal, *sorted(seconds.keys() - set(equal), key=lambda name: (seconds[name], name))]
     tied = {*equal, *judged}

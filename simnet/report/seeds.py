@@ -203,7 +203,7 @@ def write_seeds(
 
 
 def sentence_over_seeds(summary: Fields) -> str:
-    """Return the answer text over seeds: the first to reach the target, the fastest policy, and ties."""
+    """Return the answer over seeds: which policy first reaches the target accuracy, the fastest, and ties."""
     count, each = len(summary["seeds"]), summary["policies"]
     before = f"Incomplete, without {', '.join(summary['missing'])}: " if summary["missing"] else ""
     if any("reached_with" in one for one in each.values()):
@@ -251,7 +251,7 @@ def _outcome_text(summary: Fields) -> str:
 
 
 def versus(one: Mapping[Any, Any], best: float | None, stem: str, sign: str = "") -> tuple[str, str]:
-    """Return as text the mean excess over the fastest policy's time, in per cent of this time, and its interval."""
+    """Return how much slower a policy is than the fastest, on average over seeds, and its interval, in % as text."""
     mean, low, high = (math.nan if one[f"{stem}_{end}_s"] is None else one[f"{stem}_{end}_s"] for end in MORE)
     if not best or not math.isfinite(mean):
         return "-", "-"
@@ -300,7 +300,7 @@ def _share_text(part: int | None, whole: int) -> str | None:
 
 
 def _versus_best(each: Mapping[str, Mapping[str, Any]], name: str, stem: str, bound: str | None) -> tuple[str, str]:
-    """Return a policy's mean excess time over the best-ranked policy [%], and its paired interval, as text."""
+    """Return how much slower a policy is than the first over seeds, and the interval of that, in % as text."""
     one = each[name]
     if one[f"{stem}_rank"] is None:
         return "bound" if name == bound else "-", "-"

@@ -140,7 +140,7 @@ class Summary:
 
     @property
     def best(self) -> str | None:
-        """Name in the first row of the table, which is the best choice; None without rows."""
+        """Name in the table's first row, which is the best choice if rows are ranked; None without rows."""
         return str(self.rows[0][self.columns[0].name]) if self.rows and self.columns else None
 
     def __str__(self) -> str:
@@ -295,7 +295,7 @@ def interval_text(
     each: str = "",
     by: str = "",
 ) -> str:
-    """Return a value as text with its unit and its interval, if known; `by` is a suffix inside the interval.
+    """Return a value with its unit, and its confidence interval if known, as text; `by` follows in the interval.
 
     Examples
     --------

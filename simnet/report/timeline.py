@@ -34,7 +34,7 @@ _ARGUMENTS = ("iteration", "round", "phase", "src", "dst", "nbytes_B")
 
 
 class RecordedTimeline(NamedTuple):
-    """Recorded spans and messages of the first iterations, and the links of each route."""
+    """What ranks did when (spans), and all messages, in the first iterations; and the links of each route."""
 
     spans: pd.DataFrame
     messages: pd.DataFrame
@@ -111,7 +111,7 @@ def _times(frame: pd.DataFrame) -> Iterator[tuple[float, float]]:
 
 
 def _rank_events(spans: pd.DataFrame) -> Iterator[tuple[str, Event]]:
-    """Yield (track, event) of each span of a rank's resources. Overlapping spans are on extra tracks."""
+    """Yield (track, event) for each span, a time in which a rank's resource works; overlaps get extra tracks."""
     ends: dict[tuple[int, str], list[float]] = defaultdict(list)
     columns = (spans[name].tolist() for name in ("worker", "resource", "what", "iteration"))
     rows = ((worker, resource, *times, what, at) for (worker, resource, what, at), times in
@@ -142,7 +142,7 @@ def _link_events(messages: pd.DataFrame, route: LinkNames, numbers: Iterator[str
 
 
 def trim_to_budget(own: RecordedTimeline, costs: NDArray[np.int64], budget: int) -> RecordedTimeline:
-    """Return the first iterations whose events fit into the budget; at least the start of the first iteration."""
+    """Return as many first iterations as `budget` events allow, at least the start of the first; `costs` by message."""
     spans, messages = own.spans, own.messages.assign(cost=costs)
     total = spans.groupby("iteration").size().add(messages.groupby("iteration")["cost"].sum(), fill_value=0).cumsum()
     fitting = total.index[total <= budget]

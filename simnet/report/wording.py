@@ -32,7 +32,7 @@ def standing(seconds: Mapping[str, float], winners: Sequence[str], alone: str, t
 
 
 def lead_text(ratio: float) -> str:
-    """Return a ratio of times as text: as a factor such as "2.54x" from 2 on, otherwise in per cent.
+    """Return how much longer a time is, given as a ratio, as text: "2.54x" from 2 on, otherwise per cent more.
 
     Examples
     --------
@@ -45,7 +45,7 @@ def lead_text(ratio: float) -> str:
 
 
 def to_best(name: str, winners: Sequence[str], seconds: float | None, best: float | None) -> str:
-    """Return the text of a table cell: "best", "tied", or the excess over the best time.
+    """Return a table cell that compares a time with the best: "best", "tied", or the excess, such as "+10 %".
 
     Examples
     --------

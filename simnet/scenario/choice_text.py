@@ -1,4 +1,4 @@
-"""Choice texts ``NAME:option=value,option=value``, as on the command line and in scenarios."""
+"""Texts ``NAME:option=value,option=value`` that choose a scheme, topology or policy, with its options."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BEGINS_OPTION = re.compile(r"\s*[A-Za-z_]\w*\s*=")
 
 
 def read_choice(text: str) -> tuple[str, dict[str, Any]]:
-    """Return the name and the YAML-parsed options of a choice text; ValueError for a repeated option.
+    """Return the name and the options of a text ``NAME:option=value,...``; ValueError for a repeated option.
 
     Examples
     --------
@@ -44,7 +44,7 @@ def choice_words(text: str) -> list[str]:
 
 
 def kind_fields(text: str, kinds: Collection[str], otherwise: str = "") -> dict[str, Any]:
-    """Return a choice text as the mapping ``{kind: options}``, where options are ``{}`` if the text has none.
+    """Return a text ``KIND:option=value`` as the mapping ``{KIND: {option: value}}`` that a scenario has.
 
     With a kind `otherwise`, a text that names none is one of that.
 
@@ -61,7 +61,7 @@ def kind_fields(text: str, kinds: Collection[str], otherwise: str = "") -> dict[
 
 
 def named_fields(value: object, field: str, fields: Collection[str]) -> object:
-    """Return a choice, text or ``{name: options}``, as a mapping of its options, and of the key `field` to its name.
+    """Return a choice as a flat mapping: the name under the key `field`, and the options next to it.
 
     Examples
     --------
@@ -82,7 +82,7 @@ def named_fields(value: object, field: str, fields: Collection[str]) -> object:
 
 
 def refuse_bare_option(name: str, names: Collection[str], options: Callable[[str], Collection[str]]) -> None:
-    """Raise ValueError for the choice ``NAME:VALUE`` if NAME is one of `names` and its options must be named.
+    """Raise ValueError for a text ``NAME:VALUE`` if NAME is in `names` and its options need ``OPTION=VALUE``.
 
     Examples
     --------

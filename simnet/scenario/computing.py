@@ -43,7 +43,7 @@ def default_device(stack: str | None, chip: str = "") -> str:
 
 
 def stack_doubt(device: DeviceProfile, stack: str | None) -> str | None:
-    """Return why a device and a transport stack do not belong together; None if they do.
+    """Return why a device cannot send by a transport stack, such as a CPU by NCCL; None if they fit.
 
     Examples
     --------
@@ -75,7 +75,7 @@ def build_device(given: schema.Job, found: Findings) -> DeviceProfile | None:
 
 
 def slowdown_of(device: DeviceProfile | None) -> float:
-    """Return how many times slower compute is during collectives on a device, >= 1."""
+    """Return the factor, >= 1, by which computation slows on a device while a collective runs there."""
     beside = None if device is None else device.beside_collectives
     return 1.0 if beside is None else max(beside.compute, 1.0)
 
@@ -113,7 +113,7 @@ def model_computing(given: schema.Job, device: DeviceProfile) -> PassTime | None
 
 
 def iteration_samples(given: schema.Job, workers: int, known: PassTime | None) -> SampleCount | None:
-    """Return the global batch size of an iteration or inner step; None if unknown.
+    """Return how many samples all workers process in an iteration or inner step; None if unknown.
 
     It is not known where workers come and go, or share a batch.
     """

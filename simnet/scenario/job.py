@@ -48,7 +48,7 @@ _TRIAL_ENTRIES = 16
 
 
 def build_job(config: schema.Config, stages: Stages | None, found: Findings, *, elsewhere: bool = False) -> Job | None:
-    """Return the job of a resolved scenario; None on errors, which `found` collects.
+    """Return the job of a scenario whose defaults are filled in; None on errors, which `found` collects.
 
     `stages` are its networks, None if these are wrong. Memory of workers that live `elsewhere` is not counted.
     """
@@ -104,7 +104,7 @@ def build_job(config: schema.Config, stages: Stages | None, found: Findings, *, 
 
 
 def _try_job(job: Job, config: schema.Config, found: Findings) -> None:
-    """Report exchanges that do not suit the job's gradient buckets, densities or absent workers."""
+    """Report exchanges that cannot handle the job's gradient buckets, densities, stack or absent workers."""
     among = [candidate(label, exchange) for label, exchange in config.exchanges.items()]
     searches = [one.moo for one in config.policies.values() if one.moo is not None]
     if job.strategy is not None and job.elastic:
@@ -200,7 +200,7 @@ def _try_sizes(exchange: Candidate, job: Job, searched: Sequence[float] = ()) ->
 
 
 def try_exchanges(config: schema.Config, found: Findings) -> dict[str, int]:
-    """Run each scheme once on zeros, so that its errors are reported before the run; return message counts by label."""
+    """Run each exchange once on zeros, to report its errors before the run; return message counts by label."""
     device = build_device(config.job, found)
     messages: dict[str, int] = {}
     for label, exchange in config.exchanges.items():
@@ -219,7 +219,7 @@ def try_exchanges(config: schema.Config, found: Findings) -> dict[str, int]:
 
 
 def _price_kernels(device: DeviceProfile | None, trial: sparsifier_models.Exchange, workers: int, whose: str) -> None:
-    """Raise ValueError if a device profile has no cost for one of the kernels; the message begins with `whose`."""
+    """Raise ValueError, with `whose` in front, if a device profile lacks the cost of one of an exchange's kernels."""
     try:
         if device is not None:
             device.seconds(trial.kernels, workers)
@@ -237,7 +237,7 @@ def _numbers_of_workers(config: schema.Config) -> range:
 
 
 def trial_exchange(exchange: schema.Exchange | Candidate, workers: int) -> sparsifier_models.Exchange:
-    """Return an exchange of zeros by a scheme, from which messages and kernels are counted."""
+    """Return the result of one exchange of zeros, from which messages and kernels are counted."""
     options, ranks = without_network(exchange.scheme, exchange.options)
     entries = ranks * _TRIAL_ENTRIES
     model = sparsifier_models.create(exchange.scheme, workers, entries, layers=(entries,), **options)
@@ -255,7 +255,7 @@ def memory(config: schema.Config) -> float:
 
 
 def _gradient_rows(config: schema.Config, policy: schema.Policy) -> float:
-    """Return the peak size of a policy's arrays as a multiple of one worker's gradient."""
+    """Return the peak size of a policy's arrays, in multiples of the size of one worker's gradient."""
     labels, job, P = labels_of(policy), config.job, config.workers
     if job.strategy is not None:
         # Of several exchanges each has a residual, and where they are tried a state from before it.
@@ -286,14 +286,14 @@ def _gradient_rows(config: schema.Config, policy: schema.Policy) -> float:
 
 
 def fixed_memory(config: schema.Config) -> float:
-    """Return the peak memory [byte] of a process, without the arrays of its policies."""
+    """Return the peak memory [byte] of a process apart from its policies' arrays: code, data, co-located jobs."""
     others = sum(memory(standalone_config(config, label)) - _PROCESS for label in config.other_jobs or ())
     trained = config.job.gradients.train
     return _PROCESS + others + (0.0 if trained is None else _training_size(trained, config.workers)[1])
 
 
 def in_step_memory(job: Job, policies: Sequence[Policy]) -> float:
-    """Return the peak memory [byte] of the arrays of several policies that share gradients."""
+    """Return the peak memory [byte] of the arrays of policies that run in one process on the same gradients."""
     # Two iterations have gradients at once. A policy that waits keeps its update, and beside the residuals of its
     # candidates that of exploration and that of before.
     copies = _COPIES + 1 + sum(len(policy.candidates) + 2 for policy in policies)
@@ -314,7 +314,7 @@ def memory_limit(config: schema.Config, *, elsewhere: bool = False) -> float:
 
 
 def _in_turns(device: DeviceProfile, workers: int) -> DeviceProfile:
-    """Return a device profile that is `workers` times slower, as for each of several workers on one device."""
+    """Return the profile of a device that several workers share: `workers` times slower for each of them."""
     slower = {
         name: replace(one, launch=workers * one.launch, seconds_per_entry=workers * one.seconds_per_entry)
         for name, one in device.methods.items()

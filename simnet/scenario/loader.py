@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class Place(NamedTuple):
-    """Position of a value: file and line, or the command-line option that set it."""
+    """Where a value of a scenario was set: file and line, or the command-line option (without a line)."""
 
     file: str
     line: int | None
@@ -126,7 +126,7 @@ class Document:
         return f"{path.absolute()}{colon}{rest}" if missing or path.exists() else value
 
     def open_texts(self) -> None:
-        """Replace networks, topologies and exchanges that are given as choice texts by mappings."""
+        """Replace networks, topologies and exchanges given as texts ``NAME:option=value`` by mappings."""
         for *way, last in (("network",), ("network", "topology"), ("exchanges",)):
             holder = self.found(way)
             if isinstance(holder, dict) and isinstance(holder.get(last), str):
@@ -156,7 +156,7 @@ class Document:
         self._places[("seed",)] = Place(f"--seed {seed}", None)
 
     def problem(self, loc: Sequence[str | int], message: str, cause: str = "") -> InputError:
-        """Return an InputError for the value at `loc`, with file, line and field; its part `cause` is what is wrong.
+        """Return an InputError with file, line and field for the value at `loc`, or for its field `cause`.
 
         If it is not in the file, the error is at the last part of `loc` that is. In a shipped scenario, which the user
         has not written, it is at the option that caused it, if that is known; in the one that stands for none it is
@@ -176,7 +176,7 @@ class Document:
         return InputError(message, file=place[0], line=place[1], field=field_path(field) or None)
 
     def _causing_option(self, loc: Loc) -> str | None:
-        """Return the option nearest to `loc`, the likely cause of an error there; None if several are as near."""
+        """Return the command-line option nearest above or below `loc`, if only one is; else None."""
         options = {at: one.file for at, one in self._places.items() if one.line is None}
         parts = ({one for at, one in options.items() if at[:end] == loc[:end]} for end in range(len(loc), -1, -1))
         near: set[str] = next(filter(None, parts), set())
@@ -198,7 +198,7 @@ class Document:
         return next((self._places[at].line is None for at in above if at in self._places), False)
 
     def _follow(self, loc: Sequence[str | int]) -> tuple[Loc, Any, Loc]:
-        """Return the longest existing prefix of `loc` without union tags, the value there, and the rest of `loc`."""
+        """Return how much of the path `loc` exists, without union tags, the value there, and the rest of the path."""
         node: Any = self.data
         known: Loc = ()
         beyond: Loc = ()
@@ -292,7 +292,7 @@ def read_scenario(path: str | Path) -> Document:
 
 
 def _override_step(node: Any, parts: list[str], loc: Loc, option: str) -> tuple[str | int, int]:
-    """Return the next key of an override, and how many of its dot-separated parts the key takes."""
+    """Return the key (or list position) that an override names next, and how many dotted parts it takes."""
     if isinstance(node, list):
         if not (parts[0].isascii() and parts[0].isdigit() and int(parts[0]) < len(node)):
             allowed = f"a position from 0 to {len(node) - 1}" if node else "nothing: it is empty"
@@ -344,7 +344,7 @@ _MEANT: Mapping[object, Loc] = {"schemes": ("exchanges",), "type": ("network", "
 
 
 def _remedy(kind: str, loc: Loc, above: type[Part] | None) -> str:
-    """Return what to write in place of a field that is missing, in the wrong part or in another form; "" if unknown."""
+    """Return what to write for a missing, misplaced or malformed field, as a hint for an error; "" if unknown."""
     name = loc[-1]
     if kind in ("missing", "missing_argument") and above is not None and loc not in EXAMPLES:
         written = above.model_fields[name].metadata if name in above.model_fields else ()

@@ -1,4 +1,4 @@
-"""Marked fields: scenario fields that are also flags on the command line and keyword arguments in Python.
+"""Scenario fields that are also command-line flags and keyword arguments in Python, called marked fields.
 
 `MARKED_FIELDS` is the table of them, `overrides_of` turns their values into what ``--set`` takes. Nothing that a
 scenario is made of is imported until then, so that help is there at once.

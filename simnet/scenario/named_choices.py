@@ -1,4 +1,4 @@
-"""Interpretation of choice texts for exchanges, such as ``artopk:collective=tree``, and for networks."""
+"""Meaning of texts that name an exchange, such as ``artopk:collective=tree``, or a network."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def read_network_text(text: str, folder: Path) -> dict[str, Any]:
 
 
 def network_taken_for(text: str, folder: Path | None = None, hosts: int | None = None) -> str:
-    """Return text that explains how a network text is interpreted, with the number of hosts.
+    """Return a phrase on what a network text names, such as a topology or a platform, and its number of hosts.
 
     Examples
     --------

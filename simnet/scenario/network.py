@@ -32,7 +32,7 @@ _Name: TypeAlias = tuple[str | int, ...]
 
 
 class Stages(NamedTuple):
-    """Networks by their first iteration, the host of each worker, and the weather of each network's links."""
+    """A job's networks over its iterations, each with its first iteration and link variations; workers' hosts."""
 
     networks: list[tuple[int, Network]]
     placement: list[int]
@@ -40,7 +40,7 @@ class Stages(NamedTuple):
 
 
 class _LinkVariation(NamedTuple):
-    """Signal that varies the bandwidth or latency of a link, as an absolute value or as a factor.
+    """How a link's bandwidth or latency varies: a signal of absolute values, or of factors on its own value.
 
     `make(name, start)` returns it for a random stream, from iteration `start` on; it changes at `starts`.
     """
@@ -54,7 +54,7 @@ class _LinkVariation(NamedTuple):
 
 
 def build_network(config: schema.Config, found: Findings) -> Stages | None:
-    """Return a job's networks, one per range of iterations with the same link weather; None on errors."""
+    """Return the job's networks, a new one whenever link variations change with the iteration; None on errors."""
     given, before = config.network, len(found)
     with found.at("network", "topology"):
         read = build_topology(given.topology)
@@ -129,7 +129,7 @@ def _in_turn(graph: nx.DiGraph[Any]) -> list[int]:
 
 
 def _moved_links(config: schema.Config, read: NetworkRead, found: Findings) -> dict[Link, list[_LinkVariation]]:
-    """Return the variations of each link whose bandwidth or latency changes."""
+    """Return by link the signals that vary its bandwidth or latency, from files, weather entries and faults."""
     graph = read.graph
     in_file: Loc = ("network", "topology", "file")
     moved: dict[Link, list[_LinkVariation]] = {
@@ -207,7 +207,7 @@ def _link_variations(
 
 
 def _signal_maker(part: Any, seed: int) -> Callable[[_Name, int], Signal]:
-    """Return a function from a link name and a first iteration to the signal for one kind of weather."""
+    """Return a function that makes a signal for one kind of weather from a link name and a first iteration."""
     if not isinstance(part, Part):
         return partial(_always, weather.constant(part))
     if not part.takes("seed"):
@@ -223,7 +223,7 @@ def _given_pair(pair: Weather, loc: Loc) -> Iterator[_LinkVariation]:
 
 
 def _profile_weather(given: weather_parts.Profile, epoch: int, loc: Loc) -> Iterator[_LinkVariation]:
-    """Yield variations by a published schedule for a star, with half the latency on each of a route's two links."""
+    """Yield signals for links of a star by a published schedule; each of a route's two links has half its latency."""
     if given.epoch is not None:
         pair = weather.profile(given.name, given.epoch)
         assert pair.latency is not None
@@ -243,7 +243,7 @@ def _profile_weather(given: weather_parts.Profile, epoch: int, loc: Loc) -> Iter
 def _link_weather(
     moved: Mapping[Link, Sequence[_LinkVariation]], graph: nx.DiGraph[Any], starts: set[int]
 ) -> dict[int, dict[Link, Weather]]:
-    """Return the weather of each link by first iteration; links with equal variations share their signals."""
+    """Return by first iteration, then link, how the link varies; links that vary alike share their signals."""
     constant, product = cache(weather.constant), cache(weather.product)
 
     def signal(link: Link, quantity: str, start: int) -> Signal | None:
@@ -281,7 +281,7 @@ def _background_traffic(
 
 
 def _flow_signal(given: network_parts.OnOff | None, seed: int, name: _Name) -> Signal:
-    """Return a signal that is 1 while a background flow sends and 0 otherwise."""
+    """Return a signal over time that is 1 while a background flow sends and 0 while it is silent."""
     if given is None:
         return weather.constant(1.0)
     if given.spans is None:

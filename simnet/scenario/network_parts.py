@@ -86,7 +86,7 @@ class Transport(OneOf):
 
 @kinds(timeouts=transport.Incast, measured=transport.MeasuredIncast)
 class Incast(OneOf):
-    """Goodput collapse where many hosts send to one host at once."""
+    """Collapse of a link's useful throughput when many hosts send to one host at once."""
 
 
 @configures(
@@ -124,7 +124,7 @@ class Stack(Named):
     like: StackName = "ideal"
 
     def build(self, target: Target | None = None, **more: Any) -> stack.Stack:
-        """Return the transport stack; custom overheads replace the note on where the `like` stack was measured."""
+        """Return the named stack with the given properties; one with other CPU times is no longer called measured."""
         given = self.arguments() | more
         if given.keys() & _SOFTWARE:
             given.setdefault("measured", "given by the scenario")

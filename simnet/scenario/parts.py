@@ -57,7 +57,7 @@ P = TypeVar("P", bound="Part")
 
 
 class FieldError(ValueError):
-    """Error of a part of a scenario that one of its fields, `field`, causes."""
+    """Error of a part of a scenario; the attribute `field` names the field that causes it."""
 
     def __init__(self, message: str, field: str) -> None:
         super().__init__(message)
@@ -103,7 +103,7 @@ class Part(BaseModel):
 
     @property
     def function(self) -> Target:
-        """First of the functions or classes that the part configures."""
+        """Function or class whose parameters are the part's fields; of several, the first."""
         return next(iter(self.configured))
 
     @property
@@ -147,7 +147,7 @@ class Named(Part):
 
 
 class Kinds(Part):
-    """Base class of mappings from kinds to their parameters; other packages may register more kinds."""
+    """Base class of mappings from a kind, such as ``markov``, to its parameters; packages may register more kinds."""
 
     registry: ClassVar[plugins.Kind | None] = None
     """Plug-in registry of further kinds."""
@@ -157,7 +157,7 @@ class Kinds(Part):
 
     @classmethod
     def derived(cls, target: Target, name: str | None = None) -> type[Part]:
-        """Return a part class with one field for each parameter of a function or class."""
+        """Return a part class with one scenario field for each parameter of the function or class `target`."""
         return part_of(target, name, omit=STREAM)
 
     @classmethod
@@ -174,7 +174,7 @@ class Kinds(Part):
 
     @classmethod
     def with_registered(cls, given: Collection[str] | None = None) -> type[Self]:
-        """Return the class extended by kinds of other packages: the `given` kinds, or all usable kinds.
+        """Return the class with a field for each kind that other packages register: those `given`, or all usable.
 
         Raises PluginError if one cannot be imported, or has parameters that people cannot write.
         """
@@ -222,14 +222,14 @@ class Kinds(Part):
 
 
 class OneOf(Kinds):
-    """Base class of mappings with exactly one key, which is the kind of the part."""
+    """Base class of mappings with exactly one key, which names the kind, such as ``{star: {hosts: 4}}``."""
 
     model_config = ConfigDict(json_schema_extra={"minProperties": 1, "maxProperties": 1})
 
     @model_validator(mode="before")
     @classmethod
     def _bare(cls, value: object) -> object:
-        """Replace None, as YAML reads a kind without parameters, by an empty mapping."""
+        """Replace the value None, which YAML reads for a kind without parameters, by an empty mapping."""
         return {key: {} if one is None else one for key, one in value.items()} if isinstance(value, dict) else value
 
     def _check(self) -> None:
@@ -250,7 +250,7 @@ def configures(
     optional: Mapping[str, str] | None = None,
     **renamed: str,
 ) -> Callable[[type[P]], type[P]]:
-    """Return a class decorator that adds fields for the parameters of a function or class.
+    """Return a class decorator that adds a scenario field for each parameter of the function or class `target`.
 
     Parameters
     ----------
@@ -333,7 +333,7 @@ def part_of(
 
 
 def kinds(**given: Any) -> Callable[[type[P]], type[P]]:
-    """Return a class decorator that adds a field for each kind, given as a function, class, part or annotation."""
+    """Return a class decorator that adds a field ``NAME: parameters`` for each given kind, such as a function."""
 
     def derived(part: type[P]) -> type[P]:
         assert issubclass(part, Kinds)
@@ -359,7 +359,7 @@ def field_names(part: type[BaseModel]) -> list[str]:
 
 
 def either(**tags: str) -> Discriminator:
-    """Return a pydantic discriminator that maps the type of a value (scalar, list or mapping) to its tag."""
+    """Return a pydantic discriminator that picks a union's member by whether a value is scalar, list or mapping."""
 
     def tag(value: object) -> str:
         kind = "list" if isinstance(value, list) else "mapping" if isinstance(value, dict | BaseModel) else "scalar"
@@ -457,7 +457,7 @@ def _union_type(choices: Sequence[Any]) -> Any:
 
 
 def _written_annotation(annotation: Any) -> Any:
-    """Return the annotation of the scenario field for a parameter with this annotation."""
+    """Return the type of the scenario field for a parameter of type `annotation`; values are as written in YAML."""
     origin, inside = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         form = next((one.form for one in inside[1:] if isinstance(one, Written)), None)

@@ -87,7 +87,7 @@ def candidate(label: str, exchange: schema.Exchange) -> Candidate:
 
 
 def labels_of(policy: schema.Policy) -> list[str]:
-    """Return the labels of the exchanges between which a resolved policy chooses."""
+    """Return the labels of the exchanges that a policy may take; a fixed policy has one."""
     kind, part = policy.choice
     return [part] if kind == "fixed" else list(part.among)
 
@@ -112,7 +112,7 @@ def build_policy(config: schema.Config, given: schema.Policy) -> Policy:
 
 
 def _check_choices(config: schema.Config, found: Findings) -> None:
-    """Report exchanges or other jobs in a scenario with sharded steps, and missing exchanges in any other scenario."""
+    """Report exchanges or other jobs given along with sharded steps, and missing exchanges without these."""
     if config.job.sharding is None:
         if not config.exchanges:
             found.add(("exchanges",), f"is missing; write {EXAMPLES['exchanges',]}")
@@ -254,7 +254,7 @@ def _mean_compute(given: schema.Job, device: DeviceProfile) -> float | None:
 
 
 def _check_workers(given: schema.Job, workers: int, found: Findings) -> None:
-    """Report numbers of workers that do not exist, and settings that do not fit workers that stop."""
+    """Report workers that do not exist, and settings that cannot be combined with workers that fail or leave."""
     dead = [one.worker for one in given.deaths or ()]
     named: list[tuple[Loc, str | int]] = [(("compute", "slow", one), one) for one in given.compute.slow]
     named += [(("deaths", place, "worker"), one) for place, one in enumerate(dead)]
@@ -373,7 +373,7 @@ def _resolve_policies(
 
 
 def _resolve_moo(given: schema.Moo, loc: Loc, epoch: int | None, found: Findings) -> dict[str, Any]:
-    """Return the values of a MOO policy's fields whose defaults depend on the mode."""
+    """Return the fields of a multi-objective policy (MOO) whose defaults depend on its `mode`."""
     published = given.mode == "published"
     monitored, warm_up = given.arguments(Monitor), given.warm_up
     if warm_up is None and published:

@@ -35,7 +35,7 @@ _HEADING = re.compile(r"# (.+); request ([0-9a-f]{32})")
 
 
 def identity(loaded: Scenario, what: str) -> str:
-    """Return a hash of a scenario, its files, and the software's versions; `what` names the kind of results.
+    """Return a hash of all that determines a scenario's results: fields, files, versions; `what` names the results.
 
     Examples
     --------
@@ -158,7 +158,7 @@ _WORTH_PROCESSES = 3.0
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """Where policies keep checkpoints: a folder, the identity of each policy's results, and the interval [s]."""
+    """Where and how often [s] policies save checkpoints, and a hash of each policy's inputs to recognise its own."""
 
     folder: Path
     identities: Mapping[str, str]
@@ -171,7 +171,7 @@ class Checkpoints:
         return replace(self, identities=hashed)
 
     def of(self, policy: str, beside: int = 1) -> Checkpoint:
-        """Return a policy's checkpoint, in a process that runs `beside` policies in turns, including this policy."""
+        """Return a policy's checkpoint, in a process that runs `beside` policies in turns, this one included."""
         identity = self.identities[policy]
         return Checkpoint(self.folder / f"{identity}.npz", identity, self.every, beside)
 
@@ -184,7 +184,7 @@ def checkpoints(loaded: Scenario, folder: Path, every: float = EVERY) -> Checkpo
 
 @dataclass(frozen=True)
 class Task:
-    """A scenario to run: a reference for other processes, the loaded scenario, its built run, and checkpoints."""
+    """One scenario to run: how other processes load it, the scenario here, its job and policies, and checkpoints."""
 
     source: Source
     loaded: Scenario
@@ -261,7 +261,7 @@ def results_of(run: Run) -> dict[str, PolicyResult]:
 
 
 def _outcomes(names: Sequence[str], found: TaskOutcome) -> dict[str, Outcome]:
-    """Return the outcomes of policies that ran in one process, by name."""
+    """Return by name the outcomes of policies that ran in one process; an error of it is the outcome of each."""
     if found.kind == "done":
         outcomes: dict[str, Outcome] = found.content
         return outcomes

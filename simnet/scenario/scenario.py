@@ -89,7 +89,7 @@ class Run:
         return self.job.iterations * tried * sum(once) / len(once) + beside
 
     def in_step(self, parts: int, processes: int = 1) -> list[list[str]]:
-        """Divide the policies into about `parts` lists of equal effort; the policies of a list share gradients.
+        """Divide the policies into about `parts` lists of equal effort, each for one process with common gradients.
 
         There are more lists if one would not fit the memory that `processes` share. Policies whose gradients depend on
         their updates, or that run next to other jobs, are alone.
@@ -139,7 +139,7 @@ class Scenario:
 
     @property
     def bound(self) -> str | None:
-        """Name of the one-step oracle, a policy that bounds the others from below; None without an oracle."""
+        """Name of the one-step oracle over all exchanges, a lower bound on other policies' times; None without it."""
         everything = set(self.config.choices)
         oracles = {name: one.oracle for name, one in self.config.policies.items() if one.oracle is not None}
         return next((name for name, one in oracles.items() if set(one.among or ()) == everything), None)
@@ -199,7 +199,7 @@ class Scenario:
         return said
 
     def takes_over(self, *loc: str) -> bool:
-        """Return whether the value at `loc` is a default or from a shipped scenario, not written by the user.
+        """Return whether the user left the value at `loc` as it is by default or in a shipped scenario.
 
         The scenario `base` may be a saved one.
         """
@@ -255,7 +255,7 @@ class Scenario:
         return Run(job, policies, self.bound, self.config.output.timeline, theirs | messages, *memory, colocated)
 
     def at_once(self, wanted: int) -> int:
-        """Return how many policies, at most `wanted`, fit the memory limit if they run in parallel."""
+        """Return how many policies, at most `wanted`, may run in parallel within the memory limit; at least 1."""
         return max(1, min(wanted, int(memory_limit(self.config, elsewhere=self.elsewhere) // memory(self.config))))
 
     @property
@@ -311,7 +311,7 @@ class Scenario:
 
 
 def _with_names(value: Any, name: Callable[[Path], str | None], field: str = "") -> Any:
-    """Return fields with file names mapped by `name`, but with the names of recorded gradients unchanged."""
+    """Return fields with each file name replaced by `name` of it, except those of recorded gradients."""
     if isinstance(value, dict):
         return {key: _with_names(one, name, key) for key, one in value.items()}
     if isinstance(value, list):
@@ -359,7 +359,7 @@ def load(
 
 
 def read_with(path: str | Path, overrides: Sequence[str] = ()) -> Document:
-    """Return a scenario file's document after overrides, whose keys may be short; InputError as in `load`."""
+    """Return a scenario file as a document with overrides, such as ``workers=4``, applied; InputError as in `load`."""
     document = read_scenario(find(path))
     # A short name means a field of the scenario that the full ones make.
     short = [one for one in overrides if one.partition("=")[0].strip().partition(".")[0] not in schema.Config.names()]

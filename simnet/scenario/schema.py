@@ -105,7 +105,7 @@ class Strategy(job_parts.WithOptions):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Options of the strategy itself, without the options of its averaging."""
+        """Options of the training strategy, with optimisers as objects; those of its averaging are not included."""
         given = {name: getattr(self, name) for name in ("inner", "outer")}
         return super().options | {name: one.choice[1].build() for name, one in given.items() if one is not None}
 
@@ -244,7 +244,7 @@ class Job(Part):
             raise FieldError(f"needs either model or parameters, got {' and '.join(given) or 'neither'}", "model")
 
     def _check_company(self) -> None:
-        """Raise ValueError, with the message of the first broken rule, if fields contradict each other."""
+        """Raise ValueError for fields that contradict each other, with the message of the first broken rule."""
         recorded, train = self.gradients.recorded, self.gradients.train
         listed = any(one.units for one in self.shardings.values())
         sized = ("model", "parameters")

@@ -97,7 +97,7 @@ def full_key(name: str, scenario: Scenario, option: str = "--set") -> str:
 def link_key(
     kind: str, given: Mapping[str, object], quantity: str, option: str, weather: object = None, value: object = "..."
 ) -> str:
-    """Return the full key of the latency or bandwidth of the links that connect a topology's workers or nodes.
+    """Return the full key of the latency or bandwidth of links between workers, for a topology of kind `kind`.
 
     `given` are its parameters. InputError, of `option`: links that a file has, or a value for each link; it says how
     to replace them all by `value`, or to scale them under this `weather`.
@@ -119,7 +119,7 @@ def link_key(
 
 
 def _scaling_option(quantity: str, weather: object) -> str:
-    """Return the command-line option that scales a quantity of all links; "" if one option is not enough."""
+    """Return a command-line option that halves a bandwidth or latency of all links; "" if one is not enough."""
     entries = weather if isinstance(weather, list) else []
     for place, one in enumerate(entries):
         own = one.get(quantity, {}) if isinstance(one, dict) and one.get("links") == "all" else None
@@ -129,7 +129,7 @@ def _scaling_option(quantity: str, weather: object) -> str:
 
 
 def worker_link(name: str) -> dict[str, str]:
-    """Return which parameters of a topology family are the latency and bandwidth of worker or node links.
+    """Return what a topology family calls the latency and the bandwidth of the links between workers or nodes.
 
     They are called so, or marked in the signature of the builder by `simnet.base.quantities.WorkerLink`.
 

@@ -153,7 +153,7 @@ def build_topology(given: Topology) -> NetworkRead:
 
 
 def sending(given: Topology, read: NetworkRead, stack: str | Stack | None) -> tuple[nx.DiGraph[Any], dict[str, Any]]:
-    """Return a topology's link graph, and the options of `Network` that its transport stack sets.
+    """Return the link graph that a topology describes, and the options of `Network` that follow from its stack.
 
     A calibrated cluster, or a platform, brings its software, unless another stack is given. InputError: its file is
     wrong.
@@ -197,7 +197,7 @@ def cluster_file(given: Topology) -> str | None:
 
 
 def calibrated_stack(given: Topology) -> str | None:
-    """Return the transport stack that a topology file names; None if the file names no stack."""
+    """Return the transport stack for which a topology file was calibrated; None if the file names none."""
     file = cluster_file(given)
     if file is None or Path(file).suffix not in (".yaml", ".yml"):
         return None

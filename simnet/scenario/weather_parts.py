@@ -69,7 +69,7 @@ class Span(Part):
 
 
 class RandomOrListed(Part):
-    """Periods of time: random with two mean times, or a list of spans."""
+    """Base of parts that give periods of time at random, by two mean times, or as a list of spans."""
 
     spans: list[Span] | None = None
 

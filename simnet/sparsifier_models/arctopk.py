@@ -57,7 +57,7 @@ class ARCTopkOptions(TrackingOptions):
 
 
 class Whole(NamedTuple):
-    """Rows and columns of a full model tensor; the gradient may be a sample of the tensor. A vector has 1 column."""
+    """Size of a full model tensor; the simulated gradient may be a sample of it. A vector has 1 column."""
 
     rows: float
     columns: int
@@ -120,12 +120,12 @@ class ARCTopk(Tracking, is_restartable=False, by_tensors=True, reads_gradients=F
 
     @property
     def dense(self) -> bool:
-        """Whether the next exchange is dense: during the warm-up, and when trackers are initialised."""
+        """Whether the next exchange sends all entries: in the warm-up, and when error trackers are initialised."""
         return self.iteration < self.options.warm_up or self.starts_dense
 
     @property
     def k(self) -> int:
-        """Number of entries of this gradient in the rows that a compressed exchange sends."""
+        """Number of entries of the simulated gradient that a compressed exchange sends, in whole rows."""
         rows = zip(self.matrices, self._kept_rows, strict=True)
         return min(self.parameters, sum(kept * one.columns for one, kept in rows))
 
@@ -143,7 +143,7 @@ class ARCTopk(Tracking, is_restartable=False, by_tensors=True, reads_gradients=F
 
     @property
     def k_of_model(self) -> int:
-        """Number of entries of the whole model in the rows that a compressed exchange sends."""
+        """Number of entries of the full model that a compressed exchange sends, if the gradient is a sample of it."""
         return sum(self._kept_of(one) * one.columns for one in self.wholes)
 
     def _kept_of(self, whole: Whole) -> int:

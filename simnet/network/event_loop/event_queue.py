@@ -49,7 +49,7 @@ def remove_event(s: State, kind: int, row: int) -> float:
 
 
 def drop_withdrawn(s: State) -> None:
-    """Remove all events that are marked as withdrawn."""
+    """Remove all cancelled events, which have the kind `WITHDRAWN`, and restore the order of the heap."""
     event_queue, kept = s.event_queue, 0
     for place in range(s.n_events):
         if event_queue[place].kind != codes.WITHDRAWN:
@@ -91,7 +91,7 @@ def copy_event(a: Event, b: Event) -> None:
 
 
 def has_only_quiet_events(s: State) -> bool:
-    """Return whether all events in the queue change links or background traffic, or wait for ever."""
+    """Return whether no event in the queue moves a message: all change links or background traffic, or never occur."""
     for place in range(s.n_events):
         one = s.event_queue[place]
         if one.kind not in (codes.CHANGE, codes.TOGGLE) and (one.kind != codes.LEFT or one.time < math.inf):

@@ -19,7 +19,7 @@ _RESIDUE = 1e-14
 
 
 def create_message(s: State, owner: int, first: int, candidates: int, pick: int, nbytes: float, delay: float) -> int:
-    """Create a message that has not left its host, choose its route, and return its flow.
+    """Create a message that has not left its host, choose its route, and return its row in the flows table.
 
     - s
     - `owner`: its run, or `TRANSFER`.
@@ -154,7 +154,7 @@ def start_message(s: State, f: int) -> None:
 
 
 def handling_time(s: State, f: int) -> float:
-    """Return the time from the arrival of message f to its delivery [s]; `deliver_message` has the rest if adaptive."""
+    """Return the receiver's overhead for message f before delivery [s]; with adaptive routing, some follows later."""
     return s.receive_overhead + (s.after if s.flows[f].what == codes.IS_READY and not s.adaptive else 0.0)
 
 
@@ -188,7 +188,7 @@ def control_delay(s: State, f: int) -> float:
 
 
 def arrived_bytes(s: State, f: int) -> float:
-    """Return the bytes of message f that its host's own link could have sent since the flow of f started."""
+    """Return how many bytes of message f, at most, its host's own link has let through since the flow of f started."""
     flow = s.flows[f]
     own = s.routes[flow.route].own
     update_link(s, own, s.now)
@@ -196,7 +196,7 @@ def arrived_bytes(s: State, f: int) -> float:
 
 
 def order_control(s: State, f: int, time: float) -> float:
-    """Return when control message f arrives [s], which is not before earlier ones of its kind on its connection."""
+    """Return when control message f arrives [s]; it never overtakes one of the same kind on its connection."""
     connection = s.connections[s.messages[s.flows[f].message].connection]
     if s.flows[f].what == codes.ASKS:
         connection.asked = max(connection.asked, time)

@@ -55,7 +55,7 @@ def post_round(s: State, g: int, task: TaskRecord) -> None:
 
 
 def first_early_message(s: State, task: TaskRecord, i: int) -> int:
-    """Return the first message that arrived for round i, or the round's first if arrivals are not kept; -1 if none."""
+    """Return the first message of round i that has arrived, or any of the round if unrecorded; -1 if it has none."""
     for at in range(task.incoming, task.incoming + task.receives):
         m = s.incoming[at]
         run = s.runs[s.ranks[s.messages[m].dst].run]
@@ -78,7 +78,7 @@ def send_ready(s: State, g: int, task: TaskRecord) -> None:
 
 
 def take_control(s: State, g: int, i: int, m: int) -> int:
-    """Remove and return rank g's first early control message for round i, or its message m if m >= 0; -1 if none."""
+    """Remove and return rank g's first stored control message for round i, only that about m if m >= 0; -1 if none."""
     rank = s.ranks[g]
     f, before = rank.controls, codes.NONE
     while f >= 0 and (s.flows[f].round_index != i or (m >= 0 and s.flows[f].message != m)):
@@ -97,7 +97,7 @@ def needs_control(s: State, m: int) -> bool:
 
 
 def occupy_rank(s: State, g: int, seconds: float, m: int, i: int, what: int) -> float:
-    """Occupy rank g with software for message m of round i, after its earlier work; return when the software ends [s].
+    """Reserve rank g's CPU for handling message m of round i, after its earlier work; return when it is done [s].
 
     `what` is `ASKING`, `SPEAKING`, `SENDING` or `TAKING_IN`.
     """
@@ -114,13 +114,13 @@ def occupy_rank(s: State, g: int, seconds: float, m: int, i: int, what: int) -> 
 
 
 def software_of(s: State, m: int) -> tuple[float, float]:
-    """Return the time of software for message m at its sender and at its receiver [s]."""
+    """Return the CPU time that message m takes in the communication library at its sender and its receiver [s]."""
     payload = s.messages[m].payload
     return s.before + s.before_byte * payload, s.after + s.after_byte * payload
 
 
 def send_message(s: State, g: int, m: int, i: int) -> None:
-    """Send message m of round i from rank g, once the software of the sender has run."""
+    """Send message m of round i from rank g, whose CPU has finished the library's work for the send."""
     message, rank = s.messages[m], s.ranks[g]
     run = s.runs[rank.run]
     number = number_of(s, run, m, i)
@@ -166,7 +166,7 @@ def send_control(s: State, g: int, m: int, i: int, what: int) -> None:
 
 
 def inject_at(s: State, f: int, time: float) -> None:
-    """Schedule the injection of message f into the network at `time` [s], when the software of its rank has run."""
+    """Schedule for `time` [s], when the library has prepared message f, that f enters the network."""
     s.runs[s.flows[f].owner].pending += 1
     push_event(s, time, codes.INJECT, f)
 

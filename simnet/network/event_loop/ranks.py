@@ -59,7 +59,7 @@ def resume_at(s: State, time: float, g: int) -> None:
 
 
 def resume_rank(s: State, g: int) -> None:
-    """Let rank g continue after its start time, its gate time (earliest entry), its work, or its software."""
+    """Let rank g continue after a wait: for its start time, its earliest entry, its work, or the library's CPU work."""
     rank = s.ranks[g]
     run = s.runs[rank.run]
     run.pending -= 1
@@ -144,14 +144,14 @@ def round_of(s: State, g: int) -> RoundRecord:
 
 
 def has_work(s: State, g: int, task: TaskRecord) -> bool:
-    """Return whether rank g has to compute or run software before it enters its round."""
+    """Return whether rank g, before its round, has computation to wait for or CPU work of the library."""
     if s.ranks[g].stream < 0:
         return task.seconds > 0
     return task.software > 0 or (task.seconds > 0 and round_of(s, g).unpacks < 0)
 
 
 def opens_at(s: State, g: int) -> float:
-    """Return when rank g, which has a compute stream, may enter its current round or end the schedule [s]."""
+    """Return when rank g's compute stream lets it enter its current round, or end the schedule [s]."""
     rank = s.ranks[g]
     last = rank.round_index == s.runs[rank.run].n_rounds
     part = codes.NONE if last else round_of(s, g).opens
@@ -163,7 +163,7 @@ def opens_at(s: State, g: int) -> float:
 
 
 def begin_part(s: State, g: int) -> None:
-    """If rank g's round begins a part of the exchange, let its messages in flight slow backward-pass slices."""
+    """If rank g's round begins an exchange part, slow its backward pass while the part's messages are in flight."""
     part = round_of(s, g).opens
     if part >= 0:
         stream = s.streams[s.ranks[g].stream]

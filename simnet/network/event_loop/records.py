@@ -149,7 +149,7 @@ class Link:
 
 @record
 class LinkAllocation:
-    """Working data of `settle_rates` for one link, valid only in the call whose number is `stamp`.
+    """Working data of `settle_rates` for one link; outdated unless `stamp` is the number of the current call.
 
     `chosen` flows of total `weight` are solved again, `unsolved` of them have no rate yet. The others have the rate
     `kept` in all, and the link limits `limited` of them. `rest` is left, and `level` is that of the flows the link
@@ -168,7 +168,7 @@ class LinkAllocation:
 
 @record
 class Timeline:
-    """A piecewise-constant quantity: the index of its current segment, and the index after its last known segment."""
+    """A bandwidth or latency over time: indices of its current segment, and one past its last known segment."""
 
     here: int
     last: int
@@ -187,7 +187,7 @@ class Route:
 
 @record
 class LossRecord:
-    """Loss on a route: the rate limit is segment / (slope * rtt + fixed), and `payload` the useful share of bytes."""
+    """Packet loss on a route: rate limit segment / (slope * rtt + fixed), and the share of bytes that is payload."""
 
     slope: float
     fixed: float
@@ -209,7 +209,7 @@ class BackgroundRecord:
 
 @record
 class RunRecord:
-    """A schedule in flight: its numbers of ranks and rounds, and its first row in each table (-1: none).
+    """A schedule in flight: numbers of ranks and rounds, and its first row in tables such as `delays` (-1: none).
 
     `running` counts unfinished ranks, negative once stalled; `pending` counts its events. It `fails` if a rank will.
     `software` is where software times are kept.
@@ -298,7 +298,7 @@ class TaskRecord:
 
 @record
 class StreamRecord:
-    """The compute stream of a rank, simulated up to the time `reached`.
+    """The state of a rank's compute stream, simulated up to the time `reached`.
 
     A slice `runs` with `left` seconds, or the next of `parts` starts; their `compute_slices` are consecutive. Kernel
     seconds `queued` and `served` are totals; the first in the queue is served `since`, if the stream `serves`; the one
@@ -354,7 +354,7 @@ class ComputeSlice:
 
 @record
 class MessageRecord:
-    """A message of a round: bytes on the wire and of `payload`, ranks, its route and the route `back` to the sender."""
+    """A message of a round: its bytes with and without headers, ranks, routes, and the route `back` for replies."""
 
     n_bytes: float
     payload: float
@@ -382,7 +382,7 @@ class Connection:
 
 @record
 class EarlyArrival:
-    """Messages that arrived for a round before their rank entered the round, and the seconds of `software` for them.
+    """Count of messages for a round that arrived before their rank entered it, and the CPU time they still need.
 
     For an open earlier round, the negative count of what is missing, `unsent` sends among it. `next` is the next one.
     """

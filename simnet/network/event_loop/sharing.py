@@ -138,7 +138,7 @@ def mark_new(s: State, f: int) -> None:
 
 
 def effective_capacity(s: State, l: int) -> float:
-    """Return the capacity of link l [byte/s], reduced by incast according to its current number of flows."""
+    """Return the capacity of link l [byte/s] for its present number of flows, as many senders at once reduce it."""
     link = s.links[l]
     if link.incast_derating < 0:
         return link.capacity
@@ -146,7 +146,7 @@ def effective_capacity(s: State, l: int) -> float:
 
 
 def set_rate(s: State, f: int, rate: float, bottleneck: int, now: float) -> None:
-    """Set the rate [byte/s] and the bottleneck of flow f, and reschedule its end; `carried` of links is not updated."""
+    """Set rate [byte/s] and bottleneck of flow f, and reschedule its end; callers update `carried` of its links."""
     flow, links = s.flows[f], s.links
     if flow.bottleneck >= 0:
         links[flow.bottleneck].limited -= 1
@@ -248,7 +248,7 @@ def note_chosen(s: State, f: int) -> None:
 
 
 def choose_link_flows(s: State, l: int, bottleneck: int) -> None:
-    """Choose the flows on link l whose bottleneck is `bottleneck`, or all flows on l if that is `NOTHING`."""
+    """Choose flows on link l to recompute: those with bottleneck `bottleneck`, or with `NOTHING` all flows."""
     u = s.links[l].first_membership
     while u >= 0:
         f = s.memberships[u].flow
@@ -258,7 +258,7 @@ def choose_link_flows(s: State, l: int, bottleneck: int) -> None:
 
 
 def carried_rate(s: State, l: int) -> float:
-    """Return the total rate of the flows on link l [byte/s], recomputed now and then against rounding errors."""
+    """Return the total rate of the flows on link l [byte/s], a running sum that is renewed against rounding errors."""
     link = s.links[l]
     if link.updates > _UPDATES + link.users:
         link.carried, link.updates = 0.0, 0
@@ -270,7 +270,7 @@ def carried_rate(s: State, l: int) -> float:
 
 
 def check_link(s: State, l: int) -> None:
-    """Choose more flows on link l: those that are too fast for the new rates, and those without a bottleneck now."""
+    """Choose more flows on link l to recompute: those whose present rates are no longer max-min fair there."""
     flows, memberships, link, allocation = s.flows, s.memberships, s.links[l], s.allocations[l]
     full = allocation.rest <= _EQUAL * effective_capacity(s, l)
     top = 0.0
@@ -346,7 +346,7 @@ def is_unsolved(s: State, f: int) -> bool:
 
 
 def unsolved_weight(s: State, l: int) -> float:
-    """Return the total weight of the flows on link l without a new rate, summed afresh against rounding errors."""
+    """Return the total weight of the flows on link l that have no new rate yet."""
     if not s.weighted:
         return s.allocations[l].unsolved
     total, u = 0.0, s.links[l].first_membership
@@ -369,7 +369,7 @@ def fix_rate(s: State, f: int, rate: float, bottleneck: int) -> None:
 
 
 def sink_share(s: State, place: int, size: int, level: float, of: int) -> None:
-    """Insert an entry with key `level` and row `of` into the heap of shares at `place`, and move it down."""
+    """Insert link `of`, with key `level`, into the heap of links by fair share at `place`, and move it down."""
     shares = s.shares
     while True:
         below, least = place, level

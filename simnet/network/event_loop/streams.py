@@ -13,7 +13,7 @@ from simnet.network.event_loop.records import ComputeSlice, State, StreamRecord
 
 
 def advance_stream(s: State, row: int, until: float, place: float, part: int) -> None:
-    """Advance a stream to a time, to a position in its kernel queue, or until a part of the exchange is selected.
+    """Simulate a compute stream up to a time, a position in its kernel queue, or the end of a part's selection.
 
     - s
     - `row`: the stream.
@@ -67,7 +67,7 @@ def advance_stream(s: State, row: int, until: float, place: float, part: int) ->
 
 
 def next_kernel_end(s: State, x: StreamRecord) -> float:
-    """Return the position in the kernel queue [s of work] at which the current or next group of kernels ends."""
+    """Return how many kernel seconds of the queue have run once the current or next group of kernels ends."""
     stop = x.queued
     if x.selected < x.slices:
         stop = min(stop, s.compute_slices[x.compute_slices + x.selected].selects_to)
@@ -86,7 +86,7 @@ def finish_slice(compute_slice: ComputeSlice, x: StreamRecord) -> None:
 
 
 def finish_kernels(s: State, x: StreamRecord) -> None:
-    """Record start and end of the kernels that have just finished, which select or unpack a part."""
+    """Record start and end of the kernels that have just finished; they selected or unpacked one exchange part."""
     skip_selected(s, x, -math.inf)
     if x.selected < x.slices and s.compute_slices[x.compute_slices + x.selected].selects_to <= x.served:
         compute_slice = s.compute_slices[x.compute_slices + x.selected]
@@ -100,7 +100,7 @@ def finish_kernels(s: State, x: StreamRecord) -> None:
 
 
 def skip_selected(s: State, x: StreamRecord, served: float) -> None:
-    """Count parts as selected if they have no selection kernels, or those end by position `served` of the queue."""
+    """Count parts as selected that have no selection kernels, or whose kernels end by `served` seconds of the queue."""
     while x.selected < x.slices:
         compute_slice = s.compute_slices[x.compute_slices + x.selected]
         if compute_slice.select > 0.0 and compute_slice.selects_to > served:
@@ -109,7 +109,7 @@ def skip_selected(s: State, x: StreamRecord, served: float) -> None:
 
 
 def skip_unpacked(s: State, x: StreamRecord) -> None:
-    """Count parts as unpacked if they have no unpacking kernels, or those have finished."""
+    """Advance the count of unpacked parts over those whose unpacking kernels have finished, or that have none."""
     while x.unpacked < x.posted:
         place = s.compute_slices[x.compute_slices + x.unpacked].unpacks_to
         if x.served < place < math.inf:

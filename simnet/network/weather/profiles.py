@@ -1,4 +1,4 @@
-"""The published network schedules C1 and C2: latency and bandwidth by training epoch, also as weather.
+"""Network schedules C1 and C2 of a published experiment: a link's latency and bandwidth by training epoch.
 
 References
 ----------

@@ -103,7 +103,7 @@ def product(*signals: Signal) -> Signal:
 
 
 def _check_points(times: ArrayLike, values: ArrayLike, known: float) -> tuple[Floats, Floats]:
-    """Check and return times and values to append to a signal that is known until `known` [s] (< 0 if empty)."""
+    """Return as arrays, after checks, times and values that extend a signal known until `known` [s] (< 0: empty)."""
     points, levels = np.asarray(times, np.float64), np.asarray(values, np.float64)
     if points.ndim != 1 or points.shape != levels.shape or not points.size:
         raise ValueError(
@@ -124,7 +124,7 @@ def _check_points(times: ArrayLike, values: ArrayLike, known: float) -> tuple[Fl
 
 
 def _failing_iterator(error: Exception) -> Chunks:
-    """Return an iterator that always raises `error`."""
+    """Return an iterator that raises `error` on every request: for a signal that has failed once."""
 
     def fail() -> tuple[ArrayLike, ArrayLike]:
         raise error
@@ -295,7 +295,7 @@ class Signal:
         return times, values
 
     def ahead(self, start: float, until: float, known: int) -> tuple[int, int, float]:
-        """Return the segments from time `start` [s] on, as first and one past the last, and the time [s] they reach to.
+        """Return which segments hold from `start` [s] on, as first and one past the last, and until when [s].
 
         Segments that begin before `until` [s] are generated if needed and possible; of generated ones up to `known`
         more are included.
@@ -333,7 +333,7 @@ class Signal:
         return first, last, math.inf if self._source is None else math.nextafter(self._known, math.inf)
 
     def change_rate(self, t: float) -> float:
-        """Return the expected number of changes per second from `t` [s] on, by one chunk of the signal.
+        """Return the expected changes per second, from one chunk of the signal's segments from `t` [s] on.
 
         Examples
         --------
@@ -376,7 +376,7 @@ class Signal:
         return np.array(self._times[segments]), np.array(self._values[segments])
 
     def _zero_segment(self, t: float) -> tuple[float, float]:
-        """Return start and known end of the segment at `t` [s] if its value is 0; else an empty interval, (inf, t)."""
+        """Return start and last known moment of the segment at `t` [s] if its value is 0; else (inf, t), empty."""
         index = bisect_right(self._times, t)
         if self._values[index - 1]:
             return math.inf, t

@@ -1,4 +1,4 @@
-"""Signals from explicit steps, once or periodic; an error is raised once floating-point times cannot resolve steps."""
+"""Signals given as steps, once or periodic; they raise an error where floating-point times are too coarse for them."""
 
 from __future__ import annotations
 
