@@ -1,4 +1,4 @@
-"""Compute streams: the GPU queue of each rank, with slices of the backward pass and compression kernels.
+"""Compute streams: each rank's queue, on its device, of backward-pass slices and compression kernels.
 
 A worker has one compute stream, first come first served, without preemption. When the slice that produces a part of
 the gradient is done, its selection kernels queue, then the part may be exchanged; work before rounds queues too. All

@@ -81,7 +81,7 @@ class Delays:
         return self._jitter is not None or self._beside.size > 0
 
     def all(self) -> Floats:
-        """Return the extra latency of all messages [s]; empty without jitter."""
+        """Return the extra latency of all messages [s]; empty if there is none."""
         return np.concatenate([np.zeros(0), *self._blocks()])
 
     def reader(self) -> Callable[[int], Floats]:

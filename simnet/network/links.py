@@ -399,14 +399,14 @@ class Links:
         return not self._kept.any()
 
     def limits(self, route: Sequence[int]) -> Limits:
-        """Return the rate limit and the useful share of bytes that packet loss causes on one route, given its links."""
+        """Return the rate limit and the useful share of bytes under packet loss on one route, given its links."""
         if self._loss is None:
             return _NO_LOSS
         limits = self.limits_of(np.array(route, dtype=np.int64).reshape(1, -1))
         return Limits(*(float(column[0]) for column in limits))
 
     def limits_of(self, routes: NDArray[np.int64]) -> Limits:
-        """Return rate limits and useful shares of bytes by packet loss on routes: rows of links padded with -1."""
+        """Return rate limits and useful shares of bytes under packet loss on routes: rows of links padded with -1."""
         kept = np.zeros(len(routes))
         if self._loss is None:
             return Limits(kept, kept, np.ones(len(routes)))
@@ -464,5 +464,5 @@ def _last_hops(graph: nx.DiGraph[Any]) -> list[Link]:
 
 
 def _loss_probability(kept: ArrayLike) -> NDArray[np.float64]:
-    """Return the probability, below 1, that a packet is lost, given the logarithm of that it arrives."""
+    """Return the packet loss probability, below 1, given the logarithm of the probability that a packet arrives."""
     return np.minimum(-np.expm1(kept), np.nextafter(1.0, 0.0))

@@ -141,7 +141,7 @@ class Program:
         return np.searchsorted(ends, rounds, side="right")
 
     def software_before(self) -> Sequence[float | Floats]:
-        """Return the seconds of library software before each round: per rank, or one number for all ranks."""
+        """Return the library's CPU seconds before each round: per rank, or one number for all ranks."""
         return [0.0] * len(self.schedule.rounds) if self.software_of_rounds is None else self.software_of_rounds()
 
     def begins(self) -> Ranks:

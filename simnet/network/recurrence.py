@@ -122,7 +122,7 @@ def run_round(
     repeats: int,
     steady: bool,
 ) -> tuple[int, float]:
-    """Time the messages of a round and its repetitions; return a code such as `COMPLETED`, and a time [s] to it.
+    """Time the messages of a round and its repetitions; return an outcome code such as `COMPLETED`, and its time [s].
 
     After `BEYOND`, whose time is the unknown one, call again with longer timelines to resume. With `MET` and `IN_STEP`
     the time is when all ranks reached the round, NaN if not at once.

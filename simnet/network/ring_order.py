@@ -1,4 +1,4 @@
-"""Order of ranks in a ring, for networks in which some pairs of ranks are farther apart than others."""
+"""Order of ranks in a ring, chosen so that no message between neighbours takes long on an uneven network."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class RingOrder(NamedTuple):
 
 
 def pair_seconds(network: Network, hosts: list[int], nbytes: float, moment: float = 0.0) -> Floats:
-    """Return the time of a single message from each host to each other host [s]; shape (P, P)."""
+    """Return how long a message from each host to each other takes alone, latency plus bytes [s]; shape (P, P)."""
     found = np.zeros((len(hosts), len(hosts)))
     for (i, src), (j, dst) in itertools.permutations(enumerate(hosts), 2):
         latency, bandwidth = network.path(src, dst, moment)

@@ -61,7 +61,7 @@ BESIDE = 90
 
 @dataclass(frozen=True)
 class Stack:
-    """A model of how a communication library sends messages: protocols, software times and bytes on the wire.
+    """A model of how a communication library sends messages: protocols, CPU times and bytes on the wire.
 
     Parameters
     ----------
@@ -222,7 +222,7 @@ class Stack:
         return arrange_calls(schedule, self.pieces) if self.collectives == "gloo" else schedule
 
     def cut(self, schedule: Schedule) -> Schedule:
-        """Return the schedule with each ring step as `pieces` rounds of smaller messages; the first one computes."""
+        """Return the schedule with each ring step as `pieces` rounds of smaller messages, after its compute time."""
         if self.pieces == 1:
             return schedule
         parts: dict[int, list[Round]] = {}

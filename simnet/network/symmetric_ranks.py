@@ -100,7 +100,7 @@ class SymmetricRanks:
         self._passed: dict[tuple[object, ...], SymmetricRun | None] = {}
 
     def time(self, program: Program, messages: bool) -> Timing | None:
-        """Return the timing of a program with uncut ring steps; None if ranks may have unequal times."""
+        """Return a program's timing, with ring steps cut as the stack cuts them; None if ranks' times may differ."""
         went = self.completion_times(program) if self.starts_together(program) else None
         if went is None:
             return None
@@ -325,7 +325,7 @@ def _time_loops(
 
 
 def _round_times(timing: Timing, schedule: Schedule) -> Floats | None:
-    """Return rank 0's times of messages, work, CPU by round [s], shape (12, rounds); None if rounding loses a time."""
+    """Return rank 0's times by round [s], shape (12, rounds): messages, work, CPU; None if rounding loses some."""
     assert timing.messages is not None
     assert timing.work is not None
     assert timing.software is not None

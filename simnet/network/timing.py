@@ -85,7 +85,7 @@ class BusyIntervals:
 def work_intervals(
     program: Program, numbers: ArrayLike, begun: Floats, ended: Floats
 ) -> tuple[BusyIntervals, BusyIntervals]:
-    """Return the intervals of each rank's work before rounds, and of library software after that work.
+    """Return when each rank works before rounds, and when the library uses its CPU after that, as intervals.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ MessageDetail: TypeAlias = tuple[Messages | None, BusyIntervals | None, HostWork
 def message_times(
     program: Program, times: tuple[Floats, Floats], numbers: ArrayLike, work: tuple[Floats, Floats], software: Floats
 ) -> tuple[Messages, BusyIntervals, HostWork]:
-    """Return a program's messages, and the intervals in which ranks worked and ran library software.
+    """Return a program's messages, and when ranks worked and the library used their CPUs, as intervals.
 
     `times` are when messages were sent and arrived [s], `numbers` and `work` as for `work_intervals`, and `software` is
     that for messages, as in `HostWork`.

@@ -120,7 +120,7 @@ class Decision(NamedTuple):
 
 
 class TimingOutcome(NamedTuple):
-    """Times [s] that an iteration spends in each of its phases, over all workers.
+    """Seconds of an iteration's phases, each of one worker: communication, kernels, and backward pass.
 
     Messages traveled for `communicate`, of the worker that waited least; kernels of the slowest took `select` before
     the first message and `merge` after it. `backward` is the backward pass, 0 for one bucket.

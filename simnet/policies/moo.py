@@ -264,7 +264,7 @@ class Moo:
         return self.decide(context).shortlist
 
     def decide(self, context: PolicyContext) -> Decision:
-        """Return the next exploration attempt if one is due, or the current choice, after a new search if needed."""
+        """Return the next trial (density and exchange to measure) if due, else the choice, after a search if needed."""
         state = self._state(context)
         up = state[1] > 0
         if context.iteration < self.search.warm_up:

@@ -167,7 +167,7 @@ def compares_exchanges(summary: RunSummary) -> bool:
 
 
 def evidence(summary: Mapping[str, Any]) -> str:
-    """Return a text on the evidence for the times of a run, with the run's warnings."""
+    """Return text on what a run's times rest on (measured, extrapolated or assumed), and the run's warnings."""
     known = Evidence(summary["evidence"], summary["because"]) if "evidence" in summary else None
     return run_setup.describe_evidence(known, summary.get("warnings", ()))
 
@@ -394,7 +394,7 @@ def _depends_on(summary: RunSummary) -> str:
 
 
 def _cause(switch: Fields) -> str:
-    """Return a text on the bandwidth, latency or density that changed most before a policy switched exchanges."""
+    """Return text on which of bandwidth, latency and density changed most when a policy switched exchanges."""
     found = [(0.0, "")]
     for name, end, write in (
         ("bandwidth", "_Bps", format_bandwidth), ("latency", "_s", format_seconds), ("density", "", "{:.3g}".format)

@@ -150,7 +150,7 @@ _PANELS = 2
 
 
 def draw_table(summary: Summary) -> Plot:
-    """Draw the numbers of a table, with intervals, over its first column; each of up to two units has a panel."""
+    """Draw a table's numbers with their intervals over its first column, in a panel for each of up to two units."""
     first, *others = map(with_unit, summary.columns)
     table = pd.DataFrame([*summary.rows]).apply(pd.to_numeric, errors="coerce").astype(float)
     drawn = [one for one in others if one.unit not in TEXTS and one.name in table and table[one.name].notna().any()]
@@ -189,5 +189,5 @@ def draw_table(summary: Summary) -> Plot:
 
 
 def _unit_of(table: pd.DataFrame, *columns: Column) -> tuple[str, float]:
-    """Return the display unit for columns of the same kind, and the size of that unit in SI units."""
+    """Return the unit in which columns of one quantity are drawn, and the size of that unit in SI units."""
     return common_unit(columns[0].unit or "number", table[[one.name for one in columns]].to_numpy().ravel().tolist())

@@ -41,7 +41,7 @@ def learning_summaries(
     target: float | None,
     reference: str | None = None,
 ) -> dict[str, Fields]:
-    """Return loss, accuracy, time to target and efficiencies by policy; empty if no model is trained.
+    """Return by policy loss, accuracy, time to target, and statistical and parallel efficiency; empty if untrained.
 
     Loss and accuracy are the last measured ones; best values are the lowest loss and the highest accuracy. The time to
     the target ends at the first evaluation that reaches it, and includes exploration. Values that were not measured or

@@ -71,7 +71,7 @@ NO_RANGES = StartRanges({}, {})
 
 
 def fastest(seconds: Mapping[str, float], ranges: Mapping[str, tuple[float, float]] | None = None) -> list[str]:
-    """Return the name with the shortest time, and names within `TIE` or the range by start times, in order of time.
+    """Return the name with the shortest time and those tied with it, by `TIE` or time ranges; fastest first.
 
     Examples
     --------

@@ -143,7 +143,7 @@ def summarize(iterations: Mapping[str, pd.DataFrame], facts: RunFacts = RunFacts
 
 
 def _ended_early(iterations: Mapping[str, pd.DataFrame], facts: RunFacts) -> set[str]:
-    """Return the policies that failures ended. ValueError: the others differ in their numbers of iterations."""
+    """Return the policies that failures ended; ValueError if the others differ in their numbers of iterations."""
     if not iterations:
         raise ValueError("a run needs at least one policy, got none")
     stops = facts.stops
@@ -178,7 +178,7 @@ def _known_of(name: str, one: Fields, facts: RunFacts) -> Fields:
 def learnt_by(
     iterations: Mapping[str, pd.DataFrame], target: float | None = None, reference: str | None = None
 ) -> dict[str, Fields]:
-    """Return the training results of each policy, rounded; empty if no model is trained.
+    """Return each policy's loss, accuracy and time to target, rounded; empty if no model is trained.
 
     Examples
     --------
@@ -250,7 +250,7 @@ def known_of(summary: RunSummary, key: str) -> dict[str, Fields]:
 
 
 def spread_summary(iterations: pd.DataFrame) -> Fields | None:
-    """Return percentiles of iteration and exchange times [s]; None without iterations.
+    """Return how iteration and exchange times spread, as percentiles [s]; None without iterations.
 
     A percentile is an observed time: the least one that the given share of iterations does not exceed.
 
@@ -281,7 +281,7 @@ def _means(steady: pd.DataFrame, workers: int) -> dict[str, float | None]:
 
 
 def _steady_part(every: pd.DataFrame, stops: Sequence[Interruption]) -> SteadyPart:
-    """Return which iterations are in steady state; it is sought after the last failure of a worker."""
+    """Return which iterations are in steady state, among those after the last failure of a worker."""
     since = max((stop.iteration for stop in stops if stop.job == MAIN), default=0)
     found = steady_part(every[every["iteration"] >= since] if since else every)
     return found._replace(start=found.start + since)

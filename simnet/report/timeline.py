@@ -105,7 +105,7 @@ def _name_events(what: str, name: str, pid: int, tid: int, position: int) -> lis
 
 
 def _times(frame: pd.DataFrame) -> Iterator[tuple[float, float]]:
-    """Yield start and end of each row in whole nanoseconds, as floats to avoid overflow."""
+    """Yield start and end of each row in whole nanoseconds, as floats, because integers could overflow."""
     whole = (np.rint(frame[name].to_numpy(dtype=np.float64) * 1e9).tolist() for name in ("start_s", "finish_s"))
     return zip(*whole, strict=True)
 

@@ -212,7 +212,7 @@ def enter_round(s: State, g: int) -> bool:
 
 
 def is_round_done(s: State, g: int) -> bool:
-    """Return whether rank g may leave its round now. If only its software is left, schedule when that ends."""
+    """Return whether rank g may leave its round now. If only CPU work of the library is left, schedule its end."""
     rank = s.ranks[g]
     if rank.send_complete == math.inf or rank.leaves:
         return False

@@ -369,7 +369,7 @@ class MessageRecord:
 
 @record
 class Connection:
-    """Messages from one rank to another, which stay in order: the last message in flight, and the bytes buffered.
+    """A connection from one rank to another, with messages in order: the last one in flight, and bytes buffered.
 
     `asked` and `told` are the last arrivals of requests and of other control messages [s].
     """

@@ -71,7 +71,7 @@ def start_flow(s: State, f: int, now: float) -> None:
 
 
 def attach_flow(s: State, f: int, now: float) -> bool:
-    """Add flow f to its links, and mark links that may slow other flows as dirty; return whether f shares a link."""
+    """Add flow f to its links; mark as dirty those whose other flows it may slow; return whether f shares a link."""
     links, memberships, shares = s.links, s.memberships, False
     u = f * s.hops
     for at in range(s.flows[f].first, s.flows[f].stop):
@@ -94,7 +94,7 @@ def attach_flow(s: State, f: int, now: float) -> bool:
 
 
 def detach_flow(s: State, f: int) -> None:
-    """Remove flow f from its links, and mark links that limit other flows as dirty, as these may get its bandwidth."""
+    """Remove flow f from its links; mark as dirty those that limit other flows, which may now get its bandwidth."""
     flow, memberships = s.flows[f], s.memberships
     if flow.bottleneck >= 0:
         s.links[flow.bottleneck].limited -= 1
@@ -230,7 +230,7 @@ def choose_flow(s: State, f: int) -> None:
 
 
 def note_chosen(s: State, f: int) -> None:
-    """Count flow f as chosen on each of its links, and subtract its rate from the rate of flows that are not chosen."""
+    """Count flow f as chosen on each of its links, and take its rate from the total rate of flows not chosen."""
     flow, allocations, route_links, stamp = s.flows[f], s.allocations, s.route_links, s.stamp
     for at in range(flow.first, flow.stop):
         l = route_links[at]
