@@ -43,7 +43,11 @@ PAGES = {
 """The pages that are made of the code, by what makes each."""
 
 EVIDENCE = {
-    "evidence/papers.md": ("-m simnet.cli reproduce {} --force --out {page}", "--all", "artopk-table-vi-best"),
+    "evidence/papers/index.md": (
+        "-m simnet.cli reproduce {} --figures --force --out {folder}",
+        "--all",
+        "artopk-fig-1b artopk-table-vi-best",
+    ),
     "evidence/validation.md": (
         "benchmarks/validation.py {} --json {out}/validation.json --figures {out}/docs/evidence --markdown {page}",
         "",
@@ -64,7 +68,8 @@ def prepare(out: Path, *, quick: bool = False) -> None:
         path.write_text(page(), encoding="utf-8")
     for name, (command, whole, part) in EVIDENCE.items():
         (docs / name).parent.mkdir(exist_ok=True)
-        words = command.format(part if quick else whole, page=shlex.quote(str(docs / name)), out=shlex.quote(str(out)))
+        places = {"page": docs / name, "folder": (docs / name).parent, "out": out}
+        words = command.format(part if quick else whole, **{key: shlex.quote(str(one)) for key, one in places.items()})
         subprocess.run([sys.executable, *shlex.split(words)], cwd=ROOT, check=True)
     run_notebooks(docs / "notebooks")
     for path in docs.rglob("*.md"):

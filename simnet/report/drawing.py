@@ -6,7 +6,7 @@ import io
 import itertools
 import math
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axis import Axis, XAxis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
@@ -114,6 +115,15 @@ def scale(axis: Axis, values: NDArray[np.float64]) -> None:
         axis.set_minor_locator(NullLocator())
     else:
         axes.set(**{f"{which}lim": (0, None)})
+
+
+def legend_above(figure: Figure, handles: Sequence[Artist], **options: Any) -> None:
+    """Add a legend above the axes, in as many columns as fit; `options` are those of `Figure.legend`."""
+    longest = max(len(str(handle.get_label())) for handle in handles)
+    columns = min(len(handles), max(1, 120 // (longest + 8)))
+    # Beyond two lines of a legend the axes keep their room.
+    figure.set_figheight(figure.get_figheight() + 0.22 * max(-(-len(handles) // max(columns, 1)) - 2, 0))
+    figure.legend(handles=handles, loc="outside upper left", ncols=columns, **options)
 
 
 def _fix_layout(figure: Figure) -> None:

@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -24,7 +23,7 @@ from simnet.base.arrays import Floats
 from simnet.base.file_io import read_shipped_rows
 from simnet.base.units import format_seconds
 from simnet.report import drawing
-from simnet.report.drawing import COLOURS, Plot, canvas, plot, policy_looks, scale, short
+from simnet.report.drawing import COLOURS, Plot, canvas, legend_above, plot, policy_looks, scale, short
 from simnet.report.run_summary import PHASES, with_exploration
 from simnet.report.seeds import MORE, ranking_over_seeds
 from simnet.report.summary import Unit, common_unit
@@ -74,7 +73,7 @@ def iteration_time(iterations: pd.DataFrame, bound: str | None = None) -> Figure
         _note_cut(top, [policy for policy, end in ends.items() if end > last], frames)
         _draw_network((middle, bottom), shown, label, last)
         figure.align_ylabels()
-        _legend_above(figure, _legend_handles(looks))
+        legend_above(figure, _legend_handles(looks))
     return figure
 
 
@@ -99,7 +98,7 @@ def breakdown(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
         axes.margins(x=0.12)
         axes.set_xlim(left=0)
         handles = [Patch(color=drawing.PHASE_COLOURS[phase], label=phase) for phase in PHASES]
-        _legend_above(figure, handles)
+        legend_above(figure, handles)
     return figure
 
 
@@ -127,7 +126,7 @@ def choices(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
         figure.align_ylabels([middle, bottom])
         seen = {choice for frame in changing.values() for choice in frame["choice"]}
         handles = [Patch(color=colours[choice], label=short(choice)) for choice in labels if choice in seen]
-        _legend_above(figure, handles)
+        legend_above(figure, handles)
     return figure
 
 
@@ -155,7 +154,7 @@ def learning(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
             grid[1][0].set_xscale("log")
         grid[1][1].set_xlabel("iterations done")
         grid[1][1].xaxis.set_major_locator(MaxNLocator(6, integer=True))
-        _legend_above(figure, _legend_handles(looks))
+        legend_above(figure, _legend_handles(looks))
     return figure
 
 
@@ -278,14 +277,6 @@ def _legend_handles(looks: Mapping[str, Mapping[str, Any]]) -> list[Line2D]:
         Line2D([], [], color=look["color"], linestyle=look["linestyle"], label=short(policy))
         for policy, look in looks.items()
     ]
-
-
-def _legend_above(figure: Figure, handles: Sequence[Artist]) -> None:
-    longest = max(len(str(handle.get_label())) for handle in handles)
-    columns = min(len(handles), max(1, 120 // (longest + 8)))
-    # Beyond two lines of a legend the axes keep their room.
-    figure.set_figheight(figure.get_figheight() + 0.22 * max(-(-len(handles) // max(columns, 1)) - 2, 0))
-    figure.legend(handles=handles, loc="outside upper left", ncols=columns)
 
 
 def seed_comparison(summary: Mapping[str, Any], table: pd.DataFrame) -> list[Plot]:

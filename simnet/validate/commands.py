@@ -6,10 +6,12 @@ They reach the line through the entry-point group ``simnet.commands``, as verbs 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simnet.base.errors import InputError, suggest_names
+from simnet.base.file_io import refuse_existing, stage_files
 from simnet.base.progress import track_progress
 from simnet.report.summary import Column, Summary, percent
 from simnet.verbs import terminal
@@ -17,8 +19,11 @@ from simnet.verbs.request import USUAL_FOLDER, Overrides, Words, set_texts, verb
 from simnet.verbs.run import run
 
 if TYPE_CHECKING:
+    from simnet.report.drawing import Plot
     from simnet.validate.evaluation import Evaluation
     from simnet.validate.reproduction.table import Reproduction, Row
+
+_DRAWN = (".svg", ".png")
 
 JOBS, LOCAL, LEARNED, DEVICES = "jobs", "local", "learned", "devices"
 """Special words in place of measurements, of ``--against`` and of a reproduction's name."""
@@ -273,6 +278,7 @@ def reproduce(
     *names: str,
     all: bool = False,
     check: bool = False,
+    figures: bool = False,
     jobs: int | None = 1,
     out: str | Path | None = None,
     force: bool = False,
@@ -290,11 +296,15 @@ def reproduce(
         Include slow reproductions; takes a few minutes.
     check
         Exit with code 1 if a value is outside its tolerance, or changed.
+    figures
+        Draw published values and simnet's; --out is the folder.
+
+        By default it is runs/papers. --out picture.svg is the picture of one name.
     jobs
         Number of parallel processes for a question.
         It does not change results. The default is one per CPU core; in Python one.
     out
-        File for the answer, or folder for the cells of a question.
+        File for the answer, or folder for figures or the cells of a question.
         A killed question resumes from its folder; in Python nothing is written by default.
     force
         Overwrite existing files, and repeat finished cells.
@@ -305,39 +315,58 @@ def reproduce(
         If there is none of a name.
     """
     from simnet.studies.questions.question_file import find_question
-    from simnet.validate.reproduction import MISSING, REPRODUCTIONS, page, reproduction, under_devices
-    from simnet.validate.reproduction.table import KINDS
 
     if names and all:
         raise InputError("is either names or --all", file="simnet reproduce")
     if len(names) == 1 and (folder := find_question(names[0])) is not None:
+        _refuse({"--check": check, "--figures": figures}, "reproductions, not for questions")
         return _saved(_open_question(folder, jobs, out, force), out, force)
+    place = Path(USUAL_FOLDER, "papers") if out is None or out == USUAL_FOLDER else Path(out)
+    folder_only = figures or place != Path(USUAL_FOLDER, "papers")
+    if len({*names}) != 1 if place.suffix in _DRAWN else folder_only and figures == bool(place.suffix):
+        raise InputError("must be a file, a folder with --figures, or .svg or .png for one name", file="--out")
+    if figures or place.suffix:
+        refuse_existing([place], force, (*_DRAWN, ".md"))
     if DEVICES in names:
-        _refuse({"--check": check, "NAMES": names[1:]}, "reproductions, not for devices")
-        return _under_devices()
+        _refuse({"--check": check, "--figures": figures, "NAMES": names[1:]}, "reproductions, not for devices")
+        return _saved(_under_devices(), out, force)
+    answer = _reproduced(names, all, check, figures)
+    if figures and not place.suffix:
+        _write_pictures(answer, place, force)
+    return _saved(answer, out, force)
+
+
+def _reproduced(names: Sequence[str], slow: bool, check: bool, figures: bool) -> Summary:
+    """Return the comparison of reproductions, by default of all fast ones."""
+    from simnet.validate.reproduction import MISSING, REPRODUCTIONS, page, reproduction, under_devices
+    from simnet.validate.reproduction.table import KINDS
+
     wanted = [reproduction(name) for name in dict.fromkeys(names)]
-    every = wanted or [one for one in REPRODUCTIONS.values() if all or not one.slow]
-    found = {one.name: None if one.needs() else one.rows() for one in track_progress(every)}
+    every = wanted or [one for one in REPRODUCTIONS.values() if slow or not one.slow]
+    found = {one.name: None if one.needs() else one.rows() for one in track_progress(every, 0.5 if figures else 1.0)}
     contradicting, counted = page.reproduction_summary(found)
     problems = _changed(found) if check else []
     missing = [f"{name} is left out: it {REPRODUCTIONS[name].needs()}." for name, rows in found.items() if rows is None]
-    slow = [] if names or all else [name for name, one in REPRODUCTIONS.items() if one.slow]
+    others = [] if names or slow else [name for name, one in REPRODUCTIONS.items() if one.slow]
     columns, rows = _values(found) if len(found) == 1 else _outcomes(found)
-    answer = Summary(
+    papers = {one.paper for one in every}
+    return Summary(
         answer=f"{'; '.join(problems)}. {counted}" if problems else counted,
         columns=columns,
         rows=rows,
         evidence=contradicting,
-        next=f"--all has {len(slow)} more, which take minutes; simnet reproduce NAME has every value" if slow else "",
+        next=f"--all has {len(others)} more, in minutes; simnet reproduce NAME has every value" if others else "",
         details={
             "reproductions": [_figures(REPRODUCTIONS[name], one) for name, one in found.items()],
-            "slow": slow,
+            "slow": others,
             "missing": [one._asdict() for one in MISSING],
         },
+        plots={name: partial(_picture, REPRODUCTIONS[name], one) for name, one in found.items() if one},
         notes=[
             *missing,
             *(REPRODUCTIONS[name].note for name in found if len(found) == 1),
             *(f"{kind}: {meaning}." for kind, meaning in KINDS.items()),
+            *(f"Left out: {one.paper}, {one.what}: {one.why}." for one in MISSING if one.paper in papers),
         ],
         writers={
             ".csv": lambda path: _write_values(path, found),
@@ -347,7 +376,26 @@ def reproduce(
         },
         exit_code=int(bool(problems)),
     )
-    return _saved(answer, out, force)
+
+
+def _write_pictures(answer: Summary, place: Path, force: bool) -> None:
+    """Write the pictures of an answer into a folder, with a page of them."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with stage_files([place], force, (*_DRAWN, ".md")) as staged:
+        folder = staged / place.name
+        folder.mkdir()
+        answer.writers[".md"](folder / "index.md")
+        for name in track_progress(answer.plots):
+            drawn = answer.plot(name)
+            for kind in _DRAWN:
+                drawn.save(folder / f"{name}{kind}")
+    terminal.say(f"wrote {place}")
+
+
+def _picture(one: Reproduction, rows: Sequence[Row]) -> Plot:
+    from simnet.validate.reproduction.pictures import picture
+
+    return picture(one, rows)
 
 
 def _saved(answer: Summary, out: str | Path | None, force: bool) -> Summary:
@@ -405,7 +453,7 @@ def _values(found: Mapping[str, Sequence[Row] | None]) -> tuple[list[Column], li
 
 def _outcomes(found: Mapping[str, Sequence[Row] | None]) -> tuple[list[Column], list[dict[str, Any]]]:
     """Return the columns and rows of a table with one row per reproduction."""
-    from simnet.validate.reproduction import REPRODUCTIONS, page
+    from simnet.validate.reproduction import page
 
     columns = [
         Column("name", "name", "text"),
@@ -414,17 +462,7 @@ def _outcomes(found: Mapping[str, Sequence[Row] | None]) -> tuple[list[Column], 
         Column("contradictions", "contradict", "number", priority=1),
         Column("worst", "worst", "text"),
     ]
-    rows = [
-        {
-            "name": name,
-            "published_in": f"{REPRODUCTIONS[name].paper}, {REPRODUCTIONS[name].place}",
-            "kinds": page.kinds_text(REPRODUCTIONS[name]),
-            "contradictions": None if rows is None else sum(row.contradicts for row in rows),
-            "worst": "left out" if rows is None else page.worst_error(rows),
-        }
-        for name, rows in found.items()
-    ]
-    return columns, rows
+    return columns, [page.outcome(name, rows) for name, rows in found.items()]
 
 
 def _changed(found: Mapping[str, Sequence[Row] | None]) -> list[str]:
@@ -453,13 +491,10 @@ def _write_values(path: Path, found: Mapping[str, Sequence[Row] | None]) -> None
     import pandas as pd
 
     from simnet.base.spreadsheets import guard_table
-    from simnet.validate.reproduction.table import as_frame
+    from simnet.validate.reproduction.table import figure_rows
 
-    parts = [as_frame(rows).assign(name=name) for name, rows in found.items() if rows]
-    frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
-    if parts:
-        frame.insert(0, "name", frame.pop("name"))
-    _write(path, str(guard_table(frame).to_csv(index=False)))
+    values = [{"name": name, **figure_rows(row)} for name, rows in found.items() for row in rows or ()]
+    _write(path, str(guard_table(pd.DataFrame(values)).to_csv(index=False)))
 
 
 for _verb, _example in ((validate, "h100_cluster01_multi --split sizes"), (reproduce, "artopk-table-vi --check")):

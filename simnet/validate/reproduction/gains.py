@@ -81,7 +81,7 @@ _A100_FP32 = 9.75e12
 _KEPT, _FIRST_KEPT = 0.2, 0.8 - 0.6 * 24.5 / 102
 
 
-@reproduces("gain-arc-top-k", ARC, "abstract and Table V", orientation=2)
+@reproduces("gain-arc-top-k", ARC, "abstract and Table V")
 def arc_top_k() -> list[Row]:
     """Return the time that ARC-Top-K saves per step, compared with a dense step.
 
@@ -128,7 +128,7 @@ def _arc_step(name: str, parameters: int, dense: float, computing: float, device
 _TENSOR, _SAMPLE, _SLOTS = 26_214_400, 40, 32
 
 
-@reproduces("gain-omnireduce", OMNI, "abstract", orientation=2)
+@reproduces("gain-omnireduce", OMNI, "abstract")
 def omnireduce() -> list[Row]:
     """Return the speed-up of OmniReduce over a dense ring, for a tensor of 100 MB.
 
@@ -165,7 +165,7 @@ def _ring_messages(share: float) -> tuple[Schedule, Schedule]:
 _BUCKETS = ("job.overlap={bucket: 25 MiB, backward: 67 %}",)
 
 
-@reproduces("gain-thc", THC, "abstract", orientation=1)
+@reproduces("gain-thc", THC, "abstract")
 def thc() -> list[Row]:
     """Return the speed-up of a training step with THC over one with a dense ring.
 

@@ -124,7 +124,7 @@ def _run_gain(gain: float, warm_up: float) -> float:
     return 1 / (warm_up + (1 - warm_up) / gain)
 
 
-@reproduces("gain-1-bit-adam", ONE_BIT, "abstract and a post", slow=True, test=2, orientation=4)
+@reproduces("gain-1-bit-adam", ONE_BIT, "abstract and a post", slow=True)
 def one_bit_adam() -> list[Row]:
     """Return the throughput of 1-bit Adam over Adam in fp16, and its byte reduction.
 
@@ -191,7 +191,7 @@ def _step_kinds(steps: int, **options: int) -> AdamSteps:
     return AdamSteps(dense, steps - dense - silent, silent)
 
 
-@reproduces("gain-0-1-adam", ZERO_ONE, "abstract", slow=True, test=2, orientation=1)
+@reproduces("gain-0-1-adam", ZERO_ONE, "abstract", slow=True)
 def zero_one_adam() -> list[Row]:
     """Return bytes, rounds and throughput of 0/1 Adam, over those of 1-bit Adam.
 

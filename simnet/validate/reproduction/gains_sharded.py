@@ -121,7 +121,7 @@ def card_bytes(plus: bool, nodes: int, each: int) -> float:
     return sent
 
 
-@reproduces("gain-zero-pp", ZERO_PP, "abstract and a post", slow=True, test=6, orientation=1)
+@reproduces("gain-zero-pp", ZERO_PP, "abstract and a post", slow=True)
 def zero_pp() -> list[Row]:
     """Return the throughput of ZeRO++ over that of ZeRO-3, and its bytes across nodes.
 
@@ -171,7 +171,7 @@ def _sdp_gain(size: str, gigabits: float, latency: float, tokens: int, flops: fl
     return dense / quantised
 
 
-@reproduces("gain-sdp4bit", SDP, "abstract, README", slow=True, test=1, orientation=3)
+@reproduces("gain-sdp4bit", SDP, "abstract, README", slow=True)
 def sdp4bit() -> list[Row]:
     """Return the throughput of SDP4Bit over that of Megatron-LM's distributed optimiser.
 
@@ -207,7 +207,7 @@ _FRAMEWORKS = {
 _CARDS = Interval(1600.0, 100.0, 400.0)
 
 
-@reproduces("gain-loco", LOCO, "abstract", slow=True, orientation=2)
+@reproduces("gain-loco", LOCO, "abstract", slow=True)
 def loco() -> list[Row]:
     """Return the throughput of training with LoCo and Adam, over that with gradients in bfloat16.
 

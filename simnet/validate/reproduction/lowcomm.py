@@ -51,8 +51,6 @@ class BandwidthCell(NamedTuple):
     target: float
     # As printed [Gbit/s], to one decimal.
     published: float
-    # What a run of the page's model by others gave [Gbit/s].
-    page: float
 
 
 def bandwidth_cells() -> Iterator[BandwidthCell]:
@@ -64,8 +62,7 @@ def bandwidth_cells() -> Iterator[BandwidthCell]:
         for target in TARGETS:
             column = f"gbit_s_cu{100 * target:.0f}"
             what = f"{row['model']}, {row['method']}, {100 * target:.0f} %"
-            published, page = float(row[f"published_{column}"]), float(row[f"page_model_{column}_DERIVED"])
-            yield BandwidthCell(what, training, target, published, page)
+            yield BandwidthCell(what, training, target, float(row[f"published_{column}"]))
 
 
 def on_grid(printed: float) -> float:
@@ -79,7 +76,7 @@ def bandwidth_on_grid(training: TrainingPlan, target: float) -> float:
     return next((one for one in GRID if utilisation(training, one) >= target), math.inf)
 
 
-@reproduces("streaming-table-4", PAPER, "Table 4", echo=75)
+@reproduces("streaming-table-4", PAPER, "Table 4")
 def table_4() -> list[Row]:
     """Return the bandwidth that a compute utilisation of 50 to 99 % requires.
 
@@ -96,7 +93,7 @@ def table_4() -> list[Row]:
     return rows
 
 
-@reproduces("streaming-table-1", PAPER, "Table 1, and Table 1 of the eager paper", echo=12, orientation=6)
+@reproduces("streaming-table-1", PAPER, "Table 1, and Table 1 of the eager paper")
 def table_1() -> list[Row]:
     """Return hours of training at 1 Gbit/s and TB exchanged, for 1 billion parameters on two sites.
 
@@ -137,7 +134,7 @@ def _open_digits(printed: float) -> float:
     return 0.5 * 10.0**-decimals / printed
 
 
-@reproduces("eager-table-5", EAGER, "Table 5", orientation=35)
+@reproduces("eager-table-5", EAGER, "Table 5")
 def table_5() -> list[Row]:
     """Return the bandwidth for a utilisation with 30 steps between exchanges, and with overlapped outer steps.
 

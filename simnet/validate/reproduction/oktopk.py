@@ -78,13 +78,7 @@ def _exactly_k(workers: int, k: int, uneven: bool) -> Exchange:
     return model.exchange((wanted - model.residual).astype(np.float32))
 
 
-@reproduces(
-    "oktopk-volume",
-    PAPER,
-    "abstract, Eqns 1-3, Theorem 3.1",
-    test=len(_WORKERS) * 3 + len(SETTINGS) * 2,
-    orientation=len(_RULES),
-)
+@reproduces("oktopk-volume", PAPER, "abstract, Eqns 1-3, Theorem 3.1")
 def volume() -> list[Row]:
     """Return the volume of Ok-Topk's sparse all-reduce, next to its bounds.
 
@@ -134,7 +128,7 @@ def volume() -> list[Row]:
     return rows
 
 
-@reproduces("oktopk-wire", PAPER, "released code", test=6)
+@reproduces("oktopk-wire", PAPER, "released code")
 def wire() -> list[Row]:
     """Return bytes of Ok-Topk as an MPI library counted them, and message sizes that a third party logged.
 
@@ -175,7 +169,7 @@ def _median_size(schedule: Schedule, phase: str) -> float:
     return float(np.median(sizes[sizes > 0]))
 
 
-@reproduces("oktopk-scaling", PAPER, "abstract", slow=True, orientation=9)
+@reproduces("oktopk-scaling", PAPER, "abstract", slow=True)
 def throughput_ratio() -> list[Row]:
     """Return the throughput of BERT with Ok-Topk over that with other schemes.
 

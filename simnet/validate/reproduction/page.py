@@ -5,19 +5,17 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from simnet.validate.published import read_published, read_sections
 from simnet.validate.reproduction import MISSING, REPRODUCTIONS
-from simnet.validate.reproduction.table import KINDS, Interval, Kind, Reproduction, Row, kind_counts, value, worst_row
+from simnet.validate.reproduction.table import KINDS, Interval, Kind, Row, kind_counts, value, worst_row
 from simnet.validate.reproduction.under_devices import DeviceColumn, device_rows
 
 _TEXT = read_sections("page.md")
 """Introductory texts of the page, by section."""
 
 _NO_GAIN = {"x": 1.0, "%": 0.0}
-
-_FULL = 12
-"""Maximum number of values for which a section shows all of them."""
 
 
 def error(row: Row) -> str:
@@ -85,26 +83,27 @@ def _plural_text(kind: Kind, number: int) -> str:
     return f"{number} {words[kind][number != 1]}"
 
 
-def kinds_text(one: Reproduction) -> str:
-    """Return text on how many values of a reproduction are of each kind, such as tests."""
-    return ", ".join(f"{number} {kind}" for kind, number in one.values.items())
+def outcome(name: str, rows: Sequence[Row] | None) -> dict[str, Any]:
+    """Return a table row on a reproduction: where it was published, values by kind, contradictions, largest error."""
+    one = REPRODUCTIONS[name]
+    return {
+        "name": name,
+        "published_in": f"{one.paper}, {one.place}",
+        "kinds": ", ".join(f"{number} {kind}" for kind, number in kind_counts(rows or ()).items()),
+        "contradictions": None if rows is None else sum(row.contradicts for row in rows),
+        "worst": "left out" if rows is None else worst_error(rows),
+    }
 
 
-def reproduction_section(one: Reproduction, rows: Sequence[Row] | None) -> str:
-    """Return the Markdown section on a reproduction; if it has not been run, the section says why."""
-    lines = [f"### {one.name}", "", _wrap_text(f"{one.paper}, {one.place}: {one.title}. {one.note}"), ""]
+def reproduction_section(name: str, rows: Sequence[Row] | None) -> str:
+    """Return the Markdown section on a reproduction, with a link to its picture, or why it has not been run."""
+    one = REPRODUCTIONS[name]
+    where = f"{one.paper}, {one.place}"
     if rows is None:
-        return "\n".join([*lines, f"Not run: {one.needs()}.", ""])
-    head = ["| value | published | ours | unit | error | tolerance | |", "|---|---|---|---|---|---|---|"]
-    shown = rows
-    if len(rows) > _FULL:
-        few = one.values.get("orientation", 0) <= _FULL
-        furthest = worst_row(rows)
-        shown = [row for row in rows if row is furthest or row.contradicts or (few and row.tolerance is None)]
-        judged = [row.passes for row in rows if row.passes is not None]
-        within = f", {sum(judged)} of {len(judged)} within their tolerance" if judged else ", none judged"
-        lines += [f"{len(rows)} values{within}{'; the furthest:' if shown else '.'}", ""]
-    return "\n".join([*lines, *([*head, *map(_table_line, shown), ""] if shown else [])])
+        last = f"Not run: {one.needs()}."
+    else:
+        last = f"![{where}. Contradictions: {contradiction(name, rows) or 'none'}]({name}.svg)"
+    return "\n".join([f"### {name}", "", _wrap_text(f"{where}: {one.title}. {one.note}"), "", last, ""])
 
 
 def _wrap_text(text: str, indent: str = "") -> str:
@@ -122,16 +121,11 @@ def row_cells(row: Row) -> tuple[str, ...]:
     return row.what, value(row.published), ours, row.unit, error(row), tolerance(row), passes
 
 
-def _table_line(row: Row) -> str:
-    return f"| {' | '.join(row_cells(row))} |"
-
-
-def summary_line(one: Reproduction, rows: Sequence[Row] | None) -> str:
+def summary_line(name: str, rows: Sequence[Row] | None) -> str:
     """Return the Markdown table line on a reproduction in the summary."""
-    against = "not run" if rows is None else str(sum(row.contradicts for row in rows) or "-")
-    furthest = "-" if rows is None else worst_error(rows)
-    cells_ = (f"[{one.name}](#{one.name})", f"{one.paper}, {one.place}", one.title, kinds_text(one), against, furthest)
-    return f"| {' | '.join(cells_)} |"
+    where, kinds, against, furthest = [*outcome(name, rows).values()][1:]
+    cells = (f"[{name}](#{name})", where, REPRODUCTIONS[name].title, kinds, str(against or "-"), furthest)
+    return f"| {' | '.join(cells)} |"
 
 
 def under_devices(columns: Sequence[DeviceColumn]) -> str:
@@ -158,17 +152,17 @@ def gain_reasons(found: Mapping[str, Sequence[Row] | None]) -> str:
 
 
 def page(found: Mapping[str, Sequence[Row] | None], columns: Sequence[DeviceColumn]) -> str:
-    """Return the Markdown page of all reproductions."""
+    """Return the Markdown page of all reproductions, with links to their pictures in its folder."""
     lines = [_wrap_text(f"- *{kind}*: {meaning}.", "  ") for kind, meaning in KINDS.items()]
     text = _TEXT["head"] + "\n".join(lines) + "\n" + _TEXT["summary"]
     text += "".join(f"{_wrap_text(line)}\n\n" for line in reproduction_summary(found))
     text += "| name | published | values | kind | contradictions | worst |\n|---|---|---|---|---|---|\n"
-    text += "".join(summary_line(REPRODUCTIONS[name], rows) + "\n" for name, rows in found.items())
+    text += "".join(summary_line(name, rows) + "\n" for name, rows in found.items())
     text += stated("runs") + stated("gains") + gain_reasons(found)
     text += under_devices(columns) if columns else ""
     text += _TEXT["missing"] + "| paper | what | why |\n|---|---|---|\n" + _lines(MISSING)
     text += "\n## Each in turn\n\n"
-    return text + "\n".join(reproduction_section(REPRODUCTIONS[name], rows) for name, rows in found.items())
+    return text + "\n".join(reproduction_section(name, rows) for name, rows in found.items())
 
 
 def _lines(cells: Iterable[Iterable[str]]) -> str:

@@ -82,7 +82,7 @@ def _scenario_links(scenario: str, rates: tuple[float, float], *changes: str) ->
     }
 
 
-@reproduces("intellect-1", INTELLECT, "Table 2", orientation=9)
+@reproduces("intellect-1", INTELLECT, "Table 2")
 def intellect() -> list[Row]:
     """Return median all-reduce times and utilisations of INTELLECT-1, and the link rates that follow.
 
@@ -111,7 +111,7 @@ def intellect() -> list[Row]:
     return rows + means
 
 
-@reproduces("covenant-72b", COVENANT, "abstract and a post", orientation=9)
+@reproduces("covenant-72b", COVENANT, "abstract and a post")
 def covenant() -> list[Row]:
     """Return exchange time, utilisation and compression of Covenant-72B, and the link rates that follow.
 
@@ -147,7 +147,7 @@ def covenant() -> list[Row]:
     return rows
 
 
-@reproduces("opendiloco-1b", OPENDILOCO, "abstract and quoted by others", orientation=2)
+@reproduces("opendiloco-1b", OPENDILOCO, "abstract and quoted by others")
 def opendiloco() -> list[Row]:
     """Return the all-reduce time of OpenDiLoCo, and the inner-step time that follows from its share.
 
@@ -163,7 +163,7 @@ def opendiloco() -> list[Row]:
     ]
 
 
-@reproduces("nccl-sockets", SOCKETS, "public measurements", orientation=8)
+@reproduces("nccl-sockets", SOCKETS, "public measurements")
 def sockets() -> list[Row]:
     """Return the time of a dense exchange of 30.8 million float32 values, and measured times of similar ones.
 

@@ -20,7 +20,7 @@ _LARGE, _BLOCK = 100_000, 100
 _SETTLED = 20
 
 
-@reproduces("spardl-volume", PAPER, "released code", test=28)
+@reproduces("spardl-volume", PAPER, "released code")
 def volume() -> list[Row]:
     """Return the bytes that all workers send in each phase of SparDL with one team.
 
@@ -41,7 +41,7 @@ def volume() -> list[Row]:
     return rows
 
 
-@reproduces("spardl-rounds", PAPER, "released code", test=62)
+@reproduces("spardl-rounds", PAPER, "released code")
 def rounds() -> list[Row]:
     """Return distances and blocks of each round of SparDL, for 2 to 32 workers.
 
@@ -62,7 +62,7 @@ def rounds() -> list[Row]:
     return rows
 
 
-@reproduces("spardl-speed-up", PAPER, "abstracts of both versions", slow=True, orientation=10)
+@reproduces("spardl-speed-up", PAPER, "abstracts of both versions", slow=True)
 def speed_up() -> list[Row]:
     """Return the speed-up of SparDL over other schemes.
 

@@ -168,8 +168,6 @@ class Reproduction:
     place: str
     # What the values are.
     title: str
-    # Number of rows by kind.
-    values: dict[Kind, int]
     # How ours come about, why the tolerances are what they are, and what agreement does not prove.
     note: str
     # Runs it.
@@ -181,18 +179,9 @@ class Reproduction:
 
 
 def reproduces(
-    name: str,
-    paper: str,
-    place: str,
-    *,
-    slow: bool = False,
-    needs: Callable[[], str] = lambda: "",
-    **values: int,
+    name: str, paper: str, place: str, *, slow: bool = False, needs: Callable[[], str] = lambda: ""
 ) -> Callable[[Callable[[], list[Row]]], Reproduction]:
     """Return a decorator that makes a function a reproduction, with title and note from its docstring."""
-    counts = {kind: values[kind] for kind in KINDS if kind in values}
-    assert len(counts) == len(values), f"no such kind among {sorted(values)}"
-
     outside = set(read_published("beyond.csv").query("name == @name")["what"])
 
     def made(rows: Callable[[], list[Row]]) -> Reproduction:
@@ -201,7 +190,7 @@ def reproduces(
 
         first, _, rest = inspect.cleandoc(rows.__doc__ or "").partition("\n")
         title, note = first.removeprefix("Return ").removesuffix("."), " ".join(rest.split())
-        return Reproduction(name, paper, place, title, counts, note, marked, slow, needs)
+        return Reproduction(name, paper, place, title, note, marked, slow, needs)
 
     return made
 
@@ -275,7 +264,7 @@ def changed(name: str, rows: Sequence[Row]) -> list[str]:
     now = as_frame(rows)
     if frozen["what"].tolist() != now["what"].tolist():
         return ["other values than were frozen"]
-    columns = ["ours", "ours_low", "ours_high"]
+    columns = ["kind"] + [f"{who}{end}" for who in ("published", "ours") for end in ("", "_low", "_high")]
     pairs = zip(now["what"], frozen[columns].to_numpy(), now[columns].to_numpy(), strict=True)
     return [what for what, *pair in pairs if not all(map(_is_same, *pair))]
 
