@@ -238,11 +238,9 @@ class Engine(LinkTables):
         software: dict[int, float | Floats],
         take: Callable[[Table, int], int],
     ) -> dict[int, int]:
-        """Write messages and each rank's task for every distinct round object; return the first task's row by round id.
-
-        `sends` and `receives`, shape (rounds, P), count the messages; `software` has the seconds of rounds, by id, that
-        need no stream. Returns the first task of each round by its id.
-        """
+        """Write messages and ranks' tasks for every distinct round object; return the first task's row by round id."""
+        # `sends` and `receives`, shape (rounds, P), count the messages; `software` has the seconds of rounds, by id,
+        # that need no stream.
         P, messages, tasks = hosts.size, self.tables["messages"], self.tables["tasks"]
         # Messages are in the order of rounds, and in these of their senders.
         orders = [np.argsort(one.src, kind="stable") for one in rounds]

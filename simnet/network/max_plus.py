@@ -226,10 +226,8 @@ def _run_repeats(
     place: tuple[int, int],
     steady: bool,
 ) -> tuple[int, float]:
-    """Call `run_round` for all repetitions of a round, with link timelines extended as far as it needs them.
-
-    `place` are the number of its first message, and how often it repeats. `NEVER`: a message would wait for too long.
-    """
+    """Call `run_round` for all repetitions of a round, with link timelines extended as far as it needs them."""
+    # `place` are the number of its first message, and how often it repeats. `NEVER`: a message would wait for too long.
     traffic, m, (first, repeats) = laid.traffic, len(laid.one), place
     turns = min(repeats, _SOON) if steady else repeats
     while True:

@@ -325,11 +325,9 @@ class Network:
         return _time_events(self._timing, program, messages)
 
     def _is_alone(self, program: Program) -> bool:
-        """Return whether a program's times depend only on its own messages, and on how links vary over time.
-
-        No rank fails or computes on a stream, no other flows are there, and each message has one route, without loss if
-        links change.
-        """
+        """Return whether a program's times depend only on its own messages, and on how links vary over time."""
+        # No rank fails or computes on a stream, no other flows are there, and each message has one route, without loss
+        # if links change.
         links = self.links
         is_steady = links.constant or (self.on_outage == "wait" and links.lossless)
         has_one_route = self.routing in ("hash", "single")

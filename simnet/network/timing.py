@@ -424,10 +424,8 @@ class TimedRun:
         left: list[dict[int, int]],
         failed: Mapping[int, float],
     ) -> dict[int, list[tuple[int, str]]]:
-        """Return for each waiting rank the peer and description of each missing message, from failed peers first.
-
-        Without failures that is only what is `blocked`, which explains everything else.
-        """
+        """Return for each waiting rank the peer and description of each missing message, from failed peers first."""
+        # Without failures that is only what is `blocked`, which explains everything else.
         found: dict[int, list[tuple[int, str]]] = {}
         unsent: dict[int, list[tuple[int, str]]] = {}
 

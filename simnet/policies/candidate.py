@@ -98,7 +98,7 @@ def _closed(cost: Callable[[_Setting], Floats]) -> ClosedForm:
 
 
 def _of_collectives(scheme: type[sparsifier_models.Sparsifier], options: Any) -> ClosedForm | None:
-    """Return a formula from the collectives that a scheme calls, or else the scheme's own (traits); None without."""
+    """Return a formula by the collectives that a scheme calls, or else the scheme's own (traits); None if neither."""
     # In M, the dense message of the formulas, a value has 4 bytes, and an index as many.
     value, index = (options.value_bytes or 4) / 4, (options.index_bytes or 4) / 4
     if options.values is not None:
@@ -150,7 +150,7 @@ def _collective_cost(operation: registry.Operation, algorithm: str, options: Any
 
 
 def _on_two_levels(candidate: Candidate, scheme: type[TwoLevel], options: Any) -> ClosedForm | None:
-    """Return the formula of a scheme between nodes plus that of collectives inside nodes; None if either lacks."""
+    """Return the formula of a scheme between nodes plus that of collectives inside nodes; None if one is missing."""
     if options.ranks_per_node == AUTO or len(sizes_of(options.ranks_per_node)) > 1:
         return None
     own = {name: value for name, value in candidate.options.items() if name not in OWN}

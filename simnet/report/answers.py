@@ -100,7 +100,7 @@ def seeds_answer(summary: Fields, plots: Callable[[], Sequence[Plot]] | None = N
 
 
 def _to_accuracy(run: Mapping[str, Any], first: Sequence[str]) -> str:
-    """Return text on the iterations to the same accuracy of the policies that come first; "" if it does not arise."""
+    """Return text on how many iterations the first policies need for the accuracy of dense training; "" if unknown."""
     known = run.get("iterations_to_accuracy", {})
     return accuracy_text({name: known[name] for name in first[:_NAMED] if name in known})
 

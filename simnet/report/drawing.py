@@ -127,10 +127,8 @@ def legend_above(figure: Figure, handles: Sequence[Artist], **options: Any) -> N
 
 
 def _fix_layout(figure: Figure) -> None:
-    """Run the layout of a figure once and freeze it, with axes positions rounded to five decimals.
-
-    The solver under matplotlib's layout goes by addresses in memory; its last bits differ from run to run.
-    """
+    """Run the layout of a figure once and freeze it, with axes positions rounded to five decimals."""
+    # The solver under matplotlib's layout goes by addresses in memory; its last bits differ from run to run.
     with style():
         figure.draw_without_rendering()
         figure.set_layout_engine("none")

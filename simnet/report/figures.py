@@ -235,10 +235,8 @@ def _elapsed_time(frame: pd.DataFrame) -> Floats:
 
 
 def _draw_line(axes: Axes, x: Floats, y: Floats, *, band: bool = True, **look: Any) -> None:
-    """Draw a line. From 500 points on, draw means over equal stretches, with a band from minimum to maximum.
-
-    Step lines show the first value of a stretch, since a mean may be a value that never occurred.
-    """
+    """Draw a line. From 500 points on, draw means over equal stretches, with a band from minimum to maximum."""
+    # Step lines show the first value of a stretch, since a mean may be a value that never occurred.
     step: Literal["post"] | None = "post" if look.get("drawstyle") == "steps-post" else None
     if len(x) > 2 * _BINS:
         starts = np.unique(np.searchsorted(x, np.linspace(x[0], x[-1], _BINS, endpoint=False)))

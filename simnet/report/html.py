@@ -161,10 +161,8 @@ def answer_html(answer: Summary, template: str = "answer", plots: Sequence[Plot]
 
 
 def _table(answer: Summary, names: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the headings and rows of an answer for HTML, with low-priority columns left out or hidden on phones.
-
-    Each row is the name of its policy, and cells as pairs of text and sort key.
-    """
+    """Return the headings and rows of an answer for HTML, with low-priority columns left out or hidden on phones."""
+    # Each row is the name of its policy, and cells as pairs of text and sort key.
     kept = sorted(answer.columns, key=lambda one: one.priority)[:_MOST]
     columns = [one for one in answer.columns if one in kept]
     cells = [column_cells(one, answer.rows) for one in columns]

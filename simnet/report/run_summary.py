@@ -320,7 +320,7 @@ def _policy_summary(every: pd.DataFrame, steady_from: int) -> Fields:
 
 
 def _switch_rows(frame: pd.DataFrame, switched: NDArray[np.intp]) -> list[Fields]:
-    """Return the first switches of a policy: iteration, time, and the exchange and links before and after."""
+    """Return a policy's first changes of exchange: iteration, time, and exchange and links before and after."""
     found: list[Fields] = []
     made = 0
     for row in switched[:MAX_SWITCHES].tolist():

@@ -207,11 +207,9 @@ class SparDL(
             yield from zip(kept, outcomes, gave, keeps, strict=True)
 
     def _steps(self, k_b: int, h: Indices, u: Indices, union: int) -> Iterator[Step]:
-        """Yield kernels and messages: selection in blocks before each send, and sums where blocks of teams meet.
-
-        `k_b` entries of a block are passed on, ``h[b]`` go between teams, ``u[b]`` is its union, `union` the entries
-        selected.
-        """
+        """Yield kernels and messages: selection in blocks before each send, and sums where blocks of teams meet."""
+        # `k_b` entries of a block are passed on, ``h[b]`` go between teams, ``u[b]`` is its union, `union` the entries
+        # selected.
         P, d, T, c, coded = self.workers, self._d, self._T, self._block_length(), self.wire.coded
         ranks = np.arange(P).reshape(d, T)
         for g, m in srs.srs_rounds(T):

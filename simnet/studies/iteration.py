@@ -204,10 +204,8 @@ def _policy_rows(found: JobPrediction) -> list[dict[str, Any]]:
 
 
 def _widened_to_job(row: Mapping[str, Any], low: float, high: float) -> dict[str, Any]:
-    """Return an iteration's interval [s], at least as wide, relative to the time, as the job's interval.
-
-    Under conditions where no iterations were measured, an iteration is off by at least what the mean of a job is.
-    """
+    """Return an iteration's interval [s], at least as wide, relative to the time, as the job's interval."""
+    # Under conditions where no iterations were measured, an iteration is off by at least what the mean of a job is.
     if row["total_low_s"] is None or not row["simulated_s"]:
         return {}
     if not units.determined(low, high):
@@ -366,11 +364,9 @@ def _with_intervals(
 
 
 def _with_other_times(found: pd.DataFrame) -> pd.DataFrame:
-    """Return intervals that cover the state of links at all times at which an iteration may start.
-
-    Earlier iterations may all take the low, or all the high, end of their intervals, so that an iteration may start on
-    the links of an earlier or later time.
-    """
+    """Return intervals that cover the state of links at all times at which an iteration may start."""
+    # Earlier iterations may all take the low, or all the high, end of their intervals, so that an iteration may start
+    # on the links of an earlier or later time.
     began, total = (found[name].to_numpy() for name in ("began_s", "total_s"))
     earliest, latest = (began[0] + np.cumsum(found[f"total_{end}_s"]) for end in get_args(IntervalEnd))
     first = np.searchsorted(began + total, np.append(began[0], earliest[:-1]), side="right")

@@ -425,10 +425,8 @@ class Routes:
         return _pair_hash(pair) if self._hashes else lambda node, ways: 0
 
     def _gate(self, dst: int) -> tuple[int, tuple[int, ...]]:
-        """Return the only switch with a link to host `dst`, and the link; `dst` and no link if there are several links.
-
-        The hosts of one switch then share one table of distances.
-        """
+        """Return the only switch linked to host `dst`, and the link; `dst` and no link if there are several links."""
+        # The hosts of one switch then share one table of distances.
         if len(self._into[dst]) == 1:
             link, gate = self._into[dst][0]
             if gate >= self._first_forwarding:

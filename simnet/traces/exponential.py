@@ -70,11 +70,9 @@ def _evaluate_polynomial(x: Values, coefficients: tuple[np.float32, ...]) -> Val
 
 
 def _fused_multiply(a: Values, b: Values | np.float32, c: Values | np.float32) -> Values:
-    """Return a b + c with a single rounding.
-
-    The product is exact in double precision. Where the rounded sum is halfway between two single-precision numbers, the
-    rounding error decides.
-    """
+    """Return a b + c with a single rounding."""
+    # The product is exact in double precision. Where the rounded sum is halfway between two single-precision numbers,
+    # the rounding error decides.
     product = np.multiply(a, b, dtype=np.float64)
     added = np.asarray(c, dtype=np.float64)
     total: Floats = product + added

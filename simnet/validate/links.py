@@ -103,11 +103,9 @@ def _text_of(given: OfHosts) -> str:
 
 
 def _setting_intervals(found: pd.DataFrame, parts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ends of prediction intervals [s], from errors of other settings in the same category.
-
-    A setting is a collective with its algorithm and ranks on its links, with all sizes; where links change, that of one
-    size. Software differs from run to run more than links do, so errors are compared relative to its share.
-    """
+    """Return the ends of prediction intervals [s], from errors of other settings in the same category."""
+    # A setting is a collective with its algorithm and ranks on its links, with all sizes; where links change, that of
+    # one size. Software differs from run to run more than links do, so errors are compared relative to its share.
     keys = ["tool", "profile", "collective", "algorithm", "ranks"]
     keys += ["sizes", "run"] if "since_change" in found else ["links"]
     setting = found.groupby(keys, sort=False).ngroup().to_numpy()

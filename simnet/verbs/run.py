@@ -116,10 +116,8 @@ def run(
 
 @contextmanager
 def _results_folder(asked: _Asked, usual: str, wanted: Request, written: str, what: tuple[str, str]) -> Iterator[Path]:
-    """Yield the results folder (the user's, the default, or a temporary folder); print its path if it is kept.
-
-    `what` works in it alone, and in a folder of that name inside.
-    """
+    """Yield the results folder (the user's, the default, or a temporary folder); print its path if it is kept."""
+    # `what` works in it alone, and in a folder of that name inside.
     from simnet.scenario.runner import place_of
     from simnet.studies.runs import locked_folder
 

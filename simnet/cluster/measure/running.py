@@ -222,11 +222,9 @@ class _CurveTimer:
         return prepare_call(self.communicator, self.curve.collective, self.curve.group, self.handle, nbytes)
 
     def repetition(self, made: PreparedCall | None, count: int) -> tuple[float, float]:
-        """Time `count` calls in a row; return seconds per call at the slowest rank, and the seconds since the start.
-
-        An uncounted call comes first, so ranks start as they do where calls follow each other; after a barrier they
-        start as far apart as its last messages take.
-        """
+        """Time `count` calls in a row; return seconds per call at the slowest rank, and the seconds since the start."""
+        # An uncounted call comes first, so ranks start as they do where calls follow each other; after a barrier they
+        # start as far apart as its last messages take.
         took = math.nan
         if made is not None:
             made.call(self._calls)

@@ -233,10 +233,8 @@ _PANELS_IN_A_ROW, _WRAP = 4, 28
 def _figure(
     question: Question, settings: Sequence[AxisColumn], columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]
 ) -> Plot:
-    """Draw the means with their intervals: over the longest axis of numbers, in a panel for each other setting.
-
-    Without an axis of numbers, settings stand one below the other.
-    """
+    """Draw the means with their intervals: over the longest axis of numbers, in a panel for each other setting."""
+    # Without an axis of numbers, settings stand one below the other.
     from simnet.report.drawing import COLOURS, canvas, draw_table, plot, scale
 
     columns = [one for one in columns[len(settings) :] if one.unit == columns[len(settings)].unit]

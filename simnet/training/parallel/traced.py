@@ -209,10 +209,8 @@ def _topological_order(
 def _waits(
     traces: _Traces, members_of: Mapping[_RankNode, _Members], eager_limit: float
 ) -> dict[_Members, set[_Members]]:
-    """Return the predecessors of each set of matched nodes.
-
-    What waits for the receive of an eager message waits for the message and for what the receive waits for.
-    """
+    """Return the predecessors of each set of matched nodes."""
+    # What waits for the receive of an eager message waits for the message and for what the receive waits for.
     found: dict[_Members, set[_Members]] = {members: set() for members in members_of.values()}
     completed: dict[_RankNode, set[_Members]] = {}
     needs = {at: [at._replace(number=need) for need in node.needs] for at, node in traces.items()}

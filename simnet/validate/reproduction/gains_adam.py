@@ -82,11 +82,9 @@ def dense_steps(network: str) -> pd.DataFrame:
 
 
 def _on_ethernet(gpus: int) -> tuple[Adam, Adam, Adam]:
-    """Return steps of 1-bit Adam on Ethernet for the expected, lowest and highest gain, by different link rates.
-
-    The first is in between, and with the others it gains the least and the most. Of the last the signs are those of
-    cards that carry all that they can, as many streams may do where one does not.
-    """
+    """Return steps of 1-bit Adam on Ethernet for the expected, lowest and highest gain, by different link rates."""
+    # The first is in between, and with the others it gains the least and the most. Of the last the signs are those of
+    # cards that carry all that they can, as many streams may do where one does not.
     inside, latency = NODE_BANDWIDTH["V100"], ETHERNET_LATENCY
     rates = dense_steps("Ethernet")["gigabits"].tolist()
     slow = adam(gpus, 4, _IPERF, latency.low, inside.high, "ideal")

@@ -59,11 +59,9 @@ def noise(workers: int, entries: int, iteration: int, common: float = 0.8) -> ND
 
 
 def _exactly_k(workers: int, k: int, uneven: bool) -> Exchange:
-    """Return an Ok-Topk exchange in which each worker, and the result, selects exactly k entries, as the bound assumes.
-
-    Even: all workers select the same ones. Uneven, the worst case: in the first region no two select the same, and
-    elsewhere all cancel, so that one worker holds what all others are to get.
-    """
+    """Return an Ok-Topk exchange in which each worker, and the result, has exactly k entries, as the bound assumes."""
+    # Even: all workers select the same ones. Uneven, the worst case: in the first region no two select the same, and
+    # elsewhere all cancel, so that one worker holds what all others are to get.
     entries = 20 * k * workers
     # A strict threshold keeps one entry fewer than it was computed from; it is re-used in the second iteration.
     model = create("oktopk", workers, entries, k / entries, allgather="ring")
