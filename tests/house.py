@@ -20,7 +20,7 @@ Definition: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 BUDGETS = {
     "base": (("base",), 1_500),
-    "topologies": (("topologies",), 1_500),
+    "topologies": (("topologies",), 1_580),
     "schedule, collectives": (("schedule.py", "collectives"), 900),
     "cost models": (("costs", "calibration", "evidence", "cost_models"), 5_000),
     "network": (("network",), 6_300),

@@ -4,7 +4,7 @@ import itertools
 
 import networkx as nx
 
-from simnet.topologies import dragonfly, fat_tree, multi_gpu_nodes, ring, star, torus, tree
+from simnet.topologies import dragonfly, fat_tree, flattened_butterfly, multi_gpu_nodes, ring, star, torus, tree
 
 LINK = {"latency": 1e-6, "bandwidth": 8.0}
 GPUS = {"intra_latency": 2e-6, "intra_bandwidth": 3e11, "nic_latency": 6e-6, "nic_bandwidth": 2.5e10}
@@ -14,6 +14,7 @@ OF_SEARCH = {
     "ring": lambda: ring(6, **LINK),
     "tree": lambda: tree(9, 2, **LINK),
     "fat_tree": lambda: fat_tree(4, **LINK),
+    "flattened": lambda: flattened_butterfly((3, 2, 2), 2, **LINK),
     "cluster": lambda: multi_gpu_nodes(3, 2, **GPUS),
     "spines": lambda: multi_gpu_nodes(3, 2, **GPUS, rails=True, spines=3),
 }

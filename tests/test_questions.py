@@ -61,6 +61,14 @@ def test_without_a_rival_the_answer_says_where_each_is_fastest_and_the_bound_nev
     assert not any("oracle" in name for row in found.rows for name in row)
 
 
+@pytest.mark.parametrize(
+    ("reach", "said"), [(0.55, "550 ms or lower from B on at slow links 0.5; nowhere at"), (2, "from A on in all 2")]
+)
+def test_the_answer_says_from_which_series_on_a_value_is_reached(reach, said):
+    found = answer_of((0.5, 0.6), {"column": "iteration_s", "better": "lower", "reach": reach})
+    assert said in found.answer
+
+
 def test_the_best_of_several_rivals_is_that_of_each_setting():
     found = answer_of((0.5, 1.3), {"column": "iteration_s", "against": ["A", "B"], "series": ["A"]})
     effects = [one["mean"] for one in found.details["effects"]["A, time"]]

@@ -19,6 +19,7 @@ from simnet.topologies import (
     check_connected,
     dragonfly,
     fat_tree,
+    flattened_butterfly,
     multi_gpu_nodes,
     ring,
     select_links,
@@ -36,8 +37,7 @@ LATENCY, BANDWIDTH = 1e-3, 1e9
 def built(draw):
     """Any small topology of this package."""
     link = {"latency": draw(st.floats(0, 1)), "bandwidth": draw(st.floats(1, 1e12))}
-    families = ["star", "ring", "tree", "fat_tree", "torus", "dragonfly", "wan", "wan_of_clusters", "multi_gpu_nodes"]
-    family = draw(st.sampled_from([*families, "spines"]))
+    family = draw(st.sampled_from([*topologies.FAMILIES, "spines"]))
     match family:
         case "star" | "ring":
             return build(family, hosts=draw(st.integers(1, 17)), **link)
@@ -49,6 +49,8 @@ def built(draw):
             return torus(draw(st.sampled_from([(1,), (4,), (2, 3), (3, 3), (2, 1, 4), (2, 2, 2, 2)])), **link)
         case "dragonfly":
             return dragonfly(draw(st.sampled_from([2, 4])), **link, groups=draw(st.integers(1, 3)))
+        case "flattened_butterfly":
+            return flattened_butterfly(draw(st.sampled_from([(1,), (4,), (3, 2), (2, 1, 3)])), 2, **link)
         case "wan":
             return draw(wide_area())
         case "wan_of_clusters":
@@ -370,6 +372,7 @@ GOOD = {
         **{"routers": 4, "groups": 3, "hosts_per_router": 1, "global_links": 1},
         **{**LINKS, "global_latency": LATENCY, "global_bandwidth": BANDWIDTH},
     },
+    flattened_butterfly: {"dims": (2, 3), "hosts_per_router": 1, **LINKS},
     multi_gpu_nodes: {"nodes": 2, "gpus_per_node": 2, **GPUS},
     wan: {"sites": ["A", "B"], **LINKS, "workers_per_site": 2, "local_latency": 1e-4, "local_bandwidth": 1e9},
 }
@@ -387,6 +390,8 @@ GOOD = {
         (fat_tree, {"k": 10**6}, "at most 1,000,000"),
         (fat_tree, {"oversubscription": 0.5}, "oversubscription must be finite and >= 1, got 0.5"),
         (ring, {"hosts": 10**9}, "at most 1,000,000"),
+        (flattened_butterfly, {"dims": (1000, 1)}, "a flattened butterfly of 1,000 x 1 routers needs"),
+        (flattened_butterfly, {"dims": 4}, r"dims must list the routers along each dimension, .* got 4"),
         (multi_gpu_nodes, {"nodes": 10**9}, "at most 1,000,000"),
         (wan, {"sites": 0}, "sites, where not a list of names, must be a whole number >= 1, got 0"),
         (wan, {"sites": 10**9}, "at most 1,000,000"),

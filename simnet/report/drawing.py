@@ -33,7 +33,7 @@ PHASE_COLOURS = {"compute": "#4D5A66", "select": "#E69F00", "communicate": "#56A
 
 # Values further apart than this are drawn on a logarithmic axis.
 _WIDE = 12.0
-_LONGEST_NAME = 28
+_LONGEST_NAME = 32
 
 
 class Plot(NamedTuple):
@@ -98,7 +98,7 @@ def policy_looks(policies: Iterable[str], bound: str | None) -> dict[str, dict[s
 
 
 def short(name: str) -> str:
-    """Return a name on one line, shortened to at most 28 characters."""
+    """Return a name on one line, shortened to at most 32 characters."""
     name = " ".join(name.split())
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}\u2026"
 

@@ -14,6 +14,7 @@ from simnet.base import plugins
 from simnet.base.errors import suggest_names
 from simnet.topologies.dragonfly import dragonfly
 from simnet.topologies.fat_tree import fat_tree
+from simnet.topologies.flattened_butterfly import flattened_butterfly
 from simnet.topologies.links import select_links
 from simnet.topologies.multi_gpu_nodes import multi_gpu_nodes
 from simnet.topologies.ring import ring
@@ -37,6 +38,7 @@ __all__ = [
     "check_connected",
     "dragonfly",
     "fat_tree",
+    "flattened_butterfly",
     "multi_gpu_nodes",
     "names",
     "ring",
@@ -49,7 +51,11 @@ __all__ = [
 ]
 
 FAMILIES: Mapping[str, Callable[..., nx.DiGraph[Any]]] = {
-    one.__name__: one for one in (star, ring, tree, fat_tree, torus, dragonfly, wan, multi_gpu_nodes, wan_of_clusters)
+    one.__name__: one
+    for one in (
+        *(star, ring, tree, fat_tree, torus, dragonfly, flattened_butterfly),
+        *(wan, multi_gpu_nodes, wan_of_clusters),
+    )
 }
 """The builders of this package by name."""
 

@@ -10,8 +10,8 @@ and whose edges, the links, carry
 * ``latency`` [s], >= 0, and ``bandwidth`` [byte/s], > 0;
 * ``kind``, by which `select_links` finds them: ``"host"`` at a host, ``"fabric"`` between switches, ``"wan"`` between
   sites, ``"border"`` to the border router of a site that is a cluster, ``"local"`` and ``"global"`` inside and between
-  the groups of a dragonfly, ``"dim0"``, ``"dim1"``, ... along the dimensions of a torus, and in a cluster of multi-GPU
-  nodes ``"intra"`` at a GPU and ``"nic"`` at a network card;
+  the groups of a dragonfly, ``"dim0"``, ``"dim1"``, ... along the dimensions of a torus or flattened butterfly, and in
+  a cluster of multi-GPU nodes ``"intra"`` at a GPU and ``"nic"`` at a network card;
 * ``weight``, the cost by which `Routes` chooses paths, where it is not 1.
 
 Builders of this package return a graph that networkx makes when somebody looks at it (`simnet.topologies.deferred`).

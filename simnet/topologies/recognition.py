@@ -8,6 +8,7 @@ from typing import Any
 from simnet.topologies.checks import LARGEST
 from simnet.topologies.dragonfly import DragonflyShape
 from simnet.topologies.fat_tree import FatTreeShape
+from simnet.topologies.flattened_butterfly import FlattenedButterflyShape
 from simnet.topologies.graphs import Link
 from simnet.topologies.multi_gpu_nodes import MultiGpuShape
 from simnet.topologies.ring import RingShape
@@ -19,6 +20,7 @@ from simnet.topologies.tree import TreeShape
 _SHAPES: dict[str, Callable[..., SiteShape]] = {
     "dragonfly": DragonflyShape,
     "fat_tree": FatTreeShape,
+    "flattened_butterfly": FlattenedButterflyShape,
     "multi_gpu_nodes": MultiGpuShape,
     "ring": RingShape,
     "star": StarShape,

@@ -76,12 +76,11 @@ class Routes:
     successive switches are independent. Routes do not pass through hosts unless ``graph.graph["hosts_forward"]`` is
     True.
 
-    On a graph that is a star, ring, tree, fat-tree, torus, dragonfly, cluster of multi-GPU nodes or WAN of such sites
-    as its builder made it, the route follows from the numbers of the two hosts, without a search, however large the
-    graph. On the first four and on a cluster without rails or with spines it is the one that the search finds. A torus,
-    a dragonfly and a cluster with rails alone have routes of their own, which their builders describe. With a link
-    added, taken away or given another ``weight`` the graph is searched like any other; latencies and bandwidths do not
-    matter.
+    On a graph that is a star, ring, tree, fat-tree, torus, dragonfly, flattened butterfly, cluster of multi-GPU nodes
+    or WAN of such sites as its builder made it, the route follows from the numbers of the two hosts, without a search,
+    however large the graph. It is the one that the search finds, but on a torus, a dragonfly and a cluster with rails
+    alone, which have routes of their own; their builders describe them. With a link added, taken away or given another
+    ``weight`` the graph is searched like any other; latencies and bandwidths do not matter.
 
     Beside the route of a pair there are its `candidates`, all the ways between which the hash has the choice, and
     `around`, the way that is left when links are down.

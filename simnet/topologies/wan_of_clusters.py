@@ -56,9 +56,9 @@ def wan_of_clusters(
         Of each such link [s], >= 0.
     borders : mapping of str to sequence of node, optional
         Of a site the nodes, as its own graph names them, that have a link to its border router. By default those at its
-        top: the switch of a star, the root of a tree, the core switches of a fat-tree, all routers of a dragonfly, the
-        fabric, rails or spines of multi-GPU nodes, and all hosts of a ring or torus. Another topology says so in
-        ``graph.graph["borders"]``, or needs it here.
+        top: the switch of a star, the root of a tree, the core switches of a fat-tree, all routers of a dragonfly
+        or flattened butterfly, the fabric, rails or spines of multi-GPU nodes, and all hosts of a ring or torus.
+        Another topology says so in ``graph.graph["borders"]``, or needs it here.
 
     Returns
     -------

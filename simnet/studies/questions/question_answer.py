@@ -17,7 +17,7 @@ import numpy as np
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError, suggest_names
 from simnet.report.paired import TIE, Estimate, contest, estimate
-from simnet.report.summary import Column, Summary, Unit, common_unit, with_unit
+from simnet.report.summary import Column, Summary, Unit, common_unit, interval_text, percent, with_unit
 from simnet.studies.fastest import GridTimes, axis_heads, group_places, value_text, where_fastest
 from simnet.studies.questions.question_file import QUESTION_FILE, SERIES, ColumnComparison, Question
 from simnet.studies.sweeping.grid import AxisColumn, moving_together
@@ -58,21 +58,28 @@ def answer_question(question: Question, found: GridAnswer) -> Summary:
     names = list(dict.fromkeys(map(series.text, series.values)))
     sentences, columns, rows = list[str](), list(axis_heads(settings)), dict[tuple[Any, ...], dict[str, Any]]()
     effects: dict[str, list[dict[str, Any]]] = {}
+    numbered = series.numeric and not series.unit
     shown = list(dict.fromkeys(one.column for one in question.compare))
     for one in question.compare:
         values = _values(table, one, series, settings)
         column = with_unit(Column(one.column, one.label, one.unit))
         for name in names if one.column in shown else ():
             own, ends = f"{name} {one.column}", (f"{name} {one.column} low", f"{name} {one.column} high")
-            heading = name if len(shown) == 1 else f"{name} {one.label}"
+            heading = f"{series.heading} {name}" if numbered else name
+            heading += f" {one.label}" if len(shown) > 1 else ""
             columns.append(Column(own, heading, column.unit, interval=ends, interval_of="95 %"))
             for setting, each in values.items():
                 row = rows.setdefault(setting, dict(zip([axis.name for axis in settings], setting, strict=True)))
                 row |= dict(zip((own, *ends), _mean(each.get(name)), strict=True))
         if one.against:
             compared = _effects(one, values, names, column.unit)
-            sentences += [_effect_text(name, one, each, settings, column.unit) for name, each in compared.items()]
+            sentences += [
+                _effect_text(f"{series.heading} {name}" if numbered else name, one, each, settings, column.unit)
+                for name, each in compared.items()
+            ]
             effects |= {f"{name}, {one.label}": [_plain(effect) for effect in each] for name, each in compared.items()}
+        elif one.reach is not None:
+            sentences.append(_reach_text(one, values, names, settings, column.unit))
         else:
             sentences.append(f"{one.label.capitalize()}: {_least(values, settings, column.unit)}")
     return Summary(
@@ -115,7 +122,9 @@ def _values(
             file=QUESTION_FILE,
             field="compare",
         )
-    counts = table["status"].eq("done") | (table["status"].eq("unsettled") & (one.column in _TRAINED))
+    counts = table["status"].eq("done") | (
+        table["status"].eq("unsettled") & (one.column in _TRAINED or not one.settled)
+    )
     numbers = table[one.column].where(counts).astype("float64")
     table = table.assign(value=numbers, name=list(map(series.text, series.values)))
     by = [axis.name for axis in settings]
@@ -146,6 +155,45 @@ def _least(
         first = [] if won is None else [won.policy, *won.tied_with]
         cells.append(GridTimes(setting, {name: float(one.mean()) for name, one in known.items()}, first))
     return where_fastest(cells, settings, "", unit or "number") or "no series has a value in every seed."
+
+
+def _reach_text(
+    one: ColumnComparison,
+    values: Mapping[tuple[Any, ...], Mapping[str, Floats]],
+    names: Sequence[str],
+    settings: Sequence[AxisColumn],
+    unit: Unit | None,
+) -> str:
+    """Return a sentence that says from which series on a column is as good as `one.reach`, by the most telling axis."""
+    reach, higher = one.reach or 0.0, one.better == "higher"
+    first: dict[tuple[Any, ...], int] = {}
+    for setting, each in values.items():
+        first[setting] = len(names)
+        while first[setting]:
+            mean, low, high = _mean(each.get(names[first[setting] - 1]))
+            worst = mean if low is None else low if higher else high
+            if worst is None or (worst < reach if higher else worst > reach):
+                break
+            first[setting] -= 1
+
+    def places(axis: int, value: Any) -> list[int]:
+        return sorted({at for setting, at in first.items() if setting[axis] == value})
+
+    def spread(axis: int) -> int:
+        found = [places(axis, setting[axis]) for setting in first]
+        return sum(each[-1] - each[0] for each in found)
+
+    telling = min(range(len(settings)), key=spread, default=None)
+    groups: dict[str, list[tuple[Any, ...]]] = {}
+    for setting, at in first.items():
+        starts = [at] if telling is None else places(telling, setting[telling])
+        reached = [names[at] for at in starts if at < len(names)]
+        texts = [f"from {' or '.join(reached)} on"] * bool(reached) + ["nowhere"] * (len(names) in starts)
+        groups.setdefault(" or ".join(texts), []).append(setting)
+    where = group_places([*groups.values()], settings, len(first))
+    parts = [f"{text} {at}".rstrip() for text, at in zip(groups, where, strict=True)]
+    goal = percent(reach) if unit in ("percent", "chance") else interval_text(reach, unit=unit or "number")
+    return f"{one.label.capitalize()} is {goal} or {one.better} {'; '.join(parts)}."
 
 
 def _effects(
@@ -219,8 +267,12 @@ def _size(effects: Sequence[Effect], points: bool) -> str:
     means = sorted(abs(one.difference.mean) for one in effects)
     ends = sorted(abs(end) for one in effects for end in one.difference[1:])
     unit = " points" if points else " %"
-    between = " to ".join(dict.fromkeys(f"{100 * one:.2g}" for one in (means[0], means[-1])))
-    return f"{between}{unit} (95 %: {100 * ends[0]:.2g} to {100 * ends[-1]:.2g})"
+    between = " to ".join(dict.fromkeys(map(_hundreds, (means[0], means[-1]))))
+    return f"{between}{unit} (95 %: {_hundreds(ends[0])} to {_hundreds(ends[-1])})"
+
+
+def _hundreds(share: float) -> str:
+    return f"{100 * share:.0f}" if share >= 1 else f"{100 * share:.2g}"
 
 
 def _plain(effect: Effect) -> dict[str, Any]:
@@ -233,14 +285,14 @@ _PANELS_IN_A_ROW, _WRAP = 4, 28
 def _figure(
     question: Question, settings: Sequence[AxisColumn], columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]
 ) -> Plot:
-    """Draw the means with their intervals: over the longest axis of numbers, in a panel for each other setting."""
+    """Draw the first column's means and intervals: over the longest axis of numbers, a panel for each other setting."""
     # Without an axis of numbers, settings stand one below the other.
     from simnet.report.drawing import COLOURS, canvas, draw_table, plot, scale
 
-    columns = [one for one in columns[len(settings) :] if one.unit == columns[len(settings)].unit]
+    columns = [one for one in columns[len(settings) :] if one.name.endswith(f" {question.compare[0].column}")]
     across = max((one for one in settings if one.numeric), key=lambda one: len({*one.values}), default=None)
     if across is None:
-        rows = [{**row, "setting": ", ".join(value_text(row[one.name], one) for one in settings)} for row in rows]
+        rows = [{**row, "setting": ", ".join(one.text(row[one.name]) for one in settings)} for row in rows]
         columns = [Column("setting", "setting", "text"), *columns]
         return draw_table(Summary(answer=question.question, columns=columns, rows=rows))._replace(name="question")
     panels: dict[str, list[Mapping[str, Any]]] = {}
@@ -273,5 +325,6 @@ def _figure(
         figure.supylabel(f"{question.compare[0].label} [{unit}]" if unit else question.compare[0].label)
         figure.supxlabel(across.heading)
         handles, labels = grid.flat[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper left", ncols=4, title=question.question, alignment="left")
+        asked = textwrap.fill(question.question, int(12 * size[0]))
+        figure.legend(handles, labels, loc="outside upper left", ncols=3, title=asked, alignment="left")
         return plot("question", question.question, question.source, figure)

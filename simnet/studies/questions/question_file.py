@@ -36,13 +36,17 @@ class ColumnComparison(_FilePart):
     """Comparison of a column of ``sweep.csv`` between series, such as policies.
 
     With `against`, each of `series` (default: all others) is compared with the best of the named series of the same
-    setting. Without it, the answer says which series has the least value in which setting.
+    setting. With `reach`, the answer says from which series on, in their order, the column is as good as that value.
+    Without either, the answer says which series has the least value in which setting. Cells that have not settled count
+    only for results of training, or where `settled` is false.
     """
 
     column: _Text
     label: _Text
     unit: Unit | None = None
     better: Literal["lower", "higher"] = "lower"
+    reach: float | None = None
+    settled: bool = True
     against: list[_Text] = []
     series: list[_Text] = []
 
