@@ -28,6 +28,7 @@ from matplotlib.patches import Patch
 from scipy.stats import kendalltau
 
 from simnet.base.errors import DivergedError
+from simnet.cost_models.evidence.relative_iterations import WITHOUT_DENSITY as WITHOUT_ANY
 from simnet.cost_models.evidence.relative_iterations import mean_logarithms, measured_ratios, relative_iterations
 from simnet.report.drawing import style
 from simnet.scenario import load
@@ -94,22 +95,25 @@ def count_iterations(overrides: list[str], label: str, density: float, seed: int
 
 
 def orders() -> pd.DataFrame:
-    """Return Kendall's tau of the foretold and the measured order of schemes, by model left out, momentum, density."""
-    rows, measured = [], measured_ratios()
-    settings = itertools.product(("mlp", "conv", "transformer"), (0.0, 0.9), DENSITIES)
-    for model, momentum, density in settings:
+    """Return Kendall's tau of the foretold and the measured order of schemes, by model left out, momentum, densities.
+
+    The order over all densities also has the schemes without any; `inside` counts those in the 90 % interval.
+    """
+    rows, every = [], [(scheme, at, one) for scheme, known in measured_ratios().items() for at, one in known.items()]
+    densities = [*({at: f"{100 * at:g} %"} for at in DENSITIES), dict.fromkeys((*DENSITIES, WITHOUT_ANY), "all")]
+    for setting, among in itertools.product(itertools.product(("mlp", "conv", "transformer"), (0.0, 0.9)), densities):
+        model, momentum = setting
         found = []
-        for name, by_density in measured.items():
-            runs = by_density.get(density, {}).get((model, momentum))
-            estimate = relative_iterations(name, density, momentum, without=model)
-            if runs and estimate:
-                found.append((name, estimate, *map(math.exp, mean_logarithms({(model, momentum): runs}))))
-        if len(found) < FEWEST:
-            continue
-        _, estimates, own = zip(*found, strict=True)
-        tau = kendalltau([one.estimate for one in estimates], own).statistic
-        inside = [one.low <= value <= one.high for one, value in zip(estimates, own, strict=True)]
-        rows.append((model, momentum, density, len(found), tau, sum(inside)))
+        for scheme, at, ratios in every:
+            foretold = relative_iterations(scheme, at, momentum, without=model)
+            if scheme != "dense" and at in among and setting in ratios and foretold:
+                (own,) = map(math.exp, mean_logarithms({setting: ratios[setting]}))
+                said = relative_iterations(scheme, at, without=model)
+                found.append((foretold.estimate, own, said.low <= own <= said.high))
+        if len(found) >= FEWEST:
+            foretold, own, inside = zip(*found, strict=True)
+            tau = kendalltau(foretold, own).statistic
+            rows.append((*setting, next(iter(among.values())), len(found), tau, sum(inside)))
     return pd.DataFrame(rows, columns=["left_out", "momentum", "density", "schemes", "tau", "inside"])
 
 

@@ -60,10 +60,10 @@ def accuracy_text(known: Mapping[str, object]) -> str:
     Examples
     --------
     >>> print(accuracy_text({"AG": RelativeIterations(1.1, 1.0, 1.52)}))
-    the same after (extrapolated from small models): AG 1.1x (1.0-1.5) the iterations of dense.
+    to the same: AG 1.1x (1.0-1.5) the iterations of dense; extrapolated from small models.
     """
     said = ", ".join(f"{name} {one}" for name, one in known.items())
-    return f"the same after (extrapolated from small models): {said}." if known else ""
+    return f"to the same: {said}; extrapolated from small models." if known else ""
 
 
 def relative_iterations(
