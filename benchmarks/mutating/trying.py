@@ -133,20 +133,20 @@ class Trials:
     def _files(self, file: str) -> list[str]:
         """Return the files of tests, those first that see most mutants of a file, then the nearest; its own before all.
 
-        Of those as near, those come first that see most mutants of all files, then those called after the module or its
-        package, then those that name it most often.
+        Of those as near, those come first that are called after the module or a package that it is in, then those that
+        see most mutants of all files, then those that name it or its package most often.
         """
         seen_of_all: Counter[str] = Counter()
         for (_, name), count in self.killers.items():
             seen_of_all[name] += count
-        package, module = (one.removesuffix(".py") for one in Path(file).parts[-2:])
+        parts = Path(file).with_suffix("").parts
         found = []
         for path in sorted((self.copy / "tests").glob("test_*.py")):
             name = path.relative_to(self.copy).as_posix()
             seen, distance = self.killers[file, name], _distance(file, _imported(path))
-            called = module in path.stem or package in path.stem
-            named = [len(re.findall(rf"\b{one}\b", path.read_text(), re.IGNORECASE)) for one in (module, package)]
-            found.append((not seen, distance, -seen, -seen_of_all[name], not called, [-one for one in named], name))
+            called = any(one in path.stem for one in parts[1:])
+            named = [len(re.findall(rf"\b{one}\b", path.read_text(), re.IGNORECASE)) for one in parts[:-3:-1]]
+            found.append((not seen, distance, -seen, not called, -seen_of_all[name], [-one for one in named], name))
         return [file, *[name for *_, name in sorted(found)[: self.most]]]
 
 

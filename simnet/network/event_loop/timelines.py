@@ -40,12 +40,9 @@ def update_link(s: State, l: int, now: float) -> None:
     link = s.links[l]
     if link.until > now:
         return
-    is_queue = link.n_coming > 0 or link.first_passing >= 0
-    if is_queue:
-        update_backlog(s, l)
+    update_backlog(s, l)
     link.capacity = value_at(s, link.bandwidths, now)
-    if is_queue:
-        change_passing_rate(s, l)
+    change_passing_rate(s, l)
     link.until = changes_at(s, link.bandwidths)
     if link.until < math.inf:
         push_event(s, link.until, CHANGE, l)
