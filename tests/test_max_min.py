@@ -20,14 +20,6 @@ def uses(route, link):
     return sum(one == link for one in route)
 
 
-def loads(routes, rates, capacity):
-    """Return what all flows together take of each link."""
-    return {
-        link: math.fsum(uses(route, link) * rate for route, rate in zip(routes, rates, strict=True) if link in route)
-        for link in capacity
-    }
-
-
 def assert_max_min(routes, capacity, limits, rates, weights=None):
     """Assert that rates are feasible, and that each flow is at its limit or has a bottleneck.
 
@@ -36,7 +28,8 @@ def assert_max_min(routes, capacity, limits, rates, weights=None):
     weight than it has.
     """
     weights = weights or [1.0] * len(routes)
-    load = loads(routes, rates, capacity)
+    flows = list(zip(routes, rates, strict=True))
+    load = {link: math.fsum(uses(route, link) * rate for route, rate in flows) for link in capacity}
     most = dict.fromkeys(capacity, 0.0)
     for route, rate, weight in zip(routes, rates, weights, strict=True):
         for link in route:

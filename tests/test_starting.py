@@ -78,7 +78,7 @@ from simnet.network import compiled_loop, max_plus
 from simnet.sparsifier_models import selection
 # All that may be compiled is at hand, and used at once.
 compiled_loop.compiled_loop(), max_plus._compiled_recurrence()
-selection._interpreted.loading = selection._LONG = selection._SHORT = 0
+selection._LONG = 0
 from simnet.verbs.app import run_line
 with redirect_stdout(io.StringIO()):
     assert not run_line(sys.argv[1:])

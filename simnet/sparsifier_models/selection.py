@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.base.jit_threshold import JitThreshold, native_copy, native_is_kept
+from simnet.base.jit_threshold import native_copy
 from simnet.base.rows import Rows, map_rows
 from simnet.sparsifier_models import compiled_selection
 
@@ -31,11 +31,8 @@ Bits = NDArray[np.uint32]
 
 # Blocks this short stay in the cache while they are converted, squared and summed.
 _BLOCK = 8192
-# With shorter arrays it takes thousands of calls to gain the time that loading the compiled loops takes, and compiling
-# them: so many entries. To call them takes longer than numpy does with fewer than those of a short array.
-_LONG, _SHORT, _WORTH, _WORTH_COMPILING = 1 << 17, 1 << 12, 1 << 25, 1 << 28
-# Entries of such arrays that numpy has gone through so far.
-_interpreted = JitThreshold(_WORTH, _WORTH_COMPILING, partial(native_is_kept, "select", compiled_selection))
+# Calling the compiled loops takes longer than numpy does with shorter arrays.
+_LONG = 1 << 17
 # One entry in so many is looked at to tell how many there will be, or where the k-th magnitude lies.
 _SAMPLED = 512
 # Magnitudes as integers, see `simnet.sparsifier_models.compiled_selection`.
@@ -232,12 +229,8 @@ def _compiled_loops() -> NativeModule | None:
 
 
 def _loops_for(values: NDArray[np.floating]) -> NativeModule | None:
-    """Return the compiled loops if the array or the work so far is large enough to compile; None otherwise."""
-    if values.dtype != np.float32:
-        return None
-    if values.size >= _LONG:
-        return _compiled_loops()
-    return _compiled_loops() if values.size >= _SHORT and _interpreted.is_enough_with(values.size) else None
+    """Return the compiled loops for a long array of float32, else None."""
+    return _compiled_loops() if values.dtype == np.float32 and values.size >= _LONG else None
 
 
 def _magnitude_bits(values: Values) -> Bits:
