@@ -792,6 +792,7 @@ def test_an_exchange_has_stopped_when_a_rank_dies_whatever_leaves_yet(changes, o
     link = next(iter(graph.out_edges(0)))
     weather = {link: Weather(steps(changes, [1e3, 5e2][: len(changes)]), None)}
     network = Network(graph, weather, on_outage=on_outage)
-    with pytest.raises(StalledError) as caught:
-        network.time(Schedule(2, [Round([0, 1], [1, 0], [1500.0, 1500.0])]), deaths={1: 0.5})
-    assert caught.value.at == 0.5
+    for time in (0.5, 0.0):
+        with pytest.raises(StalledError) as caught:
+            network.time(Schedule(2, [Round([0, 1], [1, 0], [1500.0, 1500.0])]), deaths={1: time})
+        assert caught.value.at == time

@@ -23,6 +23,7 @@ from simnet.network.weather import (
     ornstein_uhlenbeck,
     outages,
     product,
+    profile,
     profile_state,
     steps,
     trace_csv,
@@ -400,6 +401,7 @@ def test_the_ends_of_what_is_allowed_are_allowed():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
+        (lambda: profile("C1", epoch_seconds=0.0), "epoch_seconds must be a number > 0"),
         (lambda: markov([], 1.0, seed=0), "at least one level"),
         (lambda: markov([1, 2], [1.0], seed=0), "one per level"),
         (lambda: markov([1, 2], [1.0, 0.0], seed=0), "mean_dwell must be a number > 0 and finite"),
@@ -667,5 +669,7 @@ def test_profiles_equal_the_published_table(shared):
             state = profile_state(name, int(row["epoch_index"]))
             assert state.latency == pytest.approx(float(row["alpha_ms"]) * 1e-3, rel=1e-15)
             assert state.bandwidth == float(row["bandwidth_Gbps"]) * 1e9 / 8
+            weather, t = profile(name, epoch_seconds=60.0), 60.0 * int(row["epoch_index"])
+            assert (weather.latency.at(t), weather.bandwidth.at(t)) == (state.latency, state.bandwidth)
             found[name] += 1
     assert found == {name: schedule.epochs for name, schedule in PROFILES.items()}

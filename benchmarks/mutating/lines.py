@@ -41,7 +41,7 @@ class Traced:
         self.names = list(self.seconds)
 
     def tests_of(self, file: str, span: tuple[int, int]) -> list[str]:
-        """Return the tests that run lines; of lines that run when the file is imported, those which run any of it.
+        """Return the tests that run lines; of lines that run when the file is imported, all tests.
 
         Parameters
         ----------
@@ -52,12 +52,7 @@ class Traced:
         """
         ran = [self.lines[file][line] for line in map(str, range(span[0], span[1] + 1)) if line in self.lines[file]]
         places = sorted({place for one in ran for place in one})
-        return [self.names[place] for place in places] if places or not ran else self.of_file(file)
-
-    def of_file(self, file: str) -> list[str]:
-        """Return the tests that run anything of a file."""
-        places = {place for one in self.lines.get(file, {}).values() for place in one}
-        return [self.names[place] for place in sorted(places)]
+        return [self.names[place] for place in places] if places or not ran else self.names
 
 
 def traced(tests: str, sources: Sequence[str], copy: Path, kept: Path, interpreted: bool) -> Traced:
