@@ -138,12 +138,12 @@ class ARCTopk(Tracking, is_restartable=False, by_tensors=True, reads_gradients=F
 
     @property
     def max_selected(self) -> int:
-        """Largest number of entries a worker may select: all, as some exchanges are dense."""
+        """Largest number of entries a worker may select: all of the gradient, because some exchanges are dense."""
         return self.parameters
 
     @property
     def k_of_model(self) -> int:
-        """Number of entries of the full model that a compressed exchange sends, if the gradient is a sample of it."""
+        """Number of entries of the full model that a worker sends in a compressed exchange, as whole rows."""
         return sum(self._kept_of(one) * one.columns for one in self.wholes)
 
     def _kept_of(self, whole: Whole) -> int:

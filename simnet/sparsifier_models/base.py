@@ -92,7 +92,7 @@ class Sparsifier(ABC):
     traits: Traits = Traits()
 
     def __init_subclass__(cls, **traits: Any) -> None:
-        """Set a scheme's traits from the keywords of its class, and `option_type` from the annotation of `options`."""
+        """Set `traits` from a subclass's keywords, as ``separable=True``; set `option_type` by its `options` hint."""
         super().__init_subclass__()
         if stray := sorted(set(vars(cls)) & set(Traits.__dataclass_fields__)):
             raise TypeError(f"traits of {cls.__name__} are keywords of its class: {', '.join(stray)}")
@@ -138,7 +138,7 @@ class Sparsifier(ABC):
         return twin
 
     def _option_traits(self) -> dict[str, Any]:
-        """Return the traits that depend on the options."""
+        """Return the fields of `traits` whose values depend on the options, by name."""
         return {}
 
     def _set_traits(self, **traits: Any) -> None:
@@ -179,7 +179,7 @@ class Sparsifier(ABC):
 
     @property
     def k(self) -> int:
-        """Number of entries a worker selects: the same share of a sample as of the whole model, at least one `unit`."""
+        """Number of entries a worker selects of this gradient: `k_of_model` / `scale`, rounded to whole units."""
         whole, scale, unit = self.k_of_model, self.options.scale, self.unit
         if scale == 1.0:
             return whole
@@ -199,7 +199,7 @@ class Sparsifier(ABC):
 
     @property
     def enough(self) -> float:
-        """Least number of selected entries for which a sample behaves like the whole model; 0 means any number."""
+        """Least k at which a sample of the gradient gives the results of the whole gradient; 0 if every k does."""
         return 10.0 if self.traits.searches_threshold else 0.0
 
     @property
@@ -209,11 +209,11 @@ class Sparsifier(ABC):
 
     @property
     def wire(self) -> Wire:
-        """Byte sizes of entries on the wire; each entry of a sample stands for `scale` entries of the model."""
+        """Byte sizes of values and indices, times `scale` if the gradient is a sample, and of counts, in messages."""
         return Wire.of(self.options, self.traits.released_widths)
 
     def _entries(self, size: int) -> int:
-        """Return how many of `size` entries to select: ceil(density size), or in released code floor, at least 1."""
+        """Return how many of `size` entries to select: density * size, rounded up, or down as released code does."""
         if self.traits.rounds_down or self.options.compat == "released":
             return max(1, math.floor(self.density * size))
         return selection.entries_kept(self.density, size)
@@ -255,7 +255,7 @@ class Sparsifier(ABC):
         return given if shared else frozen(given.copy(order="C"))
 
     def exchange(self, gradients: Values | Adds, *, overwrite: bool = False) -> Exchange:
-        """Exchange one gradient per worker, with error feedback, and return the outcome.
+        """Exchange one gradient per worker, with error feedback; return the mean, messages, kernels and statistics.
 
         Parameters
         ----------
@@ -350,7 +350,7 @@ class Sparsifier(ABC):
         return exchange
 
     def _given(self, gradients: Values | Adds) -> Any:
-        """Return the gradients as an array, shape (P, n); if `gradients` is a function, call it on zeros."""
+        """Return the gradients as an array, shape (P, n); a function `gradients` adds them to an array of zeros."""
         if not callable(gradients):
             return self._checked(gradients, "gradients")
         made = np.zeros((self.workers, self.parameters), dtype=np.float32)
@@ -371,7 +371,7 @@ class Sparsifier(ABC):
     def _make_exchange(
         self, update: Values, steps: Iterable[Step], sent: Floats, *, key: Hashable = None, **fields: Any
     ) -> Exchange:
-        """Return an exchange with the messages and kernels of `steps`, cached by `key`, and other `fields`.
+        """Return an exchange with other `fields`, and the messages and kernels of `steps`, which are cached by `key`.
 
         `steps` is what workers do, in order, see `simnet.sparsifier_models.steps.in_order`. If it follows from a `key`
         and the density alone, it is run through once, so that the schedule stays the same object.
@@ -395,7 +395,7 @@ class Sparsifier(ABC):
         return corrected.each(MethodType(work.__func__, there), range(self.workers))  # type: ignore[attr-defined]
 
     def spare(self) -> Any:
-        """Return the array, shape (P, n), that the last exchange left for new gradients, or None; then forget it."""
+        """Return an array, shape (P, n), that the last exchange no longer needs, for re-use; None if there is none."""
         spare, self._spare = self._spare, None
         return spare
 
@@ -408,7 +408,7 @@ class Sparsifier(ABC):
         """
 
     def _statistics(self, exchange: Exchange, given: Floats, kept: Floats) -> Stats:
-        """Return the statistics of all schemes, from squared norms before the exchange and of residuals."""
+        """Return the common statistics, given workers' squared norms before an exchange and of the new residuals."""
         return exchange_statistics(exchange, self.density, self.k, given, kept, self._density_ratio(exchange))
 
     def _density_ratio(self, exchange: Exchange) -> float | None:

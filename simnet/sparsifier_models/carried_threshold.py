@@ -32,7 +32,7 @@ SAMPLED = 256
 
 
 def bounded(threshold: Floats) -> Floats:
-    """Return thresholds clipped to positive finite float32, so that later scaling can recover."""
+    """Return thresholds clipped to positive finite float32, because scaling cannot change a threshold of 0 or inf."""
     limits = np.finfo(np.float32)
     return np.clip(threshold, float(limits.smallest_subnormal), float(limits.max))
 
@@ -90,7 +90,7 @@ class CarriedThreshold(UnionReduced, searches_threshold=True, state=("threshold_
 
     @property
     def _begins(self) -> bool:
-        """Whether this exchange sets a first threshold: at the start, or after an estimate for another density."""
+        """Whether this exchange sets thresholds anew: at the start, or if they were estimated for another density."""
         return not self.threshold.size or (self._estimates and self.threshold_density != self.density)
 
     def _first_threshold(self) -> Floats:
@@ -98,7 +98,7 @@ class CarriedThreshold(UnionReduced, searches_threshold=True, state=("threshold_
         return bounded(np.full(self.workers, self._given_threshold or 1.0 / (2.0 * math.sqrt(self.k_of_model))))
 
     def _estimated(self, corrected: Values) -> Floats:
-        """Return thresholds estimated from each worker's gradient; the last or first one replaces an estimate of 0."""
+        """Return each worker's estimated threshold; if it is 0, its last threshold or, at the start, the first one."""
         if self.options.start == "exact":
             found = list(map_rows(partial(kth_magnitude, k=self.k), corrected))
         else:
@@ -177,7 +177,7 @@ class HardThreshold(CarriedThreshold, separable=True, costs=(hardthreshold, thre
 
     @property
     def enough(self) -> float:
-        """Least number of selected entries in a sample; 0 if the threshold is fixed, because it ignores k."""
+        """Least k at which a sample of the gradient is large enough; 0 if the threshold is fixed and does not use k."""
         return super().enough if self._estimates else 0.0
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:

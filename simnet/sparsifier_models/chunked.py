@@ -72,7 +72,7 @@ class Contribution(NamedTuple):
 
 
 class ChunkedTensor(NamedTuple):
-    """A tensor of the model: its number of blocks, its block layout, and the parts of the gradient that sample it."""
+    """A tensor of the model: its number of blocks, its block layout, and the slices of the gradient that it has."""
 
     # Blocks of the tensor.
     number: float
@@ -83,7 +83,7 @@ class ChunkedTensor(NamedTuple):
 
 
 class Chunked(Sparsifier, fixed_volume=True, by_tensors=True, costs=(chunked_allgather,)):
-    """Base of schemes that send the k largest entries of each block; subclasses set blocks, transform and widths.
+    """Base of schemes that send the k largest entries of each block; subclasses set blocks, transform, code widths.
 
     Tensors are those of ``layers``: matrices if their rows and columns are given, else vectors; without layers the
     gradient is one vector.
@@ -181,7 +181,7 @@ class Chunked(Sparsifier, fixed_volume=True, by_tensors=True, costs=(chunked_all
         return np.ones_like(norms)
 
     def _parts_at_hand(self) -> Iterator[tuple[slice, Blocks, int]]:
-        """Yield the slice of each part in this gradient, its block layout, and the entries to send per block."""
+        """Yield each slice of the gradient with equal blocks, its block layout, and the entries to send per block."""
         shares: list[float] = []
         parts: list[tuple[slice, Blocks]] = []
         for one in self.tensors:
@@ -240,7 +240,7 @@ class Chunked(Sparsifier, fixed_volume=True, by_tensors=True, costs=(chunked_all
         return 8.0 if self.wire.released else float((self.options.bins - 1).bit_length())
 
     def _table_bytes(self) -> float:
-        """Return the bytes of the mean and the lookup table that are sent with the codes of a tensor."""
+        """Return the bytes of the values' mean and the lookup table, which receivers need to decode a tensor."""
         return 0.0 if self.options.bins is None else self.wire.scalar_bytes * (1 + self.options.bins)
 
     def _parts(self) -> Iterator[tuple[str, list[float]]]:

@@ -93,7 +93,7 @@ def whole_rows(shape: Sequence[int], most: int) -> Blocks:
 
 
 def alike(place: slice, size: int) -> Iterator[tuple[slice, Blocks]]:
-    """Yield the range `place` as slices with layouts of equal blocks of about `size` entries, longer blocks first."""
+    """Cut a range into blocks of about `size` entries; yield slices of equally long blocks, longer blocks first."""
     entries, begin = place.stop - place.start, place.start
     number = max(1, round(entries / size))
     shorter, longer = entries // number, entries % number
@@ -129,10 +129,10 @@ def largest_of_each(blocks: Values | Floats, k: int) -> Indices:
 def mean_of_sent(
     indices: Sequence[Positions], values: Sequence[Values], size: int, contributors: bool
 ) -> tuple[Values, int]:
-    """Return the mean of the values sent for each entry, shape (blocks, size), and the number of distinct entries sent.
+    """Return the mean for each entry, over its senders or all workers, and the number of distinct entries sent.
 
-    There is one array of indices and of values, shape (some, k), per worker. The sum is divided by the workers that
-    sent an entry (`contributors`), or by all.
+    There is one array of indices and of values, shape (blocks, k), per worker. The mean has the shape (blocks, size);
+    it is over the workers that sent an entry (`contributors`), or over all.
     """
     total = np.zeros((len(indices[0]), size))
     count = np.zeros(total.shape, dtype=np.int32)

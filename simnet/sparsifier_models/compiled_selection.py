@@ -1,4 +1,4 @@
-"""Compiled one-pass loops over the bit patterns of a gradient.
+"""Compiled loops that count and select magnitudes of a gradient in one pass over its bit patterns.
 
 The bits of a float32 without its sign, read as an integer, are ordered as magnitudes are: zeros of either sign first,
 then the numbers, infinity, and NaN last. The loops compare magnitudes as such integers.
@@ -35,10 +35,7 @@ def count_between(bits: Any, low: int, high: int) -> int:
 
 
 def band(bits: Any, low: int, high: int, inside: Any) -> tuple[int, int]:
-    """Write the magnitudes in [low, high] to `inside`.
-
-    Returns how many there are, -1 if `inside` is too short for them, and how many are above `high`.
-    """
+    """Write magnitudes in [low, high] to `inside`; return their number (-1: no room), and the number above `high`."""
     found = above = 0
     least, most = np.uint32(low), np.uint32(high)
     for i in range(bits.size):
@@ -54,9 +51,9 @@ def band(bits: Any, low: int, high: int, inside: Any) -> tuple[int, int]:
 
 
 def select(bits: Any, low: int, high: int, ties: int, indices: Any) -> int:
-    """Write the positions of magnitudes in (low, high], and of the first `ties` ones equal to `low`, to `indices`.
+    """Write indices of magnitudes in (low, high] and of the first `ties` equal to `low`; return their number.
 
-    Returns how many there are, -1 if `indices` is too short for them.
+    The number is -1 if `indices` is too short for them.
     """
     found, least, width = 0, np.uint32(low), np.uint32(high - low)
     for i in range(bits.size):

@@ -1,4 +1,4 @@
-"""Outcome and statistics of an exchange of gradients, and checks of saved arrays."""
+"""Result and statistics of an exchange of gradients, and checks of saved arrays."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def checked_part(
 
 @dataclass
 class Exchange:
-    r"""Outcome of one exchange of the workers' gradients by a scheme.
+    r"""Result of one exchange of the workers' gradients: the mean update, messages, kernels and statistics.
 
     Below, g_e is a worker's gradient with its residual, as `Sparsifier.weights` count them, g_c what it sent of it
     (Eqn 2 of the AR-Topk paper), and U the union of the entries that were sent.

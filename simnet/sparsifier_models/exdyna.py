@@ -24,7 +24,7 @@ from simnet.sparsifier_models.selection import Indices, Values, above
 
 
 def start_factor(ratio: float, exchange: int) -> float:
-    """Return a factor on the threshold for an exchange soon after an estimate; the paper has no such factor.
+    """Return the factor by which the threshold changes soon after an estimate; the paper has no such factor.
 
     While residuals fill, the magnitude that k entries reach grows by at most 1 / t in exchange t. The threshold may
     follow by that, which soon is less than the published step. `ratio` is the selected entries over k.
@@ -39,7 +39,7 @@ _BAND, _FACTORS = (0.909, 1.1), (0.995, 1.00125, 1.005)
 
 
 def threshold_factor(selected: int, k: int) -> float:
-    """Return the factor on the threshold if `selected` entries were selected in place of `k`."""
+    """Return the factor by which the threshold changes after an exchange with `selected` entries in place of `k`."""
     return _FACTORS[int(np.searchsorted(_BAND, selected / k))]
 
 
@@ -101,7 +101,7 @@ class Partitioned(CarriedThreshold, disjoint=True, state=("inefficiency", "since
 
     @property
     def enough(self) -> float:
-        """Least number of selected entries: three per partition, because an empty selection still sends one entry."""
+        """Least k at which a sample is large enough: 3 per partition, as an empty selection still sends one entry."""
         return max(super().enough, 3.0 * self.workers)
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:

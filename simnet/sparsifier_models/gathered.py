@@ -65,7 +65,7 @@ class GatheredPart(NamedTuple):
 
 
 class Gathered(Sparsifier, reads_gradients=False, codes=EVERY):
-    """Base of schemes that all-gather each worker's entries; subclasses select entries and name the kernels.
+    """Base of schemes that all-gather each worker's entries; subclasses define selection and its kernels.
 
     A worker packs what it sends, and clears it, before its first message, and adds up what it gets after the last one.
 
@@ -144,7 +144,7 @@ class Gathered(Sparsifier, reads_gradients=False, codes=EVERY):
         yield DeviceOp("scatter", total)
 
     def _allgather(self, entries: NDArray[np.int64], nbytes: Floats) -> Schedule:
-        """Return the all-gather of `entries` entries in `nbytes` bytes per worker; it is two in released code."""
+        """Return the all-gather of each worker's entries; released code has one for values and one for indices."""
         gather, counts, wire = self.options.gather, entries.astype(np.float64), self.wire
         if not wire.released:
             return gather(nbytes).in_phase("entries")

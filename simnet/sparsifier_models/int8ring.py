@@ -83,7 +83,7 @@ class Int8Ring(
         P, chunks, sent = self.workers, self._chunks(), squared_norms(corrected)
 
         def places(distance: int) -> list[tuple[int, slice]]:
-            """Return pairs of worker and chunk; the worker `distance` ranks ahead owns the chunk."""
+            """Return (worker, chunk) for each worker and each chunk that the worker `distance` ranks after it owns."""
             return [(worker, chunk) for worker in range(P) for chunk in chunks[(worker + distance) % P]]
 
         def coded(sends: list[tuple[int, slice]], divisor: int = 1) -> list[tuple[int, slice, Values]]:
@@ -118,7 +118,7 @@ class Int8Ring(
             yield DeviceOp("cast", piece, launches=_IN_FLIGHT)
 
     def _hop(self, phase: str, distance: int) -> Schedule:
-        """Return a hop's messages to the next worker: chunks that the worker `distance` ranks ahead owns."""
+        """Return messages to the next rank: each rank sends the chunks that the rank `distance` after it owns."""
         P, value = self.workers, self.options.value_bytes or 1.0
         lengths = np.array([[one.stop - one.start for one in own] for own in self._chunks()])
         codes = value * self.options.scale * np.roll(lengths, -distance, axis=0)

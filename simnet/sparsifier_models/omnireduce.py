@@ -1,4 +1,4 @@
-"""OmniReduce: aggregators sum nonzero blocks. Blocks are dealt to slots; each turn handles one block of each slot."""
+"""OmniReduce: aggregators sum nonzero blocks. Streams of blocks (slots) run in parallel, one block of each per turn."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OFFSET = 4.0
 
 
 class Turns(NamedTuple):
-    """Blocks that workers send to aggregators, with the slot, the turn and the sending workers of each block."""
+    """Blocks that workers send to aggregators, each with its senders, its stream (slot), and its turn in the stream."""
 
     # Shape (u,): The blocks that travel, ascending: the first of each slot, and all that somebody has.
     block: NDArray[np.int64]

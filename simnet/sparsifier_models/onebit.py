@@ -129,7 +129,7 @@ class OneBit(
 
     @property
     def denominator(self) -> Values:
-        """Denominator of Adam's step, sqrt(second moment) + eps, shape (n,); it is infinite for masked entries."""
+        """Denominator of Adam's step, sqrt(v) + eps, shape (n,); with `masked` it is infinite where v is 0: no step."""
         found: Values = (np.sqrt(self.v) + self.options.epsilon).astype(np.float32)
         if self.options.masked:
             found[self.v == 0] = np.inf
@@ -337,7 +337,7 @@ class ZeroOneAdam(
         return self._make_exchange(update, steps, given, key="dense" if dense else "compressed")
 
     def _local(self, corrected: Values, given: Any) -> Exchange:
-        """Take a local step at each worker, and synchronise the workers at the end of an interval."""
+        """Take a local step at each worker; every `local_step_interval` steps, synchronise the workers' parameters."""
         denominator = self.denominator
         m, u = np.empty_like(self.m), np.empty_like(self.u)
         for worker, row in enumerate(corrected):

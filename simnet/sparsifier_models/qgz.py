@@ -116,7 +116,7 @@ class QGZ(TwoHop, by_tensors=True, costs=(two_hop_reduce,)):
         return self._make_exchange(update, self._steps(), sent, key="two hops")
 
     def _begin(self) -> None:
-        """Prepare the state that an exchange modifies, which only subclasses have."""
+        """Before an exchange, prepare state that it modifies; `QGZ` has none, but subclasses may."""
 
     def _code(self, hop: int, rank: int, number: int, groups: NDArray[np.float16]) -> GroupCodes:
         """Return the codes that a rank sends in hop 1 or 2, given its groups of a tensor in sending order."""

@@ -66,9 +66,9 @@ def levels_of(buckets: Values, norms: Values, s: int, uniform: Floats) -> Floats
 
 
 def code_counts(levels: Floats, s: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the number of entries by level, shape (s + 1,), and by distance to the entry coded before.
+    """Return counts of entries by level, shape (s + 1,), and by distance to the previous nonzero entry of the bucket.
 
-    A distance is that between nonzero entries; of the first one, its position from 1. Zeros are not coded.
+    The distance of the first nonzero entry is its position from 1. Zeros are not coded.
     """
     d = levels.shape[1]
     at = np.flatnonzero(levels)

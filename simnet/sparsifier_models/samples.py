@@ -1,4 +1,4 @@
-"""Samples of a gradient: entries to select per part, and a warning if a sample is too small for the density."""
+"""Samples of a gradient: entries to select in each layer or slice, and a warning if a sample is too small."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TENTH = 0.1
 
 
 def apportion(shares: Sequence[float], room: Sequence[int], units: Iterable[int] = repeat(1)) -> list[int]:
-    """Return a whole number of units for each part; the total matches the sum of `shares` up to rounding.
+    """Round each part's share of the entries to select to whole units, so that the total stays about the same.
 
     Rounding errors carry over to the next parts, and what these have no room for to the first that have. If all parts
     got nothing, the largest share gets one. Part i has `room[i]` units of `units[i]` entries.

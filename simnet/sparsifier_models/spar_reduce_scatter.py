@@ -58,7 +58,7 @@ def merged(messages: Sequence[Entries], c: int) -> Entries:
 
 
 class GatheredBlock(NamedTuple):
-    """A block after Spar-All-Gather: selected entries, size of the union, and entries that teams have dropped."""
+    """A block after Spar-All-Gather: entries kept, number of distinct entries before the last cut, entries dropped."""
 
     # Sums over all workers of the entries finally selected, k_b at most.
     final: Entries
@@ -122,7 +122,7 @@ def started(T: int, entries: float, d: int, *, least_step: int) -> AdaptiveBudge
 
 
 def adapted(state: AdaptiveBudget, u: Indices, k_b: int, d: int) -> AdaptiveBudget:
-    """Return the next adaptive budget, after an exchange in which block b had a union of ``u[b]`` entries.
+    """Return the next adaptive budget, after an exchange in which teams sent ``u[b]`` distinct entries of block b.
 
     Towards k_b the step doubles every other time; past it the step turns round, half as long.
     """

@@ -195,7 +195,7 @@ class SparDL(
     def _reduced_blocks(
         self, corrected: Values, k_b: int, h: Indices
     ) -> Iterator[tuple[list[Entries], GatheredBlock, Floats, Floats]]:
-        """Yield each block's kept entries, outcome, and squared norms sent and kept; turn rows into residuals."""
+        """Yield, by block, each team's entries, their `GatheredBlock`, and squared norms; turn rows into residuals."""
         gather = srs.recursive_all_gather if self._recursive else srs.bruck_all_gather
         c = self._block_length()
         for blocks in srs.batches(self._T, self.workers, k_b, c):
@@ -238,7 +238,7 @@ class SparDL(
         yield DeviceOp("scatter", union, launches=2)
 
     def _bruck(self, groups: Indices, entries: Indices, phase: str) -> Schedule:
-        """Return simultaneous Bruck all-gathers, one inside each group of workers, a row of `groups`."""
+        """Return the messages of simultaneous Bruck all-gathers, one among the workers in each row of `groups`."""
         size, rounds = groups.shape[1], Schedule(self.workers)
         for step in bruck(size).steps:
             blocks = (step.first[:, None] + np.arange(step.count[0])) % size

@@ -210,7 +210,7 @@ class SplitReduce(Sparsifier, reads_gradients=False, rounds_down=True, released_
 
     @property
     def dense_bytes(self) -> float:
-        """Bytes of a dense vector that an entry of a sample stands for: the bytes of a value times `scale`."""
+        """Bytes per entry of a dense vector; if the gradient is a sample, multiplied by `scale`."""
         return self.options.scale * float(self.options.value_bytes or 4)
 
     def _split(self, entries: Indices, encoded: Floats | None, *, empty: bool = True) -> list[Step]:
@@ -252,7 +252,7 @@ class SplitReduce(Sparsifier, reads_gradients=False, rounds_down=True, released_
         return rests, before
 
     def _read_pieces(self, sums: Values, indices: Indices, sizes: Indices, senders: Indices) -> list[DroppedShare]:
-        """Replace sums by decoded values, and return the senders' errors; negative senders send nothing."""
+        """Replace sums by decoded values, and return each sender's quantisation errors; sender -1 stands for none."""
         if (read := reader(self.options.values)) is None:
             return []
         rests = []

@@ -59,7 +59,7 @@ def reduce_values(workers: int, k: float, wire: Wire, collective: str, phase: st
 def kernels_beside(
     parts: Sequence[tuple[tuple[DeviceOp, ...], NDArray[np.int64]]], workers: int, behind: int
 ) -> list[DeviceOp]:
-    """Return the kernels of all parts, placed `behind` rounds later; equal kernels are merged into one."""
+    """Return the kernels of exchanges that run side by side, `behind` rounds later; equal kernels become one."""
     kinds = [[(one.method, one.launches, one.before, one.segments) for one in kernels] for kernels, _ in parts]
     alike = all(one == kinds[0] for one in kinds)
     joint = [[(kernel, owners)] for kernels, owners in parts for kernel in kernels]
@@ -69,7 +69,7 @@ def kernels_beside(
 
 
 def _merged(own: Sequence[tuple[DeviceOp, NDArray[np.int64]]], workers: int) -> DeviceOp:
-    """Return one kernel for the equal kernels of all parts, with the number of entries of each worker."""
+    """Merge equal kernels of side-by-side exchanges into one that has each worker's number of entries."""
     kernel, entries = own[0][0], np.zeros(workers)
     for one, owners in own:
         entries[owners] = one.entries
@@ -84,7 +84,7 @@ _REDUCTIONS = frozenset({"all_reduce", "reduce_scatter", "reduce"})
 
 
 def under_way(schedule: Schedule, kernels: Sequence[DeviceOp], gradient: float) -> Floats:
-    """Return the peak bytes of message buffers at each worker, shape (P,).
+    """Return the peak bytes of message buffers at each worker during an exchange, shape (P,).
 
     Received bytes stay until a kernel adds or decodes them; contributions to an all-gather, or to a reduction outside
     the gradient (of `gradient` bytes), count too. A reduction holds the messages of this round and of the one before.

@@ -50,7 +50,7 @@ def code_levels(granularity: int) -> tuple[int, ...]:
     """
 
     def error(low: int, high: int) -> float:
-        """Return the integral of (x - a) (b - x) times the normal density from a to b, for two levels a and b."""
+        """Return the expected squared error of stochastic rounding of a normal variable between two levels."""
         a, b = ((2 * level / granularity - 1) * BOUND for level in (low, high))
         mass, density = (of(b) - of(a) for of in (normal.cdf, normal.pdf))
         return b * normal.pdf(b) - a * normal.pdf(a) - mass - (a + b) * density - a * b * mass

@@ -134,7 +134,7 @@ class TopkDSA(SplitReduce, costs=(topkdsa, topkdsa_bounds, sparcml_bounds)):
     def _split_and_gather(
         self, rows: Values, chosen: list[Places]
     ) -> tuple[Values, tuple[Step, ...], bool, list[DroppedShare]]:
-        """Return the sum, its kernels and messages, whether it is gathered dense, and quantisation errors."""
+        """Return the sum of all workers' entries, kernels and messages, if these are dense, and quantisation errors."""
         P, n, wire, form = self.workers, self.parameters, self.wire, self._form
         cuts = split_reduce.equal_cuts(n, P)
         lengths = np.diff(cuts)
@@ -257,7 +257,7 @@ def recursive_doubling(rows: Values, chosen: Sequence[Places], form: Format) -> 
         return SparseStream(None if values.size == n else chosen[worker], values)
 
     def summed(first: int, last: int) -> SparseStream:
-        """Return the partial sum over positions first .. last - 1 after their exchanges."""
+        """Return the sum over workers at positions first .. last - 1 of the doubling order; record their messages."""
         if last - first == 1:
             worker = int(worker_of[first])
             if first >= extra:

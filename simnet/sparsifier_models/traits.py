@@ -1,4 +1,4 @@
-"""Traits of a scheme, which jobs, memory estimates, shards and reports query: one record with defaults."""
+"""Traits: what a scheme declares about itself, such as that it keeps residuals, for use by other modules."""
 
 from __future__ import annotations
 

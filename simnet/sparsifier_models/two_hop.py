@@ -73,7 +73,7 @@ def sum_in_two_hops(
     first: Callable[[int], NDArray[Any]],
     second: Callable[[int, NDArray[Any]], NDArray[Any]],
 ) -> NDArray[Any]:
-    """Return the sum of all ranks' vectors after both hops, shape (P, m): each rank has a row, its partition.
+    """Return the sum of all ranks' vectors, reduced in two hops, as rows, shape (P, m): row r is rank r's partition.
 
     Sums are in the order of the ranks and in their dtype; half precision saturates. `first(rank)` returns what others
     read of its first message: its partitions in the order of `Nodes.swizzled`, shape (P, m). `second(rank, sums)`
@@ -101,7 +101,7 @@ def _within_range(values: NDArray[Any]) -> NDArray[Any]:
 
 
 class Hop(NamedTuple):
-    """Bytes of codes and of scales that a rank has for all ranks of a hop, the rank itself included."""
+    """Bytes of codes and of scales in a rank's send buffer for a hop, including its own partition."""
 
     # Of codes, and of the scales of their groups.
     codes: float
@@ -147,7 +147,7 @@ class TwoHop(
         """Yield the kernels and messages of an exchange, in order."""
 
     def _all_to_all(self, hop: int, what: str, nbytes: float) -> Schedule:
-        """Return the messages of the all-to-all in hop 1 or 2, in which a rank has `nbytes` bytes in total."""
+        """Return the messages of the all-to-all in hop 1 or 2, with a send buffer of `nbytes` bytes at each rank."""
         groups = self.nodes.within() if hop == 1 else self.nodes.across()
         size = groups.shape[1]
         call = collectives.alltoall_pairwise(size, nbytes / size)

@@ -217,7 +217,7 @@ class TwoLevel(Sparsifier, codes=EVERY):
 
     @property
     def enough(self) -> float:
-        """Least number of selected entries of a sample, summed over shards."""
+        """Least k at which a sample of the gradient is large enough, summed over shards."""
         return sum(one.enough for one in self._there())
 
     @property

@@ -47,7 +47,7 @@ class UnionReducedOptions(GatheredOptions):
 
 
 class UnionReduced(Gathered, rounds_down=True, codes=GATHERED_AND_REDUCED):
-    """Base of schemes that reduce values at the union of selections. Subclasses select, and name the kernels.
+    """Base of schemes that reduce values at the union of selections. Subclasses define selection and its kernels.
 
     The indices travel padded to k_max, the most that a worker selected. Scheme-specific statistics:
 
@@ -239,7 +239,7 @@ class DEFT(UnionReduced, disjoint=True, costs=(deft,)):
 
     @property
     def enough(self) -> float:
-        """Least number of selected entries: three per worker, because each worker selects from layers of its own."""
+        """Least k at which a sample is large enough: three per worker, as each selects from layers of its own."""
         return 3.0 * self.workers
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:

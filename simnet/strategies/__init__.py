@@ -98,7 +98,7 @@ def options(found: type[Strategy]) -> dict[str, Parameter]:
 
 
 def averages_by_scheme(found: type[Strategy], given: Mapping[str, Any]) -> bool:
-    """Return whether a strategy with these options averages by a scheme; SPARTA needs an outer step to do so."""
+    """Return whether a strategy averages by a sparsification scheme; SPARTA does so only with a `period`."""
     known = options(found)
     period = known.get("period")
     return "averaging" in known and (period is None or given.get("period", period.default) is not None)

@@ -175,22 +175,22 @@ class Strategy(ABC):
         return made
 
     def offer(self, averaging: Averaging) -> None:
-        """Add an averaging to every averager; `switch` can then activate it."""
+        """Add an averaging, a scheme with its options, to those that `switch` can activate."""
         for averager in self._averagers.values():
             averager.offer(averaging)
 
     @property
     def ways(self) -> list[list[Sparsifier]]:
-        """The schemes of each averaging that `switch` can activate; empty for a strategy without averagers."""
+        """The schemes of each averaging that `switch` can activate, by its number; empty if there is none."""
         every = zip(*(averager.offers for averager in self._averagers.values()), strict=True)
         return [[model for one in offers for model in one.models] for offers in every]
 
     def prefixes(self, number: int) -> tuple[str, ...]:
-        """Return the prefixes of the names of state arrays that belong to the schemes of averaging `number`."""
+        """Return the prefixes of the names of saved arrays that the schemes of averaging `number` of `switch` own."""
         return tuple(f"{label}{f':{number}' if number else ''}/" for label in self._averagers)
 
     def switch(self, number: int) -> None:
-        """Activate averaging `number`, 0 for the first. Its schemes take over the residuals."""
+        """Use averaging number `number` from now on, 0 for the first; its schemes take over the residuals."""
         for averager in self._averagers.values():
             averager.switch(number)
 
@@ -287,7 +287,7 @@ class Strategy(ABC):
 
 
 class PeriodicStrategy(Strategy):
-    """Workers train locally and synchronise every `period` inner steps, or each time a step later with `one_late`."""
+    """Workers train locally and synchronise every `period` inner steps; `one_late` delays this by one step."""
 
     def __init__(self, replicas: Replicas, inner: Optimiser, period: int, one_late: bool = False) -> None:
         super().__init__(replicas, inner)

@@ -102,7 +102,7 @@ class DiLoCo(PeriodicStrategy):
 
 
 class SparseLoCo(DiLoCo):
-    """DiLoCo with compressed pseudo-gradients and plain outer steps. The outer learning rate is applied twice.
+    """DiLoCo with compressed pseudo-gradients and plain outer steps. The outer learning rate scales both.
 
     The outer learning rate eta is `lr`; with ``scaled=False`` it acts once.
     CCLoco has ``inner=AdamW(8e-4)``. Templar, as Covenant-72B was trained, has ``inner=AdamW(1.17e-4, 0.9, 0.95,
@@ -132,7 +132,7 @@ class SparseLoCo(DiLoCo):
 
 
 class MuLoCo(DiLoCo):
-    """DiLoCo with compressed pseudo-gradients, residuals and Nesterov momentum. The learning rate is applied twice.
+    """DiLoCo with residuals and Nesterov momentum. The outer learning rate scales pseudo-gradients and outer steps.
 
     Its inner optimiser is Muon, which `simnet.strategies.optimisers` does not have: another one has to be named.
 
@@ -355,7 +355,7 @@ class SPARTA(DiLoCo):
         self.steps, self.takes_late = 1, False
 
     def begins_exchange(self) -> None:
-        """Return None: how many parameters are averaged after a step is drawn in it."""
+        """Return None, because each step draws at random which parameters it averages, possibly none."""
 
     def _advance(self, gradients: Values) -> Sequence[Sync]:
         self.descend(gradients)

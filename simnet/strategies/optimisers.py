@@ -145,7 +145,7 @@ class AdamW(Optimiser):
     def step(
         self, parameters: Values, gradients: Values, state: State, rows: Index = ALL, columns: Index = ALL
     ) -> None:
-        """Update parameters and moments by one AdamW step, in place. The step counts for whole rows."""
+        """Update parameters and moments by one AdamW step, in place; add 1 to the step count of each row in `rows`."""
         at = row_column_index(rows, columns)
         moved, mean, square = parameters[at], state["mean"][at], state["square"][at]
         state["steps"][rows] += 1

@@ -157,7 +157,7 @@ NOBODY: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
 
 
 class _AveragingOffer(NamedTuple):
-    """An averaging that `switch` can activate: pieces of a fragment, as tensors and columns, and a scheme for each."""
+    """An averaging that `switch` can activate, and its scheme for each piece of a fragment (tensors and columns)."""
 
     averaging: Averaging
     pieces: list[tuple[list[int], slice]]
@@ -180,7 +180,7 @@ class Averager:
         return self.offers[self.number]
 
     def offer(self, averaging: Averaging) -> None:
-        """Add an averaging that `switch` can activate; ValueError if its scheme would keep residuals of parameters."""
+        """Add an averaging that `switch` can activate. ValueError: a scheme with residuals would average parameters."""
         pieces = list(_fragment_pieces(self._replicas, self._fragment, averaging.bucket))
         models = [self._model(averaging, layers, self._replicas.workers) for layers, _ in pieces]
         if self.what == "parameters" and any(model.keeps for model in models):
@@ -191,7 +191,7 @@ class Averager:
         self.offers.append(_AveragingOffer(averaging, pieces, models))
 
     def switch(self, number: int) -> None:
-        """Activate averaging `number`, which takes over the residual. ValueError: it cannot take the residual."""
+        """Use averaging number `number` from now on; it takes over the residuals. ValueError: it cannot."""
         before, now = self.in_force, self.offers[number]
         if before is now:
             return

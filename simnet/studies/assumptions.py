@@ -1,4 +1,4 @@
-"""Assumptions of a run: default values and their effect on the fastest exchange, samples, and sources of costs.
+"""Assumptions behind predicted times: defaults, whether they decide the fastest exchange, samples, cost sources.
 
 The exchanges of a scenario are timed in a sample of iterations, as it is and with one assumption changed. The sample is
 that of `simnet.studies.choosing.whole_job`: it is spread over the job, and bounded by a count of messages and entries,
@@ -74,7 +74,7 @@ MOST_BUCKETS = 512
 
 
 def overlap_of(built: Run, among: Iterable[Candidate]) -> Fields | None:
-    """Return the exchanges that run `during` and `after` the backward pass, and whether a default decides that.
+    """Return which exchanges run `during` and `after` the backward pass, and whether that rests on a default.
 
     If any of those after it are third-party schemes that say nothing about overlap, `undeclared` lists these. None if
     nothing can overlap: under a strategy, with sharded steps, or without known layers.
@@ -92,7 +92,7 @@ def overlap_of(built: Run, among: Iterable[Candidate]) -> Fields | None:
 
 
 def overlap_of_policies(loaded: Scenario, built: Run) -> Fields | None:
-    """Return `overlap_of` for the policies' fixed exchanges, or for the scenario's exchanges if there are none."""
+    """Return `overlap_of` for exchanges of policies that never switch; if there are none, for the scenario's."""
     fixed = [replace(one.candidates[0], label=name) for name, one in built.policies.items() if isinstance(one, Fixed)]
     return overlap_of(built, fixed or _exchange_labels(loaded))
 
@@ -137,7 +137,7 @@ def assumed_text(
     written: bool = False,
     met: Mapping[str, Columns] = {},
 ) -> str:
-    """Return a text on the values from shipped scenarios and from defaults, except the fields in `varied`.
+    """Return a text that names values which the user did not set, such as the density, except fields in `varied`.
 
     Defaults that the scenario spells out are left out, unless `written`: a lock spells out all. The number of
     iterations is one of the values only then, and not of `base`, whose iterations are alike. `met` has the
@@ -175,7 +175,7 @@ def assumed_text(
 
 
 def weather_met(iterations: Mapping[str, Columns]) -> str:
-    """Return text on the times of the weather that rows of a table meet; "" if their links are alike on average.
+    """Return text on the spans of time whose link variations ("weather") table rows met; "" if links were alike.
 
     The rows that end first and last are named. Links are alike if no mean latency or mean time of a byte is more than
     10 % above another.
@@ -201,7 +201,7 @@ def weather_met(iterations: Mapping[str, Columns]) -> str:
 
 
 def iterations_to_accuracy(job: Job, among: Mapping[str, Candidate]) -> dict[str, str]:
-    """Return texts on the iterations of exchanges to the same accuracy, relative to dense, where they are known.
+    """Return texts on how many iterations exchanges need for the accuracy of dense training, where that is known.
 
     Empty where a model is trained, which says more, with several steps between exchanges, and with sharding.
     """
@@ -225,7 +225,7 @@ def _slowdown_assumed(job: Job) -> str:
 
 
 def _silence_assumed(job: Job) -> str:
-    """Return a text on the pauses after which TCP restarts slowly; empty if that changes nothing."""
+    """Return a text on pauses between messages if they make TCP restart with a small window, which costs time."""
     network, hosts = job.network(0), job.hosts.tolist()
     steps = 1 if job.strategy is None else job.strategy.steps
     silence = job.compute.mean * (steps - (0.0 if job.overlap is None else job.overlap.backward))
@@ -277,7 +277,7 @@ def logic_text(loaded: Scenario) -> str:
 
 
 def _computing_assumed(loaded: Scenario, base_model: bool, written: bool) -> str:
-    """Return a text on the source of a model's compute time: the chip, precision and batch that were measured."""
+    """Return a text on where a model's compute time comes from, with its chip, precision and batch size."""
     job, known, device = loaded.config.job, loaded.compute_time, loaded.device
     unsaid = (written or loaded.document.found(("job", *one)) is None for one in (["device"], ["compute", "mean"]))
     default, computes = unsaid
@@ -310,7 +310,7 @@ def _first_place_change(here: WholeJob, then: WholeJob) -> Fields:
 
 
 def _leaves_open(found: WholeJob) -> bool:
-    """Return whether a sample is too small to decide which exchanges are tied with the fastest."""
+    """Return whether a sample of iterations is too small to tell which exchanges are as fast as the fastest."""
     # What is within `TIE` in a sample may be further apart in the job, as far as the sample leaves open.
     margin = TIE * found.best.seconds
     return any(found.tied(row) and 2 * error_between(row, found.best) > margin for row in found.rows)

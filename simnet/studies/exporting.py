@@ -216,7 +216,7 @@ def write_network(
 
 
 def network_of(scenario: Scenario) -> Stages:
-    """Return the networks of a scenario, without its job. InputError: the networks cannot be built."""
+    """Return the networks that a scenario has over its iterations, without its job. InputError: they are invalid."""
     from simnet.scenario.loader import Findings
     from simnet.scenario.network import build_network
 
@@ -228,7 +228,7 @@ def network_of(scenario: Scenario) -> Stages:
 
 
 def stage_at(stages: Stages, iteration: int) -> int:
-    """Return the index of the network that a job uses in an iteration."""
+    """Return the index in `stages.networks` of the network in use in an iteration."""
     return max(place for place, (first, _) in enumerate(stages.networks) if first <= iteration)
 
 

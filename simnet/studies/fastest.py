@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class GridTimes(NamedTuple):
-    """Cell of a grid: its axis values, seconds by policy, the fastest policies, and the lower bound's name."""
+    """Cell of a grid: its axis values, seconds by policy, the fastest policies, and the one-step oracle's name."""
 
     values: tuple[Any, ...]
     seconds: dict[str, float]
@@ -26,7 +26,7 @@ class GridTimes(NamedTuple):
 
     @property
     def rivals(self) -> list[str]:
-        """Policies that have a time in this cell, without the lower bound."""
+        """Policies that have a time in this cell, without the one-step oracle."""
         return [name for name in self.seconds if name != self.bound]
 
     @property

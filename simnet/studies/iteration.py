@@ -98,17 +98,17 @@ class JobPrediction:
 
     @property
     def unsettled(self) -> dict[str, str]:
-        """Reasons why policies have no steady part, by policy; empty if all policies have one."""
+        """Reasons why policies never reach a steady state, by policy; empty if all do."""
         return {policy: one.unsettled for policy, one in self.steady.items() if one.unsettled}
 
     @property
     def ranked(self) -> list[JobTotal]:
-        """Total job times of the policies that have a steady part, in scenario order."""
+        """Total job times of the policies that reach a steady state, in scenario order."""
         return [total for policy, total in self.totals.items() if policy not in self.unsettled]
 
     @property
     def tied(self) -> list[str]:
-        """Policies under which the job is shortest or tied with the shortest, among those with a steady part."""
+        """Policies under which the job is shortest or tied with the shortest, among those that reach a steady state."""
         equal = fastest({one.name: one.seconds for one in self.ranked})
         computes = job_totals.computing_factors(self.scenario)
         return [*equal[:1], *(job_totals.tied_jobs(self.ranked, self.likely, computes, equal) if equal else ())]
@@ -178,7 +178,7 @@ def job_summary(found: JobPrediction) -> Summary:
 
 
 def _policy_rows(found: JobPrediction) -> list[dict[str, Any]]:
-    """Return a table row per policy, fastest first. Policies without a steady part come last."""
+    """Return a table row per policy, fastest first, and last the policies that never reach a steady state."""
     likely = found.likely
     rows: dict[str, dict[str, Any]] = {}
     for name, parts in found.medians().to_dict("index").items():
@@ -204,7 +204,7 @@ def _policy_rows(found: JobPrediction) -> list[dict[str, Any]]:
 
 
 def _widened_to_job(row: Mapping[str, Any], low: float, high: float) -> dict[str, Any]:
-    """Return an iteration's interval [s], at least as wide, relative to the time, as the job's interval."""
+    """Widen the interval of an iteration's time [s] to at least the relative width of the job time's interval."""
     # Under conditions where no iterations were measured, an iteration is off by at least what the mean of a job is.
     if row["total_low_s"] is None or not row["simulated_s"]:
         return {}
@@ -287,7 +287,7 @@ def spread_of(job: Job) -> float:
 
 
 def _iteration_parts(run: Run, policy: str, share: int, counts: dict[str, float]) -> tuple[pd.DataFrame, PolicyResult]:
-    """Return the mean time of each iteration's parts [s], the basis of their intervals, and the policy's result."""
+    """Return each iteration's times by part [s] with the inputs of their intervals, and the policy's result."""
     job, beside = run.job, run.job.overlap is not None or run.job.strategy is not None
     recorded = RecordedRounds.of(job, run.policies[policy].candidates)
     result = run_policy(
@@ -329,7 +329,7 @@ def _least_on_links(job: Job, workers: pd.DataFrame) -> pd.Series[float] | float
 
 
 def _computes_within(scenario: Scenario, spread: float) -> dict[str, float]:
-    """Return the low and high factor of uncertainty of compute times, from their spread and their estimate."""
+    """Return the factors by which a compute time may be lower and higher, from its spread and estimation error."""
     known = scenario.compute_time
     low, high = (1.0, 1.0) if known is None else (known.low / known.seconds, known.high / known.seconds)
     return {"low": low * math.exp(-_SIGMAS * spread), "high": high * math.exp(_SIGMAS * spread)}
@@ -338,7 +338,7 @@ def _computes_within(scenario: Scenario, spread: float) -> dict[str, float]:
 def _with_intervals(
     parts: pd.DataFrame, varies: Mapping[str, float], stack: str, share: int, wider: float = 1.0
 ) -> pd.DataFrame:
-    """Return the parts of iterations, each with an interval; `wider` scales the errors of messages."""
+    """Return the times of the parts of iterations with their intervals; `wider` scales errors of message times."""
     device = {name: parts[list(get_args(IntervalEnd))] for name in ("select", "merge")}
     found = parts.drop(columns=["messages", "least_s", "latency_s", "bandwidth_Bps", "low", "high"])
     turns = (share - 1) * sum(parts[f"{name}_s"] for name in _OWN)
@@ -364,7 +364,7 @@ def _with_intervals(
 
 
 def _with_other_times(found: pd.DataFrame) -> pd.DataFrame:
-    """Return intervals that cover the state of links at all times at which an iteration may start."""
+    """Widen the intervals of message times to cover the link states at all times when an iteration may start."""
     # Earlier iterations may all take the low, or all the high, end of their intervals, so that an iteration may start
     # on the links of an earlier or later time.
     began, total = (found[name].to_numpy() for name in ("began_s", "total_s"))

@@ -1,4 +1,4 @@
-"""Total times of jobs with intervals, probabilities of being fastest, and ranges if workers start apart.
+"""Total times of jobs with intervals, probabilities of being fastest, and ranges for uneven starts of workers.
 
 A job is its computing and, for each of its exchanges, messages and kernels. Each of these is off alike in all of its
 iterations, as the cause is one, and off alike in all jobs that have it: two policies that use an exchange share its
@@ -56,7 +56,7 @@ _NOTHING = Spent(0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def call_errors(job: Job, among: Iterable[Candidate]) -> dict[str, CallErrors]:
-    """Return, by label, the errors of exchanges on a calibrated cluster, which follow from the errors of their calls.
+    """Return, by label, error intervals of exchange times on a calibrated cluster, from those of its collectives.
 
     Exchanges with calls that the cluster's cost model does not know are left out, and so are training strategies.
     """
@@ -88,7 +88,7 @@ class JobTotal(NamedTuple):
     calls: Mapping[str, CallErrors] = {}
 
     def messages_within(self, exchange: str) -> tuple[str, float, float]:
-        """Return the kind of error of an exchange's message times, and the 90 % interval of these times [s]."""
+        """Return the name of the error model of an exchange's message times, and their 90 % interval [s]."""
         one = self.exchanges.get(exchange, _NOTHING)
         if exchange in self.calls:
             kind, low, high = self.calls[exchange]
@@ -103,7 +103,7 @@ class JobTotal(NamedTuple):
 
 
 def judged(totals: Sequence[JobTotal], computes: tuple[float, float] = (1.0, 1.0)) -> Chances:
-    """Return an interval for each job's time, and the probability that each job is the fastest."""
+    """Return each job's time interval and probability of being fastest; compute times may be off by `computes`."""
     parts = []
     for name in sorted({one for total in totals for one in total.exchanges}):
         each = [total.exchanges.get(name, _NOTHING) for total in totals]
@@ -150,7 +150,7 @@ def tied_jobs(
 
 
 def computing_factors(scenario: Scenario) -> tuple[float, float]:
-    """Return the low and high factor of uncertainty of compute times, from their estimate and from measured jobs."""
+    """Return the factors by which compute times may be lower and higher, by their estimate or by measured jobs."""
     known = scenario.compute_time
     low, high = (1.0, 1.0) if known is None else (known.low / known.seconds, known.high / known.seconds)
     return min(low, factor_in_job("low", "compute")), max(high, factor_in_job("high", "compute"))
@@ -165,7 +165,7 @@ def total_of(
     left_open: float = 0.0,
     calls: Mapping[str, CallErrors] | None = None,
 ) -> JobTotal:
-    """Return a policy's total time with exploration. A sampled iteration counts for all iterations it represents.
+    """Return a policy's total job time, including exploration of other exchanges; sampled iterations are scaled up.
 
     `calls` are the `call_errors` of the exchanges `among` which it chooses, by default looked up.
     """
@@ -184,7 +184,7 @@ def total_of(
 
 
 def rivals(run: Run, results: Mapping[str, PolicyResult]) -> dict[str, pd.DataFrame]:
-    """Return the iterations of each policy that has a steady part, except the lower bound."""
+    """Return the iterations of each policy that reaches a steady state, except the one-step oracle."""
     settled = {name: one.iterations for name, one in results.items() if name != run.bound}
     return {name: frame for name, frame in settled.items() if not steady_part(frame).unsettled}
 
@@ -230,7 +230,7 @@ def evidence_of_job(job: Job, iterations: Iterable[Columns]) -> Evidence:
 
 
 def off_alike(one: Candidate) -> str:
-    """Return a key of an exchange, equal for exchanges whose large messages, and so whose errors, are the same."""
+    """Return a key that exchanges share if their large messages are the same, so that predictions err alike."""
     scheme = sparsifier_models.scheme(one.scheme)
     usual = {option.name: option.default for option in fields(scheme.option_type)}
     given = ((name, value) for name, value in one.options.items() if name != "selection")
@@ -263,7 +263,7 @@ def messages(one: Candidate, job: Job) -> float:
 
 
 def ranges_of(built: Run, results: Mapping[str, PolicyResult]) -> Callable[[Iterable[str]], StartRanges]:
-    """Return a function from names of policies to the ranges of their times if workers start slightly apart."""
+    """Return a function that, given policy names, returns ranges of their times if workers start slightly apart."""
 
     def found(names: Iterable[str]) -> StartRanges:
         frames = {name: results[name].iterations for name in names}
@@ -274,7 +274,7 @@ def ranges_of(built: Run, results: Mapping[str, PolicyResult]) -> Callable[[Iter
 
 
 def job_start_ranges(built: Run, frames: Mapping[str, Columns], exchanges: Iterable[Candidate]) -> StartRanges:
-    """Return the ranges of leading policies' times if workers start slightly apart; empty if irrelevant.
+    """Return time ranges of the fastest policies if workers start slightly apart; empty if that cannot matter.
 
     Rows of `frames` may represent several iterations, as in `simnet.studies.choosing.forecast.JobForecast`.
     """
@@ -327,7 +327,7 @@ def _constant_compute(job: Job) -> float:
 
 
 def _of_exchange(job: Job, candidate: Candidate) -> StartSpread | int:
-    """Return how an exchange's time varies if workers start apart, or its number of messages if not sampled."""
+    """Return how an exchange's time varies if workers start slightly apart; if unknown, its number of messages."""
     one = first_exchange(job, candidate)
     found = start_spread(
         one.network,

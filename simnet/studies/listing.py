@@ -40,7 +40,7 @@ def schemes() -> Listing:
 
 
 def scheme_notes(name: str) -> list[tuple[str, str]]:
-    """Return the sources of a scheme's device work, released code and lost gradient mass, as fields and texts."""
+    """Return (field, text) pairs: a scheme's kernels, checks against released code, and when it loses gradients."""
 
     def rows(table: str) -> list[dict[str, str]]:
         return [row for row in read_shipped_rows(f"data/{table}.csv") if name in row["schemes"].split()]
@@ -83,7 +83,7 @@ def scenario_text(name: str) -> str:
 
 
 def models_() -> Listing:
-    """List networks whose layers and compute time are known."""
+    """List neural networks whose layers and compute time are known."""
     from simnet.cost_models.costs import models
 
     found = [models.load_model(name) for name in models.model_names()]
@@ -95,7 +95,7 @@ def models_() -> Listing:
 
 
 def devices_() -> Listing:
-    """List devices with known costs of selection, and the peak of the chip by which computing is estimated."""
+    """List GPUs and CPUs with known costs of selection, and the vendor's peak FLOP/s, which scales compute times."""
     from simnet.cost_models.costs import devices
     from simnet.cost_models.costs.computing import known_chips
     from simnet.cost_models.costs.encodings import CODE_METHODS
@@ -175,7 +175,7 @@ def traces_() -> Listing:
 
 
 def measured_() -> Listing:
-    """List measurements that come with simnet."""
+    """List data sets of measured collective times that come with simnet."""
     from simnet.cost_models.calibration import measured
 
     rows = []
@@ -186,7 +186,7 @@ def measured_() -> Listing:
 
 
 def collectives_() -> Listing:
-    """List collectives: what they are, whose names they have, and where their closed forms are exact."""
+    """List collectives with their names in NCCL and MPI, and the cases in which their closed forms are exact."""
     from simnet.collectives import registry
 
     rows: list[tuple[str, ...]] = []
@@ -218,7 +218,7 @@ def networks() -> Listing:
 
 
 def readers() -> Listing:
-    """List formats of logs."""
+    """List log formats of benchmarks and profilers that simnet reads."""
     from simnet.cost_models.calibration.readers import kinds
 
     found = {**plugins.usable_plugins("log_readers", kinds.registered_format), **kinds.LOG_FORMATS}

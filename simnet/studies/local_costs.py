@@ -1,4 +1,4 @@
-"""Local cost of a scheme for a model on a device: the operations of its hook by stage, and its kernels."""
+"""Time that a scheme takes on a device, without messages: of its kernels, or of its DDP hook by stage."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _OVERLAPS = {
 
 
 class LocalCost(NamedTuple):
-    """Local cost of an exchange: seconds of its kernels, and the cost of its hook by stage if hooks are counted."""
+    """Time of an exchange on a device: of its kernels [s] and, if known, of its DDP communication hook by stage."""
 
     fused: float
     hook: hooks.Hook | None
@@ -61,7 +61,7 @@ def local_cost(job: Job, candidate: Candidate) -> LocalCost:
 
 
 def counted_cost(job: Job, candidate: Candidate) -> LocalCost:
-    """Return the cost of an exchange's hook by stage, in the job's implementation or else in a framework's."""
+    """Return the cost of an exchange's DDP hook by stage, in the job's implementation, by default `FRAMEWORK`."""
     device = job.device if job.device.implementation else replace(job.device, implementation=FRAMEWORK)
     hook, job = scheme_hook(device, candidate.scheme), replace(job, device=device)
     if hook is None:

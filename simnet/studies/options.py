@@ -42,7 +42,7 @@ def quantity(text: str | None, option: str, read: Callable[[str], T]) -> T | Non
 
 
 def factor_off(value: float | str | None, option: str) -> float | None:
-    """Return the factor >= 1 by which figures may be wrong, from a factor or a share. InputError: another value.
+    """Return the factor >= 1 by which figures may be wrong, read from ``1.1`` or ``10%``. InputError: another value.
 
     Examples
     --------

@@ -317,7 +317,7 @@ def setup_of(loaded: Scenario, built: Run, *, written: bool = False, met: Mappin
 
 
 def _dependences(loaded: Scenario, built: Run, source: Source) -> list[Fields] | None:
-    """Return the defaults that change the fastest exchange; None for a strategy or for policies that switch."""
+    """Return the defaults that change the fastest exchange; None if policies switch or a strategy is used."""
     if not keeps_to_one(built) or len(built.policies) < 2 or built.job.strategy is not None:
         return None
     again = lambda fields: replace(source, overrides=[*source.overrides, *fields]).load()  # noqa: E731
@@ -332,7 +332,7 @@ def keeps_to_one(built: Run) -> bool:
 def _with_iterations(
     frames: Mapping[str, pd.DataFrame], found: Mapping[str, Fields], whole: dict[str, Fields]
 ) -> dict[str, Fields]:
-    """Return the judgements of whole jobs, with the interval and the ties of the mean steady iteration."""
+    """Add to each policy's entry for the whole job the interval and the ties of its mean steady iteration."""
     for name, one in found.items():
         count = len(frames[name])
         low, high = (None if end is None else float(significant(end / count)) for end in (one["low_s"], one["high_s"]))

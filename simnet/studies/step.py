@@ -36,7 +36,7 @@ SLOWDOWNS = (1.0, 2.5)
 
 @dataclass(frozen=True)
 class ShardedStep:
-    """The steady step of a policy in a job of sharded steps."""
+    """Training step of a policy in a job whose model is sharded, after start-up effects have ended."""
 
     job: Job
     policy: str
@@ -51,7 +51,7 @@ class ShardedStep:
 
     @cached_property
     def call_errors(self) -> dict[int, tuple[float, float]]:
-        """90 % interval of each call's time alone over its time, by node; NaN where it is not known."""
+        """90 % interval of each collective's time without contention, over its prediction, by node; NaN if unknown."""
         known: dict[tuple[int, bytes], tuple[float, float]] = {}
         keys = {}
         for number, schedule in self._placed.schedules.items():
@@ -65,7 +65,7 @@ class ShardedStep:
 
     @cached_property
     def ends(self) -> tuple[float, float]:
-        """Step time [s] with all errors at the low and at the high end: computing, slow-down and calls; else NaN.
+        """Step time [s] if compute, slow-down and collectives all err low, and if all err high; NaN if unknown.
 
         Their causes are common: calls of one kind are off alike, and computing is off in the same way in all of a step.
         """

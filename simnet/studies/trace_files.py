@@ -107,7 +107,7 @@ def fit_trace(
 
 
 def read_indices(text: str | None, there: Sequence[int]) -> list[int] | None:
-    """Return the indices in a text such as ``0+20+100:200``. A range stands for the recorded indices in it.
+    """Return the step or worker numbers in a text such as ``0+20+100:200``; a range means the recorded ones in it.
 
     Examples
     --------

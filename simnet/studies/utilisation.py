@@ -56,7 +56,7 @@ class Within(NamedTuple):
 
 
 def equal_buckets(count: int) -> Buckets:
-    """Return `count` equal buckets: the share of the gradient of each, and the share of the backward pass until it."""
+    """Return `count` equal buckets, each as a share of the gradient and the share of the backward pass before it."""
     return tuple((1 / count, (number + 1) / count) for number in range(count))
 
 

@@ -164,16 +164,16 @@ class DragonflyShape:
         return self.groups * self.routers * self.hosts_per_router
 
     def borders(self) -> list[Node]:
-        """Return all routers, the nodes with links to the outside."""
+        """Return all routers, which are the border nodes: links from other sites end there."""
         return [f"router:{G}.{R}" for G in range(self.groups) for R in range(self.routers)]
 
     def outward(self, src: int, choose: Choose) -> list[Node]:
-        """Return the route from host `src` to the outside: its router."""
+        """Return the route from host `src` to a border node: its router."""
         G, R = divmod(src // self.hosts_per_router, self.routers)
         return [f"router:{G}.{R}"]
 
     def inward(self, dst: int, choose: Choose) -> list[Node]:
-        """Return the route from the outside to host `dst`: its router and `dst`."""
+        """Return the route from a border node to host `dst`: its router and `dst`."""
         return [*self.outward(dst, choose), dst]
 
     @cached_property

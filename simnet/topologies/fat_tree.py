@@ -130,12 +130,12 @@ class FatTreeShape:
         return self.k * (self.k // 2) ** 2
 
     def borders(self) -> list[Node]:
-        """Return the core switches, the nodes with links to the outside."""
+        """Return the core switches, which are the border nodes: links from other sites end there."""
         half = self.k // 2
         return [f"core:{j}.{i}" for j in range(half) for i in range(half)]
 
     def outward(self, src: int, choose: Choose) -> list[Node]:
-        """Return the route from host `src` to the outside: up by switches that `choose` picks, to a core switch."""
+        """Return the route from host `src` to a border node: up by switches that `choose` picks, to a core switch."""
         half = self.k // 2
         pod, i = divmod(src // half, half)
         edge = f"edge:{pod}.{i}"
@@ -144,7 +144,7 @@ class FatTreeShape:
         return [edge, agg, f"core:{j}.{choose(agg, half)}"]
 
     def inward(self, dst: int, choose: Choose) -> list[Node]:
-        """Return the route from the outside to host `dst`: a core switch that `choose` picks and the only path down."""
+        """Return the route from a border node to host `dst`: a core switch by `choose`, and the only path down."""
         half = self.k // 2
         pod, to_i = divmod(dst // half, half)
         j, i = divmod(choose(OUTSIDE, half * half), half)

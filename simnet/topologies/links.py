@@ -1,4 +1,4 @@
-"""Selectors of links: texts by which a scenario names links, for example those that have weather."""
+"""Selectors of links: texts by which a scenario names links, for example those whose bandwidth varies."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ class MultiGpuShape:
         return self.nodes * self.gpus_per_node
 
     def borders(self) -> list[Node]:
-        """Return the nodes with links to the outside: spine switches, else rail switches, else the fabric switch."""
+        """Return the border nodes, with links to other sites: spine, else rail switches, else the fabric switch."""
         if not self.rails:
             return ["fabric"]
         if self.spines:
@@ -176,14 +176,14 @@ class MultiGpuShape:
         return [f"rail:{g}" for g in range(self.gpus_per_node)]
 
     def outward(self, src: int, choose: Choose) -> list[Node]:
-        """Return the route from GPU `src` to the outside."""
+        """Return the route from GPU `src` to a border node, at which links from other sites end."""
         n, g = divmod(src, self.gpus_per_node)
         if not self.rails:
             return [f"node:{n}", "fabric"]
         return [f"rail:{g}", *([f"spine:{choose(f'rail:{g}', self.spines)}"] if self.spines else [])]
 
     def inward(self, dst: int, choose: Choose) -> list[Node]:
-        """Return the route from the outside to GPU `dst`, by the rail of that GPU if there are rails."""
+        """Return the route from a border node to GPU `dst`, by the rail of that GPU if there are rails."""
         n, g = divmod(dst, self.gpus_per_node)
         if not self.rails:
             return ["fabric", f"node:{n}", dst]

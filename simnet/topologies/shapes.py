@@ -62,7 +62,7 @@ class SiteShape(Shape, Protocol):
         """Number of hosts."""
 
     def borders(self) -> list[Node]:
-        """Return the nodes with links to the outside."""
+        """Return the border nodes, at which links from other sites of a larger network end."""
 
     def outward(self, src: int, choose: Choose) -> list[Node]:
         """Return the shortest route from host `src` to a border node, without `src`; empty for `src` at the border."""
@@ -84,7 +84,7 @@ class CountedHosts:
 
 
 class ForwardingHosts:
-    """Base class of shapes without switches, whose hosts all forward messages and have links to the outside."""
+    """Base class of shapes without switches, whose hosts all forward messages and are border nodes of a site."""
 
     hosts_forward: ClassVar[bool] = True
 
@@ -94,15 +94,15 @@ class ForwardingHosts:
         raise NotImplementedError
 
     def borders(self) -> list[Node]:
-        """Return all hosts, as each has a link to the outside."""
+        """Return all hosts, as each is a border node, with a link to other sites."""
         return list(range(self.n_hosts))
 
     def outward(self, src: int, choose: Choose) -> list[Node]:
-        """Return the route from host `src` to the outside: empty, as `src` is itself a border node."""
+        """Return the route from host `src` to a border node: empty, as `src` is itself one."""
         return []
 
     def inward(self, dst: int, choose: Choose) -> list[Node]:
-        """Return the route from the outside to host `dst`: only `dst`, as it is itself a border node."""
+        """Return the route from a border node to host `dst`: only `dst`, as it is itself one."""
         return [dst]
 
 

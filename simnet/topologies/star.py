@@ -73,13 +73,13 @@ class StarShape(CountedHosts):
         return [np.full_like(src, place["switch"]), dst]
 
     def borders(self) -> list[Node]:
-        """Return the switch, the node with a link to the outside."""
+        """Return the switch, which is the border node: links from other sites end there."""
         return ["switch"]
 
     def outward(self, src: int, choose: Choose) -> list[Node]:
-        """Return the route from host `src` to the outside: the switch."""
+        """Return the route from host `src` to the border node: the switch."""
         return ["switch"]
 
     def inward(self, dst: int, choose: Choose) -> list[Node]:
-        """Return the route from the outside to host `dst`: the switch and `dst`."""
+        """Return the route from the border node to host `dst`: the switch and `dst`."""
         return ["switch", dst]

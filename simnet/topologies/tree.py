@@ -94,11 +94,11 @@ class TreeShape(CountedHosts):
         return [*up[: level + 1], *reversed(down[:level]), dst]
 
     def borders(self) -> list[Node]:
-        """Return the root switch, the node with a link to the outside."""
+        """Return the root switch, which is the border node: links from other sites end there."""
         return self.outward(0, lambda at, ways: 0)[-1:]
 
     def outward(self, src: int, choose: Choose) -> list[Node]:
-        """Return the route from host `src` to the outside: the switches above it, the root last."""
+        """Return the route from host `src` to the border node: the switches above it, the root last."""
         nodes: list[Node] = []
         level, at, width = 1, src // self.arity, -(-self.hosts // self.arity)
         while width > 1:
@@ -107,5 +107,5 @@ class TreeShape(CountedHosts):
         return [*nodes, f"switch:{level}.{at}"]
 
     def inward(self, dst: int, choose: Choose) -> list[Node]:
-        """Return the route from the outside to host `dst`: the switches from the root down, and `dst`."""
+        """Return the route from the border node to host `dst`: the switches from the root down, and `dst`."""
         return [*reversed(self.outward(dst, choose)), dst]

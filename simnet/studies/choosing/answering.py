@@ -113,7 +113,7 @@ def _against_dense(found: Ranking) -> str:
 
 
 def _rows(found: Ranking) -> Iterator[dict[str, Any]]:
-    """Yield table rows, the fastest exchange first. Exchanges without a steady part come last."""
+    """Yield table rows, the fastest exchange first, and last the exchanges that never reach a steady state."""
     first = [found.best.label, *found.tied]
     for place, row in enumerate(found.rows):
         low, high = interval_ends(found.likely, place)

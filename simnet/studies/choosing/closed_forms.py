@@ -85,7 +85,7 @@ CostModel: TypeAlias = Callable[[Candidate, OperatingPoint], FormEstimate]
 
 
 class ClosedForms(NamedTuple):
-    """Closed forms for a job: its exchanges, fastest first, its operating point, and a model of iterations."""
+    """Closed forms for a job: its exchanges, fastest first, its operating point, and the function for their times."""
 
     among: Sequence[Candidate]
     point: OperatingPoint
@@ -144,7 +144,7 @@ def by_closed_form(device: DeviceProfile) -> CostModel:
 
 
 def _kernel_calls(one: Candidate, point: OperatingPoint) -> list[DeviceOp]:
-    """Return the selection and merge kernels that a worker runs in an exchange that is a candidate by default."""
+    """Return the kernels by which a worker selects and merges entries in one of the usual exchanges."""
     kept, entries = point.kept, point.parameters
     if one.scheme == "topk":
         calls = [DeviceOp("gather", kept), DeviceOp("scatter", kept), DeviceOp("pack", kept)]
@@ -219,7 +219,7 @@ class Flip(NamedTuple):
 
 
 class Misjudged(NamedTuple):
-    """Loss by a choice whose estimates of latency and bandwidth are too large or too small by up to a `factor`.
+    """Time lost by choosing an exchange for a latency and bandwidth that are wrong by up to a `factor`.
 
     At `worst` the chosen exchange is slower than the fastest one, `label`, by this fraction; the choice is right in the
     share `holds` of a logarithmic grid over the range.
@@ -243,7 +243,7 @@ def _agree(forms: ClosedForms, found: WholeJob) -> bool:
 def first_place_flips(
     load: Callable[[Sequence[str]], Scenario], loaded: Scenario, run: Run, found: WholeJob, factor: float
 ) -> tuple[tuple[Flip, ...] | None, Misjudged | None]:
-    """Return the nearest values that change the fastest exchange, and the loss by misjudged links.
+    """Return the nearest latency, density etc. at which the fastest exchange changes, and the loss by wrong estimates.
 
     None if closed forms do not apply, disagree with the simulated times of the two fastest exchanges, or are not
     confirmed by simulations at a factor `AWAY` on both sides of a flip.
@@ -275,7 +275,7 @@ def _is_confirmed(load: Callable[[Sequence[str]], Scenario], flip: Flip, found: 
 
 
 def _nearest_flips(forms: ClosedForms, quantity: str) -> Iterator[Flip]:
-    """Yield the nearest values below and above the job's value at which another exchange becomes fastest."""
+    """Yield the next lower and higher values of a quantity, such as latency, at which another exchange is fastest."""
     choices, point, model = forms
 
     def fastest(values: Floats) -> NDArray[np.intp]:

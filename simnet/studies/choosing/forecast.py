@@ -195,7 +195,7 @@ class WholeJob:
         return row is not self.best and (left_open or self.takes_as_long(row))
 
     def takes_as_long(self, row: JobForecast) -> bool:
-        """Return whether a forecast equals the fastest within the limits of `simnet.report.paired.fastest`."""
+        """Return whether a job takes as long as under the fastest exchange, by `simnet.report.paired.fastest`."""
         seconds = {one.label: one.seconds for one in self.rows}
         return row.label in fastest(seconds, self.starts.around(seconds))
 
@@ -215,7 +215,7 @@ class WholeJob:
 
 
 def error_between(row: JobForecast, best: JobForecast) -> float:
-    """Return the standard error [s] of the difference between two forecasts.
+    """Return the standard error [s] of the difference between two predicted job durations.
 
     Link variation cancels between rows that are sampled at the same times, or weighted by expected link times.
     """
@@ -236,7 +236,7 @@ def leading_iterations(rows: Sequence[JobForecast]) -> dict[str, float]:
 
 
 def _speeds_together(rows: Sequence[JobForecast]) -> tuple[Floats, Floats]:
-    """Return the lengths of periods with constant speeds [s], and each forecast's speeds in these [iterations/s]."""
+    """Cut time where a forecast's iteration time changes; return the lengths [s] and each speed [iterations/s]."""
     blocks = [np.maximum(row.column("iteration_s"), 1e-300) for row in rows]
     each = [np.cumsum(seconds * row.column("stands_for")) for row, seconds in zip(rows, blocks, strict=True)]
     ends = np.unique(np.concatenate(each))

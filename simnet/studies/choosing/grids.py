@@ -225,7 +225,7 @@ def joint_evidence(cells: Sequence[Evidence]) -> str:
 def _map_summary(
     asked: ChooseRequest, values: Mapping[str, Floats], jobs: int | None, densities: Sequence[float] = ()
 ) -> Summary:
-    """Return the summary of a decision map by closed forms, or of fewer, simulated cells if simulations disagree."""
+    """Return the summary of a decision map: by closed forms or, if simulations disagree, by simulated cells."""
     found = rank(replace(asked, exact=False))
     forms = closed_forms(found.loaded, found.run, found.found)
     if (count := math.prod(map(len, values.values()))) > MOST_CELLS:
@@ -277,7 +277,7 @@ def _title(found: Ranking, values: Collection[str]) -> str:
 
 
 def _table_text(forms: ClosedForms | None, made: Map, found: Ranking, densities: Sequence[float]) -> str:
-    """Return the policy table of a map as JSON, with weights of gain and time if the scenario has a `moo` policy."""
+    """Return the policy table of a map as JSON; weights of a `moo` policy, if any, choose among `densities`."""
     loaded, job = found.loaded, found.run.job
     if forms is None:
         if densities:
@@ -309,7 +309,7 @@ def map_of(forms: ClosedForms, values: Mapping[str, Floats]) -> Map:
 
 
 def _form_errors(asked: ChooseRequest, made: Map) -> tuple[float, float, list[Evidence]]:
-    """Return the largest extra time and time error of closed forms at simulated cells, and the cells' evidence."""
+    """Return the most time that closed forms lose in simulated cells, their largest error of time, and the evidence."""
     (x, along), (y, down) = made.values.items()
     lost, off, known = 0.0, 0.0, []
     for place in track_progress(_spread(made.names.size, LOOKED_AT).tolist(), 0.5):

@@ -154,7 +154,7 @@ def entry(candidate: Candidate, density: float) -> TableEntry:
 def _mean_gain(
     one: Candidate, density: float, job: Job, loaded: Scenario, known: dict[tuple[object, ...], float]
 ) -> float:
-    """Return the mean compression gain of an exchange on a job's gradients. `known` caches results."""
+    """Return the mean share of the gradients' squared norm that an exchange sends; `known` caches results."""
     if exchange_kind(one) != "sparse":
         # What half precision rounds off is less than 1e-6 of the squares.
         return 1.0
@@ -178,7 +178,7 @@ def _mean_gain(
 
 
 def measured_at(density: float) -> tuple[int, int]:
-    """Return the range of iterations (first, end) over which a compression gain is averaged.
+    """Return the range of iterations (first, end) over which the share of the squared norm sent is averaged.
 
     Residuals need longer to reach equilibrium the lower the density is.
 

@@ -242,7 +242,7 @@ def rank(asked: ChooseRequest, fields: Sequence[str] = (), *, flips: bool = True
 
 
 def row_totals(rows: Sequence[JobForecast], job: Job, among: Sequence[Candidate] = ()) -> list[job_totals.JobTotal]:
-    """Return the total job time of each forecast, with its sampling error relative to the fastest forecast.
+    """Return total job times, each with the sampling error of its difference from the fastest, as a fraction.
 
     `among` are the exchanges that policies choose from.
     """

@@ -119,7 +119,7 @@ class _JobTrial:
         self._seen: dict[str, list[Floats]] = {}
 
     def recordings(self, among: Sequence[Candidate]) -> RecordedExchanges | None:
-        """Return recorded exchanges that a policy over candidates can reuse; None in a full simulation."""
+        """Return the cache of exchanges that all trials share; None if every iteration is simulated on its own."""
         if self._whole:
             return None
         overlap = job_overlap(self.job, among)
@@ -145,7 +145,7 @@ class _JobTrial:
         return samples * (_ITERATION + _MESSAGE * workers**2) + exchanges * exchange
 
     def settled(self, row: JobForecast) -> bool:
-        """Return whether the sample of a forecast has no start-up effects of the scheme."""
+        """Return whether start-up effects of the scheme cannot distort the sampled iterations of a forecast."""
         recordings = self.recordings([row.candidate])
         return row.complete or recordings is None or not recordings.follows_gradients(row.candidate)
 
@@ -230,7 +230,7 @@ class _JobTrial:
 
 
 def _sampled_window(samples: int, iterations: int) -> int:
-    """Return the number of exchanges to compute for a scheme whose volume follows gradients; others are reused."""
+    """Return how many exchanges to compute if their bytes depend on gradients; other iterations reuse these."""
     return min(max(samples, _FIRST), iterations)
 
 
@@ -340,7 +340,7 @@ def _may_win(trial: _JobTrial, row: JobForecast, best: JobForecast) -> bool:
 
 
 def _with_policies(trial: _JobTrial, found: WholeJob, given: Mapping[str, Policy]) -> WholeJob:
-    """Return the ranking, and the gains of policies that switch exchanges as links change."""
+    """Return the ranking with policies that switch exchanges as links change, and the time that these save."""
     # A training has one hook: it does not switch between exchanges that overlap the backward pass and others.
     overlap = job_overlap(trial.job, [found.best.candidate])
     alike = [row for row in found.rows if job_overlap(trial.job, [row.candidate]) == overlap]

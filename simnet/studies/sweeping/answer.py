@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Measure(NamedTuple):
-    """Time by which a sweep compares policies: its figure, its columns, its label, and ends of sentences."""
+    """Time by which a sweep compares policies, with the names of its figure and columns, and words for its answer."""
 
     figure: str
     seconds: str

@@ -75,7 +75,7 @@ _TURN = threading.Lock()
 
 
 class Checked(NamedTuple):
-    """Result of checking a cell: its identity, and how many cells of its size fit into memory at once."""
+    """Result of checking a cell: the hash of its scenario, and how many such cells fit into memory at once."""
 
     identity: str
     at_once: int
@@ -233,7 +233,7 @@ FILES = FileSet("sweep", RESULTS, "sweep.json")
 
 
 def request_of(loaded: Scenario, axes: Sequence[GridAxis]) -> Request:
-    """Return the identity of a sweep, with names of fields but no values, so that its grid may grow."""
+    """Return the hash that marks the folder of a sweep; axis values do not enter it, so that a grid can be extended."""
     return request(loaded, "run", "grid", *sorted(axis.name for axis in axes))
 
 
