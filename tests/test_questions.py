@@ -118,3 +118,6 @@ def test_a_question_of_ones_own_is_answered_drawn_and_goes_on_from_its_cells(tmp
     found = capsys.readouterr()
     assert "cells are there already, 0 to run" in found.err
     assert json.loads(found.out)["answer"].split()[0] in first
+    assert run_line(["new", "question", "other"]) == run_line(["reproduce", "./mine", "./other", "--figures"]) == 0
+    assert {"index.md", "mine.svg", "other.svg"} <= {one.name for one in (tmp_path / "runs" / "papers").iterdir()}
+    assert run_line(["reproduce", "./mine", "artopk-table-vi"]) == 2

@@ -6,6 +6,7 @@ They reach the line through the entry-point group ``simnet.commands``, as verbs 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -288,20 +289,21 @@ def reproduce(
     Parameters
     ----------
     names
-        Names of reproductions, or a question; default: all fast reproductions.
+        Names of reproductions, or of questions; default: all fast reproductions.
 
         `simnet list questions` has the questions; a folder with a question.yaml is one too. The name devices compares
         headline ratios under each device profile; it takes minutes.
     all
-        Include slow reproductions; takes a few minutes.
+        Include slow reproductions and all questions.
+        Takes half an hour on two cores.
     check
         Exit with code 1 if a value is outside its tolerance, or changed.
     figures
-        Draw published values and simnet's; --out is the folder.
+        Draw published values and simnet's, and answers; --out is the folder.
 
         By default it is runs/papers. --out picture.svg is the picture of one name.
     jobs
-        Number of parallel processes for a question.
+        Number of parallel processes for questions.
         It does not change results. The default is one per CPU core; in Python one.
     out
         File for the answer, or folder for figures or the cells of a question.
@@ -314,13 +316,18 @@ def reproduce(
     SimnetError
         If there is none of a name.
     """
-    from simnet.studies.questions.question_file import find_question
+    from simnet.studies.questions.question_file import find_question, questions
 
     if names and all:
         raise InputError("is either names or --all", file="simnet reproduce")
-    if len(names) == 1 and (folder := find_question(names[0])) is not None:
-        _refuse({"--check": check, "--figures": figures}, "reproductions, not for questions")
-        return _saved(_open_question(folder, jobs, out, force), out, force)
+    folders = {name: found for name in names if (found := find_question(name)) is not None}
+    if folders and len(folders) < len({*names}):
+        raise InputError("takes questions or reproductions, not both", file="simnet reproduce")
+    if folders:
+        _refuse({"--check": check}, "reproductions, not for questions")
+        answer = _answered(folders, jobs, USUAL_FOLDER if figures else out, force)
+        if len(folders) == 1 and not figures:
+            return _saved(answer, out, force)
     place = Path(USUAL_FOLDER, "papers") if out is None or out == USUAL_FOLDER else Path(out)
     folder_only = figures or place != Path(USUAL_FOLDER, "papers")
     if len({*names}) != 1 if place.suffix in _DRAWN else folder_only and figures == bool(place.suffix):
@@ -330,7 +337,10 @@ def reproduce(
     if DEVICES in names:
         _refuse({"--check": check, "--figures": figures, "NAMES": names[1:]}, "reproductions, not for devices")
         return _saved(_under_devices(), out, force)
-    answer = _reproduced(names, all, check, figures)
+    if not folders:
+        answer = _reproduced(names, all, check, figures)
+    if all:
+        answer = _joined(answer, _answered(questions(), jobs, out and USUAL_FOLDER, force))
     if figures and not place.suffix:
         _write_pictures(answer, place, force)
     return _saved(answer, out, force)
@@ -404,6 +414,46 @@ def _saved(answer: Summary, out: str | Path | None, force: bool) -> Summary:
         answer.save(out, force=force)
         terminal.say(f"wrote {out}")
     return answer
+
+
+def _answered(folders: Mapping[str, Path], jobs: int | None, out: str | Path | None, force: bool) -> Summary:
+    """Return the answer to one question, or a table with the answers to several."""
+    from simnet.studies.questions.question_answer import questions_page
+
+    found = {folder.resolve().name: _open_question(folder, jobs, out, force) for folder in folders.values()}
+    first, *others = found.values()
+    table = Summary(
+        answer=f"{len(found)} open questions are answered.",
+        columns=[Column("name", "question", "text"), Column("answer", "answer", "text")],
+        rows=[{"name": name, "answer": one.answer} for name, one in found.items()],
+        details={"questions": {name: one.details for name, one in found.items()}},
+    )
+    return replace(
+        table if others else first,
+        plots={name: one.plot for name, one in found.items()},
+        writers={".md": lambda path: _write(path, questions_page(found))},
+        exit_code=max(one.exit_code for one in found.values()),
+    )
+
+
+def _joined(papers: Summary, answers: Summary) -> Summary:
+    """Return the comparison with papers, to which the answers to open questions are added."""
+
+    def pages(path: Path) -> None:
+        texts = []
+        for one in (papers, answers):
+            one.writers[".md"](path)
+            texts.append(path.read_text(encoding="utf-8"))
+        _write(path, "\n".join(texts))
+
+    return replace(
+        papers,
+        details={**papers.details, **answers.details},
+        plots={**papers.plots, **answers.plots},
+        notes=[*papers.notes, *(f"{row['name']}: {row['answer']}" for row in answers.rows)],
+        writers={**papers.writers, ".md": pages},
+        exit_code=max(papers.exit_code, answers.exit_code),
+    )
 
 
 def _open_question(folder: Path, jobs: int | None, out: str | Path | None, force: bool) -> Summary:

@@ -95,6 +95,16 @@ def answer_question(question: Question, found: GridAnswer) -> Summary:
     )
 
 
+def questions_page(found: Mapping[str, Summary]) -> str:
+    """Return a Markdown page with questions, their answers, and their figures, which are files beside the page."""
+    text = "# Open questions\n"
+    for name, one in found.items():
+        text += f"\n## {one.details['question']}\n\n{one.answer}\n\n![{one.details['question']}]({name}.svg)\n\n"
+        text += f"Why it is open: {one.details['source']}. {one.evidence}. Assumed: {one.assumed}. "
+        text += f"`simnet reproduce {name}` runs it.\n"
+    return text
+
+
 def _factors(table: pd.DataFrame, grid: Mapping[str, str]) -> dict[str, AxisColumn]:
     """Return the axes of a grid, and the policies, as columns by name. Axes that move together share a column."""
     found, at = dict[str, AxisColumn](), 1
