@@ -96,7 +96,7 @@ def answer_question(question: Question, found: GridAnswer) -> Summary:
 
 
 def questions_page(found: Mapping[str, Summary]) -> str:
-    """Return a Markdown page with questions, their answers, and their figures, which are files beside the page."""
+    """Return a Markdown page with questions, their answers, and links to figures in the same folder."""
     text = "# Open questions\n"
     for name, one in found.items():
         text += f"\n## {one.details['question']}\n\n{one.answer}\n\n![{one.details['question']}]({name}.svg)\n\n"
