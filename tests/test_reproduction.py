@@ -60,7 +60,7 @@ def pictured(name, rows):
         assert (axes.get_ylabel() if place.axis else axes.get_xlabel()) == row.unit
         for at in {*across}:
             if place.axis:
-                assert f"{at:g}" in row.what.replace(",", "")
+                assert re.search(rf"(?<![\w.]){at:g}(?![\w.-])", row.what.replace(",", ""))
                 assert marks.get(place.series, line.get_marker()) == line.get_marker()
             else:
                 assert all(part in names[int(at)] + axes.get_title("left") for part in row.what.split(", "))

@@ -92,8 +92,10 @@ def _draw_panel(axes: Axes, group: Sequence[ComparedValue], shapes: Mapping[str,
             # A name is a place on the axis, or a remark in place of a number.
             ends = value if not isinstance(value, str) else [names.index(value)] * 3 if names else []
             across = [at] * len(ends)
-            look = {"marker": shapes.get(one.series, "o"), "markevery": [1] * (len(ends) == 3), **_look(one, who)}
-            axes.plot(*((across, ends) if curves else (ends, across)), label=f"{who} {one.what}", **look)
+            look = _look(one, who) | {"marker": shapes.get(one.series, "o"), "markevery": [1] * (len(ends) == 3)}
+            axes.plot(
+                *((across, ends) if curves else (ends, across)), label=f"{who} {one.what}", clip_on=not ends, **look
+            )
             seen += ends
         lines.setdefault((one.series, one.kind), []).append((at, ends[len(ends) // 2]))
     along = axes.yaxis if curves else axes.xaxis
@@ -124,7 +126,10 @@ def _look(one: ComparedValue, who: str) -> dict[str, Any]:
 
 def _handles(values: Sequence[ComparedValue], shapes: Mapping[str, str]) -> list[Line2D]:
     """Return the entries of a legend: published values that agree and contradict, kinds, and series."""
-    looks = {"published" + ", contradicts" * one.contradicts: _look(one, "published") for one in values}
+    looks = {
+        "published" + ", contradicts" * one.contradicts: _look(one, "published")
+        for one in sorted(values, key=lambda one: one.contradicts)
+    }
     looks |= {f"simnet, {one.kind}": _look(one, "ours") for one in values}
     shown = {label: {"marker": "o", **look} for label, look in looks.items()}
     shown |= {
