@@ -321,8 +321,8 @@ def refuse_plugins() -> AbstractContextManager[None]:
 _WHY = f"code of others, which --no-plugins or {REFUSED} in the environment refuses"
 
 
+# Module, qualified name and description of plug-in code.
 _AUTHORS: set[tuple[str, str, str]] = set()
-"""Module, qualified name and description of plug-in code."""
 
 
 def _author_of(module: str, name: str) -> str:

@@ -99,8 +99,8 @@ class _BlockStep:
     waits: list[_BlockStep]
 
 
+# The end of a step, or the message that it sends.
 _Node: TypeAlias = _BlockStep | tuple[_BlockStep]
-"""The end of a step, or the message that it sends."""
 
 
 def _read_steps(top: Element, n_ranks: int) -> list[_BlockStep]:

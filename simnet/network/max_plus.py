@@ -257,10 +257,9 @@ class _PreparedRound(NamedTuple):
 
 
 class _RoundPattern(NamedTuple):
-    """Links and constant routes, common to all rounds with the same senders and receivers [s, byte/s].
+    """Links and constant routes, common to all rounds with the same senders and receivers [s, byte/s]."""
 
-    `down` lists messages with a link of no capacity on their route.
-    """
+    # `down` lists messages with a link of no capacity on their route.
 
     links: NDArray[np.int64]
     own: Ranks

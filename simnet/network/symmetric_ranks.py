@@ -54,14 +54,13 @@ class SymmetricRun(NamedTuple):
 
 
 class _RouteClass(NamedTuple):
-    """What the routes of a round have in common, if they are all alike: capacities and latency; and their links.
+    """What the routes of a round have in common, if they are all alike: capacities and latency; and their links."""
 
-    - `capacities`: capacity of each link, the host's own first [byte/s].
-    - `latency`: latency of each route [s].
-    - `own`, `last` (P,): first link of the route each rank sends over, last link of the one it receives over.
-    - `between`: all other links.
-    - `two_way`: whether control messages back to the sender leave over the own link, too.
-    """
+    # - `capacities`: capacity of each link, the host's own first [byte/s].
+    # - `latency`: latency of each route [s].
+    # - `own`, `last` (P,): first link of the route each rank sends over, last link of the one it receives over.
+    # - `between`: all other links.
+    # - `two_way`: whether control messages back to the sender leave over the own link, too.
 
     capacities: tuple[float, ...]
     latency: float

@@ -88,8 +88,8 @@ class _Setting(NamedTuple):
     N: ArrayLike
 
 
+# Time [s] of a collective, given a setting and the number of bytes.
 _Cost: TypeAlias = Callable[[_Setting, ArrayLike], Floats]
-"""Time [s] of a collective, given a setting and the number of bytes."""
 
 
 def _closed(cost: Callable[[_Setting], Floats]) -> ClosedForm:

@@ -27,8 +27,8 @@ from simnet.topologies.graphs import Link, label
 if TYPE_CHECKING:
     import networkx as nx
 
+# Name of a random stream.
 _Name: TypeAlias = tuple[str | int, ...]
-"""Name of a random stream."""
 
 
 class Stages(NamedTuple):
@@ -40,10 +40,9 @@ class Stages(NamedTuple):
 
 
 class _LinkVariation(NamedTuple):
-    """How a link's bandwidth or latency varies: a signal of absolute values, or of factors on its own value.
+    """How a link's bandwidth or latency varies: a signal of absolute values, or of factors on its own value."""
 
-    `make(name, start)` returns it for a random stream, from iteration `start` on; it changes at `starts`.
-    """
+    # `make(name, start)` returns it for a random stream, from iteration `start` on; it changes at `starts`.
 
     quantity: str
     loc: Loc

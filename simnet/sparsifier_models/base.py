@@ -255,7 +255,7 @@ class Sparsifier(ABC):
         return given if shared else frozen(given.copy(order="C"))
 
     def exchange(self, gradients: Values | Adds, *, overwrite: bool = False) -> Exchange:
-        """Exchange one gradient per worker, with error feedback; return the mean, messages, kernels and statistics.
+        """Exchange one gradient per worker with error feedback; return their mean, messages, kernels and statistics.
 
         Parameters
         ----------
@@ -371,11 +371,9 @@ class Sparsifier(ABC):
     def _make_exchange(
         self, update: Values, steps: Iterable[Step], sent: Floats, *, key: Hashable = None, **fields: Any
     ) -> Exchange:
-        """Return an exchange with other `fields`, and the messages and kernels of `steps`, which are cached by `key`.
-
-        `steps` is what workers do, in order, see `simnet.sparsifier_models.steps.in_order`. If it follows from a `key`
-        and the density alone, it is run through once, so that the schedule stays the same object.
-        """
+        """Return an exchange with other `fields` and with the messages and kernels of `steps`, cached by `key`."""
+        # `steps` is what workers do, in order, see `simnet.sparsifier_models.steps.in_order`. If it follows from a
+        # `key` and the density alone, it is run through once, so that the schedule stays the same object.
         key = (key, self.density)
         found = self._orders.get(key) or in_order(self.workers, *steps)
         if key[0] is not None and self.workers <= _RECURRING:

@@ -83,7 +83,7 @@ class ChunkedTensor(NamedTuple):
 
 
 class Chunked(Sparsifier, fixed_volume=True, by_tensors=True, costs=(chunked_allgather,)):
-    """Base of schemes that send the k largest entries of each block; subclasses set blocks, transform, code widths.
+    """Base of schemes that send the k largest entries of each block; subclasses set blocks, transform, code bits.
 
     Tensors are those of ``layers``: matrices if their rows and columns are given, else vectors; without layers the
     gradient is one vector.

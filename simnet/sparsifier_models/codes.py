@@ -26,7 +26,7 @@ class Encoding(NamedTuple):
 
     @property
     def varies(self) -> bool:
-        """Whether the number of bytes depends on the indices, not only on their count."""
+        """Whether a message's number of bytes depends on the values of its indices, not only on their count."""
         return self.indices in encodings.VARYING_CODES
 
 

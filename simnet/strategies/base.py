@@ -186,7 +186,7 @@ class Strategy(ABC):
         return [[model for one in offers for model in one.models] for offers in every]
 
     def prefixes(self, number: int) -> tuple[str, ...]:
-        """Return the prefixes of the names of saved arrays that the schemes of averaging `number` of `switch` own."""
+        """Return the prefixes that averaging number `number` puts before the names of its schemes' saved arrays."""
         return tuple(f"{label}{f':{number}' if number else ''}/" for label in self._averagers)
 
     def switch(self, number: int) -> None:

@@ -26,7 +26,7 @@ Listing: TypeAlias = tuple[tuple[str, ...], Sequence[tuple[str, ...]]]
 
 
 def schemes() -> Listing:
-    """List schemes of exchange."""
+    """List schemes by which workers exchange gradients."""
     from simnet import sparsifier_models
 
     common = {field.name for field in dataclasses.fields(sparsifier_models.Options)}

@@ -51,7 +51,7 @@ class LocalCost(NamedTuple):
 
 
 def local_cost(job: Job, candidate: Candidate) -> LocalCost:
-    """Return the local cost of a job's exchange, measured on gradients of zeros after a dense warm-up."""
+    """Return the time that an exchange takes on a job's device, for gradients of zeros after any dense warm-up."""
     fused = 0.0
     for model in _models(job, candidate):
         zeros = np.zeros((model.workers, model.parameters), dtype=np.float32)

@@ -101,7 +101,7 @@ class FlattenedButterflyShape:
                     yield _router([*line[:d], a, *line[d + 1 :]]), _router([*line[:d], b, *line[d + 1 :]]), f"dim{d}"
 
     def path(self, src: int, dst: int, choose: Choose) -> list[Node]:
-        """Return a minimal route from host `src` to `dst`: `choose` picks which coordinate is corrected next."""
+        """Return a shortest route from host `src` to `dst`; `choose` picks the grid dimension of the next hop."""
         at, to = self._at(src), self._at(dst)
         nodes: list[Node] = [_router(at)]
         while differing := [d for d in range(len(to)) if at[d] != to[d]]:
@@ -116,15 +116,15 @@ class FlattenedButterflyShape:
         return math.prod(self.dims) * self.hosts_per_router
 
     def borders(self) -> list[Node]:
-        """Return all routers, the nodes with links to the outside."""
+        """Return all routers, which are the border nodes: links from other sites end there."""
         return [_router(at) for at in np.ndindex(*self.dims)]
 
     def outward(self, src: int, choose: Choose) -> list[Node]:
-        """Return the route from host `src` to the outside: its router."""
+        """Return the route from host `src` to a border node: its router."""
         return [_router(self._at(src))]
 
     def inward(self, dst: int, choose: Choose) -> list[Node]:
-        """Return the route from the outside to host `dst`: its router and `dst`."""
+        """Return the route from a border node to host `dst`: its router and `dst`."""
         return [*self.outward(dst, choose), dst]
 
 

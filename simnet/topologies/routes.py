@@ -25,22 +25,22 @@ from simnet.topologies.wan_of_clusters import recognised_sites
 if TYPE_CHECKING:
     import networkx as nx
 
+# Pairs of hosts whose routes are worked out together: more would not be faster, but need more memory.
 _BLOCK = 2**16
-"""Pairs of hosts whose routes are worked out together: more would not be faster, but need more memory."""
 
+# Candidates of a pair of hosts: as many as there are paths between the pods of a fat-tree of k = 32.
 _MOST = 256
-"""Candidates of a pair of hosts: as many as there are paths between the pods of a fat-tree of k = 32."""
 
+# Candidates that are kept for when they are asked for again: some 0.1 GB.
 _KEPT = 2**20
-"""Candidates that are kept for when they are asked for again: some 0.1 GB."""
 
+# Tables of distances around links that are down that are kept.
 _KEPT_AROUND = 256
-"""Tables of distances around links that are down that are kept."""
 
 _Route: TypeAlias = tuple[int, ...]
 
+# Given a node by its position and a number n of equally good ways on, says which of them: 0 .. n-1.
 _Choose: TypeAlias = Callable[[int, int], int]
-"""Given a node by its position and a number n of equally good ways on, says which of them: 0 .. n-1."""
 
 
 def check_connected(graph: nx.DiGraph[Any]) -> None:

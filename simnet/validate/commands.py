@@ -29,8 +29,8 @@ _DRAWN = (".svg", ".png")
 JOBS, LOCAL, LEARNED, DEVICES = "jobs", "local", "learned", "devices"
 """Special words in place of measurements, of ``--against`` and of a reproduction's name."""
 
+# Priorities of value columns; the highest are hidden first on a narrow line.
 _SPARE = {"unit": 1, "error": 2, "tolerance": 3}
-"""Priorities of value columns; the highest are hidden first on a narrow line."""
 
 _OFF = (Column("median", "median", "percent"), Column("p90", "p90", "percent"))
 

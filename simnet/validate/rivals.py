@@ -216,10 +216,10 @@ RULES: dict[str, dict[str, Callable[[Sequence[Curve], Curve], Floats]]] = {
 }
 """Five-line rules by split and name."""
 
+# Keys, by split, that the fitted curves share with the curve that a Gaussian process predicts.
 _LIKE: dict[str, Callable[[Setting], Hashable]] = {
     "sizes": lambda one: one,
     "halves": lambda one: one,
     "ranks": lambda one: one.family,
     "collectives": lambda one: None,
 }
-"""Keys, by split, that the fitted curves share with the curve that a Gaussian process predicts."""

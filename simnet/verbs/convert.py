@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from simnet.studies.timed_collectives import CollectiveAsked
 
 _ENDINGS = {".goal": "goal", ".csv": "csv", ".xml": "simgrid", ".npz": "trace"}
+# The keys of ``--part`` for each file format.
 _PARTS = {
     "trace": ("steps", "workers", "entries", "per-worker", "every"),
     "simgrid": ("iteration", "duration", "routing"),
     **dict.fromkeys(("goal", "chakra", "csv"), ("exchange", "iteration", "compute")),
 }
-"""The keys of ``--part`` for each file format."""
 
 
 @verb

@@ -239,11 +239,11 @@ def _reduce_union(part: BucketShare, selected: Selected, messages: GroupMessages
     part.model.record(np.array(counts))
 
 
+# Options that change messages, with their values that hooks follow.
 _MESSAGES: Mapping[str, tuple[object, ...]] = {
     **{"wire": ("paper",), "scale": (1,), "indices": (None,), "values": (None,)},
     **{"value_bytes": (None, 4), "index_bytes": (None, 4)},
 }
-"""Options that change messages, with their values that hooks follow."""
 
 SCHEMES: Mapping[str, WorkerScheme] = {
     "dense": WorkerScheme(_do_nothing, _reduce_dense),

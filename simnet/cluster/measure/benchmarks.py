@@ -39,8 +39,8 @@ PROGRAMS: Mapping[str, Mapping[str, str]] = {
 """Benchmark programs by suite and collective; the first suite with an installed program is used."""
 
 _PROGRAM = "{program}"
+# Time for a launcher to end its ranks before it is killed [s].
 _ENDING = 10.0
-"""Time for a launcher to end its ranks before it is killed [s]."""
 _SHAPE = re.compile(r"([1-9]\d{0,5})x([1-9]\d{0,5})", re.ASCII)
 
 

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 _LIBRARIES = {"nccl-tests": "nccl", "rccl-tests": "nccl"}
 
+# Maximum number of cached call fits; a ring of ranks has one per size.
 _KEPT = 4096
-"""Maximum number of cached call fits; a ring of ranks has one per size."""
 
 # How close shares of bytes are found, and what of a time is a rounding.
 _CLOSE, _ROUNDING = 1e-6, 1e-12

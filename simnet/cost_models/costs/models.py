@@ -273,8 +273,8 @@ MAX_BYTES = 2**16
 MOST_LAYERS, MOST_WIDTH = 10_000, 2**30
 """The most blocks, and the largest side of a tensor."""
 
+# Fields of each ``model_type`` by those of `TransformerShape`; defaults are those of its class in transformers.
 _SIDES = {row.pop("model_type"): row for row in read_shipped_rows("data/model_configs.csv")}
-"""Fields of each ``model_type`` by those of `TransformerShape`; defaults are those of its class in transformers."""
 
 
 def read_shape(path: str | Path) -> TransformerShape:

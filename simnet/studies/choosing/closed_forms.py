@@ -210,7 +210,7 @@ _SIDE = 21
 
 
 class Flip(NamedTuple):
-    """Value of a quantity, nearest to the job's value from above or below, at which another exchange is fastest."""
+    """Nearest higher or lower value of a quantity, such as latency, at which another exchange is fastest."""
 
     quantity: str
     value: float

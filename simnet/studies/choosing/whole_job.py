@@ -145,7 +145,7 @@ class _JobTrial:
         return samples * (_ITERATION + _MESSAGE * workers**2) + exchanges * exchange
 
     def settled(self, row: JobForecast) -> bool:
-        """Return whether start-up effects of the scheme cannot distort the sampled iterations of a forecast."""
+        """Return whether a forecast's iterations are free of start-up effects, such as residuals that still grow."""
         recordings = self.recordings([row.candidate])
         return row.complete or recordings is None or not recordings.follows_gradients(row.candidate)
 

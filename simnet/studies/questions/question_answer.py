@@ -174,7 +174,7 @@ def _reach_text(
     settings: Sequence[AxisColumn],
     unit: Unit | None,
 ) -> str:
-    """Return a sentence that says from which series on a column is as good as `one.reach`, by the most telling axis."""
+    """Return a sentence on the first series whose value reaches `one.reach`, by the axis that matters most."""
     reach, higher = one.reach or 0.0, one.better == "higher"
     first: dict[tuple[Any, ...], int] = {}
     for setting, each in values.items():

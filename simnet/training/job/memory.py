@@ -26,8 +26,8 @@ MOMENTS: Mapping[str, int] = {"adam": 2, "momentum": 1, "sgd": 0}
 
 _FLOAT = 4.0
 
+# Limit on gradients [byte] held in one process when workers run in other processes.
 _HERE = 2**30
-"""Limit on gradients [byte] held in one process when workers run in other processes."""
 
 # Entries of gradients that are drawn where any will do; then they come again.
 _DRAWN = 2**16

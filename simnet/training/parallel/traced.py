@@ -39,8 +39,8 @@ class _RankNode(NamedTuple):
     number: int
 
 
+# Trace nodes of several ranks that form one call or message, or a single node.
 _Members: TypeAlias = tuple[_RankNode, ...]
-"""Trace nodes of several ranks that form one call or message, or a single node."""
 
 
 @dataclass(frozen=True, repr=False)

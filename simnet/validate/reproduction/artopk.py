@@ -39,8 +39,8 @@ PAPER = "AR-Topk"
 COMPUTE = {"ResNet18": 10.0, "ResNet50": 25.0, "AlexNet": 3.5, "ViT": 47.0}
 """Compute time [ms] that Tables III and IV have in common; Fig. 1a of the paper says 15, 28, 5 and 47."""
 
+# Tolerance of a step time [ms]: model constants are read to half a millisecond.
 _CONSTANT = 0.25
-"""Tolerance of a step time [ms]: model constants are read to half a millisecond."""
 
 SELECTION = {"ResNet18": 2.0, "ResNet50": 3.0, "AlexNet": 2.0, "ViT": 2.0}
 """Selection time that STAR-Topk adds to the compute time at every density [ms]."""

@@ -12,8 +12,8 @@ from simnet.validate.reproduction import MISSING, REPRODUCTIONS
 from simnet.validate.reproduction.table import KINDS, Interval, Kind, Row, kind_counts, value, worst_row
 from simnet.validate.reproduction.under_devices import DeviceColumn, device_rows
 
+# Introductory texts of the page, by section.
 _TEXT = read_sections("page.md")
-"""Introductory texts of the page, by section."""
 
 _NO_GAIN = {"x": 1.0, "%": 0.0}
 

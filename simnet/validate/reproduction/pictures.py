@@ -14,8 +14,8 @@ from simnet.report.drawing import Plot, plot
 from simnet.validate.published import read_published
 from simnet.validate.reproduction.table import Interval, Reproduction, Row
 
+# Maximum number of contradictions that a caption names.
 _NAMED = 6
-"""Maximum number of contradictions that a caption names."""
 
 
 def picture(one: Reproduction, rows: Sequence[Row]) -> Plot:

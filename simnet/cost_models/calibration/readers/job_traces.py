@@ -152,8 +152,8 @@ def _trace_rank(text: str) -> int | None:
 
 
 _INSPECTOR_PER_RANK = ("all_gather", "reduce_scatter")
+# Half of the last digit of a bandwidth [GB/s].
 _DIGITS = 5e-7
-"""Half of the last digit of a bandwidth [GB/s]."""
 
 
 @tables.format_reader("inspector")

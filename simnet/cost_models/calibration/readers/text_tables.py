@@ -89,8 +89,8 @@ _FAILED = re.compile(r"\b(?:failed|FAIL|Fail)\b")
 _TYPES = {"CHAR": "int8", "INT": "int32"}
 _RATE = "MsgRate[Mpps]"
 _REDUCING = ("all_reduce", "reduce", "reduce_scatter")
+# Messages of the size that a process sends and receives in the time, as throughputs of Intel MPI benchmarks count.
 _MESSAGES = {"p2p_latency": 1, "pingping": 1, "sendrecv": 2, "exchange": 4}
-"""Messages of the size that a process sends and receives in the time, as throughputs of Intel MPI benchmarks count."""
 
 
 def _read(kind: str, path: Path, out: tables.RowCollector) -> Iterator[tuple[int, tables.TableRow | str]]:
