@@ -34,6 +34,8 @@ def test_closed_forms_are_those_of_the_exchanges():
     assert closed_form(AG)(*arguments) == costs.topk_allgather(*arguments)
     assert closed_form(RING)(*arguments) == costs.artopk_ring(*arguments)
     assert closed_form(TREE)(*arguments) == costs.artopk_tree(*arguments)
+    for sag, teams in (("bruck", costs.spardl_bsag), ("auto", costs.spardl_rsag)):
+        assert closed_form(Candidate("4", "spardl", {"teams": 4, "sag": sag}))(*arguments) == teams(*arguments, 4)
     assert closed_form(DENSE)(*arguments) == costs.ring_allreduce(alpha, beta, M, N)
     var = Candidate("VAR", "artopk", {"selection": "var", "collective": "tree"})
     extra = costs.var_overhead(alpha, beta, N)
@@ -57,7 +59,7 @@ def test_closed_forms_know_the_width_of_entries():
         Candidate("a", "topk", {"wire": "released"}),
         Candidate("b", "lwtopk", {"fused": False}),
         Candidate("c", "artopk", {"monitored": True}),
-        Candidate("e", "spardl", {"teams": 2}),
+        Candidate("e", "spardl", {"exchanges": "sequential"}),
         Candidate("f", "fp16", {"algorithm": "ring", "wire": "released"}),
         Candidate("g", "deft"),
     ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from inspect import Parameter, signature
 from typing import Any, NamedTuple, TypeAlias
@@ -20,6 +20,7 @@ from simnet.cost_models.costs.encodings import VALUE_BITS, encoded_index_bytes, 
 from simnet.sparsifier_models.artopk import ARTopk
 from simnet.sparsifier_models.dense import FP16, Dense
 from simnet.sparsifier_models.options import Options, option_values
+from simnet.sparsifier_models.spardl import SparDL
 from simnet.sparsifier_models.topk import LayerwiseTopk, MSTopk, Randomk, Topk, TopkA
 from simnet.sparsifier_models.two_level import AUTO, OWN, TwoLevel, sizes_of
 from simnet.sparsifier_models.wire import ADDED_UP
@@ -72,9 +73,9 @@ def closed_form(candidate: Candidate) -> ClosedForm:
     given = ", ".join(f"{name}={value}" for name, value in candidate.options.items())
     raise ValueError(
         f"no closed form is known for {candidate.label!r} ({candidate.scheme}{', ' if given else ''}{given}), so a "
-        "flexible policy cannot weigh it; it can weigh dense, fp16, artopk and top-k schemes that gather, each on the "
-        "wire 'paper' over collectives with a closed form, and other schemes that have one with their default options; "
-        "name those among which it chooses, as in among: [AG, dense]"
+        "flexible policy cannot weigh it; it can weigh dense, fp16, artopk, spardl and top-k schemes that gather, each "
+        "on the wire 'paper' over collectives with a closed form, and other schemes that have one with default "
+        "options; name those among which it chooses, as in among: [AG, dense]"
     )
 
 
@@ -133,6 +134,12 @@ def _of_collectives(scheme: type[sparsifier_models.Sparsifier], options: Any) ->
             return None
         sized = partial(_pair_bytes, options, value + index)
         return _closed(lambda at: gather(at, sized(at.M, at.c)))
+    if scheme is SparDL and _sends_as_by_default(
+        replace(options, teams=1, sag="bruck", residual="global", adapt="released")
+    ):
+        d, recursive = options.teams, options.sag != "bruck" and not options.teams & (options.teams - 1)
+        teams = costs.spardl_rsag if recursive else costs.spardl_bsag
+        return _closed(lambda at: teams(at.alpha, at.beta, at.M, at.c, at.N, d))
     return _first_cost(scheme) if _sends_as_by_default(options) else None
 
 

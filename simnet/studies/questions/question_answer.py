@@ -52,6 +52,7 @@ def answer_question(question: Question, found: GridAnswer) -> Summary:
     """
     left_out = {"", found.bound} - {name for one in question.compare for name in one.series}
     table = found.cells[~found.cells["policy"].isin(left_out)]
+    table = table.map(lambda value: value.strip("'\"") if isinstance(value, str) else value)
     factors = _factors(table, question.grid)
     series = _named(question.series, factors, "series")
     settings = [one for one in factors.values() if one is not series]
@@ -63,7 +64,8 @@ def answer_question(question: Question, found: GridAnswer) -> Summary:
     for one in question.compare:
         values = _values(table, one, series, settings)
         column = with_unit(Column(one.column, one.label, one.unit))
-        for name in names if one.column in shown else ():
+        new = not any(each.name.endswith(f" {one.column}") for each in columns)
+        for name in names if new else ():
             own, ends = f"{name} {one.column}", (f"{name} {one.column} low", f"{name} {one.column} high")
             heading = f"{series.heading} {name}" if numbered else name
             heading += f" {one.label}" if len(shown) > 1 else ""
