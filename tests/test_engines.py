@@ -380,6 +380,16 @@ def test_a_long_wait_is_gone_through_compiled_and_given_up_in_the_end(monkeypatc
     assert finish("auto") == finish("fluid") == pytest.approx(plain, rel=1e-9)
 
 
+def test_engines_agree_on_latencies_at_departures_long_after_messages_are_handed_over():
+    weather = {(0, "switch"): Weather(None, markov([1e-3, 0.5], 0.1, seed=1))}
+    schedule = Schedule(2, [Round([0], [1], [100.0], [1.0, 0.0])] * 60)
+    fluid, went = (
+        Network(topologies.star(2, 1e-3, 1e6), weather, send_overhead=2.0, engine=engine).time(schedule, messages=True)
+        for engine in ("fluid", "vectorised")
+    )
+    agree(fluid, went)
+
+
 @pytest.mark.parametrize("engine", ["fluid", "vectorised"])
 def test_messages_without_bytes_pass_those_that_are_under_way_on_their_connection(engine):
     graph, pairs = nx.DiGraph(), 8

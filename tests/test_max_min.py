@@ -71,16 +71,6 @@ def test_shares_are_feasible_and_no_flow_can_grow_without_shrinking_one_of_a_low
     assert_max_min(routes, capacity, limits, max_min_shares(*network), weights)
 
 
-@given(st.lists(st.integers(1, 5), min_size=1, max_size=6))
-def test_on_a_parking_lot_the_long_flow_gets_the_least_share(crowds):
-    # A long flow over all links, and a crowd of short ones on each: the long one is held up where the crowd is largest.
-    links = list(range(len(crowds)))
-    routes = [tuple(links), *((link,) for link in links for _ in range(crowds[link]))]
-    long = 1.0 / (1 + max(crowds))
-    short = [(1.0 - long) / incast_derating for incast_derating in crowds for _ in range(incast_derating)]
-    assert max_min_shares(routes, dict.fromkeys(links, 1.0)) == close([long, *short])
-
-
 def test_a_link_that_is_down_stops_its_flows_and_leaves_the_rest_to_others():
     routes = [(0, 1), (1,), (1, 2), (2,)]
     assert max_min_shares(routes, {0: 0.0, 1: 6.0, 2: 4.0}) == close([0.0, 4.0, 2.0, 2.0])

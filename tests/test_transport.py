@@ -187,6 +187,7 @@ def test_measured_factors_hold_from_their_number_of_senders_on() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: Transport().limits(-0.5), "must be in 0 <= p < 1"),
         (lambda: Incast(window=0), "window must be a number > 0"),
         (lambda: Incast(buffer=-1), "buffer must be a finite number >= 0"),
         (lambda: Incast(timeout=math.nan), "timeout must be"),
