@@ -164,12 +164,12 @@ class Sparsifier(ABC):
 
     @property
     def true_parameters(self) -> int:
-        """Number of entries of the whole model; the gradient may be a sample of it."""
+        """Number of entries of the whole model, of which the gradient may be a sample."""
         return max(1, round(self.parameters * self.options.scale))
 
     @property
     def k_of_model(self) -> int:
-        """Number of entries that the scheme selects of the whole model."""
+        """Number of entries that each worker selects of the whole model, of which the gradient may be a sample."""
         return self.true_parameters if self.traits.sends_all else self._entries(self.true_parameters)
 
     @property

@@ -60,7 +60,7 @@ class Blocks(NamedTuple):
         return tiled.transpose(0, 2, 1, 3).reshape(-1)
 
     def few(self) -> Iterator[slice]:
-        """Yield slices of consecutive blocks that fit in the cache together."""
+        """Yield slices of consecutive blocks, each small enough for the CPU cache."""
         step = max(1, _ENTRIES // self.size)
         for first in range(0, self.number, step):
             yield slice(first, min(first + step, self.number))

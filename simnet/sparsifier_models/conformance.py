@@ -1,4 +1,4 @@
-"""Checks for tests: whether a scheme, built in or from a plug-in, keeps the contract of `Sparsifier`.
+"""Checks for tests: whether a scheme, built in or from a plug-in, behaves as `Sparsifier` requires.
 
 `check` exchanges gradients with a scheme and looks at what comes back. It knows nothing of how a scheme works.
 """
@@ -20,7 +20,7 @@ _TINY = float(np.finfo(np.float32).smallest_subnormal)
 
 
 def check(make: Callable[[], Sparsifier], batches: Sequence[Values], rounding: float = 4.0) -> list[Exchange]:
-    """Exchange the batches by the scheme that `make` creates, check each exchange, and return the exchanges.
+    """Exchange each batch of gradients by the scheme that `make` creates; check and return the exchanges.
 
     What goes in comes out or stays, at every index, if the scheme conserves it; otherwise the loss is measured. All
     statistics are finite and follow from what was exchanged. What is given is not changed. A second scheme made alike

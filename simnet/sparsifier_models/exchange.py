@@ -162,7 +162,7 @@ def exchange_statistics(
 
 
 def state_size(state: State, workers: int, parameters: int, scale: float) -> dict[str, float]:
-    """Return the bytes per worker of each array of a state, by name, for the whole model.
+    """Return the bytes per worker of each array of a saved state, by name, for the whole model.
 
     Of an array with a row for each worker it holds a row, of any other all. An array as long as the gradient stands for
     one as long as that of the model, in single precision.

@@ -78,7 +78,7 @@ def linear(values: Values, bins: int) -> Coded:
 
 
 def _cache_pieces(shape: tuple[int, ...]) -> Iterator[tuple[slice, slice]]:
-    """Yield slices of rows and columns, so that each piece fits in the cache in double precision."""
+    """Yield slices of rows and columns that cut an array into pieces small enough for the CPU cache in float64."""
     rows, columns = shape
     several, many = max(1, _ENTRIES // columns), _ENTRIES
     for row in range(0, rows, several):

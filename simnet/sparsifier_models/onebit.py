@@ -143,7 +143,7 @@ class OneBit(
         return all_reduced(self.workers, nbytes, self.options.collective, "dense")
 
     def _first(self, sent: Floats) -> Exchange:
-        """Return the first step of the released code: a dense and a compressed all-reduce without update."""
+        """Return the first exchange of the released code, a dense and a compressed all-reduce; the update is 0."""
         update = np.zeros(self.parameters, dtype=np.float32)
         return self._make_exchange(update, [self._dense(), *self._compressed()], sent, key="first")
 

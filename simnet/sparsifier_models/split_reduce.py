@@ -214,7 +214,7 @@ class SplitReduce(Sparsifier, reads_gradients=False, rounds_down=True, released_
         return self.options.scale * float(self.options.value_bytes or 4)
 
     def _split(self, entries: Indices, encoded: Floats | None, *, empty: bool = True) -> list[Step]:
-        """Return the messages of the split, between the kernels that encode and decode them."""
+        """Return messages that send entries to the owners of regions, between kernels that encode and decode these."""
         wire, n, P = self.wire, self.parameters, self.workers
         messages = split_schedule(entries, self.options.bucket, wire, encoded, empty=empty)
         return [*wire.coded(messages, entries.sum(axis=1), entries.sum(axis=0), n, P, of=n / P)]

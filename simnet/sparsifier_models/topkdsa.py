@@ -288,7 +288,7 @@ def recursive_doubling(rows: Values, chosen: Sequence[Places], form: Format) -> 
 
 
 def direct_split(entries: Indices, lengths: Indices, form: Format) -> Schedule:
-    """Return the round in which each worker sends each other worker the part of the split that the receiver owns.
+    """Return the round in which each worker sends each other worker the entries in the region that the receiver owns.
 
     ``entries[r, q]`` go from worker r to q; a message is dense where that is shorter than its split of ``lengths[q]``.
     """

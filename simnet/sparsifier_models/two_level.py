@@ -194,7 +194,7 @@ class TwoLevel(Sparsifier, codes=EVERY):
         return found
 
     def _there(self) -> list[Sparsifier]:
-        """Return the schemes of the shards after setting them to the current density and iteration."""
+        """Set the schemes of all shards to the current density and iteration, and return them."""
         for one in self._models:
             one.density, one.iteration = self.density, self.iteration
         return self._models

@@ -93,7 +93,7 @@ class Wire:
 
     @classmethod
     def of(cls, options: Options, released_widths: tuple[int, int]) -> Wire:
-        """Return the wire that options ask for; released code has `released_widths` bytes for value and index."""
+        """Return byte sizes by a scheme's options; `released_widths` are those of value and index in released code."""
         released = options.wire == "released"
         value: float
         value, index = released_widths if released else (4, 4)

@@ -73,7 +73,7 @@ class Strategy(ABC):
 
     @property
     def schemes(self) -> list[Sparsifier]:
-        """The active averaging schemes, each with its own residuals."""
+        """The schemes by which workers average at present, each with its own residuals."""
         return [model for averager in self._averagers.values() for model in averager.in_force.models]
 
     @property

@@ -56,7 +56,7 @@ class GradientAccumulation(DataParallel):
 
 
 class DeMo(DataParallel):
-    """Every step applies the sign of the update that a scheme makes from gradients and residuals.
+    """In every step workers exchange gradients by a scheme, and move each parameter by the sign of the update.
 
     The scheme has the momentum as its residual. With `scaled` gradients are multiplied by `lr` before the scheme gets
     them, as released (bloc97/DeMo).

@@ -176,7 +176,7 @@ class Averager:
 
     @property
     def in_force(self) -> _AveragingOffer:
-        """The averaging in use."""
+        """The averaging that `switch` has activated, at first the first one."""
         return self.offers[self.number]
 
     def offer(self, averaging: Averaging) -> None:

@@ -271,7 +271,7 @@ def _empty_sites(loaded: Scenario, job: Job) -> str:
 
 
 def logic_text(loaded: Scenario) -> str:
-    """Return a text on the share of gradient entries on which schemes are executed; empty if the share is 1."""
+    """Return a text on the share of gradient entries that are simulated; empty if all are."""
     scale = loaded.config.job.scale
     return f"1 entry in {scale:,.10g} simulated" if scale > 1 else ""
 

@@ -1,4 +1,4 @@
-"""Conversion of schedules and networks to files for other simulators (``simnet convert``).
+"""Conversion of message schedules and networks to files for other simulators (``simnet convert``).
 
 What a format cannot carry is said with what was written.
 """

@@ -82,7 +82,7 @@ class JobPrediction:
 
     @cached_property
     def evidence(self) -> Evidence:
-        """Evidence for the times."""
+        """Whether the predicted times are measured, extrapolated or assumed, and why."""
         return evidence_of_job(self.run.job, self.met.values())
 
     @property

@@ -217,7 +217,7 @@ def judgement(loaded: Scenario, run: Run, iterations: Mapping[str, pd.DataFrame]
 
 
 def evidence_of_job(job: Job, iterations: Iterable[Columns]) -> Evidence:
-    """Return the level of evidence for a job's time, which depends on its stack, workers and links."""
+    """Return whether a job's time is measured, extrapolated or assumed, given its stack, workers and links."""
     met = [np.array([one["latency_s"], one["bandwidth_Bps"]]) for one in iterations]
     links = np.concatenate(met, axis=1)
     latency, bandwidth = zip(links.min(axis=1).tolist(), links.max(axis=1).tolist(), strict=True)

@@ -139,7 +139,7 @@ def list_policies() -> Listing:
 
 
 def weather() -> Listing:
-    """List signals that vary a bandwidth or a latency over time, and published schedules of both."""
+    """List signals that vary the bandwidth or latency of links over time, and published schedules of both."""
     from simnet.network.weather import PROFILES
     from simnet.scenario import weather_parts
 
@@ -164,7 +164,7 @@ def weather() -> Listing:
 
 
 def traces_() -> Listing:
-    """List recorded gradients."""
+    """List recorded gradients of real trainings that come with simnet."""
     from simnet import traces
 
     found = [(name, traces.recorded(name)) for name in traces.trace_names()]

@@ -104,7 +104,7 @@ def local_costs_text(job: Job, among: Sequence[Candidate]) -> str:
 
 
 def local_cost_summary(scheme: str, names: Sequence[str]) -> Summary:
-    """Return the cost of each stage of a scheme. `names` are model, device and implementation in any order."""
+    """Return a summary of the times of a scheme's stages; `names` are model, device, implementation in any order."""
     model, device, how = "resnet50", None, FRAMEWORK
     for name in names:
         if name in model_names() or is_config(name):

@@ -325,7 +325,7 @@ def _dependences(loaded: Scenario, built: Run, source: Source) -> list[Fields] |
 
 
 def keeps_to_one(built: Run) -> bool:
-    """Return whether every policy, except the lower bound, always uses the same exchange."""
+    """Return whether every policy, except the one-step oracle, always uses the same exchange."""
     return all(isinstance(one, Fixed) for name, one in built.policies.items() if name != built.bound)
 
 
@@ -346,7 +346,7 @@ def _with_iterations(
 
 
 def _relevant_device(loaded: Scenario, job: Job) -> Fields | None:
-    """Return the summary of a job's device; None if neither its kernels nor its memory matter."""
+    """Return a summary of a job's GPU or CPU; None if neither its kernel times nor its memory affect the job."""
     given = loaded.config.job
     if given.shardings and given.device_memory != "device" and job.device.beside_collectives is None:
         return None
@@ -363,7 +363,7 @@ def worker_memory(built: Run, policies: Iterable[str]) -> tuple[Fields, dict[str
 
 
 def calibration_of(loaded: Scenario, job: Job) -> Fields | None:
-    """Return a summary of the calibrated calls on a job's network; None unless it is a calibrated cluster.
+    """Return a summary of how measured curves time the collectives of a job; None unless the network has such curves.
 
     Its calls are those of the first exchange.
     """

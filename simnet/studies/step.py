@@ -132,7 +132,7 @@ class ShardedStep:
         return [{"part": name, **dict.fromkeys(_SUMS), **row} for name, row in rows.items()]
 
     def calibration(self) -> Fields | None:
-        """Return a summary of the step's calibrated calls; None unless the network is a calibrated cluster."""
+        """Return a summary of how measured curves time the step's collectives; None if the network has none."""
         placed = self._placed
         groups = ((schedule, one) for number, schedule in placed.schedules.items() for one in placed.groups[number])
         sent = ((schedule, placed.hosts[one]) for schedule, one in groups)

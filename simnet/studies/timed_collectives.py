@@ -134,7 +134,7 @@ SIZE = "64 MB"
 
 
 class TimeRequest(NamedTuple):
-    """Request of `simnet time` in addition to the schedule: network, fields, and when ranks start [s].
+    """Settings of `simnet time` besides the schedule: network, scenario fields to set, and start times of ranks [s].
 
     `loose` lets rounds that cannot express a file be upper bounds.
     """
@@ -154,7 +154,7 @@ class TimeRequest(NamedTuple):
 
 
 class ScenarioTimer(NamedTuple):
-    """Timer of schedules that start at time `start` [s] on a scenario's network; `given` are the user's fields."""
+    """Timer of schedules that start at `start` [s] on a scenario's network; `given` are fields that the user set."""
 
     scenario: Scenario
     given: Mapping[str, object]
@@ -394,7 +394,7 @@ def _answer(asked: CollectiveAsked, workers: int, rows: Sequence[Fields], by: st
 
 
 def _evidence(rows: Sequence[Fields]) -> str:
-    """Return a text on the lowest level of evidence in the rows."""
+    """Return a text on the weakest evidence of the rows: measured, extrapolated or assumed times."""
     levels = get_args(Level)
     worst = max(rows, key=lambda row: levels.index(row["evidence"]))
     return Evidence(worst["evidence"], worst["because"]).line()

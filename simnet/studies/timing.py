@@ -159,7 +159,7 @@ class Timed:
 
     @cached_property
     def _calibration(self) -> Fields | None:
-        """Summary of the schedule's calibrated calls; None unless the network is a calibrated cluster."""
+        """Summary of how measured curves time the schedule's collectives; None unless the network has such curves."""
         return run_setup.calibration_summary(self.network, {"": [(self.schedule, np.array(self.hosts))]})
 
 

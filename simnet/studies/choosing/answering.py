@@ -242,7 +242,7 @@ def _notes(found: Ranking) -> list[str]:
 
 
 def _misjudged_text(found: Ranking) -> list[str]:
-    """Return a text on the time lost if latency and bandwidth are misjudged by a factor."""
+    """Return a text on the time lost by the chosen exchange if latency and bandwidth are other than assumed."""
     one = found.misjudged
     if one is None:
         return ["--link-uncertainty has no effect: no closed form holds for the first two."] * found.asked_off

@@ -294,7 +294,7 @@ def _nearest_flips(forms: ClosedForms, quantity: str) -> Iterator[Flip]:
 
 
 def _quantity_values(point: OperatingPoint, quantity: str, up: bool) -> Floats:
-    """Return the job's value of a quantity, and then trial values above or below it, the nearest first."""
+    """Return the job's latency, density or other quantity, then trial values above or below it, nearest first."""
     own = float(getattr(point, quantity))
     if quantity == "workers":
         return np.arange(own, _MOST_WORKERS + 1) if up else np.arange(own, 1, -1)

@@ -74,7 +74,7 @@ def same_exchange(candidate: Candidate) -> tuple[str, str]:
 
 
 def follows_gradients(candidate: Candidate) -> bool:
-    """Return whether the volume of an exchange depends on the gradients; False if its options are invalid."""
+    """Return whether the bytes that an exchange sends depend on the gradients; False if its options are invalid."""
     try:
         made = sparsifier_models.create(candidate.scheme, 4, _ANY, 0.1, layers=[("", _ANY)], **candidate.options)
     except ValueError:
@@ -169,7 +169,7 @@ class Gain(NamedTuple):
 
 @dataclass(frozen=True)
 class WholeJob:
-    """Ranking of exchanges for a job, the fastest first, with the gains of adaptive policies.
+    """Ranking of exchanges for a job, the fastest first, with the time that adaptive policies save.
 
     `per_stretch` takes the fastest exchange of each iteration; `flexible` are the scenario's policies, or a usual one.
     `alike` has labels with identical rows by the label of the row kept, `aside` rows without a steady part.

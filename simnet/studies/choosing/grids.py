@@ -206,7 +206,7 @@ def _grid_plots(title: str, cells: Sequence[GridTimes], by: Sequence[grid.AxisCo
 
 
 def joint_evidence(cells: Sequence[Evidence]) -> str:
-    """Return a text on the evidence for the cells of a grid: how many cells have each level, and why.
+    """Return a text on how many cells of a grid have measured, extrapolated or assumed times, and why.
 
     Examples
     --------

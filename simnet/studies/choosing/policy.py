@@ -144,7 +144,7 @@ def edges_around(centres: Floats) -> tuple[float, ...]:
 
 
 def entry(candidate: Candidate, density: float) -> TableEntry:
-    """Return an exchange and its density as an entry of a policy table."""
+    """Return the entry of a policy table for an exchange at a density."""
     kind = exchange_kind(candidate)
     kept = density if kind == "sparse" else 1.0
     options: dict[str, Any] = dict(candidate.options)

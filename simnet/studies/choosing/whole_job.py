@@ -133,7 +133,7 @@ class _JobTrial:
         return float(latency.max()), float(bandwidth.min())
 
     def cost(self, one: Candidate, samples: int) -> float:
-        """Return the estimated seconds for simulating `samples` iterations with an exchange."""
+        """Return an estimate of how many seconds of simulation `samples` iterations with an exchange take."""
         workers, entries, recordings = self.job.source.workers, self.job.source.parameters, self.recordings([one])
         drawn, exchanges = recordings is None or recordings.follows_gradients(one), samples
         if recordings is not None:
@@ -300,7 +300,7 @@ def _race_exchanges(
 
 
 def _promising_labels(job: Job, among: Sequence[Candidate]) -> list[str]:
-    """Return the labels of exchanges sorted by their closed-form time on the links at the start."""
+    """Return the labels of exchanges, the fastest first by closed forms on the links at the start of the job."""
     latency, bandwidth = probe_pairs(job.network(0), job.hosts.tolist(), 0.0)
     message, density = 4.0 * job.source.true_parameters, density_at(job.density, job.iterations - 1)
 

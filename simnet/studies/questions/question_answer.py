@@ -270,12 +270,12 @@ def _effect_text(
 
 
 def _most_unsure(effects: Sequence[Effect]) -> bool:
-    """Return whether an interval contains a difference of more than 1 %, in either direction."""
+    """Return whether some effect's 95 % interval still admits a difference of more than 1 %, in either direction."""
     return any(max(abs(one.difference.low), abs(one.difference.high)) > 0.01 for one in effects)
 
 
 def _size(effects: Sequence[Effect], points: bool) -> str:
-    """Return the size of differences as text: its range over settings, and the ends of the intervals."""
+    """Return the differences between two series as text: their range over settings, and the ends of the intervals."""
     means = sorted(abs(one.difference.mean) for one in effects)
     ends = sorted(abs(end) for one in effects for end in one.difference[1:])
     unit = " points" if points else " %"

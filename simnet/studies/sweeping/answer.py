@@ -154,7 +154,7 @@ def _cells_of(
 
 
 def _evidence(table: pd.DataFrame) -> str:
-    """Return a text on the level of evidence for a sweep's times."""
+    """Return a text on whether a sweep's times are measured, extrapolated or assumed."""
     warnings = [f"Warning: {one}" for one in dict.fromkeys(table["warning"]) if one]
     known = wording.listed([one for one in dict.fromkeys(table.loc[table["simulated_s"].notna(), "evidence"]) if one])
     return " ".join([*warnings, *([f"{known}; intervals and chances are in sweep.csv"] if known else [])])

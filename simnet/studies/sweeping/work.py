@@ -1,4 +1,4 @@
-"""Execution of a sweep: planned cells, their checks, and the cells that remain to be run."""
+"""Execution of a sweep: plans its cells, checks their scenarios, and runs those without results."""
 
 from __future__ import annotations
 
