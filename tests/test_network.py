@@ -228,6 +228,15 @@ def test_links_without_incast_or_traffic_of_others_have_a_receive_queue(others, 
     assert timing.messages.finish == pytest.approx(finish)
 
 
+def test_bytes_in_the_queue_of_their_receiver_wait_for_its_link_alone():
+    # All have come by 1 s, and 200 are through by 2 s, when links fail; the last one is up again at 10 s.
+    graph, links = nx.DiGraph(), [(0, "a"), ("a", "b"), ("b", 1)]
+    graph.add_edges_from([*links, *((v, u) for u, v in links)], latency=0.0, bandwidth=1e3)
+    weather = {links[1]: Weather(steps([0, 2], [1e3, 0])), links[2]: Weather(steps([0, 2, 10], [100, 0, 100]))}
+    network = Network(graph, weather, stack={"send_completion": "taken", "own_link": "queue"})
+    assert network.time(Schedule(2, [Round([0], [1], [1000.0])])).finish == pytest.approx(18.0)
+
+
 def test_timing_leaves_the_environment_alone_and_repeats_itself():
     env = simpy.Environment()
     network = Network(topologies.star(4, ALPHA, RATE), env=env)
