@@ -48,7 +48,7 @@ job.iterations=240,240,380,350,940,700
 """  # noqa: E501
 KEY = ("model", "momentum", "scheme", "density", "seed")
 DENSITIES = (0.001, 0.01, 0.1)
-FEWEST = 5  # schemes of an order
+FEWEST = 4  # different ratios of an order
 TEXTS = {"artopk-var": "artopk:selection=var", "powersgd-1": "powersgd:rank=1", "powersgd-4": "powersgd:rank=4"}
 """Schemes and options of exchanges whose label is another."""
 
@@ -88,8 +88,9 @@ def count_iterations(overrides: list[str], label: str, density: float, seed: int
     kind, data, m, rate, _, target, *_ = (one.partition("=")[2] for one in overrides)
     names = [one.strip("{").partition(":")[0] for one in (kind, data)]
     return [
-        *names, m, rate, target, TEXTS.get(label, label), density if label not in WITHOUT_DENSITY else "", seed,
-        number + 1, accuracy >= train.target, round(accuracy, 4), round(sent / (number + 1), 5),
+        *names, m, rate, target.replace(" ", ""), TEXTS.get(label, label),
+        density if label not in WITHOUT_DENSITY else "", seed, number + 1,
+        accuracy >= train.target, round(accuracy, 4), round(sent / (number + 1), 5),
         round(time.process_time() - begun, 2), datetime.date.today(),
     ]  # fmt: skip
 
@@ -110,9 +111,9 @@ def orders() -> pd.DataFrame:
                 (own,) = map(math.exp, mean_logarithms({setting: ratios[setting]}))
                 said = relative_iterations(scheme, at, without=model)
                 found.append((foretold.estimate, own, said.low <= own <= said.high))
-        if len(found) >= FEWEST:
+        if found:
             foretold, own, inside = zip(*found, strict=True)
-            tau = kendalltau(foretold, own).statistic
+            tau = kendalltau(foretold, own).statistic if len({*own}) >= FEWEST else math.nan
             rows.append((*setting, next(iter(among.values())), len(found), tau, sum(inside)))
     return pd.DataFrame(rows, columns=["left_out", "momentum", "density", "schemes", "tau", "inside"])
 
