@@ -33,7 +33,6 @@ from simnet.scenario.settings import full_key
 from simnet.studies.runs import locked_folder
 from simnet.studies.sweeping import cell, grid, work
 from simnet.traces import Recorder
-from simnet.traces.synthetic import SyntheticSource
 from simnet.training.job.running import run_policy
 
 TINY = """
@@ -281,30 +280,6 @@ def test_the_parts_add_up_and_the_winner_is_the_fastest(swept):
         assert group["wins"].sum() + (group["tied"].sum() > 1) == 1
         assert group["vs_best"].to_numpy() == pytest.approx(group["simulated_s"].to_numpy() / best)
     assert not found[found["policy"] == "oracle"]["wins"].any()
-
-
-def test_cells_with_the_same_gradients_make_them_once_and_are_what_each_is_alone(monkeypatch):
-    made = []
-    make = SyntheticSource._make
-    monkeypatch.setattr(SyntheticSource, "_make", lambda *given, **more: (made.append(1), make(*given, **more))[1])
-    fields = ("job.iterations=4", "job.scale=20000")
-    tasks = [
-        Source("quickstart", (*fields, *more)) for more in ((), ("job.density=1%",), ("seed=3",), ("job.density=2%",))
-    ]
-    tasks = [tasks[0], tasks[1], tasks[2], tasks[2], tasks[3]]
-
-    def outcome(task):
-        return cell.run_cell(task, cell.check_cell(task, "nowhere", 1).identity)
-
-    alone = []
-    for task in tasks:
-        cell._made.clear()
-        alone.append(outcome(task))
-    cell._made.clear()
-    made.clear()
-    assert [outcome(task) for task in tasks] == alone
-    # Those of the first two cells, of the next two with another seed, and of the last.
-    assert len(made) == 3 * 4
 
 
 def test_values_written_differently_are_one_cell(here, tiny, tmp_path):

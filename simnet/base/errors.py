@@ -6,7 +6,8 @@ import dataclasses
 import difflib
 import math
 import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from numbers import Integral, Real
 from typing import Any, NamedTuple, TypeGuard, TypeVar
@@ -49,6 +50,15 @@ class InputError(SimnetError):
         self.message, self.file, self.line, self.field = message, file, line, field
         where = "" if file is None else file if line is None else f"{file}:{line}"
         super().__init__(": ".join(part for part in (where, field or "", message) if part))
+
+
+@contextmanager
+def refuse_values(file: str | None = None, field: str | None = None, before: str = "") -> Iterator[None]:
+    """Convert a ValueError inside the ``with`` block to an InputError, whose message begins with `before`."""
+    try:
+        yield
+    except ValueError as error:
+        raise InputError(f"{before}{error}", file=file, field=field) from None
 
 
 def to_install(extra: str) -> str:

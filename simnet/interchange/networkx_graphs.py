@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from simnet.base.errors import InputError, shorten_text, suggest_names
+from simnet.base.errors import InputError, refuse_values, shorten_text, suggest_names
 from simnet.base.file_io import read_text
 from simnet.interchange.xmlfile import read_xml
 from simnet.topologies.checks import affordable
@@ -150,10 +150,8 @@ def _refuse(file: str, message: str, field: str | None = None) -> NoReturn:
 
 def _check_hosts(graph: nx.DiGraph[Any], file: str) -> int:
     """Return the number of hosts; InputError if the graph is not a valid topology."""
-    try:
+    with refuse_values(file=file):
         return check_graph(graph)
-    except ValueError as error:
-        raise InputError(str(error), file=file) from None
 
 
 def _read_json(text: str, file: str) -> object:

@@ -59,11 +59,6 @@ def cost_summary(
     }
 
 
-def cost_columns(one: Mapping[str, Any]) -> Fields:
-    """Return the columns `COLUMNS` of a table row from a policy's cost summary; money is the total price."""
-    return {**{name: one[name] for name in COLUMNS}, "money": one["money"] and one["money"]["together"]}
-
-
 def format_amount(money: float, currency: str) -> str:
     """Return an amount of money as text with three significant digits and its currency.
 
@@ -76,14 +71,18 @@ def format_amount(money: float, currency: str) -> str:
     return f"{rounded:{',.0f' if abs(rounded) >= 100 else 'g'}} {currency}"
 
 
-def throughput(samples: SampleCount, seconds: float) -> Fields:
+def throughput(samples: SampleCount | None, seconds: float) -> Fields:
     """Return the samples per second of all workers together, None if `seconds` is 0, and their unit.
+
+    The result is empty for a job without known samples.
 
     Examples
     --------
     >>> throughput(SampleCount(50, "images"), 4.0)
     {'throughput': 12.5, 'throughput_unit': 'images/s'}
     """
+    if samples is None:
+        return {}
     rate = float(f"{samples.number / seconds:.12g}") if seconds else None
     return {"throughput": rate, "throughput_unit": f"{samples.unit}/s"}
 
@@ -117,24 +116,12 @@ def memory_summary(memory: WorkerMemory, limit: float | None = None) -> Fields:
     return parts | ({} if limit is None else {"fits": memory.peak <= limit})
 
 
-def optimizer_assumed(optimizer: str | None, strategy: str | None = None) -> str:
-    """Return a sentence on what the memory figures leave out, and which optimiser's state they include.
-
-    Examples
-    --------
-    >>> print(optimizer_assumed("sgd"))
-    Memory is that of a worker without activations and what an allocator adds; the optimiser is SGD without momentum.
-    """
-    moved = f"the optimiser is {_OPTIMIZERS[optimizer]}" if optimizer else f"assumed is {_OPTIMIZERS['adam']}"
-    if strategy is not None:
-        moved = f"optimisers are those of {strategy}"
-    return f"Memory is that of a worker without activations and what an allocator adds; {moved}."
-
-
 def memory_assumed(job: Job) -> str:
     """Return a sentence on what a job's memory figures leave out, and which optimisers' state they include."""
-    own = "sharded steps" if job.steps is not None else None if job.strategy is None else job.strategy.name
-    return optimizer_assumed(job.optimizer, own)
+    moved = f"the optimiser is {_OPTIMIZERS[job.optimizer]}" if job.optimizer else f"assumed is {_OPTIMIZERS['adam']}"
+    if job.steps is not None or job.strategy is not None:
+        moved = f"optimisers are those of {'sharded steps' if job.strategy is None else job.strategy.name}"
+    return f"Memory is that of a worker without activations and what an allocator adds; {moved}."
 
 
 def memory_refusal(memory: WorkerMemory, limit: float) -> str:

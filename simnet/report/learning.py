@@ -12,9 +12,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from simnet.base.units import format_seconds
 from simnet.report.columns import Fields
-from simnet.report.paired import fastest
-from simnet.report.wording import listed, standing
+from simnet.report.paired import TIE, fastest
+from simnet.report.wording import lead_text, listed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -94,7 +95,13 @@ def target_sentence(
     goal = "the target accuracy" if target is None else f"{100 * target:.3g} % accuracy"
     if not seconds:
         return f"No policy reaches {goal}{among}."
-    return standing(seconds, winners, f"reaches {goal} first", f"are tied as first to reach {goal}", each)
+    least, most = seconds[winners[0]], max(seconds[name] for name in winners)
+    does = f"reaches {goal} first" if len(winners) == 1 else f"are tied as first to reach {goal}"
+    took = f"{winners[0]} takes " * (most > (1 + TIE) * least) + f"{format_seconds(least)}{each}"
+    later = min(((time, name) for name, time in seconds.items() if name not in winners), default=None)
+    if later is not None and least > 0:
+        took += f", {lead_text(later[0] / least)} before {later[1]} ({format_seconds(later[0])})"
+    return f"{listed(winners)} {does}: {took}."
 
 
 def learning_headline(trained: Mapping[str, Mapping[str, Any]], bound: str | None = None) -> str:

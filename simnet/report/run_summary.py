@@ -167,8 +167,7 @@ def _known_of(name: str, one: Fields, facts: RunFacts) -> Fields:
         found |= {key: known[name]} if name in known else {}
     strategy, prices = facts.setup.get("strategy"), facts.setup.get("prices")
     steps = one["iterations"] * (1 if strategy is None else strategy["steps"])
-    if facts.samples is not None and steps:
-        found |= throughput(facts.samples, one["simulated_s"] / steps)
+    found |= throughput(facts.samples, one["simulated_s"] / steps) if steps else {}
     if (strategy is not None or prices is not None) and steps:
         took = one["simulated_s"], one["breakdown_s"]["compute"], one["total_bytes_sent_B"]
         found["spent"] = plain(cost_summary(*took, steps, facts.workers, prices))

@@ -12,25 +12,6 @@ TIED = 0.1
 """Minimum probability of being fastest at which a policy is tied with the leader."""
 
 
-def standing(seconds: Mapping[str, float], winners: Sequence[str], alone: str, tied: str, each: str = "") -> str:
-    """Return a sentence on the fastest or the tied policies, and on their lead over the next policy.
-
-    Examples
-    --------
-    >>> standing({"AG": 0.02, "ring": 0.05}, ["AG"], "is fastest", "are tied as fastest", " an iteration")
-    'AG is fastest: 20 ms an iteration, 2.50x before ring (50 ms).'
-    >>> standing({"AG": 1.0, "ring": 1.2, "tree": 1.5}, ["AG", "ring"], "is fastest", "are tied as fastest")
-    'AG and ring are tied as fastest: AG takes 1 s, 50 % before tree (1.5 s).'
-    """
-    least, most = seconds[winners[0]], max(seconds[name] for name in winners)
-    said = f"{listed(winners)} {alone if len(winners) == 1 else tied}: "
-    said += f"{winners[0]} takes " * (most > (1 + TIE) * least) + f"{format_seconds(least)}{each}"
-    later = min(((time, name) for name, time in seconds.items() if name not in winners), default=None)
-    if later is not None and least > 0:
-        said += f", {lead_text(later[0] / least)} before {later[1]} ({format_seconds(later[0])})"
-    return f"{said}."
-
-
 def lead_text(ratio: float) -> str:
     """Return how much longer a time is, given as a ratio, as text: "2.54x" from 2 on, otherwise per cent more.
 

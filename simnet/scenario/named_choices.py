@@ -10,7 +10,7 @@ from typing import Any
 
 from simnet import sparsifier_models, topologies
 from simnet.base import plugins
-from simnet.base.errors import InputError, suggest_names
+from simnet.base.errors import InputError, refuse_values, suggest_names
 from simnet.cost_models.calibration.platform import is_platform, platform_names
 from simnet.interchange.kinds import FORMATS, WITHOUT_LATENCIES, kind_of, read_network
 from simnet.scenario.choice_text import choice_words, read_choice, refuse_bare_option, split_choices
@@ -115,10 +115,8 @@ def network_taken_for(text: str, folder: Path | None = None, hosts: int | None =
 
 def _recognised(text: str, folder: Path) -> tuple[str, str, dict[str, Any]]:
     """Return what a network text names (topology, platform, file or scenario), the name, and the options."""
-    try:
+    with refuse_values(file=text):
         name, options = read_choice(text)
-    except ValueError as error:
-        raise InputError(str(error), file=text) from None
     if name in topologies.names():
         return "topology", name, options
     refuse_bare_option(name, topologies.names(), parameters_of)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
-from simnet.base.errors import InputError, suggest_names
+from simnet.base.errors import InputError, refuse_values, suggest_names
 from simnet.base.file_io import explain_write_errors, stage_files
 from simnet.base.units import format_bytes
 from simnet.interchange import chakra, goal, messages_csv, xmlfile
@@ -152,10 +152,8 @@ def write_schedule(sent: ExportedSchedule, to: ScheduleFormat, target: Path, *, 
     refuse_above(made.least * schedule.n_messages / parts, "at least ")
     _refuse_target(target, folder=to == "chakra")
     with stage_files([target], force, _FILES_OF_FOLDERS) as folder:
-        try:
+        with refuse_values(file=sent.name):
             made.write(schedule, folder / target.name)
-        except ValueError as error:
-            raise InputError(str(error), file=sent.name) from None
         written = folder / target.name
         refuse_above(max(one.stat().st_size for one in (written.iterdir() if written.is_dir() else [written])))
     what = f"{made.what}: {schedule.n_messages:,} messages of {schedule.n_ranks:,} ranks"

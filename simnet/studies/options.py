@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from simnet.base import units
-from simnet.base.errors import InputError
+from simnet.base.errors import InputError, refuse_values
 
 if TYPE_CHECKING:
     from simnet.scenario import Scenario
@@ -35,10 +35,8 @@ def fields(given: Sequence[str] | None, option: str) -> dict[str, str]:
 
 def quantity(text: str | None, option: str, read: Callable[[str], T]) -> T | None:
     """Return an option's value in SI units, parsed by the function `read`; None stays None."""
-    try:
+    with refuse_values(file=option):
         return None if text is None else read(text)
-    except ValueError as error:
-        raise InputError(str(error), file=option) from None
 
 
 def factor_off(value: float | str | None, option: str) -> float | None:

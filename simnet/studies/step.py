@@ -53,15 +53,16 @@ class ShardedStep:
     def call_errors(self) -> dict[int, tuple[float, float]]:
         """90 % interval of each collective's time without contention, over its prediction, by node; NaN if unknown."""
         known: dict[tuple[int, bytes], tuple[float, float]] = {}
-        keys = {}
+        found = {}
         for number, schedule in self._placed.schedules.items():
             hosts = self._placed.hosts[self._placed.groups[number][0]]
-            keys[number] = key = id(schedule), hosts.tobytes()
+            key = id(schedule), hosts.tobytes()
             if key not in known:
                 timed = Timed(self._placed.network, hosts.tolist(), schedule)
                 (low, high, _), took = timed.predicted(), timed.timing.duration
                 known[key] = (low / took, high / took) if took else (1.0, 1.0)
-        return {number: known[key] for number, key in keys.items()}
+            found[number] = known[key]
+        return found
 
     @cached_property
     def ends(self) -> tuple[float, float]:
@@ -249,7 +250,10 @@ def _shared_figures(scenario: Scenario, one: ShardedStep) -> dict[str, Any]:
         return {"trace": one.sharding.trace, **found}
     found |= {"model": given.model, "sharding": one.sharding.way, "parameters": one.job.source.true_parameters}
     found |= {"microbatch_s": one.job.compute.mean, "source": scenario.computing}
-    found |= {"compute_time": None if known is None else known.figures(), **_rate(scenario, one)}
+    found |= {
+        "compute_time": None if known is None else known.figures(),
+        **throughput(scenario.samples, one.timing.duration),
+    }
     return found | ({"warnings": scenario.warnings} if scenario.warnings else {})
 
 
@@ -260,17 +264,13 @@ def _limit_figures(one: ShardedStep) -> dict[str, Any]:
     return {"memory_limit_B": limit, "fits": one.memory.peak <= limit}
 
 
-def _rate(scenario: Scenario, one: ShardedStep) -> Fields:
-    return {} if scenario.samples is None else throughput(scenario.samples, one.timing.duration)
-
-
 def _notes(scenario: Scenario, one: ShardedStep) -> list[str]:
     """Return notes on a step: the source of compute times, throughput, and what is not modelled."""
     codes = any(call.dtype == "int8" for call in one.timing.graph.calls)
     return [
         *(f"Warning: {said}" for said in scenario.warnings),
         *([f"Computing: {scenario.computing}."] if scenario.computing else []),
-        *throughput_sentences({one.policy: _rate(scenario, one)}),
+        *throughput_sentences({one.policy: throughput(scenario.samples, one.timing.duration)}),
         *([_RANGE.format(*one.computing, *SLOWDOWNS)] if determined(*one.ends) else []),
         *(["Quantising takes no time."] if codes else []),
         f"Messages go by the stack {name_of(one.job.network(0).stack)}.",

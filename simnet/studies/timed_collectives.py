@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from simnet import topologies
 from simnet.base import plugins, units
-from simnet.base.errors import InputError, suggest_names
+from simnet.base.errors import InputError, refuse_values, suggest_names
 from simnet.base.progress import track_progress
 from simnet.collectives import registry
 from simnet.cost_models.calibration.cost_model import DEFAULT_COVERAGE
@@ -71,10 +71,8 @@ class CollectiveAsked(NamedTuple):
             raise InputError(f"no schedule of {self.operation} is known, but by a calibrated cluster or a platform")
         if self.algorithm is None:
             return next((one for one in own if one.algorithm == "ring"), own[0])
-        try:
+        with refuse_values():
             return registry.collective_by_algorithm(self.operation, self.algorithm)  # type: ignore[arg-type]
-        except ValueError as error:
-            raise InputError(str(error)) from None
 
     def schedule(self, workers: int, nbytes: float) -> Schedule:
         """Return the schedule for `nbytes` of data. InputError: sizes or options are invalid."""
@@ -111,10 +109,8 @@ def collective_asked(text: str) -> CollectiveAsked | None:
     8
     >>> collective_asked("ring.goal")
     """
-    try:
+    with refuse_values(before=f"{text}: "):
         name, options = read_choice(text)
-    except ValueError as error:
-        raise InputError(f"{text}: {error}") from None
     operation, _, algorithm = (part.strip() for part in name.partition(":"))
     if operation in OPERATIONS:
         return CollectiveAsked(operation, algorithm or None, options, library=True)

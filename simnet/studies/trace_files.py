@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from simnet import traces
-from simnet.base.errors import InputError
+from simnet.base.errors import InputError, refuse_values
 from simnet.base.file_io import stage_files
 from simnet.base.progress import progress_stage
 from simnet.scenario import Scenario
@@ -36,7 +35,7 @@ def open_trace(trace: str, scale: float = 1.0, seed: int = 0, *, all_steps: bool
     """Return a gradient trace. InputError: a step, or with `all_steps` the whole trace, does not fit into memory."""
     # A folder in the working directory is meant where no trace has that name.
     given = Path(trace) if trace not in traces.trace_names() and Path(trace).exists() else trace
-    with _refused_values(trace):
+    with refuse_values(trace):
         source = traces.recorded(given, scale=scale, seed=seed)
     in_memory(source.info, source.parameters, 4.0 * (len(source.info.points) if all_steps else 2))
     return source
@@ -101,7 +100,7 @@ def fit_trace(
 ) -> tuple[SyntheticParameters, dict[str, Any]]:
     """Fit the generator of synthetic gradients to a trace; return its parameters, and its errors by density."""
     source = open_trace(trace, scale, seed, all_steps=True)
-    with _refused_values(trace), progress_stage(0.8):
+    with refuse_values(trace), progress_stage(0.8):
         parameters = traces.fit(source)
     return parameters, comparing.compare_with_synthetic(source, parameters, densities, seed=seed)
 
@@ -130,12 +129,3 @@ def read_indices(text: str | None, there: Sequence[int]) -> list[int] | None:
             raise InputError(f"nothing is recorded within {word}", file="--part")
         found += inside
     return found
-
-
-@contextmanager
-def _refused_values(what: str) -> Iterator[None]:
-    """Convert ValueErrors inside the ``with`` block to InputErrors."""
-    try:
-        yield
-    except ValueError as error:
-        raise InputError(str(error), file=what) from None

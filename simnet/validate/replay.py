@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from simnet.base import units
 from simnet.base.arrays import Floats
-from simnet.base.errors import InputError, SimnetError
+from simnet.base.errors import InputError, SimnetError, refuse_values
 from simnet.cluster.measure.communicators import BACKENDS, Communicator, connect_ranks
 from simnet.cluster.measure.facts import float_digest
 from simnet.cluster.measure.plan import MEMORY
@@ -275,12 +275,10 @@ def of_collective(name: str, ranks: int, nbytes: float) -> Workload:
     >>> of_collective("allgather_bruck", 4, 1000).facts
     {'collective': 'all_gather', 'algorithm': 'bruck', 'nbytes': 1000, 'size_convention': 'per_rank'}
     """
-    try:
+    with refuse_values(file="--collective"):
         found = registry.collective_by_name(name)
         if found.needs:
             raise ValueError(f"{name} needs more than ranks and a size: {', '.join(found.needs)}")
-    except ValueError as error:
-        raise InputError(str(error), file="--collective") from None
     facts: dict[str, object] = {
         "collective": found.operation,
         "algorithm": found.algorithm,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from simnet import sparsifier_models
-from simnet.base.errors import InputError
+from simnet.base.errors import InputError, refuse_values
 from simnet.cluster.hooks.log import LoggedIteration, StageClock, open_log
 from simnet.cluster.hooks.messages import destroy_group, global_rank, new_group_like
 from simnet.cluster.lazy_torch import dist, torch
@@ -75,10 +75,8 @@ class Advising:
                 f"an adviser goes by time: all choices that select need one density, got {sorted(densities)}",
                 file="simnet.cluster.hooks",
             )
-        try:
+        with refuse_values(file="simnet.cluster.hooks"):
             self._costs((1,))
-        except ValueError as error:
-            raise InputError(str(error), file="simnet.cluster.hooks") from None
         self._file: IO[str] | None = None
         if log is not None and self.rank == 0:
             self._file = open_log(Path(log) / FILE, buffering=1)

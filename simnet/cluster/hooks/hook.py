@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from simnet import sparsifier_models
-from simnet.base.errors import InputError, SimnetError, check_int, import_extra
+from simnet.base.errors import InputError, SimnetError, check_int, import_extra, refuse_values
 from simnet.cluster.hooks.advised import Advising
 from simnet.cluster.hooks.exchanges import WorkerScheme, unfollowed_option, worker_scheme
 from simnet.cluster.hooks.kernels import BucketShare
@@ -164,10 +164,8 @@ class Hook:
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
         feedback = {one.label: self._model(number, (), 1).options.error_feedback for number, one in enumerate(choices)}
-        try:
+        with refuse_values(file="simnet.cluster.hooks"):
             check_feedback(feedback)
-        except ValueError as error:
-            raise InputError(str(error), file="simnet.cluster.hooks") from None
         self._given = group
         self._own = new_group_like(group)
         atexit.register(self.close)
@@ -283,10 +281,8 @@ class Hook:
         options: dict[str, Any] = dict(entry.options)
         if entry.scheme == "fp16":
             options = {"accumulation": "half"} | options
-        try:
+        with refuse_values(file="simnet.cluster.hooks", before=f"{entry.label}: "):
             found = sparsifier_models.create(entry.scheme, self.size, entries, entry.density, **options)
-        except ValueError as error:
-            raise InputError(f"{entry.label}: {error}", file="simnet.cluster.hooks") from None
         if refused := unfollowed_option(found):
             raise InputError(f"{entry.label}: hooks cannot follow {refused}", file="simnet.cluster.hooks")
         self._models[number, parameters] = found

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from simnet.base.errors import InputError
+from simnet.base.errors import InputError, refuse_values
 from simnet.base.file_io import stage_files
 from simnet.base.processes import exit_on_signal
 from simnet.cluster.measure.plan import COLLECTIVES, OF_PAIRS, Wanted
@@ -97,10 +97,8 @@ def benchmark_command(launch: str, collective: str, program: str, shape: LaunchS
     if unknown:
         allowed = f"{{ranks}}, {{nodes}}, {{per_node}}, {_PROGRAM}"
         raise InputError(f"has {unknown[0]}; allowed: {allowed}", file="--launch")
-    try:
+    with refuse_values(file="--launch", before="is no command: "):
         words = shlex.split(filled)
-    except ValueError as error:
-        raise InputError(f"is no command: {error}", file="--launch") from None
     inside = [one for one in words if _PROGRAM in one and one != _PROGRAM]
     if inside or words.count(_PROGRAM) > 1:
         raise InputError(f"has {_PROGRAM} inside of a word or twice; it must be one word of its own", file="--launch")

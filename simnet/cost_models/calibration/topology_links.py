@@ -14,7 +14,7 @@ from typing import NamedTuple, cast
 import pandas as pd
 
 from simnet.base import units
-from simnet.base.errors import InputError, check_choice
+from simnet.base.errors import InputError, check_choice, refuse_values
 from simnet.cost_models.calibration.cards import node_rate
 from simnet.cost_models.calibration.curves import Curve, Setting
 from simnet.cost_models.calibration.platform import LINK_SHARES, is_platform, load_platform, platform_names
@@ -58,10 +58,8 @@ def place_ranks(given: str, options: Mapping[str, object]) -> Placement:
             allowed = "gpus_per_node=N and intra_bandwidth=RATE of multi_gpu_nodes"
             raise InputError(f"{name[:60]!r} is not for --network {given}; allowed: {allowed}", file="--network")
         if name == "intra_bandwidth":
-            try:
+            with refuse_values(file="--network", field=name):
                 rate = units.bandwidth(value)  # type: ignore[arg-type]
-            except ValueError as error:
-                raise InputError(str(error), file="--network", field=name) from None
             found = found._replace(inner_rate=LINK_SHARES["nvlink"] * rate)
         elif isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_PER_NODE:
             found = found._replace(each=value)

@@ -134,7 +134,6 @@ def _rows(found: Ranking) -> Iterator[dict[str, Any]]:
 
 def _row(found: Ranking, row: JobForecast) -> dict[str, Any]:
     low, high = row.spread()
-    samples = found.loaded.samples
     starts = found.found.starts.around({row.label: row.seconds}).get(row.label, ())
     memory = found.held.each.get(row.label)
     seconds, compute, select = map(row.column, ("iteration_s", "compute_s", "select_s"))
@@ -156,7 +155,7 @@ def _row(found: Ranking, row: JobForecast) -> dict[str, Any]:
         "mean_communicate_and_wait_s": float(exposed.sum()) / row.iterations,
         "mean_bytes_sent_per_worker_B": row.sent,
         "memory_B": None if memory is None else memory.peak,
-        **({} if samples is None else throughput(samples, row.seconds / row.iterations) or {}),
+        **throughput(found.loaded.samples, row.seconds / row.iterations),
         **found.held.of(row.label),
         **({} if row.candidate.scheme else {"shares_of_iterations": row.shares()}),
     }  # fmt: skip

@@ -192,12 +192,8 @@ class WholeJob:
     def tied(self, row: JobForecast) -> bool:
         """Return whether a forecast is tied with the fastest, because of sampling errors or of equal times."""
         left_open = row.seconds - self.best.seconds <= 2 * error_between(row, self.best)
-        return row is not self.best and (left_open or self.takes_as_long(row))
-
-    def takes_as_long(self, row: JobForecast) -> bool:
-        """Return whether a job takes as long as under the fastest exchange, by `simnet.report.paired.fastest`."""
         seconds = {one.label: one.seconds for one in self.rows}
-        return row.label in fastest(seconds, self.starts.around(seconds))
+        return row is not self.best and (left_open or row.label in fastest(seconds, self.starts.around(seconds)))
 
     @property
     def tied_with(self) -> list[str]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from simnet import sparsifier_models
 from simnet.base.arrays import Floats
-from simnet.base.errors import InputError
+from simnet.base.errors import InputError, refuse_values
 from simnet.base.progress import track_progress
 from simnet.policies import Candidate, moo
 from simnet.scenario import Scenario
@@ -163,12 +163,10 @@ def _mean_gain(
     if key not in known:
         source = job.source
         fixed: dict[str, Any] = {"scale": source.scale, "seed": loaded.config.seed, **tensor_options(source)}
-        try:
+        with refuse_values(file="--grid density", before=f"{one.label}: "):
             model = sparsifier_models.create(
                 one.scheme, source.workers, source.parameters, density, **fixed, **one.options
             )
-        except ValueError as error:
-            raise InputError(f"{one.label}: {error}", file="--grid density") from None
         seen = []
         first, end = measured_at(density)
         for model.iteration in range(end):

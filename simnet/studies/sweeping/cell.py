@@ -11,7 +11,6 @@ import hashlib
 import json
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,8 +24,7 @@ from simnet.report.paired import START_COLUMNS, start_ranges
 from simnet.report.results import LOCK, RESULTS, picture_files, rounded_table, table_files, versions
 from simnet.report.run_summary import (
     DENSITIES,
-    INTERVAL,
-    PHASES,
+    MEANS,
     RunFacts,
     RunSummary,
     learning_columns,
@@ -34,7 +32,6 @@ from simnet.report.run_summary import (
     policy_columns,
     ranked,
     summarize,
-    with_exploration,
 )
 from simnet.scenario import Run, Scenario
 from simnet.scenario.finding import Source
@@ -43,8 +40,6 @@ from simnet.studies.assumptions import sample_warnings
 from simnet.studies.job_totals import judgement, ranges_of, rivals
 from simnet.studies.sweeping.answer import GridAnswer, compared_policies, grid_answer
 from simnet.studies.sweeping.grid import AxisColumn, GridAxis
-from simnet.traces.source import CachedSource
-from simnet.traces.synthetic import SyntheticSource
 from simnet.training.job.job import job_overlap
 from simnet.training.job.record import PolicyResult
 
@@ -66,9 +61,6 @@ COLUMNS = (
 )
 """Columns of the results of a sweep, after those of its parameters; where times of leaders depend on when workers
 enter, `simnet.report.paired.START_COLUMNS` follow."""
-
-# Of which the last cell of this process had its gradients, and these.
-_made: list[tuple[object, CachedSource]] = []
 
 # A machine's workers may be threads of one process, and simulations that take turns lose nothing by it.
 _TURN = threading.Lock()
@@ -99,7 +91,7 @@ def run_cell(source: Source, expected: str, report: Report = lambda done: None) 
                 "is not the same on the worker: the versions of simnet, numpy, SimPy or registered schemes differ, or "
                 "files that the scenario names"
             )
-        built = _with_shared_gradients(loaded.build())
+        built = loaded.build()
         done = dict.fromkeys(built.policies, 0)
 
         def of_policy(name: str, count: int) -> None:
@@ -121,18 +113,6 @@ def run_cell(source: Source, expected: str, report: Report = lambda done: None) 
 def _empty_row(**known: Any) -> dict[str, Any]:
     """Return a table row with the columns `COLUMNS`; those not in `known` are empty."""
     return {**dict.fromkeys(COLUMNS), "policy": "", "wins": False, "tied": False, "message": "", **known}
-
-
-def _with_shared_gradients(built: Run) -> Run:
-    """Return a run whose synthetic gradients are cached, and shared with the previous cell if equal."""
-    job, source = built.job, built.job.source
-    if not isinstance(source, SyntheticSource):
-        return built
-    if 4 * source.workers * source.parameters * job.iterations > CachedSource.BYTES:
-        return built
-    if not _made or _made[0][0] != source.made_of:
-        _made[:] = [(source.made_of, CachedSource(source, job.iterations))]
-    return replace(built, job=replace(job, source=_made[0][1]))
 
 
 def cell_rows(loaded: Scenario, built: Run, outcomes: Mapping[str, Outcome]) -> list[dict[str, Any]]:
@@ -170,7 +150,7 @@ def cell_rows(loaded: Scenario, built: Run, outcomes: Mapping[str, Outcome]) -> 
             message="" if name in results else str(found[name]).splitlines()[0],
         )
         if name in results:
-            row |= _cell_row(summary, name, results[name].iterations) | learning_columns(summary).get(name, {})
+            row |= _cell_row(summary, name) | learning_columns(summary).get(name, {})
             row["evidence"] = evidence.level
         rows.append(row)
     return rows
@@ -191,24 +171,23 @@ def decoded(data: bytes, name: str) -> list[dict[str, Any]] | None:
         return None
 
 
-def _cell_row(summary: RunSummary, name: str, frame: pd.DataFrame) -> dict[str, Any]:
+def _cell_row(summary: RunSummary, name: str) -> dict[str, Any]:
     one, winner = summary["policies"][name], summary["winner"]
-    count, steady_from = one["iterations"], 0 if one["ended"] else summary["steady_from"]
-    steady = with_exploration(frame).iloc[steady_from:]
     best = summary["policies"][winner["policy"]]["simulated_s"] if winner is not None else 0.0
-    means = ("iteration_s", *(f"{phase}_s" for phase in PHASES), *INTERVAL, *DENSITIES)
+    means, spent = one["means"], one.get("spent")
     return {
         "status": "ended" if one["ended"] else "done" if ranked(one) else "unsettled",
         "message": "" if one["unsettled"] is None else f"not settled: {one['unsettled']}",
         "wins": winner is not None and name == winner["policy"] and not winner["tied_with"],
         "tied": winner is not None and bool(winner["tied_with"]) and name in (winner["policy"], *winner["tied_with"]),
         **policy_columns(one),
-        "steady_from": steady_from,
-        **{column: plain(steady[column].mean()) if count and column in steady else None for column in means},
+        "steady_from": 0 if one["ended"] else summary["steady_from"],
+        **{column: means.get(column) for column in MEANS},
         "vs_best": plain(one["simulated_s"] / best) if best > 0 and ranked(one) else None,
-        **(cost_summary.cost_columns(one["spent"]) if "spent" in one else {}),
+        **({} if spent is None else {column: spent[column] for column in cost_summary.COLUMNS}),
+        "money": spent and spent["money"] and spent["money"]["together"],
         **{
-            column: plain(steady["iteration_s"].mean() * end / one["simulated_s"])
+            column: plain(means["iteration_s"] * end / one["simulated_s"])
             for ends in start_ranges({name: one}).values()
             for column, end in zip(START_COLUMNS, ends, strict=True)
         },
