@@ -25,7 +25,7 @@ from simnet.policies.moo import Moo
 from simnet.report import run_setup, wording
 from simnet.report.columns import Fields
 from simnet.report.paired import TIE
-from simnet.report.summary import three_digits
+from simnet.report.summary import common_unit, three_digits
 from simnet.scenario import Run, Scenario, load
 from simnet.scenario.computing import model_profile, sending_stack
 from simnet.scenario.job import trial_exchange
@@ -194,7 +194,8 @@ def weather_met(iterations: Mapping[str, Columns]) -> str:
         latency, rate, start, took = (np.asarray(one[column], dtype=np.float64) for column in _MET)
         links.append([np.average(each, weights=one.get("stands_for")) for each in (latency, 1 / np.maximum(rate, 1.0))])
         end = float(start[-1] + took[-1])
-        times.append((end, f"{three_digits(float(start[0]))}-{three_digits(end)} s for {name}"))
+        unit, scale = common_unit("time", [end])
+        times.append((end, f"{three_digits(start[0] / scale)}-{three_digits(end / scale)} {unit} for {name}"))
     if not links or (np.max(links, axis=0) <= (1 + MOVED) * np.min(links, axis=0)).all():
         return ""
     return f"weather of {min(times)[1]}, {max(times)[1]} (--set network.weather=[] has none)"
