@@ -19,10 +19,10 @@ SEEDS = range(5)
 NOISE = np.random.default_rng(7).normal(1.0, 0.01, (2, 5))
 
 
-def answer_of(ratios, comparison, values=(0.5, 1.0)):
+def answer_of(ratios, comparison, values=(0.5, 1.0), status="done"):
     """The answer where A takes 1 s and B `ratios` of that, at each value of the axis, with noise from seed to seed."""
     rows = [
-        {"cell": 0, "slow": value, "seed": seed, "policy": policy, "status": "done", "iteration_s": seconds,
+        {"cell": 0, "slow": value, "seed": seed, "policy": policy, "status": status, "iteration_s": seconds,
          "accuracy": 0.5 + 0.1 * ratio * (policy == "B")}
         for value, ratio in zip(values, ratios, strict=True)
         for seed in SEEDS
@@ -59,6 +59,7 @@ def test_without_a_rival_the_answer_says_where_each_is_fastest_and_the_bound_nev
     assert found.answer.startswith("Time: It depends: B at slow links 0.5 (A")
     assert "A at slow links 1 (B +30 %)" in found.answer
     assert not any("oracle" in name for row in found.rows for name in row)
+    assert answer_of((1, 1), {"column": "iteration_s"}, status="failed").answer.endswith("of 30 results are missing.")
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COLUMNS = (
-    *("loss", "accuracy", "best_loss", "best_accuracy", "target_accuracy", "iterations_to_target"),
-    *("time_to_target_s", "statistical_efficiency", "parallel_efficiency", "first_to_target"),
+    *("loss", "accuracy", "worst_worker_accuracy", "best_loss", "best_accuracy", "target_accuracy"),
+    *("iterations_to_target", "time_to_target_s", "statistical_efficiency", "parallel_efficiency", "first_to_target"),
 )
 """Training columns of tables with a row per policy; see `simnet.report.run_summary.learning_columns`."""
 
@@ -33,7 +33,7 @@ NOT_EVALUATED = "The accuracy was not measured: the job is shorter than job.grad
 """The text in place of the time to the target if no iteration was evaluated."""
 
 _OF_THE_BEST = 0.99
-_NEEDED = ("start_s", "iteration_s", "loss", "accuracy")
+_NEEDED = ("start_s", "iteration_s", "loss", "accuracy", "worst_worker_accuracy")
 
 
 def learning_summaries(
@@ -62,12 +62,13 @@ def learning_summaries(
 
 def _learning_curve(frame: pd.DataFrame, computed: float, target: float | None, needed: int | None) -> Fields:
     measured = frame.dropna(subset=["accuracy"])
-    losses, accuracies = (measured[column].to_list() for column in ("loss", "accuracy"))
+    losses, accuracies, worst = (measured[column].to_list() for column in _NEEDED[2:])
     count, seconds = _reached_after(frame, target)
     total = math.fsum(frame["iteration_s"])
     return {
         "loss": losses[-1] if losses else None,
         "accuracy": accuracies[-1] if accuracies else None,
+        "worst_worker_accuracy": worst[-1] if worst and math.isfinite(worst[-1]) else None,
         "best_loss": min((loss for loss in losses if math.isfinite(loss)), default=None),
         "best_accuracy": max(accuracies, default=None),
         "target_accuracy": target,

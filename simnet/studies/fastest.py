@@ -109,7 +109,7 @@ def _common_values(group: Sequence[tuple[Any, ...]], by: Sequence[AxisColumn]) -
     each = [{*values} for values in zip(*group, strict=True)]
     pairs = zip(each, by, strict=True)
     only = [value_text(next(iter(own)), axis) for own, axis in pairs if len(own) == 1 < len({*axis.values})]
-    return f", all at {wording.listed(only)}" if only and len(group) > 1 else ""
+    return f", {'all ' * (len(group) > 1)}at {wording.listed(only)}" if only else ""
 
 
 def _lead(cells: Sequence[GridTimes]) -> str:

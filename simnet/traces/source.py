@@ -42,6 +42,8 @@ class Score(NamedTuple):
 
     loss: float
     accuracy: float
+    # Of the worker whose classes, in the shares that it has of them, are predicted worst. NaN if workers do not differ.
+    worst_worker_accuracy: float = math.nan
 
 
 class Training:

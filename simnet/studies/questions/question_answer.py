@@ -29,7 +29,10 @@ if TYPE_CHECKING:
     from simnet.studies.sweeping.answer import GridAnswer
 
 # Measured in training whether or not what is exchanged has settled.
-_TRAINED = ("accuracy", "best_accuracy", "loss", "best_loss", "iterations_to_target", "time_to_target_s")
+_TRAINED = (
+    *("accuracy", "worst_worker_accuracy", "best_accuracy", "loss", "best_loss"),
+    *("iterations_to_target", "time_to_target_s"),
+)
 
 
 class Effect(NamedTuple):
@@ -55,7 +58,7 @@ def answer_question(question: Question, found: GridAnswer) -> Summary:
     table = table.map(lambda value: value.strip("'\"") if isinstance(value, str) else value)
     factors = _factors(table, question.grid)
     series = _named(question.series, factors, "series")
-    settings = [one for one in factors.values() if one is not series]
+    settings = [one for one in factors.values() if one is not series and len({*one.values}) > 1]
     names = list(dict.fromkeys(map(series.text, series.values)))
     sentences, columns, rows = list[str](), list(axis_heads(settings)), dict[tuple[Any, ...], dict[str, Any]]()
     effects: dict[str, list[dict[str, Any]]] = {}
@@ -84,6 +87,8 @@ def answer_question(question: Question, found: GridAnswer) -> Summary:
             sentences.append(_reach_text(one, values, names, settings, column.unit))
         else:
             sentences.append(f"{one.label.capitalize()}: {_least(values, settings, column.unit)}")
+    if lost := int(found.cells["status"].isin(["refused", "failed"]).sum()):
+        sentences.append(f"{lost} of {len(found.cells)} results are missing.")
     return Summary(
         answer=" ".join(sentences),
         columns=columns,
@@ -328,12 +333,12 @@ def _figure(
                 ends = np.array([[row.get(low), row.get(high)] for row in there], dtype=np.float64).T / factor
                 off = np.nan_to_num(np.abs(ends - middle)) if there else None
                 places = [values.index(row[across.name]) for row in there]
-                axes.errorbar(
-                    places, middle, off, fmt="o-", color=colour, markersize=4, elinewidth=1, label=one.heading
-                )
+                name = one.heading.removesuffix(f" {question.compare[0].label}")
+                axes.errorbar(places, middle, off, fmt="o-", color=colour, markersize=4, elinewidth=1, label=name)
             axes.set_title(textwrap.fill(title, _WRAP), fontsize=8)
         axes.set_xticks(range(len(values)), [across.text(one).replace(" ", "\n") for one in values])
-        scale(grid.flat[0].yaxis, np.array(known, dtype=np.float64) / factor)
+        if columns[0].unit not in ("percent", "chance"):
+            scale(grid.flat[0].yaxis, np.array(known, dtype=np.float64) / factor)
         figure.supylabel(f"{question.compare[0].label} [{unit}]" if unit else question.compare[0].label)
         figure.supxlabel(across.heading)
         handles, labels = grid.flat[0].get_legend_handles_labels()

@@ -76,6 +76,8 @@ class LiveSource:
     scale: Annotated[float, Ge(1), Le(1e9)]
     # Seed of the first weights and the order of the batches.
     seed: int
+    # Shape (P, C): Shares of the classes among the examples of each worker; None if workers do not differ.
+    class_shares: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -133,8 +135,11 @@ class LiveSource:
             for first in range(0, len(data.held_targets), together):
                 inputs, targets = (one[first : first + together] for one in (data.held_inputs, data.held_targets))
                 total += len(targets) * np.array(self.model.score(weights, inputs, targets))
-        loss, accuracy = total / len(data.held_targets)
-        return Score(float(loss), float(accuracy))
+            if self.class_shares is None:
+                return Score(*(total / len(data.held_targets)))
+            members = [np.flatnonzero(data.held_targets == one) for one in range(data.classes)]
+            each = [self.model.score(weights, data.held_inputs[own], data.held_targets[own])[1] for own in members]
+        return Score(*(total / len(data.held_targets)), float((self.class_shares @ each).min()))
 
     def batches(self, iteration: int, crew: NDArray[np.intp]) -> tuple[NDArray[Any], NDArray[np.intp]]:
         """Return inputs, (P', b, d), and targets, (P', b), of the workers' batches of b examples in an iteration.
@@ -277,7 +282,10 @@ def train(
     kinds = found.targets if found.kinds is None else found.kinds
     own = deal_shards(kinds, workers, int(kinds.max()) + 1, dirichlet, seed)
     made = create_model(model, found, Sizes(hidden, width, blocks), device)
-    return LiveSource(made, found, own, batch, rate, momentum, weight_decay, evaluate, scale, seed)
+    shares = None
+    if dirichlet is not None and not found.symbols:
+        shares = np.stack([np.bincount(found.targets[one], minlength=found.classes) / one.size for one in own])
+    return LiveSource(made, found, own, batch, rate, momentum, weight_decay, evaluate, scale, seed, shares)
 
 
 def create_model(model: str, data: Data, sizes: Sizes | None = None, device: str = "cpu") -> Model:
