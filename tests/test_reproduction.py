@@ -18,7 +18,7 @@ from simnet.report.drawing import BOUND_COLOUR
 from simnet.scenario import load, shipped
 from simnet.scenario.runner import results_of
 from simnet.validate import published as tables
-from simnet.validate.reproduction import MISSING, REPRODUCTIONS, artopk, page, pictures, published_runs, under_devices
+from simnet.validate.reproduction import MISSING, REPRODUCTIONS, artopk, page, pictures, published_runs
 from simnet.validate.reproduction.table import KINDS, Row, changed, figure_rows, golden
 
 FAST = [name for name, one in REPRODUCTIONS.items() if not one.slow and not one.needs()]
@@ -78,7 +78,7 @@ def test_slow_ones_are_within_their_tolerance(name):
 
 
 def test_the_page_has_everything_in_order():
-    text = page.page({name: rows_of(name) if name in FAST else None for name in REPRODUCTIONS}, [])
+    text = page.page({name: rows_of(name) if name in FAST else None for name in REPRODUCTIONS})
     headings = [line.removeprefix("### ") for line in text.splitlines() if line.startswith("### ")]
     assert headings == list(REPRODUCTIONS)
     for one in MISSING:
@@ -258,26 +258,3 @@ def test_jobs_of_fig_8_follow_the_published_schedules():
         for start, network in job.stages:
             state = profile_state(config, start // tables.STEPS)
             assert network.links.capacity(0, 0.0)[0] == pytest.approx(state.bandwidth)
-
-
-# Headline ratios under device profiles
-
-SMALL = ["job.iterations=12", "job.compute={mean: 3 ms}", "network.weather=[]"]
-SMALL += ["exchanges={AG: topk, gTopk: gtopk}", "policies={AG: {fixed: AG}, gTopk: {fixed: gTopk}}"]
-
-
-def test_a_ratio_under_a_device_is_that_of_the_jobs(tmp_path):
-    path = tmp_path / "small.yaml"
-    path.write_text(load("quickstart", SMALL).to_yaml())
-    headline = under_devices.Headline("toy", str(path), "gTopk", "AG", "nothing")
-    names = ["v100-torch1.5", "a100-torch2.6", "ideal"]
-    step, found = under_devices.device_columns([headline], names)
-    for name in names:
-        took = {
-            label: float(result.iterations["iteration_s"][-under_devices.LAST :].mean())
-            for label, result in results_of(load(path, [f"job.device={name}"]).build()).items()
-        }
-        assert found.ratios[name] == pytest.approx(took["gTopk"] / took["AG"], rel=1e-6)
-    # One block per vector takes from compression what it gains.
-    assert step.ratios["v100-torch1.5"] < 1 < step.ratios["a100-torch2.6"] <= step.ratios["ideal"]
-    assert step.published == "4.35"

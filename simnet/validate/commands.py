@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 _DRAWN = (".svg", ".png")
 
-JOBS, LOCAL, LEARNED, DEVICES = "jobs", "local", "learned", "devices"
-"""Special words in place of measurements, of ``--against`` and of a reproduction's name."""
+JOBS, LOCAL, LEARNED = "jobs", "local", "learned"
+"""Special words in place of measurements and of ``--against``."""
 
 # Priorities of value columns; the highest are hidden first on a narrow line.
 _SPARE = {"unit": 1, "error": 2, "tolerance": 3}
@@ -291,8 +291,7 @@ def reproduce(
     names
         Names of reproductions, or of questions; default: all fast reproductions.
 
-        `simnet list questions` has the questions; a folder with a question.yaml is one too. The name devices compares
-        headline ratios under each device profile; it takes minutes.
+        `simnet list questions` has the questions; a folder with a question.yaml is one too.
     all
         Include slow reproductions and all questions.
         Takes half an hour on two cores.
@@ -334,9 +333,6 @@ def reproduce(
         raise InputError("must be a file, a folder with --figures, or .svg or .png for one name", file="--out")
     if figures or place.suffix:
         refuse_existing([place], force, (*_DRAWN, ".md"))
-    if DEVICES in names:
-        _refuse({"--check": check, "--figures": figures, "NAMES": names[1:]}, "reproductions, not for devices")
-        return _saved(_under_devices(), out, force)
     if not folders:
         answer = _reproduced(names, all, check, figures)
     if all:
@@ -348,7 +344,7 @@ def reproduce(
 
 def _reproduced(names: Sequence[str], slow: bool, check: bool, figures: bool) -> Summary:
     """Return the comparison of reproductions, by default of all fast ones."""
-    from simnet.validate.reproduction import MISSING, REPRODUCTIONS, page, reproduction, under_devices
+    from simnet.validate.reproduction import MISSING, REPRODUCTIONS, page, reproduction
     from simnet.validate.reproduction.table import KINDS
 
     wanted = [reproduction(name) for name in dict.fromkeys(names)]
@@ -380,9 +376,7 @@ def _reproduced(names: Sequence[str], slow: bool, check: bool, figures: bool) ->
         ],
         writers={
             ".csv": lambda path: _write_values(path, found),
-            ".md": lambda path: _write(
-                path, page.page(found, under_devices.device_columns() if {*found} == {*REPRODUCTIONS} else [])
-            ),
+            ".md": lambda path: _write(path, page.page(found)),
         },
         exit_code=int(bool(problems)),
     )
@@ -474,18 +468,6 @@ def _open_question(folder: Path, jobs: int | None, out: str | Path | None, force
         raise InputError(str(error), file=str(folder / QUESTION_FILE)) from None
     assert isinstance(found, GridAnswer)
     return answer_question(asked, found)
-
-
-def _under_devices() -> Summary:
-    from simnet.validate.reproduction import under_devices
-
-    head, published, *others = under_devices.device_rows(under_devices.device_columns())
-    keys = ["device", *(f"ratio_{number}" for number in range(1, len(head)))]
-    return Summary(
-        answer="Headline ratios under each device profile, beside the published ones.",
-        columns=[Column(key, title, "text") for key, title in zip(keys, head, strict=True)],
-        rows=[dict(zip(keys, row, strict=True)) for row in (published, *others)],
-    )
 
 
 def _values(found: Mapping[str, Sequence[Row] | None]) -> tuple[list[Column], list[dict[str, Any]]]:

@@ -10,7 +10,6 @@ from typing import Any
 from simnet.validate.published import read_published, read_sections
 from simnet.validate.reproduction import MISSING, REPRODUCTIONS
 from simnet.validate.reproduction.table import KINDS, Interval, Kind, Row, kind_counts, value, worst_row
-from simnet.validate.reproduction.under_devices import DeviceColumn, device_rows
 
 # Introductory texts of the page, by section.
 _TEXT = read_sections("page.md")
@@ -128,12 +127,6 @@ def summary_line(name: str, rows: Sequence[Row] | None) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def under_devices(columns: Sequence[DeviceColumn]) -> str:
-    """Return the Markdown section on headline speed-ups under each device profile."""
-    head, *others = device_rows(columns)
-    return _TEXT["devices"] + _lines([head, ["---"] * len(head), *others])
-
-
 def stated(section: str) -> str:
     """Return the Markdown section on settings that papers state, for the section ``runs`` or ``gains``."""
     table = read_published("stated.csv").query("page == @section").drop(columns="page")
@@ -151,7 +144,7 @@ def gain_reasons(found: Mapping[str, Sequence[Row] | None]) -> str:
     return _TEXT["reasons"] + _lines(rows)
 
 
-def page(found: Mapping[str, Sequence[Row] | None], columns: Sequence[DeviceColumn]) -> str:
+def page(found: Mapping[str, Sequence[Row] | None]) -> str:
     """Return the Markdown page of all reproductions, with links to their pictures in its folder."""
     lines = [_wrap_text(f"- *{kind}*: {meaning}.", "  ") for kind, meaning in KINDS.items()]
     text = _TEXT["head"] + "\n".join(lines) + "\n" + _TEXT["summary"]
@@ -159,7 +152,6 @@ def page(found: Mapping[str, Sequence[Row] | None], columns: Sequence[DeviceColu
     text += "| name | published | values | kind | contradictions | worst |\n|---|---|---|---|---|---|\n"
     text += "".join(summary_line(name, rows) + "\n" for name, rows in found.items())
     text += stated("runs") + stated("gains") + gain_reasons(found)
-    text += under_devices(columns) if columns else ""
     text += _TEXT["missing"] + "| paper | what | why |\n|---|---|---|\n" + _lines(MISSING)
     text += "\n## Each in turn\n\n"
     return text + "\n".join(reproduction_section(name, rows) for name, rows in found.items())
