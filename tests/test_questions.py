@@ -13,6 +13,7 @@ from simnet.studies.questions.question_answer import answer_question
 from simnet.studies.questions.question_file import Question, questions, read_question
 from simnet.studies.sweeping.answer import GridAnswer
 from simnet.studies.sweeping.work import plan
+from simnet.validate.commands import reproduce
 from simnet.verbs.app import run_line
 
 SEEDS = range(5)
@@ -74,6 +75,15 @@ def test_the_best_of_several_rivals_is_that_of_each_setting():
     found = answer_of((0.5, 1.3), {"column": "iteration_s", "against": ["A", "B"], "series": ["A"]})
     effects = [one["mean"] for one in found.details["effects"]["A, time"]]
     assert effects == pytest.approx([1 / 0.49 - 1, 0.0], abs=0.05)
+
+
+def test_fields_that_move_together_are_one_axis_which_tells_all_settings_apart(tmp_path):
+    (tmp_path / "question.yaml").write_text(
+        "question: x\nsource: x\nscenario: quickstart\nseeds: 3\npolicies: [AG, ART-ring]\nset: {job.iterations: 2}\n"
+        "grid: {job: 'job.scale=4096,4096,8192; job.density=1,2,2 %'}\n"
+        "compare: [{column: iteration_s, label: time, against: [AG]}]\n"
+    )
+    assert [row["job"] for row in reproduce(str(tmp_path)).rows] == ["4096, 0.01", "4096, 0.02", "8192, 0.02"]
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,7 @@ def answer_question(question: Question, found: GridAnswer) -> Summary:
     table = found.cells[~found.cells["policy"].isin(left_out)]
     table = table.map(lambda value: value.strip("'\"") if isinstance(value, str) else value)
     factors = _factors(table, question.grid)
+    table = table.assign(**{one.name: one.values for one in factors.values()})
     series = _named(question.series, factors, "series")
     settings = [one for one in factors.values() if one is not series and len({*one.values}) > 1]
     names = list(dict.fromkeys(map(series.text, series.values)))
@@ -116,9 +117,24 @@ def _factors(table: pd.DataFrame, grid: Mapping[str, str]) -> dict[str, AxisColu
     """Return the axes of a grid, and the policies, as columns by name. Axes that move together share a column."""
     found, at = dict[str, AxisColumn](), 1
     for label, text in grid.items():
-        found[label] = AxisColumn(str(table.columns[at]), table.iloc[:, at].tolist(), label)
-        at += len(moving_together(text))
+        end = at + len(moving_together(text))
+        found[label] = _joint_axis(table.iloc[:, at:end], label)
+        at = end
     return found | {SERIES: AxisColumn(SERIES, table[SERIES].tolist())}
+
+
+def _joint_axis(fields: pd.DataFrame, label: str) -> AxisColumn:
+    """Return axes that move together as one column: the first ones that tell all combinations of values apart."""
+    apart = [
+        name
+        for at, name in enumerate(fields.columns)
+        if not at or len(fields.iloc[:, : at + 1].drop_duplicates()) > len(fields.iloc[:, :at].drop_duplicates())
+    ]
+    first, *others = apart
+    if not others:
+        return AxisColumn(str(first), fields[first].tolist(), label)
+    texts = [", ".join(map(str, row)) for row in fields[apart].to_numpy().tolist()]
+    return AxisColumn(label, texts, label)
 
 
 def _named(name: str, known: Mapping[str, AxisColumn], field: str) -> AxisColumn:

@@ -25,7 +25,7 @@ SERIES = "policy"
 MAX_BYTES = 64 * 2**10
 """Maximum size of a question file [byte]."""
 
-_Text = Annotated[str, Field(max_length=400)]
+_Text = Annotated[str, Field(max_length=2000)]
 
 
 class _FilePart(pydantic.BaseModel):
