@@ -133,7 +133,7 @@ def _joint_axis(fields: pd.DataFrame, label: str) -> AxisColumn:
     first, *others = apart
     if not others:
         return AxisColumn(str(first), fields[first].tolist(), label)
-    texts = [", ".join(map(str, row)) for row in fields[apart].to_numpy().tolist()]
+    texts = [", ".join(map(str, row)) for row in zip(*(fields[name].tolist() for name in apart), strict=True)]
     return AxisColumn(label, texts, label)
 
 

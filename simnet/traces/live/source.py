@@ -135,11 +135,12 @@ class LiveSource:
             for first in range(0, len(data.held_targets), together):
                 inputs, targets = (one[first : first + together] for one in (data.held_inputs, data.held_targets))
                 total += len(targets) * np.array(self.model.score(weights, inputs, targets))
+            loss, accuracy = (total / len(data.held_targets)).tolist()
             if self.class_shares is None:
-                return Score(*(total / len(data.held_targets)))
+                return Score(loss, accuracy)
             members = [np.flatnonzero(data.held_targets == one) for one in range(data.classes)]
             each = [self.model.score(weights, data.held_inputs[own], data.held_targets[own])[1] for own in members]
-        return Score(*(total / len(data.held_targets)), float((self.class_shares @ each).min()))
+        return Score(loss, accuracy, float((self.class_shares @ each).min()))
 
     def batches(self, iteration: int, crew: NDArray[np.intp]) -> tuple[NDArray[Any], NDArray[np.intp]]:
         """Return inputs, (P', b, d), and targets, (P', b), of the workers' batches of b examples in an iteration.
