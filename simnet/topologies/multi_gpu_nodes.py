@@ -168,7 +168,7 @@ class MultiGpuShape:
         return self.nodes * self.gpus_per_node
 
     def borders(self) -> list[Node]:
-        """Return the border nodes, with links to other sites: spine, else rail switches, else the fabric switch."""
+        """Return the switches where links to other sites end: the topmost kind there is (spine, rail or fabric)."""
         if not self.rails:
             return ["fabric"]
         if self.spines:

@@ -30,7 +30,7 @@ _SHAPES: dict[str, Callable[..., SiteShape]] = {
 
 
 def family_shape(name: object, numbers: object) -> SiteShape | None:
-    """Return the shape of a topology family, given its name and parameters; None if they do not fit together."""
+    """Return the shape of a named topology family with given parameters; None if the name or a parameter is invalid."""
     if not isinstance(name, str) or name not in _SHAPES or not isinstance(numbers, dict):
         return None
     each = (one for value in numbers.values() for one in (value if isinstance(value, list) else [value]))

@@ -355,7 +355,7 @@ class Routes:
 
     @cached_property
     def _links_by_ends(self) -> tuple[Places, Places, NDArray[np.int32]]:
-        """Link indices from each host, to each host, shape (P,), and between switches, shape (S, S); -1 for no link."""
+        """Three arrays of link indices, -1 for no link: by source host, by target host, by pair of switches (S, S)."""
         first, count = self.n_hosts, len(self._nodes) - self.n_hosts
         up, down = np.full(first, -1), np.full(first, -1)
         between = np.full((count, count), -1, dtype=np.int32)
@@ -420,11 +420,11 @@ class Routes:
         return mix(mix(self._salt ^ self._host(src, "src")) ^ self._host(dst, "dst"))
 
     def _rule(self, pair: int) -> _Choose:
-        """Return a function that chooses among equal-cost next hops, by the hash `pair` or always the first hop."""
+        """Return a function that picks one of several equal-cost next hops, by a hash or always the first."""
         return _pair_hash(pair) if self._hashes else lambda node, ways: 0
 
     def _gate(self, dst: int) -> tuple[int, tuple[int, ...]]:
-        """Return the only switch linked to host `dst`, and the link; `dst` and no link if there are several links."""
+        """Return the one node and link by which all routes reach host `dst`; `dst` and () if there is no single one."""
         # The hosts of one switch then share one table of distances.
         if len(self._into[dst]) == 1:
             link, gate = self._into[dst][0]

@@ -68,7 +68,7 @@ class SiteShape(Shape, Protocol):
         """Return the shortest route from host `src` to a border node, without `src`; empty for `src` at the border."""
 
     def inward(self, dst: int, choose: Choose) -> list[Node]:
-        """Return the shortest route to host `dst` from the border node that ``choose(OUTSIDE, n)`` picks of n nodes."""
+        """Return the shortest route to host `dst` from a border node; ``choose(OUTSIDE, n)`` picks one of n nodes."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ P = TypeVar("P")
 
 
 def every_answer(find: Callable[[Callable[[Any, int], int]], P]) -> Iterator[P]:
-    """Yield the results of `find` for every sequence of choices that it can make, in order of the choices.
+    """Yield the result of `find` for every sequence of answers that its argument `choose` can give, in order.
 
     Parameters
     ----------

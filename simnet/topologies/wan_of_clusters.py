@@ -278,7 +278,7 @@ class WanOfClustersShape:
         return [_site_node(node, self.names[site], self.first[site]) for node in nodes]
 
     def _from(self, site: int, choose: Choose) -> Choose:
-        """Return the choice function for the nodes of one site, given the choice function of the whole network."""
+        """Return a function that chooses next hops inside a site, given the function `choose` of the whole network."""
         name, first = self.names[site], self.first[site]
         return lambda at, ways: choose(f"site:{name}" if at == OUTSIDE else _site_node(at, name, first), ways)
 

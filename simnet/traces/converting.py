@@ -123,7 +123,7 @@ def write_npz(steps: ConvertedSteps, path: Path, dtype: str) -> None:
 
 
 def _stored_tensors(steps: ConvertedSteps, place: int, dtype: str) -> dict[str, NDArray[Any]]:
-    """Return the gradients of each layer at recorded step number `place`, encoded, shape (P, *shape)."""
+    """Return the gradients of each layer at recorded step number `place`, stored as `dtype`, shape (P, *shape)."""
     info, found = steps.info, {}
     ends = np.cumsum([prod(layer.shape) for layer in info.layers])
     for layer, values in zip(info.layers, np.split(steps.recorded(place), ends[:-1], axis=1), strict=True):

@@ -115,7 +115,7 @@ _MOST_MEMBERS = 1_000_000
 
 
 def in_memory(info: TraceInfo, entries: int | None = None, times: float = 1.0) -> None:
-    """Raise InputError if `times` times the float32 gradients of a step exceed `LARGEST` bytes of memory."""
+    """Raise InputError if a step's gradients in float32, multiplied by `times`, need more than `LARGEST` bytes."""
     entries = sum(prod(layer.shape) for layer in info.layers) if entries is None else entries
     needed = 4 * info.workers * entries * times
     if needed > LARGEST:

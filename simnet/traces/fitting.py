@@ -123,7 +123,7 @@ def knot_interpolation(steps: NDArray[np.int64], levels: Floats) -> Between:
 
 
 def _lasting_kinds(found: refining.OverlapOverTime, steps: NDArray[np.int64]) -> tuple[float, float]:
-    """Return the constant share of entries' log scales and the period of the changing share, fitted to overlaps."""
+    """Return which share of entries' log scales never changes, and the period of the rest, fitted to top-k overlaps."""
     first, second = np.triu_indices(len(steps), 1)
     if not len(first):
         return 1.0, 1.0
@@ -147,7 +147,7 @@ def _lasting_kinds(found: refining.OverlapOverTime, steps: NDArray[np.int64]) ->
 
 
 def arc_correlation(lags: Floats) -> Floats:
-    """Return the autocorrelation at `lags` [periods] of a process that moves along arcs between random normals."""
+    """Return the autocorrelation at `lags` [periods] of a process that rotates from one random normal to the next."""
     start = (np.arange(64)[:, None] + 0.5) / 64
     anchor = np.floor(start + lags)
     a, b = math.pi / 2 * start, math.pi / 2 * (start + lags - anchor)

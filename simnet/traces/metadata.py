@@ -281,7 +281,7 @@ class SyntheticParameters(Description):
 
 
 def load_parameters(like: str | os.PathLike[str], layers: Sequence[Layer]) -> SyntheticParameters:
-    """Return the parameters of a trace given by name, of a JSON file, or, for ``auto``, of the model's family."""
+    """Return parameters of synthetic gradients from a JSON file or a shipped trace; ``auto`` picks the trace."""
     if not is_name(like):
         return read_description(SyntheticParameters, Path(like))
     known = {path.parent.name: path for path in SHIPPED.glob(f"*/{_FILE}")}
@@ -293,7 +293,7 @@ def load_parameters(like: str | os.PathLike[str], layers: Sequence[Layer]) -> Sy
 
 
 def model_family(layers: Sequence[Layer]) -> str:
-    """Return the name of the trace that stands for a model's family, found by layer names as in PyTorch."""
+    """Return which shipped trace is most like a model, by layers: ``transformer``, ``convolutional`` or ``digits``."""
     if any(re.search("attn|attention", layer.name) for layer in layers):
         return "transformer"
     return "convolutional" if any(len(layer.shape) > 3 for layer in layers) else "digits"

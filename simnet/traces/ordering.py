@@ -74,7 +74,7 @@ _UPDATES = 3000
 
 
 class EntryKinds(NamedTuple):
-    """Classes (kinds) of a layer's entries, in ascending order of how often they are among the largest."""
+    """Classes (kinds) of a layer's entries, ascending by how often they are among a worker's largest magnitudes."""
 
     # Shape (K,): Share of the entries; they sum to one.
     share: Floats
@@ -84,14 +84,14 @@ class EntryKinds(NamedTuple):
 
 
 def share_beyond(kinds: EntryKinds, values: Floats) -> Floats:
-    """Return the fraction of each kind's entries whose relative magnitude exceeds each of `values`, (K, values)."""
+    """Return the fraction of each kind's entries whose model magnitude exceeds each of `values`, shape (K, values)."""
     from scipy.special import erfc
 
     return np.asarray(erfc(_magnitude_bounds(kinds.shift, kinds.log_scale, values) / math.sqrt(2)))
 
 
 def overall_share_beyond(kinds: EntryKinds, values: Floats) -> Floats:
-    """Return the fraction of all entries whose relative magnitude exceeds each of `values`; shape (values,)."""
+    """Return the fraction of all entries whose model magnitude exceeds each of `values`, shape (values,)."""
     return np.asarray(kinds.share @ share_beyond(kinds, values))
 
 
@@ -109,7 +109,7 @@ class LargestCounts(NamedTuple):
 
 
 def counted_levels(workers: int) -> NDArray[np.int64]:
-    """Return the numbers of workers that `LargestCounts` distinguishes: 1 to 8, then up to three more to `workers`."""
+    """Return the numbers of workers that `LargestCounts` has statistics for: 1 to 8, and up to three larger numbers."""
     wanted = np.concatenate([np.arange(1, 9), np.round(np.geomspace(8, max(workers, 8), 4))]).astype(np.int64)
     return np.unique(wanted[wanted <= workers])
 
@@ -200,7 +200,7 @@ def _phase_points(clock: Floats) -> list[list[int]]:
 
 
 def _worker_correlation(counts: LargestCounts, most: float, unit: float) -> float:
-    """Return the largest correlation between workers, at most `most`, that fits the counts nearly as well as any."""
+    """Return the largest correlation of workers' gradients, at most `most`, that fits the counts nearly best."""
     misses = {rho: _nearest_statistics(counts, rho, unit)[0] for rho in _SHARED if rho <= most or not rho}
     close = _AS_GOOD * min(misses.values())
     return max(one for one, miss in misses.items() if miss <= close)
@@ -229,7 +229,7 @@ def _mean_counts(counts: Sequence[LargestCounts]) -> LargestCounts:
 def _nearest_statistics(
     counts: LargestCounts, rho: float, unit: float, allowed: NDArray[np.intp] | None = None
 ) -> tuple[float, Floats]:
-    """Return the squared error of the best fit to the counts, and the shares of the `allowed` kinds (default: all)."""
+    """Fit the fractions of entry kinds to counts; return squared error and fractions. `allowed` restricts the kinds."""
     kinds, predicted = _predict_kinds(counts.workers, rho, unit)
     marginal = share_beyond(kinds, _share_thresholds(unit)).T / SHARES[:, None]
     if allowed is not None:
@@ -273,7 +273,7 @@ def _non_negative(a: Floats, b: Floats) -> Floats:
 
 @lru_cache(maxsize=16)
 def _share_thresholds(unit: float) -> Floats:
-    """Return the relative magnitude that each share in `SHARES` of the entries exceeds, if scales are lognormal."""
+    """Return the model magnitude that each share in `SHARES` of the entries exceeds, if entry scales are lognormal."""
     z, share = _normal_grid(81)
     kinds = EntryKinds(share, np.zeros_like(z), np.clip(unit * z, -LARGEST_LOG, LARGEST_LOG))
     values = np.exp(np.linspace(-12.0 - 6 * unit, 3.0 + 6 * unit, 2000))
@@ -283,7 +283,7 @@ def _share_thresholds(unit: float) -> Floats:
 
 @lru_cache(maxsize=64)
 def _predict_kinds(workers: int, rho: float, unit: float) -> tuple[EntryKinds, Floats]:
-    """Return a grid of kinds, and the statistics of `LargestCounts` for each kind, (levels, len(SHARES), kinds)."""
+    """Return a grid of kinds by shift and scale, and the statistics that each predicts, (levels, SHARES, kinds)."""
     from scipy.special import bdtrc, erfc
 
     thresholds = _share_thresholds(unit)
@@ -311,7 +311,7 @@ def _predict_kinds(workers: int, rho: float, unit: float) -> tuple[EntryKinds, F
 
 
 def _magnitude_bounds(shift: Floats, log_scale: Floats, values: Floats) -> Floats:
-    """Return the absolute value of a standard normal at which each kind reaches each relative magnitude > 0."""
+    """Return how large a standard normal must be for an entry of each kind to reach each model magnitude > 0."""
     over = np.exp(np.minimum(np.log(values) - log_scale[:, None], 200.0))
     return np.maximum(np.minimum(over + shift[:, None], over / BEHIND), 0.0)
 

@@ -182,7 +182,7 @@ def overlap_over_time(
 
 
 def _joint_shares(z: Floats, widths: Floats, correlation: float) -> Floats:
-    """Return the joint probabilities of two correlated normals in bins, given midpoints `z` and shares `widths`."""
+    """Return the joint distribution of two correlated normals in bins of midpoints `z` and probabilities `widths`."""
     if correlation > 0.999:
         return np.diag(widths)
     squares = correlation**2 * (z[:, None] ** 2 + z**2) - 2 * correlation * z[:, None] * z

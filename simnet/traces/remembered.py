@@ -54,12 +54,12 @@ class FadingNormals:
         return np.asarray(rows[0])
 
     def _news(self, at: int) -> list[np.random.Generator]:
-        """Return the random streams of an iteration's innovations, one for each row."""
+        """Return random streams of the fresh normals of an iteration: one, or two if the process oscillates."""
         names: list[tuple[str | int, ...]] = [("common", at), ("common", at, "aside")]
         return [stream(self._seed, "gradients", *name) for name in names[: 1 + self._turns]]
 
     def _advance(self, rows: Values, news: list[np.random.Generator]) -> None:
-        """Advance all rows by one iteration in place: every row decays, and two rows also rotate into each other."""
+        """Advance the process by one iteration in place: values decay, and two rows, if it oscillates, rotate too."""
         turns, kept = self._turns, self._kept
         new_share = math.sqrt(1 - kept**2)
         shares = (kept**2, kept * new_share, new_share) if turns else (kept, 0.0, new_share)

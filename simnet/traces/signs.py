@@ -54,7 +54,7 @@ _LEAST_REST = 0.01
 def sign_agreement(
     counted: Floats, kinds: EntryKinds, magnitudes: Floats, shared: float, against: float, workers: int
 ) -> Floats:
-    """Return mean products of two workers' signs by band of entry kinds, fitted to products by band of magnitude."""
+    """Return mean products of two workers' signs by band of kinds, fitted to such products by band of magnitude."""
     from scipy.optimize import lsq_linear
     from scipy.special import ndtri
 
@@ -115,7 +115,7 @@ def sign_products(signs: NDArray[np.int8], sizes: Sequence[int]) -> SignProducts
 
 
 def _factor_loadings(covariance: Floats, chance: Floats, entries: float) -> Floats:
-    """Return factor loadings, (T, COMPONENTS), that stand out from noise of variance `chance` / `entries`."""
+    """Return factor loadings, (T, COMPONENTS), of a covariance between T steps, where these exceed sampling noise."""
     T = len(covariance)
     few = min(COMPONENTS, T)
     found = np.zeros((T, COMPONENTS))
@@ -147,13 +147,13 @@ def _factor_loadings(covariance: Floats, chance: Floats, entries: float) -> Floa
 
 
 def step_places(steps: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return a group number per step: runs of consecutive steps are groups, or single steps if all are consecutive."""
+    """Return a group number per step: consecutive steps share a group, unless all are; then each step has its own."""
     apart = np.diff(steps) > 1
     return np.concatenate([[0], np.cumsum(apart if apart.any() else ~apart)])
 
 
 def shared_loadings(found: SignProducts, steps: NDArray[np.int64]) -> tuple[Floats, float, bool]:
-    """Return loadings of signs that workers share, the autocorrelation of the rest, and whether the rest oscillates.
+    """Return factor loadings of signs that workers share, and of the other shared part: autocorrelation, oscillation.
 
     What only steps at one place share turns back within a few steps.
     """

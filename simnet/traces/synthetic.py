@@ -152,7 +152,7 @@ class SyntheticSource:
                 rows[some] += made
 
     def _mix(self, layer: int, x: Values, common: Values, scales: Values, weights: Values, factors: Values) -> None:
-        """Turn a layer's normals `x`, (P, size), into gradients in place; only add `common` if it has quantiles."""
+        """Turn a layer's normals `x`, (P, size), into gradients in place; a layer with quantiles only gets `common`."""
         own, joint, linear, square = weights
         x *= own
         x += joint * common
@@ -165,7 +165,7 @@ class SyntheticSource:
             x *= factors
 
     def _orders(self, progress: float) -> list[_LayerOrder]:
-        """Return the ranking of each layer with quantiles, after spacing the normals of small layers evenly."""
+        """Return the ranking of each layer with fitted quantiles; in small layers, first space `_logs` evenly."""
         found = []
         for layer, place in zip(self._kin, self._places, strict=True):
             if layer.magnitudes is not None and layer.kinds is not None:
@@ -197,7 +197,7 @@ class SyntheticSource:
                 np.copysign(y, x, out=x)
 
     def _row(self, *name: str | int) -> Values:
-        """Return a random row, shape (n,), that all iterations share: uniform if named ``life``, else normal."""
+        """Return a random row, shape (n,), equal in all iterations: uniform if named ``life``, otherwise normal."""
         if name not in self._rows:
             draws = stream(self._seed, "gradients", *name)
             if name == ("life",):
@@ -208,7 +208,7 @@ class SyntheticSource:
         return self._rows[name]
 
     def _clock(self, progress: float) -> float:
-        """Return the position, linear or logarithmic, of a training progress among the fitted steps (knots)."""
+        """Return where training progress, 0 to 1, lies on the linear or logarithmic axis of fitted steps (knots)."""
         linear = self.like.between == "linear"
         return progress if linear else math.log1p(progress * (self.like.steps - 1))
 
@@ -245,13 +245,13 @@ class SyntheticSource:
         return mixed
 
     def _normals(self, name: str, loadings: Floats) -> list[np.random.Generator]:
-        """Return new random streams of the constant normals that `loadings` weight."""
+        """Return new random streams, one per factor of `loadings`, for normals that are equal in all iterations."""
         return [stream(self._seed, "gradients", name, one) for one in range(len(loadings))]
 
     def _add_lasting(
         self, row: Values, normals: Sequence[np.random.Generator], loadings: Floats, scales: Floats
     ) -> None:
-        """Add the next constant normals to a row, weighted by loadings (K, layers) and scales (layers,)."""
+        """Draw normals from each stream and add them to `row`, weighted by loadings, (K, layers), and layer scales."""
         drawn = np.empty_like(row) if normals else row
         for one, shares in zip(normals, loadings * scales, strict=True):
             one.standard_normal(dtype=np.float32, out=drawn)
@@ -260,7 +260,7 @@ class SyntheticSource:
             row += drawn
 
     def _put_logs(self, iteration: int) -> None:
-        """Compute the log scales of entries at an iteration, in place, as slowly changing standard normals."""
+        """Set `_logs` for an iteration: a slowly changing standard normal per entry that decides the entry's scale."""
         clock = math.log1p(iteration) / self.like.period
         before = math.floor(clock)
         names: list[tuple[str | int, ...]] = [("fixed",), ("anchor", before), ("anchor", before + 1)]
@@ -277,7 +277,7 @@ class SyntheticSource:
             logs += second * after_row[part]
 
     def _scaled(self, logs: Values, spread_and_dead: Values) -> Values:
-        """Turn logarithms of entry scales into scales, in place; layers with quantiles stay unchanged."""
+        """Turn entries' normals into scale factors, 0 for dead entries, in place; skip layers with quantiles."""
         if self._ordered.all():
             return logs
         life = self._row("life")
@@ -313,7 +313,7 @@ class _LayerOrder(NamedTuple):
 
 
 def row_count(*, lasts: bool = False, turns: bool = False) -> int:
-    """Return the maximum number of rows of n entries that a synthetic source holds in memory.
+    """Return how many arrays of n entries, at most, a synthetic source holds in memory at a time.
 
     `lasts` is true if a part of c is constant, which takes two rows more, `turns` if the rest turns, which takes one.
     """

@@ -156,7 +156,7 @@ def _measurements(
 
 
 def _error_rows(one: Evaluation, splits: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a table row per split: the errors of simnet's model, and of the best baseline model."""
+    """Return a table row per split: relative errors of times predicted by simnet and by the best baseline model."""
     from simnet.validate.evaluation import TITLES
 
     rows = []
@@ -343,7 +343,7 @@ def reproduce(
 
 
 def _reproduced(names: Sequence[str], slow: bool, check: bool, figures: bool) -> Summary:
-    """Return the comparison of reproductions, by default of all fast ones."""
+    """Return published values compared with simnet's, for the named reproductions, by default for all fast ones."""
     from simnet.validate.reproduction import MISSING, REPRODUCTIONS, page, reproduction
     from simnet.validate.reproduction.table import KINDS
 
@@ -411,7 +411,7 @@ def _saved(answer: Summary, out: str | Path | None, force: bool) -> Summary:
 
 
 def _answered(folders: Mapping[str, Path], jobs: int | None, out: str | Path | None, force: bool) -> Summary:
-    """Return the answer to one question, or a table with the answers to several."""
+    """Answer open research questions by simulation; return the answer to one, or a table of answers to several."""
     from simnet.studies.questions.question_answer import questions_page
 
     found = {folder.resolve().name: _open_question(folder, jobs, out, force) for folder in folders.values()}
@@ -451,7 +451,7 @@ def _joined(papers: Summary, answers: Summary) -> Summary:
 
 
 def _open_question(folder: Path, jobs: int | None, out: str | Path | None, force: bool) -> Summary:
-    """Run the grid of a question, and return its answer."""
+    """Run the grid of simulations that the folder of an open question describes, and return the answer."""
     from simnet.studies.questions.question_answer import answer_question
     from simnet.studies.questions.question_file import QUESTION_FILE, read_question
     from simnet.studies.sweeping.answer import GridAnswer
@@ -471,7 +471,7 @@ def _open_question(folder: Path, jobs: int | None, out: str | Path | None, force
 
 
 def _values(found: Mapping[str, Sequence[Row] | None]) -> tuple[list[Column], list[dict[str, Any]]]:
-    """Return the columns and rows of a table of the values of one reproduction."""
+    """Return the columns and rows of a table of one reproduction: published values, simnet's values and errors."""
     from simnet.validate.reproduction import page
 
     names = ("what", "published", "ours", "unit", "error", "tolerance", "verdict")
@@ -484,7 +484,7 @@ def _values(found: Mapping[str, Sequence[Row] | None]) -> tuple[list[Column], li
 
 
 def _outcomes(found: Mapping[str, Sequence[Row] | None]) -> tuple[list[Column], list[dict[str, Any]]]:
-    """Return the columns and rows of a table with one row per reproduction."""
+    """Return the columns and rows of a table with a row per reproduction: values, contradictions, worst error."""
     from simnet.validate.reproduction import page
 
     columns = [

@@ -1,4 +1,4 @@
-"""Cross-validation of calibrated cost models: errors on held-out measurements, by dataset.
+"""Cross-validation of calibrated cost models: relative errors of predicted times on held-out measurements.
 
 Three splits: every fourth size of a curve is left out, a number of ranks is left out, a collective is left out. What is
 left out is predicted by a calibration of the rest alone: models are chosen and intervals made by a cross-validation
@@ -80,7 +80,7 @@ class Evaluation:
     coverage: float = DEFAULT_COVERAGE
 
     def figures(self) -> dict[str, Any]:
-        """Return errors by split, model and range of sizes, and the coverage of intervals, as JSON types."""
+        """Return relative errors of predicted times by split, model and size, and coverage of intervals, for JSON."""
         found: dict[str, Any] = {}
         for split in TITLES:
             part = self.held[self.held["split"] == split]
@@ -132,7 +132,7 @@ def worse_figures(figures: Mapping[str, Any], recorded: Mapping[str, Any]) -> li
 
 
 def recorded_figures(name: str, splits: Collection[str]) -> dict[str, Any]:
-    """Return the recorded errors of simnet's model on a shipped dataset, by split."""
+    """Return the relative errors that are on record for simnet's predictions of a shipped dataset, by split."""
     recorded = json.loads(Path(__file__).with_name("recorded.json").read_text(encoding="utf-8"))
     return {key: one for key, one in recorded.get(name, {}).items() if key.partition("_")[0] in splits}
 
@@ -159,7 +159,7 @@ def draw_evaluation(evaluation: Evaluation) -> Plot:
 
 
 def _split_figures(part: pd.DataFrame) -> dict[str, Any]:
-    """Return the errors of one split by model and range of sizes, and the coverage of its intervals."""
+    """Return relative errors of predicted times in one split, by model and size, and the coverage of intervals."""
     models: dict[str, Any] = {}
     bins = bin_of(part["size"].to_numpy(dtype=float))
     places = [one for one in PLACES if (part["place"] == one).any()]

@@ -48,7 +48,7 @@ scaled by it for intervals."""
 
 
 def held_by_links(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return predictions from link settings: a row per setting, or per iteration where links change.
+    """Return measured times, and those predicted from link settings: a row per setting, or iteration if links change.
 
     Returns
     -------

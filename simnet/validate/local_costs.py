@@ -85,7 +85,7 @@ def _hook(row: pd.Series) -> Hook:
 
 
 def _counts(row: pd.Series, one: StageCost) -> bool:
-    """Return whether a measured row includes a stage; whole reductions on GPUs leave out stage ``select``."""
+    """Return whether a measured time includes a stage; the time of a whole reduction on GPUs excludes ``select``."""
     if row.stage != "all":
         return (one.stage, one.when) == (row.stage, row.when)
     return row.device == "cpu" or one.stage != "select"

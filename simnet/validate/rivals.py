@@ -195,7 +195,7 @@ def _nearest(known: Sequence[int], asked: Setting) -> list[int]:
 
 
 def _log_ratio(collective: str, ranks: int, asked: Setting) -> float:
-    """Return the logarithm of the ratio of two bus factors (nccl-tests); NaN if either is unknown."""
+    """Return log(bus factor of `asked` / bus factor of the collective on `ranks`), by nccl-tests; NaN if unknown."""
     known, wanted = bus_factor(collective, ranks), bus_factor(asked.collective, asked.ranks)
     return math.log(wanted / known) if known and wanted else math.nan
 

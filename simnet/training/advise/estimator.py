@@ -41,7 +41,7 @@ _LEAST = 1e-6
 
 
 class WeightedTimes(NamedTuple):
-    """Linear model of a time: the sum of states weighted by `coefficients`, times exp(`factors` @ state)."""
+    """Model of a measured time: the sum of states weighted by `coefficients`, times exp(`factors` @ state)."""
 
     coefficients: Floats
     factors: Floats
@@ -64,7 +64,7 @@ class _SurpriseSum:
 
 
 class Estimator:
-    """Kalman filter over positive quantities and logarithms of factors; some quantities drift over time."""
+    """Kalman filter of link and kernel costs, and of logarithms of factors on these costs; some states drift."""
 
     def __init__(self, state: Sequence[float], deviation: Sequence[float], wanders: Sequence[bool]) -> None:
         self.state: Floats = np.asarray(state, dtype=np.float64)
@@ -76,7 +76,7 @@ class Estimator:
         self._last: tuple[Floats, float] | None = None
 
     def expected(self, kinds: WeightedTimes) -> ExpectedTimes:
-        """Return the expected times [s] and their gradients with respect to the state."""
+        """Return the expected times [s] of `kinds` of measurements, and their gradients with respect to the state."""
         return _expect_times(kinds, self.state)
 
     def learn(self, kind: WeightedTimes, seconds: float, noise: float | None = None) -> None:
@@ -114,7 +114,7 @@ class Estimator:
     def _watch(
         self, kind: WeightedTimes, seconds: float, surprise: float, before: tuple[Floats, Floats, float]
     ) -> None:
-        """Update both CUSUMs of errors. If one signals a jump, reset the filter with a larger variance."""
+        """Update the CUSUMs of too long and too short times. If one signals a jump, reset with a larger variance."""
         clipped = min(max(surprise, -_FAR - _ALLOWANCE), _FAR + _ALLOWANCE)
         for run in self._runs:
             run.total = max(0.0, run.total + run.sign * clipped - _ALLOWANCE)

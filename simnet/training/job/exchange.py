@@ -147,7 +147,7 @@ def keep_fastest(
 
 
 class ExchangeSet:
-    """Base class of sets that create and time a job's exchanges: of sparsifiers, strategies or sharded steps."""
+    """Base class that creates and times a job's exchanges of gradients, of a training strategy or of sharded steps."""
 
     training: Training
 
@@ -159,7 +159,7 @@ class ExchangeSet:
         """Set the error-feedback residuals, if any, to zero."""
 
     def without(self, gone: NDArray[np.bool_]) -> ExchangeSet:
-        """Return the exchanges without the workers in the mask `gone`, in the state before the interruption."""
+        """Return the exchanges of the workers outside the mask `gone`, in the state before the interrupted exchange."""
         raise ValueError("a job of sharded steps does not go on without some of its workers")
 
     def apply(self, exchanges: Sequence[Exchange]) -> None:
@@ -381,7 +381,7 @@ def _one_after_another(sent: Sequence[BucketExchange], ready: Floats) -> BucketE
 
 
 def messages_alone(schedule: Schedule, sent: Floats, received: Floats, norm: float = math.nan) -> Exchange:
-    """Return an exchange without update, given its messages and bytes by worker. All norms are `norm`."""
+    """Return an exchange of messages without gradients, given the bytes by worker; all gradient norms are `norm`."""
     stats: Stats = {"bytes_sent": sent, "bytes_received": received}
     stats |= dict.fromkeys(("sent_norm", "given_norm", "residual_norm"), np.full(sent.size, norm))
     selected = np.zeros(sent.size, dtype=np.int64)

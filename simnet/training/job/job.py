@@ -125,7 +125,7 @@ DDP_OVERLAP = Overlap(first=FIRST_BUCKET_MIB * 2.0**20, exchanges="able")
 
 @dataclass(frozen=True)
 class LocalSteps:
-    """Configuration of a training strategy: inner `steps` per iteration, bucket size, and `shares` of parameters."""
+    """Settings of a training strategy: inner `steps` per iteration, and the share of parameters in each exchange."""
 
     name: str
     options: Mapping[str, Any]
@@ -223,7 +223,7 @@ class Job:
         return np.asarray(each[:, workers])
 
     def begins(self, now: float) -> Floats:
-        """Return by how many seconds each worker starts the job after the first, shape (P,); zeros with a barrier."""
+        """Return how long after the first worker each worker starts the job [s], shape (P,); zeros with a barrier."""
         if self.barrier:
             return np.zeros(self.source.workers)
         order = broadcast_binomial(self.source.workers, _INDEX * len(self.source.layers))

@@ -70,7 +70,7 @@ def strategy_syncs(job: Job, candidate: Candidate, iteration: int) -> list[Sync]
 
 
 def _step_gradients(source: GradientSource, strategy: Strategy, number: int) -> NDArray[np.float32]:
-    """Return the workers' gradients of an inner step; a trained model has them at each worker's own parameters."""
+    """Return the workers' gradients of an inner step, at each worker's own parameters if a model is trained."""
     return source.gradients_at(strategy.local, number) if isinstance(source, Evaluable) else source.gradients(number)
 
 
@@ -170,7 +170,7 @@ class StrategySet(ExchangeSet):
         return step._replace(select=step.select - idle, held=held)
 
     def _kernels(self, sync: Sync) -> Sequence[DeviceOp]:
-        """Return the kernels of an exchange, or the local operations of an exchange of gradients."""
+        """Return the kernels of a strategy's exchange; for exchanged gradients, all local operations of the scheme."""
         made = sync.exchange
         if sync.what != "gradients" or sync.scheme is None or made is None:
             return sync.kernels
@@ -227,7 +227,7 @@ class StrategySet(ExchangeSet):
 
 
 class RecordedRounds(StrategySet):
-    """Exchanges of a strategy that do not follow gradients: made once for each of its turns, and reused.
+    """Exchanges of a training strategy whose messages do not depend on gradients: each computed once, then reused.
 
     Inner steps without exchanges are skipped, so that nothing is trained.
     """

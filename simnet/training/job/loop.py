@@ -196,7 +196,7 @@ class JobLoop:
                 return None
 
     def _enter_state(self, decision: Decision) -> None:
-        """Save the training state before a policy explores; restore it for each attempt and after the last."""
+        """Save the training state before a policy tries exchanges; restore it for each try and after the last."""
         starts = decision.attempt == 0 or (decision.attempt is not None and self._trained is None)
         self._trained = self.models.save() if self._trained is None and starts else self._trained
         if self._trained is not None and (starts or decision.attempt is None):

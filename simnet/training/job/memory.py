@@ -80,7 +80,7 @@ def exchange_memory(job: Job, candidate: Candidate, exchanges: Sequence[Candidat
 
 
 def is_measurable(job: Job, *, elsewhere: bool) -> bool:
-    """Return whether this process can measure memory: gradients are not `elsewhere`, or have at most 1 GiB."""
+    """Return whether this process can measure memory: it has the gradients, or those `elsewhere` are at most 1 GiB."""
     return not elsewhere or _FLOAT * job.source.workers * job.source.parameters <= _HERE
 
 
@@ -173,7 +173,7 @@ def _under_strategy(job: Job, candidate: Candidate) -> WorkerMemory:
 
 
 def _step_memory(strategy: Strategy, gradients: NDArray[np.float32]) -> tuple[float, float]:
-    """Return the bytes of tensor masks in an inner step, and the largest buffer of messages without a scheme."""
+    """Return the bytes of tensor masks in an inner step, and of the largest message buffer without a scheme."""
     masks = received = 0.0
     for sync in strategy.step(gradients).syncs:
         if sync.what == "masks":

@@ -38,7 +38,7 @@ TRAIN, EXPLORE = "train", "explore"
 
 @dataclass
 class Iteration:
-    """State of an iteration, or of an attempt by which a policy explores, until its exchange completes.
+    """State of an iteration until its exchange completes; it trains, or only tries an exchange for a policy.
 
     The workers `active`, shape (P',), `begin` so many seconds after the first, spend `probing` on the links and
     `compute` on passes; they have gradients after `complete` seconds, `behind` of them computed. `failures` are the
@@ -77,7 +77,7 @@ class Iteration:
 
     @property
     def trains(self) -> bool:
-        """Whether the iteration trains; if not, it explores exchanges for the policy."""
+        """Whether the iteration trains the model; if not, it tries an exchange for the policy (exploration)."""
         return self.decision.attempt is None
 
     @property
@@ -87,7 +87,7 @@ class Iteration:
 
     @property
     def batch(self) -> int:
-        """Index of the gradient batch. Attempts at exploration use later batches."""
+        """Index of the gradient batch. When a policy tries several exchanges, each try uses the next batch."""
         return self.number + (self.decision.attempt or 0)
 
     @property
@@ -332,7 +332,7 @@ def _interruption_list() -> TypeAdapter[list[Interruption]]:
 
 
 def compression_gains(exchanges: Sequence[Exchange]) -> tuple[float, Floats]:
-    """Return the compression gain of an iteration and of each worker, over all buckets; 1 for gradients of zero."""
+    """Return compression gains (squared norm sent over given) of an iteration and each worker; 1 for zero gradients."""
     sent, given = (_sum_statistic(exchanges, name, 2) for name in ("sent_norm", "given_norm"))
     each = np.divide(sent, given, out=np.ones_like(given), where=given > 0)
     return (float(sent.sum()) / float(given.sum()) if given.any() else 1.0), each

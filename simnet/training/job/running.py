@@ -97,7 +97,7 @@ def run_in_step(
     colocated: Mapping[str, ColocatedJob] | None = None,
     checkpoints: Mapping[str, Checkpoint] | None = None,
 ) -> Iterator[tuple[str, PolicyResult | SimnetError]]:
-    """Run a job's policies interleaved, always the policy furthest behind; yield results or SimnetErrors.
+    """Run a job under several policies, interleaved to keep all at about the same iteration; yield results or errors.
 
     Policies at about the same iteration share gradients. `progress` is called with a policy and its iteration count.
     """
@@ -116,7 +116,7 @@ def run_in_step(
 def _take_turns(
     running: dict[str, Generator[int, None, PolicyResult]],
 ) -> Iterator[tuple[str, PolicyResult | SimnetError]]:
-    """Run jobs interleaved, always the job furthest behind; yield each result when its job ends."""
+    """Advance the run with the fewest finished iterations until all have ended; yield each result as its run ends."""
     done = dict.fromkeys(running, 0)
     while running:
         name = min(running, key=done.__getitem__)

@@ -35,12 +35,12 @@ class ProgressModel:
         self._done = [0.0]
 
     def between(self, start: float, end: float) -> float:
-        """Return the number of iterations of expected duration between `start` >= 0 and `end` [s]."""
+        """Return how many iterations the job is expected to finish between the times `start` >= 0 and `end` [s]."""
         first, last = self._by(start), self._by(end)
         return last - first
 
     def until(self, start: float, done: float) -> float:
-        """Return the time [s] at which `done` iterations after `start` end. Call `between` up to that time before."""
+        """Return the time [s] at which `done` iterations after `start` end; call `between` up to that time before."""
         wanted = self._by(start) + done
         return float(np.interp(wanted, self._done, self._step * np.arange(len(self._done))))
 
@@ -164,7 +164,7 @@ class IterationSampling:
 
 
 class RecordedExchanges(SparsifierSet):
-    """Exchanges that are computed once and reused, or a `window` of exchanges if the volume follows gradients."""
+    """Exchanges computed once and reused; if their volume depends on gradients, `window` different ones are reused."""
 
     def __init__(self, job: Job, window: int) -> None:
         super().__init__(job, (), training=FixedTraining(job.source))
@@ -185,7 +185,7 @@ class RecordedExchanges(SparsifierSet):
         return followed + sum(label == candidate.label for label, _, _ in self._once)
 
     def takes_turns(self, candidate: Candidate) -> bool:
-        """Return whether a candidate's messages of fixed volume may depend on the worker that selects."""
+        """Return whether workers may take turns in selecting for all, so that messages depend on whose turn it is."""
         turns = [turn for label, _, turn in self._once if label == candidate.label]
         return not turns or max(turns) >= 0
 
@@ -212,7 +212,7 @@ class RecordedExchanges(SparsifierSet):
         return best
 
     def _timed_once(self, candidate: Candidate, where: Iteration) -> ExchangeProcess:
-        """Time an exchange; on constant links, reuse the time of an iteration that started in the same way."""
+        """Time an exchange; on constant links, reuse the timing of an iteration with equal workers and compute."""
         exchanges, network = self._exchanges(candidate, where), self._job.network(where.number)
         steady = network.links.constant and network.jitter is None and network.routing != "flow"
         key = (id(exchanges), *(one.tobytes() for one in (where.active, where.complete, where.behind)))

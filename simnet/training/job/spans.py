@@ -63,7 +63,7 @@ def _times(begun: Floats, ended: Floats, which: Any) -> list[tuple[float, float]
 
 
 def _exchange_pieces(rank: int, timing: Timing, uninterrupted: bool) -> tuple[list[_Piece], float]:
-    """Return a worker's spans in its last exchange and their end [s], on the clock of the timing."""
+    """Return a worker's spans in the last exchange of an iteration, and their end [s]; time 0 is that of `timing`."""
     messages, work_of, computed = timing.messages, timing.work, timing.computed
     assert messages is not None
     assert work_of is not None
@@ -96,7 +96,7 @@ def _exchange_pieces(rank: int, timing: Timing, uninterrupted: bool) -> tuple[li
 
 
 def _earlier_pieces(rank: int, state: Iteration) -> tuple[list[_Piece], float]:
-    """Return a worker's spans in an iteration before its last selection, and their end [s]."""
+    """Return a worker's spans before the last selection of an iteration (after interruptions), and their end [s]."""
     pieces: list[_Piece] = []
     first = float(state.begins[rank])
     reached = first + float(state.probing[rank])

@@ -1,4 +1,4 @@
-"""Detection of the steady part of a run; policies are ranked only by steady parts.
+"""Detection of the steady part of a run, in which traffic and density no longer drift; it alone ranks policies.
 
 A run has settled if between the halves of its last half no mean of bytes, density and build-up moves by more than 10 %
 or two standard errors, at most 10 % of the time goes on exploration, and half to twice the entries asked for are
@@ -30,7 +30,7 @@ _WORDS = {"bytes_sent_B": "what it sends", "density_ratio": "its density", "buil
 
 
 class SteadyPart(NamedTuple):
-    """First steady iteration of a run, and the reason why the run has no steady part (empty if it has)."""
+    """First iteration of the steady part of a run; if there is no steady part, `unsettled` is the reason."""
 
     start: int
     unsettled: str = ""
@@ -43,7 +43,7 @@ def common_start(found: Iterable[SteadyPart]) -> int:
 
 
 def steady_part(rows: Columns) -> SteadyPart:
-    """Return the steady part of a run under one policy, given its table of iterations with exploration."""
+    """Return the steady part of a run under one policy, given a table of all iterations, also of exploration."""
     columns = {name: np.asarray(rows[name]) for name in map(str, rows)}
     aside = columns["purpose"] == EXPLORE if "purpose" in columns else np.zeros(columns["iteration_s"].size, bool)
     trained = {name: one[~aside] for name, one in columns.items()}

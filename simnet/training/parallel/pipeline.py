@@ -97,7 +97,7 @@ def _pass_nodes(stage: StepGraph) -> dict[_Pass, list[int]]:
 
 
 def _put_off(stage: StepGraph, segments: dict[_Pass, list[int]], last: int) -> None:
-    """Move the calls after the last compute of the last backward pass behind all passes."""
+    """Move collectives that follow the last compute of the last backward pass out of that pass, behind all passes."""
     of = segments["backward", last]
     computes = max(place for place, number in enumerate(of) if isinstance(stage.nodes[number].does, ComputePart))
     segments["backward", last], put_off = of[: computes + 1], of[computes + 1 :]

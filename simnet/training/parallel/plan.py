@@ -276,7 +276,7 @@ def _pad_rows(layers: Sequence[Layer], degree: int) -> list[Layer]:
 
 @dataclass(frozen=True)
 class TrainingSteps:
-    """Steps of a training run. `step` returns the step of an iteration, and the same object for equal steps."""
+    """Steps of a training run: ``step(i)`` returns the step of iteration i, as the same object if steps are equal."""
 
     step: Callable[[int], PlannedStep | TracedStep]
     algorithms: Mapping[str, str] = field(default_factory=dict)

@@ -343,7 +343,7 @@ def bucket_owners(bucket: Iterable[Layer], starts: dict[str, int], partition: in
 
 
 def _up_to(parts: Iterable[int], most: int) -> list[int]:
-    """Return the sums of consecutive sizes, each sum closed once it exceeds `most` elements."""
+    """Return sums of consecutive sizes; a sum ends with the size that takes it above `most` elements."""
     found, filled = [], 0
     for elements in parts:
         filled += elements

@@ -1,4 +1,4 @@
-"""Comparison of measured and predicted iterations of jobs: errors, intervals, fastest policy and order."""
+"""Comparison of measured and predicted iteration times of jobs: errors, intervals, and which policies are faster."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Comparison:
         return bool(measured[predicted.argmin()] <= (1 + MARGIN) * measured.min())
 
     def pairs(self) -> tuple[int, int]:
-        """Return how many pairs of policies differ by more than `MARGIN`, and how many are predicted in order."""
+        """Return how many pairs of policies differ by more than `MARGIN`, and how many have the predicted order."""
         return pairs_in_order(*(self.totals[name].tolist() for name in ("measured", "predicted")))
 
     def sentences(self) -> list[str]:
@@ -99,7 +99,7 @@ class Comparison:
 
 
 def pairs_in_order(measured: Sequence[float], predicted: Sequence[float]) -> tuple[int, int]:
-    """Return how many pairs of measured times differ by more than `MARGIN`, and how many are predicted in order."""
+    """Return how many pairs of measured times differ by more than `MARGIN`, and how many have the predicted order."""
     pairs = combinations(sorted(zip(measured, predicted, strict=True)), 2)
     judged = [ours < other for (fast, ours), (slow, other) in pairs if slow > (1 + MARGIN) * fast]
     return len(judged), sum(judged)

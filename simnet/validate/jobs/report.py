@@ -26,7 +26,7 @@ def read_shipped(name: str) -> pd.DataFrame:
 
 
 def settings_where(column: str) -> set[str]:
-    """Return the settings that have a flag in ``settings.csv``: ``seen``, ``telling`` or ``changes``."""
+    """Return settings with a flag: ``seen`` in development, ``telling`` interval widths, or link ``changes``."""
     rows = read_shipped("settings")
     return set(rows.loc[rows[column], "setting"])
 
@@ -54,7 +54,7 @@ def median_iterations(both: pd.DataFrame) -> pd.DataFrame:
 
 
 def job_figures(both: pd.DataFrame) -> dict[str, Any]:
-    """Return statistics of the shipped jobs: errors, order, coverage of intervals, and switching policies."""
+    """Return statistics of predictions for the shipped jobs: time errors, order, coverage, and switching policies."""
     rows = median_iterations(both)
     winners = judged = 0
     pairs = ordered = 0

@@ -154,7 +154,7 @@ def padding() -> list[Row]:
 
 
 def _logged_rows(column: str, part: int, unit: str) -> list[Row]:
-    """Return a row for each logged value of a column, next to a part of `_logged_density`."""
+    """Return rows that compare logged values of a column with simulated ones, item `part` of `_logged_density`."""
     known = read_published("exdyna_logs.csv").dropna(subset=column).to_dict("records")
     return [
         Row(f"{row['task']}, {row['scheme']}, target {row['density']:g}", row[column],

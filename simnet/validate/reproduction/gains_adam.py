@@ -118,7 +118,7 @@ def _of_squad() -> Interval:
 
 
 def _run_gain(gain: float, warm_up: float) -> float:
-    """Return the gain over a whole training that begins with a dense share, `warm_up`."""
+    """Return the speed-up of a whole training, given that of compressed steps and the share `warm_up` of dense ones."""
     return 1 / (warm_up + (1 - warm_up) / gain)
 
 

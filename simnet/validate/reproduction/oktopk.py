@@ -59,7 +59,7 @@ def noise(workers: int, entries: int, iteration: int, common: float = 0.8) -> ND
 
 
 def _exactly_k(workers: int, k: int, uneven: bool) -> Exchange:
-    """Return an Ok-Topk exchange in which each worker, and the result, has exactly k entries, as the bound assumes."""
+    """Return an Ok-Topk exchange with exactly k entries per worker and in the result, as the volume bound assumes."""
     # Even: all workers select the same ones. Uneven, the worst case: in the first region no two select the same, and
     # elsewhere all cancel, so that one worker holds what all others are to get.
     entries = 20 * k * workers

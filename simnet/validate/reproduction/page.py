@@ -18,7 +18,7 @@ _NO_GAIN = {"x": 1.0, "%": 0.0}
 
 
 def error(row: Row) -> str:
-    """Return the error of a published value as text, in per cent or in the value's unit."""
+    """Return how far a published value is from simnet's as text, in per cent or in the value's unit."""
     if math.isnan(row.error):
         return "-"
     if isinstance(row.ours, str):
@@ -66,7 +66,7 @@ def contradiction(name: str, rows: Sequence[Row]) -> str:
 
 
 def reproduction_summary(found: Mapping[str, Sequence[Row] | None]) -> list[str]:
-    """Return two sentences on reproductions: how many contradict published values, and the values by kind."""
+    """Return two sentences on reproductions: which contradict published values, and how many values match, by kind."""
     told = [one for name, rows in found.items() if rows and (one := contradiction(name, rows))]
     rows = [row for one in found.values() for row in one or ()]
     parts = []
@@ -83,7 +83,7 @@ def _plural_text(kind: Kind, number: int) -> str:
 
 
 def outcome(name: str, rows: Sequence[Row] | None) -> dict[str, Any]:
-    """Return a table row on a reproduction: where it was published, values by kind, contradictions, largest error."""
+    """Return a table row on a reproduction: where published, numbers of values and contradictions, largest error."""
     one = REPRODUCTIONS[name]
     return {
         "name": name,

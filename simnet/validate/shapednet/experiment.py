@@ -64,7 +64,7 @@ class ShapedSetting:
 
 
 def message_overhead(hosts: int, backend: Backend = "tcp") -> float:
-    """Return the software overhead of a short message [s], measured on idle links without latency.
+    """Return the time that software adds to a short message [s], measured on idle links without latency.
 
     All ranks send a byte to the next one, round after round; the overhead is the value at which prediction and
     measurement agree. The fastest of many runs counts, since other processes slow the machine down.

@@ -260,7 +260,7 @@ def repetitions(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def from_links(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return times predicted from link settings for measured rows, next to times by the closed form.
+    """Return times of measured rows as predicted from link settings, and as the alpha-beta closed form predicts them.
 
     Returns
     -------
@@ -295,7 +295,7 @@ def from_links(rows: pd.DataFrame) -> pd.DataFrame:
 def calibrated(
     settings: pd.DataFrame, tool: str, profile: str = ""
 ) -> tuple[Mapping[tuple[str, str], Stack], list[int]]:
-    """Return a library's stacks by exchange, with software times fitted on idle links, and the rows of the fit."""
+    """Return a library's transport stack per exchange, with software overheads fitted on idle links, and rows used."""
     known = library(tool)
     idle = _corner_settings(settings, far=False)
     idle = idle.assign(seconds=idle["undisturbed"])
@@ -322,7 +322,7 @@ def calibrated(
 
 
 def _with_software(bare: Stack, small: pd.DataFrame, large: pd.DataFrame) -> Mapping[tuple[str, str], Stack]:
-    """Return stacks by exchange with the software times that explain measurements on an idle link."""
+    """Return a transport stack per exchange, with software overheads that explain times measured on idle links."""
     measured = {(one.collective, one.algorithm): _fit_software(one, bare, "message", 1e-4) for one in cases(small)}
     overhead = float(np.median(list(measured.values())))
     found = {
@@ -352,7 +352,7 @@ def _corner_settings(settings: pd.DataFrame, *, far: bool) -> pd.DataFrame:
 
 
 def _fit_software(one: Case, stack: Stack, name: str, probe: float) -> float:
-    """Return the software time per message or byte [s] at which the predicted time equals the measured time."""
+    """Return the software overhead per message or byte [s] at which the predicted time equals the measured time."""
 
     def at(value: float) -> float:
         return one.takes(stack.with_software(**{name: value}))
@@ -366,7 +366,7 @@ def _fit_software(one: Case, stack: Stack, name: str, probe: float) -> float:
 
 
 def _three_predictions(one: Case, stack: Stack) -> tuple[float, float, float]:
-    """Return the predicted time [s] with software times, without them, and by the closed form."""
+    """Return the predicted time [s] with software overhead, without it, and by the alpha-beta closed form."""
     ours, silent = one.takes(stack), one.takes(stack.with_software(0.0, 0.0))
     latencies, bandwidths = zip(*one.links.of_hosts(one.ranks), strict=True)
     # Alpha-beta has one latency and one rate: those of the two hosts that are farthest apart, and of the slowest.
@@ -391,7 +391,7 @@ def _known_rows(table: pd.DataFrame) -> list[bool]:
 def _across_changes(
     table: pd.DataFrame, stacks: Mapping[tuple[str, str], Mapping[tuple[str, str], Stack]]
 ) -> pd.DataFrame:
-    """Return the table with new predictions for iterations in which links change."""
+    """Predict again the iterations during which link settings change, and return the table with these times."""
     ours = table["ours"].copy()
     for _, each in table.groupby(["run", "tool", "profile", "collective", "algorithm", "ranks", "sizes"], sort=False):
         part = each.sort_values("began")
