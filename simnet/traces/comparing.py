@@ -22,7 +22,7 @@ Support: TypeAlias = NDArray[np.bool_]
 
 
 def top_k_support(gradients: Values, density: float) -> Support:
-    """Return a mask, (P, n), of each worker's `density` share of largest entries, at least one entry."""
+    """Return a mask, (P, n), of each worker's largest entries: a fraction `density` of them, at least one."""
     if not 0 < density <= 1:
         raise ValueError(f"density must be > 0 and <= 1, got {density}")
     n = gradients.shape[1]
@@ -59,7 +59,7 @@ def worker_support_overlap(selected: Support) -> float:
 
 
 def tail_index(gradients: Values, share: float) -> float:
-    """Return Hill's estimate of the tail exponent from the largest `share` of magnitudes, averaged over workers.
+    """Return Hill's estimate of the tail exponent of magnitudes, from the largest `share` of them; mean over workers.
 
     NaN if there is one entry, or the largest include zeros or are all equal.
     """
@@ -90,7 +90,7 @@ _FEWEST_FOR_ERROR = 3
 
 
 def describe_trace(source: RecordedSource, densities: Sequence[float] = DENSITIES) -> dict[str, Any]:
-    """Return statistics of a trace, as plain values for JSON, with no more than two recorded steps in memory.
+    """Return statistics of a trace, as plain values for JSON; at most two recorded steps are in memory at a time.
 
     ``tail_index`` is Hill's estimate from each worker's largest `TAIL`, mean over workers and steps. ``densities`` has
     means over steps of gain, build-up, overlap between workers, threshold, and overlap between recorded steps:
@@ -172,7 +172,7 @@ def compare_with_synthetic(
     workers: int = 8,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Return statistics of a trace and of synthetic gradients with given parameters, and their ratios.
+    """Return statistics of a trace, of synthetic gradients with given parameters, and the ratios between the two.
 
     Build-up is that of `workers`, or of all if there are fewer. ``densities`` has the entries that a worker selects
     and, for each statistic, real, synthetic and their ratio, means over the recorded steps, with the relative standard
@@ -239,7 +239,7 @@ def _selection_statistics(
 
 
 def _of_layer(part: Values) -> tuple[float, float, float]:
-    """Return sum of squares, share of zeros and tail index of a layer's gradients, which have shape (P, size)."""
+    """Return of a layer's gradients, (P, size), the sum of squares, the fraction of zeros and the tail index."""
     squares = float(np.square(part, dtype=np.float64).sum())
     return squares, float((part == 0).mean()), tail_index(part, TAIL) if part.shape[1] >= _FEWEST_FOR_TAIL else math.nan
 

@@ -153,7 +153,7 @@ class ReadArchive:
 
     @contextmanager
     def _said(self, what: str) -> Iterator[None]:
-        """Convert any error in the block into an InputError that begins with `what`, as the file is untrusted."""
+        """Convert any error in the ``with`` block into an InputError that begins with `what`: the file is untrusted."""
         try:
             yield
         except Exception as error:

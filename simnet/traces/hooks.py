@@ -102,7 +102,7 @@ class TorchRecording:
         self.close()
 
     def _take(self, gradients: Iterable[tuple[str, Any]]) -> None:
-        """Record the gradients of a backward pass, minus the step's earlier gradients if gradients accumulate."""
+        """Record the gradients of a backward pass; if gradients accumulate, first subtract those of earlier passes."""
         with self.recorder.timed():
             found = {name: self._fetched(name, gradient) for name, gradient in gradients}
             if self._accumulates:

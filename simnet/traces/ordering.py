@@ -74,7 +74,7 @@ _UPDATES = 3000
 
 
 class EntryKinds(NamedTuple):
-    """Classes (kinds) of a layer's entries, ascending by how often they are among a worker's largest magnitudes."""
+    """Classes (kinds) of a layer's entries, sorted from rarely to often among the largest magnitudes of a worker."""
 
     # Shape (K,): Share of the entries; they sum to one.
     share: Floats
@@ -132,7 +132,7 @@ def count_largest(magnitudes: NDArray[np.float32]) -> LargestCounts:
 
 
 class LayerOrder(NamedTuple):
-    """The fitted ranking model of a layer: the kinds of its entries, and their shares at each recorded step."""
+    """The ranking model of a layer: kinds of its entries, and the fraction of each kind at each recorded step."""
 
     # Shape (T,): Correlation of x between workers at each point.
     shared: Floats
@@ -145,7 +145,7 @@ class LayerOrder(NamedTuple):
 def fit_order(
     counts: Sequence[LargestCounts], most_shared: Floats, clock: Floats, least_shift: float = -math.inf
 ) -> LayerOrder:
-    """Return the ranking model of a layer that best fits the counts of its largest entries at each recorded step.
+    """Return the ranking model that best fits how many workers have each entry of a layer among their largest.
 
     `most_shared`, shape (T,), bounds the correlation, from the signs; `clock`, shape (T,), as in `nearby_points`.
     `least_shift` bounds the shifts: kinds with a very negative shift are alike at all workers and never exceed that,
@@ -181,7 +181,7 @@ def fit_order(
 
 
 def nearby_points(clock: Floats, place: int) -> list[int]:
-    """Return the indices of the recorded steps whose counts are pooled with those of step number `place`.
+    """Return the indices of recorded steps close to step number `place`, whose counts are averaged with its own.
 
     `clock`, of shape (T,), is the logarithm of one more than the step.
     """

@@ -47,7 +47,7 @@ _CORRELATIONS = np.concatenate([np.linspace(0.0, 0.9, 10), [0.95, 0.98, 1.0]])
 
 
 class StepStatistics(NamedTuple):
-    """Statistics of a recorded step: gradient magnitude by worker, signs, magnitude quantiles, top-k selections."""
+    """Statistics of a step's gradients: size by worker, sign agreement, magnitude quantiles, largest entries."""
 
     # Shape (P,): Mean magnitude of each worker, ascending, over that of all.
     sizes: Floats
@@ -130,7 +130,7 @@ def layer_order(points: Sequence[StepStatistics], layer: int, clock: Floats) -> 
 
 
 class OverlapOverTime(NamedTuple):
-    """Recorded overlaps of a worker's selections at two steps, and overlaps predicted from correlated entry scales."""
+    """Fractions of entries that a worker selects at both of two steps: as recorded, and as predicted by correlation."""
 
     # Shape (R,): From 0 to 1.
     correlation: Floats

@@ -89,7 +89,7 @@ def sign_agreement(
 
 
 class SignProducts(NamedTuple):
-    """For each layer, mean products of the signs of its entries at pairs of recorded steps."""
+    """For each layer, mean products of an entry's signs at two recorded steps, of two workers and of the same one."""
 
     # Shape (L, T, T): Of two workers, and the excess of a worker with itself.
     other: Floats

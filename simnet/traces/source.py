@@ -72,7 +72,7 @@ class Training:
         return None
 
     def save(self) -> dict[str, NDArray[Any]]:
-        """Return the state that updates have changed, by name, as arrays that later updates do not change."""
+        """Return a copy of everything that updates change, as arrays by name."""
         return {}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -105,7 +105,7 @@ class Evaluable(Protocol):
 
 
 class FixedTraining(Training):
-    """A training that does not learn and has the gradients of a source."""
+    """Training without learning: its gradients are those of a source, whatever the updates."""
 
     def __init__(self, source: GradientSource) -> None:
         self._source = source
@@ -178,7 +178,7 @@ class CachedSource(_DerivedSource):
 
 
 def cached_source(source: GradientSource, most: int = 8) -> GradientSource:
-    """Return a source that computes an iteration only once for several runs; a trainable source is not wrapped."""
+    """Return a source that computes each iteration once for several runs; a trainable source is returned unchanged."""
     return source if isinstance(source, (Trainable, CachedSource)) else CachedSource(source, most)
 
 
@@ -188,7 +188,7 @@ def begin_training(source: GradientSource) -> Training:
 
 
 def tensor_options(source: GradientSource, which: slice = slice(None)) -> dict[str, Any]:
-    """Return the scheme options ``layers`` and ``true_shapes``, which describe the model's tensors.
+    """Return the scheme options ``layers`` and ``true_shapes``, which describe the model's tensors in `which`.
 
     `which` are the layers that the scheme exchanges.
     """
@@ -202,7 +202,7 @@ def tensor_options(source: GradientSource, which: slice = slice(None)) -> dict[s
 
 
 def as_matrices(shapes: Iterable[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-    """Return shapes as matrices (first axis, product of the others), or as vectors if the first axis is 1 or alone."""
+    """Return shapes as matrices (first axis, product of the others); shapes of one axis or first axis 1 as vectors."""
     return tuple(
         (shape[0], math.prod(shape[1:])) if len(shape) > 1 and shape[0] > 1 else (math.prod(shape),) for shape in shapes
     )
@@ -247,7 +247,7 @@ class ShardedSource(_DerivedSource):
 
 
 class ShardedTraining(Training):
-    """A training that does not learn, with gradients that are `Rows` in shard processes."""
+    """A training that does not learn; its gradients stay in shard processes, to which `Rows` refer."""
 
     def __init__(self, shards: Shards) -> None:
         self._shards = shards

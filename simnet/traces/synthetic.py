@@ -182,7 +182,7 @@ class SyntheticSource:
         return found
 
     def _put_in_order(self, gradients: Values, orders: Sequence[_LayerOrder], common: Values, factors: Values) -> None:
-        """Replace normals by gradients, in place, in layers whose magnitudes have fitted quantiles."""
+        """Turn normals into gradients, in place, in layers whose magnitudes have fitted quantiles."""
         magnitudes = np.empty((len(gradients), _BLOCK), dtype=np.float32)
         for place, ranked, alike, against in orders:
             for start in range(place.start, place.stop, _BLOCK):
@@ -233,7 +233,7 @@ class SyntheticSource:
         return np.exp(spread * draws).astype(np.float32)
 
     def _common(self, iteration: int, progress: float) -> Values:
-        """Return the part of the normals that all workers share, (n,): constant factors and a fading rest."""
+        """Return the normals that all workers share, (n,): a constant part, and one that fades over iterations."""
         then = self._remembered.at(iteration)
         loadings = self._at(self._lasting, progress)
         if not len(loadings):
@@ -292,7 +292,7 @@ class SyntheticSource:
 
 
 def _rest_weight(loadings: Floats) -> Floats:
-    """Return the weight of normals that are not constant, (layers,), from loadings (K, layers) of constant normals."""
+    """Return the weight of the changing normals of each layer, given loadings (K, layers) of the constant normals."""
     return np.asarray(np.sqrt(np.maximum(1 - np.square(loadings).sum(axis=0), 0.0)))
 
 

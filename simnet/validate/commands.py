@@ -205,7 +205,7 @@ def _shipped_jobs() -> Summary:
 
 
 def _local_costs() -> Summary:
-    """Compare times predicted from counted operations of reducers and hooks with measured times."""
+    """Compare measured times of gradient reducers and DDP hooks with times predicted from their operations."""
     from simnet.cost_models.calibration.summary import error_quantiles
     from simnet.validate.local_costs import local_cost_errors, reducer_jobs
 
@@ -383,7 +383,7 @@ def _reproduced(names: Sequence[str], slow: bool, check: bool, figures: bool) ->
 
 
 def _write_pictures(answer: Summary, place: Path, force: bool) -> None:
-    """Write the pictures of an answer into a folder, with a page of them."""
+    """Write the pictures of an answer, and a page that shows them, into a folder."""
     place.parent.mkdir(parents=True, exist_ok=True)
     with stage_files([place], force, (*_DRAWN, ".md")) as staged:
         folder = staged / place.name
@@ -403,7 +403,7 @@ def _picture(one: Reproduction, rows: Sequence[Row]) -> Plot:
 
 
 def _saved(answer: Summary, out: str | Path | None, force: bool) -> Summary:
-    """Return an answer, and write it if `out` is a file rather than a folder."""
+    """Return an answer; if `out` is a file rather than a folder, first write the answer to it."""
     if out is not None and Path(out).suffix:
         answer.save(out, force=force)
         terminal.say(f"wrote {out}")
@@ -431,7 +431,7 @@ def _answered(folders: Mapping[str, Path], jobs: int | None, out: str | Path | N
 
 
 def _joined(papers: Summary, answers: Summary) -> Summary:
-    """Return the comparison with papers, to which the answers to open questions are added."""
+    """Return the answer on papers, extended by the answers to open questions."""
 
     def pages(path: Path) -> None:
         texts = []
@@ -498,7 +498,7 @@ def _outcomes(found: Mapping[str, Sequence[Row] | None]) -> tuple[list[Column], 
 
 
 def _changed(found: Mapping[str, Sequence[Row] | None]) -> list[str]:
-    """Return messages on values that unexpectedly pass or fail their tolerance, and on changed values."""
+    """Return messages on values that unexpectedly pass or fail their tolerance, or differ from the reference values."""
     from simnet.validate.reproduction.table import changed
 
     outside = [f"{name}: {row.what}" for name, rows in found.items() for row in rows or () if row.fails]

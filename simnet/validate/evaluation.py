@@ -112,7 +112,7 @@ class Evaluation:
 
 
 def worse_figures(figures: Mapping[str, Any], recorded: Mapping[str, Any]) -> list[str]:
-    """Return messages on splits that have fewer predictions or larger errors than the recorded splits."""
+    """Return messages on splits with fewer predictions or larger errors than the recorded ones; empty if none."""
     said = []
     for split, before in recorded.items():
         one = figures["splits"].get(split)
@@ -311,7 +311,7 @@ def _leave_ranks(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
 
 
 def rank_place(ranks: int, measured: Sequence[int]) -> str:
-    """Return how far a number of ranks is from the measured numbers, as one of `PLACES`."""
+    """Return a class of `PLACES` that says how far a number of ranks is from the measured numbers."""
     if min(measured) <= ranks <= max(measured):
         return PLACES[0]
     doublings = min(abs(math.log2(ranks / one)) for one in measured)
@@ -335,7 +335,7 @@ def _leave_collectives(curves: Sequence[Curve], learned: bool) -> list[pd.DataFr
 
 
 def kept_without(curves: Sequence[Curve], collective: str) -> list[Curve]:
-    """Return the curves from which a held-out collective is predicted: those of base collectives, or of all others."""
+    """Return the curves to predict a held-out collective from: those of base collectives, or of all other ones."""
     kept = [one for one in curves if one.setting.collective != collective]
     base = [one for one in kept if one.setting.collective in BASE]
     measured = any(one.setting.collective == "all_reduce" for one in base)

@@ -123,7 +123,7 @@ def _setting_intervals(found: pd.DataFrame, parts: np.ndarray) -> tuple[np.ndarr
 
 
 def winners(held: pd.DataFrame, best: bool = False) -> Mapping[str, int] | None:
-    """Count how often the faster of AG-Topk and AR-Topk is predicted, in cases that differ by more than `MARGIN`.
+    """Count how often the faster of AG-Topk and AR-Topk is predicted right, where they differ by more than `MARGIN`.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Comparison of local times of reducers and hooks, measured and predicted from counted operations.
+"""Comparison of measured times of gradient reducers and DDP hooks with times predicted from their operations.
 
 Logs of Gradient-Compression have the stages of a reduce, with the device synchronised before and after each, on three
 GPUs. The two prices of the host are fitted to the stages of the other GPUs, none to a scheme, and predict those of the
@@ -53,7 +53,7 @@ def _measured() -> pd.DataFrame:
 
 
 def _fitted_prices(device: str) -> HostPrices:
-    """Return the host's seconds per operation and per view, fitted to stage times measured on other GPUs."""
+    """Return the host's seconds per operation and tensor view, fitted to times of stages on other GPUs."""
     stages = _measured()
     stages = stages[~stages.device.isin([device, "cpu"]) & (stages.stage != "all")]
     start = HostPrices(22e-6, 4e-6, 20e-6, "start", 0.75, 1.35)

@@ -45,7 +45,7 @@ _CONTENTS = 251
 
 
 class ReplayPart(NamedTuple):
-    """Message as one rank sees it: the other rank, start and end in the buffer [byte], and message number."""
+    """A message as one of its ranks sees it: the other rank, start and end in the buffer [byte], and its number."""
 
     peer: int
     first: int
@@ -54,7 +54,7 @@ class ReplayPart(NamedTuple):
 
 
 class ReplayStep(NamedTuple):
-    """Part of one rank in a round: compute time [s], messages to send and messages to receive."""
+    """What one rank does in a round: compute for a time [s], send messages and receive messages."""
 
     compute: float
     sends: tuple[ReplayPart, ...]

@@ -1,4 +1,4 @@
-"""Baseline predictions from the curves of a calibration: simple rules, and two learned models.
+"""Baseline predictions of held-out measurements from the other measured curves: rules and two learned models.
 
 A rival takes the curves that are kept and the sizes and setting of one that is left out. No choice in them depends on
 the set of measurements. The *five-line rules* are what anybody writes first:
@@ -119,7 +119,7 @@ def gradient_boosting(kept: Sequence[Curve]) -> Rival:
 
 
 class _ModelInputs:
-    """Inputs of learned models, standardised over the fitted curves, without constant columns."""
+    """Inputs of learned models, standardised over the fitted curves; inputs that are constant there are left out."""
 
     def __init__(self, kept: Sequence[Curve]) -> None:
         self.families = [sorted({one.setting.family[part] for one in kept}) for part in range(3)]
@@ -150,7 +150,7 @@ def _neighbouring_sizes(kept: Sequence[Curve], held: Curve) -> Floats:
 
 
 def _by_ranks(kept: Sequence[Curve], held: Curve) -> dict[int, Floats]:
-    """Return the logarithms of times, averaged over numbers of nodes, by ascending number of ranks."""
+    """Return log times of curves like `held` by ascending number of ranks, averaged over numbers of nodes."""
     family = [one for one in kept if one.setting.family == held.setting.family]
     return {
         ranks: np.mean([_log_curve(one, held.sizes) for one in family if one.setting.ranks == ranks], axis=0)

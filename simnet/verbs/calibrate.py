@@ -90,7 +90,7 @@ def calibrate(
 
 
 def _fitted(made: Calibration) -> Summary:
-    """Return an answer with a cost model fitted to measured times, and how well it fits."""
+    """Return the command's answer for a cost model fitted to measured times, with the quality of the fit."""
     notes, errors, curves = made.notes(), made.errors(), made.cost_model.model.known
     warnings = [one for one in notes if one.startswith("warning: ")]
     known = f"{len(curves):,} curve{'s' * (len(curves) != 1)} from {made.rows:,} row{'s' * (made.rows != 1)}"
@@ -114,7 +114,7 @@ def _fitted(made: Calibration) -> Summary:
 
 
 def _specified(platform: str, coverage: float) -> Summary:
-    """Return an answer with the cost model of a platform, based on its specification alone."""
+    """Return the command's answer for the cost model of a platform, made from the platform's specification alone."""
     from simnet.cost_models.calibration import specification
     from simnet.cost_models.calibration.cost_model import specified_cost_model
     from simnet.cost_models.calibration.cost_model_file import cost_model_yaml
@@ -136,7 +136,7 @@ def _specified(platform: str, coverage: float) -> Summary:
 
 
 def _computing(folder: Path) -> Summary:
-    """Return an answer with the compute times of workers fitted to their logs."""
+    """Return the command's answer for compute times of workers, fitted to the workers' logs."""
     from simnet.base.arrays import PERCENTS
     from simnet.cost_models.calibration.compute_fit import fit_compute, read_compute_logs
 
@@ -164,7 +164,7 @@ def _computing(folder: Path) -> Summary:
 
 
 def _gradients(trace: str, scale: float, density: list[str] | None, seed: int) -> Summary:
-    """Return an answer with the synthetic gradient generator fitted to a trace, and its errors."""
+    """Return the command's answer for synthetic gradients fitted to a trace, with the errors of their statistics."""
     from simnet.studies import options
     from simnet.studies.trace_files import fit_trace
     from simnet.traces import comparing

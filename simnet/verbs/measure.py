@@ -114,7 +114,7 @@ def measure(
 
 
 def _summary(lines: list[str]) -> Summary | None:
-    """Return an answer on the files written, with remarks; None on MPI ranks that print nothing."""
+    """Return the command's answer: the files written, with remarks; None on MPI ranks that print nothing."""
     if not lines:
         return None
     *remarks, written = lines

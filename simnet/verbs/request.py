@@ -1,4 +1,4 @@
-"""Parts that all commands share: argument types, single-threaded execution, and errors that name arguments."""
+"""Parts that all commands share: argument types, single-threaded execution, and error messages that name arguments."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ _MOST_SEEDS = 1000
 
 
 class _Asked(NamedTuple):
-    """Settings of a run: number of seeds, where to run, how many runs at a time, and the results folder."""
+    """Options of `simnet run`: number of seeds, where to run, how many runs at a time, and the results folder."""
 
     seeds: int
     on: str | None

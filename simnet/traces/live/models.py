@@ -190,7 +190,7 @@ def activation_count(model: str, context: int, classes: int, sizes: Sizes) -> in
 
 
 class TorchModel(Model):
-    """A PyTorch module behind the interface of `Model`."""
+    """A PyTorch module with the interface of `Model`."""
 
     def __init__(
         self,

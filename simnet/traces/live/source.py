@@ -37,7 +37,7 @@ _TORCH = 2.0**29
 
 
 class LearningRate(NamedTuple):
-    """The learning rate as a function of the iteration."""
+    """The learning rate by iteration: it rises linearly in a warm-up, and is multiplied by `factor` at each drop."""
 
     # After the warm-up and before the first drop.
     rate: float
@@ -305,7 +305,7 @@ def create_model(model: str, data: Data, sizes: Sizes | None = None, device: str
 def training_size(
     model: str, data: str, workers: int, batch: int, sizes: Sizes, options: Mapping[str, Any]
 ) -> tuple[int, float]:
-    """Return the number of gradient entries and the estimated bytes of data and activations, without creating a model.
+    """Return the number of gradient entries, and the bytes of data and activations, estimated without the model.
 
     `batch` is of a worker and iteration, `options` are those of the data.
     """

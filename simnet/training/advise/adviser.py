@@ -45,7 +45,7 @@ class ExchangeCost(NamedTuple):
 def exchange_cost(
     candidate: Candidate, workers: int, buckets: Sequence[int], density: float, device: DeviceProfile
 ) -> ExchangeCost:
-    """Return an exchange's cost from closed forms. ValueError: its time is not linear in latency and time per byte."""
+    """Return an exchange's cost from its closed form. ValueError: that is not linear in latency and time per byte."""
     formula = closed_form(candidate)
     rounds = nbytes = 0.0
     select: dict[str, float] = {}
@@ -179,7 +179,7 @@ class Adviser:
         self.costs_are(costs)
 
     def costs_are(self, costs: Mapping[str, ExchangeCost], buckets: int = 1) -> None:
-        """Replace the cost of each exchange, after the gradient buckets or the density have changed."""
+        """Replace the costs of all exchanges, by label, after the gradient buckets or the density have changed."""
         self._buckets = buckets
         each = [costs[label] for label in self._labels]
         messages = [self._messages(*one) for one in zip(self._labels, each, strict=True)]
@@ -296,7 +296,7 @@ class Adviser:
         return tuple(PredictedTime(*one) for one in zip(self._labels, *columns, strict=True))
 
     def _variances(self, links: Floats, kernels: Floats) -> Floats:
-        """Return the variance of predicted times, given their gradients by link and by kernel estimates."""
+        """Return the variances of predicted times, given the gradients of these times by link and kernel estimates."""
         both = ((links, self._links.covariance), (kernels, self._kernels.covariance))
         first, second = (np.maximum(((one @ covariance) * one).sum(axis=1), 0.0) for one, covariance in both)
         return np.asarray(first + second)

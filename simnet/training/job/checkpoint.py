@@ -106,7 +106,7 @@ _BROKEN = (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeE
 
 
 class Checkpoint:
-    """Checkpoint file of a job under one policy, written every `every` seconds in at most 5 % of the run time."""
+    """Checkpoint file of a job under one policy. Writing it every `every` seconds takes at most 5 % of the run time."""
 
     def __init__(self, path: Path, identity: str, every: float = EVERY, beside: int = 1) -> None:
         self.path = path

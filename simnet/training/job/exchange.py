@@ -28,7 +28,7 @@ from simnet.training.job.spans import Span
 
 
 class BucketExchange(NamedTuple):
-    """Messages and kernels of a gradient bucket, and the time `ready` [s] from which each worker may start."""
+    """Messages and kernels of a gradient bucket, and the time `ready` [s] from which each worker may start them."""
 
     schedule: Schedule
     kernels: Sequence[DeviceOp]
@@ -39,7 +39,7 @@ class BucketExchange(NamedTuple):
 def queue_buckets(
     buckets: Sequence[BucketExchange], device: DeviceProfile, stack: Stack
 ) -> tuple[list[tuple[Schedule, Floats]], Computing]:
-    """Return the schedules with start times, and the workers' compute, as `Network.time` takes them."""
+    """Return each bucket's messages and start times, and the workers' compute, as arguments of `Network.time`."""
     parts, select = [], []
     for one in buckets:
         selecting, between = device.work(one.kernels, one.schedule.n_ranks)
@@ -52,7 +52,7 @@ def queue_buckets(
 
 
 def collective_slowdown(device: DeviceProfile, stack: Stack) -> float:
-    """Return how many times slower the backward pass is during a dense collective, 1 unless both use the GPU."""
+    """Return the factor by which dense collectives slow the backward pass at the same time; 1 unless NCCL runs them."""
     return device.beside_collectives.compute if device.beside_collectives and stack == STACKS["nccl"] else 1.0
 
 
@@ -363,14 +363,14 @@ def time_exchanges(
 
 
 def _carries_gradient(exchange: Exchange, bucket: Bucket, scale: float) -> bool:
-    """Return whether an exchange sends at least two bytes for every entry, as a dense all-reduce does."""
+    """Return whether every worker sends all entries with at least two bytes each, as in a dense all-reduce."""
     entries: int = bucket.entries.stop - bucket.entries.start
     sent = float(np.mean(exchange.stats["bytes_sent"]))
     return bool(np.min(exchange.selected) >= entries) and sent >= 2.0 * scale * entries
 
 
 def _one_after_another(sent: Sequence[BucketExchange], ready: Floats) -> BucketExchange:
-    """Return the exchanges of all buckets as one sequence, for hooks that block the backward pass."""
+    """Return the exchanges of all buckets as one sequence, for DDP hooks during which the backward pass waits."""
     kernels: list[DeviceOp] = []
     rounds = 0
     for one in sent:

@@ -299,7 +299,7 @@ def create_sparsifier(candidate: Candidate, bucket: Bucket, job: Job, workers: i
 
 
 def node_sizes(network: Network, hosts: Sequence[int], nbytes: float) -> tuple[int, ...]:
-    """Return the sizes of equal groups of nearby, consecutive ranks, from the innermost level out.
+    """Return the sizes of equal groups into which the network places consecutive ranks (nodes), innermost level first.
 
     The distance of two ranks is the time of a message of `nbytes`. A size counts only if several groups exist and all
     have that size.
@@ -391,7 +391,7 @@ class Churn:
 
 
 class WorkerPresence:
-    """Presence of the workers of an elastic job at each simulated time."""
+    """Which workers of an elastic job are present at each simulated time."""
 
     def __init__(self, job: Job) -> None:
         workers = range(job.source.workers)
@@ -445,7 +445,7 @@ def parameters_sent(
 
 
 def deadline_at(job: Job, quantile: float) -> float:
-    """Return the quantile over 200 iterations of the time [s] by which workers' compute lags the fastest worker."""
+    """Return a deadline [s]: a quantile of workers' compute lag behind the fastest worker, over 200 iterations."""
     everybody = np.arange(job.source.workers)
     each = np.array([job.computes(number, everybody) for number in range(_DRAWN)])
     return float(np.quantile(each - each.min(axis=1, keepdims=True), quantile))

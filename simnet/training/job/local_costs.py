@@ -32,7 +32,7 @@ _HOOKED: WeakKeyDictionary[Sparsifier, tuple[Any, list[StageCost]]] = WeakKeyDic
 
 
 def scheme_hook(device: DeviceProfile, scheme: str) -> Hook | None:
-    """Return the hook whose counted operations give a scheme's time; None if the scheme's kernels give it."""
+    """Return the hook by whose operations a scheme's local time is computed; None if the scheme's kernels give it."""
     # A profile may have measured the hook itself, or set one cost for everything. On a processor kernels are operations
     # of PyTorch, launches included, as which `simnet.cluster.hooks` runs its schemes.
     if device.implementation is None or not {f"hook_{scheme}_begin", "*"}.isdisjoint(device.methods):

@@ -1,4 +1,4 @@
-"""Exchanges of jobs whose training strategy takes inner steps, and of jobs of sharded steps.
+"""Exchanges of jobs whose training strategy takes inner steps, and of jobs that train a sharded model.
 
 An iteration has the inner steps from one wait of the workers to the next. An exchange begins after the inner step that
 gives its data, and workers compute the remaining steps meanwhile, or a whole iteration if it has so long to arrive.
@@ -42,7 +42,7 @@ from simnet.training.parallel.placing import PlacedStep
 
 
 def start_strategy(source: GradientSource, own: LocalSteps, candidate: Candidate, seed: int = 0) -> Strategy:
-    """Return a training strategy at its initial parameters, with the candidate's scheme for its averages."""
+    """Return a training strategy at its initial parameters, which averages replicas by the candidate's scheme."""
     name, options, bucket = own.name, own.options, own.bucket
     initial = source.initial() if isinstance(source, Evaluable) else np.zeros(source.parameters, dtype=np.float32)
     replicas = Replicas(source.workers, initial, scale=source.scale, seed=seed, **tensor_options(source))
@@ -299,7 +299,7 @@ _MOST_PLACED = 16
 
 
 class NoGradients:
-    """Gradient source of sharded steps. It has workers and a parameter count (1 if unknown), but no gradients."""
+    """Gradient source for sharded models: it has workers and a parameter count (1 if unknown), but no gradients."""
 
     parameters = 1
     layers: tuple[tuple[str, int], ...] = (("model", 1),)
@@ -313,7 +313,7 @@ class NoGradients:
 
 
 class StepSet(ExchangeSet):
-    """Exchanges of a job of sharded steps. ValueError: there is more than one candidate."""
+    """Exchanges of a job that trains a sharded model. ValueError: there is more than one candidate."""
 
     def __init__(self, job: Job, candidates: Sequence[Candidate]) -> None:
         if len(candidates) != 1:

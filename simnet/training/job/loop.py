@@ -110,7 +110,7 @@ class JobLoop:
         self.active = active
 
     def _create_models(self, workers: int | None = None) -> ExchangeSet:
-        """Return the exchanges that fit the kind of job, for a number of workers (all by default)."""
+        """Return the exchanges of the job's kind (strategy, sharded steps or gradients), for all or some workers."""
         if self.job.strategy is not None:
             return StrategySet(self.job, self.policy.candidates)
         if self.job.steps is not None:
@@ -260,7 +260,7 @@ class JobLoop:
         return advance
 
     def _gather_workers(self, presence: WorkerPresence) -> None:
-        """Set the start of an iteration and its workers: all present workers with current parameters."""
+        """Set the start of an iteration and its workers: those that are present and have the current parameters."""
         models, everybody, there, busy, computing = self.models, self._everybody, self.active, self.busy, self.computing
         assert isinstance(models, StrategySet)
         while True:

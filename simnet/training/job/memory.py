@@ -57,7 +57,7 @@ class WorkerMemory(NamedTuple):
 
 
 def exchange_memory(job: Job, candidate: Candidate, exchanges: Sequence[Candidate] = ()) -> WorkerMemory:
-    """Return the memory of a worker that uses one candidate, in a job that alternates it with `exchanges`."""
+    """Return the memory of a worker in exchanges by one candidate, in a job that also has the other `exchanges`."""
     if job.strategy is not None:
         return _under_strategy(job, candidate)
     if job.steps is not None:

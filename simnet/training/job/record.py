@@ -139,7 +139,7 @@ class BlockedWorker(NamedTuple):
 
 
 class Interruption(NamedTuple):
-    """An iteration interrupted at `stopped` [s] by failed workers; `failed` has each worker's failure time [s].
+    """An iteration that failed workers interrupted at time `stopped` [s]; `failed` has the time of each failure [s].
 
     The `left` workers resumed it at `resumed` [s], None if the job ended; `blocked` says who waited for whom.
     """

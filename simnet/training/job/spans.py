@@ -58,7 +58,7 @@ def worker_spans(job: Job, iteration: Iteration, seconds: float, timing: Timing)
 
 
 def _times(begun: Floats, ended: Floats, which: Any) -> list[tuple[float, float]]:
-    """Return the (begin, end) pairs of the time intervals with the indices `which`."""
+    """Return the (begin, end) pairs of the intervals that the index or mask `which` selects."""
     return list(zip(begun[which].tolist(), ended[which].tolist(), strict=True))
 
 
@@ -114,7 +114,7 @@ def _earlier_pieces(rank: int, state: Iteration) -> tuple[list[_Piece], float]:
 
 
 def _exchange_spans(rank: int, timing: Timing) -> Iterator[tuple[float, float]]:
-    """Yield, for each bucket, the interval in which a worker exchanges it, from readiness to the last message."""
+    """Yield for each bucket the interval from its readiness on a worker to the worker's last message of the bucket."""
     messages = timing.messages
     assert messages is not None
     assert timing.work is not None

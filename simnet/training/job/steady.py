@@ -74,7 +74,7 @@ def steady_part(rows: Columns) -> SteadyPart:
 
 
 def last_half(iterations: int, period: int = 1) -> int:
-    """Return the first iteration of the last half of a run, rounded to whole periods."""
+    """Return the first iteration of the last half of a run; the half consists of whole periods of the scheme."""
     return max(iterations - max(iterations // 2 // period, 1) * period, 0)
 
 
@@ -128,7 +128,7 @@ def _means_differ(one: Floats, other: Floats) -> bool:
 
 
 def _is_transient(name: str, values: Floats, start: int, last: int) -> bool:
-    """Return whether a statistic in the block from `start` on still differs from its mean from `last` on."""
+    """Return whether a statistic's mean from `start` to 2 `start` still differs from its mean from `last` on."""
     steady, block = values[last:], values[start : max(2 * start, 1)]
     if not np.isfinite(block).all():
         return True

@@ -324,7 +324,7 @@ class StepTiming:
 
 
 def seconds_of(graph: StepGraph, forward: ArrayLike, backward: ArrayLike, work: PassShares | None = None) -> Floats:
-    """Return each node's compute seconds, shape (nodes, P), given those of a microbatch's forward and backward pass."""
+    """Return each node's compute seconds, (nodes, P), given the seconds of a microbatch's forward and backward pass."""
     passes = {}
     for name, given in (("forward", forward), ("backward", backward)):
         passes[name] = np.broadcast_to(np.asarray(given, dtype=np.float64), graph.workers)

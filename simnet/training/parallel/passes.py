@@ -217,7 +217,7 @@ def tensor_parallel(step: StepGraph, model: Units, around: ModelParallelism) -> 
 
 
 def _widen_workers(step: StepGraph, degree: int) -> StepGraph:
-    """Return a step in which `degree` consecutive workers replace each worker and run its nodes."""
+    """Return a step in which each worker becomes `degree` consecutive workers that all run its nodes."""
 
     def at(workers: Iterable[int], place: int) -> tuple[int, ...]:
         return tuple(worker * degree + place for worker in workers)

@@ -117,7 +117,7 @@ def _schedule_pairs(schedule: Schedule) -> set[tuple[int, int]]:
 
 
 def schedules_of(algorithms: Mapping[str, str]) -> Callable[[CollectiveCall], Schedule]:
-    """Return a function from a collective call to its messages; `algorithms` override an operation's default."""
+    """Return a function from a collective call to its messages; `algorithms` overrides defaults by operation."""
     for operation in algorithms:
         check_choice(operation, "operation", list(ALGORITHMS))
     chosen = {

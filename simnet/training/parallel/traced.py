@@ -209,7 +209,7 @@ def _topological_order(
 def _waits(
     traces: _Traces, members_of: Mapping[_RankNode, _Members], eager_limit: float
 ) -> dict[_Members, set[_Members]]:
-    """Return the predecessors of each set of matched nodes."""
+    """Return for each set of matched nodes the sets that must complete before it starts."""
     # What waits for the receive of an eager message waits for the message and for what the receive waits for.
     found: dict[_Members, set[_Members]] = {members: set() for members in members_of.values()}
     completed: dict[_RankNode, set[_Members]] = {}

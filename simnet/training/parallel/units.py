@@ -48,7 +48,7 @@ def profile_of_units(units: Sequence[ListedUnit]) -> ModelProfile:
 
 
 class PassShares:
-    """Time of a pass spread over tensors, given their `sizes` in entries and their `work`, in forward order."""
+    """Time of a pass divided among tensors, given their `sizes` in entries and their `work`, in forward order."""
 
     def __init__(self, sizes: Sequence[int], work: Sequence[float]) -> None:
         self._ends: Floats = np.cumsum([0.0, *sizes])

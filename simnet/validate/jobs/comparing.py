@@ -38,7 +38,7 @@ class Comparison:
 
     @property
     def totals(self) -> pd.DataFrame:
-        """Rows of whole iterations, indexed by policy, of policies with one fixed exchange."""
+        """Times of whole iterations, a row per policy, for policies with one fixed exchange."""
         fixed = self.policies.loc[self.policies["fixed"], "policy"]
         found = self.parts[(self.parts["part"] == "total") & self.parts["policy"].isin(fixed)]
         return found.set_index("policy")

@@ -21,7 +21,7 @@ _SHIPPED = files("simnet.cost_models.calibration.measured") / "jobs"
 
 
 def read_shipped(name: str) -> pd.DataFrame:
-    """Return a shipped table on measured jobs: ``measured``, ``predicted``, ``first`` or ``settings``."""
+    """Return a shipped CSV table on measured jobs: ``measured``, ``predicted``, ``first`` (job) or ``settings``."""
     return pd.read_csv(io.StringIO(_SHIPPED.joinpath(f"{name}.csv").read_text(encoding="utf-8")))
 
 

@@ -70,7 +70,7 @@ TASKS = {"resnet18_cifar10": resnet18(10), "resnet18_cifar100": resnet18(100), "
 
 @cache
 def _logged_density(scheme: str, target: float) -> tuple[float, float]:
-    """Return a worker's mean density and padding ratio after settling, as the reference logs those of rank 0."""
+    """Return simulated density and padding ratio of rank 0 after the first iterations, as the authors log them."""
     source = synthetic(11_173_962, 4, scale=200, seed=0)
     options: Mapping[str, Any] = {"threshold": 0.5} if scheme == "hardthreshold" else STARTS.get(scheme, {})
     model = create(scheme, 4, source.parameters, target, **options)

@@ -37,7 +37,7 @@ _FEWER_GPUS, _FEW = 64, 400_000
 
 
 class Adam(NamedTuple):
-    """Seconds of communication in a dense step and in a sign-compressed step of Adam, and the ratio of their bytes."""
+    """Seconds of communication in a dense and in a sign-compressed step of Adam, and the ratio of bytes of the two."""
 
     dense: float
     signs: float
@@ -112,7 +112,7 @@ def _measured(network: str, column: str = "computing") -> Interval:
 
 
 def _of_squad() -> Interval:
-    """Return the compute time of a SQuAD step [s]: passes by FLOPs, and the measured optimiser step."""
+    """Return the compute time of a SQuAD fine-tuning step [s]: passes by FLOPs, and the measured optimiser step."""
     passes = computing_range(transformer_flops(3, 384, 24, 1024), V100_FLOPS)
     return Interval(*map(sum, zip(passes, _measured("Ethernet", "step"), strict=True)))
 

@@ -63,7 +63,7 @@ class Interval(NamedTuple):
         return min(published.low / self.low - 1, 0.0)
 
     def sign(self, published: Interval, none: float) -> str:
-        """Return whether the interval has the sign of a published gain: right, wrong or open; `none` is no gain."""
+        """Return whether the interval lies on the published gain's side of `none` (no gain): right, wrong or open."""
         if published.low <= none <= published.high:
             return "none"
         above = published.low > none
@@ -150,7 +150,7 @@ class Row(NamedTuple):
 
     @property
     def excess(self) -> float:
-        """Part of the error that counts against the tolerance: its magnitude, or one direction for bounds."""
+        """The part of the error that counts against the tolerance: its magnitude, or for bounds only one direction."""
         if self.relation == "<=":
             return -self.error
         return self.error if self.relation == ">=" else abs(self.error)
@@ -204,7 +204,7 @@ class Missing(NamedTuple):
 
 
 def kind_counts(rows: Iterable[Row]) -> dict[Kind, int]:
-    """Return the number of rows of each kind that occurs."""
+    """Return the number of rows of each kind of comparison that occurs."""
     found = Counter(row.kind for row in rows)
     return {kind: found[kind] for kind in KINDS if found[kind]}
 

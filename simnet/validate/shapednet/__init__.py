@@ -1,4 +1,4 @@
-"""Measurements on one machine: a real network with set latency and bandwidth, whose times are predicted first.
+"""Measurements of collectives on a real network of one machine, with set latency and bandwidth; predicted first.
 
 `namespaces.shaped_star` makes it, out of network namespaces and a switch in user space; `links.predict` says what a
 schedule takes on it: what `simnet.network.Network` says, with the settings of its links and a transport stack;

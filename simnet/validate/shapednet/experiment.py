@@ -55,7 +55,7 @@ _ROUNDS = 10
 
 @dataclass(frozen=True)
 class ShapedSetting:
-    """Workloads to measure on a star, and the latency and bandwidth of its links over time."""
+    """Workloads to measure on a star network, and the latency and bandwidth of its links over time."""
 
     # Latency and bandwidth of all links, or of the links of each host; with several, they change while it runs.
     links: tuple[Change, ...]

@@ -143,7 +143,7 @@ A larger factor is a disturbance: the time comes from a single setting, which ot
 
 
 class Library(NamedTuple):
-    """TCP transport of a library: its possible stacks, and the size of pieces in all-gathers [byte]."""
+    """TCP transport of a library: the stacks it may use, and the message size at which ring all-gathers are cut."""
 
     # How it may send; which of them, the measurements say.
     stacks: tuple[Stack, ...]
@@ -229,7 +229,7 @@ def library(tool: str) -> Library:
 
 
 def predictable(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the predictable settings of a table, one row each, with the median and lower quartile of measured times.
+    """Return a row per measured setting that can be predicted, with median and lower quartile of its times.
 
     Returns
     -------
@@ -254,7 +254,7 @@ def predictable(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def repetitions(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return all measurements of settings that can be predicted, with the columns that `cases` reads."""
+    """Return every measurement of settings that can be predicted, with the columns that `cases` reads."""
     table = _keyed_rows(rows)
     return table[_known_rows(table)]
 
@@ -344,7 +344,7 @@ def _candidate_stack(one: Case, stacks: Mapping[tuple[str, str], Mapping[tuple[s
 
 
 def _corner_settings(settings: pd.DataFrame, *, far: bool) -> pd.DataFrame:
-    """Return the settings of lowest (or highest) latency; among them, of highest bandwidth and fewest ranks."""
+    """Return the settings of lowest latency (highest if `far`); among these, of highest bandwidth and fewest ranks."""
     part = settings
     for name, largest in (("link_latency", far), ("link_bandwidth", True), ("ranks", False)):
         part = part[part[name] == (part[name].max() if largest else part[name].min())]
