@@ -109,7 +109,7 @@ def dragonfly(
 
 @dataclass(frozen=True)
 class DragonflyShape:
-    """Cables and routes of a dragonfly, before links have latencies and bandwidths."""
+    """Cables and routes of a dragonfly, without latencies and bandwidths of links."""
 
     groups: int
     routers: int

@@ -76,7 +76,7 @@ def fat_tree(
 
 @dataclass(frozen=True)
 class FatTreeShape:
-    """Cables and routes of a fat-tree, before links have latencies and bandwidths."""
+    """Cables and routes of a fat-tree, without latencies and bandwidths of links."""
 
     k: int
     hosts_forward: ClassVar[bool] = False

@@ -81,7 +81,7 @@ def flattened_butterfly(
 
 @dataclass(frozen=True)
 class FlattenedButterflyShape:
-    """Cables and routes of a flattened butterfly, before links have latencies and bandwidths."""
+    """Cables and routes of a flattened butterfly, without latencies and bandwidths of links."""
 
     dims: Sequence[int]
     hosts_per_router: int

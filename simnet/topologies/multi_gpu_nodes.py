@@ -122,7 +122,7 @@ def multi_gpu_nodes(
 
 @dataclass(frozen=True)
 class MultiGpuShape:
-    """Cables and routes of multi-GPU nodes, before links have latencies and bandwidths."""
+    """Cables and routes of multi-GPU nodes, without latencies and bandwidths of links."""
 
     nodes: int
     gpus_per_node: int

@@ -54,7 +54,7 @@ def ring(hosts: Count, latency: Seconds, bandwidth: Bandwidth) -> nx.DiGraph[Nod
 
 @dataclass(frozen=True)
 class RingShape(CountedHosts, ForwardingHosts):
-    """Cables and routes of a ring of hosts, before links have latencies and bandwidths."""
+    """Cables and routes of a ring of hosts, without latencies and bandwidths of links."""
 
     def cables(self) -> Iterator[Cable]:
         """Yield the cable from each host to the next."""

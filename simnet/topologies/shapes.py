@@ -33,7 +33,7 @@ ChooseAll: TypeAlias = Callable[[Places, int], Places]
 
 
 class Shape(Protocol):
-    """Cables and routes of a regular topology, before links have latencies and bandwidths."""
+    """Cables and routes of a regular topology, without latencies and bandwidths of links."""
 
     @property
     def hosts_forward(self) -> bool:

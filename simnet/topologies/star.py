@@ -56,7 +56,7 @@ def star(hosts: Count, latency: Seconds, bandwidth: Bandwidth) -> nx.DiGraph[Nod
 
 @dataclass(frozen=True)
 class StarShape(CountedHosts):
-    """Cables and routes of a star, before links have latencies and bandwidths."""
+    """Cables and routes of a star, without latencies and bandwidths of links."""
 
     hosts_forward: ClassVar[bool] = False
 
@@ -69,7 +69,7 @@ class StarShape(CountedHosts):
         return ["switch", dst]
 
     def paths(self, src: Places, dst: Places, choose: ChooseAll, place: Mapping[Node, int]) -> list[Places]:
-        """Return the routes of many pairs of hosts: for each hop, an array of each pair's node index."""
+        """Return the routes of many pairs of hosts: an array per hop, with the index of each pair's next node."""
         return [np.full_like(src, place["switch"]), dst]
 
     def borders(self) -> list[Node]:

@@ -75,7 +75,7 @@ def torus(dims: Annotated[Sequence[Count], MinLen(1)], latency: Seconds, bandwid
 
 @dataclass(frozen=True)
 class TorusShape(ForwardingHosts):
-    """Cables and routes of a torus of hosts, before links have latencies and bandwidths."""
+    """Cables and routes of a torus of hosts, without latencies and bandwidths of links."""
 
     dims: Sequence[int]
 

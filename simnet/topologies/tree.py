@@ -66,7 +66,7 @@ def tree(
 
 @dataclass(frozen=True)
 class TreeShape(CountedHosts):
-    """Cables and routes of a tree of switches, before links have latencies and bandwidths."""
+    """Cables and routes of a tree of switches, without latencies and bandwidths of links."""
 
     arity: int
     hosts_forward: ClassVar[bool] = False

@@ -68,7 +68,7 @@ _SHARE_HELD_OUT = 0.2
 
 
 class Data(NamedTuple):
-    """A data set: examples for training, and examples held out for evaluation."""
+    """A data set for supervised learning: examples for training, and examples held out for evaluation."""
 
     # Shape (N, d): Numbers, or symbols if `symbols` > 0.
     inputs: NDArray[Any]

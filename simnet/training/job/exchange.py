@@ -118,7 +118,7 @@ class TimedExchange(NamedTuple):
 
     @property
     def finish_order(self) -> tuple[bool, float]:
-        """Sort key of attempts: completed exchanges before stalled ones, short exchanges before long ones."""
+        """Sort key for attempts to exchange: those that complete before those that stall, shorter ones first."""
         return isinstance(self.result, StalledError), self.lasts
 
     @property
