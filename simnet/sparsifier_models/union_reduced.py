@@ -151,7 +151,7 @@ _INT32 = 4.0
 
 
 def cut_layers(sizes: Sequence[int], workers: int) -> list[int]:
-    """Return the sizes of the pieces of layers; a layer longer than n / `workers` is cut into near-equal pieces."""
+    """Return sizes of pieces: a layer longer than sum(sizes) / workers is cut evenly, any other is one piece."""
     longest, pieces = sum(sizes) / workers, []
     for size in sizes:
         if size > longest:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class GridTimes(NamedTuple):
-    """Cell of a grid: its axis values, seconds by policy, the fastest policies, and the one-step oracle's name."""
+    """Cell of a grid: its axis values, seconds by policy, the fastest policies, and which policy is the oracle."""
 
     values: tuple[Any, ...]
     seconds: dict[str, float]

@@ -139,7 +139,7 @@ def list_policies() -> Listing:
 
 
 def weather() -> Listing:
-    """List signals that vary the bandwidth or latency of links over time, and published schedules of both."""
+    """List the ways in which bandwidth and latency of links vary over time, and published schedules of them."""
     from simnet.network.weather import PROFILES
     from simnet.scenario import weather_parts
 

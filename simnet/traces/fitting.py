@@ -123,7 +123,7 @@ def knot_interpolation(steps: NDArray[np.int64], levels: Floats) -> Between:
 
 
 def _lasting_kinds(found: refining.OverlapOverTime, steps: NDArray[np.int64]) -> tuple[float, float]:
-    """Return which share of entries' log scales never changes, and the period of the rest, fitted to top-k overlaps."""
+    """Return the share of entries whose magnitude lasts, and iterations until others change, by overlaps of top-k."""
     first, second = np.triu_indices(len(steps), 1)
     if not len(first):
         return 1.0, 1.0

@@ -153,7 +153,7 @@ def step_places(steps: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def shared_loadings(found: SignProducts, steps: NDArray[np.int64]) -> tuple[Floats, float, bool]:
-    """Return factor loadings of signs that workers share, and of the other shared part: autocorrelation, oscillation.
+    """Return loadings of the lasting signs common to workers; of varying ones autocorrelation, and if they alternate.
 
     What only steps at one place share turns back within a few steps.
     """

@@ -414,7 +414,7 @@ def _term_times(logs: Floats, counts: Floats, powers: Floats, sizes: Floats) -> 
 
 
 def _soft_minimum(ways: Floats) -> tuple[Floats, Floats]:
-    """Return the smooth minimum of times over their last axis, (sizes,), and its logarithmic derivatives."""
+    """Return the smooth minimum of times over the last axis of `ways`, and d log(minimum) / d log(each time)."""
     fastest = ways.min(axis=1)
     share = (ways / fastest[:, None]) ** -_SHARPNESS
     total = share.sum(axis=1)
