@@ -196,17 +196,14 @@ def draw_fastest(title: str, texts: Mapping[str, Sequence[str]], names: NDArray[
     """
     from matplotlib import colormaps
     from matplotlib.colors import ListedColormap
-    from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-    from simnet.report.drawing import COLOURS, plot, style
+    from simnet.report.drawing import COLOURS, canvas, plot
 
     labels, which = np.unique(names.astype(str), return_inverse=True)
     colours = [*COLOURS, *colormaps["tab20b"].colors][: len(labels)]  # type: ignore[attr-defined]
     colours += ["#9A9A9A"] * (len(labels) - len(colours))
-    with style():
-        figure = Figure(figsize=(7.6, 5.6), layout="constrained")
-        axes = figure.subplots()
+    with canvas(7.6, 5.6) as (figure, axes):
         look: dict[str, Any] = {"vmin": -0.5, "vmax": len(labels) - 0.5, "rasterized": True, "alpha": 0.7}
         axes.pcolormesh(which.reshape(names.shape), cmap=ListedColormap(colours), **look)
         for axis, (heading, values) in zip((axes.xaxis, axes.yaxis), texts.items(), strict=True):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache, partial, wraps
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin
 
+import numpy as np
 from annotated_types import Ge
 
 from simnet.base.errors import check_int, is_number
@@ -90,6 +91,13 @@ def factor(value: object, name: str, least: float = 0.0) -> float:
         The least that is allowed.
     """
     return _finite(value, name, f">= {least:g}" if least else "> 0", least=least)
+
+
+def grid_sizes(dims: Sequence[int], what: str) -> tuple[int, ...]:
+    """Return the sizes of a grid of `what` along each dimension; ValueError unless they are a list of counts."""
+    if not isinstance(dims, list | tuple | np.ndarray) or not len(dims):
+        raise ValueError(f"dims must list the {what} along each dimension, such as (4, 4), got {dims!r}")
+    return tuple(check_int(size, f"dims[{d}]", 1) for d, size in enumerate(dims))
 
 
 def affordable(links: int, what: str) -> None:

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from simnet.base.quantities import Bandwidth, Count, Seconds
 from simnet.topologies.checks import affordable, checked, rate
 from simnet.topologies.graphs import Node, cable, empty
-from simnet.topologies.shapes import Cable, Choose
+from simnet.topologies.shapes import Cable, Choose, RouterHosts
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -108,14 +108,13 @@ def dragonfly(
 
 
 @dataclass(frozen=True)
-class DragonflyShape:
+class DragonflyShape(RouterHosts):
     """Cables and routes of a dragonfly, without latencies and bandwidths of links."""
 
     groups: int
     routers: int
     hosts_per_router: int
     global_links: int
-    hosts_forward: ClassVar[bool] = False
 
     def local_cables(self) -> Iterator[Cable]:
         """Yield the cables of hosts to their routers, and between the routers of each group."""
@@ -171,10 +170,6 @@ class DragonflyShape:
         """Return the route from host `src` to a border node: its router."""
         G, R = divmod(src // self.hosts_per_router, self.routers)
         return [f"router:{G}.{R}"]
-
-    def inward(self, dst: int, choose: Choose) -> list[Node]:
-        """Return the route from a border node to host `dst`: its router and `dst`."""
-        return [*self.outward(dst, choose), dst]
 
     @cached_property
     def _joined(self) -> dict[int, Counter[tuple[int, int]]]:

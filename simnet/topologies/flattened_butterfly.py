@@ -6,16 +6,15 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from annotated_types import MinLen
 
-from simnet.base.errors import check_int
 from simnet.base.quantities import Bandwidth, Count, Seconds
-from simnet.topologies.checks import affordable, checked
+from simnet.topologies.checks import affordable, checked, grid_sizes
 from simnet.topologies.graphs import Node, cable, empty
-from simnet.topologies.shapes import Cable, Choose
+from simnet.topologies.shapes import Cable, Choose, RouterHosts
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -65,9 +64,7 @@ def flattened_butterfly(
     >>> [routes.links[link] for link in routes.route(0, 63)][1:-1]
     [('router:0.0', 'router:3.0'), ('router:3.0', 'router:3.3')]
     """
-    if not isinstance(dims, list | tuple | np.ndarray) or not len(dims):
-        raise ValueError(f"dims must list the routers along each dimension, such as (4, 4), got {dims!r}")
-    sizes = tuple(check_int(size, f"dims[{d}]", 1) for d, size in enumerate(dims))
+    sizes = grid_sizes(dims, "routers")
     routers = math.prod(sizes)
     named = f"a flattened butterfly of {' x '.join(f'{size:,}' for size in sizes)} routers"
     affordable(routers * (2 * hosts_per_router + sum(size - 1 for size in sizes) + len(sizes)), named)
@@ -80,12 +77,11 @@ def flattened_butterfly(
 
 
 @dataclass(frozen=True)
-class FlattenedButterflyShape:
+class FlattenedButterflyShape(RouterHosts):
     """Cables and routes of a flattened butterfly, without latencies and bandwidths of links."""
 
     dims: Sequence[int]
     hosts_per_router: int
-    hosts_forward: ClassVar[bool] = False
 
     def _at(self, host: int) -> list[int]:
         """Return the coordinates of a host's router."""
@@ -122,10 +118,6 @@ class FlattenedButterflyShape:
     def outward(self, src: int, choose: Choose) -> list[Node]:
         """Return the route from host `src` to a border node: its router."""
         return [_router(self._at(src))]
-
-    def inward(self, dst: int, choose: Choose) -> list[Node]:
-        """Return the route from a border node to host `dst`: its router and `dst`."""
-        return [*self.outward(dst, choose), dst]
 
 
 def _router(at: Sequence[int]) -> str:

@@ -106,6 +106,20 @@ class ForwardingHosts:
         return [dst]
 
 
+class RouterHosts:
+    """Base class of shapes whose hosts are below routers or switches, and whose routes inward are those outward."""
+
+    hosts_forward: ClassVar[bool] = False
+
+    def outward(self, src: int, choose: Choose) -> list[Node]:
+        """Return the route from host `src` to a border node, without `src`."""
+        raise NotImplementedError
+
+    def inward(self, dst: int, choose: Choose) -> list[Node]:
+        """Return the route from a border node to host `dst`: its route outward reversed, and `dst`."""
+        return [*reversed(self.outward(dst, choose)), dst]
+
+
 P = TypeVar("P")
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from simnet.base.quantities import Bandwidth, Count, Seconds
 from simnet.topologies.checks import affordable, checked
 from simnet.topologies.graphs import Node, cable, empty
-from simnet.topologies.shapes import Cable, Choose, ChooseAll, CountedHosts, Places
+from simnet.topologies.shapes import Cable, Choose, ChooseAll, CountedHosts, Places, RouterHosts
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -55,10 +55,8 @@ def star(hosts: Count, latency: Seconds, bandwidth: Bandwidth) -> nx.DiGraph[Nod
 
 
 @dataclass(frozen=True)
-class StarShape(CountedHosts):
+class StarShape(CountedHosts, RouterHosts):
     """Cables and routes of a star, without latencies and bandwidths of links."""
-
-    hosts_forward: ClassVar[bool] = False
 
     def cables(self) -> Iterator[Cable]:
         """Yield the cable from each host to the switch."""
@@ -79,7 +77,3 @@ class StarShape(CountedHosts):
     def outward(self, src: int, choose: Choose) -> list[Node]:
         """Return the route from host `src` to the border node: the switch."""
         return ["switch"]
-
-    def inward(self, dst: int, choose: Choose) -> list[Node]:
-        """Return the route from the border node to host `dst`: the switch and `dst`."""
-        return ["switch", dst]

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 from annotated_types import MinLen
 
-from simnet.base.errors import check_int
 from simnet.base.quantities import Bandwidth, Count, Seconds
-from simnet.topologies.checks import affordable, checked
+from simnet.topologies.checks import affordable, checked, grid_sizes
 from simnet.topologies.deferred import add_node
 from simnet.topologies.graphs import Node, cable, empty
 from simnet.topologies.shapes import Cable, Choose, ForwardingHosts
@@ -59,9 +58,7 @@ def torus(dims: Annotated[Sequence[Count], MinLen(1)], latency: Seconds, bandwid
     >>> [routes.links[link] for link in routes.route(0, 8)]
     [(0, 5), (5, 9), (9, 8)]
     """
-    if not isinstance(dims, list | tuple | np.ndarray) or not len(dims):
-        raise ValueError(f"dims must list the hosts along each dimension, such as (4, 4, 4), got {dims!r}")
-    sizes = tuple(check_int(size, f"dims[{d}]", 1) for d, size in enumerate(dims))
+    sizes = grid_sizes(dims, "hosts")
     P = math.prod(sizes)
     # A dimension of one host has no links but costs a coordinate.
     affordable(2 * P * len(sizes), f"a torus of {' x '.join(f'{size:,}' for size in sizes)} hosts")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import Ge
 
 from simnet.base.quantities import Bandwidth, Count, Seconds, Slowdown
 from simnet.topologies.checks import affordable, checked, rate
 from simnet.topologies.graphs import Node, cable, empty
-from simnet.topologies.shapes import Cable, Choose, CountedHosts
+from simnet.topologies.shapes import Cable, Choose, CountedHosts, RouterHosts
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -65,11 +65,10 @@ def tree(
 
 
 @dataclass(frozen=True)
-class TreeShape(CountedHosts):
+class TreeShape(CountedHosts, RouterHosts):
     """Cables and routes of a tree of switches, without latencies and bandwidths of links."""
 
     arity: int
-    hosts_forward: ClassVar[bool] = False
 
     def levels(self) -> Iterator[Iterator[Cable]]:
         """Yield, for each level of switches from the lowest, the cables from its switches to the nodes below."""
@@ -105,7 +104,3 @@ class TreeShape(CountedHosts):
             nodes.append(f"switch:{level}.{at}")
             level, at, width = level + 1, at // self.arity, -(-width // self.arity)
         return [*nodes, f"switch:{level}.{at}"]
-
-    def inward(self, dst: int, choose: Choose) -> list[Node]:
-        """Return the route from the border node to host `dst`: the switches from the root down, and `dst`."""
-        return [*reversed(self.outward(dst, choose)), dst]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -58,7 +58,8 @@ def answer_question(question: Question, found: GridAnswer) -> Summary:
     table = table.map(lambda value: value.strip("'\"") if isinstance(value, str) else value)
     factors = _factors(table, question.grid)
     table = table.assign(**{one.name: one.values for one in factors.values()})
-    series = _named(question.series, factors, "series")
+    _refuse_unknown(question.series, factors, "there is no {!r} in the grid", "series")
+    series = factors[question.series]
     settings = [one for one in factors.values() if one is not series and len({*one.values}) > 1]
     names = list(dict.fromkeys(map(series.text, series.values)))
     sentences, columns, rows = list[str](), list(axis_heads(settings)), dict[tuple[Any, ...], dict[str, Any]]()
@@ -137,24 +138,16 @@ def _joint_axis(fields: pd.DataFrame, label: str) -> AxisColumn:
     return AxisColumn(label, texts, label)
 
 
-def _named(name: str, known: Mapping[str, AxisColumn], field: str) -> AxisColumn:
+def _refuse_unknown(name: str, known: Collection[str], message: str, field: str = "compare") -> None:
     if name not in known:
-        raise InputError(
-            f"there is no {name!r} in the grid; {suggest_names(name, known)}", file=QUESTION_FILE, field=field
-        )
-    return known[name]
+        raise InputError(f"{message.format(name)}; {suggest_names(name, known)}", file=QUESTION_FILE, field=field)
 
 
 def _values(
     table: pd.DataFrame, one: ColumnComparison, series: AxisColumn, settings: Sequence[AxisColumn]
 ) -> dict[tuple[Any, ...], dict[str, Floats]]:
     """Return, by setting and series, the values of a column for all seeds, with NaN for missing values."""
-    if one.column not in table:
-        raise InputError(
-            f"there is no column {one.column!r}; {suggest_names(one.column, table.columns)}",
-            file=QUESTION_FILE,
-            field="compare",
-        )
+    _refuse_unknown(one.column, table.columns, "there is no column {!r}")
     counts = table["status"].eq("done") | (
         table["status"].eq("unsettled") & (one.column in _TRAINED or not one.settled)
     )
@@ -237,10 +230,7 @@ def _effects(
 ) -> dict[str, list[Effect]]:
     """Return the difference of each series from the best of `one.against` in each setting, positive if higher."""
     for name in (*one.against, *one.series):
-        if name not in names:
-            raise InputError(
-                f"there is no series {name!r}; {suggest_names(name, names)}", file=QUESTION_FILE, field="compare"
-            )
+        _refuse_unknown(name, names, "there is no series {!r}")
     compared = one.series or [name for name in names if name not in one.against]
     sign = 1.0 if one.better == "lower" else -1.0
     found: dict[str, list[Effect]] = {name: [] for name in compared}

@@ -24,7 +24,6 @@ from simnet.base.progress import track_progress
 from simnet.base.rng import stream
 from simnet.collectives import allgather_auto, allreduce_ring, allreduce_tree, broadcast_binomial
 from simnet.cost_models import costs
-from simnet.cost_models.costs.devices import DeviceOp, DeviceProfile
 from simnet.network import Network
 from simnet.network.weather import PROFILES, profile_state
 from simnet.policies import moo
@@ -80,21 +79,6 @@ def _times(frame: pd.DataFrame, what: Callable[[dict[Hashable, Any]], str]) -> l
     """Return rows that compare published communication times with simulated times on an idle star."""
     records = list(frame.to_dict("records"))
     return [Row(what(row), row["published_ms"], _comm_time(row), "ms", None) for row in records]
-
-
-def dense_over_star(device: DeviceProfile | None = None) -> float:
-    """Return dense SGD's step time over STAR-Topk's, as published in Table IV, or predicted on a device."""
-    frame = tables.read_published("table_iv.csv")
-    chosen = frame[(frame["model"] == "ResNet50") & frame["method"].isin(["DenseSGD", "STAR-Topk"])]
-    dense, star = chosen[chosen["density"].isin([1, 0.01])].to_dict("records")
-    if device is None:
-        return float(dense["published_ms"] / star["published_ms"])
-    n = tables.PARAMETERS["ResNet50"]
-    k = star["density"] * n
-    kernels = [DeviceOp("topk", n), DeviceOp("gather", k), DeviceOp("scatter", k, launches=2)]
-    selecting = 1e3 * float(device.seconds(kernels, 1)[0])
-    whole, part = (COMPUTE["ResNet50"] + _comm_time(row) for row in (dense, star))
-    return whole / (part + selecting)
 
 
 @reproduces("artopk-fig-1b", PAPER, "Fig. 1b")
