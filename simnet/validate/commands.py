@@ -29,9 +29,6 @@ _DRAWN = (".svg", ".png")
 JOBS, LOCAL, LEARNED = "jobs", "local", "learned"
 """Special words in place of measurements and of ``--against``."""
 
-# Priorities of value columns; the highest are hidden first on a narrow line.
-_SPARE = {"unit": 1, "error": 2, "tolerance": 3}
-
 _OFF = (Column("median", "median", "percent"), Column("p90", "p90", "percent"))
 
 
@@ -345,7 +342,7 @@ def reproduce(
 def _reproduced(names: Sequence[str], slow: bool, check: bool, figures: bool) -> Summary:
     """Return published values compared with simnet's, for the named reproductions, by default for all fast ones."""
     from simnet.validate.reproduction import MISSING, REPRODUCTIONS, page, reproduction
-    from simnet.validate.reproduction.table import KINDS
+    from simnet.validate.reproduction.table import KINDS, values_text
 
     wanted = [reproduction(name) for name in dict.fromkeys(names)]
     every = wanted or [one for one in REPRODUCTIONS.values() if slow or not one.slow]
@@ -354,7 +351,7 @@ def _reproduced(names: Sequence[str], slow: bool, check: bool, figures: bool) ->
     problems = _changed(found) if check else []
     missing = [f"{name} is left out: it {REPRODUCTIONS[name].needs()}." for name, rows in found.items() if rows is None]
     others = [] if names or slow else [name for name, one in REPRODUCTIONS.items() if one.slow]
-    columns, rows = _values(found) if len(found) == 1 else _outcomes(found)
+    columns, rows = (page.value_table if len(found) == 1 else page.outcome_table)(found)
     papers = {one.paper for one in every}
     return Summary(
         answer=f"{'; '.join(problems)}. {counted}" if problems else counted,
@@ -363,7 +360,7 @@ def _reproduced(names: Sequence[str], slow: bool, check: bool, figures: bool) ->
         evidence=contradicting,
         next=f"--all has {len(others)} more, in minutes; simnet reproduce NAME has every value" if others else "",
         details={
-            "reproductions": [_figures(REPRODUCTIONS[name], one) for name, one in found.items()],
+            "reproductions": [REPRODUCTIONS[name].figures(one) for name, one in found.items()],
             "slow": others,
             "missing": [one._asdict() for one in MISSING],
         },
@@ -375,7 +372,7 @@ def _reproduced(names: Sequence[str], slow: bool, check: bool, figures: bool) ->
             *(f"Left out: {one.paper}, {one.what}: {one.why}." for one in MISSING if one.paper in papers),
         ],
         writers={
-            ".csv": lambda path: _write_values(path, found),
+            ".csv": lambda path: _write(path, values_text(found)),
             ".md": lambda path: _write(path, page.page(found)),
         },
         exit_code=int(bool(problems)),
@@ -470,33 +467,6 @@ def _open_question(folder: Path, jobs: int | None, out: str | Path | None, force
     return answer_question(asked, found)
 
 
-def _values(found: Mapping[str, Sequence[Row] | None]) -> tuple[list[Column], list[dict[str, Any]]]:
-    """Return the columns and rows of a table of one reproduction: published values, simnet's values and errors."""
-    from simnet.validate.reproduction import page
-
-    names = ("what", "published", "ours", "unit", "error", "tolerance", "verdict")
-    ((_, rows),) = found.items()
-    cells = [dict(zip(names, page.row_cells(row), strict=True)) for row in rows or ()]
-    return [
-        Column("what", "value", "text"),
-        *(Column(name, name, "text", priority=_SPARE.get(name, 0)) for name in names[1:]),
-    ], cells
-
-
-def _outcomes(found: Mapping[str, Sequence[Row] | None]) -> tuple[list[Column], list[dict[str, Any]]]:
-    """Return the columns and rows of a table with a row per reproduction: values, contradictions, worst error."""
-    from simnet.validate.reproduction import page
-
-    columns = [
-        Column("name", "name", "text"),
-        Column("published_in", "published", "phrase", priority=2),
-        Column("kinds", "values", "text"),
-        Column("contradictions", "contradict", "number", priority=1),
-        Column("worst", "worst", "text"),
-    ]
-    return columns, [page.outcome(name, rows) for name, rows in found.items()]
-
-
 def _changed(found: Mapping[str, Sequence[Row] | None]) -> list[str]:
     """Return messages on values that unexpectedly pass or fail their tolerance, or differ from the reference values."""
     from simnet.validate.reproduction.table import changed
@@ -505,28 +475,6 @@ def _changed(found: Mapping[str, Sequence[Row] | None]) -> list[str]:
     others = [f"{name}: {what}" for name, rows in found.items() if rows for what in changed(name, rows)]
     told = (("Outside its tolerance", outside), ("Changed", others))
     return [f"{said}: {'; '.join(values)}" for said, values in told if values]
-
-
-def _figures(one: Reproduction, rows: Sequence[Row] | None) -> dict[str, Any]:
-    """Return a reproduction (a figure or table of a paper, simulated) and its values as JSON types."""
-    from simnet.validate.reproduction.table import figure_rows, kind_counts
-
-    head = {key: getattr(one, key) for key in ("name", "paper", "place", "title", "note")}
-    if rows is None:
-        return {**head, "left_out": f"it {one.needs()}", "kinds": {}, "contradictions": 0, "values": []}
-    values, against = [*map(figure_rows, rows)], sum(row.contradicts for row in rows)
-    return {**head, "left_out": None, "kinds": kind_counts(rows), "contradictions": against, "values": values}
-
-
-def _write_values(path: Path, found: Mapping[str, Sequence[Row] | None]) -> None:
-    """Write the values of all reproductions to a CSV file."""
-    import pandas as pd
-
-    from simnet.base.spreadsheets import guard_table
-    from simnet.validate.reproduction.table import figure_rows
-
-    values = [{"name": name, **figure_rows(row)} for name, rows in found.items() for row in rows or ()]
-    _write(path, str(guard_table(pd.DataFrame(values)).to_csv(index=False)))
 
 
 for _verb, _example in ((validate, "h100_cluster01_multi --split sizes"), (reproduce, "artopk-table-vi --check")):

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from simnet.report.summary import Column
 from simnet.validate.published import read_published, read_sections
 from simnet.validate.reproduction import MISSING, REPRODUCTIONS
 from simnet.validate.reproduction.table import KINDS, Interval, Kind, Row, kind_counts, value, worst_row
@@ -15,6 +16,16 @@ from simnet.validate.reproduction.table import KINDS, Interval, Kind, Row, kind_
 _TEXT = read_sections("page.md")
 
 _NO_GAIN = {"x": 1.0, "%": 0.0}
+
+# Priorities of value columns; the highest are hidden first on a narrow line.
+_SPARE = {"unit": 1, "error": 2, "tolerance": 3}
+_OUTCOME = [
+    Column("name", "name", "text"),
+    Column("published_in", "published", "phrase", priority=2),
+    Column("kinds", "values", "text"),
+    Column("contradictions", "contradict", "number", priority=1),
+    Column("worst", "worst", "text"),
+]
 
 
 def error(row: Row) -> str:
@@ -80,6 +91,20 @@ def reproduction_summary(found: Mapping[str, Sequence[Row] | None]) -> list[str]
 def _plural_text(kind: Kind, number: int) -> str:
     words = {"test": ("test", "tests"), "echo": ("echo", "echoes"), "orientation": ("for orientation",) * 2}
     return f"{number} {words[kind][number != 1]}"
+
+
+def value_table(found: Mapping[str, Sequence[Row] | None]) -> tuple[list[Column], list[dict[str, Any]]]:
+    """Return the columns and rows of a table of the values of one reproduction."""
+    names = ("what", "published", "ours", "unit", "error", "tolerance", "verdict")
+    ((_, rows),) = found.items()
+    others = (Column(name, name, "text", priority=_SPARE.get(name, 0)) for name in names[1:])
+    cells = [dict(zip(names, row_cells(row), strict=True)) for row in rows or ()]
+    return [Column("what", "value", "text"), *others], cells
+
+
+def outcome_table(found: Mapping[str, Sequence[Row] | None]) -> tuple[list[Column], list[dict[str, Any]]]:
+    """Return the columns and rows of a table with one row per reproduction."""
+    return _OUTCOME, [outcome(name, rows) for name, rows in found.items()]
 
 
 def outcome(name: str, rows: Sequence[Row] | None) -> dict[str, Any]:

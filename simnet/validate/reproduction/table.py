@@ -9,13 +9,14 @@ from __future__ import annotations
 import inspect
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import pandas as pd
 
+from simnet.base.spreadsheets import guard_table
 from simnet.validate.published import read_published
 
 Relation: TypeAlias = Literal["=", "<=", ">="]
@@ -177,6 +178,13 @@ class Reproduction:
     # Returns why it cannot run here, or an empty string.
     needs: Callable[[], str] = lambda: ""
 
+    def figures(self, rows: Sequence[Row] | None) -> dict[str, Any]:
+        """Return the reproduction and its values as JSON types."""
+        head = {key: getattr(self, key) for key in ("name", "paper", "place", "title", "note")}
+        head |= {"left_out": f"it {self.needs()}" if rows is None else None, "kinds": kind_counts(rows or ())}
+        against = sum(row.contradicts for row in rows or ())
+        return {**head, "contradictions": against, "values": [*map(figure_rows, rows or ())]}
+
 
 def reproduces(
     name: str, paper: str, place: str, *, slow: bool = False, needs: Callable[[], str] = lambda: ""
@@ -237,6 +245,12 @@ def value(given: float | str | Interval) -> str:
 def as_frame(rows: Sequence[Row]) -> pd.DataFrame:
     """Return rows as a table with the columns of `figure_rows`."""
     return pd.DataFrame([figure_rows(row) for row in rows])
+
+
+def values_text(found: Mapping[str, Sequence[Row] | None]) -> str:
+    """Return the values of reproductions as the text of a CSV file."""
+    values = [{"name": name, **figure_rows(row)} for name, rows in found.items() for row in rows or ()]
+    return str(guard_table(pd.DataFrame(values)).to_csv(index=False))
 
 
 def figure_rows(row: Row) -> dict[str, Any]:
