@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -236,8 +236,6 @@ class WanOfClustersShape:
     """The first host of each site, and behind them the number of all hosts."""
     out: Sequence[Mapping[int, float]]
     """Of each site its neighbours, in the order of the links, and the weights of these."""
-    into: Sequence[Mapping[int, float]]
-    """The same against the links."""
     _steps: dict[int, list[list[int]]] = field(default_factory=dict)
 
     @property
@@ -282,18 +280,22 @@ class WanOfClustersShape:
         name, first = self.names[site], self.first[site]
         return lambda at, ways: choose(f"site:{name}" if at == OUTSIDE else _site_node(at, name, first), ways)
 
+    @cached_property
+    def between(self) -> nx.DiGraph[int]:
+        """Graph of the sites, by number, with the weights of the links between them."""
+        import networkx as nx
+
+        graph: nx.DiGraph[int] = nx.DiGraph()
+        graph.add_nodes_from(range(len(self.names)))
+        graph.add_weighted_edges_from((a, b, weight) for a, links in enumerate(self.out) for b, weight in links.items())
+        return graph
+
     def _steps_to(self, b: int) -> list[list[int]]:
         """Return for each site all next sites on least-weight paths to site `b`, in the order of the site's links."""
+        import networkx as nx
+
         if b not in self._steps:
-            distance = [math.inf] * len(self.names)
-            distance[b] = 0.0
-            queue = [(0.0, b)]
-            while queue:
-                reached, site = heappop(queue)
-                for before, weight in self.into[site].items():
-                    if reached == distance[site] and weight + reached < distance[before]:
-                        distance[before] = weight + reached
-                        heappush(queue, (distance[before], before))
+            distance = nx.single_source_dijkstra_path_length(self.between.reverse(copy=False), b)
             self._steps[b] = [
                 [after for after, weight in links.items() if weight + distance[after] == distance[a]]
                 for a, links in enumerate(self.out)
@@ -303,15 +305,9 @@ class WanOfClustersShape:
     @property
     def joined(self) -> bool:
         """Whether every site can reach every other site."""
-        for links in (self.out, self.into):
-            seen, rest = {0}, [0]
-            while rest:
-                fresh = [site for site in links[rest.pop()] if site not in seen]
-                seen.update(fresh)
-                rest += fresh
-            if len(seen) < len(self.names):
-                return False
-        return True
+        import networkx as nx
+
+        return bool(nx.is_strongly_connected(self.between))
 
 
 def recognised_sites(facts: Mapping[str, Any], weights: Mapping[Link, float]) -> WanOfClustersShape | None:
@@ -337,13 +333,12 @@ def recognised_sites(facts: Mapping[str, Any], weights: Mapping[Link, float]) ->
         return None
     place = {f"site:{name}": i for i, name in enumerate(names)}
     out: list[dict[int, float]] = [{} for _ in names]
-    into: list[dict[int, float]] = [{} for _ in names]
     between = 0
     for (u, v), weight in weights.items():
         if u in place and v in place:
-            out[place[str(u)]][place[str(v)]] = into[place[str(v)]][place[str(u)]] = weight
+            out[place[str(u)]][place[str(v)]] = weight
             between += 1
-    whole = WanOfClustersShape(names, shapes, [0, *accumulate(shape.n_hosts for shape in shapes)], out, into)
+    whole = WanOfClustersShape(names, shapes, [0, *accumulate(shape.n_hosts for shape in shapes)], out)
     inside = links_of(whole.cables(), weights, 1.0)
     if inside is None or whole.hosts_forward != bool(facts.get("hosts_forward", False)) or not whole.joined:
         return None

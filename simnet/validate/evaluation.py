@@ -230,7 +230,7 @@ def evaluate(
 
 
 def compare_measurements(
-    cost_model: str | Path, source: str, facts: LogFacts | Mapping[str, Any] | None = None, *, strict: bool = False
+    cost_model: str | Path, source: str, facts: LogFacts | Mapping[str, Any] | None = None
 ) -> Evaluation:
     """Compare measurements with predictions of a cluster file, without fitting anything to them."""
     loaded = cost_model_of(str(cost_model))
@@ -249,7 +249,6 @@ def compare_measurements(
                     nodes=setting.nodes or None,
                     algorithm=setting.algorithm or None,
                     protocol=setting.protocol or None,
-                    strict=strict,
                 )
                 for size in one.sizes
             ]

@@ -84,7 +84,10 @@ def answer_question(question: Question, found: GridAnswer) -> Summary:
                 _effect_text(f"{series.heading} {name}" if numbered else name, one, each, settings, column.unit)
                 for name, each in compared.items()
             ]
-            effects |= {f"{name}, {one.label}": [_plain(effect) for effect in each] for name, each in compared.items()}
+            effects |= {
+                f"{name}, {one.label}": [{"setting": list(one.setting), **one.difference._asdict()} for one in each]
+                for name, each in compared.items()
+            }
         elif one.reach is not None:
             sentences.append(_reach_text(one, values, names, settings, column.unit))
         else:
@@ -271,18 +274,11 @@ def _effect_text(
     points = unit in ("percent", "chance")
     parts = []
     for (way, members), where in zip(known.items(), places, strict=True):
-        if way:
-            parts.append(f"{way} by {_size(members, points)} {where}".rstrip())
-        else:
-            parts.append(
-                f"no difference that {'these seeds show' if _most_unsure(members) else 'matters'} {where}".rstrip()
-            )
+        # Whether an interval still admits a difference of more than 1 %.
+        unsure = any(abs(end) > 0.01 for one in members for end in one.difference[1:])
+        difference = f"no difference that {'these seeds show' if unsure else 'matters'}"
+        parts.append(f"{f'{way} by {_size(members, points)}' if way else difference} {where}".rstrip())
     return f"{name} against {rival}: {one.label} {'; '.join(parts)}."
-
-
-def _most_unsure(effects: Sequence[Effect]) -> bool:
-    """Return whether some effect's 95 % interval still admits a difference of more than 1 %, in either direction."""
-    return any(max(abs(one.difference.low), abs(one.difference.high)) > 0.01 for one in effects)
 
 
 def _size(effects: Sequence[Effect], points: bool) -> str:
@@ -296,10 +292,6 @@ def _size(effects: Sequence[Effect], points: bool) -> str:
 
 def _hundreds(share: float) -> str:
     return f"{100 * share:.0f}" if share >= 1 else f"{100 * share:.2g}"
-
-
-def _plain(effect: Effect) -> dict[str, Any]:
-    return {"setting": list(effect.setting), **effect.difference._asdict()}
 
 
 _PANELS_IN_A_ROW, _WRAP = 4, 28
