@@ -15,7 +15,7 @@ from annotated_types import Ge, MinLen
 from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats
-from simnet.base.errors import check_int, check_positive, is_number, suggest_names
+from simnet.base.errors import check_choice, check_int, check_positive, is_number
 from simnet.base.quantities import Count, Duration, PositiveShare, PositiveSize, Seconds, Size, Written, check_bounds
 from simnet.topologies.graphs import Link
 
@@ -129,8 +129,7 @@ class Transport:
     connections: Count = 1
 
     def __post_init__(self) -> None:
-        if self.law not in get_args(Law):
-            raise ValueError(f"there is no law of loss {self.law!r}: {suggest_names(str(self.law), get_args(Law))}")
+        check_choice(self.law, "law of loss", get_args(Law))
         check_positive(self.segment, "segment")
         check_int(self.acked, "acked", 1)
         check_positive(self.timeout, "timeout")

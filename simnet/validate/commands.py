@@ -16,7 +16,7 @@ from simnet.base.file_io import refuse_existing, stage_files
 from simnet.base.progress import track_progress
 from simnet.report.summary import Column, Summary, percent
 from simnet.verbs import terminal
-from simnet.verbs.request import USUAL_FOLDER, Overrides, Words, set_texts, verb, word_list
+from simnet.verbs.request import USUAL_FOLDER, Overrides, Words, refuse_given, set_texts, verb, word_list
 from simnet.verbs.run import run
 
 if TYPE_CHECKING:
@@ -73,29 +73,23 @@ def validate(
     splits = word_list(split)
     of_times = {"--split": splits, "--fact": fact, "--check": check}
     if JOBS in sources:
-        _refuse({**of_times, "--against": against, "--set": set}, "measurements, not for the shipped jobs")
+        refuse_given({**of_times, "--against": against, "--set": set}, "measurements, not for the shipped jobs")
         return _shipped_jobs()
     if LOCAL in sources:
-        _refuse({**of_times, "--against": against, "--set": set}, "measurements, not for local costs")
+        refuse_given({**of_times, "--against": against, "--set": set}, "measurements, not for local costs")
         return _local_costs()
     if len(sources) == 1 and _is_job(Path(sources[0])):
-        _refuse(of_times, "times of collectives")
+        refuse_given(of_times, "times of collectives")
         if against is None:
             raise InputError("is missing: the scenario of the job", file="--against")
         return _job(Path(sources[0]), against, set_texts(set))
-    _refuse({"--set": set}, "the scenario of a job")
+    refuse_given({"--set": set}, "the scenario of a job")
     return _measurements(sources, against, splits, fact, check)
 
 
 def _is_job(folder: Path) -> bool:
     """Return whether a folder has logs of a job's ranks, in itself or in its subfolders."""
     return folder.is_dir() and any(next(folder.glob(one), None) for one in ("rank_*.csv", "*/rank_*.csv"))
-
-
-def _refuse(given: Mapping[str, object], what: str) -> None:
-    for option, value in given.items():
-        if value:
-            raise InputError(f"is only for {what}", file=option)
 
 
 def _measurements(
@@ -108,13 +102,13 @@ def _measurements(
 
     fabric = None if against == LEARNED else against
     if fabric is not None:
-        _refuse({"--split": split, "--check": check}, "what is left out, which --against does without")
+        refuse_given({"--split": split, "--check": check}, "what is left out, which --against does without")
     for name in split or ():
         if name not in evaluation.SPLITS:
             raise InputError(f"there is no {name!r}: {suggest_names(name, evaluation.SPLITS)}", file="--split")
     names, splits = [*sources] or list(datasets()), list(split or evaluation.SPLITS)
     if not {*names} <= {*datasets()}:
-        _refuse({"--check": check}, "shipped measurements")
+        refuse_given({"--check": check}, "shipped measurements")
     facts = parse_facts(fact)
     found = [
         evaluation.evaluate(name, facts, splits, learned=against == LEARNED)
@@ -320,7 +314,7 @@ def reproduce(
     if folders and len(folders) < len({*names}):
         raise InputError("takes questions or reproductions, not both", file="simnet reproduce")
     if folders:
-        _refuse({"--check": check}, "reproductions, not for questions")
+        refuse_given({"--check": check}, "reproductions, not for questions")
         answer = _answered(folders, jobs, USUAL_FOLDER if figures else out, force)
         if len(folders) == 1 and not figures:
             return _saved(answer, out, force)

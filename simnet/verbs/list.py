@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simnet.base.errors import InputError, suggest_names
+from simnet.base.errors import check_choice
 from simnet.report.summary import Column, Summary, table_columns
 from simnet.studies.listing import LISTS, listing
 from simnet.verbs.request import verb
@@ -31,8 +31,7 @@ def list_(kind: str | None = None) -> Summary:
         rows = [{"kind": one, "what_is_listed": what.lists} for one, what in LISTS.items()]
         return Summary(answer=f"simnet lists {len(rows)} kinds of items.", columns=table_columns("list"), rows=rows,
                        next="simnet list KIND; simnet show NAME describes one")  # fmt: skip
-    if kind not in LISTS:
-        raise InputError(f"there is no list {kind!r}: {suggest_names(kind, LISTS)}", file="KIND")
+    check_choice(kind, "list", LISTS, file="KIND")
     headings, found = listing(kind)
     names = [one.replace(" ", "_") for one in headings]
     columns = [

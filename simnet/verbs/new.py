@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from simnet.base.errors import InputError, suggest_names
+from simnet.base.errors import InputError, check_choice
 from simnet.base.file_io import explain_write_errors, write_new
 from simnet.report.summary import Summary
 from simnet.verbs.request import verb
@@ -59,8 +59,7 @@ def new(kind: str, name: str, *, out: str | None = None, force: bool = False) ->
     InputError
         If the name is taken or none, or files are there.
     """
-    if kind not in KINDS:
-        raise InputError(f"there is no kind {kind!r}: {suggest_names(kind, KINDS)}", file="KIND")
+    check_choice(kind, "kind", KINDS, file="KIND")
     what, folder = KINDS[kind], Path(out or "")
     _check_name(name, EntryPoint("", f"simnet.{what.taken}", "").load()(), force)
     place = folder / name if what.package else folder
