@@ -425,11 +425,10 @@ def _joined(papers: Summary, answers: Summary) -> Summary:
     """Return the answer on papers, extended by the answers to open questions."""
 
     def pages(path: Path) -> None:
-        texts = []
-        for one in (papers, answers):
-            one.writers[".md"](path)
-            texts.append(path.read_text(encoding="utf-8"))
-        _write(path, "\n".join(texts))
+        answers.writers[".md"](path)
+        text = path.read_text(encoding="utf-8")
+        papers.writers[".md"](path)
+        _write(path, f"{path.read_text(encoding='utf-8')}\n{text}")
 
     return replace(
         papers,

@@ -206,7 +206,6 @@ def _log_curve(curve: Curve, sizes: Floats) -> Floats:
 
 RULES: dict[str, dict[str, Callable[[Sequence[Curve], Curve], Floats]]] = {
     "sizes": {NEIGHBOURS: _neighbouring_sizes},
-    "halves": {NEIGHBOURS: _neighbouring_sizes},
     "ranks": {
         NEIGHBOURS: _neighbouring_ranks,
         NEAREST: _nearest_ranks,
@@ -219,7 +218,6 @@ RULES: dict[str, dict[str, Callable[[Sequence[Curve], Curve], Floats]]] = {
 # Keys, by split, that the fitted curves share with the curve that a Gaussian process predicts.
 _LIKE: dict[str, Callable[[Setting], Hashable]] = {
     "sizes": lambda one: one,
-    "halves": lambda one: one,
     "ranks": lambda one: one.family,
     "collectives": lambda one: None,
 }
