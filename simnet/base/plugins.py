@@ -35,7 +35,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
 
 from simnet.base.errors import DISTRIBUTION, InputError, SimnetError, suggest_names
-from simnet.base.file_io import read_text
+from simnet.base.file_io import read_shipped_rows, read_text
 from simnet.base.terms import find_term
 from simnet.base.threads import set_environment
 
@@ -132,9 +132,7 @@ def usable_plugins(kind: Kind, get: Callable[[str], T | None]) -> dict[str, T]:
     return found
 
 
-def named_class(
-    kind: Kind, what: str, name: str, own: Mapping[str, type[T]], base: Any, renamed: Mapping[str, str]
-) -> type[T]:
+def named_class(kind: Kind, what: str, name: str, own: Mapping[str, type[T]], base: Any) -> type[T]:
     """Return the class that `name` means: one of simnet's classes `own`, a class in a user's file, or a plug-in.
 
     Case, hyphens, underscores and blanks do not matter in own names. `what` is the kind in the singular. Raises
@@ -151,9 +149,10 @@ def named_class(
         found = _complete_class(load_from_file(name), base, f"{name} ")
     else:
         found = load_plugin(kind, name, lambda found: _complete_class(found, base, "it "))
-    if found is None and plain in renamed:
-        raise ValueError(f"the {what} {name!r} is now {renamed[plain]}")
     if found is None:
+        for row in read_shipped_rows("data/renamed.csv"):
+            if (row["what"], row["old"]) == (what, plain):
+                raise ValueError(f"the {what} {name!r} is now {row['new']}")
         label = find_term(name)
         if label is not None and label.type:
             raise ValueError(f"{name!r} is a label of answers; write {label.type}")

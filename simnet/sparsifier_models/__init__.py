@@ -104,12 +104,6 @@ _CLASSES: tuple[type[Sparsifier], ...] = (
 SCHEMES: dict[str, type[Sparsifier]] = {one.name: one for one in _CLASSES}
 """The schemes of this package, by name."""
 
-RENAMED = {
-    "ccloco": "sparseloco with code: ccloco, decay: 0.999, topk: 32, bins: null",
-    "templar": "sparseloco with code: templar, topk: 64",
-}
-"""Scheme names of earlier releases, and the present spelling of each."""
-
 
 def names() -> list[str]:
     """Return the sorted names that `create` accepts: schemes of this package and of plug-ins.
@@ -144,7 +138,7 @@ def scheme(name: str) -> type[Sparsifier]:
     """
     if isinstance(name, str) and name.startswith(PREFIX):
         return on_two_levels(scheme(name.removeprefix(PREFIX)))
-    return plugins.named_class("sparsifiers", "sparsifier", name, SCHEMES, Sparsifier, RENAMED)
+    return plugins.named_class("sparsifiers", "sparsifier", name, SCHEMES, Sparsifier)
 
 
 def usable() -> dict[str, type[Sparsifier]]:

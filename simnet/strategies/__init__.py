@@ -63,15 +63,6 @@ _CLASSES: tuple[type[Strategy], ...] = (
 STRATEGIES: dict[str, type[Strategy]] = {one.name: one for one in _CLASSES}
 """The strategies of this package, by name."""
 
-RENAMED = {
-    "fedavg": "localsgd with compat: gym, inner: {adamw: {}}",
-    "spartadiloco": "sparta with period: 100 and an inner optimiser",
-    "ccloco": "sparseloco with inner: {adamw: {lr: 8e-4}}",
-    "templar": "sparseloco with inner: {adamw: {lr: 1.17e-4, beta2: 0.95, weight_decay: 0.1}}, lr: 0.4, period: 30, "
-    "scaled: false",
-}
-"""Strategy names of earlier releases, and the present spelling of each."""
-
 
 def names() -> list[str]:
     """Return the sorted names that `create` accepts: strategies of this package and of plug-ins."""
@@ -84,7 +75,7 @@ def strategy(name: str) -> type[Strategy]:
     Names of this package take precedence; case, hyphens, underscores and blanks in them are ignored. Raises ValueError
     for an unknown or incomplete strategy, InputError for a file without the class.
     """
-    return plugins.named_class("strategies", "strategy", name, STRATEGIES, Strategy, RENAMED)
+    return plugins.named_class("strategies", "strategy", name, STRATEGIES, Strategy)
 
 
 def usable() -> dict[str, type[Strategy]]:
