@@ -4,7 +4,9 @@ import os
 from collections import Counter
 from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import settings
 
@@ -63,6 +65,14 @@ def file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def shared() -> Path:
     """The folder of fact sheets and measurements beside the repository; tests that need it skip without it."""
     return needs.shared()
+
+
+@pytest.fixture(params=["here", "all"])
+def recorded(request: pytest.FixtureRequest) -> Callable[[str], Any]:
+    """What reads a golden run of a compressor: its first steps, and all of them where they are at hand."""
+    golden = Path(__file__).parent / "golden" / "compressors"
+    folder = golden if request.param == "here" else request.getfixturevalue("shared") / "papers" / "data" / "sharded"
+    return lambda name: np.load(folder / f"{name}.npz")
 
 
 @pytest.fixture

@@ -151,9 +151,6 @@ def test_the_threshold_reported_is_the_one_used(variant, job):
             assert error == pytest.approx(exchange.stats["threshold"][worker] / exact[worker] - 1, rel=1e-6, abs=1e-9)
 
 
-# TopkA
-
-
 # gTopk
 
 

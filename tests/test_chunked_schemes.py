@@ -363,21 +363,6 @@ def test_coefficients_are_counted_and_not_the_entries_that_they_reach():
     )
 
 
-@each("name, options, said", [
-    ("demo", {"decay": 0}, "decay must be"),
-    ("demo", {"decay": 1.5}, "decay must be <= 1, got 1.5"),
-    ("demo", {"gain": -1}, "gain must be"),
-    ("demo", {"topk": 0}, "topk must be a whole number >= 1, got 0"),
-    ("ccloco", {"bins": 257}, r"bins must be a whole number in 2\.\.256, got 257"),
-    ("templar", {"chunk": 8, "topk": 1.5}, "topk must be a whole number"),
-    ("muloco", {"compressor": "top_k"}, "there is no compressor 'top_k': did you mean 'topk'"),
-    ("sparseloco", {"mean_over": "contributor"}, "there is no mean_over 'contributor'"),
-])  # fmt: skip
-def test_options_that_are_refused(name, options, said):
-    with pytest.raises(ValueError, match=said):
-        create(name, 2, 24, **options)
-
-
 NAMED = [("attention.weight", (128, 192)), ("attention.bias", (128,)), ("head.weight", (331, 64)), ("norm", (70,))]
 """Layers whose lengths have many divisors, few, and none."""
 

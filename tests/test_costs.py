@@ -73,30 +73,23 @@ class TestArrays:
 # Sparsifiers: functions of (alpha, beta, M, c, N), all else at its default.
 BY_DENSITY = {
     **{one.__name__: one for one in SPARSE},
-    "arctopk": costs.arctopk,
-    "cltk": costs.cltk,
-    "ef21": costs.ef21,
+    **{
+        name: getattr(costs, name)
+        for name in (
+            *("arctopk", "cltk", "ef21", "exdyna", "gaussiank", "gtopk", "gtopk_reduce", "hardthreshold", "oktopk"),
+            *("oktopk_balance_and_allgatherv", "oktopk_split_and_reduce", "spardl", "threshold_allgather", "topka"),
+            *("topkdsa", "uniontopk"),
+        )
+    },
     "deft": lambda *arguments: costs.deft(*arguments, layers=12),
-    "exdyna": costs.exdyna,
-    "gaussiank": costs.gaussiank,
-    "gtopk": costs.gtopk,
-    "gtopk_reduce": costs.gtopk_reduce,
-    "hardthreshold": costs.hardthreshold,
-    "oktopk": costs.oktopk,
-    "oktopk_balance_and_allgatherv": costs.oktopk_balance_and_allgatherv,
-    "oktopk_split_and_reduce": costs.oktopk_split_and_reduce,
-    "sparcml_bounds lower": lambda *arguments: costs.sparcml_bounds(*arguments).lower,
-    "sparcml_bounds upper": lambda *arguments: costs.sparcml_bounds(*arguments).upper,
-    "spardl": costs.spardl,
     "spardl_bsag": lambda *arguments: costs.spardl_bsag(*arguments, d=1),
     "spardl_rsag": lambda *arguments: costs.spardl_rsag(*arguments, d=1),
     "sparse_allreduce_bound": lambda alpha, *arguments: costs.sparse_allreduce_bound(*arguments),
-    "threshold_allgather": costs.threshold_allgather,
-    "topka": costs.topka,
-    "topkdsa": costs.topkdsa,
-    "topkdsa_bounds lower": lambda *arguments: costs.topkdsa_bounds(*arguments).lower,
-    "topkdsa_bounds upper": lambda *arguments: costs.topkdsa_bounds(*arguments).upper,
-    "uniontopk": costs.uniontopk,
+    **{
+        f"{name} {end}": lambda *arguments, name=name, end=end: getattr(getattr(costs, name)(*arguments), end)
+        for name in ("sparcml_bounds", "topkdsa_bounds")
+        for end in ("lower", "upper")
+    },
 }
 QUANTISED = (
     *(costs.fp16, costs.powersgd, costs.qsgd, costs.signsgd, costs.signsgd_allgather),
@@ -149,136 +142,106 @@ def ceil_log2(P):
     return (int(P) - 1).bit_length()
 
 
-TOPKDSA_WORDS = (
-    "2*k*(P-1)/P + A, A = 2*k*(P-1)/P if supports coincide ... n*(P-1)/P if dense; i.e. [4k(P-1)/P ; (2k+n)(P-1)/P]"
-)
-# A printed formula: method, latency and words as printed, what they come to for P, n, k, and the function. Words are
-# of 4 bytes.
+# A printed formula: method, latency and words as printed, and for each function what they come to for P, n, k, and the
+# function. Words are of 4 bytes.
+SPLIT_AND_REDUCE = (lambda P, n, k: (P - 1, 2 * k * (P - 1) / P), costs.oktopk_split_and_reduce)
+BALANCE = (lambda P, n, k: (P + 2 * math.log2(P), 4 * k * (P - 1) / P), costs.oktopk_balance_and_allgatherv)
+IN_ALL = (lambda P, n, k: (2 * P + 2 * math.log2(P), 6 * k * (P - 1) / P), costs.oktopk)
+TOPKDSA_DENSE = (
+    lambda P, n, k: (P - 1 + math.log2(P), (2 * k + n) * (P - 1) / P), BY_DENSITY["topkdsa_bounds upper"]
+)  # fmt: skip
 OKTOPK = [
     (
         "Dense, Rabenseifner (2^x)", "2*log2(P)", "2*n*(P-1)/P",
-        lambda P, n, k: (2 * log2(P), 2 * n * (P - 1) / P),
-        lambda a, b, M, c, P: costs.rabenseifner_allreduce(a, b, M, P),
+        (
+            lambda P, n, k: (2 * log2(P), 2 * n * (P - 1) / P),
+            lambda a, b, M, c, P: costs.rabenseifner_allreduce(a, b, M, P),
+        ),
     ),
     (
         "Dense, ring", "2*(P-1)", "2*n*(P-1)/P",
-        lambda P, n, k: (2 * (P - 1), 2 * n * (P - 1) / P),
-        lambda a, b, M, c, P: costs.ring_allreduce(a, b, M, P),
+        (lambda P, n, k: (2 * (P - 1), 2 * n * (P - 1) / P), lambda a, b, M, c, P: costs.ring_allreduce(a, b, M, P)),
     ),
-    ("TopkA (allgather)", "log2(P)", "2*k*(P-1)", lambda P, n, k: (log2(P), 2 * k * (P - 1)), costs.topka),
+    ("TopkA (allgather)", "log2(P)", "2*k*(P-1)", (lambda P, n, k: (log2(P), 2 * k * (P - 1)), costs.topka)),
     (
         "TopkDSA (split + allgatherv, SparCML SSAR/DSAR_Split_allgather)",
         "(P-1)+log2(P) [+log2(P) for the size allgather]",
-        TOPKDSA_WORDS,
-        lambda P, n, k: (P - 1 + log2(P), 4 * k * (P - 1) / P),
-        lambda *arguments: costs.topkdsa_bounds(*arguments).lower,
-    ),
-    (
-        "TopkDSA (split + allgatherv, SparCML SSAR/DSAR_Split_allgather)",
-        "(P-1)+log2(P) [+log2(P) for the size allgather]",
-        TOPKDSA_WORDS,
-        lambda P, n, k: (P - 1 + log2(P), (2 * k + n) * (P - 1) / P),
-        lambda *arguments: costs.topkdsa_bounds(*arguments).upper,
+        "2*k*(P-1)/P + A, A = 2*k*(P-1)/P if supports coincide ... n*(P-1)/P if dense; "
+        "i.e. [4k(P-1)/P ; (2k+n)(P-1)/P]",
+        (lambda P, n, k: (P - 1 + log2(P), 4 * k * (P - 1) / P), BY_DENSITY["topkdsa_bounds lower"]),
+        TOPKDSA_DENSE,
     ),
     (
         "TopkDSA (SparCML SSAR_Recursive_double)", "log2(P)",
         "2*k*log2(P) (coinciding supports) ... 2*k*(P-1) (disjoint supports, until switch to dense n per step)",
-        lambda P, n, k: (log2(P), 2 * k * log2(P)),
-        lambda *arguments: costs.sparcml_bounds(*arguments).lower,
-    ),
-    (
-        "TopkDSA (SparCML SSAR_Recursive_double)", "log2(P)",
-        "2*k*log2(P) (coinciding supports) ... 2*k*(P-1) (disjoint supports, until switch to dense n per step)",
-        lambda P, n, k: (log2(P), sum(min(2 * k * 2**step, n) for step in range(log2(P)))),
-        lambda *arguments: costs.sparcml_bounds(*arguments).upper,
+        (lambda P, n, k: (log2(P), 2 * k * log2(P)), BY_DENSITY["sparcml_bounds lower"]),
+        (
+            lambda P, n, k: (log2(P), sum(min(2 * k * 2**step, n) for step in range(log2(P)))),
+            BY_DENSITY["sparcml_bounds upper"],
+        ),
     ),
     (
         "gTopk, paper of gTopk", "log2(P)", "2*k*log2(P)",
-        lambda P, n, k: (log2(P), 2 * k * log2(P)), costs.gtopk_reduce,
+        (lambda P, n, k: (log2(P), 2 * k * log2(P)), costs.gtopk_reduce),
     ),
     (
         "gTopk, reduce tree + broadcast tree (as coded)", "2*log2(P)",
         "4*k*log2(P) (8*k*log2(P) 4-byte words as coded: float64 pairs)",
-        lambda P, n, k: (2 * log2(P), 4 * k * log2(P)), costs.gtopk,
-    ),
-    (
-        "gTopk, reduce tree + broadcast tree (as coded)", "2*log2(P)",
-        "4*k*log2(P) (8*k*log2(P) 4-byte words as coded: float64 pairs)",
-        lambda P, n, k: (2 * log2(P), 8 * k * log2(P)),
-        lambda *arguments: costs.gtopk(*arguments, entry_bytes=16),
+        (lambda P, n, k: (2 * log2(P), 4 * k * log2(P)), costs.gtopk),
+        (lambda P, n, k: (2 * log2(P), 8 * k * log2(P)), lambda *arguments: costs.gtopk(*arguments, entry_bytes=16)),
     ),
     (
         "Gaussiank", "2*log2(P) (size allgather + data allgatherv) [3*log2(P) as coded: idx and val separate]",
         "2*k_est*(P-1)",
-        lambda P, n, k: (2 * log2(P), 2 * 1.7 * k * (P - 1)),
-        lambda a, b, M, c, P: costs.gaussiank(a, b, M, c, P, selected=1.7 * c * M / 4),
+        (
+            lambda P, n, k: (2 * log2(P), 2 * 1.7 * k * (P - 1)),
+            lambda a, b, M, c, P: costs.gaussiank(a, b, M, c, P, selected=1.7 * c * M / 4),
+        ),
+        (
+            lambda P, n, k: (3 * log2(P), 2 * k * (P - 1)),
+            lambda *arguments: costs.threshold_allgather(*arguments, gathers=3),
+        ),
     ),
-    (
-        "Gaussiank", "2*log2(P) (size allgather + data allgatherv) [3*log2(P) as coded: idx and val separate]",
-        "2*k_est*(P-1)",
-        lambda P, n, k: (3 * log2(P), 2 * k * (P - 1)),
-        lambda *arguments: costs.threshold_allgather(*arguments, gathers=3),
-    ),
-    (
-        "Ok-Topk split-and-reduce (Eq.1)", "P-1", "2*k*(P-1)/P",
-        lambda P, n, k: (P - 1, 2 * k * (P - 1) / P), costs.oktopk_split_and_reduce,
-    ),
-    (
-        "Ok-Topk balance-and-allgatherv (Eq.2)", "<= P+2*log2(P)", "<= 4*k*(P-1)/P",
-        lambda P, n, k: (P + 2 * log2(P), 4 * k * (P - 1) / P), costs.oktopk_balance_and_allgatherv,
-    ),
-    (
-        "Ok-Topk total (Eq.3)", "<= 2*P+2*log2(P)", "<= 6*k*(P-1)/P",
-        lambda P, n, k: (2 * P + 2 * log2(P), 6 * k * (P - 1) / P), costs.oktopk,
-    ),
+    ("Ok-Topk split-and-reduce (Eq.1)", "P-1", "2*k*(P-1)/P", SPLIT_AND_REDUCE),
+    ("Ok-Topk balance-and-allgatherv (Eq.2)", "<= P+2*log2(P)", "<= 4*k*(P-1)/P", BALANCE),
+    ("Ok-Topk total (Eq.3)", "<= 2*P+2*log2(P)", "<= 6*k*(P-1)/P", IN_ALL),
     (
         "Lower bound (Theorem 3.1)", "", ">= 2*k*(P-1)/P",
-        lambda P, n, k: (0, 2 * k * (P - 1) / P),
-        lambda alpha, *arguments: costs.sparse_allreduce_bound(*arguments),
+        (lambda P, n, k: (0, 2 * k * (P - 1) / P), BY_DENSITY["sparse_allreduce_bound"]),
     ),
 ]  # fmt: skip
 SPARDL = [
     (
         "SparDL d=1", "2*ceil(log2 P)", "4k(P-1)/P",
-        lambda P, n, k: (2 * ceil_log2(P), 4 * k * (P - 1) / P), costs.spardl,
+        (lambda P, n, k: (2 * ceil_log2(P), 4 * k * (P - 1) / P), costs.spardl),
     ),
     (
         "SparDL + B-SAG, d teams, T=P/d", "2*ceil(log2 T)+ceil(log2 d)",
         "2k(P-d)/P [SRS] + 2h(d-1) [SAG] + <=2k(P-d)/P [AG]; h>=k/P (no coded upper cap; k*d/P is the natural one)",
-        lambda P, n, k: (2 * ceil_log2(P // 2) + 1, 2 * k * (P - 2) / P + 2 * (1.3 * k / P) + 2 * k * (P - 2) / P),
-        lambda a, b, M, c, P: costs.spardl_bsag(a, b, M, c, P, d=2, h=1.3 * c * M / 4 / P),
+        (
+            lambda P, n, k: (2 * ceil_log2(P // 2) + 1, 2 * k * (P - 2) / P + 2 * (1.3 * k / P) + 2 * k * (P - 2) / P),
+            lambda a, b, M, c, P: costs.spardl_bsag(a, b, M, c, P, d=2, h=1.3 * c * M / 4 / P),
+        ),
     ),
     (
         "SparDL + R-SAG, d=2^x teams", "2*ceil(log2(P/d))+log2 d", "4k(P-d)/P + 2*(k*d/P)*log2 d",
-        lambda P, n, k: (2 * ceil_log2(P // 2) + 1, 4 * k * (P - 2) / P + 2 * (k * 2 / P)),
-        lambda *arguments: costs.spardl_rsag(*arguments, d=2),
+        (
+            lambda P, n, k: (2 * ceil_log2(P // 2) + 1, 4 * k * (P - 2) / P + 2 * (k * 2 / P)),
+            lambda *arguments: costs.spardl_rsag(*arguments, d=2),
+        ),
     ),
     (
         "TopkA", "ceil(log2 P)", "2k(P-1)",
-        lambda P, n, k: (ceil_log2(P), 2 * k * (P - 1)),
-        lambda a, b, M, c, P: costs.bruck_allgather(a, b, 2 * c * M, P),
+        (
+            lambda P, n, k: (ceil_log2(P), 2 * k * (P - 1)),
+            lambda a, b, M, c, P: costs.bruck_allgather(a, b, 2 * c * M, P),
+        ),
     ),
-    (
-        "TopkDSA", "not established", "between 4k(P-1)/P and (2k+n)(P-1)/P",
-        lambda P, n, k: (P - 1 + math.log2(P), (2 * k + n) * (P - 1) / P),
-        lambda *arguments: costs.topkdsa_bounds(*arguments).upper,
-    ),
-    (
-        "gTopk", "2*log2 P", "4k*log2 P",
-        lambda P, n, k: (2 * log2(P), 4 * k * ceil_log2(P)), costs.gtopk,
-    ),
-    (
-        "Ok-Topk split&reduce", "(P-1)", "<=2k(P-1)/P",
-        lambda P, n, k: (P - 1, 2 * k * (P - 1) / P), costs.oktopk_split_and_reduce,
-    ),
-    (
-        "Ok-Topk balance&allgatherv", "P+2log2 P", "<=4k(P-1)/P",
-        lambda P, n, k: (P + 2 * math.log2(P), 4 * k * (P - 1) / P), costs.oktopk_balance_and_allgatherv,
-    ),
-    (
-        "Ok-Topk total", "2P+2log2 P", "<=6k(P-1)/P",
-        lambda P, n, k: (2 * P + 2 * math.log2(P), 6 * k * (P - 1) / P), costs.oktopk,
-    ),
+    ("TopkDSA", "not established", "between 4k(P-1)/P and (2k+n)(P-1)/P", TOPKDSA_DENSE),
+    ("gTopk", "2*log2 P", "4k*log2 P", (lambda P, n, k: (2 * log2(P), 4 * k * ceil_log2(P)), costs.gtopk)),
+    ("Ok-Topk split&reduce", "(P-1)", "<=2k(P-1)/P", SPLIT_AND_REDUCE),
+    ("Ok-Topk balance&allgatherv", "P+2log2 P", "<=4k(P-1)/P", BALANCE),
+    ("Ok-Topk total", "2P+2log2 P", "<=6k(P-1)/P", IN_ALL),
 ]  # fmt: skip
 
 
@@ -287,7 +250,7 @@ class TestPrintedFormulas:
     @each("n, c", [(10**6, 0.01), (14_728_266, 0.02), (4096, 0.25)])
     def test_of_oktopk_spardl_and_their_rivals(self, table, n, c):
         numbers = (2, 4, 8, 32, 256) if table is OKTOPK else (2, 4, 6, 14, 64)
-        for (*_, printed, cost), P in itertools.product(table, numbers):
+        for (printed, cost), P in itertools.product([one for row in table for one in row[3:]], numbers):
             messages, words = printed(P, n, c * n)
             for alpha, beta in ((1e-3, 0.0), (0.0, 1e-9), (2e-3, 8e-9)):
                 assert cost(alpha, beta, 4 * n, c, P) == pytest.approx(messages * alpha + 4 * words * beta, rel=1e-12)
@@ -296,8 +259,7 @@ class TestPrintedFormulas:
     def test_the_tables_are_complete_and_as_printed(self, shared, name, table):
         with (shared / "papers" / "data" / f"{name}_cost_formulas.csv").open(encoding="utf-8", newline="") as file:
             printed = [tuple(row)[:3] for row in csv.reader(file)][1:]
-        ours = dict.fromkeys(row[:3] for row in table)
-        assert list(ours) == printed
+        assert [row[:3] for row in table] == printed
 
     @given(alphas, betas, sizes, densities, workers, st.floats(0, 1e6), st.floats(0, 1e6))
     def test_of_exdyna_on_rings(self, alpha, beta, M, c, n, kmax, U):

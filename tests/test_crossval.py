@@ -43,22 +43,21 @@ def predictions(found, which):
     return {name: [one.predicted.tolist() for one in held if which(one.setting)] for name, held in named if held}
 
 
-@pytest.mark.parametrize(("ranks", "nccl"), [(2, False), (8, True)])
-def test_times_on_ranks_that_are_held_out_do_not_move_what_is_predicted_of_them(ranks, nccl):
-    curves = measured()
-    here = predictions(leave_ranks_out(curves, "interpolated", nccl), lambda one: one.ranks == ranks)
-    other = changed(curves, lambda one: one.ranks == ranks)
-    assert predictions(leave_ranks_out(other, "interpolated", nccl), lambda one: one.ranks == ranks) == here
-    assert all(len(one) == 2 for one in here.values())
-
-
-def test_times_of_a_collective_that_is_held_out_do_not_move_what_is_predicted_of_it():
-    curves = measured()
-    here = predictions(leave_collectives_out(curves, "interpolated", False), lambda one: one.collective == "all_reduce")
-    other = changed(curves, lambda one: one.collective == "all_reduce")
-    again = predictions(leave_collectives_out(other, "interpolated", False), lambda one: one.collective == "all_reduce")
-    assert again == here
-    assert all(len(one) == 4 for one in here.values())
+@pytest.mark.parametrize(
+    ("leave_out", "nccl", "which", "count"),
+    [
+        (leave_ranks_out, False, lambda one: one.ranks == 2, 2),
+        (leave_ranks_out, True, lambda one: one.ranks == 8, 2),
+        (leave_collectives_out, False, lambda one: one.collective == "all_reduce", 4),
+    ],
+)
+def test_times_that_are_held_out_do_not_move_what_is_predicted_of_them(leave_out, nccl, which, count):
+    here, other = (
+        predictions(leave_out(curves, "interpolated", nccl), which)
+        for curves in (measured(), changed(measured(), which))
+    )
+    assert other == here
+    assert all(len(one) == count for one in here.values())
 
 
 @pytest.mark.parametrize("curve_model", ["line", "interpolated"])

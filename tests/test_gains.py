@@ -106,6 +106,11 @@ def test_blocks_gain_no_more_than_bytes_say():
     assert 0.6 * most < gains.blocks_gain(1.25e8, 0.0, 0.1) <= most
 
 
+def test_settings_stand_on_the_page():
+    text = page.stated("gains")
+    assert all(f"| {one} | " in text for one in read_published("stated.csv").query("page == 'gains'")["run"])
+
+
 @pytest.mark.slow
 def test_both_readings_of_a_gain_of_zero_pp_have_a_verdict():
     (one,) = json.loads(did("reproduce", "gain-zero-pp", "--json", "-q").stdout)["reproductions"]

@@ -106,6 +106,11 @@ def test_overlap_is_refused_and_approximated_on_request(tmp_path):
     assert loose.bytes_sent().tolist() == [12.0, 0.0]
 
 
+def ranks(*bodies):
+    """Return text of ranks from 0 on, each of whose bodies is lines."""
+    return "num_ranks 2\n" + "".join(f"rank {rank} {{\n{body}\n}}\n" for rank, body in enumerate(bodies))
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -119,42 +124,29 @@ def test_overlap_is_refused_and_approximated_on_request(tmp_path):
         ("num_ranks 2\nrank 0 {\n", "a.goal:2: rank 0 is not closed"),
         ("num_ranks 2\nrank 0 {\nrank 1 {\n}\n", "a.goal:3: rank 0 of line 2 is not closed"),
         ("num_ranks 2\ncalc 1\n", "a.goal:2: stands outside of a rank"),
-        ("num_ranks 2\nrank 0 {\nsent 1b to 1\n}\n", "a.goal:3: cannot be read: 'sent 1b to 1'; expected"),
-        ("num_ranks 2\nrank 0 {\nsend 1 to 1\n}\n", "a.goal:3: cannot be read"),
-        ("num_ranks 2\nrank 0 {\nsend -1b to 1\n}\n", "a.goal:3: cannot be read"),
-        ("num_ranks 2\nrank 0 {\ncalc 1.5\n}\n", "a.goal:3: cannot be read"),
-        ("num_ranks 2\nrank 0 {\nsend 1b to 2\n}\n", "a.goal:3: there is no rank 2"),
-        ("num_ranks 2\nrank 0 {\nsend 1b to 0\n}\n", "a.goal:3: rank 0 cannot send to or from itself"),
-        ("num_ranks 2\nrank 0 {\nrecv 1b from -1\n}\n", "a.goal:3: a recv must name its source"),
-        ("num_ranks 2\nrank 0 {\nrecv 1b from 1 tag -1\n}\n", "a.goal:3: a recv must name its tag"),
-        ("num_ranks 2\nrank 0 {\nsend 1b to 1\n}\n", "a.goal:3: rank 1 has no recv for this send of rank 0 with tag 0"),
-        ("num_ranks 2\nrank 0 {\nrecv 1b from 1\n}\n", "a.goal:3: rank 1 has no send for this recv"),
+        (ranks("sent 1b to 1"), "a.goal:3: cannot be read: 'sent 1b to 1'; expected"),
+        (ranks("send 1 to 1"), "a.goal:3: cannot be read"),
+        (ranks("send -1b to 1"), "a.goal:3: cannot be read"),
+        (ranks("calc 1.5"), "a.goal:3: cannot be read"),
+        (ranks("send 1b to 2"), "a.goal:3: there is no rank 2"),
+        (ranks("send 1b to 0"), "a.goal:3: rank 0 cannot send to or from itself"),
+        (ranks("recv 1b from -1"), "a.goal:3: a recv must name its source"),
+        (ranks("recv 1b from 1 tag -1"), "a.goal:3: a recv must name its tag"),
+        (ranks("send 1b to 1"), "a.goal:3: rank 1 has no recv for this send of rank 0 with tag 0"),
+        (ranks("recv 1b from 1"), "a.goal:3: rank 1 has no send for this recv"),
+        (ranks("send 1b to 1 tag 3", "recv 1b from 0 tag 4"), "a.goal:3: rank 1 has no recv"),
+        (ranks("send 1b to 1", "recv 2b from 0"), "a.goal:6: receives 2 bytes, but line 3"),
+        (ranks("work: calc 1\nwork: calc 2"), "a.goal:4: label 'work' stands twice, first in line 3"),
         (
-            "num_ranks 2\nrank 0 {\nsend 1b to 1 tag 3\n}\nrank 1 {\nrecv 1b from 0 tag 4\n}\n",
-            "a.goal:3: rank 1 has no recv",
-        ),
-        (
-            "num_ranks 2\nrank 0 {\nsend 1b to 1\n}\nrank 1 {\nrecv 2b from 0\n}\n",
-            "a.goal:6: receives 2 bytes, but line 3",
-        ),
-        (
-            "num_ranks 1\nrank 0 {\nwork: calc 1\nwork: calc 2\n}\n",
-            "a.goal:4: label 'work' stands twice, first in line 3",
-        ),
-        (
-            "num_ranks 1\nrank 0 {\nwork: calc 1\nb: calc 2\nb requires wrok\n}\n",
+            ranks("work: calc 1\nb: calc 2\nb requires wrok"),
             "a.goal:5: there is no label 'wrok' in this rank; did you mean 'work'?",
         ),
+        (ranks("a: calc 1\nb: calc 2\na requires b\nb requires a"), "operations wait for each other in a circle"),
         (
-            "num_ranks 1\nrank 0 {\na: calc 1\nb: calc 2\na requires b\nb requires a\n}\n",
-            "operations wait for each other in a circle",
-        ),
-        (
-            "num_ranks 2\nrank 0 {\na: recv 1b from 1\nb: send 1b to 1\nb requires a\n}\n"
-            "rank 1 {\na: recv 1b from 0\nb: send 1b to 0\nb requires a\n}\n",
+            ranks(*(f"a: recv 1b from {peer}\nb: send 1b to {peer}\nb requires a" for peer in (1, 0))),
             "ranks wait for each other in a circle",
         ),
-        ("num_ranks 1\nrank 0 {\na: calc 1 cpu 0\nb: calc 2 cpu 1\n}\n", "a.goal:4: does not wait for a (line 3)"),
+        (ranks("a: calc 1 cpu 0\nb: calc 2 cpu 1"), "a.goal:4: does not wait for a (line 3)"),
     ],
 )
 def test_refusals_name_the_line(tmp_path, text, message):

@@ -193,44 +193,27 @@ def test_names_count_on_as_in_the_reference_implementation():
 
 
 @pytest.mark.parametrize(
-    ("name", "start", "shapes"),
+    ("model", "tensor", "shape"),
     [
-        (
-            "bert-base",
-            "encoder.layer.3.",
-            {"intermediate.dense.weight": (3072, 768), "output.dense.weight": (768, 3072)},
-        ),
-        (
-            "gpt2",
-            "h.3.",
-            {
-                "attn.c_attn.weight": (768, 2304),
-                "attn.c_attn.bias": (2304,),
-                "attn.c_proj.weight": (768, 768),
-                "mlp.c_fc.weight": (768, 3072),
-                "mlp.c_proj.weight": (3072, 768),
-                "mlp.c_proj.bias": (768,),
-            },
-        ),
-        (
-            "llama3-8b",
-            "model.layers.3.",
-            {
-                "self_attn.q_proj.weight": (4096, 4096),
-                "self_attn.k_proj.weight": (1024, 4096),
-                "self_attn.v_proj.weight": (1024, 4096),
-                "mlp.up_proj.weight": (14336, 4096),
-                "mlp.down_proj.weight": (4096, 14336),
-            },
-        ),
-        (
-            "vit-l-16",
-            "encoder.layers.encoder_layer_3.",
-            {"self_attention.in_proj_weight": (3072, 1024), "mlp.0.weight": (4096, 1024), "mlp.3.weight": (1024, 4096)},
-        ),
-        ("resnet50", "layer2.0.", {"conv1.weight": (128, 256, 1, 1), "conv2.weight": (128, 128, 3, 3)}),
+        ("bert-base", "encoder.layer.3.intermediate.dense.weight", (3072, 768)),
+        ("bert-base", "encoder.layer.3.output.dense.weight", (768, 3072)),
+        ("gpt2", "h.3.attn.c_attn.weight", (768, 2304)),
+        ("gpt2", "h.3.attn.c_attn.bias", (2304,)),
+        ("gpt2", "h.3.attn.c_proj.weight", (768, 768)),
+        ("gpt2", "h.3.mlp.c_fc.weight", (768, 3072)),
+        ("gpt2", "h.3.mlp.c_proj.weight", (3072, 768)),
+        ("gpt2", "h.3.mlp.c_proj.bias", (768,)),
+        ("llama3-8b", "model.layers.3.self_attn.q_proj.weight", (4096, 4096)),
+        ("llama3-8b", "model.layers.3.self_attn.k_proj.weight", (1024, 4096)),
+        ("llama3-8b", "model.layers.3.self_attn.v_proj.weight", (1024, 4096)),
+        ("llama3-8b", "model.layers.3.mlp.up_proj.weight", (14336, 4096)),
+        ("llama3-8b", "model.layers.3.mlp.down_proj.weight", (4096, 14336)),
+        ("vit-l-16", "encoder.layers.encoder_layer_3.self_attention.in_proj_weight", (3072, 1024)),
+        ("vit-l-16", "encoder.layers.encoder_layer_3.mlp.0.weight", (4096, 1024)),
+        ("vit-l-16", "encoder.layers.encoder_layer_3.mlp.3.weight", (1024, 4096)),
+        ("resnet50", "layer2.0.conv1.weight", (128, 256, 1, 1)),
+        ("resnet50", "layer2.0.conv2.weight", (128, 128, 3, 3)),
     ],
 )
-def test_shapes_of_a_block_are_those_of_the_reference_implementation(name, start, shapes):
-    found = {layer.name: layer.shape for layer in load_model(name).layers}
-    assert {one: found[start + one] for one in shapes} == shapes
+def test_shapes_of_a_block_are_those_of_the_reference_implementation(model, tensor, shape):
+    assert {layer.name: layer.shape for layer in load_model(model).layers}[tensor] == shape

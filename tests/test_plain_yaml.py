@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -18,51 +19,61 @@ from simnet.scenario import load
 
 READERS = [load, load_device, load_platform, load_cost_model, read_fabric_network]
 
-HOSTILE = {
-    "a mapping as a key": "? {a: 1}\n: 3",
-    "a list as a key": "[1, 2]: 3",
-    "an alias as a key": "&a [1]: {*a : 1}",
-    "a huge key": f"{'k' * 10_000}: 1",
-    "a huge key of a list": f"? {'k' * 10_000}\n: 1",
-    "a key given twice": "a: 1\na: 2",
-    "a huge decimal": f"a: {'9' * 9_000}",
-    "a huge hexadecimal": f"a: 0x{'f' * 9_000}",
-    "a huge octal": f"a: 0o{'7' * 9_000}",
-    "a whole number beyond floats": f"a: {'9' * 309}",
-    "a long fraction": f"a: 0.{'1' * 9_000}",
-    "an alias bomb": "a: &a [x, x, x, x, x, x, x, x, x, x]\n"
-    + "".join(f"{new}: &{new} [{', '.join([f'*{old}'] * 10)}]\n" for old, new in zip("abcde", "bcdef", strict=True)),
-    "an alias of itself": "a: &a [*a]",
-    "an alias of nothing": f"a: *{'n' * 9_000}",
-    "a tag": f"a: !{'t' * 9_000} 1",
-    "a tag of Python": "a: !!python/object/apply:os.system [true]",
-    "a tag that does not fit": "a: !!bool perhaps",
-    "a merge": "a: &a {b: 1}\nc: {<<: *a}",
-    "deep lists": "a: " + "[" * 5_000,
-    "deep mappings": "a: " + "{a: " * 1_500,
-    "deep lines": "".join(f"{' ' * depth}- a:\n" for depth in range(0, 100, 2)),
-    "two documents": "a: 1\n---\nb: 1",
-    "an older version": "%YAML 1.1\n---\na: yes",
-    "a control character": "a: 1\nb: \x07",
-    "an escape of no character": 'a: "\\UFFFFFFFF"',
-    "half a character": 'a: "\\uD800"',
-    "a text that does not end": "a: 'b",
-}
+TENFOLD = "".join(f"{new}: &{new} [{', '.join([f'*{old}'] * 10)}]\n" for old, new in pairwise("abcdef"))
+# A text, the line that is wrong and what is said; LINE is the number of the first line.
+HOSTILE = [
+    ("? {a: 1}\n: 3", 1, "as a key"),
+    ("? [1, 2]\n: 3", 1, "as a key"),
+    ("[1, 2]: 3", 1, "as a key"),
+    ("&a [1]: {*a : 1}", 1, "as a key"),
+    (f"{'k' * 10_000}: 1", None, ""),
+    (f"? {'k' * 10_000}\n: 1", None, ""),
+    ("a: 1\nb: 2\na: 3", 3, "a: is given twice, first on line LINE"),
+    ("a:\n  b: {c: 1, c: 2}", 2, "a.b.c: is given twice"),
+    (f"a: {'9' * 9_000}", 1, "is not a number"),
+    (f"a: 0x{'f' * 9_000}", 1, "is not a number"),
+    (f"a: 0o{'7' * 9_000}", 1, "is not a number"),
+    (f"a: {'9' * 309}", 1, ""),
+    (f"a: 0.{'1' * 9_000}", 1, ""),
+    ("a: !!int twelve", 1, "is not a number"),
+    (f"a: &a [x, x, x, x, x, x, x, x, x, x]\n{TENFOLD}", None, "aliases for more than"),
+    ("a: &a [*a]", 1, "nested more than"),
+    (f"a: *{'n' * 9_000}", 1, "is not YAML"),
+    (f"a: !{'t' * 9_000} 1", 1, "has the tag"),
+    ("a: 1\nb: !secret 2", 2, "has the tag '!secret'"),
+    ("a: !!python/object/apply:os.system [true]", 1, "has the tag"),
+    ("a: !!bool perhaps", 1, ""),
+    ("a: &x 1\n<<: {b: 2}", 2, "'<<' is not supported"),
+    ("a: &a {b: 1}\nc: {<<: *a}", 2, "'<<' is not supported"),
+    ("a: " + "[" * 5_000, 1, "nested more than"),
+    ("a: " + "[" * 60 + "]" * 60, 1, "nested more than"),
+    ("a: " + "{a: " * 1_500, 1, "nested more than"),
+    ("".join(f"{' ' * depth}- a:\n" for depth in range(0, 100, 2)), None, "nested more than"),
+    ("a: [1, 2", 1, "is not YAML"),
+    ("a: 1\n\tb: 2", 2, "is not YAML"),
+    ("a: 1\n---\nb: 1", None, ""),
+    ("%YAML 1.1\n---\na: yes", None, ""),
+    ("a: 1\nb: \x07", 2, "is not YAML"),
+    ("a: \x00", 1, "is not YAML"),
+    ('a: "\\UFFFFFFFF"', 1, ""),
+    ('a: "\\uD800"', 1, ""),
+    ("a: 'b", 1, "is not YAML"),
+]
 
 
 @pytest.mark.parametrize("reader", READERS, ids=lambda one: one.__name__)
-@pytest.mark.parametrize("kind", HOSTILE)
-def test_hostile_files_are_refused_with_file_and_line_in_few_words(tmp_path: Path, reader, kind: str) -> None:
-    path = tmp_path / "a.yaml"
-    text = HOSTILE[kind]
+@pytest.mark.parametrize(("text", "line", "said"), HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_files_are_refused_with_file_and_line_in_few_words(tmp_path, reader, text, line, said) -> None:
+    path, first = tmp_path / "a.yaml", 1
     if reader is read_fabric_network:
         # It reads the part of a file that is of the network.
-        text = "network:\n" + "\n".join(f" {line}" for line in text.split("\n"))
+        text, first = "network:\n" + "\n".join(f" {one}" for one in text.split("\n")), 2
     path.write_text(text)
     with pytest.raises(InputError) as refused:
         reader(path)
     assert str(refused.value).startswith(f"{path}:")
-    assert isinstance(refused.value.line, int)
+    assert said.replace("LINE", str(first)) in str(refused.value)
+    assert refused.value.line == line + first - 1 if line else isinstance(refused.value.line, int)
     assert len(str(refused.value).encode()) < 2000
 
 

@@ -90,14 +90,6 @@ class TestTidy:
 
 
 class TestConventions:
-    FACTORS = (
-        ("all_reduce", ((1.0, 1.5),)), ("all_gather", ((1.0, 0.75),)), ("reduce_scatter", ((1.0, 0.75),)),
-        ("all_gatherv", ((1.0, 0.75),)), ("broadcast", ((1.0, 1.0),)), ("reduce", ((1.0, 1.0),)),
-        ("sendrecv", ((1.0, 1.0),)), ("hypercube", ((0.75, 1.0),)), ("barrier", ((1.0, None),)),
-        *((name, ((1.0, 0.75), (0.75, 1.0)))
-          for name in ("gather", "gatherv", "scatter", "scatterv", "alltoall", "alltoallv")),
-    )  # fmt: skip
-
     @pytest.mark.parametrize(
         ("facts", "filled"),
         [

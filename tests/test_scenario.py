@@ -77,34 +77,12 @@ def value(run: scenario.Run, src: int, dst: int, t: float, iteration: int = 0) -
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "message"),
-    [
-        ("a: 1\nb: 2\na: 3", 3, "a: is given twice, first on line 1"),
-        ("a:\n  b: {c: 1, c: 2}", 2, "a.b.c: is given twice"),
-        ("a: !!python/object/apply:os.system [true]", 1, "has the tag"),
-        ("a: 1\nb: !secret 2", 2, "has the tag '!secret'"),
-        ("a: &x 1\n<<: {b: 2}", 2, "'<<' is not supported"),
-        ("a: [1, 2", 1, "is not YAML"),
-        ("a: 1\n\tb: 2", 2, "is not YAML"),
-        ("a: 1\n---\nb: 1", 2, "single document"),
-        ("- 1", 1, "must be a mapping"),
-        ("", 1, "must be a mapping"),
-        ("? [1, 2]\n: 3", 1, "as a key"),
-        ("a: &a [*a]", 1, "nested more than"),
-        ("[" * 3000, 1, "nested more than"),
-        ("a: " + "[" * 60 + "]" * 60, 1, "nested more than"),
-        ("a: *nobody", 1, "is not YAML"),
-        ("a: !!int twelve", 1, "is not a number"),
-        ("a: " + "9" * 5000, 1, "is not a number"),
-        ("a: \x00", 1, "is not YAML"),
-    ],
+    ("text", "said"),
+    [("- 1", "1: must be a mapping"), ("", "1: must be a mapping"), ("a: 1\n---\nb: 1", "2: .*single document")],
 )
-def test_what_is_no_plain_yaml_is_refused_with_its_line(text: str, line: int | None, message: str) -> None:
-    with pytest.raises(InputError) as refused:
+def test_what_is_no_single_mapping_is_refused_with_its_line(text: str, said: str) -> None:
+    with pytest.raises(InputError, match=f"^a.yaml:{said}"):
         loader.Document(text, "a.yaml")
-    assert message in str(refused.value)
-    assert refused.value.file == "a.yaml"
-    assert refused.value.line == line
 
 
 def test_an_alias_bomb_is_refused_and_a_plain_alias_is_not() -> None:

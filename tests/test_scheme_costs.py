@@ -621,27 +621,13 @@ def test_time_on_an_idle_star(one, P):
 
 # What workers do between their messages, by hand: what comes before the first of them, between, and after the last.
 # Kernels cost far more here than messages, and each its own, so that a misplaced one shows.
-KERNELS = DeviceProfile(
-    "slow",
-    "none",
-    "made up",
-    1e6,
-    {
-        "topk": KernelMethod(0.7, 17.0, "made up"),
-        "topk_layer": KernelMethod(0.6, 13.0, "made up"),
-        "scan": KernelMethod(0.5, 11.0, "made up"),
-        "norm": KernelMethod(0.3, 7.0, "made up"),
-        "gather": KernelMethod(0.2, 5.0, "made up"),
-        "scatter": KernelMethod(0.11, 3.0, "made up"),
-        "topk_segments": KernelMethod(0.9, 19.0, "made up"),
-        "cast": KernelMethod(0.17, 2.0, "made up"),
-        "sum": KernelMethod(0.13, 9.0, "made up"),
-        "pack": KernelMethod(0.07, 23.0, "made up"),
-        "count": KernelMethod(0.05, 29.0, "made up"),
-        "copy_in": KernelMethod(0.19, 31.0, "made up"),
-        "copy_out": KernelMethod(0.23, 37.0, "made up"),
-    },
-)
+SLOW = {
+    **{"topk": (0.7, 17.0), "topk_layer": (0.6, 13.0), "topk_segments": (0.9, 19.0), "scan": (0.5, 11.0)},
+    **{"norm": (0.3, 7.0), "gather": (0.2, 5.0), "scatter": (0.11, 3.0), "cast": (0.17, 2.0), "sum": (0.13, 9.0)},
+    **{"pack": (0.07, 23.0), "count": (0.05, 29.0), "copy_in": (0.19, 31.0), "copy_out": (0.23, 37.0)},
+}
+METHODS = {name: KernelMethod(*terms, "made up") for name, terms in SLOW.items()}
+KERNELS = DeviceProfile("slow", "none", "made up", 1e6, METHODS)
 
 
 class Doing(NamedTuple):

@@ -620,10 +620,16 @@ def test_a_sweep_of_200_runs_killed_five_times_ends_with_the_bytes_of_one_left_a
 # Dask
 
 
-def test_without_dask_the_command_says_what_to_install(here, tiny, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "distributed", None)
-    said = refused(tiny, "--grid", "seed=1", "--on", "tcp://127.0.0.1:1", "--out", tmp_path, "-q")
-    assert "--on tcp://127.0.0.1:1: needs Dask: pip install 'simnet-sparse[dask]'" in said
+@pytest.mark.parametrize(
+    ("module", "on", "said"),
+    [
+        ("distributed", "tcp://127.0.0.1:1", "Dask: pip install 'simnet-sparse[dask]'"),
+        ("submitit", "slurm", "submitit: pip install 'simnet-sparse[slurm]'"),
+    ],
+)
+def test_without_its_package_the_command_says_what_to_install(here, tiny, tmp_path, monkeypatch, module, on, said):
+    monkeypatch.setitem(sys.modules, module, None)
+    assert f"--on {on}: needs {said}" in refused(tiny, "--grid", "seed=1", "--on", on, "--out", tmp_path, "-q")
     assert not (tmp_path / INCOMPLETE).exists()
 
 
@@ -685,9 +691,3 @@ def test_without_slurm_the_command_says_so(here, tiny, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     said = refused(tiny, "--grid", "seed=1", "--on", "slurm", "--out", tmp_path / "out", "-q")
     assert "--on slurm: cannot submit jobs: " in said
-
-
-def test_without_submitit_the_command_says_what_to_install(here, tiny, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "submitit", None)
-    said = refused(tiny, "--grid", "seed=1", "--on", "slurm", "--out", tmp_path, "-q")
-    assert "--on slurm: needs submitit: pip install 'simnet-sparse[slurm]'" in said

@@ -1,7 +1,5 @@
 """Codes in two hops of all-to-all, qgZ, LoCo and SDP4Bit: golden runs, the rules they follow, memories, bytes."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -12,17 +10,8 @@ from simnet.sparsifier_models.qgz import groups_of
 from simnet.sparsifier_models.sdp4bit import weight_difference
 from simnet.sparsifier_models.two_hop import Nodes, nearest, stochastic
 
-GOLDEN = Path(__file__).parent / "golden" / "compressors"
 P = 4
 MATRIX = [("w", (64, 96))]
-
-
-@pytest.fixture(params=["here", "all"])
-def recorded(request):
-    """Return what reads a golden run: the first steps of it, and all of them where they are at hand."""
-    here = request.param == "here"
-    folder = GOLDEN if here else request.getfixturevalue("shared") / "papers" / "data" / "sharded"
-    return lambda name: np.load(folder / f"{name}.npz")
 
 
 def nibbles(codes):

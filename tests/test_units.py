@@ -67,9 +67,13 @@ def test_size(text, expected):
     assert size(text) == expected
 
 
+NO_NUMBERS = "1e-999999999 s", "(1).__class__ s", "\uff11 s", "1 s s", "ms", "", "1" * 10_000 + " s", 10**100
+
+
 @pytest.mark.parametrize(
     ("read", "text", "words"),
     [
+        *((seconds, one, ["not a number with a unit"]) for one in NO_NUMBERS),
         (seconds, 10, ["10 has no unit", "'10 ms'"]),
         (seconds, "10 mss", ["'mss'", "did you mean 'ms'", "Allowed"]),
         (bandwidth, "10 Gbits/sek", ["unknown unit 'Gbits/sek'", "Gbit/s"]),
@@ -89,16 +93,8 @@ def test_size(text, expected):
         (seconds, math.inf, ["inf"]),
         (seconds, "1e400 s", ["too large"]),
         (seconds, "1e999999 s", ["1e999999 s"]),
-        (seconds, "1e-999999999 s", ["not a number with a unit"]),
         (seconds, "9**9**9 s", ["9**9**9 s"]),
-        (seconds, "(1).__class__ s", ["not a number with a unit"]),
         (seconds, "1,5 s", ["1,5 s"]),
-        (seconds, "\uff11 s", ["not a number with a unit"]),
-        (seconds, "1 s s", ["not a number with a unit"]),
-        (seconds, "ms", ["not a number with a unit"]),
-        (seconds, "", ["not a number with a unit"]),
-        (seconds, "1" * 10_000 + " s", ["not a number with a unit"]),
-        (seconds, 10**100, ["not a number with a unit"]),
         (seconds, True, ["True is not a time"]),
         (seconds, None, ["None is not a time"]),
         (seconds, ["1 s"], ["not a time"]),

@@ -55,6 +55,20 @@ ANY_TARGET = st.floats(0.01, 0.999)
 # Published tables
 
 
+def test_71_of_the_75_published_bandwidths_are_within_a_step_of_their_grid():
+    cells = list(lowcomm.bandwidth_cells())
+    steps = [
+        lowcomm.GRID.index(lowcomm.bandwidth_on_grid(one.training, one.target))
+        - int(np.abs(np.array(lowcomm.GRID) * 8e-9 - lowcomm.on_grid(one.published)).argmin())
+        for one in cells
+    ]
+    assert (len(cells), len(lowcomm.GRID), sum(abs(one) <= 1 for one in steps)) == (75, 50, 71)
+    assert sorted(one for one in steps if abs(one) > 1) == [-4, -2, -2, 2]
+    assert [lowcomm.on_grid(one.published) for one in cells] == [
+        pytest.approx(one.published, abs=0.06) for one in cells
+    ]
+
+
 def test_shipped_values_are_the_sheets(shared):
     sheet = shared / "papers" / "data" / "lowcomm" / "published_compute_utilization.csv"
     assert read_published("utilisation.csv").to_csv() == pd.read_csv(sheet).to_csv()

@@ -220,18 +220,24 @@ def test_factors_shared_by_products_do_not_disturb_each_other():
 
 
 def test_nothing_is_generated_before_it_is_asked_for():
-    drawn = []
-
-    def chunks():
-        for second in range(1, 1000):
+    def drawing(drawn):
+        for second in range(1, 10**6):
             drawn.append(second)
             yield [float(second)], [float(second % 7)]
 
-    signal = product(constant(2.0), Signal([0.0], [0.0], chunks()))
+    drawn = []
+    signal = product(constant(2.0), Signal([0.0], [0.0], drawing(drawn)))
     assert signal.at(0) == 0
     assert drawn == []
     assert signal.at(10) == 6
     assert len(drawn) <= 11
+    # A factor that is down for long spares the others.
+    drawn = []
+    signal = product(Signal([0.0], [5.0], drawing(drawn)), outages(at=[(10, 1e4)]))
+    assert signal.at(9) == 2
+    assert signal.at(9_999) == 0
+    assert len(drawn) <= 12
+    assert signal.at(10_010) == 10_010 % 7
 
 
 def test_a_signal_that_never_changes_again_is_recognised():
@@ -247,21 +253,6 @@ def test_a_signal_that_never_changes_again_is_recognised():
     assert never.next_change(0) == math.inf
     assert never.inverse(0, 1) == math.inf
     assert never.integral(0, 1e9) == 0
-
-
-def test_a_factor_that_is_down_for_long_spares_the_others():
-    drawn = []
-
-    def chunks():
-        for second in range(1, 10**6):
-            drawn.append(second)
-            yield [float(second)], [float(second % 7)]
-
-    signal = product(Signal([0.0], [5.0], chunks()), outages(at=[(10, 1e4)]))
-    assert signal.at(9) == 2
-    assert signal.at(9_999) == 0
-    assert len(drawn) <= 12
-    assert signal.at(10_010) == 10_010 % 7
 
 
 @pytest.mark.parametrize(
@@ -530,47 +521,62 @@ def test_csv_at_its_end_holds_or_repeats(tmp_path):
         trace_csv(path, period=4)
 
 
+BAD_CSV = [
+    ("time_s,latency_s\n0,1\n1,nan\n", r":3: latency: .*>= 0, got 'nan'"),
+    ("time_s,latency_s\n0,1\n\n# x\n1,inf\n", r":5: latency: .*'inf'"),
+    ("time_s,bandwidth_Bps\n0,1\n1,-5\n", r":3: bandwidth: .*'-5'"),
+    ("time_s,bandwidth_Bps\n0,1\n1,\n", r":3: bandwidth: .*''"),
+    ("time_s,bandwidth_Bps\n0,1\n1," + "x" * 40 + "\n", f"'{'x' * 40}'"),
+    ("time_s,bandwidth_Bps\n0,1\n1," + "x" * 41 + "\n", rf"'{'x' * 20}\.\.\.{'x' * 17}'"),
+    ("time_s,bandwidth_Bps\n0,1e999\n", r":2: bandwidth"),
+    ("time_s,bandwidth_Gbit_s\n0,2e10\n", r":2: bandwidth: must be <= 1e\+18, got '2e10'"),
+    ("time_s,bandwidth_Bps\nnan,1\n", r":2: time: .*'nan'"),
+    ("time_s,bandwidth_Bps\n-1,1\n", r":2: time: .*'-1'"),
+    ("time_s,bandwidth_Bps\n0,1\n2,1\n1,1\n", r":4: time: must be later than the row before \(2\), got 1"),
+    ("time_s,bandwidth_Bps\n0,1,2\n", r":2: expected 2 columns, got 3"),
+    ("time_s,bandwidth_Bps\n", "no rows"),
+    ("time_s,bandwidth_Bps\n0,1_000\n", r":2: bandwidth: .*'1_000'"),
+    ("time_s,bandwidth_Bps\n0,\u0661\n", r":2: bandwidth"),
+    ("", r"the\.link: is empty$"),
+    ("\n \n", r"the\.link: is empty$"),
+    ("# nothing\n", "no row that names its columns; expected e.g. time_s,"),
+    ("time_s,bandwith_units\n0,1\n", r":1: has a column 'bandwith_units'; did you mean 'bandwidth_units'\?"),
+    ("tme_ms,latency_s\n0,1\n", "has a column 'tme_ms'; did you mean 'time_ms'"),
+    ("time_s,latenzy\n0,1\n", "has a column 'latenzy'; did you mean 'latency_ms'"),
+    ("time_s,speed\n0,1\n", r":1: has no column for bandwidth or latency; columns: time_s, speed"),
+    ("bandwidth_Bps\n1\n", r":1: has no column for time"),
+    ("time,bandwidth_Bps\n0,1\n", r":1: column 'time' needs a unit in its name, e\.g\. 'time_s'"),
+    ("time_s,bandwidth\n0,1\n", r":1: column 'bandwidth' needs a unit in its name, e\.g\. 'bandwidth_Mbit_s'"),
+    ("time_s,bandwidth_ms\n0,1\n", r":1: column 'bandwidth_ms' .*not a bandwidth"),
+    ("time_s,up_mbps,down_mbps\n0,1,1\n", r":1: has two columns for bandwidth: up_mbps and down_mbps"),
+    ("time_s,latency_s,latency_ms\n0,1,1\n", r":1: has two columns for latency"),
+    ('time_s,latency_s\n0,"1\n', "is not CSV"),
+    ("time_s,latency_s\n0," + "1" * 200_000 + "\n", "is not CSV"),
+    (b"time_s,latency_s\n\xff\xfe,1\n", "is not UTF-8"),
+]
+BAD_MAHIMAHI = [
+    ("1\n2\nx\n", r":3: .*'x'"),
+    ("1\n" + "x" * 40 + "\n", f"'{'x' * 40}'"),
+    ("1\n" + "x" * 41 + "\n", rf"'{'x' * 20}\.\.\.{'x' * 17}'"),
+    ("1\n-2\n", r":2: .*'-2'"),
+    ("1\n2.5\n", r":2: .*'2\.5'"),
+    ("5\n4\n", r":2: must not be smaller than the line before \(5\), got 4"),
+    ("0\n0\n", r":2: must end later"),
+    ("", r"the\.link: is empty$"),
+    ("1\n" + "9" * 5000 + "\n", r":2: "),
+    ("1\n999999999999\n", r":2: lasts 999999999999 ms"),
+    ("\u0661\n", r":1: "),
+]
+
+
 @pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("time_s,latency_s\n0,1\n1,nan\n", r":3: latency: .*>= 0, got 'nan'"),
-        ("time_s,latency_s\n0,1\n\n# x\n1,inf\n", r":5: latency: .*'inf'"),
-        ("time_s,bandwidth_Bps\n0,1\n1,-5\n", r":3: bandwidth: .*'-5'"),
-        ("time_s,bandwidth_Bps\n0,1\n1,\n", r":3: bandwidth: .*''"),
-        ("time_s,bandwidth_Bps\n0,1\n1," + "x" * 40 + "\n", f"'{'x' * 40}'"),
-        ("time_s,bandwidth_Bps\n0,1\n1," + "x" * 41 + "\n", rf"'{'x' * 20}\.\.\.{'x' * 17}'"),
-        ("time_s,bandwidth_Bps\n0,1e999\n", r":2: bandwidth"),
-        ("time_s,bandwidth_Gbit_s\n0,2e10\n", r":2: bandwidth: must be <= 1e\+18, got '2e10'"),
-        ("time_s,bandwidth_Bps\nnan,1\n", r":2: time: .*'nan'"),
-        ("time_s,bandwidth_Bps\n-1,1\n", r":2: time: .*'-1'"),
-        ("time_s,bandwidth_Bps\n0,1\n2,1\n1,1\n", r":4: time: must be later than the row before \(2\), got 1"),
-        ("time_s,bandwidth_Bps\n0,1,2\n", r":2: expected 2 columns, got 3"),
-        ("time_s,bandwidth_Bps\n", "no rows"),
-        ("time_s,bandwidth_Bps\n0,1_000\n", r":2: bandwidth: .*'1_000'"),
-        ("time_s,bandwidth_Bps\n0,\u0661\n", r":2: bandwidth"),
-        ("", r"trace\.csv: is empty$"),
-        ("\n \n", r"trace\.csv: is empty$"),
-        ("# nothing\n", "no row that names its columns; expected e.g. time_s,"),
-        ("time_s,bandwith_units\n0,1\n", r":1: has a column 'bandwith_units'; did you mean 'bandwidth_units'\?"),
-        ("tme_ms,latency_s\n0,1\n", "has a column 'tme_ms'; did you mean 'time_ms'"),
-        ("time_s,latenzy\n0,1\n", "has a column 'latenzy'; did you mean 'latency_ms'"),
-        ("time_s,speed\n0,1\n", r":1: has no column for bandwidth or latency; columns: time_s, speed"),
-        ("bandwidth_Bps\n1\n", r":1: has no column for time"),
-        ("time,bandwidth_Bps\n0,1\n", r":1: column 'time' needs a unit in its name, e\.g\. 'time_s'"),
-        ("time_s,bandwidth\n0,1\n", r":1: column 'bandwidth' needs a unit in its name, e\.g\. 'bandwidth_Mbit_s'"),
-        ("time_s,bandwidth_ms\n0,1\n", r":1: column 'bandwidth_ms' .*not a bandwidth"),
-        ("time_s,up_mbps,down_mbps\n0,1,1\n", r":1: has two columns for bandwidth: up_mbps and down_mbps"),
-        ("time_s,latency_s,latency_ms\n0,1,1\n", r":1: has two columns for latency"),
-        ('time_s,latency_s\n0,"1\n', "is not CSV"),
-        ("time_s,latency_s\n0," + "1" * 200_000 + "\n", "is not CSV"),
-        (b"time_s,latency_s\n\xff\xfe,1\n", "is not UTF-8"),
-    ],
+    ("read", "text", "words"), [*((trace_csv, *one) for one in BAD_CSV), *((mahimahi, *one) for one in BAD_MAHIMAHI)]
 )
-def test_bad_csv_is_refused_with_its_line(tmp_path, text, words):
+def test_bad_files_are_refused_with_their_line(tmp_path, read, text, words):
     with pytest.raises(InputError, match=words) as caught:
-        trace_csv(written(tmp_path, text))
-    assert "trace.csv" in str(caught.value)
-    assert len(str(caught.value)) < 400 + len(str(tmp_path))
+        read(written(tmp_path, text, "the.link"))
+    assert "the.link" in str(caught.value)
+    assert len(str(caught.value)) < (300 if read is mahimahi else 400) + len(str(tmp_path))
 
 
 def test_files_that_cannot_be_read(tmp_path, monkeypatch):
@@ -632,29 +638,6 @@ def test_mahimahi_writer_never_promises_too_early(tmp_path):
         write_mahimahi(constant(1e6), tmp_path / "out", duration=1.0, packet_bytes=0)
     with pytest.raises(InputError, match=r"absent.out: cannot be written: No such file"):
         write_mahimahi(constant(1e6), tmp_path / "absent" / "out", duration=1.0)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("1\n2\nx\n", r":3: .*'x'"),
-        ("1\n" + "x" * 40 + "\n", f"'{'x' * 40}'"),
-        ("1\n" + "x" * 41 + "\n", rf"'{'x' * 20}\.\.\.{'x' * 17}'"),
-        ("1\n-2\n", r":2: .*'-2'"),
-        ("1\n2.5\n", r":2: .*'2\.5'"),
-        ("5\n4\n", r":2: must not be smaller than the line before \(5\), got 4"),
-        ("0\n0\n", r":2: must end later"),
-        ("", r"link\.down: is empty$"),
-        ("1\n" + "9" * 5000 + "\n", r":2: "),
-        ("1\n999999999999\n", r":2: lasts 999999999999 ms"),
-        ("\u0661\n", r":1: "),
-    ],
-)
-def test_bad_mahimahi_is_refused_with_its_line(tmp_path, text, words):
-    with pytest.raises(InputError, match=words) as caught:
-        mahimahi(written(tmp_path, text, "link.down"))
-    assert "link.down" in str(caught.value)
-    assert len(str(caught.value)) < 300 + len(str(tmp_path))
 
 
 # Published schedules
