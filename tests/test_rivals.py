@@ -1,4 +1,4 @@
-"""Rivals: each rule is its formula, none sees what is left out, learned ones need scikit-learn, sets count alike."""
+"""Rivals: each rule is its formula, none sees what is left out, learned ones neither, sets count alike."""
 
 import importlib
 from pathlib import Path
@@ -7,9 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from commands import did, refused
 from simnet.cost_models.calibration.curves import Curve, Setting
-from simnet.validate import evaluation, rivals
+from simnet.validate import rivals
 
 SIZES = 4.0 ** np.arange(5, 15)
 
@@ -58,26 +57,16 @@ def test_without_an_all_reduce_or_a_bus_factor_the_rule_says_nothing():
 
 
 @pytest.mark.parametrize("split", ["sizes", "ranks", "collectives"])
-def test_no_rival_looks_at_times_that_are_left_out(split):
+def test_no_rival_looks_at_times_that_are_left_out(split, monkeypatch):
+    learned = of_the_page("learned", monkeypatch)
     kept = [curve(4), curve(16), curve(4, collective="all_gather")]
     left = {"sizes": curve(4), "ranks": curve(8), "collectives": curve(8, collective="reduce_scatter")}[split]
     before, after = (
-        rivals.rival_times(split, kept, [Curve(left.setting, left.sizes, seconds)], learned=True)[0]
+        rivals.rival_times(split, kept, [Curve(left.setting, left.sizes, seconds)], learned.fit_learned)[0]
         for seconds in (left.seconds, np.full(10, 99.0))
     )
-    assert set(before) == {*rivals.RULES[split], *rivals.LEARNED}
+    assert set(before) == {*rivals.RULES[split], *learned.LEARNED}
     assert all(np.array_equal(before[name], after[name]) for name in before)
-
-
-def test_learned_models_are_asked_for_and_need_scikit_learn(monkeypatch):
-    found = evaluation.evaluate("shaped_gloo", splits=["sizes"]).figures()["splits"]["sizes"]["models"]
-    assert not set(rivals.LEARNED) & set(found)
-    assert (
-        "gaussian_process"
-        in did("validate", "shaped_gloo", "--split", "sizes", "--against", "learned", "--json").output
-    )
-    monkeypatch.setattr(rivals, "find_spec", lambda name: None)
-    assert "simnet-sparse[digits]" in refused("validate", "shaped_gloo", "--split", "sizes", "--against", "learned")
 
 
 def test_every_set_counts_alike_and_the_worse_ones_are_named(monkeypatch):
@@ -89,7 +78,7 @@ def test_every_set_counts_alike_and_the_worse_ones_are_named(monkeypatch):
     found = alike.medians(table, ["ours", "log_log", "nearest"])
     assert found["ours"].to_dict() == pytest.approx({"many": 0.01, "few": 0.21, "near": 0.0104})
     assert "nearest" not in found
-    text = alike.section(table.assign(ours=table["ours"] + 0.01), dict.fromkeys(rivals.LEARNED, "learned"))
+    text = alike.section(table.assign(ours=table["ours"] + 0.01), dict.fromkeys(alike.LEARNED, "learned"))
     (row,) = [line for line in text.splitlines() if line.startswith("| sizes left out")]
     cells = [one.strip() for one in row.strip("|").split("|")]
     assert cells[1:6] == ["3", "8.7 % / 2.0 %", "7.7 % / 2.0 %", "10 % / 10 %", ""]

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 
 from simnet.validate.evaluation import PLACES, TITLES
-from simnet.validate.rivals import LEARNED, RULES
+from simnet.validate.rivals import RULES
+from validating.learned import LEARNED
 
 WORSE = 1.05
 """Above this, the ratio of two medians counts as worse."""

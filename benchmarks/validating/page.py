@@ -20,10 +20,11 @@ from simnet.validate.evaluation import FROM_BASE, HALVES, PLACES, TITLES
 from simnet.validate.jobs import report as jobs
 from simnet.validate.links import AGAIN, winners
 from simnet.validate.links import TITLES as LINK_TITLES
-from simnet.validate.rivals import LEARNED, NEAREST, NEAREST_BY_BUS, NEIGHBOURS, RULE
+from simnet.validate.rivals import NEAREST, NEAREST_BY_BUS, NEIGHBOURS, RULE
 from simnet.validate.shapednet.libraries import predictable
 from simnet.validate.shapednet.links import COLUMNS
 from validating import alike, chances, constants, coverage, held_out, likeness
+from validating.learned import LEARNED
 
 MODELS = {
     "ours": "ours",

@@ -26,8 +26,8 @@ from simnet.cost_models.calibration.readers.kinds import log_format
 from simnet.cost_models.calibration.specification import specified_half_widths
 from simnet.cost_models.calibration.summary import read_rows
 from simnet.cost_models.evidence.intervals import bin_of
-from simnet.validate import rivals
 from simnet.validate.evaluation import HALVES, SPLITS, evaluate
+from validating.learned import fit_learned
 from validating.platforms import Case, cases_of, predicted
 
 MAX_META = 2**20
@@ -110,7 +110,7 @@ def validated(one: Set) -> dict[str, Any]:
     entry: dict[str, Any] = asdict(one)
     del entry["source"]
     try:
-        made = evaluate(one.source, splits=[*SPLITS, HALVES], learned=rivals.installed())
+        made = evaluate(one.source, splits=[*SPLITS, HALVES], fit=fit_learned)
     except InputError as error:
         return entry | {"error": error.message, "seconds": time.process_time() - begin}
     models = [name for name in made.held if name not in _KEPT]

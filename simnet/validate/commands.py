@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 _DRAWN = (".svg", ".png")
 
-JOBS, LOCAL, LEARNED = "jobs", "local", "learned"
-"""Special words in place of measurements and of ``--against``."""
+JOBS, LOCAL = "jobs", "local"
+"""Special words in place of measurements."""
 
 _OFF = (Column("median", "median", "percent"), Column("p90", "p90", "percent"))
 
@@ -53,9 +53,9 @@ def validate(
 
         Names are those of `simnet list measured`, by default all; jobs are training jobs, local is compression.
     against
-        A fabric file, platform, scenario, or learned.
+        A fabric file, platform or scenario.
 
-        With job.yaml:skip=5 the first five iterations do not count; learned means models of scikit-learn.
+        With job.yaml:skip=5 the first five iterations do not count.
     split
         Leave out sizes, ranks, collectives or links.
 
@@ -100,9 +100,14 @@ def _measurements(
     from simnet.cost_models.calibration.readers.tables import parse_facts
     from simnet.validate import evaluation
 
+<<<<<<< HEAD
     fabric = None if against == LEARNED else against
     if fabric is not None:
         refuse_given({"--split": split, "--check": check}, "what is left out, which --against does without")
+=======
+    if against is not None:
+        _refuse({"--split": split, "--check": check}, "what is left out, which --against does without")
+>>>>>>> a6b2e226 (Learned baselines are part of the benchmark that uses them)
     for name in split or ():
         if name not in evaluation.SPLITS:
             raise InputError(f"there is no {name!r}: {suggest_names(name, evaluation.SPLITS)}", file="--split")
@@ -111,9 +116,9 @@ def _measurements(
         refuse_given({"--check": check}, "shipped measurements")
     facts = parse_facts(fact)
     found = [
-        evaluation.evaluate(name, facts, splits, learned=against == LEARNED)
-        if fabric is None
-        else evaluation.compare_measurements(fabric, name, facts)
+        evaluation.evaluate(name, facts, splits)
+        if against is None
+        else evaluation.compare_measurements(against, name, facts)
         for name in track_progress(names)
     ]
     facts.refuse_idle()

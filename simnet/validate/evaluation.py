@@ -3,7 +3,7 @@
 Three splits: every fourth size of a curve is left out, a number of ranks is left out, a collective is left out. What is
 left out is predicted by a calibration of the rest alone: models are chosen and intervals made by a cross-validation
 inside the rest. Where there are measurements of all-reduce, the rest of an all-gather, a reduce-scatter or an
-all-to-all is the all-reduce and point-to-point alone. Beside it stands what others do: the rules and learned models of
+all-to-all is the all-reduce and point-to-point alone. Beside it stands what others do: the rules of
 `simnet.validate.rivals`, and, for sizes and ranks, the single line, three segments and five anchors, interpolated over
 the logarithm of the ranks.
 """
@@ -22,7 +22,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
-from simnet.base.errors import InputError, SimnetError, to_install
+from simnet.base.errors import InputError
 from simnet.base.progress import track_progress
 from simnet.cost_models.calibration.cost_model import DEFAULT_COVERAGE, CalibratedCostModel, calibrate
 from simnet.cost_models.calibration.cost_model_file import cost_model_of
@@ -35,7 +35,7 @@ from simnet.cost_models.evidence.intervals import BIN_NAMES, Basis, bin_of, half
 from simnet.report.drawing import COLOURS, Plot, canvas, plot, scale
 from simnet.validate.links import CLOSED_FORM, held_by_links, winners
 from simnet.validate.links import TITLES as LINK_TITLES
-from simnet.validate.rivals import RIVALS, installed, rival_times
+from simnet.validate.rivals import RIVALS, FitRivals, rival_times
 
 TITLES = {
     "sizes": "sizes left out",
@@ -163,7 +163,7 @@ def _split_figures(part: pd.DataFrame) -> dict[str, Any]:
     models: dict[str, Any] = {}
     bins = bin_of(part["size"].to_numpy(dtype=float))
     places = [one for one in PLACES if (part["place"] == one).any()]
-    for model in ("ours", *RIVALS, *PLAIN, CLOSED_FORM):
+    for model in part.columns.drop(["split", "place", "system", "setting", "size", "measured", "low", "high"]):
         off = (part[model].astype(float) / part["measured"].astype(float) - 1).abs().to_numpy()
         if np.isnan(off).all():
             continue
@@ -204,9 +204,9 @@ def evaluate(
     facts: LogFacts | Mapping[str, Any] | None = None,
     splits: Sequence[str] = SPLITS,
     *,
-    learned: bool = False,
+    fit: FitRivals | None = None,
 ) -> Evaluation:
-    """Evaluate calibrated cost models on held-out parts of a shipped dataset or of a log.
+    """Evaluate calibrated cost models on held-out parts of a shipped dataset or of a log; `fit` fits more baselines.
 
     Examples
     --------
@@ -214,8 +214,6 @@ def evaluate(
     >>> sorted(found.figures()["splits"]["sizes"]["models"])
     ['five_anchors', 'line', 'log_log', 'ours', 'three_segments']
     """
-    if learned and not installed():
-        raise SimnetError(f"learned models are those of scikit-learn: {to_install('digits')}")
     rows, problems = read_rows(source, facts or {})
     held: list[pd.DataFrame] = []
     count = 0
@@ -223,7 +221,7 @@ def evaluate(
         curves = curves_of(part)
         count += len(curves)
         known = [_SPLITTERS[split] for split in splits if split != "links"]
-        held += [table.assign(system=name) for splitter in track_progress(known) for table in splitter(curves, learned)]
+        held += [table.assign(system=name) for splitter in track_progress(known) for table in splitter(curves, fit)]
     if "links" in splits and len(one := held_by_links(rows)):
         held.append(one)
     return _make_evaluation(source, held, count, rows, problems)
@@ -259,23 +257,23 @@ def compare_measurements(
     return _make_evaluation(source, found, count, rows, problems, loaded.coverage)
 
 
-def _leave_sizes(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
+def _leave_sizes(curves: Sequence[Curve], fit: FitRivals | None) -> list[pd.DataFrame]:
     """Predict every fourth size from the other sizes; these sizes are held out of all curves at once."""
     found = []
     for fold in track_progress(range(FOLD_COUNT)):
         split = [(one, size_folds(one)[fold]) for one in curves if fold < len(size_folds(one))]
-        found += _at_sizes("sizes", split, learned)
+        found += _at_sizes("sizes", split, fit)
     return found
 
 
-def _leave_halves(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
+def _leave_halves(curves: Sequence[Curve], fit: FitRivals | None) -> list[pd.DataFrame]:
     """Predict every second size from the others, in curves with enough sizes left to choose models."""
     usable = [one for one in curves if len(one.sizes) >= 2 * MIN_SIZES]
-    return _at_sizes(HALVES, [(one, np.arange(len(one.sizes)) % 2 == 1) for one in usable], learned)
+    return _at_sizes(HALVES, [(one, np.arange(len(one.sizes)) % 2 == 1) for one in usable], fit)
 
 
 def _at_sizes(
-    name: Basis | Literal["halves"], split: Sequence[tuple[Curve, NDArray[np.bool_]]], learned: bool
+    name: Basis | Literal["halves"], split: Sequence[tuple[Curve, NDArray[np.bool_]]], fit: FitRivals | None
 ) -> list[pd.DataFrame]:
     """Predict the sizes that each curve's mask holds out, by a cost model fitted to the other sizes."""
     if not split:
@@ -285,13 +283,17 @@ def _at_sizes(
     curves = fit_predictor(kept, chosen.curve_model, weights=chosen.weights, with_steps=False)
     model = CalibratedCostModel(curves, {"sizes": half_widths(chosen.held["sizes"], DEFAULT_COVERAGE)}, {}, {})
     found = []
+<<<<<<< HEAD
     for one, rest, rivals in zip(held, kept, rival_times("sizes", kept, held, learned=learned), strict=True):
+=======
+    for one, rest, rivals in zip(held, kept, rival_times(name, kept, held, fit), strict=True):
+>>>>>>> a6b2e226 (Learned baselines are part of the benchmark that uses them)
         plain = {other: CURVE_FITS[other](rest.sizes, rest.seconds).at(one.sizes) for other in PLAIN}
         found.append(_predict_rows(name, "", model, one, rivals | plain))
     return [one for one in found if one is not None]
 
 
-def _leave_ranks(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
+def _leave_ranks(curves: Sequence[Curve], fit: FitRivals | None) -> list[pd.DataFrame]:
     """Predict the curves of each number of ranks from the curves of other numbers of ranks."""
     found = []
     for ranks in track_progress(sorted({one.setting.ranks for one in curves})):
@@ -301,7 +303,7 @@ def _leave_ranks(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
         model = calibrate(kept, chosen=choose_models(kept, plain=False))
         fitted = {name: fit_predictor(kept, name, with_steps=False) for name in PLAIN}
         plain = {name: replace(one, ranks_by="interpolation") for name, one in fitted.items()}
-        for one, rivals in zip(held, rival_times("ranks", kept, held, learned=learned), strict=True):
+        for one, rivals in zip(held, rival_times("ranks", kept, held, fit), strict=True):
             family = [known.setting.ranks for known in kept if known.setting.family == one.setting.family]
             place = rank_place(ranks, family)
             others = {name: _held_share(other.at(one.setting, one.sizes), one) for name, other in plain.items()}
@@ -317,7 +319,7 @@ def rank_place(ranks: int, measured: Sequence[int]) -> str:
     return PLACES[1] if doublings <= _DOUBLING else PLACES[2]
 
 
-def _leave_collectives(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
+def _leave_collectives(curves: Sequence[Curve], fit: FitRivals | None) -> list[pd.DataFrame]:
     """Predict the curves of each collective from the curves of other collectives, where possible."""
     found = []
     for collective in track_progress(sorted({one.setting.collective for one in curves})):
@@ -328,7 +330,7 @@ def _leave_collectives(curves: Sequence[Curve], learned: bool) -> list[pd.DataFr
         model = calibrate(kept, chosen=choose_models(kept, plain=False))
         if model.model.steps is None:
             continue
-        rivals = rival_times("collectives", kept, held, learned=learned)
+        rivals = rival_times("collectives", kept, held, fit)
         found += [_predict_rows("collectives", "", model, one, said) for one, said in zip(held, rivals, strict=True)]
     return [one for one in found if one is not None]
 
@@ -376,7 +378,8 @@ def _make_evaluation(
     if not curves and not held:
         message = "no row has a size above 0 and a number of ranks; --fact ranks=16 says what a log does not"
         raise InputError(message, file=source)
-    table = (pd.concat(held, ignore_index=True) if held else pd.DataFrame()).reindex(columns=_COLUMNS)
+    table = pd.concat(held, ignore_index=True) if held else pd.DataFrame()
+    table = table.reindex(columns=list(dict.fromkeys([*_COLUMNS, *table.columns])))
     parts = split_systems(rows)
     return Evaluation(source, table, _repetition_spread(rows, parts), len(parts), curves, len(rows), problems, coverage)
 

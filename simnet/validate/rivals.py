@@ -1,4 +1,4 @@
-"""Baseline predictions of held-out measurements from the other measured curves: rules and two learned models.
+"""Baseline predictions of held-out measurements from the other measured curves, by simple rules.
 
 A rival takes the curves that are kept and the sizes and setting of one that is left out. No choice in them depends on
 the set of measurements. The *five-line rules* are what anybody writes first:
@@ -10,26 +10,14 @@ the set of measurements. The *five-line rules* are what anybody writes first:
 - another collective: the all-reduce on the same ranks, else the nearest, by the ratio of bus factors
   (`rule_of_bus_factor`).
 
-Between sizes, each takes the line in logarithms. The learned ones are scikit-learn's: a *Gaussian process* with a
-linear trend, a Matern kernel of a length for each input and noise, all fitted by the marginal likelihood, and *gradient
-boosting* of regression trees. They see the logarithms of size times bus factor, ranks and nodes, and which collective,
-algorithm and protocol it is, and predict the logarithm of the time. The process is of the curve alone where its sizes
-are left out, of all numbers of ranks of a collective where one is, and of everything where a collective is; boosting is
-of everything.
-
-References
-----------
-C. E. Rasmussen, C. K. I. Williams, "Gaussian Processes for Machine Learning", MIT Press 2006. J. H. Friedman, "Greedy
-function approximation: a gradient boosting machine", Annals of Statistics 29, 2001.
+Between sizes, each takes the line in logarithms.
 """
 
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Callable, Hashable, Sequence
-from functools import cache, partial
-from importlib.util import find_spec
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -50,22 +38,18 @@ NEAREST_BY_BUS = "nearest_by_bus_factor"
 RULE = "rule_of_bus_factor"
 """Baseline: the all-reduce curve, scaled by the ratio of bus factors."""
 
-LEARNED = ("gaussian_process", "gradient_boosting")
-"""Baselines that need scikit-learn."""
-
-RIVALS = (NEIGHBOURS, NEAREST, NEAREST_BY_BUS, RULE, *LEARNED)
+RIVALS = (NEIGHBOURS, NEAREST, NEAREST_BY_BUS, RULE)
 """The names of all baselines."""
 
-# The most measurements of a Gaussian process, evenly taken: its cost grows with the third power.
-_MOST = 150
-# Of gradient boosting, in place of 20: there is one measurement for each size.
-_LEAVES = 3
-
 Rival: TypeAlias = Callable[[Curve], Floats]
+"""A fitted baseline: it predicts the times [s] of a held-out curve, of which it sees the sizes and the setting."""
+
+FitRivals: TypeAlias = Callable[[str, Sequence[Curve]], Mapping[str, Rival]]
+"""Function that fits further baselines, by name, to the curves that a split keeps."""
 
 
 def rival_times(
-    split: str, kept: Sequence[Curve], held: Sequence[Curve], *, learned: bool = False
+    split: str, kept: Sequence[Curve], held: Sequence[Curve], fit: FitRivals | None = None
 ) -> list[dict[str, Floats]]:
     """Return the times that each baseline predicts for each held-out curve [s]: a dictionary per curve.
 
@@ -74,74 +58,9 @@ def rival_times(
     list of dict of str to ndarray of float, shape (n,)
         Times [s]; NaN where a rival says nothing.
     """
-    found, like = [], _LIKE[split]
-    process = cache(lambda key: gaussian_process([one for one in kept if like(one.setting) == key]))
-    boosted = gradient_boosting(kept) if learned and held else None
-    for one in held:
-        said = {name: rule(kept, one) for name, rule in RULES[split].items()}
-        if boosted is not None:
-            said |= dict(zip(LEARNED, (process(like(one.setting))(one), boosted(one)), strict=True))
-        found.append(said)
-    return found
-
-
-def installed() -> bool:
-    """Return whether scikit-learn is installed, which the `LEARNED` baselines need."""
-    return find_spec("sklearn") is not None
-
-
-def gaussian_process(kept: Sequence[Curve]) -> Rival:
-    """Return a Gaussian process, fitted to the logarithms of the times of at most 150 measurements."""
-    from sklearn.exceptions import ConvergenceWarning
-    from sklearn.gaussian_process import GaussianProcessRegressor
-    from sklearn.gaussian_process.kernels import ConstantKernel, DotProduct, Matern, WhiteKernel
-
-    inputs = _ModelInputs(kept)
-    known, logs = inputs.of(kept), np.log(np.concatenate([one.seconds for one in kept]))
-    some = np.unique(np.linspace(0, len(logs) - 1, min(len(logs), _MOST)).round().astype(int))
-    smooth = ConstantKernel() * Matern(np.ones(known.shape[1]), nu=1.5)
-    model = GaussianProcessRegressor(smooth + DotProduct() + WhiteKernel(1e-2), normalize_y=True, random_state=0)
-    with warnings.catch_warnings():
-        # An input that does not matter has a length at the end of its range.
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        model.fit(known[some], logs[some])
-    return lambda one: np.asarray(np.exp(model.predict(inputs.of([one]))))
-
-
-def gradient_boosting(kept: Sequence[Curve]) -> Rival:
-    """Return boosted regression trees, fitted to the logarithms of the times of all measurements."""
-    from sklearn.ensemble import HistGradientBoostingRegressor
-
-    inputs = _ModelInputs(kept)
-    model = HistGradientBoostingRegressor(min_samples_leaf=_LEAVES, early_stopping=False, random_state=0)
-    model.fit(inputs.of(kept), np.log(np.concatenate([one.seconds for one in kept])))
-    return lambda one: np.asarray(np.exp(model.predict(inputs.of([one]))))
-
-
-class _ModelInputs:
-    """Inputs of learned models, standardised over the fitted curves; inputs that are constant there are left out."""
-
-    def __init__(self, kept: Sequence[Curve]) -> None:
-        self.families = [sorted({one.setting.family[part] for one in kept}) for part in range(3)]
-        raw = self._raw(kept)
-        self.mean, self.deviation = raw.mean(axis=0), raw.std(axis=0)
-        # One is kept where all are constant, as for a single measurement.
-        self.telling = (self.deviation > 1e-9) | (np.arange(raw.shape[1]) == 0)
-        self.deviation[self.deviation <= 1e-9] = 1.0
-
-    def of(self, curves: Sequence[Curve]) -> Floats:
-        """Return the standardised inputs of curves, one row per size."""
-        return np.asarray(((self._raw(curves) - self.mean) / self.deviation)[:, self.telling])
-
-    def _raw(self, curves: Sequence[Curve]) -> Floats:
-        rows = []
-        for one in curves:
-            setting = one.setting
-            factor = bus_factor(setting.collective, setting.ranks) or 1.0
-            named = [float(setting.family[part] == name) for part in range(3) for name in self.families[part]]
-            fixed = [math.log(setting.ranks), math.log(max(setting.nodes, 1)), *named]
-            rows += [[math.log(size * factor), *fixed] for size in one.sizes.tolist()]
-        return np.array(rows)
+    rules: dict[str, Rival] = {name: partial(rule, kept) for name, rule in RULES[split].items()}
+    rules |= fit(split, kept) if fit is not None and held else {}
+    return [{name: rule(one) for name, rule in rules.items()} for one in held]
 
 
 def _neighbouring_sizes(kept: Sequence[Curve], held: Curve) -> Floats:
@@ -214,10 +133,3 @@ RULES: dict[str, dict[str, Callable[[Sequence[Curve], Curve], Floats]]] = {
     "collectives": {RULE: _rule_of_bus_factor},
 }
 """Five-line rules by split and name."""
-
-# Keys, by split, that the fitted curves share with the curve that a Gaussian process predicts.
-_LIKE: dict[str, Callable[[Setting], Hashable]] = {
-    "sizes": lambda one: one,
-    "ranks": lambda one: one.family,
-    "collectives": lambda one: None,
-}
