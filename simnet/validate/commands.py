@@ -100,14 +100,8 @@ def _measurements(
     from simnet.cost_models.calibration.readers.tables import parse_facts
     from simnet.validate import evaluation
 
-<<<<<<< HEAD
-    fabric = None if against == LEARNED else against
-    if fabric is not None:
-        refuse_given({"--split": split, "--check": check}, "what is left out, which --against does without")
-=======
     if against is not None:
-        _refuse({"--split": split, "--check": check}, "what is left out, which --against does without")
->>>>>>> a6b2e226 (Learned baselines are part of the benchmark that uses them)
+        refuse_given({"--split": split, "--check": check}, "what is left out, which --against does without")
     for name in split or ():
         if name not in evaluation.SPLITS:
             raise InputError(f"there is no {name!r}: {suggest_names(name, evaluation.SPLITS)}", file="--split")

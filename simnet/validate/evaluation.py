@@ -283,11 +283,7 @@ def _at_sizes(
     curves = fit_predictor(kept, chosen.curve_model, weights=chosen.weights, with_steps=False)
     model = CalibratedCostModel(curves, {"sizes": half_widths(chosen.held["sizes"], DEFAULT_COVERAGE)}, {}, {})
     found = []
-<<<<<<< HEAD
-    for one, rest, rivals in zip(held, kept, rival_times("sizes", kept, held, learned=learned), strict=True):
-=======
-    for one, rest, rivals in zip(held, kept, rival_times(name, kept, held, fit), strict=True):
->>>>>>> a6b2e226 (Learned baselines are part of the benchmark that uses them)
+    for one, rest, rivals in zip(held, kept, rival_times("sizes", kept, held, fit), strict=True):
         plain = {other: CURVE_FITS[other](rest.sizes, rest.seconds).at(one.sizes) for other in PLAIN}
         found.append(_predict_rows(name, "", model, one, rivals | plain))
     return [one for one in found if one is not None]
