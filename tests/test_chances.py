@@ -73,17 +73,16 @@ def test_equal_times_have_equal_chances_up_to_the_draws():
     assert found.regret.max() < 1.1 * found.regret.min()
 
 
-@pytest.mark.parametrize(
-    ("seconds", "factor", "fastest", "regret"),
-    [
-        # Times that are certain, of which equals share; and what takes no time.
-        ([1.0, 1.5, 1.0], 1.0, [0.5, 0.0, 0.5], [0.0, 0.5, 0.0]),
-        ([0.0, 1.0], 1.2, [1.0, 0.0], [0.0, np.inf]),
-    ],
-)
-def test_chances_that_are_certain(seconds, factor, fastest, regret):
-    found = chances(list("abc"[: len(seconds)]), [part(seconds, factor)], NORMAL)
-    assert (found.fastest.tolist(), found.regret.tolist()) == (fastest, regret)
+def test_times_that_are_certain_have_chances_of_0_and_1_and_equals_share():
+    found = chances(list("abc"), [part([1.0, 1.5, 1.0], factor=1.0)], NORMAL)
+    assert found.fastest.tolist() == [0.5, 0.0, 0.5]
+    assert found.regret.tolist() == [0.0, 0.5, 0.0]
+
+
+def test_what_takes_no_time_is_the_fastest_and_others_are_infinitely_slower():
+    found = chances(list("ab"), [part([0.0, 1.0])], NORMAL)
+    assert found.fastest.tolist() == [1.0, 0.0]
+    assert found.regret.tolist() == [0.0, np.inf]
 
 
 @pytest.mark.parametrize(("kind", "correlation"), [("normal", 0.0), ("shared", 0.9)])

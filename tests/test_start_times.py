@@ -146,24 +146,23 @@ SPREADS = {"AG": StartSpread(11.0, 9.0, 13.0, 10.0, 5e-6, 16)}
 class TestSums:
     """How far a sum of exchanges is off."""
 
-    @pytest.mark.parametrize(
-        ("seconds", "labels", "counts", "expected"),
-        [
-            # Those that are the same are one draw that counts often; what stands for several counts as often.
-            ([10.0] * 100, ["AG"] * 100, [1.0] * 100, (-100.0, 300.0)),
-            ([9.0, 12.0], ["AG", "AG"], [3.0, 4.0], (7.0 - 2.0 * 5.0, 7.0 + 2.0 * 5.0)),
-            # Of others nothing is known.
-            ([9.0, 12.0], ["AG", "dense"], [1.0, 1.0], (-1.0, 3.0)),
-        ],
-    )
-    def test_of_few_exchanges_or_like_ones_by_hand(self, seconds, labels, counts, expected):
-        assert offsets_of_sum(np.array(seconds), labels, np.array(counts), SPREADS) == pytest.approx(expected)
+    def test_exchanges_that_are_the_same_are_one_draw_that_counts_often(self):
+        found = offsets_of_sum(np.full(100, 10.0), ["AG"] * 100, np.ones(100), SPREADS)
+        assert found == pytest.approx((-100.0, 300.0))
 
     def test_of_exchanges_that_differ_less_is_left(self):
         seconds = np.linspace(9.0, 13.0, 100)
         found = offsets_of_sum(seconds, ["AG"] * 100, np.ones(100), SPREADS)
         # The median is 1 s above the timings at once, and of a hundred draws a tenth of the range is left.
         assert found == pytest.approx((0.0, 100.0 + 2.0 * math.sqrt(100)))
+
+    def test_what_stands_for_several_counts_as_often(self):
+        found = offsets_of_sum(np.array([9.0, 12.0]), ["AG", "AG"], np.array([3.0, 4.0]), SPREADS)
+        assert found == pytest.approx((7.0 - 2.0 * 5.0, 7.0 + 2.0 * 5.0))
+
+    def test_of_others_nothing_is_known(self):
+        found = offsets_of_sum(np.array([9.0, 12.0]), ["AG", "dense"], np.ones(2), SPREADS)
+        assert found == pytest.approx((-1.0, 3.0))
 
 
 @pytest.mark.parametrize("shift", [-0.5, 0.0, 0.5])

@@ -209,18 +209,6 @@ def test_what_memories_hold():
         assert create(name, 8, 6151, layers=layers, **options).held_bytes() == {}
 
 
-@each("options, said", [
-    ({"ranks_per_node": 3}, "ranks_per_node must divide the 4 workers, got 3"),
-    ({"ranks_per_node": 0}, "ranks_per_node must be a whole number >= 1, got 0"),
-    ({"err_beta": 1.5}, "err_beta must be"),
-    ({"reset_T": 0}, "reset_T must be a whole number >= 1, got 0"),
-    ({"shards": "bfloat16"}, "there is no shards 'bfloat16'"),
-])  # fmt: skip
-def test_what_loco_refuses(options, said):
-    with pytest.raises(ValueError, match=said):
-        create("loco", 4, 100, **options)
-
-
 # SDP4Bit
 
 
