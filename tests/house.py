@@ -30,7 +30,7 @@ BUDGETS = {
     "training, strategies, policies": (("job", "parallel", "advise", "training", "strategies", "policies"), 5_400),
     "scenario": (("scenario",), 2_300),
     "report": (("report",), 2_200),
-    "studies": (("studies",), 5_500),
+    "studies": (("studies",), 5_870),
     "verbs": (("commands", "library", "verbs"), 1_400),
     "cluster": (("hooks", "measure", "cluster"), 1_700),
     "validate": (("validate",), 4_000),
@@ -38,7 +38,7 @@ BUDGETS = {
 }
 """Groups of folders and files of the package, with the most lines of code of each; what no group names is other."""
 
-MOST_CODE_LINES, MOST_DOCSTRING_LINES, MOST_TEST_LINES = 53_000, 17_000, 52_000
+MOST_CODE_LINES, MOST_DOCSTRING_LINES, MOST_TEST_LINES = 53_110, 17_000, 52_000
 MOST_FUNCTION_LINES, MOST_PARAMETERS, MOST_FILE_LINES = 60, 8, 500
 
 AVOIDED_NAMES = frozenset(

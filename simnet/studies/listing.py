@@ -350,7 +350,7 @@ def _option_texts(option_type: type[sparsifier_models.Options], names: Collectio
 
 def _cost_formula(cost: Callable[..., object], labelled: bool = False) -> str:
     """Return the formula in a closed form's docstring; `labelled` keeps the label before the formula."""
-    text = _first_line(cost).partition(";")[0]
+    text = _first_line(cost).partition(";")[0].removesuffix(".")
     return text if labelled else text.rpartition(": ")[2]
 
 

@@ -45,7 +45,7 @@ def signsgd_allgather(M: Floats, N: Floats, scale_bytes: Number = 4.0) -> Traffi
 def powersgd(
     M: Floats, N: Floats, rank: Number = 2.0, left: Given = None, right: Given = None, vectors: Number = 0.0
 ) -> Traffic:
-    """Time of PowerSGD's ring all-reduces: two factors of `left` and `right` entries, then `vectors` entries.
+    """Time of PowerSGD's ring all-reduces: 6 (N - 1) rounds, 8 (N - 1) (left + right + vectors) / N bytes.
 
     Derived from [11]: 2 (N - 1) [3 alpha + 4 (left + right + vectors) / N beta], with 2 alpha if there are no vectors.
     Factors are those of one square matrix of this `rank` if not given.

@@ -204,7 +204,7 @@ def spardl(M: Floats, c: Floats, N: Floats) -> Traffic:
 
 @ClosedForm
 def spardl_bsag(M: Floats, c: Floats, N: Floats, d: Number, h: Given = None) -> Traffic:
-    """Upper bound of the time of SparDL with `d` teams, which exchange `h` entries of each worker by B-SAG.
+    """SparDL, B-SAG, at most: 2 ceil(log(N / d)) + ceil(log d) rounds, 4 M c (N - d) / N + 8 h (d - 1) bytes.
 
     Derived from [6]: (2 ceil(log(N / d)) + ceil(log d)) alpha + [4 M c (N - d) / N + 8 h (d - 1)] beta, where d divides
     N. The all-gather in a team carries no more than k d / N entries of a block. SparDL adapts `h` from k / N up; k d /
@@ -219,7 +219,7 @@ def spardl_bsag(M: Floats, c: Floats, N: Floats, d: Number, h: Given = None) -> 
 
 @ClosedForm
 def spardl_rsag(M: Floats, c: Floats, N: Floats, d: Number) -> Traffic:
-    """Time of SparDL with `d` teams, a power of two, which exchange by recursive doubling (R-SAG).
+    """Time of SparDL by R-SAG: 2 ceil(log(N / d)) + log d rounds, 2 M c (2 N - 2 d + d log d) / N bytes.
 
     Derived from [6]: (2 ceil(log(N / d)) + log d) alpha + 2 M c (2 N - 2 d + d log d) / N beta.
     """

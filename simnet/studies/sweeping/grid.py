@@ -204,7 +204,7 @@ def axis_columns(axes: Sequence[GridAxis], listed: Sequence[GridCell], taken: Co
     --------
     >>> rates = axis("bandwidth=800 Mbit/s, 1 Gbit/s")
     >>> axis_columns([rates], [GridCell(n, (value,), ()) for n, value in enumerate(rates.values)], {})
-    [AxisColumn(name='bandwidth_Bps', values=[100000000.0, 125000000.0])]
+    [AxisColumn(name='bandwidth_Bps', values=[100000000.0, 125000000.0], label='')]
     """
     found: list[AxisColumn] = []
     for number, one in enumerate(axes):
