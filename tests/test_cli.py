@@ -292,8 +292,8 @@ def test_words_labels_options_symbols_and_papers_are_explained() -> None:
         assert f"--schemes: {label!r} is a label of answers; write {scheme}" in refused("choose", "--schemes", label)
     assert did("show", "exposed").stdout.startswith("exposed communication: Communication that computing does not hide")
     said = " ".join(did("show", "artopk").stdout.split())
-    for text in ("selection Who broadcasts its indices: the workers in turn", "on a ring at density c: 2 (N - 1)", "N workers",
-                 "paper Flexible Communication for Optimal Distributed Learning"):  # fmt: skip
+    for text in ("selection Who broadcasts its indices: the workers in turn", "on a ring at density c: 2 (N - 1)",
+                 "N workers", "paper Flexible Communication for Optimal Distributed Learning"):  # fmt: skip
         assert text in said
 
 
