@@ -38,7 +38,7 @@ BUDGETS = {
 }
 """Groups of folders and files of the package, with the most lines of code of each; what no group names is other."""
 
-MOST_CODE_LINES, MOST_DOCSTRING_LINES, MOST_TEST_LINES = 53_110, 17_000, 52_000
+MOST_CODE_LINES, MOST_DOCSTRING_LINES, MOST_TEST_LINES = 53_120, 17_000, 52_000
 MOST_FUNCTION_LINES, MOST_PARAMETERS, MOST_FILE_LINES = 60, 8, 500
 
 AVOIDED_NAMES = frozenset(

@@ -283,8 +283,8 @@ def reproduce(
 
         `simnet list questions` has the questions; a folder with a question.yaml is one too.
     all
-        Include slow reproductions and all questions.
-        Takes half an hour on two cores.
+        Include slow reproductions and questions.
+        Takes half an hour on two cores; a question of an hour is left out.
     check
         Exit with code 1 if a value is outside its tolerance, or changed.
     figures
@@ -305,7 +305,7 @@ def reproduce(
     SimnetError
         If there is none of a name.
     """
-    from simnet.studies.questions.question_file import find_question, questions
+    from simnet.studies.questions.question_file import find_question, questions, read_question
 
     if names and all:
         raise InputError("is either names or --all", file="simnet reproduce")
@@ -326,7 +326,15 @@ def reproduce(
     if not folders:
         answer = _reproduced(names, all, check, figures)
     if all:
-        answer = _joined(answer, _answered(questions(), jobs, out and USUAL_FOLDER, force))
+        answer = _joined(
+            answer,
+            _answered(
+                {name: one for name, one in questions().items() if not read_question(one).long},
+                jobs,
+                out and USUAL_FOLDER,
+                force,
+            ),
+        )
     if figures and not place.suffix:
         _write_pictures(answer, place, force)
     return _saved(answer, out, force)

@@ -56,6 +56,7 @@ class Question(_FilePart):
 
     `grid` has a text as ``--grid`` takes it for each axis, by the axis's name in the answer. `limits` says in words
     what the answer does not hold for by construction, such as small models.
+    `long` leaves a question that takes an hour out of ``--all``.
     """
 
     question: _Text
@@ -68,6 +69,7 @@ class Question(_FilePart):
     series: _Text = SERIES
     compare: Annotated[list[ColumnComparison], Field(min_length=1, max_length=6)]
     limits: _Text = ""
+    long: bool = False
 
 
 def questions() -> dict[str, Path]:
