@@ -20,7 +20,7 @@ SEEDS = range(5)
 NOISE = np.random.default_rng(7).normal(1.0, 0.01, (2, 5))
 
 
-def answer_of(ratios, comparison, values=(0.5, 1.0), status="done"):
+def answer_of(ratios, comparison, values=(0.5, 1.0), status="done", lost=()):
     """The answer where A takes 1 s and B `ratios` of that, at each value of the axis, with noise from seed to seed."""
     rows = [
         {"cell": 0, "slow": value, "seed": seed, "policy": policy, "status": status, "iteration_s": seconds,
@@ -30,6 +30,8 @@ def answer_of(ratios, comparison, values=(0.5, 1.0), status="done"):
         for policy, seconds in (("A", NOISE[0, seed]), ("B", NOISE[1, seed] * ratio), ("oracle", 0.1))
     ]  # fmt: skip
     cells = pd.DataFrame(rows)
+    for value, seed in lost:
+        cells.loc[(cells["policy"] == "B") & (cells["slow"] == value) & (cells["seed"] == seed), "iteration_s"] = np.nan
     question = Question(
         question="?",
         source="",
@@ -48,6 +50,15 @@ def test_an_effect_is_the_paired_ratio_and_where_it_does_not_hold_is_said():
     assert "B against A: time lower by 50 % (95 %: 49 to 51) at slow links 0.5; higher by 30 %" in found.answer
     tied = answer_of((0.5, 1.0), {"column": "iteration_s", "against": ["A"]})
     assert "no difference that these seeds show at slow links 1" in tied.answer
+
+
+@pytest.mark.parametrize("seeds", [[4], SEEDS])
+def test_a_series_without_a_value_for_every_seed_is_not_compared_and_that_is_said(seeds):
+    lost = [(1.0, seed) for seed in seeds]
+    found = answer_of((0.5, 0.5), {"column": "iteration_s", "against": ["A"]}, lost=lost)
+    assert "time lower by 50 % (95 %: 49 to 51) in 1 of 2 cells" in found.answer
+    assert "not compared in 1 of 2 cells, where a seed has no value." in found.answer
+    assert found.rows[1]["B iteration_s"] is None
 
 
 def test_shares_are_compared_in_points_and_the_better_one_is_named_first():

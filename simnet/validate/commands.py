@@ -312,18 +312,20 @@ def reproduce(
     folders = {name: found for name in names if (found := find_question(name)) is not None}
     if folders and len(folders) < len({*names}):
         raise InputError("takes questions or reproductions, not both", file="simnet reproduce")
-    if folders:
-        refuse_given({"--check": check}, "reproductions, not for questions")
-        answer = _answered(folders, jobs, USUAL_FOLDER if figures else out, force)
-        if len(folders) == 1 and not figures:
-            return _saved(answer, out, force)
+    one_question = len(folders) == 1 and not figures
     place = Path(USUAL_FOLDER, "papers") if out is None or out == USUAL_FOLDER else Path(out)
     folder_only = figures or place != Path(USUAL_FOLDER, "papers")
-    if len({*names}) != 1 if place.suffix in _DRAWN else folder_only and figures == bool(place.suffix):
+    wrong = len({*names}) != 1 if place.suffix in _DRAWN else folder_only and figures == bool(place.suffix)
+    if wrong and not one_question:
         raise InputError("must be a file, a folder with --figures, or .svg or .png for one name", file="--out")
     if figures or place.suffix:
         refuse_existing([place], force, (*_DRAWN, ".md"))
-    if not folders:
+    if folders:
+        refuse_given({"--check": check}, "reproductions, not for questions")
+        answer = _answered(folders, jobs, USUAL_FOLDER if figures else out, force)
+        if one_question:
+            return _saved(answer, out, force)
+    else:
         answer = _reproduced(names, all, check, figures)
     if all:
         answer = _joined(

@@ -81,7 +81,7 @@ def answer_question(question: Question, found: GridAnswer) -> Summary:
         if one.against:
             compared = _effects(one, values, names, column.unit)
             sentences += [
-                _effect_text(f"{series.heading} {name}" if numbered else name, one, each, settings, column.unit)
+                _effect_text(f"{series.heading} {name}" if numbered else name, one, each, settings, len(values))
                 for name, each in compared.items()
             ]
             effects |= {
@@ -149,7 +149,7 @@ def _refuse_unknown(name: str, known: Collection[str], message: str, field: str 
 def _values(
     table: pd.DataFrame, one: ColumnComparison, series: AxisColumn, settings: Sequence[AxisColumn]
 ) -> dict[tuple[Any, ...], dict[str, Floats]]:
-    """Return, by setting and series, the values of a column for all seeds, with NaN for missing values."""
+    """Return, by setting and series, the values of a column for all seeds; all NaN if a seed has no value."""
     _refuse_unknown(one.column, table.columns, "there is no column {!r}")
     counts = table["status"].eq("done") | (
         table["status"].eq("unsettled") & (one.column in _TRAINED or not one.settled)
@@ -160,6 +160,8 @@ def _values(
     found: dict[tuple[Any, ...], dict[str, Floats]] = {}
     for setting, group in table.groupby(by, sort=False) if by else [((), table)]:
         each = group.pivot_table(index="seed", columns="name", values="value", aggfunc="first", dropna=False)
+        # A mean of only those seeds that reached a target would be too short.
+        each = each.loc[:, each.notna().all()].reindex(columns=each.columns)
         found[setting] = {str(name): each[name].to_numpy() for name in dict.fromkeys(group["name"])}
     return found
 
@@ -254,7 +256,7 @@ def _effects(
 
 
 def _effect_text(
-    name: str, one: ColumnComparison, effects: Sequence[Effect], settings: Sequence[AxisColumn], unit: Unit | None
+    name: str, one: ColumnComparison, effects: Sequence[Effect], settings: Sequence[AxisColumn], total: int
 ) -> str:
     """Return a sentence that says by how much a series is better, in which settings, and in which it is not."""
     rival = " or ".join(one.against) if len(one.against) < 3 else f"the best of {len(one.against)} others"
@@ -268,16 +270,16 @@ def _effect_text(
         near = abs(effect.difference.mean) < TIE
         groups["" if near else one.better if high < 0 else worse if low > 0 else ""].append(effect)
     known = {way: members for way, members in groups.items() if members}
-    places = group_places(
-        [[effect.setting for effect in members] for members in known.values()], settings, len(effects)
-    )
-    points = unit in ("percent", "chance")
+    places = group_places([[effect.setting for effect in members] for members in known.values()], settings, total)
+    points = with_unit(Column(one.column, one.label, one.unit)).unit in ("percent", "chance")
     parts = []
     for (way, members), where in zip(known.items(), places, strict=True):
         # Whether an interval still admits a difference of more than 1 %.
         unsure = any(abs(end) > 0.01 for one in members for end in one.difference[1:])
         difference = f"no difference that {'these seeds show' if unsure else 'matters'}"
         parts.append(f"{f'{way} by {_size(members, points)}' if way else difference} {where}".rstrip())
+    if len(effects) < total:
+        parts.append(f"not compared in {total - len(effects)} of {total} cells, where a seed has no value")
     return f"{name} against {rival}: {one.label} {'; '.join(parts)}."
 
 
