@@ -32,7 +32,7 @@ ROUTING: tuple[Routing, ...] = get_args(Routing)
 
 
 class FileFormat(NamedTuple):
-    """File format of an export, and the name of the format in messages.
+    """File format of an export: its name for users, size limits, and the function that writes files.
 
     A file has at most `largest` bytes, for Chakra one of a rank, as its reader wants it. A message takes `least` bytes,
     at sender and receiver together.
@@ -214,7 +214,7 @@ def write_network(
 
 
 def network_of(scenario: Scenario) -> Stages:
-    """Return the networks that a scenario has over its iterations, without its job. InputError: they are invalid."""
+    """Build the networks that a scenario uses over its iterations, but not its job. InputError: they are invalid."""
     from simnet.scenario.loader import Findings
     from simnet.scenario.network import build_network
 

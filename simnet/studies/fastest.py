@@ -31,7 +31,7 @@ class GridTimes(NamedTuple):
 
     @property
     def next(self) -> tuple[str, float] | None:
-        """Fastest policy after the winners, and its time over theirs; None if there is no such policy."""
+        """Fastest policy after the winners, and its time divided by theirs; None if there is no such policy."""
         later = [(self.seconds[name], name) for name in self.rivals if name not in self.first]
         return (min(later)[1], min(later)[0] / self.seconds[self.first[0]]) if later and self.first else None
 
@@ -39,7 +39,7 @@ class GridTimes(NamedTuple):
 def where_fastest(
     cells: Sequence[GridTimes], by: Sequence[AxisColumn], each: str = " an iteration", unit: Unit = "time"
 ) -> str:
-    """Return a text on where in a grid each policy is fastest, or on the range of times of a single policy.
+    """Return a text on where in a grid each policy is fastest or, for a single policy, on the range of its times.
 
     `each` says what the times are of; another quantity than time, of which the least is best, has its own `unit`.
 
@@ -85,7 +85,7 @@ def where_fastest(
 
 
 def group_places(groups: Sequence[Sequence[tuple[Any, ...]]], by: Sequence[AxisColumn], total: int) -> list[str]:
-    """Return texts that say where each group of cells is, given the values of its cells on the axes `by`.
+    """Return a text on the place of each group of cells in a grid, given the groups' values on the axes `by`.
 
     That is its values on the first axis that tells the groups apart, or how many of the `total` cells it has.
 
@@ -105,7 +105,7 @@ def group_places(groups: Sequence[Sequence[tuple[Any, ...]]], by: Sequence[AxisC
 
 
 def _common_values(group: Sequence[tuple[Any, ...]], by: Sequence[AxisColumn]) -> str:
-    """Return text on axis values that all cells of a group have, and not all cells of the grid."""
+    """Return text on the axis values that all cells of a group share, without values that the whole grid shares."""
     each = [{*values} for values in zip(*group, strict=True)]
     pairs = zip(each, by, strict=True)
     only = [value_text(next(iter(own)), axis) for own, axis in pairs if len(own) == 1 < len({*axis.values})]
@@ -124,7 +124,7 @@ def _lead(cells: Sequence[GridTimes]) -> str:
 
 
 def value_text(value: Any, column: AxisColumn) -> str:
-    """Return a value of a grid axis as text, after the name of the axis if the value has no unit."""
+    """Return a value of a grid axis as text; the name of the axis precedes a value without unit."""
     return column.text(value) if column.unit else f"{column.heading} {column.text(value)}"
 
 

@@ -287,7 +287,7 @@ def spread_of(job: Job) -> float:
 
 
 def _iteration_parts(run: Run, policy: str, share: int, counts: dict[str, float]) -> tuple[pd.DataFrame, PolicyResult]:
-    """Return each iteration's times by part [s] with the inputs of their intervals, and the policy's result."""
+    """Return a policy's iteration times by part [s], with columns for computing their intervals, and its result."""
     job, beside = run.job, run.job.overlap is not None or run.job.strategy is not None
     recorded = RecordedRounds.of(job, run.policies[policy].candidates)
     result = run_policy(

@@ -56,7 +56,7 @@ _NOTHING = Spent(0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def call_errors(job: Job, among: Iterable[Candidate]) -> dict[str, CallErrors]:
-    """Return, by label, error intervals of exchange times on a calibrated cluster, from those of its collectives.
+    """Return error intervals of exchange times on a calibrated cluster, by label, derived from errors of collectives.
 
     Exchanges with calls that the cluster's cost model does not know are left out, and so are training strategies.
     """
@@ -74,7 +74,7 @@ def call_errors(job: Job, among: Iterable[Candidate]) -> dict[str, CallErrors]:
 
 
 class JobTotal(NamedTuple):
-    """Total time of a job [s]: compute, and the time of each exchange by the key that `off_alike` returns.
+    """Total time of a job [s]: compute, and the times of exchanges, grouped by `off_alike` if their errors are alike.
 
     `name` seeds the random stream of sampling errors; `left_open` is their relative standard error. `calls` are the
     errors of exchanges on a calibrated cluster.
@@ -103,7 +103,7 @@ class JobTotal(NamedTuple):
 
 
 def judged(totals: Sequence[JobTotal], computes: tuple[float, float] = (1.0, 1.0)) -> Chances:
-    """Return each job's time interval and probability of being fastest; compute times may be off by `computes`."""
+    """Return each job's time interval and chance of being fastest; `computes` are error factors of compute times."""
     parts = []
     for name in sorted({one for total in totals for one in total.exchanges}):
         each = [total.exchanges.get(name, _NOTHING) for total in totals]
@@ -127,7 +127,7 @@ def judged(totals: Sequence[JobTotal], computes: tuple[float, float] = (1.0, 1.0
 
 
 def interval_ends(likely: Chances, place: int, parts: float = 1.0) -> tuple[float | None, float | None]:
-    """Return the interval [s] of a job's time divided by `parts`; (None, None) if it is not determined."""
+    """Return the interval [s] of a job's time divided by `parts`; (None, None) if the interval is unknown."""
     low, high = float(likely.low[place]) / parts, float(likely.high[place]) / parts
     return (low, high) if determined(low, high) else (None, None)
 
@@ -150,7 +150,7 @@ def tied_jobs(
 
 
 def computing_factors(scenario: Scenario) -> tuple[float, float]:
-    """Return the factors by which compute times may be lower and higher, by their estimate or by measured jobs."""
+    """Return the factors by which compute times may be lower and higher, the widest of estimate and measured jobs."""
     known = scenario.compute_time
     low, high = (1.0, 1.0) if known is None else (known.low / known.seconds, known.high / known.seconds)
     return min(low, factor_in_job("low", "compute")), max(high, factor_in_job("high", "compute"))
@@ -230,7 +230,7 @@ def evidence_of_job(job: Job, iterations: Iterable[Columns]) -> Evidence:
 
 
 def off_alike(one: Candidate) -> str:
-    """Return a key that exchanges share if their large messages are the same, so that predictions err alike."""
+    """Return a key that is equal for exchanges with the same large messages, whose predicted times err alike."""
     scheme = sparsifier_models.scheme(one.scheme)
     usual = {option.name: option.default for option in fields(scheme.option_type)}
     given = ((name, value) for name, value in one.options.items() if name != "selection")
@@ -296,7 +296,7 @@ def job_start_ranges(built: Run, frames: Mapping[str, Columns], exchanges: Itera
     spreads, large = dict[str, StartSpread](), dict[str, str]()
     for one in exchanges:
         if one.label in labels and not why:
-            found = _of_exchange(job, one)
+            found = _exchange_spread(job, one)
             if isinstance(found, StartSpread):
                 spreads[one.label] = found
             elif found > MOST_MESSAGES:
@@ -318,7 +318,7 @@ def _stands_for(columns: Columns) -> Floats:
 
 
 def _constant_compute(job: Job) -> float:
-    """Return the compute seconds of an iteration; 0 if messages overlap compute."""
+    """Return the compute seconds of an iteration; 0 if messages may overlap compute, or the model is sharded."""
     own = None if job.strategy is None else strategy(job.strategy.name)
     delayed = own is not None and (own.delays or "delay" in strategy_options(own))
     if job.overlap is not None or job.steps is not None or delayed:
@@ -326,8 +326,8 @@ def _constant_compute(job: Job) -> float:
     return float(job.computes(0, np.arange(job.source.workers)).max()) + job.update
 
 
-def _of_exchange(job: Job, candidate: Candidate) -> StartSpread | int:
-    """Return how an exchange's time varies if workers start slightly apart; if unknown, its number of messages."""
+def _exchange_spread(job: Job, candidate: Candidate) -> StartSpread | int:
+    """Return the spread of an exchange's time if workers start slightly apart or, without one, the message count."""
     one = first_exchange(job, candidate)
     found = start_spread(
         one.network,

@@ -226,7 +226,7 @@ def readers() -> Listing:
 
 
 def stacks_() -> Listing:
-    """List transport stacks, with the properties in which each differs from the first."""
+    """List transport stacks, with the properties in which each differs from the stack ``ideal``."""
     from simnet.network import STACKS
     from simnet.report import run_setup
 
@@ -243,7 +243,7 @@ def columns_() -> Listing:
 
 
 def words() -> Listing:
-    """List words of answers, and labels of exchanges with what to type for each."""
+    """List terms in answers with their meanings, and labels of exchanges with the options to type for them."""
     return ("word", "meaning", "to type"), [(one.term, one.meaning, one.type) for one in terms.all_terms()]
 
 
@@ -260,7 +260,7 @@ def open_questions() -> Listing:
 
 
 def listing(kind: str) -> Listing:
-    """Return the table of one kind of `LISTS`. Plug-ins that cannot be used come last."""
+    """Return the table of the list `kind` of `LISTS`. Plug-ins that cannot be used come last."""
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", plugins.PluginWarning)
         columns, rows = LISTS[kind].make()
@@ -278,7 +278,7 @@ def listing(kind: str) -> Listing:
 
 
 def describe(name: str) -> tuple[str, list[tuple[str, str]]]:
-    """Return what a listed name or a word in answers is, and its fields as texts; empty for an unknown name."""
+    """Return a sentence that explains a listed name or a term, and its fields as texts; empty for an unknown name."""
     from simnet.scenario.named_choices import option_meanings
 
     found = [

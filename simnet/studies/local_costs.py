@@ -1,4 +1,4 @@
-"""Time that a scheme takes on a device, without messages: of its kernels, or of its DDP hook by stage."""
+"""Local compute time of a scheme on a device, without messages: by the scheme's kernels, or by stages of a DDP hook."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _OVERLAPS = {
 
 
 class LocalCost(NamedTuple):
-    """Time of an exchange on a device: of its kernels [s] and, if known, of its DDP communication hook by stage."""
+    """Local compute time of an exchange on a device: with fused kernels [s] and, if known, by stage of a DDP hook."""
 
     fused: float
     hook: hooks.Hook | None

@@ -107,7 +107,7 @@ class RunFolder:
 
 
 def redraw(folder: Path, place: Path) -> answers.RunAnswer:
-    """Redraw the figures and the page of a run, and return its answer; equal versions of simnet give equal bytes.
+    """Redraw the figures and the page of a run, and return its answer. The same version of simnet gives the same bytes.
 
     The files appear in the folder `place`. The answer has no tables of iterations.
     """

@@ -207,7 +207,7 @@ class Batch:
 
 @contextmanager
 def locked_folder(folder: Path, what: str, inside: str) -> Iterator[None]:
-    """Create and lock a results folder and its subfolder `inside` for the block; remove an empty subfolder.
+    """Create and lock a results folder with a subfolder `inside`; after the block, remove the subfolder if empty.
 
     InputError: `what` works in the folder, as another process.
     """
@@ -254,7 +254,7 @@ def fill(
 
 
 def _run_facts(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult], source: Source | None) -> RunFacts:
-    """Return the parts of a run's summary other than iteration times: setting, memory, assumptions and the like."""
+    """Return the parts of a run's summary other than iteration times, such as setting, memory and assumptions."""
     trained, settled = loaded.config.job.gradients.train, rivals(built, results)
     judgements, evidence = judgement(loaded, built, settled)
     first = common_start(steady_part(one.iterations) for one in results.values())
@@ -317,7 +317,7 @@ def setup_of(loaded: Scenario, built: Run, *, written: bool = False, met: Mappin
 
 
 def _dependences(loaded: Scenario, built: Run, source: Source) -> list[Fields] | None:
-    """Return the defaults that change the fastest exchange; None if policies switch or a strategy is used."""
+    """Return the defaults on which the fastest exchange depends; None for a strategy or if policies switch."""
     if not keeps_to_one(built) or len(built.policies) < 2 or built.job.strategy is not None:
         return None
     again = lambda fields: replace(source, overrides=[*source.overrides, *fields]).load()  # noqa: E731
@@ -332,7 +332,7 @@ def keeps_to_one(built: Run) -> bool:
 def _with_iterations(
     frames: Mapping[str, pd.DataFrame], found: Mapping[str, Fields], whole: dict[str, Fields]
 ) -> dict[str, Fields]:
-    """Add to each policy's entry for the whole job the interval and the ties of its mean steady iteration."""
+    """Add the interval, chance and ties of the mean steady iteration to each policy's entry on the whole job."""
     for name, one in found.items():
         count = len(frames[name])
         low, high = (None if end is None else float(significant(end / count)) for end in (one["low_s"], one["high_s"]))
@@ -363,7 +363,7 @@ def worker_memory(built: Run, policies: Iterable[str]) -> tuple[Fields, dict[str
 
 
 def calibration_of(loaded: Scenario, job: Job) -> Fields | None:
-    """Return a summary of how measured curves time the collectives of a job; None unless the network has such curves.
+    """Return a summary of the measured curves that time a job's collectives; None if the network has no such curves.
 
     Its calls are those of the first exchange.
     """

@@ -51,7 +51,7 @@ class ShardedStep:
 
     @cached_property
     def call_errors(self) -> dict[int, tuple[float, float]]:
-        """90 % interval of each collective's time without contention, over its prediction, by node; NaN if unknown."""
+        """90 % interval of each collective's time without contention, divided by the predicted time; by node."""
         known: dict[tuple[int, bytes], tuple[float, float]] = {}
         found = {}
         for number, schedule in self._placed.schedules.items():
@@ -66,7 +66,7 @@ class ShardedStep:
 
     @cached_property
     def ends(self) -> tuple[float, float]:
-        """Step time [s] if compute, slow-down and collectives all err low, and if all err high; NaN if unknown.
+        """Step time [s] with compute, slowdown and collectives all at their lowest, and all at their highest.
 
         Their causes are common: calls of one kind are off alike, and computing is off in the same way in all of a step.
         """
@@ -133,7 +133,7 @@ class ShardedStep:
         return [{"part": name, **dict.fromkeys(_SUMS), **row} for name, row in rows.items()]
 
     def calibration(self) -> Fields | None:
-        """Return a summary of how measured curves time the step's collectives; None if the network has none."""
+        """Return a summary of the measured curves that time the step's collectives; None without such curves."""
         placed = self._placed
         groups = ((schedule, one) for number, schedule in placed.schedules.items() for one in placed.groups[number])
         sent = ((schedule, placed.hosts[one]) for schedule, one in groups)
@@ -217,7 +217,7 @@ def step_summary(scenario: Scenario, *, calls: bool = False) -> Summary:
 
 
 def _own_figures(one: ShardedStep) -> dict[str, Any]:
-    """Return the JSON fields of a single sharding or of traced steps."""
+    """Return the JSON fields of one sharded step, or of a step read from traces."""
     found = {name: value for name, value in one.row().items() if name not in ("policy", "memory_B")}
     found |= {"replicas": one.timing.graph.replicas, "most_compute_s": float(one.timing.computing.max())}
     if one.sharding.trace is None:

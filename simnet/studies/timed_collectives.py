@@ -60,7 +60,7 @@ class CollectiveAsked(NamedTuple):
 
     @property
     def share(self) -> str:
-        """Preposition before "each rank" in text if each rank has 1 / P of the data; empty for other collectives."""
+        """Preposition for texts such as "from each rank", if each rank has 1 / P of the data; otherwise empty."""
         return {"all_gather": "from", "reduce_scatter": "to", "alltoall": "between"}.get(self.operation, "")
 
     def found(self) -> registry.Collective:
@@ -229,7 +229,7 @@ def message_sizes(size: Sequence[float | str] | float | str | None) -> list[floa
 
 
 def answer_time(what: str | Path | Schedule, sizes: Sequence[float], request: TimeRequest) -> Summary:
-    """Return a summary of the time that a collective, a schedule or the schedule in a file takes."""
+    """Return a summary of how long the collective, schedule or schedule file `what` takes."""
     asked = None if isinstance(what, Schedule) else collective_asked(str(what))
     if asked is None:
         return _time_schedules(what, sizes, request)
@@ -246,7 +246,7 @@ def answer_time(what: str | Path | Schedule, sizes: Sequence[float], request: Ti
 
 
 def cost_model_named(network: str | Path) -> tuple[CalibratedCostModel, str, int | None] | None:
-    """Return the cost model of a platform or a calibrated cluster, its name, and the number of nodes; else None."""
+    """Return cost model, name and node count of a platform or calibrated cluster; None for another network."""
     found = read_network_text(str(network), Path()).get("topology", {})
     part = found.get("platform") or found.get("file") or {}
     path = part.get("path")

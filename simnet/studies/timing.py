@@ -60,7 +60,7 @@ class Timed:
 
     @cached_property
     def bound(self) -> Bound:
-        """Lower bound of the time: the bytes of the busiest host or group of hosts over its bandwidth.
+        """Lower bound of the time: the bytes of the busiest host, or group of hosts, divided by its bandwidth.
 
         No message order or routing is faster: latencies and dependencies are ignored. On a calibrated cluster the bytes
         are those of the messages that its software sends.
@@ -70,7 +70,7 @@ class Timed:
         return link_bound(self.network, self.hosts, sent, self.timing)
 
     def predicted(self) -> tuple[float, float, Evidence]:
-        """Return the 90 % interval of the time [s], NaN if unknown, and its level of evidence.
+        """Return the ends of the 90 % interval of the time [s], NaN if unknown, and the evidence for the interval.
 
         The interval does not go below `bound`, and holds the longest of slightly different starts.
         """
@@ -159,7 +159,7 @@ class Timed:
 
     @cached_property
     def _calibration(self) -> Fields | None:
-        """Summary of how measured curves time the schedule's collectives; None unless the network has such curves."""
+        """Summary of the measured curves that time the schedule's collectives; None if there are no such curves."""
         return run_setup.calibration_summary(self.network, {"": [(self.schedule, np.array(self.hosts))]})
 
 

@@ -106,7 +106,7 @@ def fit_trace(
 
 
 def read_indices(text: str | None, there: Sequence[int]) -> list[int] | None:
-    """Return the step or worker numbers in a text such as ``0+20+100:200``; a range means the recorded ones in it.
+    """Return the step or worker numbers in a text such as ``0+20+100:200``; a range selects recorded numbers only.
 
     Examples
     --------

@@ -56,13 +56,13 @@ class Within(NamedTuple):
 
 
 def equal_buckets(count: int) -> Buckets:
-    """Return `count` equal buckets, each as a share of the gradient and the share of the backward pass before it."""
+    """Return equal gradient buckets, as pairs: share of the gradient, share of the backward pass before it is ready."""
     return tuple((1 / count, (number + 1) / count) for number in range(count))
 
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """Training with periodic exchanges, as closed forms describe it: n parameters on P workers.
+    """Training with periodic exchanges of n parameters between P workers, as the input of closed forms.
 
     A step computes for `compute` [s], of which the backward pass is the share `backward`. Every `period` steps H there
     are `fragments` exchanges F, each of n / F values of `bits` bits, which must arrive within `delay` steps (None: H).
@@ -143,13 +143,13 @@ def period_for(training: TrainingPlan, target: float, bandwidth: float) -> int:
 def interval_by_error(
     found: Callable[[TrainingPlan, float], float], training: TrainingPlan, bandwidth: float = math.inf, off: float = 1.0
 ) -> Within:
-    """Return the value of `found`, and its interval if step time and bandwidth are wrong by the factor `off`."""
+    """Return `found(training, bandwidth)`, and its interval if step time and bandwidth err by the factor `off`."""
     value, *ends = (found(replace(training, compute=by * training.compute), by * bandwidth) for by in (1, 1 / off, off))
     return Within(value, min(ends), max(ends))
 
 
 class LinkedTraining(NamedTuple):
-    """Training plan, effective bandwidth of its ring exchange, and bandwidth of a worker's link [byte/s]."""
+    """Training plan, with the effective bandwidth of a ring exchange and the bandwidth of a worker's link [byte/s]."""
 
     training: TrainingPlan
     bandwidth: float

@@ -69,39 +69,39 @@ def _annotation_check(hint: Any) -> Callable[[object, str], float] | None:
 
 
 def latency_seconds(value: object, name: str) -> float:
-    """Return a latency [s] as a float; ValueError, which calls it `name`, unless it is finite and in bounds."""
+    """Return a latency [s] as a float; raise ValueError with the argument's `name` if it is out of bounds."""
     return check_bounds(_finite(value, name, ">= 0", "seconds"), Seconds, name)
 
 
 def rate(value: object, name: str) -> float:
-    """Return a bandwidth [byte/s] as a float; ValueError, which calls it `name`, unless it is finite and in bounds."""
+    """Return a bandwidth [byte/s] as a float; raise ValueError with the argument's `name` if it is out of bounds."""
     return check_bounds(_finite(value, name, "> 0", "bytes per second"), Bandwidth, name)
 
 
 def factor(value: object, name: str, least: float = 0.0) -> float:
-    """Return a ratio as a float; ValueError, which calls it `name`, unless it is finite, > 0 and at least `least`.
+    """Return a ratio as a float; raise ValueError with the argument's `name` unless it is finite, > 0 and >= `least`.
 
     Parameters
     ----------
     value : object
-        What is given.
+        The ratio.
     name : str
-        What it is called in the error.
+        Name of the argument in the error.
     least : float
-        The least that is allowed.
+        Smallest ratio allowed.
     """
     return _finite(value, name, f">= {least:g}" if least else "> 0", least=least)
 
 
 def grid_sizes(dims: Sequence[int], what: str) -> tuple[int, ...]:
-    """Return the sizes of a grid of `what` along each dimension; ValueError unless they are a list of counts."""
+    """Return the sizes `dims` of a grid of `what`, such as routers; ValueError unless `dims` is a list of counts."""
     if not isinstance(dims, list | tuple | np.ndarray) or not len(dims):
         raise ValueError(f"dims must list the {what} along each dimension, such as (4, 4), got {dims!r}")
     return tuple(check_int(size, f"dims[{d}]", 1) for d, size in enumerate(dims))
 
 
 def affordable(links: int, what: str) -> None:
-    """Raise ValueError if a graph would exceed `LARGEST` directed links; builders call this before they add any."""
+    """Raise ValueError if a graph would exceed `LARGEST` directed links; builders call this before they add links."""
     if links > LARGEST:
         raise ValueError(f"{what} needs {links:,} directed links; at most {LARGEST:,} are allowed")
 

@@ -167,13 +167,13 @@ class DragonflyShape(RouterHosts):
         return [f"router:{G}.{R}" for G in range(self.groups) for R in range(self.routers)]
 
     def outward(self, src: int, choose: Choose) -> list[Node]:
-        """Return the route from host `src` to a border node: its router."""
+        """Return the route from host `src` to a border node: the host's router."""
         G, R = divmod(src // self.hosts_per_router, self.routers)
         return [f"router:{G}.{R}"]
 
     @cached_property
     def _joined(self) -> dict[int, Counter[tuple[int, int]]]:
-        """Number of links from router R of group G to router S of group G + d, as a dict from d to counts by (R, S)."""
+        """Numbers of links from router R of group G to router S of group G + d: for each d, a counter by (R, S)."""
         g, h = self.groups, self.global_links
         joined: dict[int, Counter[tuple[int, int]]] = {d: Counter() for d in range(1, g)}
         for d, ends in joined.items():

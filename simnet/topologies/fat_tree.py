@@ -112,7 +112,7 @@ class FatTreeShape:
         return [edge, agg, core, f"agg:{to_pod}.{j}", f"edge:{to_pod}.{to_i}", dst]
 
     def paths(self, src: Places, dst: Places, choose: ChooseAll, place: Mapping[Node, int]) -> list[Places]:
-        """Return the routes of many pairs of hosts: for each hop, an array of each pair's node index, or -1 if none."""
+        """Return the routes of many pairs of hosts: for each hop, an array of next nodes' indices, -1 for no node."""
         k, half = self.k, self.k // 2
         edges = np.array([[place[f"edge:{pod}.{i}"] for i in range(half)] for pod in range(k)])
         aggs = np.array([[place[f"agg:{pod}.{j}"] for j in range(half)] for pod in range(k)])
@@ -144,7 +144,7 @@ class FatTreeShape:
         return [edge, agg, f"core:{j}.{choose(agg, half)}"]
 
     def inward(self, dst: int, choose: Choose) -> list[Node]:
-        """Return the route from a border node to host `dst`: a core switch by `choose`, and the only path down."""
+        """Return the route from a border node to host `dst`: a core switch that `choose` picks, then the path down."""
         half = self.k // 2
         pod, to_i = divmod(dst // half, half)
         j, i = divmod(choose(OUTSIDE, half * half), half)

@@ -1,4 +1,4 @@
-"""Flattened butterfly: routers on a grid, of which those in one line are fully connected, with hosts at each router."""
+"""Flattened butterfly: routers on a grid, fully connected along each dimension, with hosts at each router."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class FlattenedButterflyShape(RouterHosts):
         return [_router(at) for at in np.ndindex(*self.dims)]
 
     def outward(self, src: int, choose: Choose) -> list[Node]:
-        """Return the route from host `src` to a border node: its router."""
+        """Return the route from host `src` to a border node: the host's router."""
         return [_router(self._at(src))]
 
 

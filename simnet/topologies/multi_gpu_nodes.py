@@ -150,7 +150,7 @@ class MultiGpuShape:
                     yield f"rail:{g}", f"spine:{s}", "fabric"
 
     def path(self, src: int, dst: int, choose: Choose) -> list[Node]:
-        """Return the route from GPU `src` to GPU `dst`, over the switches of nodes and those that join the nodes."""
+        """Return the route from GPU `src` to GPU `dst`, over the switches inside nodes and between nodes."""
         (n, g), (to_n, to_g) = divmod(src, self.gpus_per_node), divmod(dst, self.gpus_per_node)
         if n == to_n:
             return [f"node:{n}", dst]
@@ -168,7 +168,7 @@ class MultiGpuShape:
         return self.nodes * self.gpus_per_node
 
     def borders(self) -> list[Node]:
-        """Return the switches where links to other sites end: the topmost kind there is (spine, rail or fabric)."""
+        """Return the switches where links from other sites end: spine switches, else rail switches, else the fabric."""
         if not self.rails:
             return ["fabric"]
         if self.spines:

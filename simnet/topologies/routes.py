@@ -355,7 +355,7 @@ class Routes:
 
     @cached_property
     def _links_by_ends(self) -> tuple[Places, Places, NDArray[np.int32]]:
-        """Three arrays of link indices, -1 for no link: by source host, by target host, by pair of switches (S, S)."""
+        """Index of the link from each host, to each host, and between each pair of switches (S, S); -1 for no link."""
         first, count = self.n_hosts, len(self._nodes) - self.n_hosts
         up, down = np.full(first, -1), np.full(first, -1)
         between = np.full((count, count), -1, dtype=np.int32)
@@ -424,7 +424,7 @@ class Routes:
         return _pair_hash(pair) if self._hashes else lambda node, ways: 0
 
     def _gate(self, dst: int) -> tuple[int, tuple[int, ...]]:
-        """Return the one node and link by which all routes reach host `dst`; `dst` and () if there is no single one."""
+        """Return the switch and the link by which all routes reach host `dst`; otherwise `dst` and no link."""
         # The hosts of one switch then share one table of distances.
         if len(self._into[dst]) == 1:
             link, gate = self._into[dst][0]

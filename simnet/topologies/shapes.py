@@ -55,7 +55,7 @@ class Shape(Protocol):
 
 
 class SiteShape(Shape, Protocol):
-    """A regular topology that can be a site of a larger network, joined to it by its border nodes."""
+    """A regular topology that can be a site of a larger network; links to other sites end at its border nodes."""
 
     @property
     def n_hosts(self) -> int:
@@ -68,7 +68,7 @@ class SiteShape(Shape, Protocol):
         """Return the shortest route from host `src` to a border node, without `src`; empty for `src` at the border."""
 
     def inward(self, dst: int, choose: Choose) -> list[Node]:
-        """Return the shortest route to host `dst` from a border node; ``choose(OUTSIDE, n)`` picks one of n nodes."""
+        """Return the shortest route from a border node to host `dst`; ``choose(OUTSIDE, n)`` picks the border node."""
 
 
 @dataclass(frozen=True)
@@ -94,20 +94,20 @@ class ForwardingHosts:
         raise NotImplementedError
 
     def borders(self) -> list[Node]:
-        """Return all hosts, as each is a border node, with a link to other sites."""
+        """Return all hosts: every host is a border node, at which links from other sites may end."""
         return list(range(self.n_hosts))
 
     def outward(self, src: int, choose: Choose) -> list[Node]:
-        """Return the route from host `src` to a border node: empty, as `src` is itself one."""
+        """Return the route from host `src` to a border node: an empty route, as the host is a border node."""
         return []
 
     def inward(self, dst: int, choose: Choose) -> list[Node]:
-        """Return the route from a border node to host `dst`: only `dst`, as it is itself one."""
+        """Return the route from a border node to host `dst`: only the host, which is a border node."""
         return [dst]
 
 
 class RouterHosts:
-    """Base class of shapes whose hosts are below routers or switches, and whose routes inward are those outward."""
+    """Base class of shapes whose hosts are below routers or switches; a route inward is a route outward in reverse."""
 
     hosts_forward: ClassVar[bool] = False
 
@@ -116,7 +116,7 @@ class RouterHosts:
         raise NotImplementedError
 
     def inward(self, dst: int, choose: Choose) -> list[Node]:
-        """Return the route from a border node to host `dst`: its route outward reversed, and `dst`."""
+        """Return the route from a border node to host `dst`: the reverse of the route outward, and the host."""
         return [*reversed(self.outward(dst, choose)), dst]
 
 
@@ -124,12 +124,12 @@ P = TypeVar("P")
 
 
 def every_answer(find: Callable[[Callable[[Any, int], int]], P]) -> Iterator[P]:
-    """Yield the result of `find` for every sequence of answers that its argument `choose` can give, in order.
+    """Yield `find(choose)` for every sequence of choices that the function `choose` can make, in order.
 
     Parameters
     ----------
     find : callable
-        Takes what answers 0 .. n-1 to a node and a number of ways n, such as `Choose`, and asks it one by one.
+        Takes a function such as `Choose`, which returns a number in 0 .. n-1 for a node and a number of ways n.
 
     Examples
     --------

@@ -77,7 +77,7 @@ class TorusShape(ForwardingHosts):
     dims: Sequence[int]
 
     def _strides(self) -> list[tuple[int, int]]:
-        """Return for each dimension its size, and the difference between the numbers of hosts adjacent along it."""
+        """Return the size of each dimension, and the difference of host numbers between neighbours along it."""
         return [(size, math.prod(self.dims[d + 1 :])) for d, size in enumerate(self.dims)]
 
     def cables(self) -> Iterator[Cable]:

@@ -311,7 +311,7 @@ class WanOfClustersShape:
 
 
 def recognised_sites(facts: Mapping[str, Any], weights: Mapping[Link, float]) -> WanOfClustersShape | None:
-    """Return the shape that a WAN's graph attributes declare; None unless its links are exactly those of the shape.
+    """Return the shape that a WAN's graph attributes declare; None if the links differ from those of the shape.
 
     Parameters
     ----------

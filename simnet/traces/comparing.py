@@ -239,7 +239,7 @@ def _selection_statistics(
 
 
 def _of_layer(part: Values) -> tuple[float, float, float]:
-    """Return of a layer's gradients, (P, size), the sum of squares, the fraction of zeros and the tail index."""
+    """Return the sum of squares, the fraction of zeros and the tail index of a layer's gradients, (P, size)."""
     squares = float(np.square(part, dtype=np.float64).sum())
     return squares, float((part == 0).mean()), tail_index(part, TAIL) if part.shape[1] >= _FEWEST_FOR_TAIL else math.nan
 

@@ -41,7 +41,7 @@ class Description(BaseModel):
 
 
 class RecordedLayer(Description):
-    """A recorded parameter tensor: name, recorded shape, and the full shape `of` if not all entries are recorded."""
+    """A recorded parameter tensor: name, recorded shape and, if only some entries are recorded, the full shape `of`."""
 
     name: Annotated[str, Field(min_length=1)]
     shape: tuple[_Positive, ...]

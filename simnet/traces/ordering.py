@@ -38,7 +38,7 @@ SHARES: Floats = np.concatenate([np.geomspace(1e-4, 0.3, 13), [0.4, 0.5, 0.6, 0.
 """Shares of a layer's entries, at all workers together, at which it is counted who has them; ascending."""
 
 # None of these is critical. On four drawn traces (tails heavy and heavier, regression, embedding) build-up is off by at
-# most 3 %, and by at most 7 % with any one of them, or of those in `_nearest_statistics`, halved or doubled, or a grid
+# most 3 %, and by at most 7 % with any one of them, or of those in `_fit_kind_shares`, halved or doubled, or a grid
 # half as fine.
 
 # Spreads of lognormal scales whose thresholds, at `SHARES`, are tried as the unit of v: from all entries alike to a
@@ -154,7 +154,7 @@ def fit_order(
     together = _mean_counts(counts)
     every = _predict_kinds(together.workers, 0.0, _UNITS[0])[0].shift
     some = np.flatnonzero(every >= least_shift)
-    unit = min(_UNITS, key=lambda one: _nearest_statistics(together, 0.0, one, some)[0])
+    unit = min(_UNITS, key=lambda one: _fit_kind_shares(together, 0.0, one, some)[0])
     phases = _phase_points(clock) if counts[0].size >= _TELLING else [list(range(len(counts)))]
     means = [_mean_counts([counts[place] for place in phase]) for phase in phases]
     rhos = [
@@ -162,9 +162,9 @@ def fit_order(
         for mean, phase in zip(means, phases, strict=True)
     ]
     both = list(zip(means, rhos, strict=True))
-    unit = min(_UNITS, key=lambda one: sum(_nearest_statistics(mean, rho, one, some)[0] for mean, rho in both))
+    unit = min(_UNITS, key=lambda one: sum(_fit_kind_shares(mean, rho, one, some)[0] for mean, rho in both))
     share = np.zeros(len(every))
-    share[some] = np.mean([_nearest_statistics(mean, rho, unit, some)[1] for mean, rho in both], axis=0)
+    share[some] = np.mean([_fit_kind_shares(mean, rho, unit, some)[1] for mean, rho in both], axis=0)
     there = share > _LEAST
     grid, _ = _predict_kinds(together.workers, 0.0, unit)
     kept = np.flatnonzero(there)
@@ -172,7 +172,7 @@ def fit_order(
     shared = np.repeat(rhos, [len(phase) for phase in phases])
     around = [_mean_counts([counts[one] for one in nearby_points(clock, place)]) for place in range(len(counts))]
     shares = np.array(
-        [_nearest_statistics(mean, rho, unit, kept)[1] for mean, rho in zip(around, shared.tolist(), strict=True)]
+        [_fit_kind_shares(mean, rho, unit, kept)[1] for mean, rho in zip(around, shared.tolist(), strict=True)]
     )
     mean = shares.mean(axis=0)
     used = mean > 0
@@ -181,7 +181,7 @@ def fit_order(
 
 
 def nearby_points(clock: Floats, place: int) -> list[int]:
-    """Return the indices of recorded steps close to step number `place`, whose counts are averaged with its own.
+    """Return the indices of recorded steps close to step number `place`, over which counts are averaged.
 
     `clock`, of shape (T,), is the logarithm of one more than the step.
     """
@@ -200,8 +200,8 @@ def _phase_points(clock: Floats) -> list[list[int]]:
 
 
 def _worker_correlation(counts: LargestCounts, most: float, unit: float) -> float:
-    """Return the largest correlation of workers' gradients, at most `most`, that fits the counts nearly best."""
-    misses = {rho: _nearest_statistics(counts, rho, unit)[0] for rho in _SHARED if rho <= most or not rho}
+    """Return the largest correlation of workers' gradients, up to `most`, whose fit to counts is almost the best."""
+    misses = {rho: _fit_kind_shares(counts, rho, unit)[0] for rho in _SHARED if rho <= most or not rho}
     close = _AS_GOOD * min(misses.values())
     return max(one for one, miss in misses.items() if miss <= close)
 
@@ -226,10 +226,10 @@ def _mean_counts(counts: Sequence[LargestCounts]) -> LargestCounts:
     return LargestCounts(first.size * len(counts), first.workers, first.levels, np.where(times > 0, mean, np.nan))
 
 
-def _nearest_statistics(
+def _fit_kind_shares(
     counts: LargestCounts, rho: float, unit: float, allowed: NDArray[np.intp] | None = None
 ) -> tuple[float, Floats]:
-    """Fit the fractions of entry kinds to counts; return squared error and fractions. `allowed` restricts the kinds."""
+    """Return the squared error and the fractions of entry kinds that best fit counts; `allowed` restricts the kinds."""
     kinds, predicted = _predict_kinds(counts.workers, rho, unit)
     marginal = share_beyond(kinds, _share_thresholds(unit)).T / SHARES[:, None]
     if allowed is not None:
@@ -273,7 +273,7 @@ def _non_negative(a: Floats, b: Floats) -> Floats:
 
 @lru_cache(maxsize=16)
 def _share_thresholds(unit: float) -> Floats:
-    """Return the model magnitude that each share in `SHARES` of the entries exceeds, if entry scales are lognormal."""
+    """Return, for each of `SHARES`, the magnitude that this share of entries exceeds, with lognormal entry scales."""
     z, share = _normal_grid(81)
     kinds = EntryKinds(share, np.zeros_like(z), np.clip(unit * z, -LARGEST_LOG, LARGEST_LOG))
     values = np.exp(np.linspace(-12.0 - 6 * unit, 3.0 + 6 * unit, 2000))
@@ -283,7 +283,7 @@ def _share_thresholds(unit: float) -> Floats:
 
 @lru_cache(maxsize=64)
 def _predict_kinds(workers: int, rho: float, unit: float) -> tuple[EntryKinds, Floats]:
-    """Return a grid of kinds by shift and scale, and the statistics that each predicts, (levels, SHARES, kinds)."""
+    """Return entry kinds on a grid of shifts and scales, and statistics predicted for each, (levels, SHARES, kinds)."""
     from scipy.special import bdtrc, erfc
 
     thresholds = _share_thresholds(unit)

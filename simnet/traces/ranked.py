@@ -67,12 +67,12 @@ class Ranked:
         out += behind
 
     def beyond(self, x: Values, logs: Values) -> NDArray[np.bool_]:
-        """Return a mask of large values: above twice the median of the entry's kind, or its shift if > `MEDIAN`."""
+        """Return a mask of large entries: above twice the kind's median, or above a shift that exceeds the median."""
         bounds = np.where(self._shift > MEDIAN, self._shift, np.float32(2 * MEDIAN) - self._shift)
         return np.asarray(np.abs(x) > bounds[np.searchsorted(self._bounds, logs)])
 
     def sign(self, x: Values, logs: Values, common: Values, alike: Floats, against: float, life: Values | None) -> None:
-        """Set the signs of the normals `x` in place, so that signs of two workers agree as often as `alike` demands.
+        """Set the signs of the normals `x` in place, so that products of two workers' signs have the means `alike`.
 
         `common`, shape (size,), are standard normals of all workers; `alike`, shape (len(BANDS) + 1,), mean products of
         two workers' signs in bands of kinds; `against` the mean product of the signs of entries that are `beyond` and

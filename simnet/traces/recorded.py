@@ -229,7 +229,7 @@ def step_file(folder: Path, step: int, worker: int | None = None) -> Path:
 def _worker_files(
     folder: Path, info: TraceInfo, step: int, workers: Sequence[int]
 ) -> list[tuple[Path, slice, list[int]]]:
-    """Return the files that have the workers' gradients at a step, each with its output rows and its rows to read."""
+    """Return the files with the workers' gradients at a step: path, output rows to fill, and rows to read."""
     if info.per_worker:
         return [(step_file(folder, step, worker), slice(place, place + 1), [0]) for place, worker in enumerate(workers)]
     return [(step_file(folder, step), slice(None), list(workers))]

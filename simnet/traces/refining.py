@@ -130,7 +130,7 @@ def layer_order(points: Sequence[StepStatistics], layer: int, clock: Floats) -> 
 
 
 class OverlapOverTime(NamedTuple):
-    """Fractions of entries that a worker selects at both of two steps: as recorded, and as predicted by correlation."""
+    """Overlap of a worker's selections at two steps: recorded, and predicted for correlations of entry scales."""
 
     # Shape (R,): From 0 to 1.
     correlation: Floats

@@ -45,21 +45,21 @@ class FadingNormals:
         if not restart <= at <= iteration or not len(rows):
             at = restart - (math.ceil(math.log(_FORGOTTEN, self._kept)) if self._kept > 0 else 0)
             rows = rows if len(rows) else np.empty((1 + self._turns, self._entries), dtype=np.float32)
-            for fresh, normals in zip(rows, self._news(at), strict=True):
+            for fresh, normals in zip(rows, self._fresh_streams(at), strict=True):
                 normals.standard_normal(dtype=np.float32, out=fresh)
         while at < iteration:
             at += 1
-            self._advance(rows, self._news(at))
+            self._advance(rows, self._fresh_streams(at))
         self._at, self._rows = at, rows
         return np.asarray(rows[0])
 
-    def _news(self, at: int) -> list[np.random.Generator]:
+    def _fresh_streams(self, at: int) -> list[np.random.Generator]:
         """Return random streams of the fresh normals of an iteration: one, or two if the process oscillates."""
         names: list[tuple[str | int, ...]] = [("common", at), ("common", at, "aside")]
         return [stream(self._seed, "gradients", *name) for name in names[: 1 + self._turns]]
 
     def _advance(self, rows: Values, news: list[np.random.Generator]) -> None:
-        """Advance the process by one iteration in place: values decay, and two rows, if it oscillates, rotate too."""
+        """Advance the process by an iteration in place: decay all values, rotate oscillating ones, and add noise."""
         turns, kept = self._turns, self._kept
         new_share = math.sqrt(1 - kept**2)
         shares = (kept**2, kept * new_share, new_share) if turns else (kept, 0.0, new_share)

@@ -54,7 +54,7 @@ _LEAST_REST = 0.01
 def sign_agreement(
     counted: Floats, kinds: EntryKinds, magnitudes: Floats, shared: float, against: float, workers: int
 ) -> Floats:
-    """Return mean products of two workers' signs by band of kinds, fitted to such products by band of magnitude."""
+    """Fit the mean products of two workers' signs in bands of entry kinds to those counted in bands of magnitude."""
     from scipy.optimize import lsq_linear
     from scipy.special import ndtri
 
@@ -89,7 +89,7 @@ def sign_agreement(
 
 
 class SignProducts(NamedTuple):
-    """For each layer, mean products of an entry's signs at two recorded steps, of two workers and of the same one."""
+    """Mean products of an entry's signs at two steps, by layer: between workers, and the excess within one worker."""
 
     # Shape (L, T, T): Of two workers, and the excess of a worker with itself.
     other: Floats
@@ -115,7 +115,7 @@ def sign_products(signs: NDArray[np.int8], sizes: Sequence[int]) -> SignProducts
 
 
 def _factor_loadings(covariance: Floats, chance: Floats, entries: float) -> Floats:
-    """Return factor loadings, (T, COMPONENTS), of a covariance between T steps, where these exceed sampling noise."""
+    """Return factor loadings, (T, COMPONENTS), of a covariance between T steps; factors within sampling noise are 0."""
     T = len(covariance)
     few = min(COMPONENTS, T)
     found = np.zeros((T, COMPONENTS))
@@ -147,13 +147,13 @@ def _factor_loadings(covariance: Floats, chance: Floats, entries: float) -> Floa
 
 
 def step_places(steps: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return a group number per step: consecutive steps share a group, unless all are; then each step has its own."""
+    """Return a group number per step: consecutive steps share a group; if all are consecutive, each is a group."""
     apart = np.diff(steps) > 1
     return np.concatenate([[0], np.cumsum(apart if apart.any() else ~apart)])
 
 
 def shared_loadings(found: SignProducts, steps: NDArray[np.int64]) -> tuple[Floats, float, bool]:
-    """Return loadings of the lasting signs common to workers; of varying ones autocorrelation, and if they alternate.
+    """Return loadings of lasting signs that workers share, and autocorrelation and oscillation of other shared signs.
 
     What only steps at one place share turns back within a few steps.
     """

@@ -188,10 +188,7 @@ def begin_training(source: GradientSource) -> Training:
 
 
 def tensor_options(source: GradientSource, which: slice = slice(None)) -> dict[str, Any]:
-    """Return the scheme options ``layers`` and ``true_shapes``, which describe the model's tensors in `which`.
-
-    `which` are the layers that the scheme exchanges.
-    """
+    """Return the scheme options ``layers`` and ``true_shapes`` for the layers `which`, which a scheme exchanges."""
     layers = source.layers[which]
     if not hasattr(source, "true_shapes"):
         return {"layers": layers}
@@ -202,7 +199,7 @@ def tensor_options(source: GradientSource, which: slice = slice(None)) -> dict[s
 
 
 def as_matrices(shapes: Iterable[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-    """Return shapes as matrices (first axis, product of the others); shapes of one axis or first axis 1 as vectors."""
+    """Return shapes as matrices, (first axis, product of the rest), or as vectors if the first axis is 1 or alone."""
     return tuple(
         (shape[0], math.prod(shape[1:])) if len(shape) > 1 and shape[0] > 1 else (math.prod(shape),) for shape in shapes
     )

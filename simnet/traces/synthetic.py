@@ -152,7 +152,7 @@ class SyntheticSource:
                 rows[some] += made
 
     def _mix(self, layer: int, x: Values, common: Values, scales: Values, weights: Values, factors: Values) -> None:
-        """Turn a layer's normals `x`, (P, size), into gradients in place; a layer with quantiles only gets `common`."""
+        """Add shared normals to a layer's normals `x`, (P, size); without fitted quantiles, make `x` gradients."""
         own, joint, linear, square = weights
         x *= own
         x += joint * common
@@ -165,7 +165,7 @@ class SyntheticSource:
             x *= factors
 
     def _orders(self, progress: float) -> list[_LayerOrder]:
-        """Return the ranking of each layer with fitted quantiles; in small layers, first space `_logs` evenly."""
+        """Space the scale normals of small layers evenly; return the ranking of each layer with fitted quantiles."""
         found = []
         for layer, place in zip(self._kin, self._places, strict=True):
             if layer.magnitudes is not None and layer.kinds is not None:
@@ -208,7 +208,7 @@ class SyntheticSource:
         return self._rows[name]
 
     def _clock(self, progress: float) -> float:
-        """Return where training progress, 0 to 1, lies on the linear or logarithmic axis of fitted steps (knots)."""
+        """Return training progress, 0 to 1, as a position on the linear or logarithmic axis of fitted steps (knots)."""
         linear = self.like.between == "linear"
         return progress if linear else math.log1p(progress * (self.like.steps - 1))
 
@@ -245,7 +245,7 @@ class SyntheticSource:
         return mixed
 
     def _normals(self, name: str, loadings: Floats) -> list[np.random.Generator]:
-        """Return new random streams, one per factor of `loadings`, for normals that are equal in all iterations."""
+        """Return a new random stream for each factor of `loadings`, which draws the same normals in every iteration."""
         return [stream(self._seed, "gradients", name, one) for one in range(len(loadings))]
 
     def _add_lasting(
@@ -260,7 +260,7 @@ class SyntheticSource:
             row += drawn
 
     def _put_logs(self, iteration: int) -> None:
-        """Set `_logs` for an iteration: a slowly changing standard normal per entry that decides the entry's scale."""
+        """Write to `_logs` the standard normals, slowly changing, that decide each entry's scale in an iteration."""
         clock = math.log1p(iteration) / self.like.period
         before = math.floor(clock)
         names: list[tuple[str | int, ...]] = [("fixed",), ("anchor", before), ("anchor", before + 1)]
@@ -277,7 +277,7 @@ class SyntheticSource:
             logs += second * after_row[part]
 
     def _scaled(self, logs: Values, spread_and_dead: Values) -> Values:
-        """Turn entries' normals into scale factors, 0 for dead entries, in place; skip layers with quantiles."""
+        """Turn normals into scale factors in place, 0 for dead entries, in layers without fitted quantiles."""
         if self._ordered.all():
             return logs
         life = self._row("life")
@@ -304,7 +304,7 @@ def _loading_table(layers: Sequence[LayerParameters], name: str) -> Floats:
 
 
 class _LayerOrder(NamedTuple):
-    """Ranking of a layer with quantiles: its slice of entries, magnitudes, and sign agreement in bands of kinds."""
+    """Ranking of a layer with fitted quantiles: slice of entries, magnitudes, and sign agreement in bands of kinds."""
 
     place: slice
     ranked: Ranked
@@ -313,9 +313,9 @@ class _LayerOrder(NamedTuple):
 
 
 def row_count(*, lasts: bool = False, turns: bool = False) -> int:
-    """Return how many arrays of n entries, at most, a synthetic source holds in memory at a time.
+    """Return the maximum number of arrays of n entries that a synthetic source holds in memory at a time.
 
-    `lasts` is true if a part of c is constant, which takes two rows more, `turns` if the rest turns, which takes one.
+    Shared normals take two more if a part of them is constant (`lasts`), and one more if the rest rotates (`turns`).
     """
     return 6 + 2 * lasts + turns
 

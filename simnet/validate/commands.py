@@ -88,14 +88,14 @@ def validate(
 
 
 def _is_job(folder: Path) -> bool:
-    """Return whether a folder has logs of a job's ranks, in itself or in its subfolders."""
+    """Return whether a folder, or one of its subfolders, has logs of a job's ranks."""
     return folder.is_dir() and any(next(folder.glob(one), None) for one in ("rank_*.csv", "*/rank_*.csv"))
 
 
 def _measurements(
     sources: Sequence[str], against: str | None, split: Sequence[str] | None, fact: Sequence[str], check: bool
 ) -> Summary:
-    """Compare measured collective times with predictions, cross-validated or from a cluster file."""
+    """Compare measured collective times with predictions of models fitted to other times, or of a cluster file."""
     from simnet.cost_models.calibration.measured import datasets
     from simnet.cost_models.calibration.readers.tables import parse_facts
     from simnet.validate import evaluation
@@ -431,7 +431,7 @@ def _answered(folders: Mapping[str, Path], jobs: int | None, out: str | Path | N
 
 
 def _joined(papers: Summary, answers: Summary) -> Summary:
-    """Return the answer on papers, extended by the answers to open questions."""
+    """Return the answer on reproduced papers, extended by the answers to open questions."""
 
     def pages(path: Path) -> None:
         answers.writers[".md"](path)

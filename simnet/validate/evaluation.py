@@ -98,7 +98,7 @@ class Evaluation:
         }
 
     def notes(self) -> list[str]:
-        """Return text lines: size of the dataset, remarks on its logs, and how often the faster scheme is predicted."""
+        """Return text lines: size of the dataset, remarks on its logs, and correct predictions of the faster scheme."""
         spread = "" if math.isnan(self.spread) else f"; repetitions differ by {100 * self.spread:.1f} % in the median"
         lines = [f"{self.name}: {self.rows:,} rows, {self.systems} systems, {self.curves} curves{spread}."]
         lines += problem_lines(self.problems)
@@ -230,7 +230,7 @@ def evaluate(
 def compare_measurements(
     cost_model: str | Path, source: str, facts: LogFacts | Mapping[str, Any] | None = None
 ) -> Evaluation:
-    """Compare measurements with predictions of a cluster file, without fitting anything to them."""
+    """Compare measurements with the predictions of a cluster file, without fitting the file to these measurements."""
     loaded = cost_model_of(str(cost_model))
     rows, problems = read_rows(source, facts or {})
     found = []
@@ -258,7 +258,7 @@ def compare_measurements(
 
 
 def _leave_sizes(curves: Sequence[Curve], fit: FitRivals | None) -> list[pd.DataFrame]:
-    """Predict every fourth size from the other sizes; these sizes are held out of all curves at once."""
+    """Predict the times at every fourth size from other sizes; the same sizes are held out of all curves."""
     found = []
     for fold in track_progress(range(FOLD_COUNT)):
         split = [(one, size_folds(one)[fold]) for one in curves if fold < len(size_folds(one))]
@@ -267,7 +267,7 @@ def _leave_sizes(curves: Sequence[Curve], fit: FitRivals | None) -> list[pd.Data
 
 
 def _leave_halves(curves: Sequence[Curve], fit: FitRivals | None) -> list[pd.DataFrame]:
-    """Predict every second size from the others, in curves with enough sizes left to choose models."""
+    """Predict the times at every second size from other sizes, in curves with enough sizes left to choose models."""
     usable = [one for one in curves if len(one.sizes) >= 2 * MIN_SIZES]
     return _at_sizes(HALVES, [(one, np.arange(len(one.sizes)) % 2 == 1) for one in usable], fit)
 
@@ -275,7 +275,7 @@ def _leave_halves(curves: Sequence[Curve], fit: FitRivals | None) -> list[pd.Dat
 def _at_sizes(
     name: Basis | Literal["halves"], split: Sequence[tuple[Curve, NDArray[np.bool_]]], fit: FitRivals | None
 ) -> list[pd.DataFrame]:
-    """Predict the sizes that each curve's mask holds out, by a cost model fitted to the other sizes."""
+    """Predict the times at the sizes that each curve's mask holds out, by a cost model fitted to the other sizes."""
     if not split:
         return []
     kept, held = [one.at(~mask) for one, mask in split], [one.at(mask) for one, mask in split]
@@ -332,7 +332,7 @@ def _leave_collectives(curves: Sequence[Curve], fit: FitRivals | None) -> list[p
 
 
 def kept_without(curves: Sequence[Curve], collective: str) -> list[Curve]:
-    """Return the curves to predict a held-out collective from: those of base collectives, or of all other ones."""
+    """Return the curves from which a held-out collective is predicted: of base collectives, or all other curves."""
     kept = [one for one in curves if one.setting.collective != collective]
     base = [one for one in kept if one.setting.collective in BASE]
     measured = any(one.setting.collective == "all_reduce" for one in base)

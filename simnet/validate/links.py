@@ -48,7 +48,7 @@ scaled by it for intervals."""
 
 
 def held_by_links(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return measured times, and those predicted from link settings: a row per setting, or iteration if links change.
+    """Return measured times and times predicted from link settings: a row per setting, per iteration if links change.
 
     Returns
     -------
@@ -123,7 +123,7 @@ def _setting_intervals(found: pd.DataFrame, parts: np.ndarray) -> tuple[np.ndarr
 
 
 def winners(held: pd.DataFrame, best: bool = False) -> Mapping[str, int] | None:
-    """Count how often the faster of AG-Topk and AR-Topk is predicted right, where they differ by more than `MARGIN`.
+    """Count correct predictions of the faster of AG-Topk and AR-Topk, where the two differ by more than `MARGIN`.
 
     Returns
     -------

@@ -99,7 +99,7 @@ def _device(name: str, host: HostPrices | None) -> DeviceProfile:
 
 @cache
 def _parts(model: str, rank: int, density: float, bucketed: bool) -> list[HookedTensors]:
-    """Return the tensors of a model as hooks see them: by DDP bucket, or all together."""
+    """Return the tensors that a hook receives in each call: those of a DDP bucket, or all tensors of a model."""
     shapes = _shapes(model)
     parts = [slice(None)]
     if bucketed:

@@ -45,7 +45,7 @@ _CONTENTS = 251
 
 
 class ReplayPart(NamedTuple):
-    """A message as one of its ranks sees it: the other rank, start and end in the buffer [byte], and its number."""
+    """Message from the view of one rank: the other rank, start and end in the buffer [byte], and the message number."""
 
     peer: int
     first: int
@@ -172,7 +172,7 @@ def _schedule_digest(schedule: Schedule) -> float:
 
 
 def _check_messages(own: Sequence[ReplayStep], communicator: Communicator, out: Any, into: Any) -> None:
-    """Send each message once with content of its own; RuntimeError if a message arrives altered."""
+    """Send each message once, with content unique to the message; RuntimeError if a message arrives altered."""
     wrong = 0
     for step in own:
         for part in step.sends:
@@ -225,7 +225,7 @@ def clock_offset(communicator: Communicator) -> float:
 
 
 def _start_together(communicator: Communicator, ahead: float) -> None:
-    """Wait for all ranks, then until a start time shortly afterwards that all share."""
+    """Wait for all ranks, then until a common start time shortly afterwards."""
     began = time.perf_counter()
     communicator.barrier()
     now = time.perf_counter()

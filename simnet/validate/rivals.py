@@ -69,7 +69,7 @@ def _neighbouring_sizes(kept: Sequence[Curve], held: Curve) -> Floats:
 
 
 def _by_ranks(kept: Sequence[Curve], held: Curve) -> dict[int, Floats]:
-    """Return log times of curves like `held` by ascending number of ranks, averaged over numbers of nodes."""
+    """Return log times by ascending number of ranks, averaged over the curves of the family of `held`."""
     family = [one for one in kept if one.setting.family == held.setting.family]
     return {
         ranks: np.mean([_log_curve(one, held.sizes) for one in family if one.setting.ranks == ranks], axis=0)

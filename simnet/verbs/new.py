@@ -21,7 +21,7 @@ _SCHEMA = "scenario.schema.json"
 
 
 class _Kind(NamedTuple):
-    """Kind of template: where names in use are found, whether it is a package, and the command to try next."""
+    """Kind of template: where names in use are found, whether the template is a package, and the next command."""
 
     taken: str
     package: bool

@@ -127,7 +127,7 @@ def progress_line(verb: str) -> Iterator[Callable[[float, str], None]]:
 
 @contextmanager
 def no_empty_folders(folder: Path) -> Iterator[None]:
-    """Remove a folder, and folders above it, which the ``with`` block has created and left empty."""
+    """After the ``with`` block, remove a folder and its parents if the block created them and left them empty."""
     new = [one for one in (folder, *folder.parents) if not one.exists()]
     try:
         yield

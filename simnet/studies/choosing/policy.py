@@ -113,7 +113,7 @@ def _table(
     latency: Floats,
     bandwidth: Floats,
 ) -> PolicyTable:
-    """Return a policy table, given the exchange index and density of cells, shape (latencies, bandwidths)."""
+    """Return a policy table whose cells have exchange `among[which]` and `density`, shape (latencies, bandwidths)."""
     # Whatever is asked for, the whole gradient is sent whole.
     sparse = np.array([exchange_kind(one) == "sparse" for one in among])
     cells = list(zip(which.ravel().tolist(), np.where(sparse[which], density, 1.0).ravel().tolist(), strict=True))
@@ -176,7 +176,7 @@ def _mean_gain(
 
 
 def measured_at(density: float) -> tuple[int, int]:
-    """Return the range of iterations (first, end) over which the share of the squared norm sent is averaged.
+    """Return the range of iterations (first, end) over which to average an exchange's share of the squared norm.
 
     Residuals need longer to reach equilibrium the lower the density is.
 

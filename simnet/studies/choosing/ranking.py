@@ -24,7 +24,7 @@ from simnet.training.job.memory import WorkerMemory, exchange_memory, with_share
 
 
 class Held(NamedTuple):
-    """Memory of a worker under each candidate, by label, and the memory limit of its device [byte], if known."""
+    """Memory of a worker under each candidate exchange, by label, and the memory of its device [byte], if known."""
 
     each: Mapping[str, WorkerMemory]
     limit: float | None
@@ -32,7 +32,7 @@ class Held(NamedTuple):
 
     @property
     def ruled_out(self) -> dict[str, str]:
-        """Candidates that exceed the memory limit, each with a text on the memory that it needs."""
+        """Texts on the memory needed by candidate exchanges that exceed the memory limit, by label."""
         if self.limit is None:
             return {}
         limit = self.limit
@@ -62,7 +62,7 @@ class Held(NamedTuple):
 
 
 def held_on_job(job: Job, among: Sequence[Candidate]) -> Held:
-    """Return the memory of a worker under each candidate of a job, except candidates that raise errors."""
+    """Return a worker's memory under each candidate exchange of a job, without exchanges that the job cannot use."""
     each, kept = {}, with_shared_gradients(job)
     for one in among:
         try:
@@ -143,7 +143,7 @@ class Ranking:
 
     @property
     def best(self) -> JobForecast:
-        """Forecast under the fastest exchange."""
+        """Forecast of the job under its fastest exchange."""
         return self.rows[0]
 
     def over(self, row: JobForecast) -> float:
@@ -152,13 +152,13 @@ class Ranking:
 
     @property
     def tied_with(self) -> list[str]:
-        """Labels of exchanges that are tied with the fastest, or take exactly the same times."""
+        """Labels of the exchanges that are tied with the fastest exchange, or take exactly as long."""
         tied = [row.label for row in self.rows if row.label in self.tied]
         return [*tied, *self.found.alike.get(self.best.label, ())]
 
     @property
     def dense(self) -> JobForecast | None:
-        """Forecast under the fastest dense exchange; None if there is no dense exchange."""
+        """Forecast of the job under its fastest dense exchange; None if it has no dense exchange."""
         return next((row for row in self.rows if row.kind != "sparse"), None)
 
 
@@ -242,7 +242,7 @@ def rank(asked: ChooseRequest, fields: Sequence[str] = (), *, flips: bool = True
 
 
 def row_totals(rows: Sequence[JobForecast], job: Job, among: Sequence[Candidate] = ()) -> list[job_totals.JobTotal]:
-    """Return total job times, each with the sampling error of its difference from the fastest, as a fraction.
+    """Return each job's total time, with the relative sampling error of its difference from the fastest job's.
 
     `among` are the exchanges that policies choose from.
     """

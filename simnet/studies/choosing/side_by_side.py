@@ -96,7 +96,7 @@ def rarer_exchanges(asked: ChooseRequest, variants: Sequence[Sequence[str]]) -> 
 
 
 def _rarer_row(loaded: Scenario, run: Run, one: Candidate, every: float) -> dict[str, Any]:
-    """Return the table row of a strategy that uses an exchange: its times and bytes per inner step."""
+    """Return the table row of a strategy with a given exchange: times and bytes per inner step."""
     strategy = run.job.strategy
     assert strategy is not None
     frame, total = _simulated(run, one.label, one)
@@ -181,7 +181,7 @@ def time_to_target(asked: ChooseRequest, variants: Sequence[Sequence[str]]) -> S
 
 
 def sharding_ways(asked: ChooseRequest) -> Summary:
-    """Return the shardings of a job and its exchanges without sharding, ranked by step time.
+    """Return the shardings of a job, and the exchanges of the same job without sharding, ranked by step time.
 
     Unsharded exchanges are left out with tensor or pipeline parallelism, as a step then has other samples.
     """

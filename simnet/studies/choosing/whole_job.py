@@ -68,7 +68,7 @@ _AMONG, _SLOWER = 4, 2.0
 
 
 def candidates_of(loaded: Scenario, *, per_node: int = 1) -> list[Candidate]:
-    """Return the candidate exchanges of a job: those of the scenario, then the usual ones it does not have."""
+    """Return the exchanges to compare in a job: those of the scenario, then usual exchanges that it lacks."""
     own = {label: candidate(label, exchange) for label, exchange in loaded.config.exchanges.items()}
     known = set(map(forecast.same_exchange, own.values()))
     usual = [one for one in forecast.usual_exchanges(per_node) if forecast.same_exchange(one) not in known]
@@ -119,7 +119,7 @@ class _JobTrial:
         self._seen: dict[str, list[Floats]] = {}
 
     def recordings(self, among: Sequence[Candidate]) -> RecordedExchanges | None:
-        """Return the cache of exchanges that all trials share; None if every iteration is simulated on its own."""
+        """Return the cache of exchanges that all trials share; None if all iterations are simulated, without reuse."""
         if self._whole:
             return None
         overlap = job_overlap(self.job, among)
@@ -230,7 +230,7 @@ class _JobTrial:
 
 
 def _sampled_window(samples: int, iterations: int) -> int:
-    """Return how many exchanges to compute if their bytes depend on gradients; other iterations reuse these."""
+    """Return how many exchanges to compute, before reuse, with a scheme whose bytes depend on the gradients."""
     return min(max(samples, _FIRST), iterations)
 
 
@@ -300,7 +300,7 @@ def _race_exchanges(
 
 
 def _promising_labels(job: Job, among: Sequence[Candidate]) -> list[str]:
-    """Return the labels of exchanges, the fastest first by closed forms on the links at the start of the job."""
+    """Return the labels of exchanges, sorted by their closed-form times on the links at the start of the job."""
     latency, bandwidth = probe_pairs(job.network(0), job.hosts.tolist(), 0.0)
     message, density = 4.0 * job.source.true_parameters, density_at(job.density, job.iterations - 1)
 
@@ -312,7 +312,7 @@ def _promising_labels(job: Job, among: Sequence[Candidate]) -> list[str]:
 
 
 def _form_of(one: Candidate) -> ClosedForm | None:
-    """Return the closed form of an exchange; None if it has none."""
+    """Return the closed form for the time of an exchange; None if there is no closed form."""
     try:
         return closed_form(one)
     except ValueError:
@@ -320,7 +320,7 @@ def _form_of(one: Candidate) -> ClosedForm | None:
 
 
 def _drop_alike(rows: dict[str, JobForecast]) -> dict[str, list[str]]:
-    """Remove forecasts that equal an earlier one; return their labels by the label of the earlier one."""
+    """Remove duplicate forecasts from `rows`; return, by label of each remaining forecast, labels of its duplicates."""
     seen: dict[tuple[bytes, float], str] = {}
     alike: dict[str, list[str]] = {}
     for label, row in list(rows.items()):
@@ -340,7 +340,7 @@ def _may_win(trial: _JobTrial, row: JobForecast, best: JobForecast) -> bool:
 
 
 def _with_policies(trial: _JobTrial, found: WholeJob, given: Mapping[str, Policy]) -> WholeJob:
-    """Return the ranking with policies that switch exchanges as links change, and the time that these save."""
+    """Return the ranking with policies that switch exchanges as links change, and the time that switching saves."""
     # A training has one hook: it does not switch between exchanges that overlap the backward pass and others.
     overlap = job_overlap(trial.job, [found.best.candidate])
     alike = [row for row in found.rows if job_overlap(trial.job, [row.candidate]) == overlap]

@@ -118,7 +118,7 @@ def questions_page(found: Mapping[str, Summary]) -> str:
 
 
 def _factors(table: pd.DataFrame, grid: Mapping[str, str]) -> dict[str, AxisColumn]:
-    """Return the axes of a grid, and the policies, as columns by name. Axes that move together share a column."""
+    """Return the axes of a grid, and the policies, as columns by name. Axes that vary together share a column."""
     found, at = dict[str, AxisColumn](), 1
     for label, text in grid.items():
         end = at + len(moving_together(text))
@@ -128,7 +128,7 @@ def _factors(table: pd.DataFrame, grid: Mapping[str, str]) -> dict[str, AxisColu
 
 
 def _joint_axis(fields: pd.DataFrame, label: str) -> AxisColumn:
-    """Return axes that move together as one column: the first ones that tell all combinations of values apart."""
+    """Return axes that vary together as one column, from only those axes that distinguish combinations of values."""
     apart = [
         name
         for at, name in enumerate(fields.columns)
@@ -167,7 +167,7 @@ def _values(
 
 
 def _mean(values: Floats | None) -> tuple[float | None, float | None, float | None]:
-    """Return a mean and the ends of its interval. All are None without values, the ends for a single value."""
+    """Return a mean and the ends of its interval. The ends are None for fewer than two values, the mean for none."""
     known = np.empty(0) if values is None else values[np.isfinite(values)]
     if not known.size:
         return None, None, None
@@ -195,7 +195,7 @@ def _reach_text(
     settings: Sequence[AxisColumn],
     unit: Unit | None,
 ) -> str:
-    """Return a sentence on the first series whose value reaches `one.reach`, by the axis that matters most."""
+    """Return a sentence on the first series that reaches the value `one.reach`, by the axis that explains it best."""
     reach, higher = one.reach or 0.0, one.better == "higher"
     first: dict[tuple[Any, ...], int] = {}
     for setting, each in values.items():
@@ -302,7 +302,7 @@ _PANELS_IN_A_ROW, _WRAP = 4, 28
 def _figure(
     question: Question, settings: Sequence[AxisColumn], columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]
 ) -> Plot:
-    """Draw the first column's means and intervals: over the longest axis of numbers, a panel for each other setting."""
+    """Draw the first column's means and intervals over the longest numeric axis, in a panel per value of other axes."""
     # Without an axis of numbers, settings stand one below the other.
     from simnet.report.drawing import COLOURS, canvas, draw_table, plot, scale
 

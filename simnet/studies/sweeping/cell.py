@@ -67,7 +67,7 @@ _TURN = threading.Lock()
 
 
 class Checked(NamedTuple):
-    """Result of checking a cell: the hash of its scenario, and how many such cells fit into memory at once."""
+    """Result of checking a cell: the hash of its scenario, and how many cells of this size fit into memory at once."""
 
     identity: str
     at_once: int

@@ -45,7 +45,7 @@ _JOBS, _LOOK = 16, 1.0
 
 
 def slurm_parameters(scheduler: str) -> tuple[int, dict[str, Any]]:
-    """Return the number of jobs and the Slurm parameters in the text of a scheduler.
+    """Return the number of jobs and the Slurm parameters in a text such as ``slurm:jobs=4``.
 
     Examples
     --------

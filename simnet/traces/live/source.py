@@ -143,7 +143,7 @@ class LiveSource:
         return Score(loss, accuracy, float((self.class_shares @ each).min()))
 
     def batches(self, iteration: int, crew: NDArray[np.intp]) -> tuple[NDArray[Any], NDArray[np.intp]]:
-        """Return inputs, (P', b, d), and targets, (P', b), of the workers' batches of b examples in an iteration.
+        """Return the batches of P' workers in an iteration, b examples each: inputs, (P', b, d), and targets, (P', b).
 
         A worker goes through its shard in random order, in another order each time.
         """
@@ -180,7 +180,7 @@ class LiveTraining(Training):
         self.applied = 0
 
     def gradients(self, iteration: int, crew: NDArray[np.intp] | None = None, out: Values | None = None) -> Values:
-        """Return some workers' gradients at the current weights, with the parameters of `LiveSource.gradients_at`."""
+        """Return the gradients of the workers `crew` at the current weights; see `LiveSource.gradients_at`."""
         return self.source.gradients_at(self.weights[np.newaxis], iteration, crew, out)
 
     def apply(self, update: Values) -> None:

@@ -45,7 +45,7 @@ class ExchangeCost(NamedTuple):
 def exchange_cost(
     candidate: Candidate, workers: int, buckets: Sequence[int], density: float, device: DeviceProfile
 ) -> ExchangeCost:
-    """Return an exchange's cost from its closed form. ValueError: that is not linear in latency and time per byte."""
+    """Return an exchange's cost from its closed form; ValueError unless the form is linear in latency and byte time."""
     formula = closed_form(candidate)
     rounds = nbytes = 0.0
     select: dict[str, float] = {}
@@ -406,7 +406,7 @@ class Advised:
         return Schedule(workers.size, rounds)
 
     def measured(self, context: PolicyContext, ends: Sequence[float]) -> None:
-        """Learn round-trip times from the first link probe; queue those of later probes until all workers know them."""
+        """Learn round-trip times from the first link probe; queue later times until all workers know them."""
         adviser = self._updated(context)
         adviser.probes(max(ends))
         took = np.diff(ends[1::2], prepend=0.0).tolist()

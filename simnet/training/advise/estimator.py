@@ -64,7 +64,7 @@ class _SurpriseSum:
 
 
 class Estimator:
-    """Kalman filter of link and kernel costs, and of logarithms of factors on these costs; some states drift."""
+    """Kalman filter of link costs, kernel costs, and logarithmic correction factors of these; some states drift."""
 
     def __init__(self, state: Sequence[float], deviation: Sequence[float], wanders: Sequence[bool]) -> None:
         self.state: Floats = np.asarray(state, dtype=np.float64)
@@ -76,7 +76,7 @@ class Estimator:
         self._last: tuple[Floats, float] | None = None
 
     def expected(self, kinds: WeightedTimes) -> ExpectedTimes:
-        """Return the expected times [s] of `kinds` of measurements, and their gradients with respect to the state."""
+        """Return the expected times [s] of measurements of some `kinds`, and the gradients of these by the state."""
         return _expect_times(kinds, self.state)
 
     def learn(self, kind: WeightedTimes, seconds: float, noise: float | None = None) -> None:

@@ -186,7 +186,7 @@ def _json_value(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
 
 
 def _state_value(found: dict[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Any:
-    """Return the array that a JSON object of `_json_value` stands for; other objects as they are."""
+    """Return the array that a JSON object of `_json_value` stands for; other objects are returned unchanged."""
     if _TEXTS in found:
         return np.array(found[_TEXTS], dtype=str)
     return arrays[found[_ARRAY]] if _ARRAY in found else found

@@ -39,7 +39,7 @@ class BucketExchange(NamedTuple):
 def queue_buckets(
     buckets: Sequence[BucketExchange], device: DeviceProfile, stack: Stack
 ) -> tuple[list[tuple[Schedule, Floats]], Computing]:
-    """Return each bucket's messages and start times, and the workers' compute, as arguments of `Network.time`."""
+    """Return the arguments of `Network.time`: messages of each bucket with start times, and the workers' compute."""
     parts, select = [], []
     for one in buckets:
         selecting, between = device.work(one.kernels, one.schedule.n_ranks)
@@ -52,7 +52,7 @@ def queue_buckets(
 
 
 def collective_slowdown(device: DeviceProfile, stack: Stack) -> float:
-    """Return the factor by which dense collectives slow the backward pass at the same time; 1 unless NCCL runs them."""
+    """Return the factor by which dense collectives slow a concurrent backward pass; 1 for other stacks than NCCL."""
     return device.beside_collectives.compute if device.beside_collectives and stack == STACKS["nccl"] else 1.0
 
 
@@ -118,7 +118,7 @@ class TimedExchange(NamedTuple):
 
     @property
     def finish_order(self) -> tuple[bool, float]:
-        """Sort key for attempts to exchange: those that complete before those that stall, shorter ones first."""
+        """Sort key of exchange attempts: attempts that complete come before attempts that stall, then by duration."""
         return isinstance(self.result, StalledError), self.lasts
 
     @property
@@ -147,7 +147,7 @@ def keep_fastest(
 
 
 class ExchangeSet:
-    """Base class that creates and times a job's exchanges of gradients, of a training strategy or of sharded steps."""
+    """Base class of objects that create and time a job's exchanges of gradients, of a strategy or of sharded steps."""
 
     training: Training
 
@@ -211,7 +211,7 @@ class SparsifierSet(ExchangeSet):
                     setattr(model, name, kept_there[~gone])
         return left
 
-    def _note_beside(self) -> None:
+    def _save_auxiliary_state(self) -> None:
         """Save the auxiliary state of schemes, to be restored if failures interrupt the exchange."""
         if self._job.failures:
             self._beside = {
@@ -223,7 +223,7 @@ class SparsifierSet(ExchangeSet):
         """Exchange an iteration's gradients with each candidate of the shortlist, and return the fastest exchange."""
         gradients = [self._gradients(where, shortlist)]
         in_force = self._in_force
-        self._note_beside()
+        self._save_auxiliary_state()
         if in_force is not None:
             switches = any(self._models[one.label] is not in_force for one in shortlist)
             self._residuals = [model.residual for model in in_force] if switches or self._job.failures else None
@@ -253,7 +253,7 @@ class SparsifierSet(ExchangeSet):
         return self._models[candidate.label]
 
     def _gradients(self, where: Iteration, shortlist: Sequence[Candidate]) -> Values | Adds:
-        """Return the gradients; for a single dense bucket, return a function that adds these to an array."""
+        """Return an iteration's gradients or, for one dense bucket, a function that adds the gradients to an array."""
         (models, *others) = (self._models[one.label] for one in shortlist)
         if not others and len(models) == 1 and models[0].keeps and not models[0].traits.reads_gradients:
             adds = self.training.adding(where.batch, where.active)
@@ -283,7 +283,7 @@ class SparsifierSet(ExchangeSet):
         self._in_force, self._residuals = self._models.get(state["in_force"]), state["residuals"]
         if self._in_force is not None and self._job.failures:
             self._residuals = [model.residual for model in self._in_force]
-        self._note_beside()
+        self._save_auxiliary_state()
         self.training.restore(state["training"])
 
     def apply(self, exchanges: Sequence[Exchange]) -> None:

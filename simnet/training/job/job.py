@@ -215,7 +215,7 @@ class Job:
         return self.compute.seconds(self.seed, iteration, self.source.workers)[workers]
 
     def inner_computes(self, iteration: int, workers: NDArray[np.intp]) -> Floats:
-        """Return the compute seconds of each inner step, shape (steps, workers); updates between steps count."""
+        """Return the compute seconds of each inner step, shape (steps, workers), including updates between steps."""
         steps = 1 if self.strategy is None else self.strategy.steps
         numbers = range(iteration * steps, (iteration + 1) * steps)
         each = np.stack([self.compute.seconds(self.seed, number, self.source.workers) for number in numbers])
@@ -236,7 +236,7 @@ class Job:
 
 
 class Bucket(NamedTuple):
-    """Contiguous range of the gradient, ready after the share `ready` of the backward pass, sent dense or sparse."""
+    """Contiguous range of the gradient, exchanged dense or sparse after the share `ready` of the backward pass."""
 
     entries: slice
     layers: slice
@@ -281,7 +281,7 @@ def gradient_buckets(source: GradientSource, overlap: Overlap | None) -> list[Bu
 
 
 def create_sparsifier(candidate: Candidate, bucket: Bucket, job: Job, workers: int | None = None) -> Sparsifier:
-    """Return a candidate's sparsifier for a bucket. Options `auto`, such as ranks per node, follow the network."""
+    """Return a candidate's sparsifier for a bucket. Options with the value `auto` get values that fit the network."""
     candidate = fit_to_network(candidate, job)
     scheme, options = candidate.scheme, candidate.options
     if bucket.dense and scheme != _DENSE:
@@ -299,7 +299,7 @@ def create_sparsifier(candidate: Candidate, bucket: Bucket, job: Job, workers: i
 
 
 def node_sizes(network: Network, hosts: Sequence[int], nbytes: float) -> tuple[int, ...]:
-    """Return the sizes of equal groups into which the network places consecutive ranks (nodes), innermost level first.
+    """Return the sizes of nodes, which are equal groups of consecutive ranks that are close; innermost level first.
 
     The distance of two ranks is the time of a message of `nbytes`. A size counts only if several groups exist and all
     have that size.
@@ -420,7 +420,7 @@ class WorkerPresence:
         return max((one.end for one in self._absences(worker, now) if one.end <= now), default=now)
 
     def returns(self, workers: NDArray[np.intp], now: float) -> float:
-        """Return the time [s] at which the first absent worker of those given returns; infinite if none returns."""
+        """Return the time [s] at which the first absent worker among `workers` returns; infinite if none returns."""
         away = [one for worker in workers.tolist() for one in self._absences(worker, now)]
         return min((one.end for one in away if one.begin <= now < one.end), default=math.inf)
 

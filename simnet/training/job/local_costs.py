@@ -32,7 +32,7 @@ _HOOKED: WeakKeyDictionary[Sparsifier, tuple[Any, list[StageCost]]] = WeakKeyDic
 
 
 def scheme_hook(device: DeviceProfile, scheme: str) -> Hook | None:
-    """Return the hook by whose operations a scheme's local time is computed; None if the scheme's kernels give it."""
+    """Return the hook whose operations determine a scheme's local time; None if the scheme's kernels determine it."""
     # A profile may have measured the hook itself, or set one cost for everything. On a processor kernels are operations
     # of PyTorch, launches included, as which `simnet.cluster.hooks` runs its schemes.
     if device.implementation is None or not {f"hook_{scheme}_begin", "*"}.isdisjoint(device.methods):
@@ -69,7 +69,7 @@ def hook_stages(device: DeviceProfile, hook: Hook, model: Sparsifier) -> list[St
 
 
 def hooked_tensors(model: Sparsifier) -> HookedTensors:
-    """Return the model's tensors as a hook sees them. Tensors that PowerSGD compresses are marked."""
+    """Return the model's tensors as a communication hook receives them. Tensors that PowerSGD compresses are marked."""
     shapes = model.true_shapes or model.shapes or tuple((size,) for size in model.true_sizes)
     if not shapes:
         whole = model.true_parameters
@@ -80,7 +80,7 @@ def hooked_tensors(model: Sparsifier) -> HookedTensors:
 
 
 def hooked_shapes(shapes: Sequence[Sequence[int]], rank: int = 1) -> HookedTensors:
-    """Return a worker's tensors as a hook sees them. Matrices are compressed if low-rank factors halve their size."""
+    """Return a worker's tensors as a hook gets them. Matrices are compressed if low-rank factors halve their size."""
     matrices = as_matrices(shapes)
     compressed = [len(one) > 1 and 2 * rank * sum(one) < math.prod(one) for one in matrices]
     sizes, sides = np.array([(math.prod(one), one[0]) for one in matrices], dtype=np.float64).T

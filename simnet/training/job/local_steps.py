@@ -170,7 +170,7 @@ class StrategySet(ExchangeSet):
         return step._replace(select=step.select - idle, held=held)
 
     def _kernels(self, sync: Sync) -> Sequence[DeviceOp]:
-        """Return the kernels of a strategy's exchange; for exchanged gradients, all local operations of the scheme."""
+        """Return the kernels of a strategy's exchange or, for gradients, all local operations of the scheme."""
         made = sync.exchange
         if sync.what != "gradients" or sync.scheme is None or made is None:
             return sync.kernels

@@ -80,7 +80,7 @@ def exchange_memory(job: Job, candidate: Candidate, exchanges: Sequence[Candidat
 
 
 def is_measurable(job: Job, *, elsewhere: bool) -> bool:
-    """Return whether this process can measure memory: it has the gradients, or those `elsewhere` are at most 1 GiB."""
+    """Return whether this process can measure memory: gradients are not `elsewhere`, or have at most 1 GiB."""
     return not elsewhere or _FLOAT * job.source.workers * job.source.parameters <= _HERE
 
 
@@ -90,7 +90,7 @@ def with_shared_gradients(job: Job) -> Job:
 
 
 def combine_memory(gradient: float, optimizer: str, schemes: Iterable[WorkerMemory]) -> WorkerMemory:
-    """Return a worker's memory over all its schemes, plus the optimiser's if no scheme has moments of its own."""
+    """Return a worker's memory over all its schemes, with the optimiser's moments unless a scheme stores moments."""
     each = [WorkerMemory(0.0, 0.0, 0.0), *schemes]
     whole = WorkerMemory(*np.sum(each, axis=0).tolist())
     return whole._replace(

@@ -102,7 +102,7 @@ class PolicyLog:
         self._adaptive.observe(self._context, observation)
 
     def _outcome(self, iteration: Iteration, step: TimedExchange, timing: Timing) -> TimingOutcome:
-        """Return the times of an iteration by part, combined over workers as training would by an all-reduce."""
+        """Return an iteration's times by part, each a maximum or minimum over workers, as from an all-reduce."""
         overlap = job_overlap(self._job, self._policy.candidates)
         (complete, select), merge = iteration.selections[-1], float(timing.rank_compute.max())
         until = timing.left.max() if self._job.barrier else timing.left

@@ -77,7 +77,7 @@ class Iteration:
 
     @property
     def trains(self) -> bool:
-        """Whether the iteration trains the model; if not, it tries an exchange for the policy (exploration)."""
+        """Whether the iteration trains the model; if not, the policy tries an exchange in it (exploration)."""
         return self.decision.attempt is None
 
     @property
@@ -332,7 +332,7 @@ def _interruption_list() -> TypeAdapter[list[Interruption]]:
 
 
 def compression_gains(exchanges: Sequence[Exchange]) -> tuple[float, Floats]:
-    """Return compression gains (squared norm sent over given) of an iteration and each worker; 1 for zero gradients."""
+    """Return the compression gain (squared norm sent / given) of an iteration and each worker; 1 for zero gradients."""
     sent, given = (_sum_statistic(exchanges, name, 2) for name in ("sent_norm", "given_norm"))
     each = np.divide(sent, given, out=np.ones_like(given), where=given > 0)
     return (float(sent.sum()) / float(given.sum()) if given.any() else 1.0), each
@@ -347,12 +347,12 @@ def _stage_seconds(device: DeviceProfile, exchanges: Sequence[Exchange], workers
 
 
 def _sum_statistic(exchanges: Sequence[Exchange], name: str, power: int = 1) -> Floats:
-    """Return the sum over all buckets of a statistic of each worker, raised to `power`."""
+    """Return, by worker, the sum over all buckets of a statistic raised to `power`."""
     return functools.reduce(np.add, [np.asarray(one.stats[name]) ** power for one in exchanges])
 
 
 def _density_ratio(exchanges: Sequence[Exchange]) -> float:
-    """Return entries selected over entries requested in all buckets; NaN if all schemes select exactly k."""
+    """Return the mean ratio of selected to requested entries, weighted by bucket size; NaN if a bucket has no ratio."""
     entries = [exchange.update.size for exchange in exchanges]
     ratios = [float(exchange.stats.get("density_ratio", math.nan)) for exchange in exchanges]
     return float(np.average(ratios, weights=entries)) if any(entries) else math.nan

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def workers_in_shards(job: Job, policies: Mapping[str, Policy], where: str) -> Iterator[Job]:
-    """Yield the job with its workers' gradients spread over processes, which end with the ``with`` block."""
+    """Spread the gradients of a job's workers over processes for the ``with`` block, and yield the changed job."""
     option = f"--on {where}"
     if job.steps is not None:
         raise InputError("under job.sharding workers have no gradients that could be elsewhere", file=option)

@@ -40,7 +40,7 @@ class ProgressModel:
         return last - first
 
     def until(self, start: float, done: float) -> float:
-        """Return the time [s] at which `done` iterations after `start` end; call `between` up to that time before."""
+        """Return the time [s] at which `done` iterations after `start` end, by progress that `between` computed."""
         wanted = self._by(start) + done
         return float(np.interp(wanted, self._done, self._step * np.arange(len(self._done))))
 
@@ -164,7 +164,7 @@ class IterationSampling:
 
 
 class RecordedExchanges(SparsifierSet):
-    """Exchanges computed once and reused; if their volume depends on gradients, `window` different ones are reused."""
+    """Exchanges that are computed once and reused. If volume depends on gradients, `window` exchanges take turns."""
 
     def __init__(self, job: Job, window: int) -> None:
         super().__init__(job, (), training=FixedTraining(job.source))
@@ -185,7 +185,7 @@ class RecordedExchanges(SparsifierSet):
         return followed + sum(label == candidate.label for label, _, _ in self._once)
 
     def takes_turns(self, candidate: Candidate) -> bool:
-        """Return whether workers may take turns in selecting for all, so that messages depend on whose turn it is."""
+        """Return whether messages may depend on which worker's turn it is to select the entries of all workers."""
         turns = [turn for label, _, turn in self._once if label == candidate.label]
         return not turns or max(turns) >= 0
 
@@ -249,7 +249,7 @@ class RecordedExchanges(SparsifierSet):
         return rows[wanted]
 
     def _of_any(self, candidate: Candidate, where: Iteration) -> list[Exchange]:
-        """Return a candidate's recorded exchange of fixed volume: only one, or one per worker if these take turns."""
+        """Return a candidate's recorded exchange of fixed volume; if workers take turns in selecting, of this turn."""
         for turn in (-1, where.number % where.active.size):
             if (found := self._once.get((candidate.label, where.density, turn))) is not None:
                 return found

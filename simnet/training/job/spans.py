@@ -63,7 +63,7 @@ def _times(begun: Floats, ended: Floats, which: Any) -> list[tuple[float, float]
 
 
 def _exchange_pieces(rank: int, timing: Timing, uninterrupted: bool) -> tuple[list[_Piece], float]:
-    """Return a worker's spans in the last exchange of an iteration, and their end [s]; time 0 is that of `timing`."""
+    """Return a worker's spans in the last exchange of an iteration, and their end [s], in the time of `timing`."""
     messages, work_of, computed = timing.messages, timing.work, timing.computed
     assert messages is not None
     assert work_of is not None
@@ -114,7 +114,7 @@ def _earlier_pieces(rank: int, state: Iteration) -> tuple[list[_Piece], float]:
 
 
 def _exchange_spans(rank: int, timing: Timing) -> Iterator[tuple[float, float]]:
-    """Yield for each bucket the interval from its readiness on a worker to the worker's last message of the bucket."""
+    """Yield the intervals in which a worker exchanges its ready buckets, without the kernels that hold up messages."""
     messages = timing.messages
     assert messages is not None
     assert timing.work is not None

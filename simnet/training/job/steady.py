@@ -1,4 +1,4 @@
-"""Detection of the steady part of a run, in which traffic and density no longer drift; it alone ranks policies.
+"""Detection of the steady part of a run, without drift of traffic and density. Policies are ranked by this part.
 
 A run has settled if between the halves of its last half no mean of bytes, density and build-up moves by more than 10 %
 or two standard errors, at most 10 % of the time goes on exploration, and half to twice the entries asked for are
@@ -43,7 +43,7 @@ def common_start(found: Iterable[SteadyPart]) -> int:
 
 
 def steady_part(rows: Columns) -> SteadyPart:
-    """Return the steady part of a run under one policy, given a table of all iterations, also of exploration."""
+    """Return the steady part of a run under one policy, given a table of all iterations, including exploration."""
     columns = {name: np.asarray(rows[name]) for name in map(str, rows)}
     aside = columns["purpose"] == EXPLORE if "purpose" in columns else np.zeros(columns["iteration_s"].size, bool)
     trained = {name: one[~aside] for name, one in columns.items()}
@@ -74,7 +74,7 @@ def steady_part(rows: Columns) -> SteadyPart:
 
 
 def last_half(iterations: int, period: int = 1) -> int:
-    """Return the first iteration of the last half of a run; the half consists of whole periods of the scheme."""
+    """Return the first iteration of the last half of a run, which consists of whole periods of `period` iterations."""
     return max(iterations - max(iterations // 2 // period, 1) * period, 0)
 
 

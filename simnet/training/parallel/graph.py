@@ -110,7 +110,7 @@ class StepGraph:
 
     @cached_property
     def iteration(self) -> int:
-        """Iteration to which the step's calls belong; 0 for a step without collectives."""
+        """Iteration of the training run that this step simulates; 0 for a step without collectives."""
         return next((call.iteration for call in self.calls), 0)
 
     def groups(self, name: GroupName) -> list[list[int]]:
@@ -280,7 +280,7 @@ class StepTiming:
         return np.asarray(self.ended - self.begun)
 
     def waits(self) -> Floats:
-        """Return the seconds that each worker waits for each node, shape (nodes, P); sums over nodes are `exposed`."""
+        """Return the seconds that each worker waits for each node, shape (nodes, P); they add up to `exposed`."""
         found, does = np.zeros_like(self.ended), self.graph.does()
         for worker in range(self.graph.workers):
             free = 0.0

@@ -289,7 +289,7 @@ class EventRun:
 
 
 def node_waits(step: PlacedStep) -> tuple[list[list[tuple[int, NDArray[np.bool_]]]], NDArray[np.int64]]:
-    """Return each node's successors, with their workers, and its number of predecessors, shape (nodes, P)."""
+    """Return the successors of each node, each with a worker mask, and the number of predecessors, (nodes, P)."""
     behind: list[list[tuple[int, NDArray[np.bool_]]]] = [[] for _ in step.graph.nodes]
     missing = np.zeros(step.does.shape, dtype=np.int64)
     last: dict[str, NDArray[np.int64]] = defaultdict(lambda: np.full(step.graph.workers, -1))

@@ -1,4 +1,4 @@
-"""Planning of the training step of a named model, which is sharded over pipeline stages, data and tensors."""
+"""Planning of the training step of a named model under data, tensor, pipeline and expert parallelism."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class PlannedStep:
     work: PassShares | None = None
 
     def seconds(self, whole: ArrayLike) -> Floats:
-        """Return each node's compute seconds, (nodes, P); `whole` is a microbatch's time with the whole model."""
+        """Return each node's compute seconds, (nodes, P), given a microbatch's seconds with the `whole` model."""
         own = np.asarray(whole) * self.shares
         return seconds_of(self.graph, (1 - self.backward) * own, self.backward * own, self.work)
 
@@ -295,7 +295,7 @@ def model_steps(
     backward: float | None = None,
     seed: int = 0,
 ) -> Callable[[int], PlannedStep]:
-    """Return a function from an iteration to its step; the option `iteration` fixes a single step for all."""
+    """Return a function from an iteration to its step; with the option `iteration`, all iterations have that step."""
     draws = options.get("experts") is not None and options.get("drop_tokens") is False
     known: dict[int, PlannedStep] = {}
 

@@ -83,7 +83,7 @@ def buckets(layers: Sequence[Layer], bucket_cap_mb: float | None = None, dtype: 
 
 
 def cut(sizes: Sequence[int], entry: float, first: float, later: float) -> list[slice]:
-    """Group tensors into buckets in the order of reduction; return for each bucket a slice of `sizes` (entries).
+    """Group tensors into gradient buckets, in the order of reduction; return buckets as slices of `sizes` (entries).
 
     Gradients become ready from the last tensor to the first. A bucket closes when it reaches its cap [byte], `first` or
     `later`, at `entry` bytes an entry; it may exceed the cap by a tensor.

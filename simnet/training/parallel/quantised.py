@@ -124,12 +124,12 @@ def _code_elements(sent: Hop) -> list[tuple[int, str]]:
 
 
 def shard_of(elements: int, workers: int) -> int:
-    """Return each worker's entries of a bucket with SDP4Bit: a multiple of the length of its Hadamard transform."""
+    """Return the number of bucket entries per worker with SDP4Bit, a multiple of the Hadamard transform's length."""
     return -(-elements // (workers * HADAMARD)) * HADAMARD
 
 
 def _two_hops(step: GraphBuilder, first: Hop, second: Hop, after: Waits, unit: str = "bucket") -> int | None:
-    """Add a reduction by two all-to-alls, inside and across nodes, and return its last node number."""
+    """Add a gradient reduction of two all-to-alls, inside nodes and across nodes; return its last node number."""
     waits, found = tuple(after), None
     for hop, group in ((first, NODE), (second, ACROSS)):
         for elements, dtype in _code_elements(hop):

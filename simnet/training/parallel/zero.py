@@ -343,7 +343,7 @@ def bucket_owners(bucket: Iterable[Layer], starts: dict[str, int], partition: in
 
 
 def _up_to(parts: Iterable[int], most: int) -> list[int]:
-    """Return sums of consecutive sizes; a sum ends with the size that takes it above `most` elements."""
+    """Return sums of consecutive sizes; each sum ends with the size at which it exceeds `most` elements."""
     found, filled = [], 0
     for elements in parts:
         filled += elements

@@ -44,7 +44,7 @@ class Comparison:
         return found.set_index("policy")
 
     def winner_is_right(self) -> bool | None:
-        """Return whether the policy predicted to be fastest is measured within `MARGIN` of the fastest."""
+        """Return whether the policy predicted to be fastest was measured at most `MARGIN` slower than the fastest."""
         totals = self.totals
         if len(totals) < 2:
             return None

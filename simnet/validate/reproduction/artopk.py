@@ -83,7 +83,7 @@ def _times(frame: pd.DataFrame, what: Callable[[dict[Hashable, Any]], str]) -> l
 
 @reproduces("artopk-fig-1b", PAPER, "Fig. 1b")
 def fig_1b() -> list[Row]:
-    """Return the least time of an all-reduce over links of 10 Gbit/s, and published times of synchronising.
+    """Return the least time of an all-reduce over links of 10 Gbit/s, next to published synchronisation times.
 
     A simulated ring of 8 on a star without latency, which is not stated: no dense all-reduce sends fewer bytes. The
     bars of AlexNet and of ViT, whose size the paper does not say, are below: at the stated rate they are impossible,

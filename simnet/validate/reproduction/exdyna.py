@@ -165,7 +165,7 @@ def _logged_rows(column: str, part: int, unit: str) -> list[Row]:
 
 @reproduces("exdyna-volume", PAPER, "logs of SAGE", slow=True)
 def volume() -> list[Row]:
-    """Return bits per iteration of layer-wise Top-k, next to logged ones.
+    """Return the bits per iteration that layer-wise Top-k sends, next to the bits in published logs.
 
     A real selection over the tensors of the models, k = max(1, floor(d size)) each, at 64 bits an entry.
     """

@@ -1,4 +1,4 @@
-"""Published gains of newer compressors, compared with simulated intervals by sign and range.
+"""Published gains of newer compressors, and whether simulated intervals agree with their sign and range.
 
 No paper says all of its setting. So what simnet gives is an interval, from one end of what is not stated to the other.
 Where that is so wide that hardly anything could be outside, the gain is shown for orientation.

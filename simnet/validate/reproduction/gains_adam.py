@@ -82,7 +82,7 @@ def dense_steps(network: str) -> pd.DataFrame:
 
 
 def _on_ethernet(gpus: int) -> tuple[Adam, Adam, Adam]:
-    """Return steps of 1-bit Adam on Ethernet for the expected, lowest and highest gain, by different link rates."""
+    """Return steps of 1-bit Adam on Ethernet, under three assumptions on links: expected, lowest and highest gain."""
     # The first is in between, and with the others it gains the least and the most. Of the last the signs are those of
     # cards that carry all that they can, as many streams may do where one does not.
     inside, latency = NODE_BANDWIDTH["V100"], ETHERNET_LATENCY
@@ -112,13 +112,13 @@ def _measured(network: str, column: str = "computing") -> Interval:
 
 
 def _of_squad() -> Interval:
-    """Return the compute time of a SQuAD fine-tuning step [s]: passes by FLOPs, and the measured optimiser step."""
+    """Return the compute time of a SQuAD fine-tuning step [s]: passes by FLOPs, plus the measured optimiser step."""
     passes = computing_range(transformer_flops(3, 384, 24, 1024), V100_FLOPS)
     return Interval(*map(sum, zip(passes, _measured("Ethernet", "step"), strict=True)))
 
 
 def _run_gain(gain: float, warm_up: float) -> float:
-    """Return the speed-up of a whole training, given that of compressed steps and the share `warm_up` of dense ones."""
+    """Return the speed-up of a training in which the share `warm_up` of steps is dense, others `gain` times as fast."""
     return 1 / (warm_up + (1 - warm_up) / gain)
 
 
@@ -153,7 +153,7 @@ def one_bit_adam() -> list[Row]:
 
 
 class AdamSteps(NamedTuple):
-    """Numbers of training steps that exchange dense gradients, exchange signs, and send nothing."""
+    """Numbers of training steps by what workers exchange: dense gradients, signs, or nothing."""
 
     dense: int
     signs: int

@@ -61,7 +61,7 @@ def _step_seconds(
 
 
 def _gpt_operations(name: str, tokens: int, passes: float, sequences: int = 1) -> float:
-    """Return the FLOPs of GPT sequences; `passes` is 3 for both passes, 4 with recomputation."""
+    """Return the FLOPs of GPT sequences; `passes` is 3 for forward and backward pass, 4 with recomputation."""
     layers, width = (int(one) for one in name.removeprefix("gpt-").split("x"))
     return passes / 3 * transformer_flops(sequences, tokens, layers, width, 50257)
 
@@ -88,7 +88,7 @@ def zero_seconds(plus: bool, gigabits: float, computing: float, latency: float, 
 
 
 def zero_gain(tokens: int, gigabits: float, other: float | None = None) -> Interval:
-    """Return the interval of ZeRO++'s speed-up over ZeRO-3, which may have `other` Gbit/s."""
+    """Return the interval of ZeRO++'s speed-up over ZeRO-3, for which links may have another rate, `other` [Gbit/s]."""
     computing = computing_range(_gpt_operations(_GPT_18B, _SEQUENCE, 4, tokens // _SEQUENCE), V100_FLOPS)
     quantising = _QUANTISING * load_model(_GPT_18B).parameters / _V100_MEMORY
     middle = (computing.middle, 0.0, FAST_LATENCY.middle, BESIDE.middle)

@@ -128,7 +128,7 @@ def volume() -> list[Row]:
 
 @reproduces("oktopk-wire", PAPER, "released code")
 def wire() -> list[Row]:
-    """Return bytes of Ok-Topk as an MPI library counted them, and message sizes that a third party logged.
+    """Return the bytes that Ok-Topk sends, next to counts by an MPI library and message sizes logged by a third party.
 
     Runs of the released code on 4 ranks, counted by Open MPI (65,536 entries, density 0.01), and two sizes logged
     by others on 8 GPUs (github.com/matirestelli/Ok-Topk-Analysis; printed to 0.01 MB). Ours: messages of the wire

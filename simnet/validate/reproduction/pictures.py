@@ -33,7 +33,7 @@ def caption(one: Reproduction, rows: Sequence[Row]) -> str:
 
 
 def compared_values(name: str, rows: Sequence[Row]) -> list[ComparedValue]:
-    """Return the rows of a reproduction with their places in its picture."""
+    """Return the rows of a reproduction, each with panel, series and axis position in the picture."""
     forms = read_published("axes.csv").query("name == @name").fillna("").to_dict("records")
     found = []
     for row in rows:

@@ -84,7 +84,7 @@ def _scenario_links(scenario: str, rates: tuple[float, float], *changes: str) ->
 
 @reproduces("intellect-1", INTELLECT, "Table 2")
 def intellect() -> list[Row]:
-    """Return median all-reduce times and utilisations of INTELLECT-1, and the link rates that follow.
+    """Return median all-reduce times and utilisations of INTELLECT-1, and the link rates derived from them.
 
     The scenario `intellect_1`, from 4 nodes at 4 Gbit/s without latency to 14 at 0.5 Gbit/s and 150 ms. The median
     within the United States is inside. The two across the ocean are above: with the slowest stated link the ring takes
@@ -113,7 +113,7 @@ def intellect() -> list[Row]:
 
 @reproduces("covenant-72b", COVENANT, "abstract and a post")
 def covenant() -> list[Row]:
-    """Return exchange time, utilisation and compression of Covenant-72B, and the link rates that follow.
+    """Return exchange time, utilisation and compression of Covenant-72B, and the link rates derived from them.
 
     The scenario `covenant_72b`, from two bits an entry at 10 Gbit/s to a byte, as coded, at 0.5. With so much left open
     the published values are inside, which says little. What can fail is the run of 8 billion parameters at the rate at
@@ -149,7 +149,7 @@ def covenant() -> list[Row]:
 
 @reproduces("opendiloco-1b", OPENDILOCO, "abstract and quoted by others")
 def opendiloco() -> list[Row]:
-    """Return the all-reduce time of OpenDiLoCo, and the inner-step time that follows from its share.
+    """Return the all-reduce time of OpenDiLoCo, and the inner-step time derived from the published all-reduce share.
 
     The scenario `opendiloco_1b`, at 935 and at 127 Mbit/s. The share is published, the inner step is not: so nothing
     can fail. An inner step that was known would decide; hivemind's messages are not those of a ring, either.
@@ -165,7 +165,7 @@ def opendiloco() -> list[Row]:
 
 @reproduces("nccl-sockets", SOCKETS, "public measurements")
 def sockets() -> list[Row]:
-    """Return the time of a dense exchange of 30.8 million float32 values, and measured times of similar ones.
+    """Return the time of a dense exchange of 30.8 million float32 values, and of similar measured exchanges.
 
     `simnet time allreduce_ring --stack nccl`, also at other rates: time and its 90 % interval. The
     stack has the published settings of NCCL's protocol Simple and no software, which was not measured. So the interval

@@ -58,13 +58,13 @@ class Interval(NamedTuple):
         return cls(min(found), max(found), found[0])
 
     def outside(self, published: Interval) -> float:
-        """Return how far a published range lies above (> 0) or below (< 0) the interval, relative; 0 if inside."""
+        """Return by what fraction a published range exceeds (> 0) or falls below (< 0) the interval; 0 if inside."""
         if published.high > self.high:
             return published.high / self.high - 1
         return min(published.low / self.low - 1, 0.0)
 
     def sign(self, published: Interval, none: float) -> str:
-        """Return whether the interval lies on the published gain's side of `none` (no gain): right, wrong or open."""
+        """Return how interval and published gain lie about `none`: right (one side), wrong, open, or none (no gain)."""
         if published.low <= none <= published.high:
             return "none"
         above = published.low > none
@@ -74,7 +74,7 @@ class Interval(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Published value next to simnet's, with unit, tolerance, and how the two should relate."""
+    """Published value next to simnet's value, with unit, tolerance, and expected relation of the two values."""
 
     # Which value of the figure or table.
     what: str
@@ -98,7 +98,7 @@ class Row(NamedTuple):
 
     @property
     def kind(self) -> Kind:
-        """Kind of comparison, a key of `KINDS`, which says what agreement means."""
+        """Kind of comparison: test, echo or orientation, as `KINDS` explains."""
         if self.tolerance is None:
             return "orientation"
         return "echo" if self.echo else "test"
@@ -117,7 +117,7 @@ class Row(NamedTuple):
 
     @property
     def error(self) -> float:
-        """Excess of the published value over simnet's; for text 0 if equal, otherwise 1 (NaN without a tolerance).
+        """Excess of the published value over simnet's, relative or absolute; for text 0 if equal, 1 or NaN if not.
 
         For intervals it is the distance by which the published one lies outside ours; for one value of ours, the
         distance to a published range, negative if the range lies below.
@@ -151,7 +151,7 @@ class Row(NamedTuple):
 
     @property
     def excess(self) -> float:
-        """The part of the error that counts against the tolerance: its magnitude, or for bounds only one direction."""
+        """Error that counts against the tolerance: its magnitude or, for a bound, the signed amount beyond it."""
         if self.relation == "<=":
             return -self.error
         return self.error if self.relation == ">=" else abs(self.error)

@@ -1,4 +1,4 @@
-"""Measurements of collectives on a real network of one machine, with set latency and bandwidth; predicted first.
+"""Experiments on a real network inside one machine, with set latency and bandwidth: times are predicted, then measured.
 
 `namespaces.shaped_star` makes it, out of network namespaces and a switch in user space; `links.predict` says what a
 schedule takes on it: what `simnet.network.Network` says, with the settings of its links and a transport stack;

@@ -260,7 +260,7 @@ def repetitions(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def from_links(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return times of measured rows as predicted from link settings, and as the alpha-beta closed form predicts them.
+    """Return measured rows with times predicted from link settings, and times by the alpha-beta closed form.
 
     Returns
     -------
@@ -295,7 +295,7 @@ def from_links(rows: pd.DataFrame) -> pd.DataFrame:
 def calibrated(
     settings: pd.DataFrame, tool: str, profile: str = ""
 ) -> tuple[Mapping[tuple[str, str], Stack], list[int]]:
-    """Return a library's transport stack per exchange, with software overheads fitted on idle links, and rows used."""
+    """Fit software overheads on idle links; return a library's transport stack per exchange, and the rows used."""
     known = library(tool)
     idle = _corner_settings(settings, far=False)
     idle = idle.assign(seconds=idle["undisturbed"])

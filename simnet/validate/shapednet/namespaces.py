@@ -167,7 +167,7 @@ def shaped_star(hosts: int, latency: float, bandwidth: float) -> Iterator[Star]:
 
 @contextmanager
 def inside(namespace: str) -> Iterator[None]:
-    """Run the ``with`` block, and threads that it starts, in a network namespace."""
+    """Run the ``with`` block, and threads started inside, in a network namespace."""
     library = ctypes.CDLL(None, use_errno=True)
     with Path("/proc/thread-self/ns/net").open() as own, (_NAMESPACES / namespace).open() as other:
         if library.setns(other.fileno(), _NEW_NETWORK):

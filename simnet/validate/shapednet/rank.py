@@ -1,4 +1,4 @@
-"""Settings of a rank's process on a shaped network: real-time priority, and certain termination.
+"""Settings of a rank's process on a shaped network: real-time priority, and termination with the parent process.
 
 Ranks run with real-time priority where that is allowed, and some poll. One that outlived the experiment it belongs to
 would hold the machine: so each dies with the process that started it, and has a limit to the processor time it takes.
@@ -19,7 +19,7 @@ PRIORITY = 5
 
 
 def begin(owner: int, limit: float) -> None:
-    """Make this process a rank: it ends with its `owner`, has a CPU time limit [s], and real-time priority."""
+    """Make this process a rank, with real-time priority and a CPU time limit [s], that ends with its parent `owner`."""
     import resource  # Systems without shaped networks lack it.
 
     end_with_parent()
