@@ -190,7 +190,7 @@ def rivals(run: Run, results: Mapping[str, PolicyResult]) -> dict[str, pd.DataFr
 
 
 def judgement(loaded: Scenario, run: Run, iterations: Mapping[str, pd.DataFrame]) -> tuple[dict[str, Fields], Evidence]:
-    """Return each policy's interval, probability of being fastest and tie with the fastest, and their evidence."""
+    """Return each policy's job-time interval, chance of being fastest and tie with the fastest; and the evidence."""
     job = run.job
     if not iterations or job.steps is not None or run.colocated or job.failures:
         return {}, NEVER_COMPARED
@@ -274,7 +274,7 @@ def ranges_of(built: Run, results: Mapping[str, PolicyResult]) -> Callable[[Iter
 
 
 def job_start_ranges(built: Run, frames: Mapping[str, Columns], exchanges: Iterable[Candidate]) -> StartRanges:
-    """Return time ranges of the fastest policies if workers start slightly apart; empty if that cannot matter.
+    """Return time ranges of the fastest policies if workers start slightly apart; empty if start times do not matter.
 
     Rows of `frames` may represent several iterations, as in `simnet.studies.choosing.forecast.JobForecast`.
     """

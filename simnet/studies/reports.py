@@ -1,4 +1,4 @@
-"""Reports on finished runs: a run's page that is drawn again, and a page that compares several runs."""
+"""Reports on finished runs: the redrawn page of a run, and a page that compares several runs."""
 
 from __future__ import annotations
 

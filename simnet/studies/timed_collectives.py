@@ -121,7 +121,7 @@ def collective_asked(text: str) -> CollectiveAsked | None:
 
 
 def collective_names() -> list[str]:
-    """Return the names of operations and of all collectives."""
+    """Return the names of collective operations, such as all_reduce, and of all algorithms for them."""
     return [*OPERATIONS, *(one.name for one in registry.all_collectives())]
 
 

@@ -84,7 +84,7 @@ def fit(source: RecordedSource) -> SyntheticParameters:
 def _layer_tables(
     points: Sequence[refining.StepStatistics], order: LayerOrder, place: int, workers: int
 ) -> dict[str, Any]:
-    """Return the fields of `LayerParameters` that describe a layer's magnitudes, ranking and signs, as fitted."""
+    """Fit a layer's magnitudes, ranking and signs; return the fields of `LayerParameters` that describe them."""
     agree = [
         signs.sign_agreement(
             point.signs[place],

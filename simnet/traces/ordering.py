@@ -84,14 +84,14 @@ class EntryKinds(NamedTuple):
 
 
 def share_beyond(kinds: EntryKinds, values: Floats) -> Floats:
-    """Return the fraction of each kind's entries whose model magnitude exceeds each of `values`, shape (K, values)."""
+    """Return the fraction of each kind's entries whose modelled magnitude exceeds each of `values`, (K, values)."""
     from scipy.special import erfc
 
     return np.asarray(erfc(_magnitude_bounds(kinds.shift, kinds.log_scale, values) / math.sqrt(2)))
 
 
 def overall_share_beyond(kinds: EntryKinds, values: Floats) -> Floats:
-    """Return the fraction of all entries whose model magnitude exceeds each of `values`, shape (values,)."""
+    """Return the fraction of all entries whose modelled magnitude exceeds each of `values`, shape (values,)."""
     return np.asarray(kinds.share @ share_beyond(kinds, values))
 
 
@@ -109,7 +109,7 @@ class LargestCounts(NamedTuple):
 
 
 def counted_levels(workers: int) -> NDArray[np.int64]:
-    """Return the numbers of workers that `LargestCounts` has statistics for: 1 to 8, and up to three larger numbers."""
+    """Return the worker counts for which `LargestCounts` has statistics: 1 to 8, and up to three larger counts."""
     wanted = np.concatenate([np.arange(1, 9), np.round(np.geomspace(8, max(workers, 8), 4))]).astype(np.int64)
     return np.unique(wanted[wanted <= workers])
 
@@ -311,7 +311,7 @@ def _predict_kinds(workers: int, rho: float, unit: float) -> tuple[EntryKinds, F
 
 
 def _magnitude_bounds(shift: Floats, log_scale: Floats, values: Floats) -> Floats:
-    """Return how large a standard normal must be for an entry of each kind to reach each model magnitude > 0."""
+    """Return the standard normal number at which an entry of each kind reaches each magnitude > 0 of `values`."""
     over = np.exp(np.minimum(np.log(values) - log_scale[:, None], 200.0))
     return np.maximum(np.minimum(over + shift[:, None], over / BEHIND), 0.0)
 

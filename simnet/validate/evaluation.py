@@ -132,7 +132,7 @@ def worse_figures(figures: Mapping[str, Any], recorded: Mapping[str, Any]) -> li
 
 
 def recorded_figures(name: str, splits: Collection[str]) -> dict[str, Any]:
-    """Return the relative errors that are on record for simnet's predictions of a shipped dataset, by split."""
+    """Return the recorded relative errors of simnet's predictions for a shipped dataset, by split."""
     recorded = json.loads(Path(__file__).with_name("recorded.json").read_text(encoding="utf-8"))
     return {key: one for key, one in recorded.get(name, {}).items() if key.partition("_")[0] in splits}
 

@@ -41,7 +41,7 @@ KINDS: Mapping[str, _Kind] = {
 
 @verb
 def new(kind: str, name: str, *, out: str | None = None, force: bool = False) -> Summary:
-    """Start a scenario, scheme, topology, policy, strategy or question.
+    """Write template files for a new scenario, scheme, topology, policy, strategy or question.
 
     Parameters
     ----------

@@ -129,7 +129,7 @@ def _table(
 
 
 def edges_around(centres: Floats) -> tuple[float, ...]:
-    """Return the edges of cells: geometric means of neighbouring centres, rounded to six digits.
+    """Return the edges of table cells: geometric means of neighbouring cells' centres, rounded to six digits.
 
     Examples
     --------

@@ -104,7 +104,7 @@ class ChooseRequest:
     link_uncertainty: float | None = None
 
     def load(self, more: Sequence[str] = ()) -> Scenario:
-        """Load the scenario with further overrides.
+        """Load the scenario of the request, with the overrides of the request and with `more`.
 
         It does without computing and overlap if nothing but the size of its model is known. With a batch, samples per
         second are wanted, which require a compute time.
@@ -147,7 +147,7 @@ class Ranking:
         return self.rows[0]
 
     def over(self, row: JobForecast) -> float:
-        """Return the time of a forecast in excess of the fastest, as a fraction of the fastest."""
+        """Return by what fraction the forecast time of an exchange exceeds the time of the fastest exchange."""
         return row.seconds / self.best.seconds - 1 if self.best.seconds > 0 else 0.0
 
     @property

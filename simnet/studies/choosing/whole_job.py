@@ -133,7 +133,7 @@ class _JobTrial:
         return float(latency.max()), float(bandwidth.min())
 
     def cost(self, one: Candidate, samples: int) -> float:
-        """Return an estimate of how many seconds of simulation `samples` iterations with an exchange take."""
+        """Return an estimate of the seconds that it takes to simulate `samples` iterations with an exchange."""
         workers, entries, recordings = self.job.source.workers, self.job.source.parameters, self.recordings([one])
         drawn, exchanges = recordings is None or recordings.follows_gradients(one), samples
         if recordings is not None:
@@ -332,7 +332,7 @@ def _drop_alike(rows: dict[str, JobForecast]) -> dict[str, list[str]]:
 
 
 def _may_win(trial: _JobTrial, row: JobForecast, best: JobForecast) -> bool:
-    """Return whether a forecast may still be faster than the best one, given the sampling error."""
+    """Return whether an exchange may still turn out faster than the best one, given the error by sampling."""
     if row is best or (row.complete and best.complete) or row.seconds > _FAR * best.seconds:
         return row is best
     share = _CLOSE if trial.settled(row) and trial.settled(best) else _UNSETTLED

@@ -52,7 +52,7 @@ class ColumnComparison(_FilePart):
 
 
 class Question(_FilePart):
-    """Content of a question's file.
+    """Open question, as its file states it: a scenario, a grid over it, and the columns to compare.
 
     `grid` has a text as ``--grid`` takes it for each axis, by the axis's name in the answer. `limits` says in words
     what the answer does not hold for by construction, such as small models.

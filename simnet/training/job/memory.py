@@ -173,7 +173,7 @@ def _under_strategy(job: Job, candidate: Candidate) -> WorkerMemory:
 
 
 def _step_memory(strategy: Strategy, gradients: NDArray[np.float32]) -> tuple[float, float]:
-    """Return the bytes of tensor masks in an inner step, and of the largest message buffer without a scheme."""
+    """Return the bytes of tensor masks in an inner step, and of the largest buffer for messages of no scheme."""
     masks = received = 0.0
     for sync in strategy.step(gradients).syncs:
         if sync.what == "masks":

@@ -84,7 +84,7 @@ _TELLING = 32
 
 @dataclass(eq=False)
 class IterationSampling:
-    """Stratified sample of a job's iterations, and the number of iterations that each stands for.
+    """Stratified sample of a job's iterations, and the number of iterations that each sampled one represents.
 
     About `samples` iterations are simulated, or one per `block` [s] and per 4 blocks after `until`; a job longer than
     `give_up` [s] is extrapolated. The lists have an entry per simulated iteration: `stands_for`, their total duration
@@ -141,7 +141,7 @@ class IterationSampling:
         return min(number, self.iterations - 1), self._reached + ahead
 
     def _covered(self, began: float, seconds: float, span: float, left: float) -> tuple[float, float, float]:
-        """Return how many iterations the last sample stands for, and their estimated and expected duration [s]."""
+        """Return how many iterations the last sample represents, and their estimated and expected duration [s]."""
         if seconds <= 0:
             return left, 0.0, 0.0
         stands_for, lasts = min(max(span / seconds, 1.0), left), min(max(span, seconds), left * seconds)
@@ -249,7 +249,7 @@ class RecordedExchanges(SparsifierSet):
         return rows[wanted]
 
     def _of_any(self, candidate: Candidate, where: Iteration) -> list[Exchange]:
-        """Return a candidate's recorded exchange of fixed volume; if workers take turns in selecting, of this turn."""
+        """Return a candidate's recorded exchange of fixed volume, by turn if workers take turns in selecting."""
         for turn in (-1, where.number % where.active.size):
             if (found := self._once.get((candidate.label, where.density, turn))) is not None:
                 return found

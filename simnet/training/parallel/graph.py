@@ -58,7 +58,7 @@ class CollectiveCall(NamedTuple):
 
 
 class ComputePart(NamedTuple):
-    """Part of a microbatch's forward or backward pass: the compute for `elements` parameters of a unit."""
+    """Part of a microbatch's forward or backward pass: the compute for `elements` parameters of a sharding unit."""
 
     unit: str
     phase: Phase

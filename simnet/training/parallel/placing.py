@@ -70,7 +70,7 @@ class PlacedStep:
         self._known: tuple[Floats, StepTiming] | None = None
 
     def time(self, seconds: Floats, start: float = 0.0, iteration: int = 0) -> StepTiming:
-        """Return start and end of every node, given the compute `seconds` of each, shape (nodes, P)."""
+        """Return start and end of every node, given the compute `seconds` of each node, shape (nodes, P)."""
         if not self.changes:
             start, iteration = 0.0, 0
             if self._known is not None and np.array_equal(self._known[0], seconds):

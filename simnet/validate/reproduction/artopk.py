@@ -189,7 +189,7 @@ def table_vi() -> list[Row]:
 
 @reproduces("artopk-table-vi-best", PAPER, "Table VI, bold")
 def table_vi_best() -> list[Row]:
-    """Return the fastest of the collectives AG, ART-ring, ART-tree in each cell.
+    """Return the fastest of the collectives AG, ART-ring, ART-tree in each cell of the table.
 
     The fastest of three simulated exchanges against the smallest printed time.
     """

@@ -110,7 +110,7 @@ def actual_density() -> list[Row]:
 
 @reproduces("exdyna-build-up", PAPER, "its claim; released code")
 def build_up() -> list[Row]:
-    """Return the build-up of sparsifiers: entries selected by any worker, over the k requested.
+    """Return the build-up of sparsifiers: entries selected by any worker, divided by the k requested.
 
     Local Top-k builds up between k and P k; CLT-k selects exactly k; what workers select by ExDyna, MiCRO and DEFT
     does not overlap. Eighth iteration, synthetic gradients.
@@ -144,7 +144,7 @@ def build_up() -> list[Row]:
 
 @reproduces("exdyna-padding", PAPER, "logs of SAGE", slow=True)
 def padding() -> list[Row]:
-    """Return the padding ratio: entries sent when padded to the longest selection, over entries selected.
+    """Return the padding ratio: entries sent when padded to the longest selection, divided by entries selected.
 
     Logs of real training on 4 workers. Ours are on synthetic gradients of ResNet-18 for all tasks, whose workers
     differ in how much there is to learn; so a common threshold pads nearly as much there as those of SAGE, which

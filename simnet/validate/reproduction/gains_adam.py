@@ -124,7 +124,7 @@ def _run_gain(gain: float, warm_up: float) -> float:
 
 @reproduces("gain-1-bit-adam", ONE_BIT, "abstract and a post", slow=True)
 def one_bit_adam() -> list[Row]:
-    """Return the throughput of 1-bit Adam over Adam in fp16, and its byte reduction.
+    """Return the throughput of 1-bit Adam relative to Adam in fp16, and the reduction of bytes.
 
     The scenario `onebit_adam_bert`, a step of each kind, with computing and the optimiser's step as measured by the
     authors. Of the all-to-all of signs a card carries what all GPUs of a node send, of a ring only one share, so that
@@ -191,7 +191,7 @@ def _step_kinds(steps: int, **options: int) -> AdamSteps:
 
 @reproduces("gain-0-1-adam", ZERO_ONE, "abstract", slow=True)
 def zero_one_adam() -> list[Row]:
-    """Return bytes, rounds and throughput of 0/1 Adam, over those of 1-bit Adam.
+    """Return bytes, rounds and throughput of 0/1 Adam, relative to 1-bit Adam.
 
     Which steps are dense, exchange signs or send nothing is counted on the scheme, with the options and the length of
     the released script; local steps by a hundredth of the training, with intervals in proportion. What they take is

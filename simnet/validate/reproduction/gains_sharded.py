@@ -123,7 +123,7 @@ def card_bytes(plus: bool, nodes: int, each: int) -> float:
 
 @reproduces("gain-zero-pp", ZERO_PP, "abstract and a post", slow=True)
 def zero_pp() -> list[Row]:
-    """Return the throughput of ZeRO++ over that of ZeRO-3, and its bytes across nodes.
+    """Return the throughput of ZeRO++ relative to ZeRO-3, and the bytes that ZeRO++ sends across nodes.
 
     `simnet step` of GPT of 18 billion with 16 GPUs in 8 nodes of 2, whose cards are so much slower that they take
     as long as those of 24 nodes of 16. Bytes are of all 384. At 400 Gbit/s exchanges can be hidden behind
@@ -173,7 +173,7 @@ def _sdp_gain(size: str, gigabits: float, latency: float, tokens: int, flops: fl
 
 @reproduces("gain-sdp4bit", SDP, "abstract, README", slow=True)
 def sdp4bit() -> list[Row]:
-    """Return the throughput of SDP4Bit over that of Megatron-LM's distributed optimiser.
+    """Return the throughput of SDP4Bit relative to Megatron-LM's distributed optimiser.
 
     `simnet step` without overlap; the published value is inside. Of three sizes 6.7 billion gain the most here;
     which size the best one is of is not stated in what was available.
@@ -209,7 +209,7 @@ _CARDS = Interval(1600.0, 100.0, 400.0)
 
 @reproduces("gain-loco", LOCO, "abstract", slow=True)
 def loco() -> list[Row]:
-    """Return the throughput of training with LoCo and Adam, over that with gradients in bfloat16.
+    """Return the throughput of training with LoCo and Adam, relative to training with gradients in bfloat16.
 
     `simnet step --sharding fsdp2` of Llama 3 8B, from hardly anything, where links are fast, to cards of 100 Gbit/s
     and a mixture of experts, of whose parameters few compute for a token. FSDP frees what it gathered, so that 6

@@ -78,7 +78,7 @@ def _exactly_k(workers: int, k: int, uneven: bool) -> Exchange:
 
 @reproduces("oktopk-volume", PAPER, "abstract, Eqns 1-3, Theorem 3.1")
 def volume() -> list[Row]:
-    """Return the volume of Ok-Topk's sparse all-reduce, next to its bounds.
+    """Return the volume of Ok-Topk's sparse all-reduce, next to published bounds.
 
     The bound presumes that k entries are selected. Where they are, the worst case (one worker holds all that
     survives) meets 6k(P-1)/P exactly, and no case gets below the lower bound 2k(P-1)/P. Then the settings of the
@@ -169,7 +169,7 @@ def _median_size(schedule: Schedule, phase: str) -> float:
 
 @reproduces("oktopk-scaling", PAPER, "abstract", slow=True)
 def throughput_ratio() -> list[Row]:
-    """Return the throughput of BERT with Ok-Topk over that with other schemes.
+    """Return the training throughput of BERT with Ok-Topk, relative to other schemes.
 
     The scenario `oktopk_bert`, its last 48 iterations, on 32 workers, and closed forms on 256. Latency, bandwidth
     and compute time of the machine are not published, and neither are the schemes at the ends of the range: those

@@ -29,7 +29,7 @@ _OUTCOME = [
 
 
 def error(row: Row) -> str:
-    """Return how far a published value is from simnet's as text, in per cent or in the value's unit."""
+    """Return as text by how much a published value differs from simnet's, in per cent or in the value's unit."""
     if math.isnan(row.error):
         return "-"
     if isinstance(row.ours, str):

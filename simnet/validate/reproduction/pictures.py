@@ -25,7 +25,7 @@ def picture(one: Reproduction, rows: Sequence[Row]) -> Plot:
 
 
 def caption(one: Reproduction, rows: Sequence[Row]) -> str:
-    """Return what stands below a picture: the values that contradict, and the reproduction's note on conditions."""
+    """Return the text below a picture: values that contradict published ones, and the note on conditions."""
     found = [row.what for row in rows if row.contradicts]
     more = f"; and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
     against = f"{len(found)} of {len(rows)} values contradict: {'; '.join(found[:_NAMED])}{more}." if found else ""

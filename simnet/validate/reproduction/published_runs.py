@@ -38,7 +38,7 @@ def shares_of_computing(computing: float, exchange: Interval) -> Interval:
 
 
 class PublishedLinks(NamedTuple):
-    """Exchange time as a function of the link rate: a fixed time [s] plus traffic [Gbit] over the rate."""
+    """Exchange time as a function of the link rate: a fixed time [s] plus traffic [Gbit] divided by the rate."""
 
     # That time [s].
     fixed: float
