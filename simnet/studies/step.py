@@ -51,7 +51,7 @@ class ShardedStep:
 
     @cached_property
     def call_errors(self) -> dict[int, tuple[float, float]]:
-        """90 % interval of each collective's time without contention, divided by the predicted time; by node."""
+        """90 % interval of each collective's time without contention / predicted time, by node; NaN if unknown."""
         known: dict[tuple[int, bytes], tuple[float, float]] = {}
         found = {}
         for number, schedule in self._placed.schedules.items():
@@ -66,7 +66,7 @@ class ShardedStep:
 
     @cached_property
     def ends(self) -> tuple[float, float]:
-        """Step time [s] with compute, slowdown and collectives all at their lowest, and all at their highest.
+        """Step time [s] with compute, slowdown and collectives all at their low or high ends; NaN if unknown.
 
         Their causes are common: calls of one kind are off alike, and computing is off in the same way in all of a step.
         """

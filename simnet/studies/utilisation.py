@@ -56,7 +56,7 @@ class Within(NamedTuple):
 
 
 def equal_buckets(count: int) -> Buckets:
-    """Return equal gradient buckets, as pairs: share of the gradient, share of the backward pass before it is ready."""
+    """Return equal gradient buckets: share of the gradient, and share of the backward pass until a bucket is ready."""
     return tuple((1 / count, (number + 1) / count) for number in range(count))
 
 

@@ -44,7 +44,7 @@ def family_shape(name: object, numbers: object) -> SiteShape | None:
 
 
 def links_of(cables: Iterable[Cable], weights: Mapping[Link, float], weight: float) -> int | None:
-    """Return the number of links of `cables`, two per cable; None if `weights` lacks a link, or not all are `weight`.
+    """Return the number of links of `cables`, two per cable; None unless all of them have `weight` in `weights`.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def links_of(cables: Iterable[Cable], weights: Mapping[Link, float], weight: flo
 
 
 def recognised_shape(facts: Mapping[str, Any], weights: Mapping[Link, float]) -> SiteShape | None:
-    """Return the shape that a graph's attributes declare; None if the graph's links are not the shape's, with weight 1.
+    """Return the shape that a graph's attributes declare; None unless the graph has exactly these links, of weight 1.
 
     Parameters
     ----------

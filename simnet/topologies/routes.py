@@ -424,7 +424,7 @@ class Routes:
         return _pair_hash(pair) if self._hashes else lambda node, ways: 0
 
     def _gate(self, dst: int) -> tuple[int, tuple[int, ...]]:
-        """Return the switch and the link by which all routes reach host `dst`; otherwise `dst` and no link."""
+        """Return the node and the link by which all routes reach host `dst`; `dst` and no link if there are several."""
         # The hosts of one switch then share one table of distances.
         if len(self._into[dst]) == 1:
             link, gate = self._into[dst][0]

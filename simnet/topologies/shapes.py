@@ -73,7 +73,7 @@ class SiteShape(Shape, Protocol):
 
 @dataclass(frozen=True)
 class CountedHosts:
-    """Base class of shapes whose field `hosts` is their number of hosts."""
+    """Base class of shapes with a field `hosts`, which is the number of hosts."""
 
     hosts: int
 

@@ -23,7 +23,7 @@ Overrides: TypeAlias = Mapping[str, object] | Sequence[str]
 
 
 class WritableScenario(Protocol):
-    """Protocol of `simnet.scenario.Scenario`, with which modules avoid the slow import of that class."""
+    """Protocol of `simnet.scenario.Scenario`, for annotations in modules that avoid the slow import of that class."""
 
     def to_yaml(self) -> str:
         """Return the scenario as YAML."""

@@ -280,7 +280,7 @@ class StepTiming:
         return np.asarray(self.ended - self.begun)
 
     def waits(self) -> Floats:
-        """Return the seconds that each worker waits for each node, shape (nodes, P); they add up to `exposed`."""
+        """Return the seconds that each worker waits for each node, shape (nodes, P); the waits add up to `exposed`."""
         found, does = np.zeros_like(self.ended), self.graph.does()
         for worker in range(self.graph.workers):
             free = 0.0

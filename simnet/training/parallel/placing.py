@@ -168,7 +168,7 @@ class SlowedComputing:
         self._settle(workers[turned & (self._node[workers] >= 0)])
 
     def _settle(self, workers: Workers) -> None:
-        """Reschedule the end of the workers' current compute at their present speed."""
+        """Reschedule the end of the current compute of some workers, given the workers' present speed."""
         self._plan[workers] += 1
         left = np.maximum(self._left[workers], 0.0) * np.where(self._beside[workers] > 0, self._slowdown, 1.0)
         for seconds in np.unique(left):

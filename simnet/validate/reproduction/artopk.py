@@ -287,7 +287,7 @@ def fig_8_jobs() -> list[Row]:
 
 
 def _epoch_shares(steps: dict[tuple[str, str], int], echo: bool = False) -> list[Row]:
-    """Return rows of epochs for Fig. 8, given the steps by network schedule and collective."""
+    """Return rows that compare epochs with Fig. 8, given the steps by network schedule and collective."""
     one = round(1 / tables.STEPS, 4)
     return [
         Row(f"{config}, {label}", theirs, steps.get((config, label), 0) / tables.STEPS, "epochs", one, True, echo=echo)

@@ -108,7 +108,7 @@ def outcome_table(found: Mapping[str, Sequence[Row] | None]) -> tuple[list[Colum
 
 
 def outcome(name: str, rows: Sequence[Row] | None) -> dict[str, Any]:
-    """Return a table row on a reproduction: where published, numbers of values and contradictions, largest error."""
+    """Return a table row on a reproduction: paper and place, numbers of values and contradictions, largest error."""
     one = REPRODUCTIONS[name]
     return {
         "name": name,

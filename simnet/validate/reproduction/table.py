@@ -117,7 +117,7 @@ class Row(NamedTuple):
 
     @property
     def error(self) -> float:
-        """Excess of the published value over simnet's, relative or absolute; for text 0 if equal, 1 or NaN if not.
+        """Excess of the published value over simnet's; for text 0 if equal, 1 if not, NaN without a tolerance.
 
         For intervals it is the distance by which the published one lies outside ours; for one value of ours, the
         distance to a published range, negative if the range lies below.
