@@ -412,7 +412,7 @@ def _one_round(there: Sequence[tuple[Round, NDArray[np.int64]]], n_ranks: int) -
 
 
 def _map_rounds(rounds: Sequence[Round], change: Callable[[Round], Round]) -> list[Round]:
-    """Return changed rounds, with `change` called once for each round object, so that repeats share one object."""
+    """Apply `change` once to each distinct round object, and return the changed rounds in order."""
     changed = {id(one): change(one) for one, _ in count_rounds(rounds)}
     return [changed[id(one)] for one in rounds]
 

@@ -87,7 +87,7 @@ def slow_start_delays(
         if host == other:
             continue
         (there, rate), (back, _) = path(host, other), path(other, host)
-        waits = _Waits(there + back, rate)
+        waits = _SlowStartWindow(there + back, rate)
         bursts = _bursts(messages, ahead)
         used = min(2 * max(sum(nbytes for _, nbytes in one) for one in bursts), (1 + BUFFER) * waits.holds)
         waits.window = window_after_silence(max(used, initial_window), silence, waits.round_trip, initial_window)
@@ -97,15 +97,15 @@ def slow_start_delays(
     return found
 
 
-class _Waits:
-    """The growing TCP window of one connection, from which follows how long each message waits to be sent."""
+class _SlowStartWindow:
+    """One TCP connection in slow start, whose congestion window delays messages until it has grown."""
 
     def __init__(self, round_trip: float, rate: float) -> None:
         self.round_trip, self.rate, self.holds = round_trip, rate, round_trip * rate
         self.window = 0.0
 
     def send(self, burst: Sequence[float]) -> list[float]:
-        """Return how long each of several messages, sent at the same time, waits for the window [s]."""
+        """Return how long each message of a burst waits for the window to grow [s], given the messages' bytes."""
         room, waited, found = self.window, 0.0, []
         for nbytes in burst:
             left = nbytes
@@ -122,7 +122,7 @@ class _Waits:
 
 
 def _bursts(messages: Sequence[tuple[int, int, float]], ahead: Sequence[int]) -> list[list[tuple[int, float]]]:
-    """Return the messages of a connection, as (index, bytes), in groups that are in flight at the same time."""
+    """Group a connection's messages that are in flight at the same time, as lists of (index, bytes)."""
     found: list[list[tuple[int, float]]] = []
     last = -2
     for index, number, nbytes in messages:

@@ -154,7 +154,7 @@ class Stack:
                     raise ValueError(f"{name} counts with another send_completion than left only")
 
     def with_software(self, message: float | None = None, byte: float | None = None) -> Stack:
-        """Return the stack with other CPU seconds per message and per byte, half at each end; None keeps the value.
+        """Return the stack with new CPU times per message and byte [s], divided equally between sender and receiver.
 
         Examples
         --------
@@ -218,11 +218,11 @@ class Stack:
         return total
 
     def arranged(self, schedule: Schedule) -> Schedule:
-        """Return the schedule with the library's own messages for each collective call, where it differs (gloo)."""
+        """Return the schedule with each collective call's messages as gloo sends them; unchanged without gloo."""
         return arrange_calls(schedule, self.pieces) if self.collectives == "gloo" else schedule
 
     def cut(self, schedule: Schedule) -> Schedule:
-        """Return the schedule with each ring step as `pieces` rounds of smaller messages, after its compute time."""
+        """Return the schedule with each ring step split into `pieces` rounds; compute time remains in the first."""
         if self.pieces == 1:
             return schedule
         parts: dict[int, list[Round]] = {}
@@ -252,7 +252,7 @@ class Stack:
         return found
 
     def ahead(self, rounds: Sequence[Round]) -> list[int]:
-        """Return for each round how many earlier rounds may be incomplete on entry; 0 if the round has compute work."""
+        """Return, for each round, how many earlier rounds a rank may have incomplete on entry; 0 outside of rings."""
         if self.rounds == 1:
             return [0] * len(rounds)
         rings = in_rings(rounds)
@@ -270,7 +270,7 @@ def _continues_phase(before: Round, one: Round) -> bool:
 
 
 def of_rings(schedule: Schedule) -> list[bool]:
-    """Return for each round whether it is a step of a ring, including all rounds of calls of ring collectives."""
+    """Return for each round whether it is a ring step, by its pairs of ranks or by a call of a ring collective."""
     found = in_rings(schedule.rounds)
     for call in schedule.calls:
         if call.algorithm == "ring":
@@ -280,7 +280,7 @@ def of_rings(schedule: Schedule) -> list[bool]:
 
 
 def in_rings(rounds: Sequence[Round]) -> list[bool]:
-    """Return for each round whether it seems a step of a ring: a neighbouring round has the same pairs of ranks."""
+    """Return for each round whether a neighbouring round has the same pairs of ranks, as steps of a ring have."""
     same = [
         one is other or (np.array_equal(one.src, other.src) and np.array_equal(one.dst, other.dst))
         for one, other in itertools.pairwise(rounds)

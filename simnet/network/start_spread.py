@@ -1,4 +1,4 @@
-"""How much the duration of an exchange varies if its ranks enter microseconds apart, by a few random draws.
+"""Spread of an exchange's duration over random start times of its ranks, which differ by microseconds.
 
 On a stack with software, a control message or a message of another host may come just before or after a message of
 megabytes, and then waits for all of it. So microseconds matter, and one timing is one draw of many: with gloo an
@@ -59,7 +59,7 @@ class StartSpread(NamedTuple):
 
 
 def has_start_spread(network: Network, schedule: Schedule) -> bool:
-    """Return whether small differences in entry times can reorder messages: they need CPU time of the library."""
+    """Return whether slightly different entry times can reorder messages: only if the library takes CPU time."""
     return network.stack.has_software and schedule.n_messages > 0
 
 
@@ -81,7 +81,7 @@ def start_spread(
     name: tuple[str | int, ...] = (),
     most: int = MOST_MESSAGES,
 ) -> StartSpread | None:
-    """Time an exchange for several random entry times; None if these do not matter, or for too many messages.
+    """Return the spread of an exchange's duration over random entry times; None for no spread or too many messages.
 
     Parameters
     ----------

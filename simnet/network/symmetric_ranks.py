@@ -54,7 +54,7 @@ class SymmetricRun(NamedTuple):
 
 
 class _RouteClass(NamedTuple):
-    """What the routes of a round have in common, if they are all alike: capacities and latency; and their links."""
+    """Capacities and latency that all routes of a round have in common, and the links of these routes."""
 
     # - `capacities`: capacity of each link, the host's own first [byte/s].
     # - `latency`: latency of each route [s].
@@ -71,7 +71,7 @@ class _RouteClass(NamedTuple):
 
 
 class _SmallNetwork(NamedTuple):
-    """A few hosts on which rounds take as long as on all: how many, and capacities and latency of their routes."""
+    """Number of hosts, and capacities and latency of routes, of a small network that stands in for a large one."""
 
     hosts: int
     capacities: tuple[float, ...]
@@ -80,7 +80,7 @@ class _SmallNetwork(NamedTuple):
 
 
 class SymmetricRanks:
-    """Times schedules in which all ranks do the same at once, by simulating a few hosts instead of all.
+    """Timing of schedules in which all ranks do the same at once, by simulating a few hosts instead of all.
 
     - `links`: links and routes.
     - `stack`: transport stack.
@@ -99,7 +99,7 @@ class SymmetricRanks:
         self._passed: dict[tuple[object, ...], SymmetricRun | None] = {}
 
     def time(self, program: Program, messages: bool) -> Timing | None:
-        """Return a program's timing, with ring steps cut as the stack cuts them; None if ranks' times may differ."""
+        """Return a program's timing, with ring steps split as the stack does; None if the ranks' times may differ."""
         went = self.completion_times(program) if self.starts_together(program) else None
         if went is None:
             return None
@@ -122,7 +122,7 @@ class SymmetricRanks:
         )
 
     def starts_together(self, program: Program) -> bool:
-        """Return whether links are constant and all ranks enter each schedule together, with earlier ones complete."""
+        """Return whether links are constant, and ranks enter each schedule together after completing the last one."""
         links, stack, gates = self._links, self._stack, program.gates()
         times = np.concatenate([program.start - program.start[0], *(ready - ready[0] for ready in gates.values())])
         schedules = [schedule for schedule, _ in program.parts if schedule.rounds]
@@ -174,7 +174,7 @@ class SymmetricRanks:
         return SymmetricRun(now, np.concatenate([one.times for one in went], axis=1))
 
     def _small_network(self, rounds: Sequence[Round], hosts: Ranks) -> tuple[_SmallNetwork, dict[int, Round]] | None:
-        """Return a smaller network on which rounds take as long, and its round by round id; None if there is none."""
+        """Return a smaller network with equal times, and for each round's id its round there; None if none exists."""
         # Rounds that differ only in phase are one unless several may be under way.
         phases = self._stack.rounds > 1
         patterns: dict[bytes, int] = {}
@@ -247,7 +247,7 @@ def _are_symmetric(one: Round, n_ranks: int) -> bool:
 
 
 def _routes_of(src: Ranks, dst: Ranks, one: Round, links: Links) -> _RouteClass | None:
-    """Return what all routes of a round have in common; None if they differ, share a link, or narrow in the middle."""
+    """Return what all routes of a round have in common; None if they differ, overlap, or are slowest in the middle."""
     there, back = links.routes.table(src, dst), links.routes.table(dst, src)
     if not there.size or there.shape != back.shape or there.min() < 0 or back.min() < 0:
         return None
@@ -274,7 +274,7 @@ def _routes_of(src: Ranks, dst: Ranks, one: Round, links: Links) -> _RouteClass 
 
 
 def _symmetric_graph(hosts: int, capacities: tuple[float, ...], latency: float, two_way: bool) -> nx.DiGraph[Any]:
-    """Return a graph with a path for each pair of hosts; with `two_way`, a host's paths share its two own links."""
+    """Return a graph with a path between each pair of hosts; if `two_way`, each host has one link in and one out."""
     graph = deferred(range(hosts))
     for src in range(hosts):
         for dst in set(range(hosts)) - {src}:
@@ -292,7 +292,7 @@ def _symmetric_graph(hosts: int, capacities: tuple[float, ...], latency: float, 
 def _time_loops(
     loops: Sequence[tuple[Round, int]], turns: int, timed: Callable[[Schedule], Timing], stack: Stack
 ) -> SymmetricRun | None:
-    """Time repeated rounds by simulating about `turns` turns and extrapolating; None if times are not periodic."""
+    """Time repeated rounds by simulating about `turns` periods and extrapolating; None if times are not periodic."""
     # Every second piece may differ from the others, and the first of a step. As many rounds as may be under way may all
     # go at a time, once the ones before them are done.
     lag = math.lcm(stack.pieces, 2, stack.rounds)
@@ -324,7 +324,7 @@ def _time_loops(
 
 
 def _round_times(timing: Timing, schedule: Schedule) -> Floats | None:
-    """Return rank 0's times by round [s], shape (12, rounds): messages, work, CPU; None if rounding loses some."""
+    """Return rank 0's message, work and CPU times by round [s], shape (12, rounds); None if rounding loses some."""
     assert timing.messages is not None
     assert timing.work is not None
     assert timing.software is not None
@@ -340,7 +340,7 @@ def _round_times(timing: Timing, schedule: Schedule) -> Floats | None:
 
 
 def _repeat_shift(times: Floats, lag: int) -> float:
-    """Return how many seconds later all times are after every `lag` rounds (columns); NaN if that differs."""
+    """Return the constant delay [s] between times `lag` columns (rounds) apart; NaN if it is not constant."""
     turns = times[:, lag:] - times[:, :-lag]
     turns = turns[~np.isnan(turns)]
     turn = float(turns.mean())

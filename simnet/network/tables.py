@@ -127,7 +127,7 @@ class Table:
         return np.array([getattr(row, field) for row in rows] if isinstance(rows, list) else rows[field])
 
     def put(self, numbers: NDArray[Any], take: Callable[[Table, int], int] | None = None) -> int:
-        """Store plain numbers in new rows, which `take` allocates if given; return the first row, or -1 if empty."""
+        """Store `numbers` in new rows, allocated by `take` if given; return the first row, or -1 without numbers."""
         if not numbers.size:
             return -1
         at = self.take(numbers.size) if take is None else take(self, numbers.size)
@@ -139,7 +139,7 @@ class Table:
         self._rows[at : at + numbers.size] = numbers.tolist() if isinstance(self._rows, list) else numbers
 
     def numbers(self, at: int, count: int) -> NDArray[Any]:
-        """Return a copy of `count` numbers from row `at` on."""
+        """Return a copy of `count` rows from row `at` on, for a table whose rows are plain numbers."""
         return np.array(self._rows[at : at + count])
 
 
@@ -218,7 +218,7 @@ class Store:
             self.memberships.write(0, count * hops, **{field: wide})
 
     def _add_memberships(self, flows: int, hops: int) -> None:
-        """Extend the table of flows on links to `hops` rows, one for each link, for each of `flows` flows."""
+        """Extend the table of flows on links to `flows` times `hops` rows, one for each link of each flow."""
         self.state.hops = hops
         self.memberships.take(flows * hops - self.memberships.size)
         self.memberships.write(0, flows * hops, flow=np.repeat(np.arange(flows), hops))

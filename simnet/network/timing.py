@@ -57,7 +57,7 @@ class Messages:
 
 @dataclass(frozen=True)
 class BusyIntervals:
-    """Intervals in which ranks are busy [s since the origin]: rank, part (index of schedule), start and end."""
+    """Table of intervals in which ranks are busy: rank, index of the schedule, start and end [s since the origin]."""
 
     rank: Ranks
     part: Ranks
@@ -85,7 +85,7 @@ class BusyIntervals:
 def work_intervals(
     program: Program, numbers: ArrayLike, begun: Floats, ended: Floats
 ) -> tuple[BusyIntervals, BusyIntervals]:
-    """Return when each rank works before rounds, and when the library uses its CPU after that, as intervals.
+    """Return the intervals of each rank's work before rounds, and of the library's CPU use between work and round.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ class HostWork:
     for_messages: Floats
 
     def of_ranks(self, messages: Messages) -> BusyIntervals:
-        """Return all software intervals of all ranks: before rounds, and for messages."""
+        """Return all intervals of the library's CPU use, both before rounds and for messages, in one table."""
         by = np.stack([messages.src, messages.dst, messages.src, messages.dst])
         own = BusyIntervals.of(by, messages.part, self.for_messages[:, 0], self.for_messages[:, 1])
         return self.before_rounds.and_of(own)
@@ -140,7 +140,7 @@ MessageDetail: TypeAlias = tuple[Messages | None, BusyIntervals | None, HostWork
 def message_times(
     program: Program, times: tuple[Floats, Floats], numbers: ArrayLike, work: tuple[Floats, Floats], software: Floats
 ) -> tuple[Messages, BusyIntervals, HostWork]:
-    """Return a program's messages, and when ranks worked and the library used their CPUs, as intervals.
+    """Return a program's messages, and the intervals in which ranks computed and the library used their CPUs.
 
     `times` are when messages were sent and arrived [s], `numbers` and `work` as for `work_intervals`, and `software` is
     that for messages, as in `HostWork`.
@@ -239,7 +239,7 @@ class Timing:
 
     @property
     def rank_compute(self) -> Floats:
-        """Seconds for which each rank computes, the `compute` of its rounds; shape (P,)."""
+        """Seconds for which each rank computes; shape (P,)."""
         return self.split.compute
 
     @property
@@ -278,7 +278,7 @@ Intervals: TypeAlias = Sequence[tuple[NDArray[np.signedinteger], Floats, Floats]
 
 
 def split_intervals(work: Intervals, messages: Intervals, accounted: Floats, finish: Floats) -> Split:
-    """Return how long each rank communicates, computes and waits [s], from intervals; overlap counts as computing."""
+    """Return how long each rank communicates, computes and waits [s]; work during messages counts as computing."""
     computing = _covered_seconds(work, accounted, finish)
     communicating = _covered_seconds([*work, *messages], accounted, finish) - computing
     wait = np.maximum(np.maximum(finish - accounted, 0.0) - communicating - computing, 0.0)
@@ -337,7 +337,7 @@ class TimedRun:
         self.program, self._messages = program, messages
 
     def enter(self, engine: Engine, now: float) -> int:
-        """Start the ranks of the schedule, not before `now` [s since the engine's origin]; return the run's row."""
+        """Start the schedule's ranks, not before `now` [s since the engine's origin]; return the row of the run."""
         if self.program.origin != engine.origin or self.program.start.min() < now:
             self.program = self.program.counted_from(engine.origin, now)
         self._handle: Handle = engine.run(self.program, self._messages)
@@ -424,7 +424,7 @@ class TimedRun:
         left: list[dict[int, int]],
         failed: Mapping[int, float],
     ) -> dict[int, list[tuple[int, str]]]:
-        """Return for each waiting rank the peer and description of each missing message, from failed peers first."""
+        """Return each waiting rank's missing messages as (peer, description), those with failed peers first."""
         # Without failures that is only what is `blocked`, which explains everything else.
         found: dict[int, list[tuple[int, str]]] = {}
         unsent: dict[int, list[tuple[int, str]]] = {}

@@ -29,7 +29,7 @@ MOST_SENDERS = 100_000
 
 
 class Limits(NamedTuple):
-    """How packet loss limits a transfer's rate and useful bytes: three coefficients, numbers or arrays alike.
+    """Coefficients by which packet loss limits the rate of a transfer and the useful share of its bytes.
 
     A transfer carries ``nbytes / share`` bytes, at most at ``segment / (a * rtt + b)`` bytes per second for a
     round-trip time `rtt` [s]; unlimited if ``a * rtt + b`` is 0.
@@ -64,7 +64,7 @@ class Limits(NamedTuple):
 
 @dataclass(frozen=True)
 class Transport:
-    """How a transport protocol responds to packet loss: a rate limit, and repeated bytes.
+    """How a transport protocol responds to packet loss: it limits its rate, and sends some bytes again.
 
     ``mathis``
         Square-root law of TCP congestion avoidance, without time-outs: a = sqrt(2 b p / 3), b packets per
@@ -286,7 +286,7 @@ class Incast:
         return max(1, int(min((self.buffer + bandwidth * self.rtt) / self.window, MOST_SENDERS)))
 
     def shares(self, most: int, bandwidth: float) -> Floats:
-        """Return the usable share of a link's `bandwidth` [byte/s] with 0 .. `most` transfers, shape (most + 1,).
+        """Return the usable share of a link's `bandwidth` [byte/s] for 0 to `most` transfers, shape (most + 1,).
 
         Raises
         ------
@@ -343,7 +343,7 @@ class MeasuredIncast:
             most = float(factor)
 
     def shares(self, most: int, bandwidth: float) -> Floats:
-        """Return the usable share of a link's bandwidth with 0 .. `most` transfers, shape (most + 1,)."""
+        """Return the usable share of a link's bandwidth for 0 to `most` concurrent transfers, shape (most + 1,)."""
         counts = np.arange(check_int(most, "most", 0, MOST_SENDERS) + 1)
         steps = np.array([1.0, *self.factors])
         return steps[np.searchsorted(np.asarray(self.senders), counts, side="right")]

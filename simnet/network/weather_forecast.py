@@ -51,7 +51,7 @@ class WeatherForecast:
         )
 
     def extend(self, through: int, route: NDArray[np.int64], now: float, when: float) -> bool:
-        """Extend the link timelines beyond `when` [s]; return False if that is too far ahead or takes too much memory.
+        """Extend the link timelines beyond `when` [s]; return False if they would become too long.
 
         - `through`: messages that have completed.
         - `route` (L,): links of the next message, padded with -1.

@@ -106,7 +106,7 @@ class Policy(Protocol):
 
 
 class Decision(NamedTuple):
-    """Which exchanges to try, and at which density: for an iteration, or for an exploration attempt before it.
+    """Exchanges to try and their density, either for an iteration or for an exploration attempt before the iteration.
 
     `shortlist` has the exchanges to consider, a single one for an attempt; `density` is that of the job if None.
     `attempt` is None for an iteration. Attempt 0 begins with the state of the training (with `fresh`, a residual of
@@ -120,7 +120,7 @@ class Decision(NamedTuple):
 
 
 class TimingOutcome(NamedTuple):
-    """Seconds of an iteration's phases, each of one worker: communication, kernels, and backward pass.
+    """Seconds that the communication, kernels and backward pass of an iteration took, each on one of the workers.
 
     Messages traveled for `communicate`, of the worker that waited least; kernels of the slowest took `select` before
     the first message and `merge` after it. `backward` is the backward pass, 0 for one bucket.
@@ -241,7 +241,7 @@ class Monitor:
         return float(latency.max()), float(bandwidth.min())
 
     def departs(self, seen: tuple[float, float], basis: tuple[float, float]) -> bool:
-        """Return whether probed latency or bandwidth differs from that of the last decision by more than `change`."""
+        """Return whether the latency or bandwidth `seen` differs from `basis` by more than the relative `change`."""
         return any(abs(now - before) > self.change * before for now, before in zip(seen, basis, strict=True))
 
 
@@ -257,7 +257,7 @@ def probe_pairs(network: Network, placement: Sequence[int], time: float) -> tupl
 
 @dataclass(eq=False)
 class Flexible:
-    """The policy that takes the exchange that formulas call fastest at the last probed latency and bandwidth.
+    """The policy that takes the exchange with the shortest time by formulas at the last probed latency and bandwidth.
 
     The decision is taken again when a probe departs from what the last one was based on by more than the monitor's
     `change`, or when the density changes. Of equal costs the first candidate wins. While a probe finds a link down,
@@ -316,7 +316,7 @@ class Flexible:
         """Ignore the measured times, because the monitor reads latency and bandwidth from the network itself."""
 
     def shortlist(self, context: PolicyContext) -> Sequence[Candidate]:
-        """Return the chosen candidate in a list; every `decide_every` iterations choose anew if links changed."""
+        """Return a list of the chosen candidate; every `decide_every` iterations, choose again if links changed."""
         if self._basis is not None and context.iteration % self.decide_every:
             return (self._choice,)
         latency, bandwidth = self.monitor.probe(context)

@@ -53,7 +53,7 @@ def check_distinct(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
 
 
 def closed_form(candidate: Candidate) -> ClosedForm:
-    """Return a function that computes an exchange's time [s] by a formula, as in AR-Topk, Eqns 4 and 5; it broadcasts.
+    """Return the function that computes an exchange's time [s] by a formula, for numbers or arrays (AR-Topk, Eqns 4-5).
 
     Raises ValueError for an unknown scheme or option, or if no closed form is known.
 
@@ -99,7 +99,7 @@ def _closed(cost: Callable[[_Setting], Floats]) -> ClosedForm:
 
 
 def _of_collectives(scheme: type[sparsifier_models.Sparsifier], options: Any) -> ClosedForm | None:
-    """Return a formula by the collectives that a scheme calls, or else the scheme's own (traits); None if neither."""
+    """Return a scheme's formula from the collectives that it calls, or else from its traits; None without formula."""
     # In M, the dense message of the formulas, a value has 4 bytes, and an index as many.
     value, index = (options.value_bytes or 4) / 4, (options.index_bytes or 4) / 4
     if options.values is not None:
@@ -157,7 +157,7 @@ def _collective_cost(operation: registry.Operation, algorithm: str, options: Any
 
 
 def _on_two_levels(candidate: Candidate, scheme: type[TwoLevel], options: Any) -> ClosedForm | None:
-    """Return the formula of a scheme between nodes plus that of collectives inside nodes; None if one is missing."""
+    """Return a two-level scheme's formula: collectives inside nodes plus the scheme between nodes; None if unknown."""
     if options.ranks_per_node == AUTO or len(sizes_of(options.ranks_per_node)) > 1:
         return None
     own = {name: value for name, value in candidate.options.items() if name not in OWN}
@@ -183,7 +183,7 @@ def _on_two_levels(candidate: Candidate, scheme: type[TwoLevel], options: Any) -
 
 
 def _index_bytes(options: Options, width: float, M: ArrayLike, c: ArrayLike) -> Floats:
-    """Return the bytes of selected indices, given gradient bytes M, density c, and the width index / value bytes."""
+    """Return the bytes of selected indices for M gradient bytes and density c; an index takes 4 `width` bytes."""
     kept: Floats = np.multiply(M, c)
     if options.indices is None:
         return width * kept
@@ -191,7 +191,7 @@ def _index_bytes(options: Options, width: float, M: ArrayLike, c: ArrayLike) -> 
 
 
 def _pair_bytes(options: Options, width: float, M: ArrayLike, c: ArrayLike) -> Floats:
-    """Return the bytes of the selected indices and values, for M gradient bytes and density c."""
+    """Return the bytes of selected indices and values for M gradient bytes, density c, and 4 `width` bytes per pair."""
     if options.indices is None and options.values is None:
         pairs: Floats = width * np.asarray(M, dtype=np.float64) * np.asarray(c)
         return pairs
@@ -208,7 +208,7 @@ def _sends_as_by_default(options: Options) -> bool:
 
 
 def _first_cost(scheme: type[sparsifier_models.Sparsifier]) -> ClosedForm | None:
-    """Return the first formula among a scheme's own (traits); None if there is none or it needs other arguments."""
+    """Return the first formula in a scheme's traits; None if there is none, or if it needs unusual arguments."""
     if not scheme.traits.costs:
         return None
     cost = scheme.traits.costs[0]

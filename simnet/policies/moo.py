@@ -49,7 +49,7 @@ def pareto_front(points: ArrayLike) -> NDArray[np.intp]:
 
 
 def normalise_points(points: ArrayLike, units: Sequence[int]) -> Floats:
-    """Return points, shape (D, m), shifted to 0 and scaled: objectives with equal `units` by their largest range."""
+    """Shift each objective of `points`, shape (D, m), to minimum 0; divide by the largest range among equal `units`."""
     given = np.asarray(points, dtype=np.float64)
     extent = np.ptp(given, axis=0)
     shared = np.array([max(extent[np.equal(units, unit)]) for unit in units])
@@ -84,7 +84,7 @@ def knee_point(front: ArrayLike) -> int:
 
 
 def weighted_point(front: ArrayLike, weights: ArrayLike) -> int:
-    """Return the index of the point, of a normalised front (F, m), whose largest weighted objective is smallest."""
+    """Return the index of the point in a normalised front (F, m) that minimises the largest weighted objective."""
     losses = np.asarray(front, dtype=np.float64) * np.asarray(weights, dtype=np.float64)
     largest, total = losses.max(axis=1), losses.sum(axis=1)
     return _first_least(np.where(largest <= largest.min() + _STRAIGHT * max(1.0, largest.max()), total, math.inf))
@@ -264,7 +264,7 @@ class Moo:
         return self.decide(context).shortlist
 
     def decide(self, context: PolicyContext) -> Decision:
-        """Return the next trial (density and exchange to measure) if due, else the choice, after a search if needed."""
+        """Return a trial (density and exchange to measure) if one is due, otherwise the chosen density and exchange."""
         state = self._state(context)
         up = state[1] > 0
         if context.iteration < self.search.warm_up:
@@ -307,7 +307,7 @@ class Moo:
             self._explores = self._explores or self._gain_has_changed(gain)
 
     def _state(self, context: PolicyContext) -> tuple[float, float]:
-        """Return probed latency and bandwidth; in mode ``published``, those of the last iteration's network."""
+        """Return probed latency and bandwidth; in mode ``published``, of the network in the previous iteration."""
         if self._published and self._before is not None:
             context = dataclasses.replace(context, network=self._before.network)
         return self.monitor.probe(context)
@@ -323,7 +323,7 @@ class Moo:
         return seconds.min(axis=0), seconds.argmin(axis=0)
 
     def _settle(self, density: float, state: tuple[float, float], context: PolicyContext) -> None:
-        """Choose the candidate that formulas call fastest at `density`, and record the links it was chosen for."""
+        """Choose the candidate that is fastest by formulas at `density`, and record the link state of this choice."""
         self._basis = state
         self._choice = self.candidates[int(self._communication(density, state, context)[1][0])]
 
@@ -332,7 +332,7 @@ class Moo:
         return density, "" if self._published else candidate.label
 
     def _unknown(self, state: tuple[float, float], context: PolicyContext) -> list[tuple[float, Candidate]]:
-        """Return (density, candidate) pairs, the fastest by formulas, whose gain and times have not been measured."""
+        """Return the (density, candidate) pairs not measured yet; the candidate is the fastest one by formulas."""
         fastest = self._communication(self._densities, state, context)[1].tolist()
         pairs = zip(self._densities.tolist(), [self.candidates[one] for one in fastest], strict=True)
         return [pair for pair in pairs if self._key(*pair) not in self._measured]

@@ -100,13 +100,13 @@ def seeds_answer(summary: Fields, plots: Callable[[], Sequence[Plot]] | None = N
 
 
 def _to_accuracy(run: Mapping[str, Any], first: Sequence[str]) -> str:
-    """Return text on how many iterations the first policies need for the accuracy of dense training; "" if unknown."""
+    """Return text on how many iterations leading policies need for the accuracy of dense training; "" if unknown."""
     known = run.get("iterations_to_accuracy", {})
     return accuracy_text({name: known[name] for name in first[:_NAMED] if name in known})
 
 
 def sentence(summary: RunSummary) -> str:
-    """Return a run's answer as text: the fastest policy, its time with interval, ties, and policies never steady.
+    """Return a run's answer as text: the fastest policy, its time with interval, ties, and policies that never settle.
 
     If a model was trained, the text starts with the policy that reached the target first.
 
@@ -134,7 +134,7 @@ def sentence(summary: RunSummary) -> str:
 
 
 def leaders(summary: RunSummary) -> list[str]:
-    """Return the fastest policy and its ties, without the lower bound; by time to target if a model is trained.
+    """Return the policies that lead: the fastest, or with a trained model the first to reach the target, and its ties.
 
     A policy is tied if its time is equal, or if it is faster than the first with a probability of `wording.TIED`.
     """
@@ -209,7 +209,7 @@ def run_notes(summary: RunSummary) -> list[str]:
 
 
 def _other_densities(summary: RunSummary, names: Iterable[str], most: float = math.inf) -> list[str]:
-    """Return a sentence on each policy whose mean density is not its target's, and at most `most` times that."""
+    """Return a sentence on each policy whose mean density differs from the requested one, up to `most` times that."""
     each = ((name, summary["policies"][name]) for name in names)
     return [
         f"{name} selects {100 * one['density'] * off:.3g} % of the entries, {100 * one['density']:.3g} % asked."
@@ -227,7 +227,7 @@ def _local_stages(label: str, stages: Mapping[str, float]) -> str:
 
 
 def what_happened(summary: RunSummary) -> list[str]:
-    """Return sentences on the first iterations, left out of means, and on each interruption by failed workers."""
+    """Return sentences on the initial iterations that means leave out, and on each interruption by failed workers."""
     said = []
     if first := summary["steady_from"]:
         settled = [name for name, one in summary["policies"].items() if one["settled_after"] == first]
@@ -246,7 +246,7 @@ def switching(summary: RunSummary) -> str | None:
 
 
 def _seconds(summary: RunSummary, name: str) -> float:
-    """Return the time that ranks a policy [s]: per iteration if each has one fixed exchange, else for the job."""
+    """Return the time that ranks a policy [s]: per iteration if every policy has one fixed exchange, else in total."""
     one = summary["policies"][name]
     mean = one.get("means", {}).get("iteration_s") if compares_exchanges(summary) else None
     return float(one["simulated_s"] if mean is None else mean)
@@ -379,7 +379,7 @@ def _filled(rows: Sequence[Row], columns: Sequence[Column]) -> list[Column]:
 
 
 def _depends_on(summary: RunSummary) -> str:
-    """Return text on what the answer depends on: the leader's switches, values of defaults, partial overlap."""
+    """Return text on what the answer depends on: changes of exchange, default values, overlap of some exchanges."""
     said = []
     if (changed := switching(summary)) is not None:
         first, count = summary["policies"][changed]["switches"][0], summary["policies"][changed]["switch_count"]

@@ -16,7 +16,7 @@ Fields: TypeAlias = dict[str, Any]
 
 
 class ColumnDefinition(NamedTuple):
-    """Unit, heading and meaning of a column, and which commands write it; ``hooks`` means logs of DDP hooks.
+    """Unit, heading and meaning of a column, and which commands write it; ``hooks`` stands for logs of PyTorch hooks.
 
     `heading` is the column's name in texts, empty if no text names it.
     """

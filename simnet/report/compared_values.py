@@ -1,4 +1,4 @@
-"""Figures of two values on the same axes: one from elsewhere, drawn hollow, and simnet's, in the colour of its kind."""
+"""Figures that compare published values (hollow markers) with values of simnet (coloured by kind of comparison)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ComparedValue(NamedTuple):
 
 
 def draw_compared_values(title: str, text: str, values: Sequence[ComparedValue]) -> Figure:
-    """Draw values in panels, one for each unit and name of a panel, with a text below."""
+    """Draw published and simulated values in panels, one for each unit and panel name, above a text."""
     panels: dict[tuple[str, str], list[ComparedValue]] = {}
     for one in values:
         panels.setdefault((one.panel, one.unit), []).append(one)
@@ -77,13 +77,13 @@ def _height(group: Sequence[ComparedValue]) -> float:
 
 
 def _names(group: Sequence[ComparedValue]) -> list[str]:
-    """Return the values of a panel that are names, in order of appearance; empty if its values are numbers."""
+    """Return the values of a panel that are texts, in order of appearance; empty if its values are numbers."""
     named = [one for one in group if isinstance(one.ours, str)]
     return [*dict.fromkeys(str(value) for one in named for value in (one.published, one.ours))]
 
 
 def _draw_panel(axes: Axes, group: Sequence[ComparedValue], shapes: Mapping[str, str]) -> None:
-    """Draw the values of a panel: over numbers, with a line for each series, or one below the other."""
+    """Draw a panel: values over a numeric axis with a line for each series, or a row for each value."""
     names, curves, seen = _names(group), bool(group[0].axis), list[float]()
     lines: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for order, one in enumerate(group):
@@ -115,7 +115,7 @@ def _draw_panel(axes: Axes, group: Sequence[ComparedValue], shapes: Mapping[str,
 
 
 def _look(one: ComparedValue, who: str) -> dict[str, Any]:
-    """Return how a value is drawn: published ones hollow, or full if they contradict, and simnet's in a colour."""
+    """Return matplotlib styles: published values are hollow (filled if they contradict), simnet's coloured by kind."""
     if who == "ours":
         colour = KIND_COLOURS[one.kind]
         return {"color": (colour, 0.4), "markerfacecolor": colour, "markeredgewidth": 0, "markersize": 4.5,
@@ -125,7 +125,7 @@ def _look(one: ComparedValue, who: str) -> dict[str, Any]:
 
 
 def _handles(values: Sequence[ComparedValue], shapes: Mapping[str, str]) -> list[Line2D]:
-    """Return the entries of a legend: published values that agree and contradict, kinds, and series."""
+    """Return the entries of the legend: published values (agreeing, contradicting), kinds of comparison, and series."""
     looks = {
         "published" + ", contradicts" * one.contradicts: _look(one, "published")
         for one in sorted(values, key=lambda one: one.contradicts)

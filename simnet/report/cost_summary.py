@@ -72,7 +72,7 @@ def format_amount(money: float, currency: str) -> str:
 
 
 def throughput(samples: SampleCount | None, seconds: float) -> Fields:
-    """Return the samples per second of all workers together, None if `seconds` is 0, and their unit.
+    """Return the throughput of all workers together and its unit; the throughput is None if `seconds` is 0.
 
     The result is empty for a job without known samples.
 

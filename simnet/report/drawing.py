@@ -85,7 +85,7 @@ def canvas(width: float, height: float, *shape: int, **options: Any) -> Iterator
 
 
 def policy_looks(policies: Iterable[str], bound: str | None) -> dict[str, dict[str, Any]]:
-    """Return each policy's line colour and dashes for matplotlib, by its position; the lower bound has its own."""
+    """Return each policy's line colour and dashes by its position; the lower bound always has the same style."""
     found: dict[str, dict[str, Any]] = {}
     for policy in dict.fromkeys(policies):
         if policy == bound:
@@ -158,7 +158,7 @@ _PANELS = 2
 
 
 def draw_table(summary: Summary) -> Plot:
-    """Draw a table's numbers with their intervals over its first column, in a panel for each of up to two units."""
+    """Draw a table's numeric columns, with intervals, against its first column; each of up to two units has a panel."""
     first, *others = map(with_unit, summary.columns)
     table = pd.DataFrame([*summary.rows]).apply(pd.to_numeric, errors="coerce").astype(float)
     drawn = [one for one in others if one.unit not in TEXTS and one.name in table and table[one.name].notna().any()]

@@ -200,7 +200,7 @@ def _with_positions(iterations: pd.DataFrame) -> tuple[pd.DataFrame, str]:
 
 
 def _choice_stretches(frame: pd.DataFrame) -> dict[str, list[tuple[float, float]]]:
-    """Return bars (start, length) over time for each exchange; in long runs, by the most frequent one in a bar."""
+    """Return time bars (start, length) by exchange; in long runs a bar shows the most frequent exchange within it."""
     code, labels = pd.factorize(frame["choice"])
     starts = np.flatnonzero(np.diff(code, prepend=-1))
     if len(starts) > 2 * _BINS:
@@ -214,7 +214,7 @@ def _choice_stretches(frame: pd.DataFrame) -> dict[str, list[tuple[float, float]
 
 
 def most_used(code: NDArray[np.intp], starts: NDArray[np.intp], count: int) -> NDArray[np.intp]:
-    """Return the most frequent code in each stretch of `code`; stretches begin at the indices `starts`."""
+    """Return the most frequent integer of `code` in each stretch; stretches begin at the indices `starts`."""
     counts = np.zeros((len(starts), count), np.intp)
     np.add.at(counts, (np.searchsorted(starts, np.arange(len(code)), side="right") - 1, code), 1)
     return np.asarray(counts.argmax(axis=1))

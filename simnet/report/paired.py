@@ -48,19 +48,19 @@ START_COLUMNS = ("start_low_s", "start_high_s")
 
 
 class StartRanges(NamedTuple):
-    """How much each policy's time changes [s] if workers start microseconds apart, and why that is not known."""
+    """Change of each policy's time [s] if workers start microseconds apart, or the reason why that is unknown."""
 
     offsets: Mapping[str, tuple[float, float]]
     not_sampled: Mapping[str, str]
 
     def around(self, seconds: Mapping[str, float]) -> dict[str, tuple[float, float]]:
-        """Return the shortest and longest time [s], by name, if workers start microseconds apart; known ones only."""
+        """Return the known ranges (shortest, longest) of policies' times [s] if workers start microseconds apart."""
         known = {name: one for name, one in self.offsets.items() if name in seconds}
         return {name: (seconds[name] + less, seconds[name] + more) for name, (less, more) in known.items()}
 
 
 def start_ranges(each: Mapping[str, Mapping[Any, Any]]) -> dict[str, tuple[float, float]]:
-    """Return the shortest and longest time [s], by name, if workers start microseconds apart, of rows that have it."""
+    """Return, by name, the shortest and longest time [s] in table rows for workers that start microseconds apart."""
     low, high = START_COLUMNS
     known = {name: one for name, one in each.items() if one.get(low) is not None and not math.isnan(one[low])}
     return {name: (one[low], one[high]) for name, one in known.items()}
@@ -71,7 +71,7 @@ NO_RANGES = StartRanges({}, {})
 
 
 def fastest(seconds: Mapping[str, float], ranges: Mapping[str, tuple[float, float]] | None = None) -> list[str]:
-    """Return the name with the shortest time and those tied with it, by `TIE` or time ranges; fastest first.
+    """Return the name with the shortest time, then names tied with it: times within `TIE`, or overlapping ranges.
 
     Examples
     --------

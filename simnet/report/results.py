@@ -197,7 +197,7 @@ def join_frames(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
 
 def joined(results: Mapping[str, PolicyResult], frame: Callable[[PolicyResult], pd.DataFrame]) -> pd.DataFrame:
-    """Return one table of the data frames that the function `frame` returns for the policies' results."""
+    """Return one table with the rows of all policies, from the data frame that `frame` returns for each result."""
     return join_frames({name: frame(one) for name, one in results.items()})
 
 

@@ -100,7 +100,7 @@ def relative_interval(known: Sequence[CallPrediction]) -> CallErrors | None:
 
 
 def calls_evidence(found: Sequence[Mapping[str, Any]]) -> Evidence:
-    """Return how well the times of a schedule's calls are founded: as well as that of the least certain call.
+    """Return the evidence for the times of a schedule's calls, which is that of the least certain call.
 
     Examples
     --------

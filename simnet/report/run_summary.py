@@ -62,7 +62,7 @@ def plain(value: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """What a summary states that the table of iterations does not contain; None or empty where it is unknown.
+    """Facts that a run's summary states but its table of iterations lacks; None or empty if unknown.
 
     `setup` are entries of the summary, of which those that are None are left out: by default an unnamed scenario, seed
     0 and stack ideal. `bound` is the policy that regret is measured against, `held` what a worker holds under each
@@ -216,7 +216,7 @@ def with_exploration(iterations: pd.DataFrame) -> pd.DataFrame:
 
 
 def ranked(one: Fields) -> bool:
-    """Return whether a policy is ranked, because it reached its last iteration and has a steady part."""
+    """Return whether a policy is ranked: it completed its last iteration and reached a steady state."""
     return not one["ended"] and one["unsettled"] is None
 
 
@@ -269,7 +269,7 @@ def spread_summary(iterations: pd.DataFrame) -> Fields | None:
 
 
 def _means(steady: pd.DataFrame, workers: int) -> dict[str, float | None]:
-    """Return means over steady iterations of the columns `MEANS`, of communicate plus wait, and of bytes per worker."""
+    """Return steady-state means of the columns `MEANS`, of communication plus wait, and of bytes per worker."""
     if steady.empty:
         return {}
     means = steady[[name for name in MEANS if name in steady]].mean().to_dict()
@@ -339,7 +339,7 @@ def _winner_of(
     ranges: Mapping[str, tuple[float, float]] | None = None,
     judged: Sequence[str] = (),
 ) -> Fields | None:
-    """Return the winner entry of a summary; policies of equal time, and those listed in `judged`, tie with it."""
+    """Return the winner entry of a summary; policies with equal times, and those listed in `judged`, count as tied."""
     equal = fastest(seconds, ranges)
     order = [*equal, *sorted(seconds.keys() - set(equal), key=lambda name: (seconds[name], name))]
     tied = {*equal, *judged}

@@ -138,7 +138,7 @@ def policies_over_seeds(table: pd.DataFrame, bound: str | None = None) -> pd.Dat
 
 
 def times_to_target(table: pd.DataFrame, bound: str | None = None) -> pd.DataFrame:
-    """Compare times to the target accuracy of policies that reach it with every seed; return also seed counts."""
+    """Compare times to the target accuracy of policies that reach it with every seed; add how many seeds reach it."""
     groups = table.groupby("policy")["time_to_target_s"]
     # The mean of those seeds that reached it would be too short.
     times = table.drop(columns=list(paired.START_COLUMNS), errors="ignore").assign(
@@ -251,7 +251,7 @@ def _outcome_text(summary: Fields) -> str:
 
 
 def versus(one: Mapping[Any, Any], best: float | None, stem: str, sign: str = "") -> tuple[str, str]:
-    """Return how much slower a policy is than the fastest, on average over seeds, and its interval, in % as text."""
+    """Return how much slower a policy is than the fastest over seeds, and the interval of this excess, in % as text."""
     mean, low, high = (math.nan if one[f"{stem}_{end}_s"] is None else one[f"{stem}_{end}_s"] for end in MORE)
     if not best or not math.isfinite(mean):
         return "-", "-"
@@ -300,7 +300,7 @@ def _share_text(part: int | None, whole: int) -> str | None:
 
 
 def _versus_best(each: Mapping[str, Mapping[str, Any]], name: str, stem: str, bound: str | None) -> tuple[str, str]:
-    """Return how much slower a policy is than the first over seeds, and the interval of that, in % as text."""
+    """Return how much slower a policy is than the best over seeds, and the interval of this excess, in % as text."""
     one = each[name]
     if one[f"{stem}_rank"] is None:
         return "bound" if name == bound else "-", "-"

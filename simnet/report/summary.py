@@ -295,7 +295,7 @@ def interval_text(
     each: str = "",
     by: str = "",
 ) -> str:
-    """Return a value with its unit, and its confidence interval if known, as text; `by` follows in the interval.
+    """Return text of a value with its unit and, if known, its confidence interval, which ends with the text `by`.
 
     Examples
     --------

@@ -34,7 +34,7 @@ _ARGUMENTS = ("iteration", "round", "phase", "src", "dst", "nbytes_B")
 
 
 class RecordedTimeline(NamedTuple):
-    """What ranks did when (spans), and all messages, in the first iterations; and the links of each route."""
+    """Recorded first iterations: the spans of what ranks did, all messages, and the links of each route."""
 
     spans: pd.DataFrame
     messages: pd.DataFrame
@@ -50,7 +50,7 @@ def write_timeline(
     iterations: Mapping[str, int] | None = None,
     max_events: int = 50_000,
 ) -> int:
-    """Write a timeline in Trace Event Format, and return its number of events without track names.
+    """Write a timeline in Trace Event Format; return the number of events, not counting the names of tracks.
 
     Examples
     --------
@@ -111,7 +111,7 @@ def _times(frame: pd.DataFrame) -> Iterator[tuple[float, float]]:
 
 
 def _rank_events(spans: pd.DataFrame) -> Iterator[tuple[str, Event]]:
-    """Yield (track, event) for each span, a time in which a rank's resource works; overlaps get extra tracks."""
+    """Yield (track, event) for each span of work on a resource of a rank; overlapping spans get extra tracks."""
     ends: dict[tuple[int, str], list[float]] = defaultdict(list)
     columns = (spans[name].tolist() for name in ("worker", "resource", "what", "iteration"))
     rows = ((worker, resource, *times, what, at) for (worker, resource, what, at), times in
@@ -142,7 +142,7 @@ def _link_events(messages: pd.DataFrame, route: LinkNames, numbers: Iterator[str
 
 
 def trim_to_budget(own: RecordedTimeline, costs: NDArray[np.int64], budget: int) -> RecordedTimeline:
-    """Return as many first iterations as `budget` events allow, at least the start of the first; `costs` by message."""
+    """Return the first iterations with at most `budget` events, or a part of one; `costs` are events per message."""
     spans, messages = own.spans, own.messages.assign(cost=costs)
     total = spans.groupby("iteration").size().add(messages.groupby("iteration")["cost"].sum(), fill_value=0).cumsum()
     fitting = total.index[total <= budget]

@@ -13,7 +13,7 @@ TIED = 0.1
 
 
 def lead_text(ratio: float) -> str:
-    """Return how much longer a time is, given as a ratio, as text: "2.54x" from 2 on, otherwise per cent more.
+    """Return the ratio of a longer time to a shorter one as text: "2.54x" from 2 on, otherwise the excess in per cent.
 
     Examples
     --------

@@ -61,7 +61,7 @@ def kind_fields(text: str, kinds: Collection[str], otherwise: str = "") -> dict[
 
 
 def named_fields(value: object, field: str, fields: Collection[str]) -> object:
-    """Return a choice as a flat mapping: the name under the key `field`, and the options next to it.
+    """Return a choice as a flat mapping of its options, with the name of the choice under the key `field`.
 
     Examples
     --------
@@ -82,7 +82,7 @@ def named_fields(value: object, field: str, fields: Collection[str]) -> object:
 
 
 def refuse_bare_option(name: str, names: Collection[str], options: Callable[[str], Collection[str]]) -> None:
-    """Raise ValueError for a text ``NAME:VALUE`` if NAME is in `names` and its options need ``OPTION=VALUE``.
+    """Raise ValueError for a text ``NAME:VALUE`` where NAME, one of `names`, takes options as ``OPTION=VALUE``.
 
     Examples
     --------

@@ -31,7 +31,7 @@ def sending_stack(network: network_parts.Network) -> str | None:
 
 
 def default_device(stack: str | None, chip: str = "") -> str:
-    """Return the default device profile of a stack and chip; of several for a chip, the last in name order.
+    """Return the default device profile: that of gloo, or else the last by name for a chip, or else the general one.
 
     Examples
     --------
@@ -43,7 +43,7 @@ def default_device(stack: str | None, chip: str = "") -> str:
 
 
 def stack_doubt(device: DeviceProfile, stack: str | None) -> str | None:
-    """Return why a device cannot send by a transport stack, such as a CPU by NCCL; None if they fit.
+    """Return why a device and a transport stack do not fit together, such as a CPU and NCCL; None if they fit.
 
     Examples
     --------
@@ -59,7 +59,7 @@ def stack_doubt(device: DeviceProfile, stack: str | None) -> str | None:
 
 
 def default_implementation(stack: str | None) -> str:
-    """Return the default implementation of schemes: PyTorch's hooks with its libraries, else fused kernels."""
+    """Return the default implementation of schemes: PyTorch hooks for NCCL, RCCL and gloo, otherwise fused kernels."""
     return hooks.FRAMEWORK if stack in ("nccl", "rccl", "gloo") else hooks.FUSED
 
 

@@ -54,7 +54,7 @@ def find(path: str | Path) -> Path:
 
 @dataclass(frozen=True)
 class Source:
-    """A scenario's path and overrides, with which another process loads it, and policies and a seed offset if given."""
+    """A scenario's path and overrides, by which another process loads it, with selected policies and a seed offset."""
 
     path: str | Path
     overrides: Sequence[str] = ()

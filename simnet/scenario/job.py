@@ -219,7 +219,7 @@ def try_exchanges(config: schema.Config, found: Findings) -> dict[str, int]:
 
 
 def _price_kernels(device: DeviceProfile | None, trial: sparsifier_models.Exchange, workers: int, whose: str) -> None:
-    """Raise ValueError, with `whose` in front, if a device profile lacks the cost of one of an exchange's kernels."""
+    """Raise ValueError, with the prefix `whose`, if a device profile lacks the cost of a kernel of an exchange."""
     try:
         if device is not None:
             device.seconds(trial.kernels, workers)

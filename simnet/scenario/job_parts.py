@@ -19,7 +19,7 @@ from simnet.training.parallel.units import UNIT_NAME, ListedUnit, unit_name
 
 
 class WithOptions(Named):
-    """Base class of parts that also have the options of the scheme, strategy or sharding they name."""
+    """Base class of scenario parts that name a scheme, strategy or sharding and also hold its options."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, Any]
@@ -94,7 +94,7 @@ class Train(Part):
 
 
 class Gradients(OneOf):
-    """Source of the gradients; as text, the name of a trace."""
+    """Source of the gradients; a text in its place is the name of a recorded trace."""
 
     otherwise = "recorded"
 

@@ -156,7 +156,7 @@ class Document:
         self._places[("seed",)] = Place(f"--seed {seed}", None)
 
     def problem(self, loc: Sequence[str | int], message: str, cause: str = "") -> InputError:
-        """Return an InputError with file, line and field for the value at `loc`, or for its field `cause`.
+        """Return an InputError with file, line and field of the value at `loc`, or of the field `cause` within it.
 
         If it is not in the file, the error is at the last part of `loc` that is. In a shipped scenario, which the user
         has not written, it is at the option that caused it, if that is known; in the one that stands for none it is
@@ -176,7 +176,7 @@ class Document:
         return InputError(message, file=place[0], line=place[1], field=field_path(field) or None)
 
     def _causing_option(self, loc: Loc) -> str | None:
-        """Return the command-line option nearest above or below `loc`, if only one is; else None."""
+        """Return the command-line option that set the value nearest to `loc`; None if there are none or several."""
         options = {at: one.file for at, one in self._places.items() if one.line is None}
         parts = ({one for at, one in options.items() if at[:end] == loc[:end]} for end in range(len(loc), -1, -1))
         near: set[str] = next(filter(None, parts), set())
@@ -292,7 +292,7 @@ def read_scenario(path: str | Path) -> Document:
 
 
 def _override_step(node: Any, parts: list[str], loc: Loc, option: str) -> tuple[str | int, int]:
-    """Return the key (or list position) that an override names next, and how many dotted parts it takes."""
+    """Return the key or list position that an override addresses next, and the number of dotted parts it spans."""
     if isinstance(node, list):
         if not (parts[0].isascii() and parts[0].isdigit() and int(parts[0]) < len(node)):
             allowed = f"a position from 0 to {len(node) - 1}" if node else "nothing: it is empty"

@@ -14,7 +14,7 @@ from simnet.base.file_io import read_shipped_rows
 
 
 class MarkedField(NamedTuple):
-    """A scenario field that is also a command-line flag: its name, its key, and its notation.
+    """A scenario field that is also a command-line flag: the flag's name, the field's key, and how values are written.
 
     Parameters
     ----------

@@ -32,7 +32,7 @@ _Name: TypeAlias = tuple[str | int, ...]
 
 
 class Stages(NamedTuple):
-    """A job's networks over its iterations, each with its first iteration and link variations; workers' hosts."""
+    """Networks of a job, each with its first iteration; the hosts of workers; and each network's link variations."""
 
     networks: list[tuple[int, Network]]
     placement: list[int]
@@ -222,7 +222,7 @@ def _given_pair(pair: Weather, loc: Loc) -> Iterator[_LinkVariation]:
 
 
 def _profile_weather(given: weather_parts.Profile, epoch: int, loc: Loc) -> Iterator[_LinkVariation]:
-    """Yield signals for links of a star by a published schedule; each of a route's two links has half its latency."""
+    """Yield the variations of a star's links by a published schedule; the two links of a path share its latency."""
     if given.epoch is not None:
         pair = weather.profile(given.name, given.epoch)
         assert pair.latency is not None
@@ -242,7 +242,7 @@ def _profile_weather(given: weather_parts.Profile, epoch: int, loc: Loc) -> Iter
 def _link_weather(
     moved: Mapping[Link, Sequence[_LinkVariation]], graph: nx.DiGraph[Any], starts: set[int]
 ) -> dict[int, dict[Link, Weather]]:
-    """Return by first iteration, then link, how the link varies; links that vary alike share their signals."""
+    """Return each link's variation, by first iteration and link; links with equal variations share their signals."""
     constant, product = cache(weather.constant), cache(weather.product)
 
     def signal(link: Link, quantity: str, start: int) -> Signal | None:

@@ -124,7 +124,7 @@ class Stack(Named):
     like: StackName = "ideal"
 
     def build(self, target: Target | None = None, **more: Any) -> stack.Stack:
-        """Return the named stack with the given properties; one with other CPU times is no longer called measured."""
+        """Return the named stack with the given properties; given CPU times are marked as coming from the scenario."""
         given = self.arguments() | more
         if given.keys() & _SOFTWARE:
             given.setdefault("measured", "given by the scenario")

@@ -103,7 +103,7 @@ class Part(BaseModel):
 
     @property
     def function(self) -> Target:
-        """Function or class whose parameters are the part's fields; of several, the first."""
+        """Function or class whose parameters are the part's fields; the first one if there are several."""
         return next(iter(self.configured))
 
     @property
@@ -162,7 +162,7 @@ class Kinds(Part):
 
     @classmethod
     def names(cls) -> list[str]:
-        """Return the names of all kinds, of which kinds that other packages register come last."""
+        """Return the names of all kinds; kinds that other packages register come last."""
         return list(dict.fromkeys([*field_names(cls), *(plugins.plugin_names(cls.registry) if cls.registry else ())]))
 
     @classmethod
@@ -174,7 +174,7 @@ class Kinds(Part):
 
     @classmethod
     def with_registered(cls, given: Collection[str] | None = None) -> type[Self]:
-        """Return the class with a field for each kind that other packages register: those `given`, or all usable.
+        """Return the class with another field for each kind that other packages register, or for those in `given`.
 
         Raises PluginError if one cannot be imported, or has parameters that people cannot write.
         """
@@ -424,7 +424,7 @@ def _is_target(one: Any) -> bool:
 
 
 def _field_default(target: Target, parameter: inspect.Parameter) -> Any:
-    """Return the default that a parameter has as a field; ``...`` if it is required."""
+    """Return the default value of the scenario field for a parameter; ``...`` if the field is required."""
     if dataclasses.is_dataclass(target):
         field = next(one for one in dataclasses.fields(target) if one.name == parameter.name)
         if field.default_factory is not dataclasses.MISSING:
@@ -457,7 +457,7 @@ def _union_type(choices: Sequence[Any]) -> Any:
 
 
 def _written_annotation(annotation: Any) -> Any:
-    """Return the type of the scenario field for a parameter of type `annotation`; values are as written in YAML."""
+    """Return the type that a parameter of type `annotation` has as a scenario field, as people write it in YAML."""
     origin, inside = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         form = next((one.form for one in inside[1:] if isinstance(one, Written)), None)

@@ -93,7 +93,7 @@ def labels_of(policy: schema.Policy) -> list[str]:
 
 
 def build_policy(config: schema.Config, given: schema.Policy) -> Policy:
-    """Return the policy object that a policy in a resolved scenario describes."""
+    """Return the policy object that implements a policy of a resolved scenario."""
     kind, part = given.choice
     known = {label: Candidate(label, one.way or "trace") for label, one in config.job.shardings.items()}
     known |= {label: candidate(label, one) for label, one in config.exchanges.items()}
@@ -112,7 +112,7 @@ def build_policy(config: schema.Config, given: schema.Policy) -> Policy:
 
 
 def _check_choices(config: schema.Config, found: Findings) -> None:
-    """Report exchanges or other jobs given along with sharded steps, and missing exchanges without these."""
+    """Report exchanges or other jobs in a scenario with sharded steps, and missing exchanges in any other scenario."""
     if config.job.sharding is None:
         if not config.exchanges:
             found.add(("exchanges",), f"is missing; write {EXAMPLES['exchanges',]}")

@@ -88,7 +88,7 @@ def request(loaded: Scenario, command: str, *options: object) -> Request:
 
 
 def place_of(out: Path | None, usual: Path, asked: Request, *, force: bool) -> Path:
-    """Return the output folder for a request, which has no results of another request unless `force` is true.
+    """Return the output folder for a request; it holds no results of another request unless `force` is true.
 
     If nobody asked for one and the usual one has results of another request, it is the first free one of ``usual-2``,
     ``usual-3`` and so on. InputError: `out` has results of another request, and `force` is false.
@@ -158,7 +158,7 @@ _WORTH_PROCESSES = 3.0
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """Where and how often [s] policies save checkpoints, and a hash of each policy's inputs to recognise its own."""
+    """Folder and interval [s] of policies' checkpoints, and for each policy a hash of its inputs as its file's name."""
 
     folder: Path
     identities: Mapping[str, str]
@@ -171,7 +171,7 @@ class Checkpoints:
         return replace(self, identities=hashed)
 
     def of(self, policy: str, beside: int = 1) -> Checkpoint:
-        """Return a policy's checkpoint, in a process that runs `beside` policies in turns, this one included."""
+        """Return the checkpoint of a policy in a process that runs `beside` policies in turns, including this one."""
         identity = self.identities[policy]
         return Checkpoint(self.folder / f"{identity}.npz", identity, self.every, beside)
 
@@ -184,7 +184,7 @@ def checkpoints(loaded: Scenario, folder: Path, every: float = EVERY) -> Checkpo
 
 @dataclass(frozen=True)
 class Task:
-    """One scenario to run: how other processes load it, the scenario here, its job and policies, and checkpoints."""
+    """A scenario to run: its source for other processes, the loaded scenario, its job and policies, and checkpoints."""
 
     source: Source
     loaded: Scenario
@@ -261,7 +261,7 @@ def results_of(run: Run) -> dict[str, PolicyResult]:
 
 
 def _outcomes(names: Sequence[str], found: TaskOutcome) -> dict[str, Outcome]:
-    """Return by name the outcomes of policies that ran in one process; an error of it is the outcome of each."""
+    """Return the outcome of each policy that a process ran; an error of the process is the outcome of all of them."""
     if found.kind == "done":
         outcomes: dict[str, Outcome] = found.content
         return outcomes

@@ -89,7 +89,7 @@ class Run:
         return self.job.iterations * tried * sum(once) / len(once) + beside
 
     def in_step(self, parts: int, processes: int = 1) -> list[list[str]]:
-        """Divide the policies into about `parts` lists of equal effort, each for one process with common gradients.
+        """Divide the policies into about `parts` lists of equal effort; a process runs one list on the same gradients.
 
         There are more lists if one would not fit the memory that `processes` share. Policies whose gradients depend on
         their updates, or that run next to other jobs, are alone.
@@ -199,7 +199,7 @@ class Scenario:
         return said
 
     def takes_over(self, *loc: str) -> bool:
-        """Return whether the user left the value at `loc` as it is by default or in a shipped scenario.
+        """Return whether the value at `loc` comes from a default or a shipped scenario rather than from the user.
 
         The scenario `base` may be a saved one.
         """
@@ -311,7 +311,7 @@ class Scenario:
 
 
 def _with_names(value: Any, name: Callable[[Path], str | None], field: str = "") -> Any:
-    """Return fields with each file name replaced by `name` of it, except those of recorded gradients."""
+    """Return fields with each file path replaced by ``name(path)``, except paths of recorded gradients."""
     if isinstance(value, dict):
         return {key: _with_names(one, name, key) for key, one in value.items()}
     if isinstance(value, list):

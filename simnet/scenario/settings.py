@@ -119,7 +119,7 @@ def link_key(
 
 
 def _scaling_option(quantity: str, weather: object) -> str:
-    """Return a command-line option that halves a bandwidth or latency of all links; "" if one is not enough."""
+    """Return an option that halves the bandwidth or latency of all links; "" if that takes several options."""
     entries = weather if isinstance(weather, list) else []
     for place, one in enumerate(entries):
         own = one.get(quantity, {}) if isinstance(one, dict) and one.get("links") == "all" else None
@@ -150,7 +150,7 @@ def worker_link(name: str) -> dict[str, str]:
 
 
 def _path_fits(parts: Sequence[str], path: str) -> bool:
-    """Return whether a field's dotted path has the parts of a short key in this order and ends with its last part."""
+    """Return whether a short key's parts occur in this order in a field's dotted path and include its last part."""
     whole = path.split(".")
     if parts[-1] != whole[-1]:
         return False
@@ -233,7 +233,7 @@ def _as_text(field: MarkedField, value: object) -> object:
 
 
 def _clear(document: Document, *names: str) -> dict[str, object]:
-    """Return assignments that reset the named job fields, where the document sets them, to their defaults."""
+    """Return assignments that reset named job fields to their defaults, for the fields that a document sets."""
     defaults = schema.Job.model_fields
     return {
         f"job.{name}": {"synthetic": {}} if name == "gradients" else defaults[name].default
@@ -319,7 +319,7 @@ def _topology_at_hand(document: Document) -> tuple[str, dict[str, Any]]:
 
 
 def _absolute(name: str, known: Sequence[str] = ()) -> str:
-    """Return a file name, or a folder with an unknown name, as an absolute path, and any other name unchanged."""
+    """Return the absolute path of a file, or of a folder whose name is not in `known`; return other names unchanged."""
     return str(Path(name).absolute()) if is_file(name) or (name not in known and Path(name).is_dir()) else name
 
 

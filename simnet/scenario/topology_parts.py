@@ -129,7 +129,7 @@ class PlatformNodes(Named):
     platform=PlatformNodes,
 )
 class Topology(OnHosts):
-    """Hosts, switches and links; as text, the name of a platform or of a file."""
+    """Hosts, switches and links; a text in their place names a platform or a file."""
 
     otherwise = "file"
 

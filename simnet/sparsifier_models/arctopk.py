@@ -57,7 +57,7 @@ class ARCTopkOptions(TrackingOptions):
 
 
 class Whole(NamedTuple):
-    """Size of a full model tensor; the simulated gradient may be a sample of it. A vector has 1 column."""
+    """Rows and columns of a full model tensor; the gradient may be a sample of it. A vector has 1 column."""
 
     rows: float
     columns: int

@@ -135,7 +135,7 @@ class ARTopk(
         self.gains = np.zeros((0, 2))
 
     def exchange(self, gradients: Values | Adds, *, overwrite: bool = False) -> Exchange:
-        """Exchange one gradient per worker. Statistics also have staleness and the changes of the compression gain."""
+        """Exchange one gradient per worker, and add staleness and changes of the compression gain to the statistics."""
         exchange = super().exchange(gradients, overwrite=overwrite)
         broadcaster = int(float(exchange.stats["broadcaster"]))
         staleness = self.staleness + 1

@@ -92,7 +92,7 @@ class Sparsifier(ABC):
     traits: Traits = Traits()
 
     def __init_subclass__(cls, **traits: Any) -> None:
-        """Set `traits` from a subclass's keywords, as ``separable=True``; set `option_type` by its `options` hint."""
+        """Set `traits` by keywords of the class, as ``separable=True``, and `option_type` by the type of `options`."""
         super().__init_subclass__()
         if stray := sorted(set(vars(cls)) & set(Traits.__dataclass_fields__)):
             raise TypeError(f"traits of {cls.__name__} are keywords of its class: {', '.join(stray)}")
@@ -194,12 +194,12 @@ class Sparsifier(ABC):
 
     @property
     def selected_share(self) -> float:
-        """Ratio of `k` * `scale` to `k_of_model`; it differs from 1 only because k of a sample is rounded."""
+        """Ratio of `k` * `scale` to `k_of_model`; rounding makes it differ from 1."""
         return self.k * self.options.scale / self.k_of_model
 
     @property
     def enough(self) -> float:
-        """Least k at which a sample of the gradient gives the results of the whole gradient; 0 if every k does."""
+        """Least k at which a sample of the gradient gives the results of the whole gradient; 0 if every k suffices."""
         return 10.0 if self.traits.searches_threshold else 0.0
 
     @property
@@ -209,7 +209,7 @@ class Sparsifier(ABC):
 
     @property
     def wire(self) -> Wire:
-        """Byte sizes of values and indices, times `scale` if the gradient is a sample, and of counts, in messages."""
+        """Byte sizes of values, indices and counts in messages; of a sample, values and indices count `scale` times."""
         return Wire.of(self.options, self.traits.released_widths)
 
     def _entries(self, size: int) -> int:
@@ -358,7 +358,7 @@ class Sparsifier(ABC):
         return made
 
     def _sums(self, fresh: Any, overwrite: bool) -> Any:
-        """Return an array for gradients plus residuals: either of these if it may be overwritten, else a new array."""
+        """Return an array to hold gradients plus residuals: one of the two if it may be overwritten, else a new one."""
         alike = fresh is None or isinstance(self._residual, type(fresh))
         if overwrite and alike and self._residual is not None and not self._is_lent:
             self._residual.flags.writeable = True
@@ -371,7 +371,7 @@ class Sparsifier(ABC):
     def _make_exchange(
         self, update: Values, steps: Iterable[Step], sent: Floats, *, key: Hashable = None, **fields: Any
     ) -> Exchange:
-        """Return an exchange with other `fields` and with the messages and kernels of `steps`, cached by `key`."""
+        """Return an exchange with the messages and kernels of `steps`, cached by `key`, and with the given `fields`."""
         # `steps` is what workers do, in order, see `simnet.sparsifier_models.steps.in_order`. If it follows from a
         # `key` and the density alone, it is run through once, so that the schedule stays the same object.
         key = (key, self.density)
@@ -385,7 +385,7 @@ class Sparsifier(ABC):
         return Exchange(update=update, schedule=found[0], kernels=found[1], sent=sent, **fields)
 
     def _each(self, work: Callable[..., T], corrected: Any) -> Iterator[T]:
-        """Yield the result of the method `work` for each worker's row of `corrected` and the worker's rank."""
+        """Yield ``work(row, worker)`` for each worker's row of `corrected`."""
         if not isinstance(corrected, Rows):
             return map(work, corrected, range(self.workers))
         there = object.__new__(type(self))
@@ -406,7 +406,7 @@ class Sparsifier(ABC):
         """
 
     def _statistics(self, exchange: Exchange, given: Floats, kept: Floats) -> Stats:
-        """Return the common statistics, given workers' squared norms before an exchange and of the new residuals."""
+        """Return the common statistics from workers' squared norms: `given` before an exchange, `kept` of residuals."""
         return exchange_statistics(exchange, self.density, self.k, given, kept, self._density_ratio(exchange))
 
     def _density_ratio(self, exchange: Exchange) -> float | None:
@@ -466,7 +466,7 @@ class Sparsifier(ABC):
         return {name: np.asarray(getattr(self, name)) for name in (*self.traits.state, *self.traits.history)}
 
     def _restore_own(self, state: State) -> None:
-        """Set the state specific to the scheme. ValueError: an array does not fit; then nothing has changed."""
+        """Set the state specific to the scheme; ValueError, without any change, if an array does not fit."""
         found: dict[str, Any] = {}
         for name, now in self._own_state().items():
             first = (None,) if name in self.traits.history else now.shape[:1]
@@ -485,7 +485,7 @@ class Sparsifier(ABC):
         return value
 
     def _place(self, rows: Values, worker: int, summed: Values | None = None) -> str:
-        """Return a message that locates the first non-finite entry of a worker's row."""
+        """Return an error message that locates the first non-finite entry of a worker's row."""
         row = rows[worker] if summed is None else summed[worker]
         index = int(np.argmin(np.isfinite(row)))
         what = f"{row[index]:g}" if not np.isfinite(rows[worker][index]) else "too large with its residual"

@@ -32,7 +32,7 @@ SAMPLED = 256
 
 
 def bounded(threshold: Floats) -> Floats:
-    """Return thresholds clipped to positive finite float32, because scaling cannot change a threshold of 0 or inf."""
+    """Return thresholds clipped to positive, finite float32 values, so that scaling can still change them."""
     limits = np.finfo(np.float32)
     return np.clip(threshold, float(limits.smallest_subnormal), float(limits.max))
 
@@ -98,7 +98,7 @@ class CarriedThreshold(UnionReduced, searches_threshold=True, state=("threshold_
         return bounded(np.full(self.workers, self._given_threshold or 1.0 / (2.0 * math.sqrt(self.k_of_model))))
 
     def _estimated(self, corrected: Values) -> Floats:
-        """Return each worker's estimated threshold; if it is 0, its last threshold or, at the start, the first one."""
+        """Return each worker's exact or estimated threshold; in place of 0, the last or else the first threshold."""
         if self.options.start == "exact":
             found = list(map_rows(partial(kth_magnitude, k=self.k), corrected))
         else:

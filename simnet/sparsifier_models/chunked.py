@@ -72,7 +72,7 @@ class Contribution(NamedTuple):
 
 
 class ChunkedTensor(NamedTuple):
-    """A tensor of the model: its number of blocks, its block layout, and the slices of the gradient that it has."""
+    """A tensor of the model: its number of blocks, its block layout, and its slices of the gradient."""
 
     # Blocks of the tensor.
     number: float
@@ -181,7 +181,7 @@ class Chunked(Sparsifier, fixed_volume=True, by_tensors=True, costs=(chunked_all
         return np.ones_like(norms)
 
     def _parts_at_hand(self) -> Iterator[tuple[slice, Blocks, int]]:
-        """Yield each slice of the gradient with equal blocks, its block layout, and the entries to send per block."""
+        """Yield each slice of the gradient, its layout in equal blocks, and the number of entries to send per block."""
         shares: list[float] = []
         parts: list[tuple[slice, Blocks]] = []
         for one in self.tensors:
@@ -293,7 +293,7 @@ class Chunked(Sparsifier, fixed_volume=True, by_tensors=True, costs=(chunked_all
 
 
 class DeMoOptions(ChunkedOptions):
-    """Options of `DeMo`. In the released code ``gain`` is the learning rate; it cancels, as the optimiser takes signs.
+    """Options of `DeMo`. The released code sets ``gain`` to the learning rate, which does not change signs of updates.
 
     Parameters
     ----------
@@ -305,7 +305,7 @@ class DeMoOptions(ChunkedOptions):
 
 
 class DeMo(Chunked, transforms=True):
-    """DeMo: workers keep a momentum and send its largest components after a cosine transform. Optimisers take signs.
+    """DeMo: workers send the largest cosine-transform components of a momentum. Optimisers use only signs of updates.
 
     The update is the mean of the coefficients, transformed back: what a released optimiser takes the sign of. A density
     counts coefficients. The released code sends indices of 8 bytes, though none exceeds 4095, and values as wide as

@@ -93,7 +93,7 @@ def whole_rows(shape: Sequence[int], most: int) -> Blocks:
 
 
 def alike(place: slice, size: int) -> Iterator[tuple[slice, Blocks]]:
-    """Cut a range into blocks of about `size` entries; yield slices of equally long blocks, longer blocks first."""
+    """Cut a range into blocks of about `size` entries; yield a slice for each block length, longest blocks first."""
     entries, begin = place.stop - place.start, place.start
     number = max(1, round(entries / size))
     shorter, longer = entries // number, entries % number

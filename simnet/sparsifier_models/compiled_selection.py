@@ -35,7 +35,7 @@ def count_between(bits: Any, low: int, high: int) -> int:
 
 
 def band(bits: Any, low: int, high: int, inside: Any) -> tuple[int, int]:
-    """Write magnitudes in [low, high] to `inside`; return their number (-1: no room), and the number above `high`."""
+    """Write magnitudes in [low, high] to `inside`; return their number (-1 if too many) and the number above `high`."""
     found = above = 0
     least, most = np.uint32(low), np.uint32(high)
     for i in range(bits.size):

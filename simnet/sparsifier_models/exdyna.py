@@ -70,7 +70,7 @@ class Partitioned(CarriedThreshold, disjoint=True, state=("inefficiency", "since
         """Return the start indices of this exchange's partitions, followed by n; shape (P + 1,)."""
 
     def advance(self, estimate: Callable[[], Floats]) -> None:
-        """Set the next partitions, and initialise thresholds or adapt them to the last numbers of selected entries.
+        """Set the next partitions and thresholds; thresholds adapt to how many entries the last exchange selected.
 
         `estimate` returns an estimate of each threshold, shape (P,), for those that start.
         """
@@ -101,7 +101,7 @@ class Partitioned(CarriedThreshold, disjoint=True, state=("inefficiency", "since
 
     @property
     def enough(self) -> float:
-        """Least k at which a sample is large enough: 3 per partition, as an empty selection still sends one entry."""
+        """Least k at which a sample is large enough: 3 entries per partition, as an empty selection still sends one."""
         return max(super().enough, 3.0 * self.workers)
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:

@@ -83,7 +83,7 @@ class Int8Ring(
         P, chunks, sent = self.workers, self._chunks(), squared_norms(corrected)
 
         def places(distance: int) -> list[tuple[int, slice]]:
-            """Return (worker, chunk) for each worker and each chunk that the worker `distance` ranks after it owns."""
+            """Return pairs (worker, chunk): for each worker, the chunks of the worker `distance` ranks after it."""
             return [(worker, chunk) for worker in range(P) for chunk in chunks[(worker + distance) % P]]
 
         def coded(sends: list[tuple[int, slice]], divisor: int = 1) -> list[tuple[int, slice, Values]]:

@@ -102,7 +102,7 @@ def _usable_widths(scale: Floats) -> Floats:
 def _encode_bins(
     values: Values, shift: Floats, bins: int, codes_of: Callable[[Floats, slice], Values | Floats]
 ) -> Coded:
-    """Return clipped codes and a lookup table of each bin's mean relative to the shift; empty bins have 0."""
+    """Return codes clipped to the bins, and a table of each bin's mean minus the row's shift; 0 for empty bins."""
     codes = np.empty(values.shape, dtype=np.uint8)
     counts, sums = np.zeros(len(values) * bins), np.zeros(len(values) * bins)
     for rows, columns in _cache_pieces(values.shape):

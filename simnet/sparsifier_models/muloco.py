@@ -25,7 +25,7 @@ from simnet.sparsifier_models.steps import Step
 
 
 class MuLoCoOptions(BufferOptions, GatheredOptions):
-    """Options of `MuLoCo`. In the released code ``gain`` is the outer learning rate, which its optimiser applies again.
+    """Options of `MuLoCo`. The released code sets ``gain`` to the outer learning rate; its optimiser applies it again.
 
     Parameters
     ----------

@@ -265,7 +265,7 @@ class Oktopk(
         return kept, float(np.abs(reduced[kept]).min()) if kept.size else 0.0
 
     def _take(self, corrected: Values, local: Floats, kept: Indices, unsorted: Indices | None) -> Floats:
-        """Set entries selected locally and globally to 0; return each worker's squared norm of these, shape (P,)."""
+        """Zero the entries selected both locally and globally; return their squared norm by worker, shape (P,)."""
         sent = np.zeros(self.workers)
         for worker, row in enumerate(corrected):
             values = row[kept]
@@ -297,7 +297,7 @@ class Oktopk(
         self.known_for = k
 
     def moved(self, pieces: Indices, exact: bool) -> Indices:
-        """Return how many globally selected entries each worker sends to each other worker for balance, shape (P, P).
+        """Return how many globally selected entries each worker sends to each other to balance the load, shape (P, P).
 
         Nothing is balanced if thresholds are exact.
         """
@@ -383,7 +383,7 @@ RULES = {
 
 
 def raised(values: Any, threshold: float, most: float, kernels: Any = selection) -> tuple[float, Any, int]:
-    """Raise a re-used threshold by 3 % at most five times, while it selects more than `most` entries.
+    """Raise a re-used threshold by 3 %, at most five times, until at most `most` entries exceed it.
 
     Returns the threshold, the ascending indices above it, and the counting passes. `kernels` is `selection`, or a
     module with its functions for other arrays.

@@ -1,4 +1,4 @@
-"""OmniReduce: aggregators sum nonzero blocks. Streams of blocks (slots) run in parallel, one block of each per turn."""
+"""OmniReduce: aggregators sum nonzero blocks, which workers send in parallel streams (slots), block after block."""
 
 from __future__ import annotations
 

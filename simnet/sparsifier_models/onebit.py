@@ -70,7 +70,7 @@ class OneBit(
     reads_gradients=False,
     conserves=False,
 ):
-    """Base of 1-bit Adam and 0/1 Adam. It has their compressed and dense all-reduce, and the state of Adam.
+    """Base of 1-bit Adam and 0/1 Adam: their one-bit and dense all-reduces, and the state of Adam.
 
     A worker on its own compresses nothing. Its vector is padded to N entries, and so are the memories: (P, N) of the
     workers, and N of all servers together.
@@ -165,7 +165,7 @@ class OneBit(
     # State
 
     def held_bytes(self) -> dict[str, float]:
-        """Return the bytes of each array that a worker stores, by name, with 1 / P of the servers' errors."""
+        """Return the bytes of each array that a worker stores, by name; it stores 1 / P of the servers' errors."""
         found = super().held_bytes()
         return found | {"server_error": found["server_error"] / self.workers}
 

@@ -32,7 +32,7 @@ Layers: TypeAlias = Sequence[int] | Sequence[tuple[str, int | Sequence[int]]]
 
 @dataclass(frozen=True)
 class AlgorithmOf:
-    """Constraint by which an option must name an algorithm of a collective in `simnet.collectives.registry`.
+    """Constraint on an option, whose value must name an algorithm of a collective in `simnet.collectives.registry`.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""PowerSGD: each layer is a product of two low-rank matrices, which are all-reduced one after the other.
+"""PowerSGD: each layer is approximated by a product of two low-rank matrices, which are all-reduced in turn.
 
 One step of power iteration for each exchange, from where the last one stopped, finds about the best factors.
 """
@@ -189,7 +189,7 @@ class PowerSGD(Dense, by_tensors=True, keeps_residual=True, state=("queries",), 
         return left, right, plain
 
     def _lengths_of(self, size: int, rows: int, columns: int) -> tuple[float, float, float]:
-        """Return how many entries the full layer of a sampled layer sends of P, of Q, and uncompressed."""
+        """Return how many entries a full layer sends of P, of Q, and uncompressed, given its sample in the gradient."""
         scale = self.options.scale
         left, right = (math.sqrt(scale) * one for one in (rows, columns))
         rank = min(self.options.rank, left, right)
@@ -229,7 +229,7 @@ class PowerSGD(Dense, by_tensors=True, keeps_residual=True, state=("queries",), 
         return basis
 
     def _power_step(self, one: Matrix, corrected: Values, basis: Floats, query: Values, update: Values) -> Floats:
-        """Write a layer's mean factor Q to `query` and the sum of P Q^T to `update`; return squared norms sent."""
+        """Write a layer's mean Q to `query` and the sum of workers' P Q^T to `update`; return squared norms sent."""
         size, sent = one.place.stop - one.place.start, np.zeros(self.workers)
         total = np.zeros((one.rank, one.rows), dtype=np.float32)
         for row in corrected:

@@ -272,7 +272,7 @@ class LoCo(QGZ, state=("counter", "begun", *_MEMORIES), costs=(two_hop_reduce,))
         return GroupCodes(codes.reshape(inverses.size, -1), inverses)
 
     def _places(self, hop: int, number: int) -> list[tuple[str, slice]]:
-        """Return the arrays, by attribute name and slice, with codes and scales of a tensor's error memory in a hop."""
+        """Return the arrays (attribute name, slice) with codes and scales of a tensor's error memory in hop 1 or 2."""
         name, each = ("first", 1) if hop == 1 else ("second", self.nodes.each)
         return [
             (key, slice(ends[number] // each, ends[number + 1] // each))

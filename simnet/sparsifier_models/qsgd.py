@@ -66,7 +66,7 @@ def levels_of(buckets: Values, norms: Values, s: int, uniform: Floats) -> Floats
 
 
 def code_counts(levels: Floats, s: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return counts of entries by level, shape (s + 1,), and by distance to the previous nonzero entry of the bucket.
+    """Return histograms of levels, shape (s + 1,), and of distances to the previous nonzero entry in a bucket.
 
     The distance of the first nonzero entry is its position from 1. Zeros are not coded.
     """

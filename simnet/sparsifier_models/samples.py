@@ -13,7 +13,7 @@ TENTH = 0.1
 
 
 def apportion(shares: Sequence[float], room: Sequence[int], units: Iterable[int] = repeat(1)) -> list[int]:
-    """Round each part's share of the entries to select to whole units, so that the total stays about the same.
+    """Round the number of entries to select in each part to whole units, so that the total stays about the same.
 
     Rounding errors carry over to the next parts, and what these have no room for to the first that have. If all parts
     got nothing, the largest share gets one. Part i has `room[i]` units of `units[i]` entries.

@@ -24,7 +24,7 @@ HADAMARD = 1 << _STAGES
 
 
 def weight_difference(main: Values, model: Values, group: int, uniforms: Values) -> GroupCodes:
-    """Return the codes of an owner's weights minus the weights that all ranks have.
+    """Return the codes of the weights `main` of a rank's own shard minus the weights `model` that all ranks hold.
 
     Every rank adds what the codes stand for. The next difference is to that, so that errors do not add up. `group`
     entries share a scale; `uniforms` are as of `group_codes.stochastic`.
@@ -153,7 +153,7 @@ class SDP4Bit(TwoHop, state=("memory",), costs=(two_hop_reduce,)):
         return _decode_rows(coded, *rows.shape)
 
     def _by_differences(self, mean: Values) -> Values:
-        """Return the update decoded from weight differences, and store their quantisation error."""
+        """Return the update as decoded from quantised weight differences, and store the quantisation error."""
         wanted = self.memory + mean
         update, m = np.empty_like(wanted), self.partition
         # The shards of the last ranks may be empty.
@@ -192,7 +192,7 @@ class SDP4Bit(TwoHop, state=("memory",), costs=(two_hop_reduce,)):
             yield self.options.gather_equal(self.workers, (options.value_bytes or 2.0) * m, "shards")
 
     def held_bytes(self) -> dict[str, float]:
-        """Return the bytes of each array that a worker stores, by name: only the weight error of its own shard."""
+        """Return the bytes of the weight error that a worker stores for its shard, by name."""
         keeps = self.options.error_feedback and self.options.shards == "differences"
         shard = self._partition(self.k_of_model)
         return {"memory": float(self.memory.itemsize * shard)} if keeps else {}

@@ -153,7 +153,7 @@ class Entries(NamedTuple):
     values: NDArray[Any]
 
     def within(self, final: NDArray[np.bool_]) -> Entries:
-        """Return the entries at which the mask `final`, as long as the vector, is true."""
+        """Return the entries whose indices are marked in `final`, a mask over the whole vector."""
         inside = final[self.indices]
         return Entries(self.indices[inside], self.values[inside])
 
@@ -184,7 +184,7 @@ def indices_problem(indices: Any, size: int) -> str:
 def take_mean(
     rows: Values | Rows, indices: Indices, read: Callable[[Values], Values] | None = None
 ) -> tuple[Values, NDArray[np.float64]]:
-    """Remove the entries at `indices` from all rows; return their mean over rows, and each row's squared norm of them.
+    """Remove the entries at `indices` from all rows; return their mean over rows, and their squared norm in each row.
 
     Returns the mean, shape (n,): the sum over the rows, in order, over P, zero elsewhere; and the sum of squares taken
     from each row, shape (P,). `read` is as of `take_entries`.

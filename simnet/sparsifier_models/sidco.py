@@ -68,7 +68,7 @@ def gamma(magnitude: Values, mean: float, delta: float, *, exact: bool) -> float
 
 
 def stage_targets(density: float, stages: int, ratio: float = FIRST) -> list[float]:
-    """Return, for each fitting stage, the share of the last stage's entries that it keeps; the product is the density.
+    """Return, for each fitting stage, which share of the previous stage's entries it keeps; the product is the density.
 
     The first of `stages` leaves `ratio`, the others share the rest; 0 stages: as many as it takes to divide by `ratio`.
     """

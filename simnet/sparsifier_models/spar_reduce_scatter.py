@@ -226,7 +226,7 @@ class ReducedBlocks:
         return [lanes[i :: self._blocks.size] for i in range(self._blocks.size)]
 
     def collect(self, outcomes: Sequence[GatheredBlock], residual: str) -> tuple[Floats, Floats]:
-        """Turn the workers' blocks into residuals; `residual` is as the option of SparDL.
+        """Turn the workers' blocks into residuals, as SparDL's option `residual` says.
 
         Global residual collection: every worker takes its own value back at entries that were not finally selected; at
         those that were it keeps what it dropped. Returns sums of squares, shape (B, P), of own entries that were passed

@@ -195,7 +195,7 @@ class SparDL(
     def _reduced_blocks(
         self, corrected: Values, k_b: int, h: Indices
     ) -> Iterator[tuple[list[Entries], GatheredBlock, Floats, Floats]]:
-        """Yield, by block, each team's entries, their `GatheredBlock`, and squared norms; turn rows into residuals."""
+        """Yield, for each block, teams' entries, `GatheredBlock` and squared norms; write residuals to `corrected`."""
         gather = srs.recursive_all_gather if self._recursive else srs.bruck_all_gather
         c = self._block_length()
         for blocks in srs.batches(self._T, self.workers, k_b, c):

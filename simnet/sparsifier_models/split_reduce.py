@@ -252,7 +252,7 @@ class SplitReduce(Sparsifier, reads_gradients=False, rounds_down=True, released_
         return rests, before
 
     def _read_pieces(self, sums: Values, indices: Indices, sizes: Indices, senders: Indices) -> list[DroppedShare]:
-        """Replace sums by decoded values, and return each sender's quantisation errors; sender -1 stands for none."""
+        """Replace sums by decoded values; return each sender's quantisation errors. Pieces of sender -1 are skipped."""
         if (read := reader(self.options.values)) is None:
             return []
         rests = []

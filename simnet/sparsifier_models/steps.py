@@ -59,7 +59,7 @@ def reduce_values(workers: int, k: float, wire: Wire, collective: str, phase: st
 def kernels_beside(
     parts: Sequence[tuple[tuple[DeviceOp, ...], NDArray[np.int64]]], workers: int, behind: int
 ) -> list[DeviceOp]:
-    """Return the kernels of exchanges that run side by side, `behind` rounds later; equal kernels become one."""
+    """Return the kernels of exchanges that run side by side, shifted by `behind` rounds; equal kernels are merged."""
     kinds = [[(one.method, one.launches, one.before, one.segments) for one in kernels] for kernels, _ in parts]
     alike = all(one == kinds[0] for one in kinds)
     joint = [[(kernel, owners)] for kernels, owners in parts for kernel in kernels]

@@ -58,7 +58,7 @@ def moments(values: Values) -> tuple[float, float]:
 
 
 def side_by_side(runs: Sequence[Sequence[DeviceOp]]) -> tuple[DeviceOp, ...]:
-    """Return the kernels of all workers merged: each merged kernel has the entries of each worker, shape (P,)."""
+    """Merge the kernels of all workers; a merged kernel states the number of entries of each worker, shape (P,)."""
     launched: dict[tuple[str, int], NDArray[Any]] = {}
     for worker, kernels in enumerate(runs):
         count: dict[str, int] = {}

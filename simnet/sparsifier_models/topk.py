@@ -166,7 +166,7 @@ ROUNDS = 25
 
 
 def bracket(magnitude: Values, k: int) -> tuple[float, float]:
-    """Bisect thresholds; return the largest tried that keeps more than k entries, and the smallest that does not.
+    """Bisect; return the largest threshold tried that keeps more than k entries, and the smallest that keeps at most k.
 
     Bisection in `ROUNDS` rounds between mean and maximum of the magnitudes. The lower one is 0 if every threshold tried
     keeps at most k entries; the upper one is infinite if every one keeps more.

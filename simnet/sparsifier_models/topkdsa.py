@@ -134,7 +134,7 @@ class TopkDSA(SplitReduce, costs=(topkdsa, topkdsa_bounds, sparcml_bounds)):
     def _split_and_gather(
         self, rows: Values, chosen: list[Places]
     ) -> tuple[Values, tuple[Step, ...], bool, list[DroppedShare]]:
-        """Return the sum of workers' entries, kernels and messages, whether it travels dense, and code errors."""
+        """Return the sum of selected entries, its kernels and messages, whether it is sent dense, and code errors."""
         P, n, wire, form = self.workers, self.parameters, self.wire, self._form
         cuts = split_reduce.equal_cuts(n, P)
         lengths = np.diff(cuts)
@@ -200,7 +200,7 @@ class Format:
 
 @dataclass(frozen=True)
 class SparseStream:
-    """A vector as ascending indices and values; without indices, all its values."""
+    """A vector as ascending indices and values, or as all of its values if `indices` is None."""
 
     indices: Places | None
     values: Values

@@ -132,7 +132,7 @@ class TwoHopOptions(GatheredOptions):
 class TwoHop(
     Sparsifier, sends_all=True, keeps_residual=False, memory_factor=(1.7, 12.0), reads_gradients=False, conserves=False
 ):
-    """Base of schemes that reduce in two hops. It has the nodes, and the messages of hops and all-gather.
+    """Base of schemes that reduce in two hops, with the nodes and the messages of both hops and of the all-gather.
 
     The density does not matter. What rounding takes is not made up for in full, so that mass is not conserved.
     """

@@ -104,7 +104,7 @@ def sizes_of(ranks_per_node: object) -> tuple[int, ...]:
 
 
 def without_network(scheme: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
-    """Return options of a scheme that do not depend on the network, and the number of ranks that share a gradient.
+    """Return a scheme's options without values taken from the network, and the number of ranks that share a gradient.
 
     What options take from a network becomes one rank a node, in the order of their numbers.
     """

@@ -70,7 +70,7 @@ class UnionReduced(Gathered, rounds_down=True, codes=GATHERED_AND_REDUCED):
         return self._reduce(corrected, *self._gather(corrected))
 
     def _gather(self, corrected: Values) -> tuple[NDArray[np.int64], Floats, Floats, NDArray[np.bool_]]:
-        """Return each worker's count, smallest magnitude and index bytes, all (P,), and a mask of the union."""
+        """Return each worker's number of entries, smallest magnitude and index bytes, and a mask of the union."""
         counts = np.zeros(self.workers, dtype=np.int64)
         smallest, nbytes = np.zeros(self.workers), np.zeros(self.workers)
         union = np.zeros(self.parameters, dtype=np.bool_)
@@ -197,7 +197,7 @@ def pack(sizes: Sequence[int], k_l: Sequence[int], bins: int) -> tuple[list[list
 
 
 class DEFT(UnionReduced, disjoint=True, costs=(deft,)):
-    """DEFT: layers are packed into bins, one per worker, which selects the largest entries of each layer in its bin.
+    """DEFT: layers are packed into one bin per worker; a worker selects the largest entries of each layer in its bin.
 
     Worker t mod P packs the bins by the k_l of its own gradient and broadcasts them; the workers take them in turn and
     select by the k_l of theirs. Without ``layers`` the whole gradient is one, and is cut into P. The entries of common
@@ -239,7 +239,7 @@ class DEFT(UnionReduced, disjoint=True, costs=(deft,)):
 
     @property
     def enough(self) -> float:
-        """Least k at which a sample is large enough: three per worker, as each selects from layers of its own."""
+        """Least k at which a sample is large enough: three entries per worker, as every worker has its own layers."""
         return 3.0 * self.workers
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:

@@ -93,7 +93,7 @@ class Wire:
 
     @classmethod
     def of(cls, options: Options, released_widths: tuple[int, int]) -> Wire:
-        """Return byte sizes by a scheme's options; `released_widths` are those of value and index in released code."""
+        """Return byte sizes by a scheme's options; `released_widths` are bytes per value and index in released code."""
         released = options.wire == "released"
         value: float
         value, index = released_widths if released else (4, 4)

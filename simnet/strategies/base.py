@@ -175,7 +175,7 @@ class Strategy(ABC):
         return made
 
     def offer(self, averaging: Averaging) -> None:
-        """Add an averaging, a scheme with its options, to those that `switch` can activate."""
+        """Add an averaging (a scheme with its options) to those that `switch` can activate."""
         for averager in self._averagers.values():
             averager.offer(averaging)
 
@@ -287,7 +287,7 @@ class Strategy(ABC):
 
 
 class PeriodicStrategy(Strategy):
-    """Workers train locally and synchronise every `period` inner steps; `one_late` delays this by one step."""
+    """Base of strategies that synchronise workers every `period` inner steps; `one_late` delays this by one step."""
 
     def __init__(self, replicas: Replicas, inner: Optimiser, period: int, one_late: bool = False) -> None:
         super().__init__(replicas, inner)

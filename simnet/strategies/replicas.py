@@ -157,7 +157,7 @@ NOBODY: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
 
 
 class _AveragingOffer(NamedTuple):
-    """An averaging that `switch` can activate, and its scheme for each piece of a fragment (tensors and columns)."""
+    """An averaging that `switch` can activate, with one scheme for each piece (tensors and columns) of a fragment."""
 
     averaging: Averaging
     pieces: list[tuple[list[int], slice]]
@@ -176,11 +176,11 @@ class Averager:
 
     @property
     def in_force(self) -> _AveragingOffer:
-        """The averaging that `switch` has activated, at first the first one."""
+        """The averaging in use: the one that `switch` activated last, or initially the first one."""
         return self.offers[self.number]
 
     def offer(self, averaging: Averaging) -> None:
-        """Add an averaging that `switch` can activate. ValueError: a scheme with residuals would average parameters."""
+        """Add an averaging that `switch` can activate; ValueError if it averages parameters but has residuals."""
         pieces = list(_fragment_pieces(self._replicas, self._fragment, averaging.bucket))
         models = [self._model(averaging, layers, self._replicas.workers) for layers, _ in pieces]
         if self.what == "parameters" and any(model.keeps for model in models):
@@ -191,7 +191,7 @@ class Averager:
         self.offers.append(_AveragingOffer(averaging, pieces, models))
 
     def switch(self, number: int) -> None:
-        """Use averaging number `number` from now on; it takes over the residuals. ValueError: it cannot."""
+        """Use averaging number `number` from now on; it takes over the residuals. ValueError if it cannot hold any."""
         before, now = self.in_force, self.offers[number]
         if before is now:
             return

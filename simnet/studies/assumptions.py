@@ -92,7 +92,7 @@ def overlap_of(built: Run, among: Iterable[Candidate]) -> Fields | None:
 
 
 def overlap_of_policies(loaded: Scenario, built: Run) -> Fields | None:
-    """Return `overlap_of` for exchanges of policies that never switch; if there are none, for the scenario's."""
+    """Return `overlap_of` for the exchanges of fixed policies or, if there are none, for the scenario's exchanges."""
     fixed = [replace(one.candidates[0], label=name) for name, one in built.policies.items() if isinstance(one, Fixed)]
     return overlap_of(built, fixed or _exchange_labels(loaded))
 
@@ -175,7 +175,7 @@ def assumed_text(
 
 
 def weather_met(iterations: Mapping[str, Columns]) -> str:
-    """Return text on the spans of time whose link variations ("weather") table rows met; "" if links were alike.
+    """Return text on the periods of link variations ("weather") that table rows cover; "" if links were alike.
 
     The rows that end first and last are named. Links are alike if no mean latency or mean time of a byte is more than
     10 % above another.

@@ -211,7 +211,7 @@ def write_mahimahi(signal: Signal, path: str | Path, duration: float, *, packet_
 
 
 class _TraceTable:
-    """A CSV trace in SI units: `times` [s] from the first row on, and a list of `values` for each quantity."""
+    """A CSV trace in SI units: `times` [s since the first row], and a list of `values` for each quantity."""
 
     def __init__(self, path: str | Path, columns: Mapping[str, tuple[str, str]] | None) -> None:
         self.file = str(path)

@@ -103,7 +103,7 @@ def product(*signals: Signal) -> Signal:
 
 
 def _check_points(times: ArrayLike, values: ArrayLike, known: float) -> tuple[Floats, Floats]:
-    """Return as arrays, after checks, times and values that extend a signal known until `known` [s] (< 0: empty)."""
+    """Return checked times and values as arrays; they extend a signal known until `known` [s], < 0 for a new signal."""
     points, levels = np.asarray(times, np.float64), np.asarray(values, np.float64)
     if points.ndim != 1 or points.shape != levels.shape or not points.size:
         raise ValueError(
@@ -124,7 +124,7 @@ def _check_points(times: ArrayLike, values: ArrayLike, known: float) -> tuple[Fl
 
 
 def _failing_iterator(error: Exception) -> Chunks:
-    """Return an iterator that raises `error` on every request: for a signal that has failed once."""
+    """Return an iterator that raises the same `error` each time it is advanced."""
 
     def fail() -> tuple[ArrayLike, ArrayLike]:
         raise error
@@ -295,7 +295,7 @@ class Signal:
         return times, values
 
     def ahead(self, start: float, until: float, known: int) -> tuple[int, int, float]:
-        """Return which segments hold from `start` [s] on, as first and one past the last, and until when [s].
+        """Return the segments from `start` [s] on, as indices (first, last + 1), and until when they hold [s].
 
         Segments that begin before `until` [s] are generated if needed and possible; of generated ones up to `known`
         more are included.
@@ -333,7 +333,7 @@ class Signal:
         return first, last, math.inf if self._source is None else math.nextafter(self._known, math.inf)
 
     def change_rate(self, t: float) -> float:
-        """Return the expected changes per second, from one chunk of the signal's segments from `t` [s] on.
+        """Return the mean number of changes per second after `t` [s], estimated from the next chunk of segments.
 
         Examples
         --------
@@ -350,7 +350,7 @@ class Signal:
         values.extend(self._values[first:last])
 
     def _inverse_from(self, first: int, amount: float) -> float:
-        """Return when the integral from change number `first` on reaches `amount` [s]; infinity if never."""
+        """Return when the integral from the start of segment `first` on reaches `amount` [s]; infinity if never."""
         times, values = self._times, self._values
         searched = first
         while self._between(first, len(times) - 1) < amount and self._source is not None:
@@ -365,7 +365,7 @@ class Signal:
         return min(begin + (amount - self._between(first, after - 1)) / rate, times[after])
 
     def _between(self, first: int, last: int) -> float:
-        """Return the integral from change number `first` to change number `last`."""
+        """Return the integral from the start of segment `first` to the start of segment `last`."""
         if len(self._totals) <= last:
             self._add_up()
         return (self._totals[last] - self._totals[first]) + (self._trailing[last] - self._trailing[first])
@@ -376,7 +376,7 @@ class Signal:
         return np.array(self._times[segments]), np.array(self._values[segments])
 
     def _zero_segment(self, t: float) -> tuple[float, float]:
-        """Return start and last known moment of the segment at `t` [s] if its value is 0; else (inf, t), empty."""
+        """Return the start and the last known time of the segment at `t` [s] if its value is 0; otherwise (inf, t)."""
         index = bisect_right(self._times, t)
         if self._values[index - 1]:
             return math.inf, t

@@ -1,4 +1,4 @@
-"""Signals given as steps, once or periodic; they raise an error where floating-point times are too coarse for them."""
+"""Signals given as steps, once or periodic; an error is raised if floating-point times cannot resolve the steps."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def steps(
 
 
 def resolved(points: Chunks, lasting: ArrayLike) -> Chunks:
-    """Yield the points of a signal as long as floating-point times can resolve its steps, and then raise SimnetError.
+    """Yield a signal's points while floating-point times can resolve its steps; after that, raise SimnetError.
 
     Steps below 1e-9 of the longest may be lost. `lasting` are the step lengths [s]; a step needs a thousandfold
     resolution.

@@ -1,1 +1,1 @@
-"""Settings of published experiments, as far as they are known; each says what is published and what is assumed."""
+"""Scenarios of published experiments. Each file says which settings are published and which are assumed."""

@@ -197,7 +197,7 @@ class WholeJob:
 
     @property
     def tied_with(self) -> list[str]:
-        """Labels of exchanges that take as long as the fastest, or are tied with it."""
+        """Labels of exchanges that take exactly as long as the fastest, or whose forecasts are tied with it."""
         return [*self.alike.get(self.best.label, ()), *(row.label for row in self.rows if self.tied(row))]
 
     def gain_over_dense(self) -> float:
@@ -225,14 +225,14 @@ def error_between(row: JobForecast, best: JobForecast) -> float:
 
 
 def leading_iterations(rows: Sequence[JobForecast]) -> dict[str, float]:
-    """Return, by label of each forecast, the number of iterations in which that forecast is the fastest."""
+    """Return, by label, the number of iterations during which each forecast's exchange is the fastest."""
     lengths, speeds = _speeds_together(rows)
     done, first = lengths * speeds.max(axis=0), speeds.argmax(axis=0)
     return {row.label: float(done[first == number].sum()) for number, row in enumerate(rows)}
 
 
 def _speeds_together(rows: Sequence[JobForecast]) -> tuple[Floats, Floats]:
-    """Cut time where a forecast's iteration time changes; return the lengths [s] and each speed [iterations/s]."""
+    """Split time where any forecast's speed changes; return the lengths of intervals [s] and speeds [iterations/s]."""
     blocks = [np.maximum(row.column("iteration_s"), 1e-300) for row in rows]
     each = [np.cumsum(seconds * row.column("stands_for")) for row, seconds in zip(rows, blocks, strict=True)]
     ends = np.unique(np.concatenate(each))

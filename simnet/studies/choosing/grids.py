@@ -309,7 +309,7 @@ def map_of(forms: ClosedForms, values: Mapping[str, Floats]) -> Map:
 
 
 def _form_errors(asked: ChooseRequest, made: Map) -> tuple[float, float, list[Evidence]]:
-    """Return the most time that closed forms lose in simulated cells, their largest error of time, and the evidence."""
+    """Return the most time that closed forms lose in simulated cells, their largest time error, and the evidence."""
     (x, along), (y, down) = made.values.items()
     lost, off, known = 0.0, 0.0, []
     for place in track_progress(_spread(made.names.size, LOOKED_AT).tolist(), 0.5):
