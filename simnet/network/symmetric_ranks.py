@@ -122,7 +122,7 @@ class SymmetricRanks:
         )
 
     def starts_together(self, program: Program) -> bool:
-        """Return whether links are constant, and ranks enter each schedule together after completing the last one."""
+        """Return whether links are constant, and ranks enter each schedule together after completing the one before."""
         links, stack, gates = self._links, self._stack, program.gates()
         times = np.concatenate([program.start - program.start[0], *(ready - ready[0] for ready in gates.values())])
         schedules = [schedule for schedule, _ in program.parts if schedule.rounds]

@@ -165,7 +165,7 @@ class Checkpoints:
     every: float = EVERY
 
     def with_seed(self, seed: int) -> Checkpoints:
-        """Return where the same policies keep checkpoints if they run with another seed."""
+        """Return the checkpoints of the same policies for another seed."""
         described = {name: f"{one} with seed {seed}" for name, one in self.identities.items()}
         hashed = {name: hashlib.sha256(one.encode()).hexdigest()[:32] for name, one in described.items()}
         return replace(self, identities=hashed)

@@ -372,7 +372,7 @@ def read_with(path: str | Path, overrides: Sequence[str] = ()) -> Document:
 
 
 def network_written(path: str | Path) -> dict[str, Any]:
-    """Return the network of a scenario file, which may lack other parts, with absolute paths."""
+    """Return the network of a scenario file, with absolute paths; the file need not have the other parts."""
     document = read_with(path)
     document.data = {**read_with("base").data, **document.data}
     found: dict[str, Any] = _checked(document).written()["network"]

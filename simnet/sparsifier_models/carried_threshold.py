@@ -38,7 +38,7 @@ def bounded(threshold: Floats) -> Floats:
 
 
 def sampled_places(parameters: int, density: float, seed: int, iteration: int, worker: int) -> NDArray[np.int64] | None:
-    """Return SAMPLED / density random indices of a worker's entries, with repeats; None means all entries."""
+    """Return random indices of a worker's entries, SAMPLED / density in number, with repeats; None for all entries."""
     size = math.ceil(SAMPLED / density)
     return None if size >= parameters else stream(seed, "start", iteration, worker).integers(parameters, size=size)
 

@@ -45,7 +45,7 @@ def generalised_pareto(mean: float, variance: float, delta: float) -> float:
 
 
 def gamma(magnitude: Values, mean: float, delta: float, *, exact: bool) -> float:
-    """Return the upper delta-quantile of a gamma distribution fitted to means of magnitudes and their logarithms.
+    """Return the upper delta-quantile of a gamma distribution, fitted to means of magnitudes and of their logarithms.
 
     With s = ln mean - mean ln: shape = (3 - s + sqrt((s - 3)^2 + 24 s)) / (12 s), scale = mean / shape. Logs are of the
     magnitudes over their norm plus the spacing of double precision at 1, which zeros need. `exact` inverts the

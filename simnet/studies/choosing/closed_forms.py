@@ -69,7 +69,7 @@ class OperatingPoint:
 
 
 class FormEstimate(NamedTuple):
-    """Seconds of communication, and of selection and merge, in the shape of the operating point."""
+    """Seconds of communication, and of selection and merge, as arrays of the shape of the operating point."""
 
     communicate: Floats
     select: Floats
