@@ -33,5 +33,5 @@ def answer(asked: ChooseRequest, axes: Sequence[str] = (), jobs: int | None = No
 
 
 def _is_choice(axis: str) -> bool:
-    """Return whether a grid axis sets the training strategy; strategies become rows of one comparison, not cells."""
+    """Return whether a grid axis sets the training strategy; a request with only such axes compares strategies."""
     return "strategy" in axis.partition("=")[0].split(".")
