@@ -11,6 +11,7 @@ before anything is measured. The rows are those that `simnet.cost_models.calibra
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
@@ -18,8 +19,10 @@ from typing import get_args
 import pandas as pd
 
 from simnet.cost_models.calibration.readers import write_tidy
+from simnet.cost_models.calibration.readers.conventions import mpi_convention
+from simnet.validate.replay import Workload
 from simnet.validate.shapednet.experiment import Backend, ShapedSetting, experiment, prediction_errors
-from simnet.validate.shapednet.libraries import Sizes, of_exchange
+from simnet.validate.shapednet.libraries import CONTRIBUTION, Sizes, schedule_of
 from simnet.validate.shapednet.links import Change
 
 MS, MBIT = 1e-3, 125e3
@@ -155,17 +158,34 @@ def links(latencies: Sequence[float], rates: Sequence[float], at: float = 0.0) -
     return Change(at, tuple(one * MS for one in latencies), tuple(one * MBIT for one in rates))
 
 
+def workload(collective: str, algorithm: str, ranks: int, nbytes: Sizes) -> Workload:
+    """Return the workload of a collective with columns for measurement tables; ValueError for an unknown collective."""
+    schedule = schedule_of(collective, algorithm, ranks, nbytes)
+    if schedule is None:
+        raise ValueError(f"it is not known what {collective} by {algorithm!r} sends between {ranks} ranks")
+    each = nbytes if isinstance(nbytes, tuple) else (nbytes,)
+    facts: dict[str, object] = {
+        "collective": collective,
+        "algorithm": algorithm,
+        "nbytes": round(math.fsum(each) / len(each)),
+        "size_convention": mpi_convention(collective),
+    }
+    if len(each) > 1:
+        facts |= {f"{CONTRIBUTION}_{rank}": round(one) for rank, one in enumerate(each)}
+    return Workload(schedule, facts)
+
+
 def unequal(name: str) -> ShapedSetting:
     """Return one of `UNEQUAL`."""
     latencies, rates, exchanges = UNEQUAL[name]
-    return ShapedSetting((links(latencies, rates),), tuple(of_exchange(a, b, len(rates), c) for a, b, c in exchanges))
+    return ShapedSetting((links(latencies, rates),), tuple(workload(a, b, len(rates), c) for a, b, c in exchanges))
 
 
 def changing(name: str) -> ShapedSetting:
     """Return one of `WHILE_CHANGING`, on links that change."""
     period = CHANGING[-1][0] + CHANGING[1][0]
     coming = [links(ms, mbit, at + turn * period) for turn in range(ROUNDS) for at, ms, mbit in CHANGING]
-    return ShapedSetting(tuple(coming), (of_exchange(*WHILE_CHANGING[name][:2], 4, WHILE_CHANGING[name][2]),))
+    return ShapedSetting(tuple(coming), (workload(*WHILE_CHANGING[name][:2], 4, WHILE_CHANGING[name][2]),))
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from commands import did
 from simnet.validate.published import read_published
-from simnet.validate.reproduction import MISSING, REPRODUCTIONS, gains, gains_adam, gains_sharded, page
+from simnet.validate.reproduction import MISSING, REPRODUCTIONS, gains, gains_sharded, page
 from simnet.validate.reproduction.table import Interval, Row, golden
 
 ENDS = st.tuples(st.floats(0.1, 10), st.floats(0.1, 10)).map(sorted)
@@ -79,9 +79,7 @@ def test_every_published_gain_has_a_row():
 
 def test_steps_of_zero_one_adam_are_counted_as_by_hand():
     # Dense at 1, 2, then by twos, 8 of each interval; silent steps of two after five local ones.
-    found = gains_adam._step_kinds(
-        40, var_freeze_step=20, var_update_scaler=8, local_step_scaler=5, local_step_clipper=2
-    )
+    found = gains._step_kinds(40, var_freeze_step=20, var_update_scaler=8, local_step_scaler=5, local_step_clipper=2)
     interval, count, dense = 1, 0, 0
     for step in range(1, 22):
         if step % interval == 0:
@@ -89,7 +87,7 @@ def test_steps_of_zero_one_adam_are_counted_as_by_hand():
             if count == 8:
                 interval, count = 2 * interval, 0
     silent = sum(step % 2 for step in range(22 + 5, 41))
-    assert found == gains_adam.AdamSteps(dense, 40 - dense - silent, silent)
+    assert found == gains.AdamSteps(dense, 40 - dense - silent, silent)
 
 
 def test_exchanges_of_megatron_take_what_a_link_carries():

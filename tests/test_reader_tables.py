@@ -80,7 +80,7 @@ class TestTidy:
             (["# one", "a,b"], "a.csv:2: has no column 'seconds'; Given: a, b"),
             (["seconds", "1", "1,2"], "a.csv:3: has 2 values, but there are 1 columns"),
             (["seconds", "# no", "", '"1'], "a.csv:4: is not CSV: unexpected end of data"),
-            (["seconds", "1", "1" * 65_537], "a.csv:3: is longer than 65,536 characters"),
+            (["seconds", "1", "1" * 131_073], "a.csv:3: is not CSV: field larger than field limit (131072)"),
         ],
     )  # fmt: skip
     def test_what_is_no_table_is_refused_by_line(self, lines, said):

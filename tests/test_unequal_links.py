@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from shaped import workload
 
 import needs
 from simnet.base.errors import InputError
@@ -12,7 +13,7 @@ from simnet.cost_models.calibration.readers import read_measurements, write_tidy
 from simnet.network.stack import IDEAL, STACKS, Stack
 from simnet.validate.shapednet import experiment as shapednet
 from simnet.validate.shapednet.experiment import ShapedSetting
-from simnet.validate.shapednet.libraries import from_links, of_exchange, schedule_of
+from simnet.validate.shapednet.libraries import from_links, schedule_of
 from simnet.validate.shapednet.links import COLUMNS, Change, of_each, predict
 from simnet.validate.shapednet.namespaces import unavailable
 
@@ -78,12 +79,12 @@ def test_each_link_changes_for_itself():
 
 def test_tables_have_links_and_contributions_of_each_host(tmp_path):
     sizes = (250_000, 20_000, 60_000, 125_000)
-    work = of_exchange("all_gatherv", "ring", 4, sizes)
+    work = workload("all_gatherv", "ring", 4, sizes)
     (seconds,) = predict(work.schedule, [MIXED], STACKS["tcp"].with_software(1e-4))
     (idle,) = predict(
         schedule_of("broadcast", "binomial", 2, 1000), [Change(0.0, 1e-4, 12.5e6)], STACKS["tcp"].with_software(1e-4)
     )
-    quick = of_exchange("broadcast", "binomial", 2, 1000).facts | {"ranks": 2, "seconds": idle}
+    quick = workload("broadcast", "binomial", 2, 1000).facts | {"ranks": 2, "seconds": idle}
     quick |= Change(0.0, 1e-4, 12.5e6).columns(2)
     unequal = work.facts | {"ranks": 4, "seconds": seconds} | MIXED.columns(4)
     path = tmp_path / "links.csv"
@@ -115,7 +116,7 @@ def test_a_column_of_one_host_stands_in_place_of_that_of_all():
 )
 def test_links_of_a_host_that_make_no_sense_are_refused_with_file_and_line(tmp_path, column, value, message):
     path = tmp_path / "links.csv"
-    row = of_exchange("all_gather", "ring", 4, 1000).facts | {"ranks": 4, "seconds": 1.0} | dict.fromkeys(COLUMNS, 1e3)
+    row = workload("all_gather", "ring", 4, 1000).facts | {"ranks": 4, "seconds": 1.0} | dict.fromkeys(COLUMNS, 1e3)
     write_tidy(pd.DataFrame([row | {column: value}]), path)
     with pytest.raises(InputError, match=message) as told:
         from_links(read_measurements(path).rows)
@@ -124,7 +125,7 @@ def test_links_of_a_host_that_make_no_sense_are_refused_with_file_and_line(tmp_p
 
 
 def test_settings_that_cannot_be_made_are_refused_before_anything_is_measured():
-    work = (of_exchange("all_gather", "ring", 4, 1000),)
+    work = (workload("all_gather", "ring", 4, 1000),)
     for links, message in (
         (Change(0.0, (1e-3, 1e-3), 1e6), "2 hosts, but there are 4"),
         (Change(0.0, 1e-3, (1e6, 1e6, 1e6, 10.0)), "host 3: latency must be"),
@@ -133,12 +134,12 @@ def test_settings_that_cannot_be_made_are_refused_before_anything_is_measured():
         with pytest.raises(InputError, match=message):
             shapednet.experiment([ShapedSetting((links,), work)], overhead=0)
     with pytest.raises(ValueError, match="not known what all_reduce by 'direct' sends"):
-        of_exchange("all_reduce", "direct", 4, 1000)
+        workload("all_reduce", "direct", 4, 1000)
 
 
 def experiment(path, links, repetitions, *work):
     """Return what was measured, as it is read again from a table."""
-    setting = ShapedSetting(links, tuple(of_exchange(*one) for one in work))
+    setting = ShapedSetting(links, tuple(workload(*one) for one in work))
     rows = shapednet.experiment([setting], overhead=1e-4, repetitions=repetitions, predicted_to=path / "before.csv")
     write_tidy(rows, path / "rows.csv")
     return read_measurements(path / "rows.csv").rows

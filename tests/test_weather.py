@@ -27,7 +27,6 @@ from simnet.network.weather import (
     profile_state,
     steps,
     trace_csv,
-    write_mahimahi,
 )
 
 EPS = sys.float_info.epsilon
@@ -610,34 +609,6 @@ def test_mahimahi_conserves_bytes(tmp_path_factory, stamps, width):
     for count in (1, 7):
         end = (count + 1) * period / 1000
         assert signal.integral(count * period / 1000, end) == pytest.approx(1500 * len(stamps), rel=1e-9)
-
-
-@settings(max_examples=40)
-@given(st.lists(st.integers(1, 500), min_size=1, max_size=60), st.integers(1, 120))
-def test_mahimahi_round_trip(tmp_path_factory, stamps, width):
-    folder, every = tmp_path_factory.mktemp("mahimahi"), width / 1000
-    signal = mahimahi(written(folder, "".join(f"{stamp}\n" for stamp in sorted(stamps))), every=every)
-    write_mahimahi(signal, folder / "again", duration=max(stamps) / 1000)
-    again = mahimahi(folder / "again", every=every)
-    for one, other in zip(signal.window(0, 2), again.window(0, 2), strict=True):
-        assert one == pytest.approx(other, rel=1e-12)
-
-
-def test_mahimahi_writer_never_promises_too_early(tmp_path):
-    signal = wild()
-    write_mahimahi(signal, tmp_path / "out", duration=30.0, packet_bytes=9000)
-    stamps = [int(line) for line in (tmp_path / "out").read_text().split()]
-    for count, stamp in enumerate(stamps, start=1):
-        assert signal.integral(0, stamp / 1000) >= 9000 * count * (1 - 1e-6)
-        assert signal.integral(0, max(0, stamp - 1) / 1000) <= 9000 * count * (1 + 1e-6)
-    with pytest.raises(ValueError, match="0 packets"):
-        write_mahimahi(constant(1.0), tmp_path / "out", duration=1.0)
-    with pytest.raises(ValueError, match="packets"):
-        write_mahimahi(constant(1e15), tmp_path / "out", duration=1.0)
-    with pytest.raises(ValueError, match="packet_bytes must be a number > 0"):
-        write_mahimahi(constant(1e6), tmp_path / "out", duration=1.0, packet_bytes=0)
-    with pytest.raises(InputError, match=r"absent.out: cannot be written: No such file"):
-        write_mahimahi(constant(1e6), tmp_path / "absent" / "out", duration=1.0)
 
 
 # Published schedules

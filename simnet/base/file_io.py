@@ -17,7 +17,7 @@ import re
 import secrets
 import shutil
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
@@ -131,6 +131,16 @@ def read_text(path: Path, largest: int, *, unpack: bool = False) -> str:
 def read_shipped_rows(path: str) -> list[dict[str, str]]:
     """Return the rows of a CSV file of the package, as dicts of texts, without loading pandas."""
     return list(csv.DictReader((files("simnet") / path).read_text(encoding="utf-8").splitlines()))
+
+
+def csv_rows(lines: Iterable[str], file: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield number and cells of each line of a CSV that is neither empty nor a comment; InputError if it is not CSV."""
+    for at, line in enumerate(lines, 1):
+        if line.strip() and not line.lstrip().startswith("#"):
+            try:
+                yield at, next(csv.reader([line], strict=True))
+            except csv.Error as error:
+                raise InputError(f"is not CSV: {error}", file=file, line=at) from None
 
 
 _locks: ModuleType | None

@@ -4,7 +4,7 @@ A `Signal` is a piecewise-constant function of time with an exact integral; a `W
 Signals are given steps, published schedules, recorded traces, or seeded stochastic processes; they multiply.
 """
 
-from simnet.network.weather.files import mahimahi, trace_csv, write_mahimahi
+from simnet.network.weather.files import mahimahi, trace_csv
 from simnet.network.weather.processes import diurnal, markov, ornstein_uhlenbeck, outages
 from simnet.network.weather.profiles import PROFILES, EpochProfile, EpochState, profile, profile_state
 from simnet.network.weather.signal import MAX_CHANGES, MAX_QUIET, Signal, Weather, constant, product
@@ -29,5 +29,4 @@ __all__ = [
     "profile_state",
     "steps",
     "trace_csv",
-    "write_mahimahi",
 ]

@@ -5,9 +5,7 @@ Files are untrusted: sizes and numbers are checked, and errors name the file, th
 
 from __future__ import annotations
 
-import csv
 import difflib
-import io
 import math
 import re
 from collections.abc import Mapping
@@ -20,7 +18,7 @@ import numpy as np
 
 from simnet.base import units
 from simnet.base.errors import InputError, check_positive, read_number, shorten_text, suggest_names
-from simnet.base.file_io import read_text
+from simnet.base.file_io import csv_rows, read_text
 from simnet.base.quantities import Absolute, Duration, PositiveSize, Rate, Seconds, bounds_error
 from simnet.network.weather.signal import Signal, Weather
 from simnet.network.weather.steps import steps
@@ -33,7 +31,6 @@ MAX_ROWS = 1_000_000
 
 _READERS = {"time": units.seconds, "bandwidth": units.bandwidth, "latency": units.seconds}
 _BOUNDS = {"time": Seconds, "bandwidth": Rate, "latency": Seconds}
-_ALMOST = 1e-6
 _EXAMPLES = {"time": "time_s", "bandwidth": "bandwidth_Mbit_s", "latency": "latency_ms"}
 _EXAMPLE = ",".join(_EXAMPLES.values())
 # Words that name a quantity among others in the name of a column; a bandwidth is known by its unit.
@@ -173,43 +170,6 @@ def mahimahi(
     return steps(edges[:-1] / 1000, rates, period=duration / 1000)
 
 
-def write_mahimahi(signal: Signal, path: str | Path, duration: float, *, packet_bytes: float = 1500.0) -> None:
-    """Write the first `duration` seconds of a bandwidth [byte/s] as a Mahimahi link trace.
-
-    A packet's opportunity is the first millisecond at whose end the signal has delivered it. The period is `duration`
-    only if a packet completes in its last millisecond.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be written.
-    ValueError
-        If no packet, or more than fit `MAX_BYTES`, can be delivered, or `packet_bytes` is not positive.
-
-    Examples
-    --------
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as folder:
-    ...     file = Path(folder, "link.up")
-    ...     write_mahimahi(steps([0, 0.01], [300_000, 150_000]), file, duration=0.02)
-    ...     file.read_text().split()
-    ['5', '10', '20']
-    """
-    check_positive(packet_bytes, "packet_bytes")
-    packets = math.floor(signal.integral(0.0, duration) / packet_bytes + _ALMOST)
-    if not 1 <= packets <= MAX_BYTES // len(f"{duration * 1000:.0f}\n"):
-        raise ValueError(
-            f"{duration:g} s of the signal are {packets} packets; a trace needs at least 1, and a small file"
-        )
-    # Rounding must not push a packet that just fits to after an outage, or to the next millisecond.
-    finish = (signal.inverse(0.0, (packet - _ALMOST) * packet_bytes) for packet in range(1, packets + 1))
-    lines = (f"{math.ceil(1000 * time - _ALMOST)}\n" for time in finish)
-    try:
-        Path(path).write_text("".join(lines), encoding="ascii")
-    except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror}", file=str(path)) from None
-
-
 class _TraceTable:
     """A CSV trace in SI units: `times` [s since the first row], and a list of `values` for each quantity."""
 
@@ -219,18 +179,14 @@ class _TraceTable:
         # Times such as those since 1970 are read exactly before the first is subtracted.
         self._first = self._last = Decimal("-Infinity")
         self.values: dict[str, list[float]] = {}
-        reader = csv.reader(io.StringIO(_read_text(path), newline=""), strict=True)
-        try:
-            rows = ((reader.line_num, row) for row in reader if row and not row[0].lstrip().startswith("#"))
-            line, header = next(rows, (1, []))
-            if not header:
-                raise InputError(f"has no row that names its columns; expected e.g. {_EXAMPLE}", file=self.file)
-            places = self._places([name.strip() for name in header], line, columns)
-            self.values = {name: [] for name in places if name != "time"}
-            for line, row in rows:
-                self._take(row, line, len(header), places)
-        except csv.Error as error:
-            raise self._wrong(f"is not CSV: {error}", reader.line_num) from None
+        rows = csv_rows(_read_text(path).splitlines(), self.file)
+        line, header = next(rows, (1, []))
+        if not header:
+            raise InputError(f"has no row that names its columns; expected e.g. {_EXAMPLE}", file=self.file)
+        places = self._places([name.strip() for name in header], line, columns)
+        self.values = {name: [] for name in places if name != "time"}
+        for line, row in rows:
+            self._take(row, line, len(header), places)
         if not self.times:
             raise InputError("has no rows below its header", file=self.file)
 

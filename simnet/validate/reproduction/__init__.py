@@ -13,9 +13,7 @@ from simnet.base.errors import InputError, suggest_names
 from simnet.validate.published import read_published
 from simnet.validate.reproduction.table import Missing, Reproduction
 
-_MODULES = (
-    "artopk", "oktopk", "exdyna", "spardl", "lowcomm", "published_runs", "gains_adam", "gains", "gains_sharded",
-)  # fmt: skip
+_MODULES = ("artopk", "oktopk", "exdyna", "spardl", "lowcomm", "published_runs", "gains", "gains_sharded")
 
 REPRODUCTIONS: dict[str, Reproduction] = {
     one.name: one

@@ -42,11 +42,9 @@ import pandas as pd
 
 from simnet import collectives
 from simnet.collectives import registry
-from simnet.cost_models.calibration.readers.conventions import mpi_convention
 from simnet.cost_models.calibration.software import raises_eager_limit
 from simnet.network.stack import BESIDE, IDEAL, SEGMENT, STACKS, SendCompletion, Stack
 from simnet.schedule import Round, Schedule
-from simnet.validate.replay import Workload
 from simnet.validate.shapednet.links import COLUMNS, Change, of_each, predict
 
 CONTRIBUTION = "contribution"
@@ -84,23 +82,6 @@ def schedule_of(
         return None
     made = found.schedule(ranks, nbytes)
     return _in_pieces(made, longest) if (collective, algorithm) == ("all_gatherv", "ring") else made
-
-
-def of_exchange(collective: str, algorithm: str, ranks: int, nbytes: Sizes) -> Workload:
-    """Return the workload of a collective with columns for measurement tables; ValueError for an unknown collective."""
-    schedule = schedule_of(collective, algorithm, ranks, nbytes)
-    if schedule is None:
-        raise ValueError(f"it is not known what {collective} by {algorithm!r} sends between {ranks} ranks")
-    each = nbytes if isinstance(nbytes, tuple) else (nbytes,)
-    facts: dict[str, object] = {
-        "collective": collective,
-        "algorithm": algorithm,
-        "nbytes": round(math.fsum(each) / len(each)),
-        "size_convention": mpi_convention(collective),
-    }
-    if len(each) > 1:
-        facts |= {f"{CONTRIBUTION}_{rank}": round(one) for rank, one in enumerate(each)}
-    return Workload(schedule, facts)
 
 
 def _direct_exchange(collective: str, ranks: int, nbytes: float) -> Schedule | None:

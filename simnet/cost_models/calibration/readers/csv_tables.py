@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import csv
 import difflib
-import io
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,7 +26,7 @@ from pathlib import Path
 import pandas as pd
 
 from simnet.base.errors import InputError, suggest_names
-from simnet.base.file_io import explain_write_errors
+from simnet.base.file_io import csv_rows, explain_write_errors
 from simnet.base.spreadsheets import guard_cell, unguard_cell
 from simnet.collectives.registry import algorithm_in_logs
 from simnet.cost_models.calibration.readers import tables
@@ -44,9 +43,6 @@ REQUIRED_COLUMNS = ("collective", "nbytes", "seconds")
 
 MAX_COLUMNS = 100
 """The most columns of a table."""
-
-MAX_LINE = 65_536
-"""The longest row [characters]."""
 
 MAX_TEXT = 200
 """The longest text in a cell [characters]."""
@@ -111,7 +107,7 @@ def csv_records(
     lines: Sequence[str], needed: Iterable[str], file: str
 ) -> tuple[int, list[str], Iterator[tuple[int, dict[str, str]]]]:
     """Return a CSV's header line number, its column names, and an iterator of line number and cells by column."""
-    rows = _csv_rows(lines, file)
+    rows = csv_rows(lines, file)
     line, head = next(rows, (1, []))
     names = [name.strip() for name in head]
     if not names:
@@ -158,20 +154,6 @@ def parse_rate(text: str, power: int) -> tables.PrintedNumber | float | None:
     """Return a printed number like `parse_printed`, but plain 0.0 for 0, whose rounding error is unknown."""
     found = tables.parse_printed(text, power)
     return found if found is None or found.value else 0.0
-
-
-def _csv_rows(lines: Sequence[str], file: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield line number and cells of each line that is neither empty nor a comment."""
-    for at, line in enumerate(lines, 1):
-        text = line.rstrip("\r")
-        if not text.strip() or text.startswith("#"):
-            continue
-        if len(text) > MAX_LINE:
-            raise InputError(f"is longer than {MAX_LINE:,} characters", file=file, line=at)
-        try:
-            yield at, next(csv.reader(io.StringIO(text), strict=True))
-        except csv.Error as error:
-            raise InputError(f"is not CSV: {error}", file=file, line=at) from None
 
 
 def _parse_cell(name: str, text: str, out: tables.RowCollector, line: int) -> object:

@@ -52,7 +52,7 @@ class LogFormat(NamedTuple):
 
 
 def _column_names(line: str) -> set[str]:
-    return {name.strip() for name in line[: csv_tables.MAX_LINE].split(",")}
+    return {name.strip() for name in line.split(",")}
 
 
 def _is_shaped(line: str) -> bool:
