@@ -6,16 +6,13 @@ The field ``network`` names a star or nodes of several GPUs, with latencies [s] 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from simnet import topologies
 from simnet.base.errors import InputError, suggest_names
 from simnet.base.file_io import read_text
 from simnet.base.yaml_loader import load_yaml_mapping
-from simnet.topologies.graphs import Node
-
-if TYPE_CHECKING:
-    import networkx as nx
+from simnet.topologies.graphs import Graph
 
 MAX_BYTES = 8 * 2**20
 """The largest file that is read."""
@@ -30,7 +27,7 @@ FIELDS = {
 """What a network has, by topology."""
 
 
-def read_fabric_network(path: str | Path, nodes: int | None = None) -> nx.DiGraph[Node]:
+def read_fabric_network(path: str | Path, nodes: int | None = None) -> Graph:
     r"""Read the network of a fabric file; `nodes` replaces the measured number of nodes, or of hosts of a star.
 
     Raises InputError if the file cannot be read, has no network, or a field of it is wrong.

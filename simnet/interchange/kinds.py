@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 from simnet.base.errors import InputError, suggest_names
 from simnet.base.file_io import open_reading
@@ -21,10 +21,7 @@ from simnet.interchange.networkx_graphs import read_graphml, read_nodelink
 from simnet.interchange.simgrid import profile_names, read_platform
 from simnet.network.weather import Weather
 from simnet.schedule import Schedule
-from simnet.topologies.graphs import Link, Node
-
-if TYPE_CHECKING:
-    import networkx as nx
+from simnet.topologies.graphs import Graph, Link
 
 ScheduleKind: TypeAlias = Literal["goal", "chakra", "msccl", "csv"]
 NetworkKind: TypeAlias = Literal["simgrid", "nccl", "nodelink", "graphml", "fabric"]
@@ -70,7 +67,7 @@ _BEGINNINGS = {
 class NetworkRead(NamedTuple):
     """A network read from a file: the topology, its links' changes over time (weather), and the format of the file."""
 
-    graph: nx.DiGraph[Node]
+    graph: Graph
     weather: dict[Link, Weather]
     kind: NetworkKind | None = None
 

@@ -14,16 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from simnet.base.errors import check_int, read_number
 from simnet.base.quantities import Seconds, bounds_error
 from simnet.interchange.xmlfile import Element, read_xml
 from simnet.topologies.checks import affordable, latency_seconds
-from simnet.topologies.graphs import Node, empty
-
-if TYPE_CHECKING:
-    import networkx as nx
+from simnet.topologies.graphs import Graph, Node, empty
 
 MAX_GPUS = 1024
 """The most GPUs of one node that are read."""
@@ -53,9 +49,7 @@ _KNOWN = {
 }
 
 
-def read_nccl_topology(
-    path: str | Path, nodes: int = 1, *, latency: float, network_latency: float = 0.0
-) -> nx.DiGraph[Node]:
+def read_nccl_topology(path: str | Path, nodes: int = 1, *, latency: float, network_latency: float = 0.0) -> Graph:
     """Read a topology dump of NCCL (version 1) or RCCL (version 2) as a cluster of equal nodes.
 
     GPUs are the hosts, in the order of their device numbers: GPU g of node n is host n * G + g. Hosts of one NVLink

@@ -12,17 +12,14 @@ import math
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from simnet.base.errors import InputError, refuse_values, shorten_text, suggest_names
 from simnet.base.file_io import read_text
 from simnet.interchange.xmlfile import read_xml
 from simnet.topologies.checks import affordable
-from simnet.topologies.graphs import Node, check_graph, empty, label
+from simnet.topologies.graphs import Graph, Node, check_graph, empty, label
 from simnet.topologies.routes import Routes
-
-if TYPE_CHECKING:
-    import networkx as nx
 
 MAX_JSON_BYTES = 256 * 2**20
 """The largest file of node-link JSON that is read."""
@@ -35,7 +32,7 @@ _EARTH, _FIBRE = 6_371e3, 2.04e8
 _NO_NUMBER = (KeyError, TypeError, ValueError, OverflowError)
 
 
-def read_nodelink(path: str | Path) -> nx.DiGraph[Node]:
+def read_nodelink(path: str | Path) -> Graph:
     """Read a topology from node-link JSON, as ``networkx.node_link_data`` writes it.
 
     Nodes are hosts (whole numbers 0 .. P-1) and switches (strings), links carry ``latency`` [s] and ``bandwidth``
@@ -76,7 +73,7 @@ def read_nodelink(path: str | Path) -> nx.DiGraph[Node]:
     for name in ("nodes", links):
         if not isinstance(data.get(name), list):
             refuse(f"must be a list; {suggest_names(name, data)}".replace("Allowed:", "Given:"), name)
-    graph: nx.DiGraph[Node] = nx.DiGraph(**entries(data.get("graph", {}), "graph"))
+    graph: Graph = nx.DiGraph(**entries(data.get("graph", {}), "graph"))
     for number, one in enumerate(data["nodes"]):
         facts = dict(entries(one, f"nodes[{number}]"))
         new = node(facts.pop("id", None), f"nodes[{number}].id")
@@ -105,7 +102,7 @@ def read_nodelink(path: str | Path) -> nx.DiGraph[Node]:
     return graph
 
 
-def read_graphml(path: str | Path, latency: float | None = None, bandwidth: float | None = None) -> nx.DiGraph[Node]:
+def read_graphml(path: str | Path, latency: float | None = None, bandwidth: float | None = None) -> Graph:
     """Read a topology from GraphML or GML, as networkx reads them.
 
     Nodes become hosts 0 .. P-1 in their order in the file, and pass on messages. A link has its ``bandwidth`` [byte/s]
@@ -148,7 +145,7 @@ def _refuse(file: str, message: str, field: str | None = None) -> NoReturn:
     raise InputError(message, file=file, field=field)
 
 
-def _check_hosts(graph: nx.DiGraph[Any], file: str) -> int:
+def _check_hosts(graph: Graph, file: str) -> int:
     """Return the number of hosts; InputError if the graph is not a valid topology."""
     with refuse_values(file=file):
         return check_graph(graph)

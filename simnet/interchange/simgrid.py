@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -29,10 +29,7 @@ from simnet.base.quantities import MOST_RATE, Bandwidth, Rate, Seconds, bounds_e
 from simnet.interchange.xmlfile import Element, read_xml
 from simnet.network.weather import Signal, Weather
 from simnet.topologies import Routes
-from simnet.topologies.graphs import Link, Node, empty, label
-
-if TYPE_CHECKING:
-    import networkx as nx
+from simnet.topologies.graphs import Graph, Link, Node, empty, label
 
 MAX_PROFILE_BYTES = 64 * 2**20
 """The largest profile that is read."""
@@ -139,7 +136,7 @@ class SimGridPlatform(NamedTuple):
     """A SimGrid platform as a topology; bandwidths and latencies that vary by a profile are in `weather`."""
 
     # The topology; hosts carry their ``name``, and links their ``link``, as in the platform.
-    graph: nx.DiGraph[Node]
+    graph: Graph
     # The links that have profiles.
     weather: dict[Link, Weather]
     # Names of the hosts 0 .. P-1, in the order of the file.
@@ -410,9 +407,7 @@ class _PlatformReader:
         self._keep_routes(graph, lane_of, paths)
         return SimGridPlatform(graph, weather, tuple(self.hosts))
 
-    def _keep_routes(
-        self, graph: nx.DiGraph[Node], lane_of: Mapping[Link, _Lane], paths: Sequence[Sequence[Node]]
-    ) -> None:
+    def _keep_routes(self, graph: Graph, lane_of: Mapping[Link, _Lane], paths: Sequence[Sequence[Node]]) -> None:
         """Store in the graph those declared routes that differ from its shortest paths, so that they are used."""
         routes = Routes(graph)
         others = []

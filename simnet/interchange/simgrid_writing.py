@@ -7,21 +7,18 @@ from collections.abc import Iterator, Mapping
 from html import escape
 from itertools import permutations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 from simnet.base.errors import InputError, check_choice, check_positive
 from simnet.base.units import format_bytes
 from simnet.interchange.xmlfile import MAX_BYTES
 from simnet.network.weather import Weather
 from simnet.topologies import Routes
-from simnet.topologies.graphs import Link, Node, check_graph, label
-
-if TYPE_CHECKING:
-    import networkx as nx
+from simnet.topologies.graphs import Graph, Link, Node, check_graph, label
 
 
 def write_platform(
-    graph: nx.DiGraph[Any],
+    graph: Graph,
     path: str | Path,
     weather: Mapping[Link, Weather] | None = None,
     *,
@@ -89,7 +86,7 @@ def write_platform(
         raise InputError(f"cannot be written: {error.strerror}", file=error.filename or str(path)) from None
 
 
-def _quoted_names(graph: nx.DiGraph[Any]) -> dict[Node, str]:
+def _quoted_names(graph: Graph) -> dict[Node, str]:
     """Return a dict from node to its name, quoted for XML; ValueError if two nodes have the same name."""
     names: dict[Node, str] = {}
     for node in graph:
@@ -107,9 +104,7 @@ def _link_name(names: Mapping[Node, str], u: Node, v: Node) -> str:
     return f"{names[u][:-1]}-&gt;{names[v][1:]}"
 
 
-def _routes_written(
-    graph: nx.DiGraph[Any], hosts: int, routing: str, routes: Routes
-) -> Iterator[tuple[Node, Node, list[Link]]]:
+def _routes_written(graph: Graph, hosts: int, routing: str, routes: Routes) -> Iterator[tuple[Node, Node, list[Link]]]:
     if routing == "Dijkstra":
         yield from ((u, v, [(u, v)]) for u, v in graph.edges)
         return

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,10 +17,7 @@ from simnet.base.quantities import Bandwidth, Host, Rate, check_bounds
 from simnet.network.transport import Incast, Limits, Loss, MeasuredIncast
 from simnet.network.weather import Signal, Weather
 from simnet.topologies import Routes
-from simnet.topologies.graphs import Link
-
-if TYPE_CHECKING:
-    import networkx as nx
+from simnet.topologies.graphs import Graph, Link
 
 # Changes of links that are looked through for a moment at which a whole route has capacity.
 _PATIENCE = 200_000
@@ -241,7 +238,7 @@ class Links:
 
     def __init__(
         self,
-        graph: nx.DiGraph[Any],
+        graph: Graph,
         weather: Mapping[Link, Weather],
         background: Sequence[ConstantLoad | OnOffFlow],
         seed: int,
@@ -301,7 +298,7 @@ class Links:
         for link, p in {} if loss is None else loss.probability.items():
             self._kept[self._index(link, "loss")] = np.log1p(-p)
 
-    def _incast_derating(self, graph: nx.DiGraph[Any], incast: Incast | MeasuredIncast) -> IncastDerating:
+    def _incast_derating(self, graph: Graph, incast: Incast | MeasuredIncast) -> IncastDerating:
         if not isinstance(incast, Incast | MeasuredIncast):
             raise ValueError(f"incast must be an Incast or a MeasuredIncast, got {incast!r}")
         crowded = _last_hops(graph) if incast.links is None else incast.links
@@ -452,7 +449,7 @@ class Links:
         return latency, min(bandwidth, float(limits.rate(2 * latency, self.segment))) * limits.share
 
 
-def _last_hops(graph: nx.DiGraph[Any]) -> list[Link]:
+def _last_hops(graph: Graph) -> list[Link]:
     """Return the links from a switch into a host, or into a node of several GPUs."""
 
     def ends(u: object, v: object, kind: object) -> bool:

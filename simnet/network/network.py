@@ -36,10 +36,9 @@ from simnet.network.timing import Messages, TimedRun, Timing
 from simnet.network.transport import Incast, Loss, MeasuredIncast
 from simnet.network.weather import Weather
 from simnet.schedule import Schedule
-from simnet.topologies.graphs import Link
+from simnet.topologies.graphs import Graph, Link
 
 if TYPE_CHECKING:
-    import networkx as nx
     import simpy
 
     from simnet.network.simpy_clock import Clock
@@ -119,7 +118,7 @@ class Network:
 
     def __init__(
         self,
-        graph: nx.DiGraph[Any],
+        graph: Graph,
         weather: Mapping[Link, Weather] | None = None,
         env: simpy.Environment | None = None,
         *,
@@ -423,7 +422,7 @@ def _time_events(engines: EngineSelector, program: Program, messages: bool = Tru
     return timing
 
 
-def _small_timer(overheads: tuple[float, float], stack: Stack, graph: nx.DiGraph[Any]) -> Callable[[Schedule], Timing]:
+def _small_timer(overheads: tuple[float, float], stack: Stack, graph: Graph) -> Callable[[Schedule], Timing]:
     """Return a function that times a schedule and its messages by the event loop on the network `graph`."""
     send, receive = overheads
     few = Network(graph, send_overhead=send, receive_overhead=receive, stack=stack, engine="fluid")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby, islice, pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -25,12 +25,11 @@ from simnet.network.stack import Stack, in_rings, of_rings
 from simnet.network.timing import MessageDetail, Split, Timing, message_times, move_software, split_intervals
 from simnet.schedule import Round, Schedule
 from simnet.topologies.deferred import add_link, deferred
+from simnet.topologies.graphs import Graph
 
 TURNS = 4, 16, 64
 """Simulated turns of a loop: the first number, or more if times do not repeat yet."""
 
-if TYPE_CHECKING:
-    import networkx as nx
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -88,9 +87,7 @@ class SymmetricRanks:
       messages.
     """
 
-    def __init__(
-        self, links: Links, stack: Stack, timer: Callable[[nx.DiGraph[Any]], Callable[[Schedule], Timing]]
-    ) -> None:
+    def __init__(self, links: Links, stack: Stack, timer: Callable[[Graph], Callable[[Schedule], Timing]]) -> None:
         self._links, self._stack, self._timer = links, stack, timer
         # Common routes by round pattern, timing functions of small networks, and loops of rounds on these from time 0;
         # None if routes differ, or times do not repeat.
@@ -273,7 +270,7 @@ def _routes_of(src: Ranks, dst: Ranks, one: Round, links: Links) -> _RouteClass 
     return _RouteClass(tuple(like.tolist()), float(latencies[0]), own, last, between, two_way)
 
 
-def _symmetric_graph(hosts: int, capacities: tuple[float, ...], latency: float, two_way: bool) -> nx.DiGraph[Any]:
+def _symmetric_graph(hosts: int, capacities: tuple[float, ...], latency: float, two_way: bool) -> Graph:
     """Return a graph with a path between each pair of hosts; if `two_way`, each host has one link in and one out."""
     graph = deferred(range(hosts))
     for src in range(hosts):

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -22,10 +22,7 @@ from simnet.scenario import network_parts, schema, weather_parts
 from simnet.scenario.loader import Findings
 from simnet.scenario.parts import Part, given_fields
 from simnet.scenario.topology_parts import Topology, build_topology, sending
-from simnet.topologies.graphs import Link, label
-
-if TYPE_CHECKING:
-    import networkx as nx
+from simnet.topologies.graphs import Graph, Link, label
 
 # Name of a random stream.
 _Name: TypeAlias = tuple[str | int, ...]
@@ -79,7 +76,7 @@ def build_network(config: schema.Config, found: Findings) -> Stages | None:
     return Stages(networks, placement, list(weathers.values()))
 
 
-def _rank_placement(config: schema.Config, graph: nx.DiGraph[Any], found: Findings) -> list[int]:
+def _rank_placement(config: schema.Config, graph: Graph, found: Findings) -> list[int]:
     hosts, workers, given = int(graph.graph["hosts"]), config.workers, config.network.placement
     if isinstance(given, list):
         return _listed_hosts(given, workers, hosts, ("network", "placement"), found)
@@ -117,7 +114,7 @@ def _listed_hosts(given: list[int], workers: int, hosts: int, loc: Loc, found: F
     return given
 
 
-def _in_turn(graph: nx.DiGraph[Any]) -> list[int]:
+def _in_turn(graph: Graph) -> list[int]:
     """Return all hosts in round-robin order over their switches or sites."""
     groups: dict[str, list[int]] = {}
     for host in range(graph.graph["hosts"]):
@@ -154,9 +151,7 @@ def _moved_links(config: schema.Config, read: NetworkRead, found: Findings) -> d
     return moved
 
 
-def _add_faults(
-    config: schema.Config, graph: nx.DiGraph[Any], moved: dict[Link, list[_LinkVariation]], found: Findings
-) -> None:
+def _add_faults(config: schema.Config, graph: Graph, moved: dict[Link, list[_LinkVariation]], found: Findings) -> None:
     """Add faults of links as factors on bandwidth: 0 in an outage, the remaining share in a slowdown."""
     for index, entry in enumerate(config.network.faults):
         loc: Loc = ("network", "faults", index)
@@ -180,7 +175,7 @@ def _spans_signal(spans: Sequence[tuple[float, float]], within: float, outside: 
 
 
 def _link_variations(
-    config: schema.Config, entry: weather_parts.Weather, graph: nx.DiGraph[Any], loc: Loc, found: Findings
+    config: schema.Config, entry: weather_parts.Weather, graph: Graph, loc: Loc, found: Findings
 ) -> Iterator[_LinkVariation]:
     """Yield the variations of a link that one weather entry describes."""
     for quantity, given in (("bandwidth", entry.bandwidth), ("latency", entry.latency)):
@@ -240,7 +235,7 @@ def _profile_weather(given: weather_parts.Profile, epoch: int, loc: Loc) -> Iter
 
 
 def _link_weather(
-    moved: Mapping[Link, Sequence[_LinkVariation]], graph: nx.DiGraph[Any], starts: set[int]
+    moved: Mapping[Link, Sequence[_LinkVariation]], graph: Graph, starts: set[int]
 ) -> dict[int, dict[Link, Weather]]:
     """Return each link's variation, by first iteration and link; links with equal variations share their signals."""
     constant, product = cache(weather.constant), cache(weather.product)
@@ -258,9 +253,7 @@ def _link_weather(
     }
 
 
-def _background_traffic(
-    config: schema.Config, graph: nx.DiGraph[Any], found: Findings
-) -> list[ConstantLoad | OnOffFlow]:
+def _background_traffic(config: schema.Config, graph: Graph, found: Findings) -> list[ConstantLoad | OnOffFlow]:
     traffic: list[ConstantLoad | OnOffFlow] = []
     for index, entry in enumerate(config.network.background):
         loc: Loc = ("network", "background", index)
@@ -288,7 +281,7 @@ def _flow_signal(given: network_parts.OnOff | None, seed: int, name: _Name) -> S
     return _spans_signal([(span.at, span.lasts) for span in given.spans], 1.0, 0.0)
 
 
-def _link_loss(config: schema.Config, graph: nx.DiGraph[Any], found: Findings) -> Loss | None:
+def _link_loss(config: schema.Config, graph: Graph, found: Findings) -> Loss | None:
     """Return the packet-loss model of the links; None without loss."""
     given = config.network
     if not given.loss:
@@ -307,7 +300,7 @@ def _link_loss(config: schema.Config, graph: nx.DiGraph[Any], found: Findings) -
     return Loss(probability, Transport(law, **part.arguments()))  # type: ignore[arg-type]
 
 
-def _link_incast(config: schema.Config, graph: nx.DiGraph[Any], found: Findings) -> Incast | MeasuredIncast | None:
+def _link_incast(config: schema.Config, graph: Graph, found: Findings) -> Incast | MeasuredIncast | None:
     """Return the incast model of the links; None without incast."""
     given = config.network.incast
     if given is None:

@@ -17,11 +17,9 @@ from simnet.cost_models.calibration.platform import Platform, load_platform
 from simnet.interchange.kinds import NetworkRead, read_network
 from simnet.scenario.fields import NameOrFile
 from simnet.scenario.parts import Named, OneOf, Part, Target, configures, kinds, part_of
-from simnet.topologies.graphs import check_graph
+from simnet.topologies.graphs import Graph, check_graph
 
 if TYPE_CHECKING:
-    import networkx as nx
-
     from simnet.network import Stack
     from simnet.scenario.parts import Part
 
@@ -78,7 +76,7 @@ class TopologyFile(Named):
     named = "path"
 
 
-def platform(path: str | Path, nodes: Count | None = None) -> nx.DiGraph[Any]:
+def platform(path: str | Path, nodes: Count | None = None) -> Graph:
     """Return a network of equal nodes of a platform, with the links and network cards stated by its vendor.
 
     Parameters
@@ -94,7 +92,7 @@ def platform(path: str | Path, nodes: Count | None = None) -> nx.DiGraph[Any]:
     return _platform_graph(read, nodes or 1, read.inner_rate())
 
 
-def _platform_graph(read: Platform, nodes: int, inner_rate: float) -> nx.DiGraph[Any]:
+def _platform_graph(read: Platform, nodes: int, inner_rate: float) -> Graph:
     """Return the graph of a platform's nodes, whose devices send at `inner_rate` inside a node [byte/s]."""
     from simnet.cost_models.calibration.specification import specified_parameters
 
@@ -152,7 +150,7 @@ def build_topology(given: Topology) -> NetworkRead:
     return NetworkRead(part.build(sites=sites) if sites else _with_hosts(part), {})
 
 
-def sending(given: Topology, read: NetworkRead, stack: str | Stack | None) -> tuple[nx.DiGraph[Any], dict[str, Any]]:
+def sending(given: Topology, read: NetworkRead, stack: str | Stack | None) -> tuple[Graph, dict[str, Any]]:
     """Return the link graph that a topology describes, and the options of `Network` that follow from its stack.
 
     A calibrated cluster, or a platform, brings its software, unless another stack is given. InputError: its file is
@@ -209,9 +207,9 @@ def calibrated_stack(given: Topology) -> str | None:
     return (found.get("curves", "[]") != "[]" and found.get("stack")) or None
 
 
-def _with_hosts(part: Part) -> nx.DiGraph[Any]:
+def _with_hosts(part: Part) -> Graph:
     """Return the graph that a part describes, with its attribute ``hosts`` set."""
-    graph: nx.DiGraph[Any] = part.build()
+    graph: Graph = part.build()
     if not hasattr(graph, "graph"):
         raise plugins.return_error(part.function, graph, "a networkx.DiGraph")
     if "hosts" not in graph.graph:

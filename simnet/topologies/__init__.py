@@ -8,25 +8,22 @@ builder under the entry-point group ``simnet.topologies``; `names` and `build` t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from simnet.base import plugins
 from simnet.base.errors import suggest_names
 from simnet.topologies.dragonfly import dragonfly
 from simnet.topologies.fat_tree import fat_tree
-from simnet.topologies.flattened_butterfly import flattened_butterfly
+from simnet.topologies.graphs import Graph
+from simnet.topologies.grids import flattened_butterfly, torus
 from simnet.topologies.links import select_links
 from simnet.topologies.multi_gpu_nodes import multi_gpu_nodes
 from simnet.topologies.ring import ring
 from simnet.topologies.routes import Routes, check_connected
 from simnet.topologies.star import star
-from simnet.topologies.torus import torus
 from simnet.topologies.tree import tree
 from simnet.topologies.wan import wan
 from simnet.topologies.wan_of_clusters import wan_of_clusters
-
-if TYPE_CHECKING:
-    import networkx as nx
 
 if __name__ != "simnet.topologies":  # by the link at the top of a checkout
     raise ImportError("topologies has one name: import simnet.topologies")
@@ -50,7 +47,7 @@ __all__ = [
     "wan_of_clusters",
 ]
 
-FAMILIES: Mapping[str, Callable[..., nx.DiGraph[Any]]] = {
+FAMILIES: Mapping[str, Callable[..., Graph]] = {
     one.__name__: one
     for one in (
         *(star, ring, tree, fat_tree, torus, dragonfly, flattened_butterfly),
@@ -71,7 +68,7 @@ def names() -> list[str]:
     return sorted({*FAMILIES, *plugins.plugin_names("topologies")})
 
 
-def build(name: str, **parameters: Any) -> nx.DiGraph[Any]:
+def build(name: str, **parameters: Any) -> Graph:
     """Return the topology of the family `name`, such as ``ring``, built with the given options.
 
     Parameters

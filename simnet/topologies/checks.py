@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, partial, wraps
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin
 
-import numpy as np
 from annotated_types import Ge
 
 from simnet.base.errors import check_int, is_number
@@ -91,13 +90,6 @@ def factor(value: object, name: str, least: float = 0.0) -> float:
         Smallest ratio allowed.
     """
     return _finite(value, name, f">= {least:g}" if least else "> 0", least=least)
-
-
-def grid_sizes(dims: Sequence[int], what: str) -> tuple[int, ...]:
-    """Return the sizes `dims` of a grid of `what`, such as routers; ValueError unless `dims` is a list of counts."""
-    if not isinstance(dims, list | tuple | np.ndarray) or not len(dims):
-        raise ValueError(f"dims must list the {what} along each dimension, such as (4, 4), got {dims!r}")
-    return tuple(check_int(size, f"dims[{d}]", 1) for d, size in enumerate(dims))
 
 
 def affordable(links: int, what: str) -> None:

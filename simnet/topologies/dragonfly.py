@@ -6,15 +6,11 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from simnet.base.quantities import Bandwidth, Count, Seconds
 from simnet.topologies.checks import affordable, checked, rate
-from simnet.topologies.graphs import Node, cable, empty
+from simnet.topologies.graphs import Graph, Node, cable, empty
 from simnet.topologies.shapes import Cable, Choose, RouterHosts
-
-if TYPE_CHECKING:
-    import networkx as nx
 
 
 @checked
@@ -28,7 +24,7 @@ def dragonfly(
     global_links: Count | None = None,
     global_latency: Seconds | None = None,
     global_bandwidth: Bandwidth | None = None,
-) -> nx.DiGraph[Node]:
+) -> Graph:
     """Return a dragonfly of `groups` groups of `routers` routers, with hosts at each router.
 
     In the symbols of Kim et al.: each of g groups has a routers; each router has p hosts, a link to each other

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from annotated_types import Ge, Le, MultipleOf
 
 from simnet.base.quantities import Bandwidth, Seconds
 from simnet.topologies.checks import affordable, checked, rate
-from simnet.topologies.graphs import Node, cable, empty
-from simnet.topologies.shapes import OUTSIDE, Cable, Choose, ChooseAll, Places
-
-if TYPE_CHECKING:
-    import networkx as nx
+from simnet.topologies.graphs import Graph, Node
+from simnet.topologies.shapes import OUTSIDE, Cable, Choose, ChooseAll, Places, regular_graph
 
 
 @checked
@@ -24,7 +21,7 @@ def fat_tree(
     latency: Seconds,
     bandwidth: Bandwidth,
     oversubscription: Annotated[float, Ge(1), Le(1e6)] = 1.0,
-) -> nx.DiGraph[Node]:
+) -> Graph:
     """Return the k-ary fat-tree of k**3 / 4 hosts.
 
     k pods, each with k/2 edge and k/2 aggregation switches, fully meshed; k/2 hosts at each edge switch; (k/2)**2 core
@@ -68,10 +65,7 @@ def fat_tree(
         )
     inner = rate(bandwidth / oversubscription, "bandwidth over oversubscription")
     affordable(3 * k**3 // 2, f"a fat-tree of k = {k:,}")
-    graph = empty("fat_tree", k**3 // 4, shape={"k": k})
-    for a, b, kind in FatTreeShape(k).cables():
-        cable(graph, a, b, latency, bandwidth if kind == "host" else inner, kind)
-    return graph
+    return regular_graph("fat_tree", FatTreeShape, {"k": k}, latency, inner, {"host": (latency, bandwidth)})
 
 
 @dataclass(frozen=True)

@@ -36,14 +36,15 @@ if TYPE_CHECKING:
 
 Node: TypeAlias = int | str
 Link: TypeAlias = tuple[Node, Node]
+Graph: TypeAlias = "nx.DiGraph[Any]"
 
 
-def empty(name: str, hosts: int, **facts: Any) -> nx.DiGraph[Node]:
+def empty(name: str, hosts: int, **facts: Any) -> Graph:
     """Return a graph of `hosts` hosts and no links, with `facts` as graph attributes."""
     return deferred(range(hosts), name=name, hosts=hosts, **facts)
 
 
-def cable(graph: nx.DiGraph[Node], a: Node, b: Node, latency: float, bandwidth: float, kind: str) -> None:
+def cable(graph: Graph, a: Node, b: Node, latency: float, bandwidth: float, kind: str, **more: Any) -> None:
     """Connect `a` and `b` by two links, one in each direction.
 
     Parameters
@@ -56,9 +57,11 @@ def cable(graph: nx.DiGraph[Node], a: Node, b: Node, latency: float, bandwidth: 
         Of each link [s], [byte/s].
     kind : str
         What kind of link it is; see `simnet.topologies`.
+    **more
+        Further attributes of both.
     """
-    add_link(graph, a, b, latency=latency, bandwidth=bandwidth, kind=kind)
-    add_link(graph, b, a, latency=latency, bandwidth=bandwidth, kind=kind)
+    add_link(graph, a, b, latency=latency, bandwidth=bandwidth, kind=kind, **more)
+    add_link(graph, b, a, latency=latency, bandwidth=bandwidth, kind=kind, **more)
 
 
 def label(node: object) -> str:
@@ -66,7 +69,7 @@ def label(node: object) -> str:
     return node if isinstance(node, str) else f"host:{node}"
 
 
-def check_graph(graph: nx.DiGraph[Any]) -> int:
+def check_graph(graph: Graph) -> int:
     """Return the number of hosts of a topology; ValueError if nodes, links or attributes are invalid.
 
     Raises
@@ -79,7 +82,7 @@ def check_graph(graph: nx.DiGraph[Any]) -> int:
     return checked_parts(graph)[0]
 
 
-def checked_parts(graph: nx.DiGraph[Any]) -> tuple[int, list[Node], list[tuple[Node, Node, dict[str, Any]]]]:
+def checked_parts(graph: Graph) -> tuple[int, list[Node], list[tuple[Node, Node, dict[str, Any]]]]:
     """Return the number of hosts, the nodes, and the links of a topology; ValueError as from `check_graph`."""
     if not isinstance(graph, Deferred):
         import networkx as nx

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from simnet.base.errors import did_you_mean, join_names, suggest_names
 from simnet.topologies.deferred import nodes_and_links
-from simnet.topologies.graphs import Link, label
-
-if TYPE_CHECKING:
-    import networkx as nx
+from simnet.topologies.graphs import Graph, Link, label
 
 
-def select_links(graph: nx.DiGraph[Any], selector: str) -> list[Link]:
+def select_links(graph: Graph, selector: str) -> list[Link]:
     """Return the links of `graph` that `selector` names.
 
     ============== =============================================================================================
@@ -65,7 +62,7 @@ def select_links(graph: nx.DiGraph[Any], selector: str) -> list[Link]:
     return chosen
 
 
-def _links_between(graph: nx.DiGraph[Any], selector: str) -> list[Link]:
+def _links_between(graph: Graph, selector: str) -> list[Link]:
     left, both, right = selector.partition("<->")
     if not both:
         left, _, right = selector.partition("->")

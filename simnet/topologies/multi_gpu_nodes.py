@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from annotated_types import Ge
 
 from simnet.base.quantities import Bandwidth, Count, Seconds, WorkerLink
 from simnet.topologies.checks import affordable, checked, rate
-from simnet.topologies.graphs import Node, cable, empty
-from simnet.topologies.shapes import OUTSIDE, Cable, Choose
-
-if TYPE_CHECKING:
-    import networkx as nx
+from simnet.topologies.graphs import Graph, Node
+from simnet.topologies.shapes import OUTSIDE, Cable, Choose, regular_graph
 
 
 @checked
@@ -30,7 +27,7 @@ def multi_gpu_nodes(
     spines: Annotated[int, Ge(0)] = 0,
     spine_latency: Seconds | None = None,
     spine_bandwidth: Bandwidth | None = None,
-) -> nx.DiGraph[Node]:
+) -> Graph:
     """Return `nodes` nodes of `gpus_per_node` GPUs, joined by one ideal switch, or by a switch for each rail.
 
     The GPUs are the hosts, numbered node by node: GPU g of node n is host n * `gpus_per_node` + g. Between two GPUs of
@@ -94,7 +91,7 @@ def multi_gpu_nodes(
     >>> routes.bottleneck(0, 7), routes.bottleneck(0, 8)
     (300000000000.0, 25000000000.0)
     """
-    intra_half, nic_half = intra_latency / 2, nic_latency / 2
+    nic_half = nic_latency / 2
     if not isinstance(rails, bool):
         raise ValueError(f"rails must be true or false, got {rails!r}")
     if spines and not rails:
@@ -104,20 +101,15 @@ def multi_gpu_nodes(
     cards = gpus_per_node if rails else 1
     links = 2 * nodes * (gpus_per_node + cards) + 2 * gpus_per_node * spines
     affordable(links, f"a cluster of {nodes:,} nodes of {gpus_per_node:,} GPUs")
-    of_kind = {"intra": (intra_half, intra_bandwidth), "nic": (nic_half, nic_bandwidth)}
+    others = {"nic": (nic_half, nic_bandwidth)}
     numbers: dict[str, Any] = {"nodes": nodes, "gpus_per_node": gpus_per_node, "rails": rails}
     if spines:
         numbers["spines"] = spines
-        of_kind["fabric"] = (
+        others["fabric"] = (
             nic_half if spine_latency is None else spine_latency,
             rate(nodes * nic_bandwidth / spines if spine_bandwidth is None else spine_bandwidth, "spine_bandwidth"),
         )
-    shape = MultiGpuShape(**numbers)
-    facts = {"shape": numbers} | ({"hosts_forward": True} if shape.hosts_forward else {})
-    graph = empty("multi_gpu_nodes", nodes * gpus_per_node, **facts)
-    for a, b, kind in shape.cables():
-        cable(graph, a, b, *of_kind[kind], kind)
-    return graph
+    return regular_graph("multi_gpu_nodes", MultiGpuShape, numbers, intra_latency / 2, intra_bandwidth, others)
 
 
 @dataclass(frozen=True)

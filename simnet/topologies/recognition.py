@@ -8,13 +8,12 @@ from typing import Any
 from simnet.topologies.checks import LARGEST
 from simnet.topologies.dragonfly import DragonflyShape
 from simnet.topologies.fat_tree import FatTreeShape
-from simnet.topologies.flattened_butterfly import FlattenedButterflyShape
 from simnet.topologies.graphs import Link
+from simnet.topologies.grids import FlattenedButterflyShape, TorusShape
 from simnet.topologies.multi_gpu_nodes import MultiGpuShape
 from simnet.topologies.ring import RingShape
 from simnet.topologies.shapes import Cable, SiteShape
 from simnet.topologies.star import StarShape
-from simnet.topologies.torus import TorusShape
 from simnet.topologies.tree import TreeShape
 
 _SHAPES: dict[str, Callable[..., SiteShape]] = {

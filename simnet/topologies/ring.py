@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from simnet.base.quantities import Bandwidth, Count, Seconds
 from simnet.topologies.checks import affordable, checked
-from simnet.topologies.graphs import Node, cable, empty
-from simnet.topologies.shapes import Cable, Choose, CountedHosts, ForwardingHosts
-
-if TYPE_CHECKING:
-    import networkx as nx
+from simnet.topologies.graphs import Graph, Node
+from simnet.topologies.shapes import Cable, Choose, CountedHosts, ForwardingHosts, regular_graph
 
 
 @checked
-def ring(hosts: Count, latency: Seconds, bandwidth: Bandwidth) -> nx.DiGraph[Node]:
+def ring(hosts: Count, latency: Seconds, bandwidth: Bandwidth) -> Graph:
     """Return `hosts` hosts in a ring, with a link in both directions between neighbours.
 
     A message to a host that is not a neighbour passes through the hosts between, the shorter way round; which way a
@@ -43,13 +39,8 @@ def ring(hosts: Count, latency: Seconds, bandwidth: Bandwidth) -> nx.DiGraph[Nod
     >>> [routes.links[link] for link in routes.route(0, 3)]
     [(0, 4), (4, 3)]
     """
-    P = hosts
-    affordable(2 * P, f"a ring of {P:,} hosts")
-    shape = RingShape(P)
-    graph = empty("ring", P, hosts_forward=True, shape={"hosts": P})
-    for a, b, kind in shape.cables():
-        cable(graph, a, b, latency, bandwidth, kind)
-    return graph
+    affordable(2 * hosts, f"a ring of {hosts:,} hosts")
+    return regular_graph("ring", RingShape, {"hosts": hosts}, latency, bandwidth)
 
 
 @dataclass(frozen=True)

@@ -8,22 +8,19 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from heapq import heappop, heappush
 from itertools import islice, pairwise
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from simnet.base.errors import check_int
 from simnet.topologies.fat_tree import FatTreeShape
-from simnet.topologies.graphs import Link, Node, checked_parts
+from simnet.topologies.graphs import Graph, Link, Node, checked_parts
 from simnet.topologies.recognition import recognised_shape
 from simnet.topologies.shapes import Places, every_answer
 from simnet.topologies.splitmix import mix, mix_all
 from simnet.topologies.star import StarShape
 from simnet.topologies.wan_of_clusters import recognised_sites
-
-if TYPE_CHECKING:
-    import networkx as nx
 
 # Pairs of hosts whose routes are worked out together: more would not be faster, but need more memory.
 _BLOCK = 2**16
@@ -43,7 +40,7 @@ _Route: TypeAlias = tuple[int, ...]
 _Choose: TypeAlias = Callable[[int, int], int]
 
 
-def check_connected(graph: nx.DiGraph[Any]) -> None:
+def check_connected(graph: Graph) -> None:
     """Raise ValueError if a host of a topology cannot reach another.
 
     Raises
@@ -128,7 +125,7 @@ class Routes:
     [(0, 'edge:0.0'), ('edge:0.0', 'agg:0.1'), ('agg:0.1', 'edge:0.1'), ('edge:0.1', 3)]
     """
 
-    def __init__(self, graph: nx.DiGraph[Any], seed: int = 0, routing: Literal["hash", "single"] = "hash") -> None:
+    def __init__(self, graph: Graph, seed: int = 0, routing: Literal["hash", "single"] = "hash") -> None:
         if routing not in ("hash", "single"):
             raise ValueError(f"routing must be 'hash' or 'single', got {routing!r}")
         self.n_hosts, nodes, links = checked_parts(graph)
@@ -484,6 +481,6 @@ def _pair_hash(pair: int) -> _Choose:
     return lambda node, ways: mix(pair ^ node) % ways if ways > 1 else 0
 
 
-def _host_place(graph: nx.DiGraph[Any], host: int) -> str:
+def _host_place(graph: Graph, host: int) -> str:
     site = graph.nodes[host].get("site")
     return f"host {host}" if site is None else f"host {host} (site {site})"

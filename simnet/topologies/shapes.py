@@ -7,14 +7,14 @@ recognises the graph as what it says it is, and the route between two hosts, wit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.topologies.graphs import Node
+from simnet.topologies.graphs import Graph, Node, cable, empty
 
 Cable: TypeAlias = tuple[Node, Node, str]
 """Two nodes joined by a link in each direction, and the ``kind`` of the links."""
@@ -83,15 +83,10 @@ class CountedHosts:
         return self.hosts
 
 
-class ForwardingHosts:
+class ForwardingHosts(SiteShape, Protocol):
     """Base class of shapes without switches, whose hosts all forward messages and are border nodes of a site."""
 
     hosts_forward: ClassVar[bool] = True
-
-    @property
-    def n_hosts(self) -> int:
-        """Number of hosts."""
-        raise NotImplementedError
 
     def borders(self) -> list[Node]:
         """Return all hosts: every host is a border node, at which links from other sites may end."""
@@ -106,18 +101,45 @@ class ForwardingHosts:
         return [dst]
 
 
-class RouterHosts:
+class RouterHosts(SiteShape, Protocol):
     """Base class of shapes whose hosts are below routers or switches; a route inward is a route outward in reverse."""
 
     hosts_forward: ClassVar[bool] = False
 
-    def outward(self, src: int, choose: Choose) -> list[Node]:
-        """Return the route from host `src` to a border node, without `src`."""
-        raise NotImplementedError
-
     def inward(self, dst: int, choose: Choose) -> list[Node]:
         """Return the route from a border node to host `dst`: the reverse of the route outward, and the host."""
         return [*reversed(self.outward(dst, choose)), dst]
+
+
+def regular_graph(
+    name: str,
+    shape_of: Callable[..., SiteShape],
+    numbers: Mapping[str, Any],
+    latency: float,
+    bandwidth: float,
+    others: Mapping[str, tuple[float, float]] | None = None,
+) -> Graph:
+    """Return the graph of a regular topology, with its numbers in ``graph.graph["shape"]``.
+
+    Parameters
+    ----------
+    name : str
+        The family.
+    shape_of : callable
+        Returns the shape, given its numbers as keyword arguments.
+    numbers : mapping
+        The numbers of the shape, as plain data.
+    latency, bandwidth : float
+        Of each link [s], [byte/s].
+    others : mapping, optional
+        Latency and bandwidth of links by kind, where they differ from these.
+    """
+    shape, others = shape_of(**numbers), others or {}
+    forwarding = {"hosts_forward": True} if shape.hosts_forward else {}
+    graph = empty(name, shape.n_hosts, shape=numbers, **forwarding)
+    for a, b, kind in shape.cables():
+        cable(graph, a, b, *others.get(kind, (latency, bandwidth)), kind)
+    return graph
 
 
 P = TypeVar("P")

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from simnet.base.quantities import Bandwidth, Count, Seconds
 from simnet.topologies.checks import affordable, checked
-from simnet.topologies.graphs import Node, cable, empty
-from simnet.topologies.shapes import Cable, Choose, ChooseAll, CountedHosts, Places, RouterHosts
-
-if TYPE_CHECKING:
-    import networkx as nx
+from simnet.topologies.graphs import Graph, Node
+from simnet.topologies.shapes import Cable, Choose, ChooseAll, CountedHosts, Places, RouterHosts, regular_graph
 
 
 @checked
-def star(hosts: Count, latency: Seconds, bandwidth: Bandwidth) -> nx.DiGraph[Node]:
+def star(hosts: Count, latency: Seconds, bandwidth: Bandwidth) -> Graph:
     """Return `hosts` hosts on one ideal switch.
 
     Each host link has half the latency, so that a message between any two hosts pays `latency` once (alpha) and, on an
@@ -45,13 +41,8 @@ def star(hosts: Count, latency: Seconds, bandwidth: Bandwidth) -> nx.DiGraph[Nod
     >>> routes.path_latency(0, 3), routes.bottleneck(0, 3)
     (0.001, 1000000000.0)
     """
-    P, half = hosts, latency / 2
-    affordable(2 * P, f"a star of {P:,} hosts")
-    shape = StarShape(P)
-    graph = empty("star", P, shape={"hosts": P})
-    for a, b, kind in shape.cables():
-        cable(graph, a, b, half, bandwidth, kind)
-    return graph
+    affordable(2 * hosts, f"a star of {hosts:,} hosts")
+    return regular_graph("star", StarShape, {"hosts": hosts}, latency / 2, bandwidth)
 
 
 @dataclass(frozen=True)

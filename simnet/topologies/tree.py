@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from annotated_types import Ge
 
 from simnet.base.quantities import Bandwidth, Count, Seconds, Slowdown
 from simnet.topologies.checks import affordable, checked, rate
-from simnet.topologies.graphs import Node, cable, empty
+from simnet.topologies.graphs import Graph, Node, cable, empty
 from simnet.topologies.shapes import Cable, Choose, CountedHosts, RouterHosts
-
-if TYPE_CHECKING:
-    import networkx as nx
 
 
 @checked
 def tree(
     hosts: Count, arity: Annotated[int, Ge(2)], latency: Seconds, bandwidth: Bandwidth, taper: Slowdown = 1.0
-) -> nx.DiGraph[Node]:
+) -> Graph:
     """Return a tree of switches with `arity` children each, and `hosts` hosts as its leaves.
 
     All hosts stand at the same depth, in their order; where `hosts` is no power of `arity` the last switch of a level

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,10 +11,7 @@ from simnet.base.errors import check_int
 from simnet.base.quantities import Bandwidth, Bandwidths, Latencies, Seconds
 from simnet.topologies.checks import affordable, checked, latency_seconds
 from simnet.topologies.deferred import add_link, add_node
-from simnet.topologies.graphs import Node, cable, empty
-
-if TYPE_CHECKING:
-    import networkx as nx
+from simnet.topologies.graphs import Graph, cable, empty
 
 
 @checked
@@ -27,7 +23,7 @@ def wan(
     *,
     local_latency: Seconds = 100e-6,
     local_bandwidth: Bandwidth = 1.25e9,
-) -> nx.DiGraph[Node]:
+) -> Graph:
     """Return a network of workers at several sites, each site with a router that connects its workers to other sites.
 
     Hosts are numbered site by site. Between two hosts of one site a message pays `local_latency`. From a host at
@@ -83,9 +79,9 @@ def wan(
     workers = _workers_by_site(workers_per_site, S)
     affordable(2 * sum(workers) + S * (S - 1), f"a network of {S:,} sites and {sum(workers):,} workers")
     seconds_between, rates = between_sites(names, latency, bandwidth)
-    linked, local_half = rates != 0, local_latency / 2
+    local_half = local_latency / 2
     # Summed over any path the latencies weigh at most half a link, so they decide only between equally many links.
-    weights = 1 + seconds_between / (2 * seconds_between[linked].sum() or 1.0)
+    weights = 1 + seconds_between / (2 * seconds_between[rates != 0].sum() or 1.0)
 
     graph = empty("wan", sum(workers), sites=names)
     host = 0
@@ -96,18 +92,29 @@ def wan(
             add_node(graph, host, site=name)
             cable(graph, host, router, local_half, local_bandwidth, "host")
             host += 1
-    for a, b in np.argwhere(linked).tolist():
+    link_sites(graph, names, seconds_between, rates, weights)
+    return graph
+
+
+def link_sites(
+    graph: Graph,
+    names: Sequence[str],
+    latency: NDArray[np.float64],
+    bandwidth: NDArray[np.float64],
+    weight: NDArray[np.float64],
+) -> None:
+    """Add a link from the router of each site to that of each other where the bandwidth is not 0, by matrices."""
+    for a, b in np.argwhere(bandwidth != 0).tolist():
         add_link(
             graph,
             f"site:{names[a]}",
             f"site:{names[b]}",
-            latency=float(seconds_between[a, b]),
-            bandwidth=float(rates[a, b]),
+            latency=float(latency[a, b]),
+            bandwidth=float(bandwidth[a, b]),
             kind="wan",
             sites=(names[a], names[b]),
-            weight=float(weights[a, b]),
+            weight=float(weight[a, b]),
         )
-    return graph
 
 
 def site_names(sites: object) -> tuple[str, ...]:

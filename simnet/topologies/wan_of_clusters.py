@@ -7,32 +7,29 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from simnet.base.errors import suggest_names
 from simnet.base.quantities import Bandwidth, Bandwidths, Latencies, Seconds
 from simnet.topologies.checks import affordable, checked
-from simnet.topologies.graphs import Link, Node, cable, check_graph, empty, label
+from simnet.topologies.graphs import Graph, Link, Node, cable, check_graph, empty, label
 from simnet.topologies.recognition import family_shape, links_of, recognised_shape
 from simnet.topologies.shapes import OUTSIDE, Cable, Choose, SiteShape
-from simnet.topologies.wan import between_sites, site_names
-
-if TYPE_CHECKING:
-    import networkx as nx
+from simnet.topologies.wan import between_sites, link_sites, site_names
 
 
 @checked
 def wan_of_clusters(
-    sites: Mapping[str, nx.DiGraph[Any]],
+    sites: Mapping[str, Graph],
     latency: Latencies,
     bandwidth: Bandwidths,
     *,
     border_bandwidth: Bandwidth,
     border_latency: Seconds = 0.0,
     borders: Mapping[str, Sequence[Node]] | None = None,
-) -> nx.DiGraph[Node]:
+) -> Graph:
     """Return a network of clusters: each has a topology and a border router; long links join border routers.
 
     Hosts are numbered site by site, and a site keeps its links, its latencies and its routes: no message between two
@@ -123,27 +120,14 @@ def wan_of_clusters(
         router = f"site:{name}"
         graph.add_node(router, site=name)
         for node in outer:
-            cable(graph, renamed[node], router, border_latency, border_bandwidth, "border")
-            for link in ((renamed[node], router), (router, renamed[node])):
-                graph.edges[link]["weight"] = weight
-    linked = rates != 0
-    scale = 2.0**30
-    shares = np.floor(far / (2 * far[linked].sum() or 1.0) * scale) / scale
-    for a, b in np.argwhere(linked).tolist():
-        graph.add_edge(
-            f"site:{names[a]}",
-            f"site:{names[b]}",
-            latency=float(far[a, b]),
-            bandwidth=float(rates[a, b]),
-            kind="wan",
-            sites=(names[a], names[b]),
-            # As in wan. Weights are whole multiples of 2**-30, so that their sums are exact in any order.
-            weight=1.0 + float(shares[a, b]),
-        )
+            cable(graph, renamed[node], router, border_latency, border_bandwidth, "border", weight=weight)
+    # As in wan. Weights are whole multiples of 2**-30, so that their sums are exact in any order.
+    shares = np.floor(far / (2 * far[rates != 0].sum() or 1.0) * 2.0**30) / 2.0**30
+    link_sites(graph, names, far, rates, 1.0 + shares)
     return graph
 
 
-def _add_site(graph: nx.DiGraph[Node], name: str, cluster: nx.DiGraph[Any], first: int) -> dict[Any, Node]:
+def _add_site(graph: Graph, name: str, cluster: Graph, first: int) -> dict[Any, Node]:
     """Add the nodes and links of a site, hosts numbered from `first`; return a dict from cluster node to new node."""
     renamed = {node: _site_node(node, name, first) for node in cluster}
     for node, attributes in cluster.nodes(data=True):
@@ -157,7 +141,7 @@ def _site_node(node: Node, site: str, first: int) -> Node:
     return f"{site}/{node}" if isinstance(node, str) else first + node
 
 
-def _site_cluster(name: str, graph: nx.DiGraph[Any]) -> tuple[nx.DiGraph[Any], SiteShape | None]:
+def _site_cluster(name: str, graph: Graph) -> tuple[Graph, SiteShape | None]:
     """Return the checked graph of a site and its shape, which is None if the graph has no known regular shape."""
     try:
         hosts = check_graph(graph)
@@ -172,7 +156,7 @@ def _site_cluster(name: str, graph: nx.DiGraph[Any]) -> tuple[nx.DiGraph[Any], S
 
 def _border_nodes(
     names: Sequence[str],
-    clusters: Sequence[tuple[nx.DiGraph[Any], SiteShape | None]],
+    clusters: Sequence[tuple[Graph, SiteShape | None]],
     given: Mapping[str, Sequence[Node]] | None,
 ) -> list[list[Node]]:
     """Return for each site the nodes that have links to its border router."""
@@ -204,7 +188,7 @@ def _border_nodes(
     return found
 
 
-def _hosts_forward(names: Sequence[str], clusters: Sequence[tuple[nx.DiGraph[Any], SiteShape | None]]) -> bool:
+def _hosts_forward(names: Sequence[str], clusters: Sequence[tuple[Graph, SiteShape | None]]) -> bool:
     """Return whether hosts forward messages; ValueError if some sites' hosts do and other sites' hosts must not."""
     for name, (graph, _) in zip(names, clusters, strict=True):
         if graph.graph.get("routes"):
@@ -281,11 +265,11 @@ class WanOfClustersShape:
         return lambda at, ways: choose(f"site:{name}" if at == OUTSIDE else _site_node(at, name, first), ways)
 
     @cached_property
-    def between(self) -> nx.DiGraph[int]:
+    def between(self) -> Graph:
         """Graph of the sites, by number, with the weights of the links between them."""
         import networkx as nx
 
-        graph: nx.DiGraph[int] = nx.DiGraph()
+        graph: Graph = nx.DiGraph()
         graph.add_nodes_from(range(len(self.names)))
         graph.add_weighted_edges_from((a, b, weight) for a, links in enumerate(self.out) for b, weight in links.items())
         return graph

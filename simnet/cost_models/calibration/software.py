@@ -23,9 +23,9 @@ from simnet.collectives import registry
 from simnet.cost_models.calibration.cost_model import CalibratedCostModel, Prediction
 from simnet.network import STACKS, Network, Stack
 from simnet.schedule import Call, Round, Schedule
+from simnet.topologies.graphs import Graph
 
 if TYPE_CHECKING:
-    import networkx as nx
     import pandas as pd
 
 _LIBRARIES = {"nccl-tests": "nccl", "rccl-tests": "nccl"}
@@ -65,7 +65,7 @@ class CalibratedSoftware:
     `graph` has the links of the `model`, of as many nodes as are simulated, `file` is its name.
     """
 
-    def __init__(self, model: CalibratedCostModel, graph: nx.DiGraph[Any], file: str = "the calibration") -> None:
+    def __init__(self, model: CalibratedCostModel, graph: Graph, file: str = "the calibration") -> None:
         self.model, self.file = model, file
         network = model.network or {}
         self._per_node = int(network.get("multi_gpu_nodes", {}).get("gpus_per_node", 0))
@@ -231,7 +231,7 @@ class CalibratedSoftware:
             self._fits[key] = make()
         return self._fits[key]
 
-    def _drawn_down(self, graph: nx.DiGraph[Any]) -> nx.DiGraph[Any]:
+    def _drawn_down(self, graph: Graph) -> Graph:
         """Return a topology with latencies reduced until no measured call is faster than every algorithm on it."""
         share, bare, each = 1.0, Network(graph), self._per_node or 1
         for one in self.model.model.known:
