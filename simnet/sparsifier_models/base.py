@@ -43,7 +43,7 @@ from simnet.sparsifier_models.steps import Step, in_order
 from simnet.sparsifier_models.traits import Cost, Traits
 from simnet.sparsifier_models.wire import Wire
 
-__all__ = ["Cost", "Exchange", "Sparsifier", "State", "Stats", "Traits"]
+__all__ = ["Cost", "Exchange", "Sparsifier", "State", "Stats", "Step", "Traits"]
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ from simnet.cost_models.costs import chunked_allgather
 from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from simnet.sparsifier_models import chunking
-from simnet.sparsifier_models.base import Exchange, Sparsifier
+from simnet.sparsifier_models.base import Exchange, Sparsifier, Step
 from simnet.sparsifier_models.chunking import Blocks, Positions
 from simnet.sparsifier_models.codes import packed_bytes
 from simnet.sparsifier_models.gathered import GatheredOptions
@@ -28,7 +28,6 @@ from simnet.sparsifier_models.lookup_quantisers import Coded, statistical
 from simnet.sparsifier_models.options import BufferOptions, Decay, Positive
 from simnet.sparsifier_models.samples import apportion
 from simnet.sparsifier_models.selection import Values, squared_norm
-from simnet.sparsifier_models.steps import Step
 
 Bins = Annotated[int, Ge(2), Le(256)]
 """Type of an option: the number of bins of a quantiser."""

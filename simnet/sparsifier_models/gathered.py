@@ -19,11 +19,10 @@ from simnet.base.arrays import Floats
 from simnet.collectives import registry
 from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Schedule
-from simnet.sparsifier_models.base import Exchange, Sparsifier
+from simnet.sparsifier_models.base import Exchange, Sparsifier, Step
 from simnet.sparsifier_models.codes import read_back
 from simnet.sparsifier_models.options import Allgather, Options
 from simnet.sparsifier_models.selection import Indices, Values, indices_problem, squared_norm, take_entries
-from simnet.sparsifier_models.steps import Step
 from simnet.sparsifier_models.wire import EVERY
 
 

@@ -16,11 +16,10 @@ from simnet.base.arrays import Floats
 from simnet.cost_models.costs import gtopk, gtopk_reduce
 from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Round, Schedule
-from simnet.sparsifier_models.base import Exchange, Sparsifier
+from simnet.sparsifier_models.base import Exchange, Sparsifier, Step
 from simnet.sparsifier_models.codes import read_back
 from simnet.sparsifier_models.options import Options
 from simnet.sparsifier_models.selection import Entries, Values, squared_norm, top_k
-from simnet.sparsifier_models.steps import Step
 from simnet.sparsifier_models.wire import EVERY, Codes
 
 

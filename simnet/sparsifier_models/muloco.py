@@ -12,7 +12,7 @@ from simnet import collectives
 from simnet.cost_models.costs import chunked_allgather, muloco
 from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Schedule
-from simnet.sparsifier_models.base import Exchange, Sparsifier
+from simnet.sparsifier_models.base import Exchange, Sparsifier, Step
 from simnet.sparsifier_models.chunked import Bins
 from simnet.sparsifier_models.chunking import places
 from simnet.sparsifier_models.codes import packed_bytes
@@ -21,7 +21,6 @@ from simnet.sparsifier_models.lookup_quantisers import Coded, linear, statistica
 from simnet.sparsifier_models.options import BufferOptions, Decay, Positive
 from simnet.sparsifier_models.samples import apportion
 from simnet.sparsifier_models.selection import Values, squared_norm, top_k
-from simnet.sparsifier_models.steps import Step
 
 
 class MuLoCoOptions(BufferOptions, GatheredOptions):

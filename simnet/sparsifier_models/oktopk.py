@@ -22,11 +22,10 @@ from simnet.cost_models.costs import oktopk, oktopk_balance_and_allgatherv, okto
 from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Round, Schedule
 from simnet.sparsifier_models import selection, split_reduce
-from simnet.sparsifier_models.base import Exchange
+from simnet.sparsifier_models.base import Exchange, Step
 from simnet.sparsifier_models.options import Positive
 from simnet.sparsifier_models.selection import Indices, Values, above, squared_norm, squared_norms, top_k
 from simnet.sparsifier_models.split_reduce import Places, SplitOptions, SplitReduce
-from simnet.sparsifier_models.steps import Step
 from simnet.sparsifier_models.wire import Codes
 
 WARM_UP = {"vgg": 512, "lstm": 128, "bert": 0}

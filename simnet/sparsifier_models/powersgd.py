@@ -17,10 +17,9 @@ from simnet.base.rng import stream
 from simnet.cost_models.costs import powersgd
 from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Schedule
-from simnet.sparsifier_models.base import Exchange
+from simnet.sparsifier_models.base import Exchange, Step
 from simnet.sparsifier_models.dense import Dense, DenseOptions
 from simnet.sparsifier_models.selection import Values, squared_norm
-from simnet.sparsifier_models.steps import Step
 
 # Entries of a matrix that are in double precision at a time; they stay in the cache.
 _BLOCK = 16384

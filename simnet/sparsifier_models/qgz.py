@@ -16,10 +16,9 @@ from simnet.collectives import registry
 from simnet.cost_models.costs import two_hop_reduce
 from simnet.cost_models.costs.devices import DeviceOp
 from simnet.sparsifier_models import two_hop
-from simnet.sparsifier_models.base import Exchange
+from simnet.sparsifier_models.base import Exchange, Step
 from simnet.sparsifier_models.chunking import places
 from simnet.sparsifier_models.selection import Values, squared_norm
-from simnet.sparsifier_models.steps import Step
 from simnet.sparsifier_models.two_hop import GroupCodes, Hop, TwoHop, TwoHopOptions
 
 BITS = 4

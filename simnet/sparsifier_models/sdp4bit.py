@@ -11,9 +11,8 @@ from simnet.base.quantities import Count
 from simnet.base.rng import stream
 from simnet.cost_models.costs import two_hop_reduce
 from simnet.cost_models.costs.devices import DeviceOp
-from simnet.sparsifier_models.base import Exchange
+from simnet.sparsifier_models.base import Exchange, Step
 from simnet.sparsifier_models.selection import Values, squared_norm
-from simnet.sparsifier_models.steps import Step
 from simnet.sparsifier_models.thc import butterflies
 from simnet.sparsifier_models.two_hop import GroupCodes, Hop, TwoHop, TwoHopOptions, halves, stochastic, sum_in_two_hops
 

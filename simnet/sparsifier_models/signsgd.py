@@ -16,10 +16,9 @@ from simnet.base.rng import stream
 from simnet.cost_models.costs import signsgd, signsgd_allgather
 from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Round, Schedule
-from simnet.sparsifier_models.base import Exchange, Sparsifier
+from simnet.sparsifier_models.base import Exchange, Sparsifier, Step
 from simnet.sparsifier_models.options import Options
 from simnet.sparsifier_models.selection import Values
-from simnet.sparsifier_models.steps import Step
 
 
 def scale_of(values: Values) -> np.float32:

@@ -19,11 +19,10 @@ from simnet.cost_models.costs import spardl, spardl_bsag, spardl_rsag
 from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Round, Schedule
 from simnet.sparsifier_models import spar_reduce_scatter as srs
-from simnet.sparsifier_models.base import Exchange, Sparsifier
+from simnet.sparsifier_models.base import Exchange, Sparsifier, Step
 from simnet.sparsifier_models.options import Options
 from simnet.sparsifier_models.selection import Entries, Indices, Values
 from simnet.sparsifier_models.spar_reduce_scatter import AdaptiveBudget, GatheredBlock
-from simnet.sparsifier_models.steps import Step
 from simnet.sparsifier_models.wire import SUMS_OF_SUMS
 
 

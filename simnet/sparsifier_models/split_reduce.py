@@ -17,11 +17,10 @@ from simnet.base.arrays import Floats
 from simnet.base.quantities import Count
 from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Round, Schedule
-from simnet.sparsifier_models.base import Sparsifier
+from simnet.sparsifier_models.base import Sparsifier, Step
 from simnet.sparsifier_models.codes import reader
 from simnet.sparsifier_models.gathered import GatheredOptions
 from simnet.sparsifier_models.selection import Indices, Values
-from simnet.sparsifier_models.steps import Step
 from simnet.sparsifier_models.wire import EVERY, SUMS_OF_SUMS, Wire
 
 Places: TypeAlias = NDArray[np.int32] | NDArray[np.int64]

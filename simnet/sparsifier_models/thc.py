@@ -19,10 +19,9 @@ from simnet.base.rng import stream
 from simnet.cost_models.costs import thc
 from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Round, Schedule
-from simnet.sparsifier_models.base import Exchange, Sparsifier
+from simnet.sparsifier_models.base import Exchange, Sparsifier, Step
 from simnet.sparsifier_models.gathered import GatheredOptions
 from simnet.sparsifier_models.selection import Values, squared_norm
-from simnet.sparsifier_models.steps import Step
 
 BOUND = 2.1538746940614564
 """Clipping bound T: one entry in 32 of a standard normal distribution exceeds it in magnitude."""

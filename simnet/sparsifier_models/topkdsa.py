@@ -18,10 +18,9 @@ from simnet.cost_models.costs import sparcml_bounds, topkdsa, topkdsa_bounds
 from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Round, Schedule
 from simnet.sparsifier_models import split_reduce
-from simnet.sparsifier_models.base import Exchange
+from simnet.sparsifier_models.base import Exchange, Step
 from simnet.sparsifier_models.selection import Indices, Values, squared_norm, top_k
 from simnet.sparsifier_models.split_reduce import DroppedShare, Places, SplitOptions, SplitReduce
-from simnet.sparsifier_models.steps import Step
 from simnet.sparsifier_models.wire import Codes
 
 NEGLIGIBLE = 1e-8

@@ -18,11 +18,10 @@ from simnet import collectives
 from simnet.base.errors import check_int
 from simnet.base.quantities import Count
 from simnet.schedule import Schedule, merge_schedules
-from simnet.sparsifier_models.base import Sparsifier
+from simnet.sparsifier_models.base import Sparsifier, Step
 from simnet.sparsifier_models.codes import LARGEST
 from simnet.sparsifier_models.gathered import GatheredOptions
 from simnet.sparsifier_models.selection import Values
-from simnet.sparsifier_models.steps import Step
 
 
 class Nodes(NamedTuple):
