@@ -213,7 +213,7 @@ def test_memory_at_the_worst_time_is_a_closed_form_where_nothing_overlaps() -> N
     ("sharding", "options", "says"),
     [
         ("fsdp", {}, "there is no sharding 'fsdp': did you mean 'fsdp2'"),
-        ("ddp", {"tensor_paralel": 2}, "ddp has no option 'tensor_paralel': did you mean 'tensor_parallel'"),
+        ("ddp", {"tensor_paralel": 2}, "there is no option of ddp 'tensor_paralel': did you mean 'tensor_parallel'"),
         ("ddp", {"tensor_parallel": 2}, "tensor_parallel needs tokens"),
         ("ddp", {"pipeline": 2}, "pipeline needs tokens"),
         ("ddp", {"experts": 2}, "experts needs tokens"),

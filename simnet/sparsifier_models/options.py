@@ -21,7 +21,7 @@ from typing import (
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from simnet.base.errors import check_int, suggest_names
+from simnet.base.errors import check_choice, check_int
 from simnet.base.quantities import check_value
 from simnet.collectives import registry
 from simnet.cost_models.costs.encodings import IndexCode, ValueCode
@@ -208,8 +208,7 @@ def option_values(option_type: type[T], given: Mapping[str, Any]) -> T:
     """Return a scheme's options with the given values; raise ValueError for unknown names and for invalid values."""
     known = [one.name for one in dataclasses.fields(option_type)]
     for name in given:
-        if name not in known:
-            raise ValueError(f"there is no option {name!r}: {suggest_names(name, known)}")
+        check_choice(name, "option", known)
     return option_type(**given)
 
 

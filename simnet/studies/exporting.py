@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
-from simnet.base.errors import InputError, refuse_values, suggest_names
+from simnet.base.errors import InputError, check_choice, refuse_values, suggest_names
 from simnet.base.file_io import explain_write_errors, stage_files
 from simnet.base.units import format_bytes
 from simnet.interchange import chakra, goal, messages_csv, xmlfile
@@ -91,8 +91,7 @@ def exchange(scenario: Scenario, label: str | None, iteration: int, *, compute: 
     if label is None and len(labels) > 1:
         raise InputError(f"exchange is missing: which of {scenario.name}? {suggest_names('', labels)}", file="--part")
     label = next(iter(labels)) if label is None else label
-    if label not in labels:
-        raise InputError(f"there is no exchange {label!r}; {suggest_names(label, labels)}", file="--part")
+    check_choice(label, "exchange", labels, file="--part")
     job = scenario.build().job
     if not 0 <= iteration < job.iterations:
         said = f"must be in 0..{job.iterations - 1}, the iterations of {scenario.name}, got {iteration}"

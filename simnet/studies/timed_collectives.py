@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from simnet import topologies
 from simnet.base import plugins, units
-from simnet.base.errors import InputError, refuse_values, suggest_names
+from simnet.base.errors import InputError, check_choice, refuse_values
 from simnet.base.progress import track_progress
 from simnet.collectives import registry
 from simnet.cost_models.calibration.cost_model import DEFAULT_COVERAGE
@@ -81,9 +81,7 @@ class CollectiveAsked(NamedTuple):
         if workers > most:
             raise InputError(f"must be at most {most:,} for {found.name}, got {workers:,}", file="--workers")
         for name, value in self.options.items():
-            if name not in found.options:
-                allowed = suggest_names(name, found.options) if found.options else "it has none"
-                raise InputError(f"{found.name} has no option {name!r}; {allowed}")
+            check_choice(name, "option", found.options, file=found.name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
                 raise InputError(f"{found.name}: {name} must be a number, got {value!r}")
         for needed in found.needs:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from simnet.base import plugins
-from simnet.base.errors import suggest_names
+from simnet.base.errors import check_choice, suggest_names
 from simnet.topologies.dragonfly import dragonfly
 from simnet.topologies.fat_tree import fat_tree
 from simnet.topologies.graphs import Graph
@@ -104,8 +104,7 @@ def _check_names(name: str, builder: Callable[..., Any], parameters: dict[str, A
     known = signature(builder).parameters
     if not any(one.kind is Parameter.VAR_KEYWORD for one in known.values()):
         for given in parameters:
-            if given not in known:
-                raise ValueError(f"{name} has no parameter {given!r}: {suggest_names(given, known)}")
+            check_choice(given, f"parameter of {name}", known)
     needs = (one for one in known.values() if one.default is Parameter.empty and one.kind is not Parameter.VAR_KEYWORD)
     if missing := [one.name for one in needs if one.name not in parameters]:
         *first, last = missing

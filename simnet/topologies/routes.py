@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from simnet.base.errors import check_int
+from simnet.base.errors import check_choice, check_int
 from simnet.topologies.fat_tree import FatTreeShape
 from simnet.topologies.graphs import Graph, Link, Node, checked_parts
 from simnet.topologies.recognition import recognised_shape
@@ -126,8 +126,7 @@ class Routes:
     """
 
     def __init__(self, graph: Graph, seed: int = 0, routing: Literal["hash", "single"] = "hash") -> None:
-        if routing not in ("hash", "single"):
-            raise ValueError(f"routing must be 'hash' or 'single', got {routing!r}")
+        check_choice(routing, "routing", ("hash", "single"))
         self.n_hosts, nodes, links = checked_parts(graph)
         self.links: tuple[Link, ...] = tuple([(u, v) for u, v, _ in links])
         self.kinds: tuple[str | None, ...] = tuple([link.get("kind") for *_, link in links])

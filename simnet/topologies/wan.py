@@ -103,7 +103,17 @@ def link_sites(
     bandwidth: NDArray[np.float64],
     weight: NDArray[np.float64],
 ) -> None:
-    """Add a link from the router of each site to that of each other where the bandwidth is not 0, by matrices."""
+    """Add links between the routers of sites.
+
+    Parameters
+    ----------
+    graph : networkx.DiGraph
+        Takes the links.
+    names : sequence of str
+        The sites.
+    latency, bandwidth, weight : array
+        Of the link from each site to each other, shape (S, S) [s], [byte/s]; there is none where the bandwidth is 0.
+    """
     for a, b in np.argwhere(bandwidth != 0).tolist():
         add_link(
             graph,

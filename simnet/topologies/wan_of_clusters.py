@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from simnet.base.errors import suggest_names
+from simnet.base.errors import check_choice
 from simnet.base.quantities import Bandwidth, Bandwidths, Latencies, Seconds
 from simnet.topologies.checks import affordable, checked
 from simnet.topologies.graphs import Graph, Link, Node, cable, check_graph, empty, label
@@ -162,8 +162,7 @@ def _border_nodes(
     """Return for each site the nodes that have links to its border router."""
     chosen = given or {}
     for name in chosen:
-        if name not in names:
-            raise ValueError(f"borders names the site {name!r}: {suggest_names(name, names)}")
+        check_choice(name, "site", names)
     found = []
     for name, (graph, shape) in zip(names, clusters, strict=True):
         if name not in chosen:
@@ -178,12 +177,9 @@ def _border_nodes(
         nodes = list(dict.fromkeys(own))
         if not nodes:
             raise ValueError(f"borders of site {name} must name at least one node")
+        there = dict.fromkeys(map(label, graph))
         for node in nodes:
-            if node not in graph:
-                raise ValueError(
-                    f"borders of site {name}: {node!r} is no node of it: "
-                    f"{suggest_names(label(node), map(label, graph))}"
-                )
+            check_choice(label(node), f"node of site {name}", there)
         found.append(nodes)
     return found
 

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simnet.base.errors import InputError, suggest_names
+from simnet.base.errors import InputError, check_choice
 from simnet.base.file_io import refuse_existing, stage_files
 from simnet.base.progress import track_progress
 from simnet.report.summary import Column, Summary, percent
@@ -103,8 +103,7 @@ def _measurements(
     if against is not None:
         refuse_given({"--split": split, "--check": check}, "what is left out, which --against does without")
     for name in split or ():
-        if name not in evaluation.SPLITS:
-            raise InputError(f"there is no {name!r}: {suggest_names(name, evaluation.SPLITS)}", file="--split")
+        check_choice(name, "split", evaluation.SPLITS, file="--split")
     names, splits = [*sources] or list(datasets()), list(split or evaluation.SPLITS)
     if not {*names} <= {*datasets()}:
         refuse_given({"--check": check}, "shipped measurements")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simnet.base.errors import InputError
+from simnet.base.errors import InputError, check_choice
 from simnet.report.summary import Summary, percent, table_columns
 from simnet.verbs.request import Words, refuse_given, verb, word_list
 
@@ -82,8 +82,7 @@ def calibrate(
 
     rows, facts = options.fields(where, "--where"), parse_facts(fact)
     place = rows.pop("place", "out")
-    if place not in ("in", "out"):
-        raise InputError(f"place must be in or out, got {place!r}", file="--where")
+    check_choice(place, "place", ("in", "out"), file="--where")
     ranks = None if network is None else place_ranks(*read_choice(network))
     options.quantity(stack, "--stack", stack_of)
     return _fitted(summary.calibrate_logs(logs, rows, facts, place == "in", ranks, coverage, stack))

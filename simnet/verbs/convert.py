@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from simnet.base import units
-from simnet.base.errors import InputError, suggest_names
+from simnet.base.errors import InputError, check_choice, suggest_names
 from simnet.report.summary import Summary
 from simnet.scenario.finding import shipped
 from simnet.scenario.marked_fields import Fields
@@ -72,8 +72,8 @@ def convert(
         said = "is missing, and the ending of the file does not say it; it is" if kind is None else "must be"
         got = "" if kind is None else f", got {kind!r}"
         raise InputError(f"{said} one of {', '.join(_PARTS)}{got}", file="--to")
-    for name in chosen.keys() - _PARTS[kind]:
-        raise InputError(f"there is no part {name!r} of {kind}: {suggest_names(name, _PARTS[kind])}", file="--part")
+    for name in chosen:
+        check_choice(name, f"part of {kind}", _PARTS[kind], file="--part")
     if of_trace:
         said = trace_files.convert_trace(source, out, chosen, dtype, seed=int(fields.get("seed") or 0), force=force)
         return Summary(answer=f"{target}: {said}.", next=f"simnet show {target}")
@@ -130,8 +130,7 @@ def _write_scenario(
     if kind == "simgrid":
         duration = options.quantity(chosen.get("duration"), "--part", units.seconds)
         routing: Any = chosen.get("routing", "Full")
-        if routing not in exporting.ROUTING:
-            raise InputError(f"routing must be one of {', '.join(exporting.ROUTING)}, got {routing!r}", file="--part")
+        check_choice(routing, "routing", exporting.ROUTING, file="--part")
         return exporting.write_network(
             scenario, out, iteration=iteration, duration=duration, routing=routing, force=force
         )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simnet.base import units
-from simnet.base.errors import InputError, suggest_names
+from simnet.base.errors import InputError, check_choice
 from simnet.report.summary import Summary, table_columns
 from simnet.studies import options
 from simnet.verbs import terminal
@@ -83,8 +83,7 @@ def measure(
     seconds = options.quantity(budget or "2 min", "--budget", units.seconds) or 0.0
     if not 1 <= seconds <= 86400:
         raise InputError(f"must be 1 s to a day, got {budget!r}", file="--budget")
-    if backend is not None and backend not in BACKENDS:
-        raise InputError(f"there is no {backend!r}: {suggest_names(backend, BACKENDS)}", file="--backend")
+    check_choice(backend or "gloo", "backend", BACKENDS, file="--backend")
     shapes = None if groups is None else groups if isinstance(groups, str) else ",".join(map(str, groups))
     wanted = _wanted(asked, sizes, None if launch else shapes, large=backend == "nccl" or launch is not None)
     if launch is not None:
@@ -139,12 +138,9 @@ def _asked(what: Words) -> dict[str, dict[str, Any]]:
     known = ("links", "collectives", *COLLECTIVES, "device")
     options = {"links": ("of",), "device": ("library", "name", "density", "largest")}
     for name, given in found.items():
-        if name not in known:
-            raise InputError(f"there is no {name!r}; {suggest_names(name, known)}", file="--what")
+        check_choice(name, "measurement", known, file="--what")
         for option in given:
-            if option not in options.get(name, ()):
-                raise InputError(f"{name} has no option {option!r}; {suggest_names(option, options.get(name, ()))}",
-                                 file="--what")  # fmt: skip
+            check_choice(option, f"option of {name}", options.get(name, ()), file="--what")
     return found
 
 

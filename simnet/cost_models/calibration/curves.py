@@ -30,9 +30,9 @@ from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
 from simnet.base import units
 from simnet.base.arrays import Floats
-from simnet.base.errors import InputError, read_number, suggest_names
+from simnet.base.errors import InputError, check_choice, read_number, suggest_names
 from simnet.cost_models.calibration.platform import one_of
-from simnet.cost_models.calibration.readers import TABLE_COLUMNS, total_bytes
+from simnet.cost_models.calibration.readers import total_bytes
 
 CONDITION_COLUMNS = ("variant", "platform", "link_latency", "link_bandwidth", "dtype", "tool")
 """Columns whose values tell one system from another; so do those of the links and contributions of single hosts."""
@@ -139,9 +139,7 @@ def chosen_rows(rows: pd.DataFrame, where: Mapping[str, str], in_place: bool = F
     unit. Raises InputError if there is no such column or value.
     """
     for name, value in where.items():
-        if name not in rows:
-            allowed = suggest_names(name, list(dict.fromkeys([*TABLE_COLUMNS, *rows.columns])))
-            raise InputError(f"there is no column {name!r}; {allowed}", file="--where")
+        check_choice(name, "column", rows.columns.tolist(), file="--where")
         column, number = rows[name], _read_quantity(value)
         texts = column.astype(str).where(column.notna(), "")
         if is_numeric_dtype(column) and not is_bool_dtype(column) and not math.isnan(number):

@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 import numpy as np
 
 from simnet.base import units
-from simnet.base.errors import InputError, check_positive, read_number, shorten_text, suggest_names
+from simnet.base.errors import InputError, check_choice, check_positive, read_number, shorten_text, suggest_names
 from simnet.base.file_io import csv_rows, read_text
 from simnet.base.quantities import Absolute, Duration, PositiveSize, Rate, Seconds, bounds_error
 from simnet.network.weather.signal import Signal, Weather
@@ -92,8 +92,7 @@ def trace_csv(
     >>> weather.bandwidth.at(59), weather.latency.at(61)
     (10000000.0, 0.025)
     """
-    if at_end not in ("hold", "repeat"):
-        raise ValueError(f"unknown at_end {at_end!r}; {suggest_names(at_end, ('hold', 'repeat'))}")
+    check_choice(at_end, "at_end", ("hold", "repeat"))
     if period is not None and at_end == "hold":
         raise ValueError("period needs at_end='repeat'")
     table = _TraceTable(path, columns)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from simnet.base.errors import check_int, check_positive, suggest_names
+from simnet.base.errors import check_choice, check_int, check_positive
 from simnet.network.weather.signal import Weather
 from simnet.network.weather.steps import steps
 
@@ -103,8 +103,7 @@ def profile(name: str, epoch_seconds: float) -> Weather:
 
 
 def _find_profile(name: str) -> EpochProfile:
-    if name not in PROFILES:
-        raise ValueError(f"unknown network schedule {name!r}; {suggest_names(name, PROFILES)}")
+    check_choice(name, "network schedule", PROFILES)
     return PROFILES[name]
 
 

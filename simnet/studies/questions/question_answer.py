@@ -9,13 +9,13 @@ from __future__ import annotations
 import itertools
 import math
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from simnet.base.arrays import Floats
-from simnet.base.errors import InputError, suggest_names
+from simnet.base.errors import check_choice
 from simnet.report.paired import TIE, Estimate, contest, estimate
 from simnet.report.summary import Column, Summary, Unit, common_unit, interval_text, percent, with_unit
 from simnet.studies.fastest import GridTimes, axis_heads, group_places, value_text, where_fastest
@@ -58,7 +58,7 @@ def answer_question(question: Question, found: GridAnswer) -> Summary:
     table = table.map(lambda value: value.strip("'\"") if isinstance(value, str) else value)
     factors = _factors(table, question.grid)
     table = table.assign(**{one.name: one.values for one in factors.values()})
-    _refuse_unknown(question.series, factors, "there is no {!r} in the grid", "series")
+    check_choice(question.series, "axis", factors, file=QUESTION_FILE, field="series")
     series = factors[question.series]
     settings = [one for one in factors.values() if one is not series and len({*one.values}) > 1]
     names = list(dict.fromkeys(map(series.text, series.values)))
@@ -141,16 +141,11 @@ def _joint_axis(fields: pd.DataFrame, label: str) -> AxisColumn:
     return AxisColumn(label, texts, label)
 
 
-def _refuse_unknown(name: str, known: Collection[str], message: str, field: str = "compare") -> None:
-    if name not in known:
-        raise InputError(f"{message.format(name)}; {suggest_names(name, known)}", file=QUESTION_FILE, field=field)
-
-
 def _values(
     table: pd.DataFrame, one: ColumnComparison, series: AxisColumn, settings: Sequence[AxisColumn]
 ) -> dict[tuple[Any, ...], dict[str, Floats]]:
     """Return, by setting and series, the values of a column for all seeds; all NaN if a seed has no value."""
-    _refuse_unknown(one.column, table.columns, "there is no column {!r}")
+    check_choice(one.column, "column", table.columns.tolist(), file=QUESTION_FILE, field="compare")
     counts = table["status"].eq("done") | (
         table["status"].eq("unsettled") & (one.column in _TRAINED or not one.settled)
     )
@@ -235,7 +230,7 @@ def _effects(
 ) -> dict[str, list[Effect]]:
     """Return the difference of each series from the best of `one.against` in each setting, positive if higher."""
     for name in (*one.against, *one.series):
-        _refuse_unknown(name, names, "there is no series {!r}")
+        check_choice(name, "series", names, file=QUESTION_FILE, field="compare")
     compared = one.series or [name for name in names if name not in one.against]
     sign = 1.0 if one.better == "lower" else -1.0
     found: dict[str, list[Effect]] = {name: [] for name in compared}

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats
-from simnet.base.errors import check_choice, check_int, suggest_names
+from simnet.base.errors import check_choice, check_int
 from simnet.cost_models.costs.models import Layer, ModelProfile
 from simnet.training.parallel.graph import StepGraph, seconds_of
 from simnet.training.parallel.passes import ModelParallelism, expert_parallel, split_tensors, tensor_parallel
@@ -163,8 +163,7 @@ def _check_options(sharding: str, given: Mapping[str, object]) -> Mapping[str, o
     """Return the options of a sharding. ValueError: an unknown option, or an option that must be a list of names."""
     known = sharding_options(sharding)
     for name, value in given.items():
-        if name not in known:
-            raise ValueError(f"{sharding} has no option {name!r}: {suggest_names(name, known)}")
+        check_choice(name, f"option of {sharding}", known)
         listed = isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
         kind = _known_options(sharding)[name].type
         if "[str]" in kind and not listed and not ("bool" in kind and isinstance(value, bool)):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from simnet.base.errors import InputError, suggest_names
+from simnet.base.errors import InputError, check_choice
 from simnet.cluster.hooks import COLUMNS
 from simnet.scenario import Scenario
 
@@ -75,6 +75,5 @@ def policies_of(measured: pd.DataFrame, loaded: Scenario) -> list[str]:
     found = [str(one) for one in measured["policy"].unique()]
     known = loaded.config.policies
     for policy in found:
-        if policy not in known:
-            raise InputError(f"the scenario has no policy {policy!r}; {suggest_names(policy, known)}", file=loaded.name)
+        check_choice(policy, "policy", known, file=loaded.name)
     return found
