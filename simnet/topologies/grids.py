@@ -209,7 +209,7 @@ def _router(at: Sequence[int]) -> str:
 
 
 def _grid_sizes(dims: Sequence[int], what: str) -> tuple[int, ...]:
-    """Return the sizes of a grid of `what` along each dimension; ValueError unless they are a list of counts."""
+    """Return the sizes `dims` of a grid of `what`, such as routers; ValueError unless `dims` is a list of counts."""
     if not isinstance(dims, list | tuple | np.ndarray) or not len(dims):
         raise ValueError(f"dims must list the {what} along each dimension, such as (4, 4), got {dims!r}")
     return tuple(check_int(size, f"dims[{d}]", 1) for d, size in enumerate(dims))
