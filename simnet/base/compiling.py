@@ -44,7 +44,7 @@ def compile_object(
 
 
 def _specimen(value: Any) -> Any:
-    """Return a value of the same type with writable arrays; code compiled for them also serves read-only arrays."""
+    """Return a value of the type of `value` with writable arrays; code compiled for these also takes read-only ones."""
     if isinstance(value, np.ndarray):
         whole = np.empty((2,) * value.ndim, value.dtype)
         return whole if value.flags.c_contiguous else whole[..., ::2]

@@ -1,4 +1,4 @@
-"""Errors for people, with the value found, where, what is allowed and the nearest name; and checks of arguments."""
+"""Errors whose messages state the value found, its place, what is allowed and the nearest name; checks of arguments."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def to_install(extra: str) -> str:
 
 
 def import_extra(module: str, extra: str, needs: str, file: str | None = None) -> Any:
-    """Import and return a module of an extra; InputError, with how to install the extra, if it is not there.
+    """Import and return a module of an optional dependency group; InputError with the install command if missing.
 
     Examples
     --------

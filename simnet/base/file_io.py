@@ -175,7 +175,7 @@ def remove_leftovers(folder: Path) -> None:
 
 @contextmanager
 def open_atomic(path: Path, sync: bool = True) -> Iterator[BinaryIO]:
-    """Open a file that appears under its name when complete, and not at all on an error.
+    """Open a file for writing that appears under its name only when complete; after an error it does not appear.
 
     An older file stays until then. `sync` waits for the disk, so that it survives a power loss. Raises OSError.
     """
@@ -220,7 +220,7 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
 
 @contextmanager
 def stage_files(targets: Sequence[Path], force: bool, suffixes: Sequence[str] = ()) -> Iterator[Path]:
-    """Provide an empty folder; if the block succeeds, files written there are moved to `targets`, which share a folder.
+    """Provide an empty folder; if the block succeeds, its files are moved to `targets`, which must share one folder.
 
     With `force` existing targets are replaced, folders only if all their files end in one of `suffixes`. Raises
     InputError if a target may not be replaced, or something cannot be written.
@@ -362,7 +362,7 @@ The process ended while new files took the place of older ones, of which some ar
 
 
 class FileSet(NamedTuple):
-    """A set of files that are replaced together: its name in messages, glob patterns, and the file moved last."""
+    """Files that are replaced together: a name for messages, glob patterns, and the file that is put in place last."""
 
     kind: str
     names: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Rule for when to use native code: once a process has interpreted so much work that native code saves time."""
+"""Rule for when to use native code: after a process has interpreted enough work for native code to save time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def native_is_kept(main: str, *modules: ModuleType, **replaced: str) -> bool:
 
 
 class JitThreshold:
-    """Decides whether native code saves time: once a process has interpreted enough work, counted in any unit.
+    """Decides when native code saves time: after a process has interpreted enough work, such as many messages.
 
     Code that is kept from an earlier process pays off from `loading` on, code that is still to be compiled from
     `compiling` on; `is_kept` says which it is.
@@ -45,7 +45,7 @@ class JitThreshold:
         self.loading, self.compiling, self.is_kept, self.done = loading, compiling, is_kept, 0.0
 
     def is_enough_with(self, work: float, ahead: float = 0.0) -> bool:
-        """Count `work`; return whether earlier work plus max(`work`, coming work `ahead`) reaches the threshold."""
+        """Record `work`; return whether all work so far, or earlier work plus future work `ahead`, is enough."""
         whole = self.done + max(work, ahead)
         self.done += work
         return whole >= self.loading and (whole >= self.compiling or self.is_kept())

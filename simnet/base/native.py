@@ -224,7 +224,7 @@ def _file_contents(module: Any, names: Sequence[str]) -> list[bytes]:
 
 @cache
 def _environment() -> str:
-    """Return text on everything compiled code depends on besides its functions: processor, versions, numba settings."""
+    """Return, as text, all that compiled code depends on besides its functions: processor, versions, numba settings."""
     try:
         numba = find_spec("numba")
     except ValueError:

@@ -227,7 +227,7 @@ def refusal_text(error: Exception) -> str:
 
 @contextmanager
 def in_trial(what: str) -> Iterator[None]:
-    """Add `what`, which says that user code is tried out before a run, as a note to errors raised in the block."""
+    """Add the note `what`, which mentions a trial of user code before a run, to errors raised in the block."""
     try:
         yield
     except Exception as error:
@@ -247,7 +247,7 @@ def name_authors() -> Iterator[None]:
 
 
 def refused_names(kind: Kind) -> str:
-    """Return an ending for the error about an unknown name: the plug-ins of the kind that may not be loaded, if any."""
+    """Return a suffix for unknown-name errors that lists the plug-ins that may not be loaded; "" if there are none."""
     refused = sorted(one.name for one in _all_entries(kind) if not plugins_allowed() and not _is_own(one))
     return f"; not looked at: {', '.join(refused)}, {_WHY}" if refused else ""
 

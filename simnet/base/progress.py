@@ -49,7 +49,7 @@ def report_progress(tell: Callable[..., None]) -> Iterator[None]:
 
 @contextmanager
 def progress_stage(share: float) -> Iterator[None]:
-    """Let the block's progress, from start to end, fill `share`, in (0, 1], of what remains of the enclosing step."""
+    """Scale the block's progress to the fraction `share`, in (0, 1], of the remaining part of the enclosing step."""
     listener = _listener.get()
     if listener is None:
         yield

@@ -95,11 +95,11 @@ class Written:
 
 
 class Absolute:
-    """Marks that a function returns the changing bandwidth or latency of a link itself, not a factor of a constant."""
+    """Marks a function that returns a link's bandwidth or latency over time itself, not a factor to multiply it by."""
 
 
 class WorkerLink:
-    """Marks a parameter as the latency or bandwidth of a worker's own link, where its name does not say so."""
+    """Marks a parameter that is the bandwidth or latency of a worker's own link, although its name does not say so."""
 
 
 def _read_fraction(value: object) -> object:

@@ -98,7 +98,7 @@ class Shards:
         return self._new(self.parameters, "draw", iteration)
 
     def redraw(self, rows: Rows, iteration: int) -> None:
-        """Overwrite `rows`, which must have all workers and whole gradients, with the gradients of an iteration."""
+        """Overwrite `rows`, which must cover all workers and all entries, with the gradients of an iteration."""
         self._everywhere("draw", rows.number, iteration)
 
     def _new(self, entries: int, asked: str, *given: Any) -> Rows:

@@ -16,7 +16,7 @@ from simnet.base.rows import Ask, Separable, Shard, Shards
 
 @contextmanager
 def open_shards(source: Separable, where: str) -> Iterator[Shards]:
-    """Provide shards of a job's workers, as processes or on Dask, in a block; each has a copy of the gradient source.
+    """Provide, in a block, shards of a job's workers as processes or on Dask; each shard has a copy of `source`.
 
     `where` is ``processes:4``, or ``dask:tcp://10.0.0.1:8786`` for a shard per Dask worker. InputError if neither, if
     Dask is not installed, or the scheduler does not answer.
@@ -34,7 +34,7 @@ def open_shards(source: Separable, where: str) -> Iterator[Shards]:
         # One after another, so that those are ended that are there when the next does not start.
         processes.extend(start_worker(__name__) for _ in range(count))
         shares = [range(first, source.workers, count) for first in range(count)]
-        answers = [partial(_process_answer, *one) for one in zip(processes, shares, strict=True)]
+        answers = [partial(_call_in_process, *one) for one in zip(processes, shares, strict=True)]
         with _in_threads(answers) as asks:
             for begun in [ask(_begin_shard, source, first, count) for first, ask in enumerate(asks)]:
                 begun.result()
@@ -54,8 +54,8 @@ def _in_threads(answers: Sequence[Callable[..., Any]]) -> Iterator[list[Ask]]:
             thread.shutdown(wait=False, cancel_futures=True)
 
 
-def _process_answer(worker: Worker, workers: Sequence[int], work: Callable[..., Any], *task: Any) -> Any:
-    """Run a function in the process of a shard; return its result or raise its error here."""
+def _call_in_process(worker: Worker, workers: Sequence[int], work: Callable[..., Any], *task: Any) -> Any:
+    """Call `work` in the process of a shard; return its result, or raise an error if it failed or the process died."""
     try:
         worker.connection.send((work, task))
         outcome: TaskOutcome = worker.connection.recv()
@@ -96,12 +96,12 @@ def _on_dask(source: Separable, scheduler: str) -> Iterator[list[Ask]]:
             client.submit(Shard, source, first, len(places), actor=True, workers=[place], pure=False)
             for first, place in enumerate(places)
         ]
-        answers = [partial(_actor_answer, actor.result(), place) for actor, place in zip(actors, places, strict=True)]
+        answers = [partial(_call_actor, actor.result(), place) for actor, place in zip(actors, places, strict=True)]
         with _in_threads(answers) as asks:
             yield asks
 
 
-def _actor_answer(actor: Any, place: str, *given: Any) -> Any:
+def _call_actor(actor: Any, place: str, *given: Any) -> Any:
     """Call a method of a `Shard` that is an actor on a Dask worker; return the result or raise its error."""
     try:
         return actor.answer(*given).result()

@@ -18,7 +18,7 @@ _FORMULA = re.compile("'*[=+\\-@\t\n\uff1d\uff0b\uff0d\uff20]")
 
 
 def guard_cell(cell: T) -> T | str:
-    """Return a cell, with a leading apostrophe if it may be a formula; line breaks become line feeds.
+    """Return a cell, with a leading apostrophe if it may be a formula; carriage returns become line feeds.
 
     Examples
     --------

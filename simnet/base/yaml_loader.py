@@ -74,7 +74,7 @@ class YamlDocument(NamedTuple):
         raise InputError(message, file=self.file, line=self.line(loc), field=field_path(loc) or None)
 
     def validated(self, kind: type[M], names: Iterable[str] = ()) -> M:
-        """Return the content as a pydantic model; InputError, for which `names` may be meant, if a value is invalid."""
+        """Return the content as a pydantic model; InputError, which may suggest one of `names`, if it is invalid."""
         from pydantic import ValidationError
 
         try:
@@ -177,7 +177,7 @@ def validation_refusal(
 
 
 def yaml_text(value: object, width: int) -> str:
-    r"""Return plain values as YAML text of this width; innermost collections take one line, mappings keep their order.
+    r"""Return plain values as YAML text of width `width`: innermost collections on one line, mappings in their order.
 
     Examples
     --------

@@ -105,7 +105,7 @@ def halving(n_ranks: int) -> ChunkProgram:
 
 
 def _fold_ranks(P: int) -> tuple[Ranks, Ranks]:
-    """Return the ranks that take part, a power of two in number, and the rest, which send their data to a neighbour."""
+    """Return the ranks that take part (a power of two), and the others, each represented by a neighbouring rank."""
     extra = P - (1 << (P.bit_length() - 1))
     leave = np.arange(1, 2 * extra, 2)
     return np.setdiff1d(np.arange(P), leave), leave

@@ -287,7 +287,7 @@ def _chunk_elements(cuts: NDArray[np.int64], first: int, count: int) -> list[sli
 
 
 def gathered(program: Callable[[int], ChunkProgram], sizes: ArrayLike, padded: bool) -> Schedule:
-    """Return the schedule of an all-gather of unequal `sizes` [byte]; if `padded`, ranks send the largest size.
+    """Return the schedule of an all-gather to which rank r contributes ``sizes[r]`` bytes, or the maximum if `padded`.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Collectives along a binomial or k-ary tree, with whole messages, or with segments that follow each other.
+"""Collectives along a binomial or k-ary tree, of whole messages or of segments that are pipelined.
 
 A tree is its edges (parent, child) and, for each, the round in which a broadcast crosses it. Segment s of a message
 crosses every edge s rounds later than segment 0, so that segments follow each other through the tree. A reduction
@@ -70,7 +70,7 @@ def reduce(n_ranks: int, root: int = 0, *, arity: int | None = None, segments: i
 
 
 def all_reduce(n_ranks: int, *, arity: int | None = None, segments: int = 1) -> ChunkProgram:
-    """All-reduce of `segments` chunks by reduction to rank 0 and broadcast; a reduced segment is broadcast at once.
+    """All-reduce of `segments` chunks: rank 0 broadcasts each segment as soon as the segment is reduced.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ def _from_root(edges: TreeEdges, root: int, P: int) -> TreeEdges:
 
 
 def _in_pipeline(edges: TreeEdges, segments: int) -> list[ChunkStep]:
-    """Return the steps of a pipeline: an edge that segment 0 crosses in round a carries segment t - a in round t."""
+    """Return the steps of a pipeline: segment s crosses each edge s rounds after segment 0 does."""
     check_int(segments, "segments", 1)
     order = np.argsort(edges.at, kind="stable")
     src, dst, at, reduce = (column[order] for column in edges)

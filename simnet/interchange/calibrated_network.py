@@ -28,7 +28,7 @@ FIELDS = {
 
 
 def read_fabric_network(path: str | Path, nodes: int | None = None) -> Graph:
-    r"""Read the network of a fabric file; `nodes` replaces the measured number of nodes, or of hosts of a star.
+    r"""Read the network of a fabric file; `nodes` replaces the measured number of nodes (for a star, of hosts).
 
     Raises InputError if the file cannot be read, has no network, or a field of it is wrong.
 
@@ -69,7 +69,7 @@ def read_fabric_network(path: str | Path, nodes: int | None = None) -> Graph:
 
 
 def _network_field(text: str) -> str:
-    """Return the field ``network`` of a fabric file's text, with line numbers kept, so that the rest is not parsed."""
+    """Return only the field ``network`` of a fabric file's text, on its original lines; the rest need not be parsed."""
     lines = text.splitlines()
     first = next((at for at, line in enumerate(lines) if line.startswith("network:")), len(lines))
     last = next((at for at in range(first + 1, len(lines)) if lines[at] and lines[at][0] not in " \t"), len(lines))

@@ -1,4 +1,4 @@
-"""Message tables in CSV: schedules as spreadsheets, data frames and scripts use them.
+"""Message tables in CSV: schedules in a form for spreadsheets, data frames and scripts.
 
 The columns are ``round,phase,src,dst,nbytes_B``, in the order of the schedule. A table holds neither compute times nor
 ranks after the last one that has a message.

@@ -1,4 +1,4 @@
-"""Reader of MSCCL algorithms, the XML files that MSCCL's runtime interprets, as schedules.
+"""Reads MSCCL algorithms, which are XML programs for MSCCL's runtime, as schedules.
 
 A GPU runs several thread blocks. Each takes its steps in order: it sends chunks to one peer and receives from one, on
 one channel, and may wait for a step of another thread block. A message takes the first round after all that its sender
@@ -86,7 +86,7 @@ def read_msccl(path: str | Path, nbytes: float) -> Schedule:
 
 @dataclass(eq=False)
 class _BlockStep:
-    """A step of a thread block; `waits` are the steps it depends on: the previous one, and one of another block."""
+    """A step of a thread block; it `waits` for the previous step, and perhaps for a step of another thread block."""
 
     at: Element
     gpu: int
@@ -168,7 +168,7 @@ def _match_messages(steps: list[_BlockStep]) -> dict[_BlockStep, _BlockStep]:
 
 
 def _chain_lengths(steps: list[_BlockStep], senders: dict[_BlockStep, _BlockStep]) -> dict[_Node, int]:
-    """Return, for each message and each end of a step, the messages in the longest chain that must precede it."""
+    """Return the number of messages in the longest chain before each message, and before the end of each step."""
     waits: dict[_Node, list[_Node]] = {}
     for step in steps:
         ready: list[_Node] = [*step.waits, *([(senders[step],)] if step.receives else [])]

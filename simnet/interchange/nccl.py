@@ -1,4 +1,4 @@
-"""Reader of a node's description by NCCL or RCCL (``NCCL_TOPO_DUMP_FILE``), as a topology of one or more nodes.
+"""Reads NCCL's or RCCL's description of a node (``NCCL_TOPO_DUMP_FILE``) as a topology of one or more nodes.
 
 Bandwidths are those that the library assumes. A dump has no latencies of the links inside a node: they are parameters.
 
@@ -116,7 +116,7 @@ def read_nccl_topology(path: str | Path, nodes: int = 1, *, latency: float, netw
 
 @dataclass
 class _NodeSystem:
-    """Devices of one node: GPUs with host and number, links with GB/s and kind, network cards with GB/s and latency."""
+    """The devices of a node: GPUs (host, number), links (GB/s, kind) and network cards (GB/s, latency)."""
 
     # Names of places on other hosts than the first begin with the number of the host.
     hosts: list[str] = field(default_factory=list)
@@ -143,7 +143,7 @@ class _NodeSystem:
         self._devices_on(one, place)
 
     def _devices_on(self, one: Element, place: str) -> None:
-        """Add the devices attached to a processor or a PCI bridge, whose name is `place`."""
+        """Add the devices attached to `one`, a processor or PCI bridge with the name `place`."""
         gpu = partial(self.gpu, parts=sum(1 for _ in one.each("gpu")))
         readers: dict[str, Callable[[Element, str], None]] = {"pci": self.pci, "nic": self.nic, "gpu": gpu}
         for child in one.children:

@@ -1,4 +1,4 @@
-"""Reader of topologies in files of networkx: node-link JSON, GraphML and GML, such as those of the Topology Zoo.
+"""Reads topologies from networkx's file formats: node-link JSON, GraphML and GML, such as those of the Topology Zoo.
 
 References
 ----------

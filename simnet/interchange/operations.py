@@ -56,7 +56,7 @@ class Operation:
 
     @property
     def post(self) -> Operation | tuple[Operation]:
-        """The node of the dependency graph for the operation's start: a separate one for a rendezvous send."""
+        """The node for the operation's start in the dependency graph; only rendezvous sends have a separate one."""
         return (self,) if self.kind == "send" and self.rendezvous else self
 
     def __str__(self) -> str:
@@ -65,7 +65,7 @@ class Operation:
 
 @dataclass
 class RankOperations:
-    """The operations of each rank in a file. A message over `eager_limit` bytes is sent once its receive is posted."""
+    """The operations of each rank in a file. A message over `eager_limit` bytes waits until its receive is posted."""
 
     name: str
     n_ranks: int
@@ -122,7 +122,7 @@ def rounds_of_program(file: RankOperations, strict: bool, per_second: float) -> 
 
 
 def match_messages(file: RankOperations) -> dict[Operation, Operation]:
-    """Return a dict from each receive to its send, in order of the sends; InputError if an operation has no partner."""
+    """Match receives to sends; return a dict from receive to send, in order of sends. InputError without a match."""
     ops = [op for one in file.ranks.values() for op in one]
     sends = (((op.rank, op.peer, op.tag), op) for op in ops if op.kind == "send")
     receives = (((op.peer, op.rank, op.tag), op) for op in ops if op.kind == "recv")
@@ -155,7 +155,7 @@ def match_in_order(
 
 
 def set_levels(file: RankOperations, ops: list[Operation]) -> None:
-    """Sort a rank's operations by dependencies, and set each one's level: messages in the longest chain before it."""
+    """Sort a rank's operations by dependencies; set each level, the count of messages in the longest chain before."""
     try:
         order = list(TopologicalSorter({op: op.requires + op.starts_after for op in ops}).static_order())
     except CycleError as error:
@@ -169,7 +169,7 @@ def set_levels(file: RankOperations, ops: list[Operation]) -> None:
 
 
 def place_operations(file: RankOperations, sends: dict[Operation, Operation]) -> tuple[Placed, Placed]:
-    """Return the earliest round in which each operation can take place, and the round in which its rank posts it.
+    """Return for each operation the earliest round in which it can run, and the round in which its rank posts it.
 
     InputError if ranks wait for each other in a circle.
     """
@@ -297,7 +297,7 @@ class _Dependencies:
                     last[op.rank, op.peer] = op
 
     def _compare(self, op: Operation) -> tuple[list[Operation], list[Operation]]:
-        """Return operations that `op` waits for only because of rounds, and earlier sends that must precede `op`."""
+        """Return the operations that `op` awaits only because of rounds, and earlier sends that must precede `op`."""
         placed, works, (events, rounds, sending) = self._placed, self._works[op.rank, op.level], self._events[op.rank]
         if op.kind == "calc" and not op.size:
             return [], []
@@ -320,7 +320,7 @@ class _Dependencies:
         return [one for one in missing if one not in turns], turns
 
     def _completed(self, op: Operation, since: int) -> set[Operation]:
-        """Return operations that must complete before `op`; operations posted up to round `since` may be left out."""
+        """Return operations that must complete before `op`; those posted up to round `since` may be missing."""
         found: set[Operation] = set()
         # An operation, and what is known of it: that it has started, that it is completed, that its message is there.
         seen, left = {(op, _STARTED)}, [(op, _STARTED)]

@@ -200,7 +200,7 @@ class _PlatformRoute:
 
 @dataclass
 class _SimLink:
-    """A link that a platform declares, with SimGrid's sharing policy, and how it varies if it has a profile."""
+    """A link that a platform declares, with SimGrid's sharing policy, and its variation if it has a profile."""
 
     bandwidth: float
     latency: float
@@ -287,7 +287,7 @@ class _PlatformReader:
         return self.profiles.get((name, nominal))
 
     def cluster(self, one: Element) -> None:
-        """Add a flat cluster: hosts in a star around a router, behind a backbone link if one is declared."""
+        """Add a flat cluster: hosts in a star around a router, with a backbone link if one is declared."""
         topology = one.attributes.get("topology", "FLAT")
         policy = one.attributes.get("sharing_policy", "SPLITDUPLEX")
         if topology != "FLAT" or "limiter_link" in one.attributes or policy != "SPLITDUPLEX":
@@ -408,7 +408,7 @@ class _PlatformReader:
         return SimGridPlatform(graph, weather, tuple(self.hosts))
 
     def _keep_routes(self, graph: Graph, lane_of: Mapping[Link, _Lane], paths: Sequence[Sequence[Node]]) -> None:
-        """Store in the graph those declared routes that differ from its shortest paths, so that they are used."""
+        """Store in the graph the declared routes that differ from its shortest paths; messages take these."""
         routes = Routes(graph)
         others = []
         for one, path in zip(self.connections, paths, strict=True):

@@ -1,4 +1,4 @@
-"""Writer of SimGrid platforms: a link per direction, the routes of `simnet.topologies.Routes`, and profiles."""
+"""Writes SimGrid platforms, with a link per direction, the routes of `simnet.topologies.Routes`, and link profiles."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _routes_written(graph: Graph, hosts: int, routing: str, routes: Routes) -> I
 def _write_profiles(
     file: Path, links: list[Link], weather: Mapping[Link, Weather], duration: float | None
 ) -> dict[Link, str]:
-    """Write each link's variation over time to profile files; return by link the XML attributes that name these."""
+    """Write each link's variation over time to profile files; return the files' XML attributes by link."""
     attributes: dict[Link, str] = {}
     if not weather or duration is None:
         return attributes

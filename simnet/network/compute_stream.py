@@ -21,7 +21,7 @@ from simnet.schedule import Schedule
 
 @dataclass(frozen=True)
 class Computing:
-    """Compression kernels' times, and mutual slowdowns, if an exchange in parts overlaps with the backward pass.
+    """Compression kernel times, and slowdowns, of an exchange in parts that overlaps with the backward pass.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class Computing:
 
 @dataclass(frozen=True)
 class Streams:
-    """Work on all ranks' compute streams: seconds of backward-pass slices and kernels, and how much each slows.
+    """Work on all ranks' compute streams: seconds of backward-pass slices and of kernels, and their slowdowns.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class Streams:
 
 @dataclass(frozen=True)
 class Computed:
-    """When each rank's compute stream ran backward-pass slices and compression kernels during an exchange.
+    """Times at which each rank's compute stream ran backward-pass slices and compression kernels during an exchange.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ class Computed:
 
 
 def check_slices(start: Floats, ready: Sequence[Floats], computing: Computing) -> tuple[Floats, Floats]:
-    """Return as arrays when each gradient part is computed, and the kernel times before its exchange; check both.
+    """Return, after checks, the times at which gradient parts are ready, and kernel times before each part's exchange.
 
     Raises
     ------
@@ -122,7 +122,7 @@ def check_slices(start: Floats, ready: Sequence[Floats], computing: Computing) -
 
 
 def queue_in_turn(start: Floats, ready: Floats, select: Floats) -> tuple[Floats, Computed]:
-    """Time slices and kernels that run one after the other; return when each part may be sent, and all times.
+    """Time slices and kernels that alternate on one stream; return when each part may be sent, and all times.
 
     Examples
     --------
@@ -143,7 +143,7 @@ def queue_in_turn(start: Floats, ready: Floats, select: Floats) -> tuple[Floats,
 
 
 def runs_in_turn(parts: Sequence[Schedule], computing: Computing) -> bool:
-    """Return whether slices and selection kernels alternate, with no slowdown, side stream or other work between."""
+    """Return whether slices and selection kernels alternate, without slowdown, side stream or other work."""
     between = any(np.any(one.compute) for schedule in parts[:-1] for one in schedule.rounds)
     beside = np.broadcast_to(np.asarray(computing.beside), len(parts))[:-1]
     aside = computing.side_stream is not None and np.any(np.asarray(computing.select)[:-1])

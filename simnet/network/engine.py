@@ -26,7 +26,7 @@ _BESIDE = "slice", "select", "unpack"
 
 
 class Handle(NamedTuple):
-    """Rows in the event loop's tables that belong to a schedule in flight, called a run.
+    """Rows in the event loop's tables that belong to one schedule in flight, which is called a run.
 
     - `run`, `ranks`: row of the run, and of its first rank.
     - `n_ranks`, `slots`, `n_messages`: ranks, messages that can be in flight at once, and all messages.
@@ -130,7 +130,7 @@ class Engine(LinkTables):
     # Runs and transfers.
 
     def transfer(self, src: int, dst: int, nbytes: float, delay: float, pick: int, token: int) -> None:
-        """Send a message now on the candidate route number `pick`. The notice of its arrival will contain `token`."""
+        """Send a message now on the candidate route number `pick`; the notice of its arrival will contain `token`."""
         s = self.state
         self._n_transfers += 1
         self.make_room(flows=1)
@@ -145,7 +145,7 @@ class Engine(LinkTables):
         self.loop.inject(s, f)
 
     def arrived(self) -> None:
-        """Free the table row that `transfer` reserved for a message which has now arrived."""
+        """Free the reserved table row of a `transfer` whose message has arrived."""
         self._n_transfers -= 1
         self.give_room(flows=1)
 
@@ -216,7 +216,7 @@ class Engine(LinkTables):
         return handle
 
     def _in_calls(self, program: Program) -> dict[str, NDArray[Any]]:
-        """Return columns of `RoundRecord` that depend on a round's place in its collective call, for all rounds."""
+        """Return, for all rounds, the columns of `RoundRecord` set by a round's place in its collective call."""
         rounds, begins = program.schedule.rounds, program.begins()
         ahead = np.array(self._stack.ahead(rounds), dtype=np.int64)
         phases = [one.phase for one in rounds]
@@ -278,7 +278,7 @@ class Engine(LinkTables):
         return {id(one): first + P * place for place, one in enumerate(rounds)}
 
     def _write_streams(self, given: Streams, start: Floats, g: int, take: Callable[[Table, int], int]) -> None:
-        """Give each rank of a schedule, from row `g` on, a compute stream that starts when the rank starts."""
+        """Write a compute stream for each rank of a schedule (rows from `g` on); it starts when the rank starts."""
         n_parts, P = given.slices.shape
         compute_slices, streams = self.tables["compute_slices"], self.tables["streams"]
         first, x = take(compute_slices, n_parts * P), take(streams, P)
@@ -317,7 +317,7 @@ class Engine(LinkTables):
         return Computed(done, sliced, times("begun"), times("ended"), bool(s.streams[x].aside))
 
     def busy_until(self, handle: Handle, now: float) -> float:
-        """Return when the compute streams of a stalled schedule's live ranks (not failed) are idle [s]; >= `now`."""
+        """Return when the compute streams of a stalled schedule are idle [s], failed ranks excepted; >= `now`."""
         s = self.state
         ranks = [s.ranks[g] for g in range(handle.ranks, handle.ranks + handle.n_ranks)]
         beside = [int(one.stream) for one in ranks if one.stream >= 0 and one.state != codes.FAILED]
@@ -351,11 +351,11 @@ class Engine(LinkTables):
         return found
 
     def of_messages(self, handle: Handle, field: str) -> Floats:
-        """Return when each message of a schedule was ``sent`` or ``arrived``, by `field` [s]; NaN if it has not yet."""
+        """Return when each message of a schedule was ``sent`` or ``arrived`` (by `field`) [s]; NaN for not yet."""
         return self.tables[field].numbers(getattr(self.state.runs[handle.run], field), handle.n_messages)
 
     def software(self, handle: Handle) -> Floats:
-        """Return when senders' and receivers' CPUs handled each message [s], shape (4, 2, messages); NaN for none.
+        """Return start and end of four kinds of CPU work for each message [s], shape (4, 2, messages); NaN for none.
 
         The four kinds are those of `codes`: asking, speaking, sending, taking in.
         """
@@ -380,7 +380,7 @@ class Engine(LinkTables):
     # Messages in flight.
 
     def notices(self) -> list[tuple[int, int]]:
-        """Return and clear notices as (kind, row): the kind of event, and a schedule's row or a transfer's token."""
+        """Return and clear all notices as (kind of event, row of the schedule or token of the transfer)."""
         count = self.state.n_notices
         self.state.n_notices = 0
         return [(int(one.kind), int(one.row)) for one in self.state.notices[:count]]

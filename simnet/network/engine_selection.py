@@ -64,7 +64,7 @@ class EngineSelector:
         self._compiled = False
 
     def take(self, what: Program | int) -> Engine:
-        """Return the engine for `what` comes next, a program or a number of messages; compiled once that pays."""
+        """Return the engine for the next work `what`, a program or number of messages; compiled if that saves time."""
         if not self._compiled:
             self._carried += what if isinstance(what, int) else estimated_work(what, self.links)
             done = 0 if self._engine is None else _SETTLING * self._engine.state.stamp

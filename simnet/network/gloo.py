@@ -1,4 +1,4 @@
-"""Collectives as the gloo library sends them: its order of ranks and messages, and its largest message.
+"""Collectives in the form in which the gloo library sends them: order of ranks and messages, largest message.
 
 References
 ----------

@@ -46,7 +46,7 @@ class LinkTables(Store):
         self.state.watching, self.state.latency_changes = watching, links.latency_changes
 
     def write_links(self) -> None:
-        """Write links and background traffic into the tables. Options for sharing must be in the state by then."""
+        """Write links and background traffic into the tables; the state must already have the sharing options."""
         self._write_links()
         self._write_background()
         self._write_queues()
@@ -91,7 +91,7 @@ class LinkTables(Store):
         self.links.write(0, self.n_links, queues=queues)
 
     def look_ahead(self, until: float = 0.0, *, rewind: bool = False) -> None:
-        """Load link variations and background traffic to beyond `until` [s]; set `rewind` if the time was set back."""
+        """Load link variations and background traffic to beyond `until` [s]; set `rewind` after time was set back."""
         links, s = self._links, self.state
         if links.constant:
             return
@@ -120,7 +120,7 @@ class LinkTables(Store):
             self.tables["timelines"].write(0, here.size, here=here, last=last)
 
     def moment(self, t: float) -> float:
-        """Return time `t` [s since the origin] as an absolute time [s] that is never rounded down."""
+        """Return time `t` [s since the origin] as an absolute time [s], rounded up."""
         return moments_around(self.origin, t, t)[1]
 
     def _ask(self, t: float) -> None:
@@ -142,7 +142,7 @@ class LinkTables(Store):
         return self._first[at][places].astype(np.int64), self._counts[at][places].astype(np.int64)
 
     def _known_pairs(self, numbers: Ranks) -> tuple[Ranks, NDArray[np.bool_]]:
-        """Return where host pairs, given as numbers, are among sorted pairs with routes, and which are there."""
+        """Return each host pair's position among the sorted known pairs, and whether the pair itself is known."""
         at = np.searchsorted(self._pairs, numbers)
         known = at < self._pairs.size
         known[known] = self._pairs[at[known]] == numbers[known]
@@ -179,7 +179,7 @@ class LinkTables(Store):
         return route_table([route for one in candidates for route in one]), np.array([len(one) for one in candidates])
 
     def _describe(self, first: int, table: NDArray[np.int64]) -> None:
-        """Write the own link, constant latency and loss of routes from row `first` on; `table` contains their links."""
+        """Write own link, constant latency and loss of the routes in `table` (rows of links), from row `first` on."""
         self.routes.write(first, len(table), own=self._links.own_of(table))
         if not self.state.latency_changes:
             self.routes.write(first, len(table), latency=self._links.constant_latency_of(table))
@@ -193,7 +193,7 @@ class LinkTables(Store):
             losses.write(row, len(table), slope=slope, fixed=fixed, payload=payload)
 
     def route(self, f: int) -> list[int]:
-        """Return the links that message f must still pass: only the last link if f is entirely in the receive queue."""
+        """Return the links that message f must still pass: only the last if it is entirely in the receive queue."""
         return self.route_of(self.state.flows[f].route)[-1 if self._passes(f) else 0 :]
 
     def _down(self) -> list[int]:
@@ -249,7 +249,7 @@ class LinkTables(Store):
         self._queue_anew()
 
     def _stop_sending(self, routes: Container[int]) -> list[tuple[int, int, list[int]]]:
-        """Stop ranks that send over some routes; return for each its host's own link and the unsent messages."""
+        """Stop ranks that send over `routes`; return for each (rank, its host's own link, unsent messages)."""
         s = self.state
         found = []
         for first in [int(one.row) for one in s.event_queue[: s.n_events] if one.kind == codes.LEFT]:
@@ -279,7 +279,7 @@ class LinkTables(Store):
         return stopped
 
     def _send_anew(self, stopped: list[tuple[int, int, list[int]]]) -> None:
-        """Resume stopped sends over the first links of their new routes; messages that keep their link go first."""
+        """Resume stopped sends on the first links of their new routes; messages whose link is unchanged go first."""
         s = self.state
         queues: dict[tuple[int, int], list[int]] = {}
         turning = []
@@ -320,7 +320,7 @@ class LinkTables(Store):
         """Move queued messages whose new route begins with another link to the egress queue of that link."""
         s = self.state
         for link in np.flatnonzero(self.links.read("port_first") >= 0).tolist():
-            for f in self._no_more_at(link):
+            for f in self._take_rerouted(link):
                 own = int(s.routes[s.flows[f].route].own)
                 port = s.links[own]
                 if port.port_first < 0 and port.port_rest <= 0 and port.port_free < math.inf:
@@ -328,8 +328,8 @@ class LinkTables(Store):
                 s.n_queued -= 1
                 self.loop.join_egress_queue(s, f, own)
 
-    def _no_more_at(self, link: int) -> list[int]:
-        """Remove messages from a link's egress queue if their route begins with another link; return these messages."""
+    def _take_rerouted(self, link: int) -> list[int]:
+        """Remove and return the messages in a link's egress queue whose route begins with another link."""
         s = self.state
         waiting, f = [], int(s.links[link].port_first)
         while f >= 0:

@@ -1,4 +1,4 @@
-"""Links as functions of time: bandwidth without background traffic, latency, packet loss, and routes."""
+"""Links as functions of time: bandwidth minus constant background load, latency, packet loss, and routes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class OnOffFlow:
 
 
 class IncastDerating(NamedTuple):
-    """Factors, at most 1, on the capacity of each link when a given number of transfers enters it at once (incast).
+    """Factors, at most 1, on each link's capacity by the number of transfers that enter the link at once (incast).
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ class Timelines(NamedTuple):
         return self.times - origin if origin else self.times
 
     def at(self, t: float | NDArray[np.float64]) -> NDArray[np.int64]:
-        """Return which segment of each link's timeline holds at `t` [s], one time or one per link; `t` >= `since`."""
+        """Return the index of each link's segment at `t` [s], a single time or one per link; `t` >= `since`."""
         low, high = self.first, self.last
         while (high - low > 1).any():
             middle = (low + high) // 2
@@ -126,7 +126,7 @@ class Timelines(NamedTuple):
 
 
 def moments_around(origin: float, start: float, until: float) -> tuple[float, float]:
-    """Return absolute times of `start` and `until`, given from `origin`, so that rounding only widens the span."""
+    """Return absolute times of `start` and `until`, which count from `origin`, rounded so that the span only grows."""
     return max(0.0, math.nextafter(origin + start, -math.inf)), math.nextafter(origin + until, math.inf)
 
 
@@ -158,7 +158,7 @@ class TimelineCache:
         self._known: Timelines | None = None
 
     def timelines(self, start: float, until: float, likely: float = 0.0) -> Timelines:
-        """Return timelines from `start` to `until` [s], or less if a signal cannot be generated that far yet.
+        """Return timelines from `start` to `until` [s]; they end earlier if a signal is not known that far yet.
 
         A caller that resumes at their end gets several times as much; if that is too much to hold, the same amount, and
         the past is dropped. `likely` is the expected end of the simulation [s], 0 if unknown.
@@ -354,7 +354,7 @@ class Links:
         return max(0.0, value.at(t) - load), value.next_change(t)
 
     def changes(self, links: Iterable[int], t: float, nbytes: float) -> float:
-        """Return how many changes of `links` are expected while a host sends `nbytes` bytes from time `t` [s] on.
+        """Return the expected number of changes of `links` while a host sends `nbytes` bytes from time `t` [s] on.
 
         It assumes the capacity of the fastest link and the rate of changes at `t`.
         """
@@ -381,7 +381,7 @@ class Links:
         return total
 
     def own_of(self, routes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the first link of each route, the sender's own link, given rows of links padded with -1; -1 for none.
+        """Return the first link of each route (the sender's own link), given rows of links padded with -1; -1 if none.
 
         That is the first link that is not a junction (``kind`` "free") of graphs from other tools.
         """
@@ -396,14 +396,14 @@ class Links:
         return not self._kept.any()
 
     def limits(self, route: Sequence[int]) -> Limits:
-        """Return the rate limit and the useful share of bytes under packet loss on one route, given its links."""
+        """Return a route's rate limit under packet loss, and the payload's share of bytes, given the route's links."""
         if self._loss is None:
             return _NO_LOSS
         limits = self.limits_of(np.array(route, dtype=np.int64).reshape(1, -1))
         return Limits(*(float(column[0]) for column in limits))
 
     def limits_of(self, routes: NDArray[np.int64]) -> Limits:
-        """Return rate limits and useful shares of bytes under packet loss on routes: rows of links padded with -1."""
+        """Return each route's rate limit and payload share under packet loss; routes are rows of links (-1: none)."""
         kept = np.zeros(len(routes))
         if self._loss is None:
             return Limits(kept, kept, np.ones(len(routes)))

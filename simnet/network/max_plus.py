@@ -104,7 +104,7 @@ class MaxPlus:
         return Timing(program.origin, program.start, went.finish, account, *kept, program.computed)
 
     def completion_times(self, program: Program, keep: bool) -> MaxPlusResult | None:
-        """Return when ranks complete a program, with `keep` also messages and work; None to use the event loop."""
+        """Return when ranks complete a program, plus message and work times if `keep`; None if messages share links."""
         links, n_messages, delays = self._links, program.schedule.n_messages, program.delays
         done, n_links = np.array(program.start, dtype=np.float64), len(links.routes.links)
         busy, pair, pair_end = np.full(n_links, -np.inf), np.full(n_links, -1), np.zeros(n_links)
@@ -208,7 +208,7 @@ class MaxPlus:
 
 
 def _extrapolate(progress: Progress, turn: int, repeats: int, lasts: float, keep: bool) -> None:
-    """Fill in the repetitions after number `turn` of a round that all ranks enter at once, `lasts` seconds each."""
+    """Fill in a round's repetitions after number `turn`: all ranks enter each at once, and it takes `lasts` seconds."""
     # What repeats with all ranks in step, and nothing under way between, takes as long every time.
     later = np.arange(1, repeats - turn + 1) * lasts
     progress.done[:] += later[-1] if later.size else 0.0
@@ -226,7 +226,7 @@ def _run_repeats(
     place: tuple[int, int],
     steady: bool,
 ) -> tuple[int, float]:
-    """Call `run_round` for all repetitions of a round, with link timelines extended as far as it needs them."""
+    """Call `run_round` for all repetitions of a round; extend the link timelines whenever they end too early."""
     # `place` are the number of its first message, and how often it repeats. `NEVER`: a message would wait for too long.
     traffic, m, (first, repeats) = laid.traffic, len(laid.one), place
     turns = min(repeats, _SOON) if steady else repeats
@@ -249,7 +249,7 @@ def _run_repeats(
 
 
 class _PreparedRound(NamedTuple):
-    """A round with the routes of its messages; it holds the round, so that no other object gets the same id."""
+    """A round and the routes of its messages; the reference to the round keeps its id from being reused."""
 
     one: Round
     traffic: RoundTraffic
@@ -257,7 +257,7 @@ class _PreparedRound(NamedTuple):
 
 
 class _RoundPattern(NamedTuple):
-    """Links and constant routes, common to all rounds with the same senders and receivers [s, byte/s]."""
+    """Links and constant routes that all rounds with the same senders and receivers have in common [s, byte/s]."""
 
     # `down` lists messages with a link of no capacity on their route.
 
@@ -272,7 +272,7 @@ class _RoundPattern(NamedTuple):
 
 
 def _constant_routes(table: NDArray[np.int64], port: Ranks, links: Links) -> tuple[Floats, Floats, Floats]:
-    """Return by route latency [s], lowest rate, and rate of the sender's own link [byte/s]; links are constant."""
+    """Return each route's latency [s], lowest rate, and rate of the sender's own link [byte/s]; links are constant."""
     latency, rate = links.constant_latency_of(table), np.full(len(table), np.inf)
     own = np.where(port < 0, np.inf, links.constant_capacity[port])
     for column in table.T:
@@ -332,7 +332,7 @@ def _loaded_loops() -> NativeModule | None:
 
 
 def _loops_for(effort: int, ahead: int) -> NativeModule | ModuleType:
-    """Return the compiled recurrence if there are enough messages to time, `effort` now and `ahead` later."""
+    """Return the compiled recurrence if there is enough work (`effort` now, `ahead` later), else the interpreted."""
     loops = _loaded_loops()
     if loops is None and _interpreted.is_enough_with(effort, ahead):
         loops = _compiled_recurrence()

@@ -178,13 +178,13 @@ class Network:
         )
 
     def on(self, env: simpy.Environment) -> Network:
-        """Return a copy of the network with the SimPy environment `env` and nothing in flight; links are shared."""
+        """Return a copy of the network that uses SimPy environment `env` and the same links, with nothing in flight."""
         other = copy.copy(self)
         other._begin_on(env)
         return other
 
     def _begin_on(self, env: simpy.Environment | None) -> None:
-        """Drop everything in flight, and take times from `env`; if None, an environment is created on first use."""
+        """Discard everything in flight and take times from `env`; if None, an environment is created when needed."""
         self._env = env
         self._clock: Clock | None = None
         self._draws: dict[str, np.random.Generator] = {}
@@ -199,7 +199,7 @@ class Network:
         return self._env
 
     def _drawing(self, what: str) -> np.random.Generator:
-        """Return the random generator by which single transfers draw ``jitter`` or ``routes``, as `what` says."""
+        """Return the random generator for the ``jitter`` or the ``routes`` (`what`) of single transfers."""
         if what not in self._draws:
             self._draws[what] = named_stream(self.seed, what, "transfer")
         return self._draws[what]
@@ -397,7 +397,7 @@ class Network:
         return slow_start_delays(rounds, hosts, path, window, silence, self.stack.ahead(rounds))
 
     def _software_of(self, parts: Parts, hosts: Ranks, *, cut: bool) -> list[float | Floats]:
-        """Return the seconds that the collective library computes before each round: per rank, or one for all ranks."""
+        """Return the seconds of library computation before each round: one per rank, or one for all ranks."""
         found: list[float | Floats] = []
         for schedule, _ in parts:
             idle = schedule.without_work()

@@ -1,4 +1,4 @@
-"""Programs: consecutive schedules with hosts and entry times of ranks and random draws, ready to be timed."""
+"""Programs: consecutive schedules, the hosts and entry times of ranks, and random draws, ready to be timed."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Entry(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Program:
-    """Consecutive schedules, with all that determines their times: ranks' hosts and entry times, and random draws.
+    """Consecutive schedules and all that determines their times: hosts and entry times of ranks, and random draws.
 
     - `origin`: the moment from which all times count [s].
     - `parts` (P,): schedules in order, and when each rank may enter each [s].
@@ -112,7 +112,7 @@ class Program:
     def beside(
         self, computing: Computing, bare: Sequence[Schedule], of_rounds: Callable[[], Sequence[float | Floats]]
     ) -> Program:
-        """Return the program while a backward pass runs: parts wait for their gradient, and may slow its computation.
+        """Return the program for a simultaneous backward pass: parts wait for their gradients, and may slow the pass.
 
         `bare` are the schedules without the software of a library, which `of_rounds` returns.
         """
@@ -145,13 +145,13 @@ class Program:
         return [0.0] * len(self.schedule.rounds) if self.software_of_rounds is None else self.software_of_rounds()
 
     def begins(self) -> Ranks:
-        """Return the first round of each schedule and collective call; ranks complete all earlier rounds first."""
+        """Return the first round of each schedule and collective call; ranks enter it after all earlier rounds."""
         calls = [call.first for call in self.schedule.calls if call.rounds]
         parts = [first for first, last in self.bounds() if last > first]
         return np.unique(np.array(parts + calls, dtype=np.int64))
 
     def gates(self) -> dict[int, Floats]:
-        """Return by round index when each rank may enter that round at the earliest [s]; the last index is the end."""
+        """Return by round index the earliest time each rank may enter that round [s]; the last index is the end."""
         gates: dict[int, Floats] = {}
         index = 0
         for schedule, ready in self.parts:
@@ -164,7 +164,7 @@ class Program:
 def entry_times(
     parts: Parts, start: float | ArrayLike, accounted_from: float | ArrayLike | None, origin: float | None
 ) -> tuple[float, list[tuple[Schedule, Floats]], Floats, Floats]:
-    """Return the origin [s]; relative to it, schedules with their earliest entries, entry times, accounting starts."""
+    """Return the origin [s], and relative to it schedules with earliest entries, entry times, and accounting starts."""
     n_ranks = parts[0][0].n_ranks
     begin = moments_of(start, n_ranks, "start")
     accounted = begin if accounted_from is None else moments_of(accounted_from, n_ranks, "accounted_from")
@@ -189,7 +189,7 @@ def hosts_of(placement: ArrayLike | None, n_ranks: int, n_hosts: int) -> Ranks:
 
 
 def parts_of(schedule: Schedule | Parts) -> Parts:
-    """Return a list of (schedule, earliest entry of ranks [s]); a single schedule has the earliest entry 0."""
+    """Return a list of (schedule, earliest entry of ranks [s]); for a single schedule, the earliest entry is 0."""
     parts = [(schedule, 0.0)] if isinstance(schedule, Schedule) else list(schedule)
     if not parts:
         raise ValueError("there is no schedule to time")

@@ -1,4 +1,4 @@
-"""A max-plus recurrence for when each rank finishes each round, if no two messages use a link at the same time.
+"""A max-plus recurrence for the times at which ranks finish rounds, if no two messages use a link at once.
 
 A rank finishes a round at a maximum over sums: when it entered, when its messages arrived, and when its sends left its
 host's own link. A message arrives after the sender's overhead, the latency of its route at departure, its bytes at the
@@ -51,7 +51,7 @@ class RoundTraffic(NamedTuple):
 
 
 class RouteState(NamedTuple):
-    """Latency of each message's route and time to send its bytes there, and from when until when these hold.
+    """Latency and transfer time of each message on its route, and the time span in which these values hold.
 
     - `latency`, `latency_since`, `latency_until`: latency, and when it holds [s].
     - `seconds`, `own`, `rate_since`, `rate_until`: seconds for the bytes at the narrowest and at the own link, and when
@@ -87,7 +87,7 @@ class LinkForecast(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """Arrays in which `run_round` keeps its results and where it is, for a round that repeats.
+    """Arrays with the results and the current position of `run_round`, for a round and its repetitions.
 
     - `begun` (repeats * P,) or (0,): when each rank reached the round [s].
     - `entered` (repeats * P,), or (P,) without `begun`: when each rank entered it after its work [s].
@@ -122,7 +122,7 @@ def run_round(
     repeats: int,
     steady: bool,
 ) -> tuple[int, float]:
-    """Time the messages of a round and its repetitions; return an outcome code such as `COMPLETED`, and its time [s].
+    """Time a round and its repetitions; return an outcome code such as `COMPLETED`, and the time of this outcome [s].
 
     After `BEYOND`, whose time is the unknown one, call again with longer timelines to resume. With `MET` and `IN_STEP`
     the time is when all ranks reached the round, NaN if not at once.
@@ -180,7 +180,7 @@ def _carry_round(
     overheads: tuple[float, float],
     entered: Floats,
 ) -> tuple[int, float]:
-    """Time one repetition of a round, vectorised if messages share no links. Results are those of `run_round`."""
+    """Time one repetition of a round, vectorised if its messages share no links; return what `run_round` returns."""
     if not traffic.exclusive:
         return _one_by_one(traffic, routes, forecast, progress, delays, overheads, entered)
     m, turn = len(traffic.src), int(progress.place[0])
@@ -217,7 +217,7 @@ def _one_by_one(
     overheads: tuple[float, float],
     entered: Floats,
 ) -> tuple[int, float]:
-    """Time the remaining messages of one repetition of a round, one by one; return code and time as `run_round`."""
+    """Time the remaining messages of one repetition, one after another; return code and time as `run_round` does."""
     src, dst, nbytes, links = traffic.src, traffic.dst, traffic.nbytes, traffic.links
     done, busy, sent, arrived, place = progress.done, progress.busy, progress.sent, progress.arrived, progress.place
     send_overhead, receive_overhead = overheads
@@ -281,7 +281,7 @@ def _left_at(
 
 
 def _occupy(busy: Floats, route: NDArray[np.int64], now: float, ends: float, touch: float) -> bool:
-    """Mark links as busy until `ends` [s]; return False if one is still busy `touch` seconds after `now`."""
+    """Mark the links of a route as busy until `ends` [s]; return False if one is still busy at `now` + `touch`."""
     for link in route:
         if link < 0:
             break

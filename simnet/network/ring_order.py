@@ -1,4 +1,4 @@
-"""Order of ranks in a ring, chosen so that no message between neighbours takes long on an uneven network."""
+"""Orders ranks in a ring so that the slowest pair of neighbours is fast, for uneven networks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class RingOrder(NamedTuple):
 
 
 def pair_seconds(network: Network, hosts: list[int], nbytes: float, moment: float = 0.0) -> Floats:
-    """Return how long a message from each host to each other takes alone, latency plus bytes [s]; shape (P, P)."""
+    """Return the time of a message between each two hosts without other traffic, latency plus bytes [s]; (P, P)."""
     found = np.zeros((len(hosts), len(hosts)))
     for (i, src), (j, dst) in itertools.permutations(enumerate(hosts), 2):
         latency, bandwidth = network.path(src, dst, moment)
@@ -94,7 +94,7 @@ def ring_order(seconds: Floats) -> RingOrder:
 
 
 def _pair_times(seconds: Floats, tours: NDArray[np.int64]) -> Floats:
-    """Return the time of each pair of neighbours [s] in one or several rings, in order round the ring; (..., P)."""
+    """Return the time of each pair of neighbours in one ring or several, in ring order [s]; shape (..., P)."""
     found: Floats = seconds[tours, np.roll(tours, -1, axis=-1)]
     return found
 

@@ -1,4 +1,4 @@
-"""How flows share links: max-min fair, or with weights by round-trip time as under TCP congestion control.
+"""How flows share links: max-min fair, or weighted by round-trip time as under TCP congestion control.
 
 ``max_min``
     All flows on a link get the same, except those limited elsewhere [1]_. With stacks whose messages queue, messages
@@ -43,7 +43,7 @@ SHORTEST = 1e-6
 
 
 class Measured(NamedTuple):
-    """Measured x, where a flow's bandwidth share goes as rtt**-x; with the link's buffer size known, and unknown."""
+    """Measured exponents x of bandwidth shares, which go as rtt**-x, if the link's buffer size is known, and if not."""
 
     with_buffer: float
     without: float
@@ -117,7 +117,7 @@ class Sharing:
 
     @property
     def most(self) -> float:
-        """Longest round-trip time that counts for a flow's weight [s]: BBR gains no more beyond the buffer."""
+        """Longest round-trip time that counts for a flow's weight [s]; beyond the buffer, BBR's share stops growing."""
         return math.inf if self.buffer is None or self.congestion != "bbr" else self.buffer
 
     def weights(self, round_trips: ArrayLike) -> Floats:

@@ -53,7 +53,7 @@ class Clock:
         self._waits, self._left = 0, (0, 0.0)
 
     def now(self) -> float:
-        """Return the present time [s since the origin], by the event loop, or by SimPy if that is later."""
+        """Return the present time [s since the origin]: the event loop's time, or SimPy's if that is later."""
         reached, own = self._engine.state.now, float(self.env.now) - self._zero
         return reached if own - reached <= math.ulp(self.env.now) else own
 
@@ -157,7 +157,7 @@ class Clock:
                 run.fail(engine, run.stalled(engine, {}, now))
 
     def _settle(self, done: simpy.Event, value: object, begun: float, now: float) -> None:
-        """Let the event `done` succeed with `value`; fail it if SimPy's time is too coarse for the duration."""
+        """Let the event `done` succeed with `value`, or fail if SimPy's time cannot resolve the duration."""
         at = self._zero + now
         if not self._chooses or begun == now or self._zero + begun != at:
             done.succeed(value)
@@ -175,7 +175,7 @@ class Clock:
         now = engine.state.now
         messages = engine.under_way()
         blocked = {f: engine.route(f) for f in messages if engine.is_blocked(f)}
-        hope = self._hope(blocked)
+        hope = self._recovery_time(blocked)
         if hope < math.inf:
             engine.state.hope = hope
             return
@@ -200,7 +200,7 @@ class Clock:
         for fail in failures:
             fail()
 
-    def _hope(self, blocked: Mapping[int, Sequence[int]]) -> float:
+    def _recovery_time(self, blocked: Mapping[int, Sequence[int]]) -> float:
         """Return the time [s] until which blocked messages wait for a link to recover; infinity to give up."""
         engine = self._engine
         if not engine.state.watching:

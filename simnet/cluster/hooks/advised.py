@@ -1,4 +1,4 @@
-"""The adviser in a hook: workers share iteration times, worker 0 picks the next exchange, and all of them use it.
+"""Adviser in a DDP hook: workers share iteration times, worker 0 picks the next exchange, and all workers use it.
 
 They agree on a thread and a gloo group of their own, so nothing waits: the choice for an iteration uses what was known
 two iterations before.
@@ -33,7 +33,7 @@ _GLOO = {"algorithm": "ring", "collective": "ring", "allgather": "ring"}
 
 
 class _AgreedDecision(NamedTuple):
-    """Decision of worker 0: next exchange (index), whether to probe the network, whether the exchange time is known."""
+    """Worker 0's decision: index of the next exchange, whether to probe the network, if exchange times are known."""
 
     choice: int
     probes: bool
@@ -49,7 +49,7 @@ class _ProbeTimes(NamedTuple):
 
 
 class Advising:
-    """Collects the workers' times for the adviser and spreads its choice, on its own thread and gloo process group."""
+    """Collects all workers' times for the adviser and distributes its choice, in a thread and gloo group of its own."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class Advising:
         return self._agree(0, [], None)
 
     def _ping(self, more: float = 0.0) -> None:
-        """Time round trips to the next worker, the last with `more` bytes, and answer those of the previous worker."""
+        """Time round trips to the next worker, one of them with `more` bytes, and answer the previous worker."""
         ahead, behind = (global_rank(self._group, (self.rank + step) % self.size) for step in (1, -1))
         begin, took, entries = time.perf_counter(), [], [round(one / WORD) for one in (WORD,) * PINGS + (more,) if one]
         for number, length in enumerate(entries):
@@ -204,7 +204,7 @@ class Advising:
 
 
 def _gloo_candidate(entry: TableEntry) -> Candidate:
-    """Return a table entry's exchange as a `Candidate` to estimate the time of, with gloo's collective algorithms."""
+    """Return the exchange of a table entry as a `Candidate` with gloo's collective algorithms, to estimate its time."""
     scheme = sparsifier_models.scheme(entry.scheme)
     known = {one.name for one in dataclasses.fields(scheme.option_type)}
     options = {name: value for name, value in entry.options.items() if name != "accumulation"}
@@ -212,7 +212,7 @@ def _gloo_candidate(entry: TableEntry) -> Candidate:
 
 
 def _iteration_times(one: LoggedIteration, clock: StageClock) -> TimingOutcome:
-    """Return the stage times of an iteration on this worker, after the last event of the iteration has completed."""
+    """Wait until an iteration's stages have completed on this worker, and return the times of the stages."""
     spans = [*one.selecting, *one.exchanging]
     while not all(clock.passed(span.ended) for span in spans):
         time.sleep(1e-4)

@@ -24,7 +24,7 @@ from simnet.sparsifier_models.split_reduce import mean_cuts, proposed_cuts
 
 
 def select_oktopk(part: BucketShare) -> Selected:
-    """Return Ok-Topk's selected indices, their threshold, and whether to compute exact thresholds and new regions."""
+    """Return Ok-Topk's selected indices, their threshold, and whether thresholds are exact and regions redivided."""
     model = part.model
     if model.iteration < model.options.warm_up:
         return ()
@@ -99,7 +99,7 @@ def _split_and_reduce(part: BucketShare, chosen: torch.Tensor, messages: GroupMe
 def _all_pieces(
     part: BucketShare, mine: torch.Tensor, exact: bool, messages: GroupMessages
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Gather from all workers the globally selected entries of their regions; return ascending indices and sums."""
+    """Gather the globally selected entries of all workers' regions; return their ascending indices and their sums."""
     rank = messages.rank
     count = torch.tensor([len(mine)], dtype=torch.int32, device=mine.device)
     pieces: Indices = torch.cat(messages.all_gather(count)).cpu().numpy().astype(np.int64)
@@ -178,7 +178,7 @@ def _gather_packed(part: BucketShare, selected: Selected, messages: GroupMessage
 
 
 def _offer_indices(part: BucketShare) -> Selected:
-    """Return the indices of the worker's k largest entries; for selection ``var`` also the sum of their squares."""
+    """Return the indices of this worker's k largest entries; for selection ``var``, also their sum of squares."""
     model = part.model
     if model.options.selection == "star":
         if part.rank != model.turn and model.options.compat == "released":

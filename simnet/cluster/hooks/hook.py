@@ -1,4 +1,4 @@
-"""The DDP communication hook: it selects when DDP hands over a bucket, and exchanges during the backward pass.
+"""The DDP communication hook: it selects entries when a bucket is ready, and exchanges them during the backward pass.
 
 Selection queues with the backward pass, on its thread and stream. All else is done by one thread of the hook, on a GPU
 on a stream of its own, bucket by bucket in the order of DDP, which is the same on all workers. The backward pass waits
@@ -32,7 +32,7 @@ from simnet.training.job.exchange import check_feedback
 
 
 class Hook:
-    """A DDP communication hook that exchanges gradients by one scheme, or by the one a table or an adviser chooses.
+    """A DDP communication hook that exchanges gradients by one scheme, or by the scheme that a table or adviser picks.
 
     `iteration` (settable) is the iteration that the next bucket 0 begins, `entry` the exchange in force, `choices` the
     exchanges that are possible, `residuals` what this worker keeps back, which a checkpoint of the model does not have.
@@ -216,7 +216,7 @@ class Hook:
         future = torch.futures.Future(devices=on_gpu)
         place: Callable[[], AbstractContextManager[Any]] = nullcontext
         if on_gpu:
-            place = self._beside(flat.device, (total, part.given, *selected))
+            place = self._on_own_stream(flat.device, (total, part.given, *selected))
 
         def finish() -> None:
             with place():
@@ -324,7 +324,7 @@ class Hook:
     def _place(self, bucket: Any) -> str:
         return f"rank {self.rank}, iteration {self.iteration}, bucket {bucket.index()}"
 
-    def _beside(self, device: Any, handed: tuple[Any, ...]) -> Callable[[], ExitStack]:
+    def _on_own_stream(self, device: Any, handed: tuple[Any, ...]) -> Callable[[], ExitStack]:
         """Return a function that switches to the hook's CUDA stream, which waits for work of the current stream."""
         if not hasattr(self, "_stream"):
             self._stream = torch.cuda.Stream(device)

@@ -134,7 +134,7 @@ class IterationLog:
         self._waiting: deque[tuple[LoggedIteration, float, Mark, Mark, Mark]] = deque()
 
     def add(self, one: LoggedIteration, began_s: float, began: Mark, computed: Mark, ended: Mark) -> None:
-        """Queue an iteration; write all queued iterations that the device has completed."""
+        """Queue an iteration for the log; write the queued iterations that the device has completed."""
         self._waiting.append((one, began_s, began, computed, ended))
         while self._waiting and self._clock.passed(self._waiting[0][-1]):
             self._write(*self._waiting.popleft())

@@ -36,7 +36,7 @@ def destroy_group(group: Any) -> None:
 
 
 class HookMessage(NamedTuple):
-    """A logged collective call, or a set of messages sent at once: operation, bytes, and marks of start and end."""
+    """A log entry of a collective call, or of messages sent together: operation, bytes, and start and end marks."""
 
     # As nccl-tests spells it: ``all_reduce``, ``all_gather``, ``broadcast``; ``send`` from rank to rank.
     operation: str
@@ -48,7 +48,7 @@ class HookMessage(NamedTuple):
 
 
 class GroupMessages:
-    """Collective calls of one exchange in a process group (None: all workers); `sent` logs them with their times."""
+    """Collective calls of one exchange in a process group (None: all workers); `sent` logs all calls with times."""
 
     def __init__(self, group: Any, clock: StageClock) -> None:
 
@@ -78,7 +78,7 @@ class GroupMessages:
         self._done("broadcast", (values.nbytes,), began)
 
     def swap(self, sends: Mapping[int, torch.Tensor], receives: Mapping[int, torch.Tensor]) -> None:
-        """Send non-empty tensors to other workers and receive tensors from them at once; both are given by rank."""
+        """Send non-empty tensors to other workers while receiving tensors from others; both are given by rank."""
         if not sends and not receives:
             return
         isend, irecv, way = dist.isend, dist.irecv, dist.P2POp

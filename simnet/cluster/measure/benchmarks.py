@@ -89,7 +89,7 @@ def parse_shapes(text: str) -> list[LaunchShape]:
 
 
 def benchmark_command(launch: str, collective: str, program: str, shape: LaunchShape, wanted: Wanted) -> list[str]:
-    """Return the command that runs a benchmark program under the launcher, as a list of words."""
+    """Return the command line, split into arguments, that runs a benchmark program under the launcher."""
     filled = launch
     for name, value in (("ranks", shape.ranks), ("nodes", shape.nodes), ("per_node", shape.per_node)):
         filled = filled.replace(f"{{{name}}}", str(value))

@@ -285,7 +285,7 @@ class MpiCommunicator(Communicator):
 
 
 def torch_environment(given: Mapping[str, str]) -> dict[str, str]:
-    """Return torch.distributed's variables that `given` lacks, from Slurm's; InputError if these are missing, too."""
+    """Return torch.distributed's variables that `given` lacks, from Slurm's variables; InputError if there are none."""
     found = {}
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
         if name in given:

@@ -153,7 +153,7 @@ def ethernet_ports(root: Path = SYSTEM) -> list[Port]:
 
 
 def describe_cards(root: Path = SYSTEM) -> list[str]:
-    """Return texts with name, rate and link type of active InfiniBand or RoCE ports, else of the Ethernet ports."""
+    """Return name, rate and link type of active InfiniBand or RoCE ports; if there are none, of the Ethernet ports."""
     ports = infiniband_ports(root)
     named = [(f"{one.name}:{one.number}", one) for one in ports] or [(one.name, one) for one in ethernet_ports(root)]
     return [" ".join(f"{name} {one.rate} {one.kind}".split()) for name, one in named]

@@ -38,7 +38,7 @@ _LOOKED_AT = 6
 
 @dataclass(frozen=True)
 class Group:
-    """Ranks that call collectives together, ascending, and the number of their nodes. In a pair the first one sends."""
+    """Ranks (ascending) that call collectives together, and their number of nodes. In a pair, the first rank sends."""
 
     ranks: tuple[int, ...]
     nodes: int
@@ -145,7 +145,7 @@ def size_series(smallest: float, largest: float, factor: float) -> list[int]:
 
 
 def divisible_sizes(collective: str, wanted: Sequence[int], ranks: int) -> tuple[int, ...]:
-    """Return the sizes [byte] nearest to the `wanted` sizes that divide evenly among the ranks."""
+    """Return, for the `wanted` sizes, the nearest sizes [byte] that divide evenly among the ranks."""
     part = ELEMENT * (ranks if collective in PARTED_COLLECTIVES else 1)
     return tuple(dict.fromkeys(max(1, round(one / part)) * part for one in wanted))
 

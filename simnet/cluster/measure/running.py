@@ -1,4 +1,4 @@
-"""The measurement loop: all ranks of a job time the same curves together, and each rank gets all times.
+"""The measurement loop: all ranks of a job time the planned collectives together, and each rank receives all times.
 
 In a repetition the slowest rank counts. Repetitions of all sizes of a curve take turns, so a disturbance affects all
 sizes alike. Ranks outside of the present group wait. All decisions (number of calls, repetitions, sizes left out) use
@@ -38,7 +38,7 @@ _RANKS, _WAVE = 127, 7
 
 
 class PreparedCall(NamedTuple):
-    """A collective call at one rank: a function, which takes the call's number, and its send and receive buffers."""
+    """A collective call at one rank: a function that takes the number of the call, and the send and receive buffers."""
 
     call: Callable[[int], None]
     out: Any
@@ -46,7 +46,7 @@ class PreparedCall(NamedTuple):
 
 
 def operations_per_call(collective: str, nbytes: int) -> int:
-    """Return the operations in one timed call: 2 for a round trip, the messages sent at once for ``p2p_bw``, else 1."""
+    """Return the number of operations in a timed call: of messages for ``p2p_bw``, 2 for a round trip, else 1."""
     if collective == "p2p_bw":
         return max(_FEWEST, min(WINDOW, _IN_WINDOW // nbytes))
     return 2 if collective == "p2p_latency" else 1
@@ -93,7 +93,7 @@ def _group_messages(
 
 
 def wrong_elements(communicator: Communicator, collective: str, group: Group, handle: Any, nbytes: int) -> int:
-    """Run a collective on known content, and return the number of wrong elements in this rank's result."""
+    """Run a collective on test data; return how many elements of this rank's result differ from the correct result."""
     made = prepare_call(communicator, collective, group, handle, nbytes)
     place, ranks = group.ranks.index(communicator.rank), len(group.ranks)
     communicator.put(made.out, rank_content(place, len(made.out)))
@@ -195,7 +195,7 @@ class _CurveTimer:
         self._calls = 0
 
     def shared(self, value: float) -> tuple[list[float], float]:
-        """Share `value` with the group; return all members' values, and the seconds since the start at rank 0."""
+        """Share `value` among all ranks; return the values of the group, and the seconds since the start on rank 0."""
         table = self.communicator.gather(np.array([value, time.perf_counter() - self.origin]))
         return table[list(self.curve.group.ranks), 0].tolist(), float(table[0, 1])
 
@@ -215,7 +215,7 @@ class _CurveTimer:
             raise InputError(f"{text}{f': {reason}' if reason else ''}", file="simnet measure")
         return (0, reason or "it fails") if failed else (int(sum(counts)), "")
 
-    def made(self, nbytes: int) -> PreparedCall | None:
+    def prepare(self, nbytes: int) -> PreparedCall | None:
         """Return a prepared call of `nbytes` bytes; None at ranks outside the group."""
         if not self.member:
             return None
@@ -240,7 +240,7 @@ class _CurveTimer:
 
 
 def _measure_curve(timer: _CurveTimer, seconds: float, left: int, found: MeasuredRows) -> float:
-    """Measure one of `left` curves, which share the time until `seconds`; return the time since the start [s]."""
+    """Measure a curve in 1 / `left` of the time until `seconds`; return the time since the start [s]."""
     curve = timer.curve
     mistakes, reason = timer.attempt()
     _, elapsed = timer.shared(0.0)
@@ -271,12 +271,12 @@ class _CurvePoint:
     seconds: list[float] = field(default_factory=list)
 
     def done(self, time_left: bool) -> bool:
-        """Return whether this size has enough repetitions."""
+        """Return whether this size has enough repetitions; without time left, the minimum number is enough."""
         return len(self.seconds) >= LEAST and (not time_left or len(self.seconds) >= MOST or is_settled(self.seconds))
 
 
 def _first_calls(timer: _CurveTimer, end: float, elapsed: float) -> tuple[list[_CurvePoint], float]:
-    """Time a first call of each size; return the sizes that fit the time left, and the time since the start [s]."""
+    """Time one call of each size; return the sizes whose repetitions fit in the time, and the time since start [s]."""
     curve = timer.curve
     share = max(0.0, end - elapsed) / len(curve.sizes)
     points: list[_CurvePoint] = []
@@ -286,7 +286,7 @@ def _first_calls(timer: _CurveTimer, end: float, elapsed: float) -> tuple[list[_
         # Two calls now, of which the first may open connections, and two in each repetition at least.
         if at and 2 * ahead + LEAST * (repetitions + 2 * ahead) > end - elapsed:
             break
-        made = timer.made(nbytes)
+        made = timer.prepare(nbytes)
         call, elapsed = timer.repetition(made, 1)
         points.append(_CurvePoint(nbytes, made, calls_in_a_row(call, share)))
         repetitions += (1 + points[-1].count) * call
@@ -330,7 +330,7 @@ def _curve_row(curve: PlannedCurve, point: _CurvePoint, mistakes: int) -> dict[s
 
 
 def _time_range(rows: Sequence[dict[str, Any]]) -> str:
-    """Return text with the times of the smallest and the largest size."""
+    """Return the times of the smallest and the largest measured size as text."""
     if not rows:
         return "left out"
     return " to ".join(
@@ -353,7 +353,7 @@ _CALLS, _REPETITIONS = 2000, 20
 
 
 def calls_in_a_row(seconds: float, share: float) -> int:
-    """Return the number of calls in a repetition, given the time of one call and the time for this size [s]."""
+    """Return the number of calls in a repetition, given the time of a call and the time `share` for its size [s]."""
     return max(1, min(_CALLS, round(min(REPETITION, share / _REPETITIONS) / seconds)))
 
 

@@ -96,7 +96,7 @@ def _join_session(communicator: Communicator, session: Session, say: Say) -> lis
 
 
 def _agree_on(communicator: Communicator, work: Callable[[], T]) -> T:
-    """Call `work` at every rank. If it fails anywhere, the first rank that failed raises its error; others exit."""
+    """Call `work` at every rank. After an InputError anywhere, the first rank that has one raises it; others exit."""
     refusal: InputError | None = None
     try:
         done = work()

@@ -77,7 +77,7 @@ def normalise_chances(chances: dict[float, float], least: float = LEAST_CHANCE) 
 
 
 def node_rate(curves: Sequence[Curve]) -> tuple[float, float]:
-    """Return the highest measured rate out of a node [byte/s], 0 if unknown, and that measurement's ranks per node."""
+    """Return the highest rate measured out of a node [byte/s], 0 if unknown, and the ranks per node at that rate."""
     found = (0.0, 1.0)
     for curve in curves:
         one = curve.setting
@@ -89,7 +89,7 @@ def node_rate(curves: Sequence[Curve]) -> tuple[float, float]:
 
 
 def describe_card_counts(cards: Sequence[CardCount], each: float) -> str:
-    """Return a sentence on the possible card counts and the benchmark that would decide; "" for one count."""
+    """Return a sentence with the possible card counts and a benchmark that decides between them; "" for one count."""
     if len(cards) < 2:
         return ""
     names = {1.0: "one", CARD_PER_RANK: "one for each rank"}

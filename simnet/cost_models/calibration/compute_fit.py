@@ -123,7 +123,7 @@ def fit_compute(seconds: Floats) -> ComputeFit:
 
 
 def _fit_stragglers(rest: Floats) -> tuple[float, float, float, float]:
-    """Fit log times by one or two normals: return mean, spread, share of stragglers (0: one normal) and their shift."""
+    """Fit one or two normals to log times; return mean, spread, share of stragglers (0: one normal), their delay."""
     middle, spread = float(rest.mean()), max(float(rest.std()), 1e-12)
     alone = _log_likelihood(_normal_density(rest, middle, spread))
     robust = max(1.4826 * float(np.median(np.abs(rest - np.median(rest)))), 1e-12)

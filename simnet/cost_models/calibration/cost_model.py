@@ -1,4 +1,4 @@
-"""The calibrated cost model of a system: times of collectives with prediction intervals, and where it extrapolates."""
+"""The calibrated cost model of a system: times of collectives with prediction intervals, and notes on extrapolation."""
 
 from __future__ import annotations
 
@@ -133,12 +133,12 @@ class CalibratedCostModel:
     def fastest(
         self, collective: str, algorithm: str, ranks: int, nbytes: float, *, nodes: int | None = None
     ) -> Prediction:
-        """Return the predicted time of a call by `algorithm` if it was measured, else by the fastest algorithm."""
-        ways = self._ways(collective, algorithm)
+        """Return the predicted time of a call by `algorithm` if measured, else by the fastest measured algorithm."""
+        ways = self._variants(collective, algorithm)
         found = [self.predict(collective, ranks, nbytes, nodes=nodes, algorithm=a, protocol=b) for a, b in ways]
         return min(found, key=lambda one: one.seconds)
 
-    def _ways(self, collective: str, algorithm: str) -> list[tuple[str | None, str | None]]:
+    def _variants(self, collective: str, algorithm: str) -> list[tuple[str | None, str | None]]:
         """Return the (algorithm, protocol) pairs to compare for a call; None means that the library chooses."""
         families = {one.setting.family[1:] for one in self.model.known if one.setting.collective == collective}
         own = {one for one in families if one[0].casefold() == algorithm}
@@ -147,11 +147,11 @@ class CalibratedCostModel:
         return [(one or None, protocol or None) for one, protocol in sorted(own or families or {("", "")})]
 
     def _interval_basis(self, setting: Setting, basis: Basis) -> Basis:
-        """Return the basis for an interval's width: `basis`, but "beyond" for "ranks" on unmeasured node counts."""
+        """Return the basis for the interval: "beyond" in place of "ranks" if nodes are outside the measured range."""
         return "beyond" if basis == "ranks" and self._unlike_nodes(setting) else basis
 
     def pinned(self, name: str) -> list[str]:
-        """Return the sorted algorithms or protocols, as `name` says, for which collectives can be predicted."""
+        """Return, sorted, the algorithms or the protocols (by `name`) to which a prediction can be pinned."""
         known = known_algorithms() if name == "algorithm" else PROTOCOLS
         return sorted({*known, *(getattr(one.setting, name) for one in self.model.known)} - {""})
 
@@ -232,7 +232,7 @@ class CalibratedCostModel:
         return reasons
 
     def _measured(self, setting: Setting) -> tuple[float, float]:
-        """Return the least and largest size [byte] of the curves nearest to a setting (see `Predictor.near`)."""
+        """Return the smallest and largest size [byte] measured on the curves nearest to a setting."""
         near = self.model.near(setting)
         return min(one.smallest for one in near), max(one.largest for one in near)
 
@@ -276,7 +276,7 @@ def calibrate(
 
 
 def specified_cost_model(platform: Platform, coverage: float = DEFAULT_COVERAGE) -> CalibratedCostModel:
-    """Return a cost model from a platform specification alone, which marks every prediction as an extrapolation."""
+    """Return a cost model derived only from a platform specification; it marks all predictions as extrapolations."""
     bounds = specification.specified_half_widths(platform, coverage)
     intervals: dict[Basis, list[tuple[float, float]]] = dict.fromkeys(get_args(Basis), bounds)
     model = Predictor("interpolated", "steps", (), specification.specified_step_model(platform))
@@ -286,7 +286,7 @@ def specified_cost_model(platform: Platform, coverage: float = DEFAULT_COVERAGE)
 
 
 def _is_ring_or_tree(platform: Platform, setting: Setting) -> bool:
-    """Return whether NCCL may use a ring or a tree on two nodes, so that times do not determine the bus bandwidth."""
+    """Return whether NCCL may choose between ring and tree for a setting: an all-reduce on two nodes."""
     nccl = platform.counted == "as NCCL does" and not setting.algorithm
     nodes = platform.nodes(setting.ranks, setting.nodes)
     return nccl and setting.collective == "all_reduce" and nodes == 2 < setting.ranks

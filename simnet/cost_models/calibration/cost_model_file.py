@@ -98,7 +98,7 @@ class StepModelEntry(_FilePart):
 
 
 class IntervalEntry(_FilePart):
-    """Half-widths of prediction intervals per size bin, for one `Basis` of predictions, such as other ranks' curves."""
+    """Half-widths of prediction intervals per size bin, for one `Basis` of predictions, such as "ranks"."""
 
     held_out: Annotated[int, Ge(0)]
     below: _Widths

@@ -97,14 +97,14 @@ def mixture_held(
 
 
 def without_ranks(curves: Sequence[Curve], ranks: int) -> tuple[list[Curve], list[Curve]]:
-    """Return the curves not on `ranks` ranks, and those on `ranks` ranks whose `Setting.family` occurs among them."""
+    """Return the curves not on `ranks` ranks, and those on `ranks` ranks that share a family with one of these."""
     kept = [one for one in curves if one.setting.ranks != ranks]
     families = {one.setting.family for one in kept}
     return kept, [one for one in curves if one.setting.ranks == ranks and one.setting.family in families]
 
 
 def leave_ranks_out(curves: Sequence[Curve], curve_model: str, nccl: bool) -> tuple[list[HeldOut], list[HeldOut]]:
-    """Return predictions of each rank count from all others: by the usual `Predictor`, and by its step model alone."""
+    """Predict the curves of each rank count from all others; return usual predictions, and the step model's alone."""
     usual, stepped = list[HeldOut](), list[HeldOut]()
     for ranks in track_progress(sorted({curve.setting.ranks for curve in curves}), 0.5):
         kept, held = without_ranks(curves, ranks)
@@ -154,7 +154,7 @@ class ModelChoice(NamedTuple):
 
 
 def choose_models(curves: Sequence[Curve], *, plain: bool = True, wide: bool = True) -> ModelChoice:
-    """Return the curve models, step counting and `Transfer` that best predict held-out parts of one system's curves.
+    """Return the curve models, step counting (NCCL's or not) and `Transfer` that best predict held-out measurements.
 
     With `plain`, models for comparison are judged too; with `wide`, predictions of other ranks and collectives.
     """
@@ -207,7 +207,7 @@ def _model_weights(typical: Mapping[str, float]) -> dict[str, float]:
 def _judge_counting(
     curves: Sequence[Curve], curve_model: str, nccl: bool
 ) -> tuple[float, Transfer, list[HeldOut], list[HeldOut]]:
-    """Return step counting's error, the better transfer, and predictions of held-out ranks and collectives."""
+    """Return the error of one way to count steps, the better `Transfer`, and predictions of what was held out."""
     ranked, stepped = leave_ranks_out(curves, curve_model, nccl)
     by_transfer = leave_collectives_out(curves, curve_model, nccl)
     corrected = mean_log_error(by_transfer["corrected"]) < _CLEARLY_BETTER * mean_log_error(by_transfer["steps"])

@@ -100,7 +100,7 @@ def curves_of(rows: pd.DataFrame) -> list[Curve]:
 
 
 def setting_groups(rows: pd.DataFrame) -> Iterator[tuple[Setting, pd.DataFrame]]:
-    """Yield each setting, sorted, with its rows and their total sizes [byte] in the column ``size``."""
+    """Yield each measured setting, in sorted order, with its rows; their column ``size`` has total sizes [byte]."""
     keys = [rows["collective"].astype(str), *(rows[name].fillna(0).astype(int) for name in ("ranks", "nodes"))]
     keys += [rows[name].fillna("").astype(str) for name in ("algorithm", "protocol")]
     for key, part in rows.assign(size=total_bytes(rows)).groupby(keys, sort=True):
@@ -133,7 +133,7 @@ def _condition_columns(rows: pd.DataFrame) -> dict[str, pd.Series[str]]:
 
 
 def chosen_rows(rows: pd.DataFrame, where: Mapping[str, str], in_place: bool = False) -> pd.DataFrame:
-    """Return the in-place or out-of-place rows whose columns have the values in `where`.
+    """Return the rows whose columns have the values in `where`: in-place rows if `in_place`, else out-of-place rows.
 
     Where only one side was measured, that side is taken. Values of columns of numbers are numbers or quantities with a
     unit. Raises InputError if there is no such column or value.
@@ -155,7 +155,7 @@ def chosen_rows(rows: pd.DataFrame, where: Mapping[str, str], in_place: bool = F
 
 
 def _read_quantity(text: str) -> float:
-    """Return a number or quantity as a number in SI units; NaN if the text is neither."""
+    """Return the value of a text such as ``10`` or ``10 us`` in SI units; NaN for any other text."""
     for read in (read_number, units.seconds, units.bandwidth, units.size):
         with suppress(ValueError):
             if not math.isnan(number := read(text)):
@@ -203,7 +203,7 @@ class CurveModel:
     corrections: tuple[tuple[Positive, Annotated[float, Ge(-50), Le(50)]], ...] = ()
 
     def at(self, sizes: ArrayLike) -> Floats:
-        """Return times [s] of sizes [byte]."""
+        """Return the modelled times [s] at `sizes` [byte]."""
         asked = np.atleast_1d(np.asarray(sizes, dtype=np.float64))
         if self.segments:
             starts, latency, slope = np.array(self.segments).T
@@ -229,7 +229,7 @@ def log_correction(corrections: tuple[tuple[float, float], ...], sizes: Floats) 
 
 
 def fit_line(sizes: Floats, seconds: Floats) -> CurveModel:
-    """Fit time = latency + size / bandwidth, robustly, to relative errors."""
+    """Fit time = latency + size / bandwidth by robust least squares on logarithms of times."""
     from scipy.optimize import least_squares
 
     if len(sizes) == 1:
@@ -287,7 +287,7 @@ def fit_piecewise(sizes: Floats, seconds: Floats) -> CurveModel:
     if count < 6:
         return fit_line(sizes, seconds)
     places = np.unique(np.linspace(0, count, _MAX_BREAKS + 1).round().astype(int))
-    costs, latencies, slopes = _fit_stretches(sizes, seconds, places)
+    costs, latencies, slopes = _fit_segments(sizes, seconds, places)
     reached = np.full(len(places), np.inf)
     reached[0] = 0.0
     befores: list[NDArray[np.int_]] = []
@@ -363,7 +363,7 @@ MIXED_MODELS = ("line", "three_segments", "piecewise", "adjacent", "interpolated
 
 
 def fit_mixture(sizes: Floats, seconds: Floats, weights: Mapping[str, float]) -> tuple[CurveModel, ...]:
-    """Fit the curve models named in `weights` (>= 0, not all 0) to a curve."""
+    """Fit each curve model named in `weights` (>= 0, not all 0) to a measured curve; return the weighted models."""
     fits = {name: CURVE_FITS[name](sizes, seconds) for name in weights}
     total = sum(weights.values())
     return tuple(replace(fit, model=name, weight=weights[name] / total) for name, fit in fits.items())
@@ -373,8 +373,8 @@ def _point_pairs(first: Floats, second: Floats) -> tuple[tuple[float, float], ..
     return tuple(zip(first.tolist(), second.tolist(), strict=True))
 
 
-def _fit_stretches(sizes: Floats, seconds: Floats, places: NDArray[np.int_]) -> tuple[Floats, Floats, Floats]:
-    """Return error, latency and slope (>= 0) of the best line between each pair of p breakpoints; shapes (p, p)."""
+def _fit_segments(sizes: Floats, seconds: Floats, places: NDArray[np.int_]) -> tuple[Floats, Floats, Floats]:
+    """Fit a line between each pair of p breakpoints; return squared error, latency and slope (>= 0), each (p, p)."""
     weight = 1 / seconds
     columns = (weight**2, weight**2 * sizes, (weight * sizes) ** 2, weight, weight * sizes, np.ones(len(sizes)))
     upto = [np.concatenate([[0.0], np.cumsum(column)])[places] for column in columns]

@@ -179,7 +179,7 @@ def torch_kernels(torch: Any, where: str) -> LibraryKernels:
 
 
 def encoding_calls(n: int, chosen: selection.Indices, sent: selection.Values) -> dict[str, tuple[int, KernelCall]]:
-    """Return, for each method that encodes or decodes messages, the number of entries it handles and a call to time.
+    """Return, for each method that encodes or decodes messages, its number of entries and the function call to time.
 
     `chosen` are the indices sent of n entries, ascending int64, shape (k,); `sent` their float32 values.
     """
@@ -210,12 +210,12 @@ def encoding_calls(n: int, chosen: selection.Indices, sent: selection.Values) ->
 
 
 def _kernel_sources(library: str) -> dict[str, str]:
-    """Return the source description of each kernel method of a library."""
+    """Return, for each kernel of a library, the description of its implementation."""
     return {row["method"]: row["source"] for row in read_shipped_rows("data/kernels.csv") if row["library"] == library}
 
 
 def _entry_counts(n: int, density: float) -> tuple[int, int, int]:
-    """Return the entries selected out of `n`, the entries per segment, and those selected per segment, each >= 1."""
+    """Return how many of `n` entries are selected, the length of a segment, and how many it selects, each >= 1."""
     row = max(1, n // ROW_SEGMENTS)
     return max(1, round(density * n)), row, max(1, round(density * row))
 
@@ -317,7 +317,7 @@ def measure_device(
 
 
 def profile_of(kernels: LibraryKernels, name: str, density: float, largest: int, budget: float) -> DeviceProfile:
-    """Return a device profile of `kernels`, timed at several gradient lengths; InputError if these are too few."""
+    """Return a device profile from timings of `kernels` at several gradient lengths; InputError for too few lengths."""
     timed: dict[str, dict[int, float]] = {}
     for n in track_progress([n for n in GRADIENT_LENGTHS if n <= largest and n * _BYTES_PER_ENTRY <= kernels.memory]):
         for method, (count, call) in track_progress(kernels.make(n, density).items()):
@@ -364,7 +364,7 @@ def profile_of(kernels: LibraryKernels, name: str, density: float, largest: int,
 
 
 def _host_prices(kernels: LibraryKernels) -> HostPrices | None:
-    """Return the host's measured times to launch an operation, make a tensor view and wait for the device."""
+    """Return the host's measured times to launch an operation, create a tensor view, and wait for the device."""
     if not kernels.host:
         return None
     prices = {name: call for name, call in kernels.host.items() if name != "qr"}

@@ -1,4 +1,4 @@
-"""Lower bound on the time of a schedule: bytes that leave or enter a host or switch, over its links' bandwidth."""
+"""Lower bound on a schedule's time: at each host and switch, bytes in or out divided by the bandwidth of its links."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def link_bound(network: Network, hosts: Sequence[int], schedule: Schedule, timin
 
 
 def _switch_groups(network: Network) -> Iterator[tuple[Ranks, list[list[list[int]]], list[str]]]:
-    """Yield, level by level, which hosts are behind one switch, and the links between each group and the rest."""
+    """Yield, per level of switches, each host's group, the links out of and into each group, and switch names."""
     # A level is the group of each host (-1: none), the links out of and into each group, and the names of the switches.
     routes = network.routes
     near, all_hosts = nx.Graph(routes.links).adj, set(range(routes.n_hosts))
@@ -78,7 +78,7 @@ def _switch_groups(network: Network) -> Iterator[tuple[Ranks, list[list[list[int
 
 
 def _host_gates(network: Network, out: bool) -> list[list[int]]:
-    """Return, for each host, the first links out of it (into it unless `out`) that take time, beyond ``free`` links."""
+    """Return for each host the first links out of it (if `out`, else into it) that take time, past ``free`` links."""
     routes = network.routes
     free: nx.DiGraph[int | str] = nx.DiGraph()
     free.add_nodes_from(range(routes.n_hosts))
@@ -94,7 +94,7 @@ def _host_gates(network: Network, out: bool) -> list[list[int]]:
 
 
 def _gate_seconds(links: Links, gates: Sequence[int], nbytes: float, timing: Timing) -> float:
-    """Return the time [s] in which the links `gates` together carry `nbytes` at full rate from the timing's start."""
+    """Return the time [s] that the links `gates` together need for `nbytes`, at full rate since `timing` began."""
     if links.constant:
         return nbytes / float(links.constant_capacity[gates].sum())
     timelines = [links.capacities(link, timing.start, math.nextafter(timing.finish, math.inf)) for link in gates]

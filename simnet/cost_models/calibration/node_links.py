@@ -1,4 +1,4 @@
-"""Rates inside a node with links between pairs of devices, from the best rings and chains through the devices.
+"""Rates inside a node whose devices are linked in pairs, computed from the best rings and chains of these links.
 
 A ring, or a chain, takes a link in each direction between neighbours; as many run at once as links are there for.
 """
@@ -35,7 +35,7 @@ CUBE_MESH: Links = (
 
 
 class InsideRates(NamedTuple):
-    """Rates inside a node by traffic pattern [byte/s]; `ring` is what a device sends in rings through all of its group.
+    """Rates inside a node by traffic pattern [byte/s]; `ring` is each device's send rate, over all rings of its group.
 
     `tree` is the size over the time of an all-reduce along chains, `peers` what each sends in an all-to-all, `next`
     from each to the next. Each can send at `least` so much, in the `mean` so much.
@@ -85,7 +85,7 @@ def _rates_of(links: Links, link: float, otherwise: float) -> InsideRates:
 
 
 def pack_links(links: Links, *, closed: bool) -> list[tuple[tuple[int, ...], float]]:
-    """Return the chains, or rings if `closed`, through all devices that use the links best, with the number of each."""
+    """Return the most chains (rings if `closed`) through all devices that the links can carry, each with its count."""
     # It takes long to import.
     from scipy.optimize import linprog
 

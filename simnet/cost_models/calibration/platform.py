@@ -29,7 +29,7 @@ MAX_BYTES = 2**16
 
 
 class PlatformTransport(NamedTuple):
-    """A transport: its efficiency on a card, its maximum rate per card [byte/s], its latency above InfiniBand's [s]."""
+    """A transport: efficiency on a network card, maximum rate per card [byte/s], extra latency over InfiniBand [s]."""
 
     efficiency: float
     most: float
@@ -56,7 +56,7 @@ StepCounting: TypeAlias = Literal["as NCCL does", "through the schedule"]
 
 
 class Generation(NamedTuple):
-    """A GPU generation: bandwidth limit of NCCL's LL protocol in a node [byte/s], efficiency of in-switch reduction."""
+    """A GPU generation: NCCL's LL bandwidth limit inside a node [byte/s], and efficiency of reduction in switches."""
 
     ll: float
     switch: float
@@ -104,7 +104,7 @@ class _PlatformPart(pydantic.BaseModel):
 
 
 class NodeLink(_PlatformPart):
-    """The link between devices of a node (`memory`: shared memory of a host), and its rate per device and direction.
+    """The link between devices of a node, such as NVLink or shared `memory`, and its rate per device and direction.
 
     Devices are `joined` by a switch or the processors, by as many links between each two (`mesh`), as in a DGX-1
     (`cube_mesh`), or by the links of a matrix. Those without a link send at `pci_rate`. With `switch_reduction`,
@@ -179,13 +179,13 @@ class Platform(_PlatformPart):
         return "as NCCL does" if self.library in ("nccl", "rccl") else "through the schedule"
 
     def nodes(self, ranks: int, counted: int = 0) -> int:
-        """Return how many nodes `ranks` ranks, or `counted` hosts if more, occupy; 1 if no network joins nodes."""
+        """Return how many nodes `ranks` ranks, or `counted` hosts if more, occupy; 1 if nodes have no network."""
         if self.outer is None:
             return 1
         return max(math.ceil(ranks / self.devices_per_node), math.ceil(counted / self.hosts))
 
     def inner_rate(self) -> float:
-        """Return the goodput of a device inside its full node [byte/s]."""
+        """Return the goodput of each device inside a node in which all devices take part [byte/s]."""
         return self.inner.rate * LINK_SHARES[self.inner.link]
 
     def inside(self, ranks: int, *, line: bool = False) -> tuple[InsideRates, InsideRates]:

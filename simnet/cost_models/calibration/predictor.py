@@ -69,7 +69,7 @@ class BoundedTimes(NamedTuple):
 
 
 class TimeGrowth(NamedTuple):
-    """How a curve's time grows with size at its `largest` size [byte]: as size ** `power`, with `power` within 0..1.
+    """How a curve's time grows with size at its `largest` size [byte]: as size to the `power`, which is 0 to 1.
 
     `by_power` is how far that shows bandwidth, `by_bytes` how far times grow as latency plus bytes; both within 0..1.
     """
@@ -80,7 +80,7 @@ class TimeGrowth(NamedTuple):
     by_bytes: float
 
     def trust(self, ratio: Floats) -> Floats:
-        """Return the weight, 0 to 1, of fitted models against a power law, at `ratio` times the largest known size."""
+        """Return the weight (0 to 1) of fitted models against a power law, at `ratio` times the largest known size."""
         fading = np.minimum(2 - np.log(ratio) / np.log(_GOES_ON), 1.0)
         return np.asarray(np.maximum(self.by_power, self.by_bytes * fading))
 
@@ -117,7 +117,7 @@ class Predictor:
     ranks_by: Literal["scaling", "steps", "interpolation"] = "scaling"
 
     def basis(self, setting: Setting) -> Basis:
-        """Return how far a setting is from measurements: "sizes", "ranks", "beyond" all ranks, or "collectives"."""
+        """Return over what a prediction extrapolates: "sizes", "ranks", ranks "beyond" those known, "collectives"."""
         family = self.family(setting)
         if any(one.setting == setting for one in family):
             return "sizes"
@@ -163,7 +163,7 @@ class Predictor:
         return BoundedTimes(seconds, np.minimum(seconds, least), np.maximum(seconds, most))
 
     def growth(self, setting: Setting) -> TimeGrowth:
-        """Return how times grow with size at the largest measured size, from the curves that predict a setting."""
+        """Return how time grows with size at the largest measured size, by the curves nearest to a setting."""
         near = self.near(setting)
         if not near:
             return TimeGrowth(math.inf, 1.0, 1.0, 1.0)
@@ -196,7 +196,7 @@ class Predictor:
     def _within_bounds_inside(
         self, family: Sequence[FittedCurve], setting: Setting, asked: Floats
     ) -> BoundedTimes | None:
-        """Return times [s] on one node at the usual, fastest and slowest rate inside it; None without a step model."""
+        """Return times [s] on one node for the usual, fastest and slowest rate inside a node; None if unpredictable."""
         assert self.steps is not None
         each = [self._elsewhere(family, setting, asked, one) for one in self.steps.inside()]
         slow, usual, fast = each
@@ -229,14 +229,14 @@ class Predictor:
         if stepped is None:
             return stepped
         found = stepped if self.transfer == "steps" else stepped * model._factor_at_others(setting, asked)
-        ruled = self._by_rule(setting, asked)
+        ruled = self._by_bus_bandwidth(setting, asked)
         if ruled is None:
             return found
         share = _MOST_BY_RULE * asked / (asked + _BANDWIDTH) * self._misfit / (self._misfit + _MISFIT)
         return np.asarray(found ** (1 - share) * ruled**share)
 
-    def _by_rule(self, setting: Setting, asked: Floats) -> Floats | None:
-        """Return times [s] at the mean bus bandwidth measured on the same ranks and nodes; None without such curves."""
+    def _by_bus_bandwidth(self, setting: Setting, asked: Floats) -> Floats | None:
+        """Return times [s] by the mean bus bandwidth of other collectives on equal ranks and nodes; None if unknown."""
         wanted = bus_factor(setting.collective, setting.ranks)
         here = [one for one in self.known if (one.ranks, one.nodes) == (setting.ranks, setting.nodes)]
         known = [(one, bus_factor(one.collective, one.ranks)) for one in here if one.setting.family in _RULED]
@@ -252,7 +252,7 @@ class Predictor:
     def _over_ranks(
         self, family: Sequence[FittedCurve], setting: Setting, asked: Floats, stepped: Floats | None
     ) -> Floats:
-        """Return times [s] for an unmeasured number of ranks, from curves of the same collective on other ranks."""
+        """Return times [s] for an unmeasured number of ranks, from the collective's curves on other numbers."""
         ranks, corrected = [one.setting.ranks for one in family], None
         if stepped is not None and (log_errors := self._log_errors(family, asked)) is not None:
             corrected = stepped * np.exp(_interpolate_ranks(family, log_errors, setting))
@@ -277,7 +277,7 @@ class Predictor:
         return self.steps is not None and self.steps.nccl
 
     def _chunked(self, setting: Setting) -> bool:
-        """Return whether curves on different ranks are compared at equal bytes per rank, as for ring algorithms."""
+        """Return whether to compare curves on different numbers of ranks at equal bytes per rank, as rings need."""
         rings = setting.algorithm.casefold().startswith("ring") or self._counts_like_nccl
         return rings and setting.collective in CHUNKED_COLLECTIVES
 
@@ -304,7 +304,7 @@ class Predictor:
         return found if len(found) == len(family) else None
 
     def _factor_at_others(self, setting: Setting, asked: Floats) -> Floats:
-        """Return the geometric mean ratio of other collectives' measured times to the step model's times."""
+        """Return the geometric mean, over measured collectives, of measured time divided by the step model's time."""
         names = sorted({one.setting.family for one in self.known})
         families = [[one for one in self.known if one.setting.family == name] for name in names]
         known = [(family, off) for family in families if (off := self._log_errors(family, asked)) is not None]

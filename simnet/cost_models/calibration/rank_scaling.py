@@ -1,4 +1,4 @@
-"""Scales times to other numbers of ranks at each size, by fitted cost terms of launch, steps and bytes.
+"""Scales collective times to other numbers of ranks, size by size, by fitted costs of launch, steps and bytes.
 
 At one size, the time of a collective is a sum of terms >= 0: constant, with the logarithm of the nodes (trees), with
 the successive messages between nodes (rings, peers), with the bytes out of a node, and on one node with those inside.
@@ -45,7 +45,7 @@ _OF_RING = 0.46  # As NCCL counts: half, for both ways along the tree, less 8 %.
 
 
 def term_counts(setting: Setting, by_tree: float = np.inf, cards: float = np.inf) -> Floats:
-    """Return the launches, tree steps, ring steps and bytes that a setting takes for a vector of one byte, shape (5,).
+    """Return a collective's launches, tree steps, ring steps, and bytes out of and inside a node, per byte, shape (5,).
 
     The terms are launch, a step of a tree, a step of a ring or a peer, a byte out of the node, and a byte inside the
     only node. `by_tree` are the bytes that a node of two sends along a double tree, for a vector of one byte.
@@ -118,7 +118,7 @@ def scale_over_ranks(
 
 
 def _byte_share(moved: Floats, known: Floats, large: Floats, sizes: Floats) -> Floats:
-    """Return the largest share of a collective's time, at each size, that the transfer of its bytes may take, (n,)."""
+    """Return, for each size, an upper bound on the share of a collective's time that its bytes take, shape (n,)."""
     paying = moved > 0
     if not paying.any():
         return np.ones(len(sizes))
@@ -127,7 +127,7 @@ def _byte_share(moved: Floats, known: Floats, large: Floats, sizes: Floats) -> F
 
 
 def _tree_bytes(settings: Sequence[Setting], large: Floats) -> float:
-    """Return the bytes, >= 1, that each of two nodes sends along a double tree per byte reduced; inf if unknown."""
+    """Return the bytes (>= 1) that each of two nodes sends along a double tree per byte reduced; inf if unknown."""
     # Only ratios count, so that 2 * _LARGE is left out.
     each = zip(settings, large.tolist(), strict=True)
     rates = [(one.nodes, (one.ranks - 1) / one.ranks / seconds) for one, seconds in each]

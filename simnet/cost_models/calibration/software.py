@@ -40,7 +40,7 @@ _TRIPS = {"ready": 2, "request": 3}
 
 
 class CallPrediction(NamedTuple):
-    """A collective call, or ``sendrecv`` for messages outside calls, and its predicted time [s], None if unknown."""
+    """A collective call, or ``sendrecv`` for messages outside calls, with its predicted time [s] or None."""
 
     operation: str
     algorithm: str
@@ -51,7 +51,7 @@ class CallPrediction(NamedTuple):
 
 
 class _MessageFit(NamedTuple):
-    """Changes by which a call takes its predicted time: other algorithm, share of bytes sent, added times [s]."""
+    """Changes that give a call its predicted time: another algorithm, the share of bytes sent, and added times [s]."""
 
     algorithm: str | None = None
     share: float = 1.0
@@ -70,7 +70,7 @@ class CalibratedSoftware:
         network = model.network or {}
         self._per_node = int(network.get("multi_gpu_nodes", {}).get("gpus_per_node", 0))
         self.stack = calibrated_stack(model)
-        self.graph = self._drawn_down(graph)
+        self.graph = self._with_lower_latency(graph)
         self._fits: dict[tuple[object, ...], _MessageFit] = {}
 
     def __call__(self, schedule: Schedule, hosts: Ranks) -> Schedule:
@@ -80,15 +80,15 @@ class CalibratedSoftware:
         changed: dict[int, Round] = {}
         for call, part in _parts_of(schedule):
             if call is None:
-                rounds += [self._alone(one, schedule.n_ranks, hosts, changed) for one in part]
+                rounds += [self._lone_round(one, schedule.n_ranks, hosts, changed) for one in part]
             else:
-                own = self._called(call, part, schedule.n_ranks, hosts)
+                own = self._call_rounds(call, part, schedule.n_ranks, hosts)
                 calls.append(call._replace(first=len(rounds), rounds=len(own)))
                 rounds += own
         return Schedule(schedule.n_ranks, rounds, calls)
 
     def known(self, schedule: Schedule, hosts: Ranks) -> list[CallPrediction]:
-        """Return the predictions of a schedule's calls and other messages; `hosts` has the host of each rank, (P,)."""
+        """Return predictions for a schedule's calls and other messages; `hosts` has the host of each rank, (P,)."""
         asked = []
         for call, part in _parts_of(schedule):
             if call is None:
@@ -113,8 +113,8 @@ class CalibratedSoftware:
     def _seconds(self, schedule: Schedule, hosts: Ranks) -> float:
         return self._idle.time(schedule, placement=hosts).duration
 
-    def _called(self, call: Call, rounds: Sequence[Round], n_ranks: int, hosts: Ranks) -> list[Round]:
-        """Return the rounds of a call with software overhead."""
+    def _call_rounds(self, call: Call, rounds: Sequence[Round], n_ranks: int, hosts: Ranks) -> list[Round]:
+        """Return the rounds of a call, with the software overhead of a calibrated system added."""
         ranks = _participating_ranks(rounds)
         # Calls that differ in their root alone differ in their first round.
         root = rounds[0].src.tobytes() + rounds[0].dst.tobytes()
@@ -123,23 +123,23 @@ class CalibratedSoftware:
         if fit.algorithm is not None:
             # What ranks do beside sending they do before the messages that stand for theirs.
             work = Schedule(n_ranks, rounds).compute()
-            rounds = self._by(call, fit.algorithm, ranks, n_ranks)
+            rounds = self._rounds_by(call, fit.algorithm, ranks, n_ranks)
             rounds = [_change_round(rounds[0], n_ranks, ranks, 1.0, 0.0, work), *rounds[1:]]
         return _spread_software(rounds, n_ranks, ranks, fit)
 
     def _fitted(self, call: Call, rounds: Sequence[Round], ranks: Ranks, n_ranks: int, hosts: Ranks) -> _MessageFit:
-        """Return the changes of messages and overhead by which a call takes its predicted time on idle links."""
+        """Return the changes to messages and overhead that give a call its predicted time on idle links."""
         prediction = self._known(call.operation, call.algorithm, hosts[ranks], call.nbytes).prediction
         if prediction is None:
             return _MessageFit()
         even = call._replace(sizes=None)
         own = [Round(one.src, one.dst, one.nbytes, 0.0, one.phase) for one in rounds]
         if call.sizes is not None:
-            own = self._by(even, call.algorithm, ranks, n_ranks)
+            own = self._rounds_by(even, call.algorithm, ranks, n_ranks)
         target = prediction.seconds
         other = None
         if self._scaled(own, n_ranks, hosts) > target:
-            by_name = {name: self._by(even, name, ranks, n_ranks) for name in self._others(call, ranks.size)}
+            by_name = {name: self._rounds_by(even, name, ranks, n_ranks) for name in self._others(call, ranks.size)}
             other = min(by_name, key=lambda name: self._scaled(by_name[name], n_ranks, hosts), default=None)
             own = own if other is None else by_name[other]
         share = self._share(own, n_ranks, hosts, target)
@@ -159,7 +159,7 @@ class CalibratedSoftware:
         return _MessageFit(other, share, each, rest if rest > _ROUNDING * target else 0.0)
 
     def _share(self, rounds: Sequence[Round], n_ranks: int, hosts: Ranks, target: float) -> float:
-        """Return the largest share of the bytes, up to 1, with which messages take at most `target` [s]."""
+        """Return the largest share of bytes, up to 1, at which the messages of `rounds` take at most `target` [s]."""
 
         def excess(share: float) -> float:
             return self._scaled(rounds, n_ranks, hosts, share) - target
@@ -176,11 +176,11 @@ class CalibratedSoftware:
         return found if excess(found) <= _ROUNDING * target else max(found - 2 * _CLOSE, 0.0)
 
     def _scaled(self, rounds: Sequence[Round], n_ranks: int, hosts: Ranks, share: float = 0.0) -> float:
-        """Return the time [s] of rounds with their bytes scaled by `share`, on idle links."""
+        """Return how long rounds take on idle links [s] if all messages are scaled to `share` of their bytes."""
         scaled = _spread_software(rounds, n_ranks, np.arange(n_ranks), _MessageFit(None, share))
         return self._seconds(Schedule(n_ranks, scaled), hosts)
 
-    def _by(self, call: Call, algorithm: str, ranks: Ranks, n_ranks: int) -> list[Round]:
+    def _rounds_by(self, call: Call, algorithm: str, ranks: Ranks, n_ranks: int) -> list[Round]:
         """Return a call's rounds by another algorithm, with the call's sizes, or equal sizes if the call has none."""
         found = registry.find_collective(call.operation, algorithm)
         if found is None:
@@ -200,8 +200,8 @@ class CalibratedSoftware:
         found = _library_algorithms(call.operation, n_ranks)
         return [one.algorithm for one in found if call.sizes is None or one.varying is not None]
 
-    def _alone(self, one: Round, n_ranks: int, hosts: Ranks, changed: dict[int, Round]) -> Round:
-        """Return a round outside calls with the software overhead of a send-receive of its largest message."""
+    def _lone_round(self, one: Round, n_ranks: int, hosts: Ranks, changed: dict[int, Round]) -> Round:
+        """Return a round outside collective calls, with the software overhead of its largest message added."""
         if not len(one):
             return one
         if id(one) not in changed:
@@ -231,8 +231,8 @@ class CalibratedSoftware:
             self._fits[key] = make()
         return self._fits[key]
 
-    def _drawn_down(self, graph: Graph) -> Graph:
-        """Return a topology with latencies reduced until no measured call is faster than every algorithm on it."""
+    def _with_lower_latency(self, graph: Graph) -> Graph:
+        """Return a topology, with lower latencies if all algorithms would be slower than a measured call."""
         share, bare, each = 1.0, Network(graph), self._per_node or 1
         for one in self.model.model.known:
             # Ranks fill nodes in blocks.
@@ -254,7 +254,7 @@ class CalibratedSoftware:
 
 
 def stack_measured(rows: pd.DataFrame) -> str:
-    """Return the transport stack of the measured library; "" if rows name none or several.
+    """Return the transport stack of the measured library; "" if the rows name no library or several.
 
     Benchmarks of NCCL, RCCL and simnet tell it; those of MPI do not.
     """
@@ -264,7 +264,7 @@ def stack_measured(rows: pd.DataFrame) -> str:
 
 
 def raises_eager_limit(profile: str) -> bool:
-    """Return whether the library settings `profile` of a measurement are default ("") or send all messages eagerly."""
+    """Return whether a measurement's library settings `profile` are default ("") or make all messages eager."""
     return not profile or "eager" in profile
 
 
@@ -309,7 +309,7 @@ def _library_algorithms(operation: str, n_ranks: int) -> list[registry.Collectiv
 
 
 def _spread_software(rounds: Sequence[Round], n_ranks: int, ranks: Ranks, fit: _MessageFit) -> list[Round]:
-    """Return the rounds with bytes and software overhead [s] changed as in `fit`; repeated rounds stay one object."""
+    """Return rounds with bytes and software overhead [s] changed by `fit`; a repeated round stays one object."""
     distinct = {id(one): one for one in rounds}.items()
     made = {key: _change_round(one, n_ranks, ranks, fit.share, fit.each) for key, one in distinct}
     # A round of its own, as a stack may cut others.
@@ -321,7 +321,7 @@ def _spread_software(rounds: Sequence[Round], n_ranks: int, ranks: Ranks, fit: _
 def _change_round(
     one: Round, n_ranks: int, ranks: Ranks, share: float, seconds: float, work: Floats | None = None
 ) -> Round:
-    """Return a round with its bytes times `share`, and `seconds` more compute before it at `ranks`."""
+    """Return a round with its bytes times `share`, and `seconds` of compute time added before the round at `ranks`."""
     compute: float | Floats = one.compute
     if seconds and ranks.size == n_ranks:
         compute = compute + seconds

@@ -113,7 +113,7 @@ def specified_step_model(platform: Platform) -> SpecifiedStepModel:
 
 
 def specified_parameters(platform: Platform) -> dict[str, tuple[float, float]]:
-    """Return each step-model parameter of full nodes with the standard error of its logarithm, by name.
+    """Return, by name, each step-model parameter for full nodes, and the standard error of its logarithm.
 
     `specified_times` distinguishes links, protocols and algorithms further.
     """
@@ -174,7 +174,7 @@ def specified_times(platform: Platform, setting: Setting, sizes: ArrayLike) -> F
 
 
 def specified_bounds(platform: Platform, setting: Setting, sizes: ArrayLike) -> BoundedTimes | None:
-    """Return times [s] at total sizes [byte], with bounds; None if no algorithm of the collective is known.
+    """Return times [s] at total sizes [byte], and their bounds; None if no algorithm of the collective is known.
 
     Where the links between devices depend on which ones of a node take part, the bounds are of the first ones and of
     the best ones, and the time is in the middle.
@@ -221,7 +221,7 @@ def _least_slope(platform: Platform, setting: Setting, nodes: int) -> float:
 
 
 def _nccl_times(platform: Platform, setting: Setting, nodes: int, inside: InsideRates, asked: Floats) -> Floats | None:
-    """Return times [s] of NCCL's pinned or fastest algorithm; on two nodes, fastest and ring averaged (geometric)."""
+    """Return times [s] of NCCL's pinned or fastest algorithm; on two nodes, the geometric mean of fastest and ring."""
     ways = _like_nccl(platform, setting, nodes, inside)
     if not ways:
         return None
@@ -243,7 +243,7 @@ def _nccl_times(platform: Platform, setting: Setting, nodes: int, inside: Inside
 def _like_nccl(
     platform: Platform, setting: Setting, nodes: int, inside: InsideRates
 ) -> dict[str, list[tuple[float, float]]]:
-    """Return (latency [s], seconds per byte) of each protocol by algorithm, from NCCL's tuning formulas."""
+    """Return, by algorithm, the latency [s] and the seconds per byte of each protocol, by NCCL's tuning formulas."""
     if setting.collective in ("alltoall", "sendrecv"):
         return {"peers": [_peer_cost(platform, setting, nodes, inside)]}
     if setting.collective not in SPECIFIED_COLLECTIVES:

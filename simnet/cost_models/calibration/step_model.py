@@ -46,7 +46,7 @@ AlgorithmKind: TypeAlias = Literal["ring", "tree", "peers", "pair", "switch"]
 
 
 class StepCount(NamedTuple):
-    """Steps and bytes that an algorithm takes for a total size of one byte.
+    """The numbers of steps and bytes of an algorithm when the total size is one byte.
 
     Steps and bytes on the critical path `inner`, inside a node, and `outer`, out of the busiest node or over one of its
     cards; bytes `reduced` by a rank; `peers` of a rank; `kind`, the shape of the algorithm.
@@ -186,7 +186,7 @@ def count_steps(setting: Setting, nccl: bool, switch: bool = False, cards: float
 
 
 def _count_round(one: Round, node: np.ndarray) -> tuple[float, float, float, float, float]:
-    """Return a round's steps inside and between nodes, bytes inside and between, and reduced bytes."""
+    """Return a round's steps inside nodes and between nodes, bytes inside and between nodes, and reduced bytes."""
     reduced = float(np.max(one.compute))
     if not len(one):
         return 0.0, 0.0, 0.0, 0.0, reduced
@@ -248,7 +248,7 @@ _Ways = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 @dataclass(frozen=True)
 class StepModel:
-    """Costs per launch, step and byte, fitted to measurements: `values` of `PARAMETERS`, `errors` of their logarithms.
+    """Costs per launch, step and byte fitted to measurements: `values` of `PARAMETERS`, `errors` of the logarithms.
 
     With `nccl`, steps are counted as NCCL does, with `switch` reducing inside nodes, bytes over `cards` of a node.
     """
@@ -265,7 +265,7 @@ class StepModel:
         return None if found is None else _soft_minimum(found)[0]
 
     def by_algorithm(self, setting: Setting, sizes: ArrayLike) -> Floats | None:
-        """Return times [s] at sizes [byte] for each algorithm and protocol, (n, pairs); None if all are unknown."""
+        """Return times [s] at n sizes [byte] by each pair of algorithm and protocol, (n, pairs); None if unknown."""
         ways = count_steps(setting, self.nccl, self.switch, self.cards)
         asked = np.atleast_1d(np.asarray(sizes, dtype=np.float64))
         if not ways:
@@ -274,7 +274,7 @@ class StepModel:
         return np.asarray(terms.sum(axis=2))
 
     def as_if(self, cards: float, each: float) -> StepModel:
-        """Return the model adjusted to `cards` cards per node, given `each` ranks per node in the measurements."""
+        """Return the model for `cards` cards per node, if the measurements had `each` ranks per node."""
         place = _NAMES.index("outer_seconds_per_byte")
         values = list(self.values)
         values[place] *= min(each, cards) / min(each, self.cards)
@@ -286,14 +286,14 @@ class StepModel:
         return not self.nccl or "inner_seconds_per_byte" not in undetermined_parameters(self)
 
     def with_inner_rate(self, rate: float, error: float = _GIVEN_ERROR) -> StepModel:
-        """Return the model with a rate of a device inside its node [byte/s], and its relative standard error."""
+        """Return the model with a given rate of devices inside a node [byte/s], and its relative standard error."""
         place = _NAMES.index("inner_seconds_per_byte")
         values, errors = list(self.values), list(self.errors)
         values[place], errors[place] = 1 / rate, error
         return replace(self, values=tuple(values), errors=tuple(errors))
 
     def inside(self) -> tuple[StepModel, StepModel, StepModel]:
-        """Return the models with the slowest, usual and fastest rate inside a node, all equal if it was measured."""
+        """Return the models for the slowest, usual and fastest rate inside a node; all are equal if it was measured."""
         if self.measured_inside:
             return self, self, self
         slow, usual, fast = (self.with_inner_rate(rate, math.inf) for rate in _UNMEASURED_INSIDE)
@@ -382,7 +382,7 @@ def _allowed_protocols(cost: StepCount, nccl: bool, pinned: str) -> tuple[str, .
 
 
 def _way_table(ways: Sequence[StepCount], nccl: bool, pinned: str) -> _Ways:
-    """Return term counts and parameter exponents for each pair of an algorithm and a protocol."""
+    """Return cost-term counts and parameter exponents for each pair of an algorithm and a protocol."""
     each = [(one, protocol) for one in ways for protocol in _allowed_protocols(one, nccl, pinned)]
     counts = [[1.0, *(getattr(one, term) for term in _TERMS[1:])] for one, _ in each]
     return np.array(counts), np.array([_term_powers(one.kind, protocol) for one, protocol in each])

@@ -59,7 +59,7 @@ class Calibration:
         return cost_model_yaml(self.cost_model)
 
     def inside_note(self) -> str:
-        """Return a sentence that asks for the rate inside a node, if nodes have several ranks and no log shows it."""
+        """Return a sentence that asks for the rate inside a node, if nodes have several ranks and no log has it."""
         model = self.cost_model.model
         if model.steps is None or model.steps.measured_inside or not any(c.ranks > c.nodes > 1 for c in model.known):
             return ""
@@ -67,12 +67,12 @@ class Calibration:
         return f" Inside a node nothing was measured: add a log of one node, or say how fast its links are ({given})."
 
     def link_note(self) -> str:
-        """Return the measured latency and bandwidth of a link as a phrase; "" if a collective was measured."""
+        """Return the measured latency and bandwidth of a link as a phrase; "" if collectives were measured."""
         flags = link_flags(self.cost_model.model.known)
         return f": a link, which every verb takes as {flags}" if flags else ""
 
     def next_question(self) -> str:
-        """Return the next command: with the calibrated network, as ``{out}``, or with the measured link speed."""
+        """Return the command to run next, on the calibrated network (file ``{out}``) or the measured link speed."""
         curves = self.cost_model.model.known
         if self.links:
             return "simnet choose --network {out}"
@@ -184,11 +184,11 @@ def read_rows(source: str, facts: LogFacts | Mapping[str, Any]) -> tuple[pd.Data
         named = f"{source[:60]!r}; {suggest_names(source, shipped)}"
         raise InputError(f"there is no such file, and no shipped measurements {named}")
     found = read_logs(source, facts if isinstance(facts, LogFacts) else constant_facts(facts))
-    return found.rows, tuple(str(one) for one in (*found.problems, *_without_place(found.rows)))
+    return found.rows, tuple(str(one) for one in (*found.problems, *_unusable_logs(found.rows)))
 
 
-def _without_place(rows: pd.DataFrame) -> list[LogProblem]:
-    """Return a problem for each log without usable rows: their ranks are unknown or 1, or their sizes are 0 bytes."""
+def _unusable_logs(rows: pd.DataFrame) -> list[LogProblem]:
+    """Return a problem for each log without usable rows: ranks are unknown or 1, or sizes are 0 bytes."""
     unknown, one, found = rows["ranks"].isna(), _of_one_rank(rows), []
     nothing = ~unknown & ~one & (rows["nbytes"].fillna(0) == 0)
     lacks = "have no number of ranks; --fact ranks=16 says it, --fact 'NAME:ranks=16' of this log alone"

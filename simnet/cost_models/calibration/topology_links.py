@@ -36,7 +36,7 @@ class Placement(NamedTuple):
 
 
 class FittedLinks(NamedTuple):
-    """Fitted latencies [s] and bandwidths [byte/s] by topology name, and names of step-model parameters left open."""
+    """Fitted link latencies [s] and bandwidths [byte/s] by topology name, and the parameters that stay undetermined."""
 
     parameters: dict[str, dict[str, int | float]]
     undetermined: tuple[str, ...]
@@ -123,7 +123,7 @@ def fit_topology_links(place: Placement, steps: StepModel | None, curves: Sequen
 
 
 def _step_latency(steps: StepModel, size: float, alone: bool) -> float:
-    """Return the latency [s] that one more ring step adds, inside a node (`alone`) or between nodes."""
+    """Return the latency [s] per ring step inside a node (`alone`) or between nodes, at `size` bytes."""
     value, found = dict(zip(PARAMETERS, steps.values, strict=True)), []
     for one in (Setting("all_reduce", ranks, 1 if alone else ranks, "ring") for ranks in (4, 8)):
         (cost, *_), seconds = count_steps(one, steps.nccl), steps.at(one, [size])
@@ -136,7 +136,7 @@ def _step_latency(steps: StepModel, size: float, alone: bool) -> float:
 
 
 def _out_of_a_node(steps: StepModel, setting: Setting) -> float:
-    """Return among how many network cards a node divides the bytes that a ring sends out of it; 1 on one node."""
+    """Return the number of network cards over which a ring spreads the bytes that leave a node; 1 on one node."""
     if setting.nodes < 2:
         return 1.0
     (ring,) = count_steps(Setting("all_reduce", setting.ranks, setting.nodes, "ring"), steps.nccl, cards=steps.cards)

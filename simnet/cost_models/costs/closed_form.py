@@ -1,4 +1,4 @@
-"""Closed-form times of collectives, from latency, bandwidth and a formula's number of rounds and bytes."""
+"""Closed-form times of collectives: the number of rounds times the latency, plus bytes over bandwidth."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Traffic:
 
 
 class ClosedForm:
-    """Computes the time of a collective from alpha, beta and the arguments of its function `traffic`, such as M and N.
+    """Computes a time from alpha, beta, and the rounds and bytes that the function `traffic` returns for its arguments.
 
     It returns seconds; `simnet.cost_models.costs` has the symbols. Arguments are checked, and may be arrays.
 

@@ -68,7 +68,7 @@ def broadcast(M: Floats, N: Floats) -> Traffic:
 
 @ClosedForm
 def binomial_reduce(M: Floats, N: Floats) -> Traffic:
-    """Time of a binomial reduction of M bytes from N workers: log N rounds of M bytes, as of `broadcast`.
+    """Time of a binomial reduction of M bytes from N workers: log N rounds of M bytes, like `broadcast`.
 
     Where N is no power of two, messages meet at the root, and it takes less.
     """

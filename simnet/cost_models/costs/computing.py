@@ -36,7 +36,7 @@ class ChipPeaks(NamedTuple):
 
 
 class PassTime(NamedTuple):
-    """Forward and backward time of a batch [s] with its interval; `known` says how the time was found.
+    """Forward and backward time of a batch [s] with its interval; `known` states if it is measured or estimated.
 
     A batch of 0 was not stated. It is measured at this batch, scaled from another, or estimated from operations.
     """
@@ -56,7 +56,7 @@ class PassTime(NamedTuple):
         return f"that of {self.model}, {format_seconds(self.seconds)}{ends} forward and backward ({self.source})"
 
     def text(self, chip: str, *, precision: bool, batch: bool, tokens: int) -> str:
-        """Return the time on a chip as text, with an estimate's interval and, on demand, precision, batch, tokens.
+        """Return the time on a chip as text, with the interval of an estimate; options add precision, batch and tokens.
 
         Examples
         --------
@@ -86,7 +86,7 @@ class SampleCount(NamedTuple):
 
 
 class PeakUtilisation(NamedTuple):
-    """Median share of peak that published training steps reach, factors to its interval's ends, number of steps."""
+    """Median share of peak FLOP/s in published training steps, factors to its interval's ends, and number of steps."""
 
     share: float
     low: float
@@ -144,7 +144,7 @@ def published_utilisation(transformer: bool, precision: models.MatrixFormat) -> 
 
 
 def _predicted_share(step: PublishedStep, family: list[PublishedStep]) -> float:
-    """Return the median share of peak FLOP/s that `family` reaches on other chips, in as wide formats if any does."""
+    """Return the median share of peak FLOP/s of `family` on other chips, in equally wide formats if there are any."""
     others = [one for one in family if one.time.chip != step.time.chip]
     alike = [one for one in others if _format_bits(one.time.precision) == _format_bits(step.time.precision)]
     return median(map(_peak_share, alike or others))

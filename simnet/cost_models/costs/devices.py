@@ -112,7 +112,7 @@ _STREAMS_WITHIN, _COPIES_WITHIN = 2.0, 100.0
 
 
 class DeviceOp(NamedTuple):
-    """Launches of one kernel on a device: its method in device profiles, its entries, and segments per launch.
+    """Launches of one kernel on a device: name of the kernel in device profiles, entries, and segments per launch.
 
     Entries are the same at every worker or one number each, shape (P,); a worker without any launches nothing. `before`
     is the round of the schedule that a worker enters afterwards, 0 for work before the first message. Passes `instead`
@@ -185,7 +185,7 @@ class HostPrices:
 
 @dataclass(frozen=True)
 class SideStreamSlowdown:
-    """Slowdown factors > 0 of backward pass and exchange kernels that run on two streams at once."""
+    """Slowdown factors > 0 of the backward pass and of exchange kernels while both run at once, on two streams."""
 
     __pydantic_config__ = _STRICT
 
@@ -196,7 +196,7 @@ class SideStreamSlowdown:
 
 @dataclass(frozen=True)
 class CollectiveSlowdown:
-    """Factor > 0 by which concurrent NCCL collectives slow down passes; sharded (FSDP) training uses at least 1."""
+    """Slowdown factor > 0 of passes while NCCL collectives run; sharded (FSDP) training takes it as at least 1."""
 
     __pydantic_config__ = _STRICT
 
@@ -309,7 +309,7 @@ class DeviceProfile:
         return found
 
     def _streamed(self, name: str) -> KernelMethod | None:
-        """Return a cost estimated from memory bandwidth for a kernel that only streams its bytes; else None."""
+        """Return a cost by memory bandwidth for a kernel that only reads and writes memory; None for other kernels."""
         norm, moved = self.methods.get("norm"), _STREAMED.get(name)
         if norm is None or moved is None:
             return None

@@ -76,7 +76,7 @@ def encoded_value_bytes(values: ValueCode, k: Real) -> Floats:
 
 
 def encoded_index_bytes(indices: IndexCode, n: Real, k: Real, differences: Real | None = None) -> Floats:
-    """Return the bytes of `k` encoded indices below `n`, with the counts and tags that a message carries.
+    """Return the bytes of `k` encoded indices below `n`, including the counts and the format tag in a message.
 
     =============  ==========================================================================================
     ``int64``      8 k

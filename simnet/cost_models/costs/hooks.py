@@ -1,4 +1,4 @@
-"""Time of a scheme's own computation in existing implementations: operations counted by stage, at the time each takes.
+"""Computing time of schemes in existing implementations, from counted operations and the time of each operation.
 
     seconds = sum over loops of max(a operations + b views + s waits, bytes / B)  +  operations with their own price
 
@@ -43,7 +43,7 @@ _STREAMS = {"gpu": (0.7, 1.4), "cpu": (0.5, 2.5)}
 
 
 class HookOperations(NamedTuple):
-    """Operations of a stage for each tensor, matrix or other item `per`; `rank_...` are per unit of PowerSGD's rank.
+    """Counted operations of a stage for each item of kind `per`, such as a tensor; `rank_...` are per PowerSGD rank.
 
     `bytes` are read and written for each entry, `kept_bytes` for each that is kept; `own` are how often which
     method of the device, of ``kept`` entries, of the ``part`` of a worker, or of all; a row counts at `ranks` from the
@@ -65,7 +65,7 @@ class HookOperations(NamedTuple):
 
 
 class Hook(NamedTuple):
-    """An implementation of a scheme: PyTorch releases, counted operations, and the source of the counts."""
+    """An implementation of a scheme: its PyTorch releases, its counted operations, and the source of the counts."""
 
     implementation: str
     scheme: str
@@ -78,7 +78,7 @@ class Hook(NamedTuple):
 
 
 class HookedTensors(NamedTuple):
-    """Gradient tensors of a hook, matrices that it compresses, kept entries, number of workers, PowerSGD's rank.
+    """The input of a hook: gradient tensors, matrices to compress, kept entries, number of workers, PowerSGD's rank.
 
     `sides` are their first sides (T,); matrices of equal size and side have one shape.
     """
@@ -128,7 +128,7 @@ class StageCost(NamedTuple):
 
 
 def hook_of(implementation: str, scheme: str) -> Hook | None:
-    """Return the counted operations of a scheme in an implementation; None for "framework" if none has the scheme.
+    """Return the counted operations of a scheme in an implementation; None if "framework" is asked for and none has it.
 
     Without a release it is that of the newest. Raises ValueError if there is no such implementation, not of this
     scheme, or not in this release.
@@ -169,7 +169,7 @@ def check_stack(hook: Hook | None, stack: str | None) -> None:
 
 
 def implementation_names() -> list[str]:
-    """Return the names of implementations of schemes; the two that exist for every scheme come first."""
+    """Return the names of implementations: the two that exist for every scheme, then those with counted operations."""
     return [FUSED, FRAMEWORK, *dict.fromkeys(one.implementation for one in _hooks())]
 
 
@@ -192,7 +192,7 @@ def _release(text: str) -> tuple[int, ...]:
 
 
 def host_prices(device: DeviceProfile, implementation: str = FRAMEWORK) -> HostPrices:
-    """Return a host's times to launch, view and wait: measured, else typical of its kind and PyTorch."""
+    """Return a host's times to launch an operation, make a view and wait: measured ones, else typical ones."""
     if device.host is not None:
         return device.host
     release = parsed_implementation(implementation)[1]
@@ -208,7 +208,7 @@ def is_processor(device: DeviceProfile) -> bool:
 def stage_costs(
     hook: Hook, tensors: HookedTensors, device: DeviceProfile, implementation: str = FRAMEWORK
 ) -> list[StageCost]:
-    """Return the cost of each stage when a hook reduces a gradient once."""
+    """Return the cost of each stage of a hook in the reduction of one gradient."""
     host = host_prices(device, implementation)
     found: dict[tuple[str, str], list[StageCost]] = {}
     for row in hook.rows:
@@ -218,7 +218,7 @@ def stage_costs(
 
 
 def _row_cost(row: HookOperations, tensors: HookedTensors, device: DeviceProfile, host: HostPrices) -> StageCost:
-    """Return a table row's cost: launch and memory time (GPU: the larger, CPU: the sum), and time of own kernels."""
+    """Return a row's cost: launches and memory traffic (GPU: the larger, CPU: the sum), plus the row's own kernels."""
     items, rank, share = tensors.items(row.per), tensors.rank, float(tensors.kept / tensors.sizes.sum())
     count, nbytes = items.size, float(items.sum()) * (row.bytes + share * row.kept_bytes)
     operations = count * (row.operations + rank * row.rank_operations)

@@ -55,7 +55,7 @@ class Layer(NamedTuple):
 
 
 class TransformerShape(NamedTuple):
-    """Sizes of a transformer: blocks, model width, width of the perceptron (`inside`), rows of the embedding.
+    """Sizes of a transformer: number of blocks, model width, width of the perceptron (`inside`), vocabulary.
 
     `kind` is its ``model_type``; `queries` and `keys` are outputs of projections in Llama and its kin, `biases` those
     of queries, keys and values, of the attention's output and of the perceptron there; `tied` output layers use the
@@ -361,13 +361,13 @@ def _published_times() -> dict[str, tuple[ComputeTime, ...]]:
 
 
 def compute_time(row: Mapping[str, str], source: str, *, measured: bool, batch_stated: bool = True) -> ComputeTime:
-    """Return the compute time that a row of a table of published steps states."""
+    """Return the compute time of a published training step, given the step's table row."""
     seconds, batch, precision = float(row["seconds"]), int(row["batch"] or 1), cast(MatrixFormat, row["precision"])
     return ComputeTime(seconds, batch, source, measured, batch_stated, row["chip"], precision)
 
 
 def _estimated_time(batch: int, tokens: int, layers: int, width: int, vocabulary: int = 0) -> tuple[ComputeTime, ...]:
-    """Return a V100's compute time for a transformer, at the rate of NVIDIA's BERT-large with as many tokens."""
+    """Return a transformer's estimated compute time on a V100, by the FLOP/s that NVIDIA's BERT-large reached there."""
     rate = (39.43 if batch * tokens <= 8 * 128 else 46.78) * transformer_flops(1, 128, 24, 1024)
     seconds = transformer_flops(batch, tokens, layers, width, vocabulary) / rate
     bert_large = "that a V100 achieved on BERT-large in FP32 (NVIDIA DeepLearningExamples)"

@@ -74,7 +74,7 @@ def artopk_tree(M: Floats, c: Floats, N: Floats) -> Traffic:
 
 @ClosedForm
 def var_overhead(N: Floats) -> Traffic:
-    """Time of the all-gather of norms by which AR-Topk's VAR picks a worker: log N rounds, 4 (N - 1) bytes."""
+    """Time of the all-gather of norms by which AR-Topk's ``var`` selects a worker: log N rounds, 4 (N - 1) bytes."""
     return collectives.allgather.traffic(4.0, N)
 
 
@@ -113,7 +113,7 @@ def topkdsa(M: Floats, c: Floats, N: Floats, union: Given = None) -> Traffic:
 
 
 def topkdsa_bounds(alpha: Real, beta: Real, M: Real, c: Real, N: Real) -> CostBounds:
-    """Return bounds of TopkDSA's time [s], from equal selections of all workers to a dense union.
+    """Return bounds of TopkDSA's time [s]: all workers select the same entries, or the union of entries is dense.
 
     Derived: 4 M c (N - 1) / N beta to (2 c + 1) M (N - 1) / N beta. Latency is that of `topkdsa`.
     """
@@ -164,7 +164,7 @@ def oktopk_split_and_reduce(M: Floats, c: Floats, N: Floats, selected: Given = N
 
 @ClosedForm
 def oktopk_balance_and_allgatherv(M: Floats, c: Floats, N: Floats, kept: Given = None) -> Traffic:
-    """Upper bound of Ok-Topk's balance and allgatherv: N + 2 log N rounds, 4 M c (N - 1) / N bytes (its Eqn 2).
+    """Upper bound of Ok-Topk's balance and allgatherv: N + 2 log N rounds, 4 M c (N - 1) / N bytes (paper, Eqn 2).
 
     Half of the bytes balance, if one worker holds all. `kept` are the entries above the global threshold, c M / 4 if
     not given.
@@ -175,7 +175,7 @@ def oktopk_balance_and_allgatherv(M: Floats, c: Floats, N: Floats, kept: Given =
 
 @ClosedForm
 def oktopk(M: Floats, c: Floats, N: Floats, selected: Given = None, kept: Given = None) -> Traffic:
-    """Upper bound of Ok-Topk's time at density c: 2 N + 2 log N rounds, 6 M c (N - 1) / N bytes (its Eqn 3).
+    """Upper bound of Ok-Topk's time at density c: 2 N + 2 log N rounds, 6 M c (N - 1) / N bytes (paper, Eqn 3).
 
     The printed sum of Eqns 1 and 2 is one alpha larger than its parts. The bound holds for no more than k entries, or
     for those given: `selected` as of `oktopk_split_and_reduce`, `kept` as of `oktopk_balance_and_allgatherv`.
@@ -204,7 +204,7 @@ def spardl(M: Floats, c: Floats, N: Floats) -> Traffic:
 
 @ClosedForm
 def spardl_bsag(M: Floats, c: Floats, N: Floats, d: Number, h: Given = None) -> Traffic:
-    """SparDL, B-SAG, at most: 2 ceil(log(N / d)) + ceil(log d) rounds, 4 M c (N - d) / N + 8 h (d - 1) bytes.
+    """Upper bound of SparDL by B-SAG: 2 ceil(log(N / d)) + ceil(log d) rounds, 4 M c (N - d) / N + 8 h (d - 1) bytes.
 
     Derived from [6]: (2 ceil(log(N / d)) + ceil(log d)) alpha + [4 M c (N - d) / N + 8 h (d - 1)] beta, where d divides
     N. The all-gather in a team carries no more than k d / N entries of a block. SparDL adapts `h` from k / N up; k d /
@@ -269,7 +269,7 @@ def hardthreshold(
 
 @ClosedForm
 def uniontopk(M: Floats, c: Floats, N: Floats, union: Given = None, index_bytes: Number = 8.0) -> Traffic:
-    """Time of top-k with values sent at all workers' indices: 3 (N - 1) rounds, (N - 1) (2 M c + 8 union / N) bytes.
+    """Time of top-k with values at the union of indices: 3 (N - 1) rounds, (N - 1) (2 M c + 8 union / N) bytes.
 
     A ring all-gather of each worker's k indices, without counts, then a ring all-reduce of all values at their union, k
     to N k entries; the `fill_in` of independent selections if not given. `index_bytes` as of `exdyna`.

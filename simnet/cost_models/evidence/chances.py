@@ -59,7 +59,7 @@ class ErrorPart(NamedTuple):
 
 
 class Chances(NamedTuple):
-    """Each choice's probability of being the fastest, expected regret and interval of its time; shape (choices,).
+    """For each choice, the probability of being the fastest, expected regret, and interval of its time; (choices,).
 
     `fastest` are the chances to be the fastest, which add up to 1, and `at_least` their lower bounds with `CONFIDENCE`.
     `regret` is the expected fraction by which a choice takes longer than the fastest; `low` and `high` are the 90 %
@@ -79,7 +79,7 @@ class Chances(NamedTuple):
 
 
 def in_job(kernels: ErrorPart) -> ErrorPart:
-    """Return kernel times with intervals widened, as kernels in a training job differ from kernels measured alone."""
+    """Return kernel times with wider intervals, since kernels in a training job differ from kernels measured alone."""
     low, high = _selecting_in_job()
     return kernels._replace(low=kernels.low * low, high=kernels.high * high)
 
@@ -139,17 +139,17 @@ def chances(
     counts = [count for _, kind in picked if (count := len(known[kind].quantiles)) > 1]
     wider = intervals.factor_for_another(min(counts, default=1))
     low, high = intervals.widened(seconds, np.minimum(low, seconds), np.maximum(high, seconds), wider, wider)
-    return Chances(won.mean(axis=1), regret, _at_least(won, list(picked.values())), low, high)
+    return Chances(won.mean(axis=1), regret, _win_bounds(won, list(picked.values())), low, high)
 
 
 def _worst_loss(place: int, ends: Floats, told: Sequence[bool]) -> float:
-    """Return a choice's largest relative loss: its upper bound over the others' least known lower bound, minus 1."""
+    """Return a choice's largest relative loss: its upper bound over the lowest known bound of the others, minus 1."""
     rival = min((low for other, low in enumerate(ends[0].tolist()) if other != place and told[other]), default=0.0)
     return max(float(ends[1, place]) / rival - 1, 0.0) if rival > 0 else math.inf
 
 
 def _by_gradients(spread: tuple[float, float], name: str) -> Floats | float:
-    """Return sampled factors, (draws,), of an exchange's time for the job's unknown gradients; 1.0 without effect."""
+    """Return sampled factors, (draws,), by which unknown gradients change an exchange's time; 1.0 for no effect."""
     if spread == (1.0, 1.0):
         return 1.0
     least, most = np.log(spread) / intervals.SCORE_95
@@ -157,8 +157,8 @@ def _by_gradients(spread: tuple[float, float], name: str) -> Floats | float:
     return np.asarray(np.exp(np.where(scores < 0, -least, most) * scores))
 
 
-def _at_least(won: Floats, picked: Sequence[NDArray[np.intp]]) -> Floats:
-    """Return lower confidence bounds, (choices,), of win probabilities, as errors are known of only a few systems."""
+def _win_bounds(won: Floats, picked: Sequence[NDArray[np.intp]]) -> Floats:
+    """Return lower confidence bounds of win probabilities, (choices,), as errors are known for only a few systems."""
     several = [(sites, counts) for sites in picked if len(counts := np.bincount(sites)) > 1]
     if not several:
         return np.asarray(won.mean(axis=1))
@@ -169,7 +169,7 @@ def _at_least(won: Floats, picked: Sequence[NDArray[np.intp]]) -> Floats:
 
 
 def factors(errors: Floats, below: Floats | float, above: Floats | float) -> Floats:
-    """Return the ratios of measured to predicted time for `errors` given in half-widths, `below` (< 0) or `above`."""
+    """Return ratios of measured to predicted time; `errors` count in log(`below`) if negative, else in log(`above`)."""
     return np.asarray(np.exp(errors * np.where(errors < 0, np.log(below), np.log(above))))
 
 
@@ -180,7 +180,7 @@ def _shipped_errors(part: int, name: str, kind: str) -> Floats:
 
 
 def _draw_errors(model: intervals.ErrorModel, part: int, name: str, kind: str, sites: NDArray[np.intp]) -> Floats:
-    """Return sampled errors, (draws,), in interval half-widths, each from the error quantiles of the draw's system."""
+    """Return sampled errors in half-widths, (draws,); each comes from the error quantiles of that draw's system."""
     shared = model.shared
     alike, own_part = _stratified_normal(part, "all", kind), _stratified_normal(part, "own", name)
     scores = np.sqrt(shared) * alike + np.sqrt(1 - shared) * own_part
@@ -191,7 +191,7 @@ def _draw_errors(model: intervals.ErrorModel, part: int, name: str, kind: str, s
 
 @lru_cache(256)
 def _stratified_normal(part: int, whose: str, name: str) -> Floats:
-    """Return one standard normal from each of equally likely strata, in random order, shape (draws,)."""
+    """Return a standard normal sample, (draws,): one value from each of equally likely strata, in random order."""
     drawn = stream(0, "chances", part, whose, name).permutation(intervals.normal_strata())
     drawn.flags.writeable = False
     return drawn
@@ -199,7 +199,7 @@ def _stratified_normal(part: int, whose: str, name: str) -> Floats:
 
 @lru_cache(64)
 def _draw_sites(part: int, kind: str, count: int) -> NDArray[np.intp]:
-    """Return for each draw the index of a measured system (site), shape (draws,); all are about equally frequent."""
+    """Return the index of a measured system (site) for each draw, (draws,); all sites are about equally frequent."""
     drawn = stream(0, "chances", part, "site", kind).permutation(np.arange(intervals.DRAWS) % count)
     drawn.flags.writeable = False
     return drawn

@@ -22,7 +22,7 @@ Level: TypeAlias = Literal["measured", "extrapolated", "assumed"]
 
 
 class Evidence(NamedTuple):
-    """The evidence level of a result, and the conditions under which nothing was measured."""
+    """The evidence level of a result, and as its reason the conditions under which nothing was measured."""
 
     level: Level
     because: str = ""
@@ -32,7 +32,7 @@ class Evidence(NamedTuple):
         return {"evidence": self.level, "because": self.because}
 
     def line(self) -> str:
-        """Return the evidence level and its reason as text, which names conditions outside the measured range first."""
+        """Return the evidence level and its reason as text that begins with conditions outside the measured range."""
         known, _, here = self.because.rpartition("; here ")
         because = f"here {here}; {known}" if known else here
         return f"{self.level}: {because or 'links and numbers of workers like these were measured'}."

@@ -1,4 +1,4 @@
-"""Prediction intervals of calibrated clusters, and of times predicted from links.
+"""Prediction intervals for times on calibrated clusters, and for times predicted from link parameters.
 
 Errors of held-out predictions of one kind bound the error of the next (conformal prediction). Each side has a quantile
 of its own, by size of the message, as short messages scatter more. How far such intervals were off on other clusters
@@ -94,7 +94,7 @@ def half_widths(held: Sequence[HeldOut], coverage: float) -> list[tuple[float, f
 
 
 def widest(held: Sequence[HeldOut], coverage: float) -> list[tuple[float, float]]:
-    """Return for each size bin the largest half-width below, and above, that any single collective has."""
+    """Return for each size bin the largest half-widths, below and above the prediction, over all collectives."""
     names = {one.setting.collective for one in held}
     groups = [[one for one in held if one.setting.collective == name] for name in names]
     each = np.array([half_widths(group, coverage) for group in groups] or [half_widths([], coverage)])
@@ -102,7 +102,7 @@ def widest(held: Sequence[HeldOut], coverage: float) -> list[tuple[float, float]
 
 
 def intervals(held: Mapping[Basis, Sequence[HeldOut]], coverage: float) -> dict[Basis, list[tuple[float, float]]]:
-    """Return interval half-widths by basis of prediction and size bin; "collectives" has the widest of any collective.
+    """Return interval half-widths by basis of prediction and size bin; for "collectives", the widest of any collective.
 
     Few numbers of ranks, or collectives, can be held out on one system, so their widths are drawn to `TYPICAL` ones.
     """
@@ -233,7 +233,7 @@ def interval(stack: str, messages: Floats, seconds: Floats) -> tuple[Floats, Flo
 def corrected(
     kind: str, seconds: Floats, low: Floats, high: Floats, models: Mapping[str, ErrorModel] | None = None
 ) -> tuple[Floats, Floats]:
-    """Return a 90 % interval [s] after correction by the errors that intervals of this kind had on other sites.
+    """Return a 90 % interval [s], corrected by the errors of such intervals on other measured systems.
 
     Intervals of `CROSS_VALIDATED` end where one error in twenty of the measured sites was below, and one above. All are
     wider by `factor_for_another`, as sites are few. `models` are the shipped ones by default.

@@ -1,4 +1,4 @@
-"""Iterations to the same accuracy relative to dense, from measured training of three small models.
+"""Ratios of a scheme's iterations to dense ones at equal accuracy, from measured training of three small models.
 
 ``data/iterations_to_accuracy.csv`` has runs of a perceptron, a convolutional network and a transformer, each with and
 without momentum: six settings. The ratio of a run is its iterations over those of dense with the same seed. A run that
@@ -32,7 +32,7 @@ _ROUNDING = 1e-9
 
 
 class RelativeIterations(NamedTuple):
-    """Iterations to the same accuracy over those of dense, and the ends of an interval for another small model.
+    """Ratio of a scheme's iterations to dense ones at equal accuracy, with an interval for another small model.
 
     `high` is infinite where some runs did not reach the target: the estimate is then a lower bound.
     """
@@ -69,7 +69,7 @@ def accuracy_text(known: Mapping[str, object]) -> str:
 def relative_iterations(
     scheme: str, density: float, momentum: float | None = None, without: str = ""
 ) -> RelativeIterations | None:
-    """Return the iterations of a scheme to the accuracy that dense reaches, relative to dense; None if not known.
+    """Return a scheme's iterations to the accuracy of dense, as a ratio to the iterations of dense; None if unknown.
 
     The estimate is the geometric mean over settings of the geometric means over seeds. The 90 % interval is one for a
     further setting: Student's t with the spread over settings. Between measured densities logarithms are interpolated
@@ -122,7 +122,7 @@ def measured_ratios() -> dict[str, dict[float, dict[Setting, list[Ratio]]]]:
 def _point(
     settings: Mapping[Setting, Sequence[Ratio]], momentum: float | None, without: str
 ) -> tuple[float, float, float] | None:
-    """Return logarithms of estimate, low and high from the ratios of each setting; None with fewer than two."""
+    """Return the logarithms of estimate and interval ends, from ratios by setting; None for fewer than two settings."""
     others = {setting: runs for setting, runs in settings.items() if setting[0] != without}
     chosen = {setting: runs for setting, runs in others.items() if setting[1] == momentum} or others
     if len(chosen) < 2:

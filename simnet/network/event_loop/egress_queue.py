@@ -21,7 +21,7 @@ from simnet.network.event_loop.timelines import update_link
 
 
 def send_shared(s: State, g: int, f: int) -> None:
-    """Send message f at once on its host's own link, shared with the host's other messages; update when sends end."""
+    """Record the send of message f, which starts at once, on its host's own link; update when rank g's sends end."""
     rank, flow = s.ranks[g], s.flows[f]
     begin = s.now + s.send_overhead
     rank.send_complete = max(rank.send_complete, begin)
@@ -84,7 +84,7 @@ def count_sent(s: State, f: int) -> None:
 
 
 def continue_sending(s: State, f: int) -> bool:
-    """Continue to send message f and those queued behind it; return True if the last departure time is now known."""
+    """Continue to send message f and messages queued behind it; return whether the last departure time is known."""
     l = s.routes[s.flows[f].route].own
     link, g, end = s.links[l], s.messages[s.flows[f].message].src, transmission_end(s, f)
     update_link(s, l, s.now)

@@ -15,7 +15,7 @@ from simnet.network.event_loop.timelines import update_link
 
 
 def change_link(s: State, l: int) -> bool:
-    """Update link l's capacity if a change is due; return whether it failed or recovered, if outages are watched."""
+    """Apply a due capacity change of link l; return whether it is an outage or recovery that the loop watches for."""
     link = s.links[l]
     before = link.capacity
     is_used = link.users > 0 or link.n_coming > 0 or link.first_passing >= 0
@@ -27,7 +27,7 @@ def change_link(s: State, l: int) -> bool:
 
 
 def change_links(s: State) -> bool:
-    """Process all capacity changes of links that are due; return whether a link failed or recovered, if watched."""
+    """Apply all due capacity changes of links; return whether any is an outage or recovery the loop watches for."""
     outage = False
     while s.n_events and s.event_queue[0].kind == codes.CHANGE and s.event_queue[0].time <= s.now:
         l = s.event_queue[0].row

@@ -1,4 +1,4 @@
-"""Messages in flight, which pass overhead and latency and then transfer bytes as flows, and background traffic."""
+"""Messages in flight (overhead, then latency, then a flow of bytes), and background traffic."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def create_message(s: State, owner: int, first: int, candidates: int, pick: int,
 
 
 def depart_message(s: State, f: int, leaves: float) -> None:
-    """Schedule when message f has passed latency and jitter, given that it leaves its host at `leaves` [s]."""
+    """Schedule the end of message f's latency and jitter, given that it leaves its host at `leaves` [s]."""
     flow = s.flows[f]
     route = s.routes[flow.route]
     latency = latency_of(s, flow.route, leaves)
@@ -60,7 +60,7 @@ def depart_message(s: State, f: int, leaves: float) -> None:
 
 
 def forwarding_delay(s: State, f: int, t: float) -> float:
-    """Return the time to store and forward one frame [s] on all links of message f's route but the slowest."""
+    """Return the time [s] to store and forward one frame on each link of message f's route except the slowest."""
     route, total, most = s.routes[s.flows[f].route], 0.0, 0.0
     for at in range(route.begin, route.end):
         link = s.links[s.route_links[at]]
@@ -154,12 +154,12 @@ def start_message(s: State, f: int) -> None:
 
 
 def handling_time(s: State, f: int) -> float:
-    """Return the receiver's overhead for message f before delivery [s]; with adaptive routing, some follows later."""
+    """Return the receiver's overhead [s] before it delivers message f; some may follow later with adaptive routing."""
     return s.receive_overhead + (s.after if s.flows[f].what == codes.IS_READY and not s.adaptive else 0.0)
 
 
 def control_delay(s: State, f: int) -> float:
-    """Return how long control message f transmits and queues [s]; infinity if a link of its route is down.
+    """Return the transmission and queueing time of control message f [s]; infinity if a link of its route is down.
 
     It takes its bytes at the slowest link, and waits on links after its host's own for bytes that came before it. It
     delays nobody itself.
@@ -188,7 +188,7 @@ def control_delay(s: State, f: int) -> float:
 
 
 def arrived_bytes(s: State, f: int) -> float:
-    """Return how many bytes of message f, at most, its host's own link has let through since the flow of f started."""
+    """Return the most bytes of message f that its host's own link may have passed since the flow of f started."""
     flow = s.flows[f]
     own = s.routes[flow.route].own
     update_link(s, own, s.now)
@@ -196,7 +196,7 @@ def arrived_bytes(s: State, f: int) -> float:
 
 
 def order_control(s: State, f: int, time: float) -> float:
-    """Return when control message f arrives [s]; it never overtakes one of the same kind on its connection."""
+    """Return when control message f arrives [s]: not before earlier ones of the same kind on its connection."""
     connection = s.connections[s.messages[s.flows[f].message].connection]
     if s.flows[f].what == codes.ASKS:
         connection.asked = max(connection.asked, time)

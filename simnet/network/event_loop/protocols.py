@@ -55,7 +55,7 @@ def post_round(s: State, g: int, task: TaskRecord) -> None:
 
 
 def first_early_message(s: State, task: TaskRecord, i: int) -> int:
-    """Return the first message of round i that has arrived, or any of the round if unrecorded; -1 if it has none."""
+    """Return the first message of round i that has arrived (any, if arrivals are unrecorded); -1 if there is none."""
     for at in range(task.incoming, task.incoming + task.receives):
         m = s.incoming[at]
         run = s.runs[s.ranks[s.messages[m].dst].run]
@@ -70,7 +70,7 @@ def number_of(s: State, run: RunRecord, m: int, i: int) -> int:
 
 
 def send_ready(s: State, g: int, task: TaskRecord) -> None:
-    """Send a ready message from rank g to the sender of each message of its round that needs a control message."""
+    """Send a ready message from rank g to the sender of each incoming message that needs a control message."""
     for at in range(task.incoming, task.incoming + task.receives):
         m = s.incoming[at]
         if needs_control(s, m):
@@ -78,7 +78,7 @@ def send_ready(s: State, g: int, task: TaskRecord) -> None:
 
 
 def take_control(s: State, g: int, i: int, m: int) -> int:
-    """Remove and return rank g's first stored control message for round i, only that about m if m >= 0; -1 if none."""
+    """Remove and return rank g's first stored control message for round i (about message m, if m >= 0); -1 if none."""
     rank = s.ranks[g]
     f, before = rank.controls, codes.NONE
     while f >= 0 and (s.flows[f].round_index != i or (m >= 0 and s.flows[f].message != m)):
@@ -92,12 +92,12 @@ def take_control(s: State, g: int, i: int, m: int) -> int:
 
 
 def needs_control(s: State, m: int) -> bool:
-    """Return whether the send of message m needs a control message of the receiver to start or to complete."""
+    """Return whether the send of message m needs a control message from the receiver to start or to complete."""
     return s.send_completion >= codes.ACKNOWLEDGED and s.messages[m].payload > s.eager_limit
 
 
 def occupy_rank(s: State, g: int, seconds: float, m: int, i: int, what: int) -> float:
-    """Reserve rank g's CPU for handling message m of round i, after its earlier work; return when it is done [s].
+    """Reserve rank g's CPU, after its earlier work, to handle message m of round i; return when the work ends [s].
 
     `what` is `ASKING`, `SPEAKING`, `SENDING` or `TAKING_IN`.
     """
@@ -204,7 +204,7 @@ def has_entered(s: State, g: int, i: int) -> bool:
 
 
 def handle_control(s: State, g: int, f: int) -> None:
-    """Act on control message f and free its flow: answer it, send the message it is about, or complete a send."""
+    """Handle control message f and free its flow: reply, send the message that it concerns, or complete a send."""
     flow = s.flows[f]
     m, i, what = flow.message, flow.round_index, flow.what
     free_flow(s, f)

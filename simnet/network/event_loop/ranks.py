@@ -59,7 +59,7 @@ def resume_at(s: State, time: float, g: int) -> None:
 
 
 def resume_rank(s: State, g: int) -> None:
-    """Let rank g continue after a wait: for its start time, its earliest entry, its work, or the library's CPU work."""
+    """Let rank g continue after a wait for its start, the earliest entry to a round, its work, or library CPU work."""
     rank = s.ranks[g]
     run = s.runs[rank.run]
     run.pending -= 1
@@ -151,7 +151,7 @@ def has_work(s: State, g: int, task: TaskRecord) -> bool:
 
 
 def opens_at(s: State, g: int) -> float:
-    """Return when rank g's compute stream lets it enter its current round, or end the schedule [s]."""
+    """Return when rank g's compute stream allows it to enter its current round, or to end the schedule [s]."""
     rank = s.ranks[g]
     last = rank.round_index == s.runs[rank.run].n_rounds
     part = codes.NONE if last else round_of(s, g).opens
@@ -163,7 +163,7 @@ def opens_at(s: State, g: int) -> float:
 
 
 def begin_part(s: State, g: int) -> None:
-    """If rank g's round begins an exchange part, slow its backward pass while the part's messages are in flight."""
+    """If rank g's round begins an exchange part, slow its backward pass while messages of the part are in flight."""
     part = round_of(s, g).opens
     if part >= 0:
         stream = s.streams[s.ranks[g].stream]
@@ -274,7 +274,7 @@ def end_flow(s: State, f: int) -> None:
 
 
 def deliver_message(s: State, f: int) -> None:
-    """Deliver message f to its receiver, which may complete the round, and free the flow."""
+    """Deliver message f to its receiver, whose round may then be complete, and free the flow."""
     flow = s.flows[f]
     count_assigned(s, f, -1)
     if s.adaptive and flow.what == codes.IS_READY and s.after > 0:
@@ -314,7 +314,7 @@ def own_link_event(s: State, f: int) -> None:
 
 
 def receive_message(s: State, f: int) -> None:
-    """Count the arrival of data message f at both ranks, which may finish their rounds."""
+    """Count the arrival of data message f at its sender and receiver, and let them leave rounds that are complete."""
     flow = s.flows[f]
     i, message, run = flow.round_index, s.messages[flow.message], s.runs[flow.owner]
     if run.arrived >= 0:
@@ -399,7 +399,7 @@ def stop_message(s: State, f: int) -> None:
 
 
 def withdraw_events(s: State, e: int) -> None:
-    """Remove the events of vanished messages, and of failed or finished ranks of run e (a schedule in flight)."""
+    """Remove events of vanished messages, and in run e (a schedule in flight) those of failed or finished ranks."""
     over = s.runs[e].running <= 0
     for place in range(s.n_events):
         event = s.event_queue[place]

@@ -67,7 +67,7 @@ def set_arrival_rate(s: State, f: int, rate: float) -> None:
 
 
 def finish_arrival(s: State, f: int) -> bool:
-    """Record that all bytes of message f are in the receive queue; return whether bytes must still pass the link."""
+    """Record that all bytes of message f entered its receive queue; return whether some must still pass the link."""
     flow = s.flows[f]
     l = flow.port
     update_backlog(s, l)
@@ -85,7 +85,7 @@ def finish_arrival(s: State, f: int) -> bool:
 
 
 def stop_arriving(s: State, f: int) -> None:
-    """Remove message f from those that arrive at its receive queue; the queue's backlog must be up to date."""
+    """Remove message f from the messages that enter its receive queue, whose backlog must be up to date."""
     flow = s.flows[f]
     link = s.links[flow.port]
     flow.comes = False
@@ -122,7 +122,7 @@ def leave_receive_queue(s: State, f: int) -> None:
 
 
 def change_passing_rate(s: State, l: int) -> None:
-    """Apply a new capacity of link l to messages that are fully in its receive queue, whose backlog is up to date."""
+    """Apply a new capacity of link l to messages fully in its receive queue; its backlog must be up to date."""
     f = s.links[l].first_passing
     while f >= 0:
         flow = s.flows[f]

@@ -149,7 +149,7 @@ class Link:
 
 @record
 class LinkAllocation:
-    """Working data of `settle_rates` for one link; outdated unless `stamp` is the number of the current call.
+    """Working data of `settle_rates` for one link; valid only if `stamp` is the number of the current call.
 
     `chosen` flows of total `weight` are solved again, `unsolved` of them have no rate yet. The others have the rate
     `kept` in all, and the link limits `limited` of them. `rest` is left, and `level` is that of the flows the link
@@ -168,7 +168,7 @@ class LinkAllocation:
 
 @record
 class Timeline:
-    """A bandwidth or latency over time: indices of its current segment, and one past its last known segment."""
+    """A bandwidth or latency over time: the indices of its current segment and of its first unknown segment."""
 
     here: int
     last: int
@@ -187,7 +187,7 @@ class Route:
 
 @record
 class LossRecord:
-    """Packet loss on a route: rate limit segment / (slope * rtt + fixed), and the share of bytes that is payload."""
+    """Packet loss on a route: the rate limit segment / (slope * rtt + fixed), and the payload's share of bytes sent."""
 
     slope: float
     fixed: float
@@ -209,7 +209,7 @@ class BackgroundRecord:
 
 @record
 class RunRecord:
-    """A schedule in flight: numbers of ranks and rounds, and its first row in tables such as `delays` (-1: none).
+    """A schedule in flight: numbers of ranks and rounds, and its first rows in other tables, as `delays` (-1: none).
 
     `running` counts unfinished ranks, negative once stalled; `pending` counts its events. It `fails` if a rank will.
     `software` is where software times are kept.
@@ -369,7 +369,7 @@ class MessageRecord:
 
 @record
 class Connection:
-    """A connection from one rank to another, with messages in order: the last one in flight, and bytes buffered.
+    """A connection from one rank to another that keeps messages in order: the last one in flight, and buffered bytes.
 
     `asked` and `told` are the last arrivals of requests and of other control messages [s].
     """
@@ -382,7 +382,7 @@ class Connection:
 
 @record
 class EarlyArrival:
-    """Count of messages for a round that arrived before their rank entered it, and the CPU time they still need.
+    """Number of messages that arrived before their rank entered their round, and the CPU time to handle them.
 
     For an open earlier round, the negative count of what is missing, `unsent` sends among it. `next` is the next one.
     """
@@ -396,7 +396,7 @@ class EarlyArrival:
 
 @record
 class State:
-    """The complete state of the event loop: times, options, lengths of lists, lists, and tables of records.
+    """The complete state of the event loop: times, options, lists and their lengths, and tables of records.
 
     The weather is known until `horizon`; a network in which nothing moves may recover until `hope`. `stamp` numbers
     calls of `settle_rates`. One event takes up to `most_sends` of `n_free` flows. `n_queued` messages are in egress

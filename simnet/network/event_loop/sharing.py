@@ -71,7 +71,7 @@ def start_flow(s: State, f: int, now: float) -> None:
 
 
 def attach_flow(s: State, f: int, now: float) -> bool:
-    """Add flow f to its links; mark as dirty those whose other flows it may slow; return whether f shares a link."""
+    """Add flow f to its links; mark links whose other flows it may slow as dirty; return whether it shares a link."""
     links, memberships, shares = s.links, s.memberships, False
     u = f * s.hops
     for at in range(s.flows[f].first, s.flows[f].stop):
@@ -94,7 +94,7 @@ def attach_flow(s: State, f: int, now: float) -> bool:
 
 
 def detach_flow(s: State, f: int) -> None:
-    """Remove flow f from its links; mark as dirty those that limit other flows, which may now get its bandwidth."""
+    """Remove flow f from its links; mark links that limit other flows as dirty, since these flows may speed up."""
     flow, memberships = s.flows[f], s.memberships
     if flow.bottleneck >= 0:
         s.links[flow.bottleneck].limited -= 1
@@ -138,7 +138,7 @@ def mark_new(s: State, f: int) -> None:
 
 
 def effective_capacity(s: State, l: int) -> float:
-    """Return the capacity of link l [byte/s] for its present number of flows, as many senders at once reduce it."""
+    """Return link l's capacity [byte/s] for its present number of flows; many senders at once reduce it (incast)."""
     link = s.links[l]
     if link.incast_derating < 0:
         return link.capacity
@@ -146,7 +146,7 @@ def effective_capacity(s: State, l: int) -> float:
 
 
 def set_rate(s: State, f: int, rate: float, bottleneck: int, now: float) -> None:
-    """Set rate [byte/s] and bottleneck of flow f, and reschedule its end; callers update `carried` of its links."""
+    """Set rate [byte/s] and bottleneck of flow f and reschedule its end; the caller updates `carried` of its links."""
     flow, links = s.flows[f], s.links
     if flow.bottleneck >= 0:
         links[flow.bottleneck].limited -= 1
@@ -230,7 +230,7 @@ def choose_flow(s: State, f: int) -> None:
 
 
 def note_chosen(s: State, f: int) -> None:
-    """Count flow f as chosen on each of its links, and take its rate from the total rate of flows not chosen."""
+    """Count flow f as chosen on each of its links, and subtract its rate from the total of flows not chosen there."""
     flow, allocations, route_links, stamp = s.flows[f], s.allocations, s.route_links, s.stamp
     for at in range(flow.first, flow.stop):
         l = route_links[at]
@@ -248,7 +248,7 @@ def note_chosen(s: State, f: int) -> None:
 
 
 def choose_link_flows(s: State, l: int, bottleneck: int) -> None:
-    """Choose flows on link l to recompute: those with bottleneck `bottleneck`, or with `NOTHING` all flows."""
+    """Choose flows on link l for new rates: those limited by link `bottleneck`, or all flows if it is `NOTHING`."""
     u = s.links[l].first_membership
     while u >= 0:
         f = s.memberships[u].flow
@@ -258,7 +258,7 @@ def choose_link_flows(s: State, l: int, bottleneck: int) -> None:
 
 
 def carried_rate(s: State, l: int) -> float:
-    """Return the total rate of the flows on link l [byte/s], a running sum that is renewed against rounding errors."""
+    """Return the total rate of the flows on link l [byte/s]: a running sum, recomputed at times to limit rounding."""
     link = s.links[l]
     if link.updates > _UPDATES + link.users:
         link.carried, link.updates = 0.0, 0
@@ -369,7 +369,7 @@ def fix_rate(s: State, f: int, rate: float, bottleneck: int) -> None:
 
 
 def sink_share(s: State, place: int, size: int, level: float, of: int) -> None:
-    """Insert link `of`, with key `level`, into the heap of links by fair share at `place`, and move it down."""
+    """Insert link `of`, whose fair share is `level`, at `place` in the heap of links, and move it down."""
     shares = s.shares
     while True:
         below, least = place, level

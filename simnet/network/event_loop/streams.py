@@ -1,4 +1,4 @@
-"""Compute streams of ranks: slices of the backward pass, and the kernels of an exchange that queue behind them.
+"""Compute streams of ranks, which run slices of the backward pass and the kernels of an exchange.
 
 Streams have no events: what runs follows from what the rank has queued, so a stream is advanced when its rank needs it.
 Kernels queued at an instant run before a slice that starts then. Rules: `simnet.network.compute_stream`.
@@ -13,7 +13,7 @@ from simnet.network.event_loop.records import ComputeSlice, State, StreamRecord
 
 
 def advance_stream(s: State, row: int, until: float, place: float, part: int) -> None:
-    """Simulate a compute stream up to a time, a position in its kernel queue, or the end of a part's selection.
+    """Simulate a compute stream up to a time, a total of kernel seconds, or the end of a part's selection.
 
     - s
     - `row`: the stream.
@@ -67,7 +67,7 @@ def advance_stream(s: State, row: int, until: float, place: float, part: int) ->
 
 
 def next_kernel_end(s: State, x: StreamRecord) -> float:
-    """Return how many kernel seconds of the queue have run once the current or next group of kernels ends."""
+    """Return the kernel seconds that the queue will have run when the current or next group of kernels ends."""
     stop = x.queued
     if x.selected < x.slices:
         stop = min(stop, s.compute_slices[x.compute_slices + x.selected].selects_to)
@@ -86,7 +86,7 @@ def finish_slice(compute_slice: ComputeSlice, x: StreamRecord) -> None:
 
 
 def finish_kernels(s: State, x: StreamRecord) -> None:
-    """Record start and end of the kernels that have just finished; they selected or unpacked one exchange part."""
+    """Record start and end of the kernels that just finished, which selected or unpacked a part of the exchange."""
     skip_selected(s, x, -math.inf)
     if x.selected < x.slices and s.compute_slices[x.compute_slices + x.selected].selects_to <= x.served:
         compute_slice = s.compute_slices[x.compute_slices + x.selected]
@@ -100,7 +100,7 @@ def finish_kernels(s: State, x: StreamRecord) -> None:
 
 
 def skip_selected(s: State, x: StreamRecord, served: float) -> None:
-    """Count parts as selected that have no selection kernels, or whose kernels end by `served` seconds of the queue."""
+    """Count parts as selected if they have no selection kernels, or if these end by kernel second `served`."""
     while x.selected < x.slices:
         compute_slice = s.compute_slices[x.compute_slices + x.selected]
         if compute_slice.select > 0.0 and compute_slice.selects_to > served:
@@ -109,7 +109,7 @@ def skip_selected(s: State, x: StreamRecord, served: float) -> None:
 
 
 def skip_unpacked(s: State, x: StreamRecord) -> None:
-    """Advance the count of unpacked parts over those whose unpacking kernels have finished, or that have none."""
+    """Count parts as unpacked if their unpacking kernels have finished, or if they have none."""
     while x.unpacked < x.posted:
         place = s.compute_slices[x.compute_slices + x.unpacked].unpacks_to
         if x.served < place < math.inf:
@@ -127,7 +127,7 @@ def queue_kernels(s: State, row: int, seconds: float) -> float:
 
 
 def post_kernels(s: State, row: int, part: int, seconds: float) -> None:
-    """Queue the kernels that unpack a part, without advancing the stream."""
+    """Queue kernels of `seconds` seconds that unpack a part, without advancing the stream."""
     x = s.streams[row]
     x.queued += seconds
     s.compute_slices[x.compute_slices + part].unpacks_to = x.queued

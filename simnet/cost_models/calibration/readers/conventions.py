@@ -66,7 +66,7 @@ def collective_name(name: str) -> str | None:
 
 
 def named_benchmark(text: str) -> tuple[str | None, str]:
-    """Return collective and variant of an MPI or RDMA benchmark; (None, its name) if it measures no collective."""
+    """Return collective and variant from the name of an MPI or RDMA benchmark; (None, name) for no collective."""
     words = text.casefold().removesuffix("_pure").replace("post list ", "")
     for word in (words, words.removesuffix(" latency")):
         for prefix, variant in _VARIANTS.items():
@@ -123,7 +123,7 @@ def bus_factor(name: str, ranks: int) -> float | None:
 
 
 def bandwidth_factors(name: str, ranks: int | None) -> tuple[tuple[float, float | None], ...]:
-    """Return pairs of ratios, one per convention of tools: algbw to size / time, and busbw to algbw (bandwidths).
+    """Return, for each convention of benchmark tools, the ratios algbw / (size / time) and busbw / algbw (bandwidths).
 
     The gather of older rccl-tests, and hypercube everywhere, count only what crosses between ranks.
     """
@@ -137,7 +137,7 @@ def bandwidth_factors(name: str, ranks: int | None) -> tuple[tuple[float, float 
 
 
 def fill_nodes(facts: Mapping[str, object]) -> dict[str, object]:
-    """Return ``nodes`` or ``ranks_per_node``, computed from the other and ``ranks``; {} if not a whole number."""
+    """Return the missing one of ``nodes`` and ``ranks_per_node``, from the other and ``ranks``; {} if impossible."""
     ranks, nodes, each = (facts.get(name) for name in ("ranks", "nodes", "ranks_per_node"))
     if isinstance(ranks, int) and isinstance(nodes, int) and each is None and nodes > 0 and ranks % nodes == 0:
         return {"ranks_per_node": ranks // nodes}

@@ -151,7 +151,7 @@ def csv_values(
 
 
 def parse_rate(text: str, power: int) -> tables.PrintedNumber | float | None:
-    """Return a printed number like `parse_printed`, but plain 0.0 for 0, whose rounding error is unknown."""
+    """Parse a printed rate by `parse_printed`, but return plain 0.0 for zero, as its rounding error is unknown."""
     found = tables.parse_printed(text, power)
     return found if found is None or found.value else 0.0
 

@@ -1,4 +1,4 @@
-"""Collectives in job traces, one file per rank: PyTorch profiler (Kineto), NCCL inspector, Chakra.
+"""Reads collectives from job traces, one file per rank: PyTorch profiler (Kineto), NCCL inspector, Chakra.
 
 A collective ends on all ranks at nearly the same time, but its kernel on one rank also waits for the others: the
 shortest time of a call over ranks is its own. In older Kineto traces the ``record_param_comms`` of the same
@@ -35,13 +35,13 @@ WAITING_REMARK = f"{_OF_RANKS}; traces of all ranks tell the shortest of each"
 
 
 def _report_waiting(out: tables.RowCollector) -> None:
-    """Report that times are of single ranks and may include waiting, if rows were read."""
+    """If rows were read, report that their times are of single ranks and may include waiting."""
     if out.rows:
         out.report(None, WAITING_REMARK, dropped=False)
 
 
 def merge_ranks(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per call in place of one row per rank: the row of the rank with the shortest time.
+    """Merge the rows of one call on several ranks into a single row: that of the rank with the shortest time.
 
     Rows that do not say which call they are stay. Calls are of one job if their traces are in one folder and say the
     same number of nodes; the n-th call of a number on a rank matches the n-th of the others.
@@ -145,7 +145,7 @@ def _group_name(args: Mapping[str, Any]) -> str:
 
 
 def _trace_rank(text: str) -> int | None:
-    """Return the rank in the head of a trace; None if there is no rank."""
+    """Return the rank in a trace's field ``distributedInfo``; None if there is none."""
     at = text.find('"distributedInfo"')
     found = None if at < 0 else _KINETO_RANK.search(text, at, at + 20_000)
     return int(found[1]) if found else None
@@ -194,7 +194,7 @@ _CHAKRA_RANK = re.compile(r"\.(\d{1,8})\.et(?:\.gz)?$")
 
 
 def is_chakra(head: bytes) -> bool:
-    """Return whether a file starts like a Chakra trace: metadata with a version such as 1.0.0 first."""
+    """Return whether a file starts like a Chakra trace: with metadata that contain a version such as 1.0.0."""
     begins = re.match(rb"([\x80-\xff]{0,4}[\x00-\x7f])\n([\x05-\x0e])", head)
     if begins is None:
         return False

@@ -107,7 +107,7 @@ def bare_lines(path: Path, anchor: re.Pattern[str]) -> Iterator[tuple[int, str]]
 
 @lru_cache(10_000)
 def _label_shape(label: str, digits: str = "+") -> str:
-    """Return a pattern for labels that differ only in digits and gaps; "" for a blank, a comment or a long text."""
+    """Return a pattern for labels that differ only in digits and gaps; "" for blanks, comments and long texts."""
     label = label.rstrip()
     if not label or len(label) > _LONGEST_LABEL or label.lstrip().startswith("#"):
         return ""
@@ -119,7 +119,7 @@ def _label_shape(label: str, digits: str = "+") -> str:
 
 
 def _without_label(line: str, label: str) -> str:
-    """Return a line without a launcher's label, at its start and inside."""
+    """Return a line without a launcher's label, which is removed at the start and inside the line."""
     rest = line[len(label) :]
     if label.endswith(_QUOTES):
         return rest.partition(label[-1])[0].removesuffix("\\n")
@@ -175,7 +175,7 @@ _EACH = re.compile(r"(?:\s|^)--ntasks-per-node[= ](\d{1,8})\b")
 
 
 def launch_facts(line: str) -> dict[str, int]:
-    """Return the ranks in a launcher's command, and the nodes if the launcher's -N means nodes."""
+    """Return the numbers of ranks and nodes in a launcher's command; nodes only if its option -N means nodes."""
     if not (launch := _LAUNCH.search(line)):
         return {}
     # What the program is told comes after its name.
@@ -204,7 +204,7 @@ def short_text(value: object) -> str:
 
 
 def record_values(record: object, kind: str, decimals: int | None = None) -> tables.TableRow:
-    """Return the table values in a JSON object; the first key with a number gives the value of a column.
+    """Return table values from a JSON object; of several keys for one column, the first that has a number counts.
 
     Numbers are rounded to their last digit, or to so many `decimals`.
     """

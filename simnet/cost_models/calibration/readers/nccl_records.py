@@ -65,7 +65,7 @@ def read_nccl_json(path: Path, out: tables.RowCollector) -> Iterator[tuple[Any, 
 
 
 def load_nccl_json(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file, with only the pinned algorithm and protocol of its environment."""
+    """Return the JSON object in a file; of its environment, only the pinned algorithm and protocol are kept."""
     file = str(path)
     text = "\n".join(lines.read_lines(path))
     objects = [one for _, one in lines.json_objects(text, file)]

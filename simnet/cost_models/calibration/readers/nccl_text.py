@@ -1,4 +1,4 @@
-"""Text output of nccl-tests and rccl-tests, whose rows have out-of-place and in-place times of a size.
+"""Reads the text output of nccl-tests and rccl-tests; each row has the out-of-place and in-place times of one size.
 
 Older versions have no ``redop`` or ``root`` where the collective has none, and the largest error instead of the number
 of wrong elements; with ``-I 1`` each side ends in ``i_min i_max i_p99 i_cv%``, with ``-S 1`` the row in a timestamp.
@@ -65,7 +65,7 @@ NCCL_ANCHOR = re.compile(
 
 
 class TableCells(NamedTuple):
-    """A table row as printed."""
+    """A table row of nccl-tests or rccl-tests, with cells as printed."""
 
     nbytes: int
     elements: int
@@ -140,7 +140,7 @@ def read_nccl_text(path: Path, out: tables.RowCollector) -> Iterator[tuple[Any, 
 
 
 def _whole_rows(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    """Yield the lines, after joining the parts of rows that messages of NCCL have split."""
+    """Yield lines, after joining the parts of rows that NCCL's messages have split; the messages become own lines."""
     row: tuple[int, str] | None = None
     for at, line in lines:
         message = _MESSAGE.search(line)
@@ -286,7 +286,7 @@ def _side_rows(cells: TableCells, name: str, context: _TableContext) -> Iterator
 
 
 def _infer_collective(rows: Sequence[TableCells]) -> str | None:
-    """Return the only collective that counts, roots, operations and bandwidths allow; None if several or none fit."""
+    """Return the only collective that fits counts, roots, operations and bandwidths of rows; None if unclear."""
     shares = {share for cells in rows if (share := _size_per_count(cells)) is not None}
     reduces, rooted = rows[0].reduction != "", rows[0].root is not None
     if _bandwidth_ratios(rows)[0] > 1.001:
@@ -299,7 +299,7 @@ def _infer_collective(rows: Sequence[TableCells]) -> str | None:
 
 
 def _infer_ranks(rows: Sequence[TableCells], name: str, stated: int | None) -> int | None:
-    """Return the number of ranks that sizes or bandwidths imply; None if unclear, or if the `stated` number holds."""
+    """Return the number of ranks that sizes or bandwidths imply; None if unclear, or if `stated` is valid."""
     shares = {share for cells in rows if (share := _size_per_count(cells)) is not None}
     found = shares.pop() if len(shares) == 1 and name in conventions.PARTED_COLLECTIVES else None
     low, high = _bandwidth_ratios(rows)
@@ -321,7 +321,7 @@ def _size_per_count(cells: TableCells) -> int | None:
 
 
 def _bandwidth_ratios(rows: Sequence[TableCells]) -> tuple[float, float]:
-    """Return bounds of the ratio of bus to algorithm bandwidth that fit the rounded values of all rows."""
+    """Return bounds of the ratio of bus to algorithm bandwidth, given the rounded bandwidths in all rows."""
     low, high = 0.0, math.inf
     for cells in rows:
         for _, words in cells.sides:

@@ -36,7 +36,7 @@ _WITH_UNIT = re.compile(rf"(\S+?) ?({'|'.join(_UNITS)})")
 
 
 class LogColumn(NamedTuple):
-    """The table column that a log's column maps to; its numbers are whole, or scaled by `factor` and 10^`power`.
+    """The table column for a column of a log; numbers are whole, or multiplied by `factor` and 10^`power`.
 
     A unit in a cell stands for 10^`power`; ``16384x4`` is a product.
     """
@@ -136,7 +136,7 @@ class PrintedNumber(NamedTuple):
     half: float
 
     def may_be_within(self, low: float, high: float) -> bool:
-        """Return whether the number before rounding may lie within low .. high, which are rounded as well."""
+        """Return whether the number before rounding may lie in low .. high; these bounds may be rounded, too."""
         least, most = self.value - self.half, self.value + self.half
         return low * (1 - RELATIVE_SLACK) <= most and least <= high * (1 + RELATIVE_SLACK)
 
@@ -202,7 +202,7 @@ _Fill: TypeAlias = Callable[[Path, RowCollector], Iterator[tuple[Any, ...]]]
 
 
 def format_reader(kind: str) -> Callable[[_Fill], Callable[..., Measurements]]:
-    """Return a decorator that turns a generator of rows into a reader of a format.
+    """Return a decorator that turns a generator of rows into a reader of the log format `kind`.
 
     It yields the line, a row or why there is none, and optionally the part of the line for messages. The reader takes
     ``facts`` by keyword, as of `simnet.cost_models.calibration.readers.read_measurements`.
@@ -260,7 +260,7 @@ def largest_whole(column: str) -> int:
 
 
 def cell_values(cells: Mapping[str, str], kind: str) -> TableRow:
-    """Return the table values in a log's cells; the first header with a value gives the value of a column."""
+    """Return table values from a log's cells; of several headers for one column, the first that has a value counts."""
     row: TableRow = {}
     for head, one in log_columns(kind).items():
         if one.name not in row and (value := one.value(cells.get(head, "").strip())) is not None:
@@ -356,7 +356,7 @@ class LogFacts:
         return found
 
     def refuse_idle(self) -> None:
-        """Raise InputError if the pattern of a rule has matched no log."""
+        """Raise InputError if the pattern of any rule has matched no log."""
         for number, rule in enumerate(self.rules):
             if number not in self.fitted and rule.pattern is not _ANY_NAME:
                 raise InputError(f"{rule.text[:120]!r} fits the name of no log", file="--fact")

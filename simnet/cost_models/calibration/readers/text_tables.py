@@ -54,7 +54,7 @@ class TextTable(NamedTuple):
 
     @property
     def headings(self) -> re.Pattern[str]:
-        """Pattern for the start of a table heading or row, by which the format is recognised."""
+        """Pattern for the start of a table's heading or rows, which identifies the format."""
         return self.anchor if self.title is None else re.compile(f"{self.title.pattern}|{self.anchor.pattern}", re.M)
 
     def is_named(self, file: str) -> bool:
@@ -142,7 +142,7 @@ def _given_collective(path: Path, out: tables.RowCollector) -> str | None:
 
 
 def _stated_values(groups: Mapping[str, str | None], titled: bool) -> tables.TableRow:
-    """Return the column values in a line above a table; an unknown collective's name goes to the column ``variant``."""
+    """Return the column values stated above a table; the name of an unknown collective becomes the ``variant``."""
     row: tables.TableRow = {}
     for column, text in groups.items():
         form = tables.TABLE_COLUMNS.get(column)
@@ -211,7 +211,7 @@ def _table_row(
 
 
 def _of_pairs(row: tables.TableRow, name: str, stated: tables.TableRow) -> tables.TableRow:
-    """Return the number of ranks of a test in which pairs of ranks send at once, and the rate and time of one pair."""
+    """Return the ranks of a test in which pairs of ranks send at the same time, and one pair's rate and time."""
     variant, rate, seconds = str(stated.get("variant") or ""), row.get("algbw"), row["seconds"]
     if stated.get("ranks") or variant == conventions.SEVERAL_PAIRS or not name.endswith(("_latency", "bw")):
         return {}
@@ -222,7 +222,7 @@ def _of_pairs(row: tables.TableRow, name: str, stated: tables.TableRow) -> table
 
 
 def _contradiction(cells: Mapping[str, str], size: int, name: str) -> str | None:
-    """Return an error message if a row's rate contradicts its times or messages; None if they are consistent."""
+    """Return an error message if a row's rate contradicts its times or message rate; None if they are consistent."""
     printed = {head: number for head, text in cells.items() if (number := tables.parse_printed(text)) is not None}
     number, unit = printed.get(_RATE), next((head for head in printed if head.startswith("BW average")), "")
     if number is not None and unit and size:
