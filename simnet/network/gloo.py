@@ -1,4 +1,4 @@
-"""Collectives in the form in which the gloo library sends them: order of ranks and messages, largest message.
+"""Collectives in the form in which gloo sends them: gloo's order of ranks and messages, and its largest message size.
 
 References
 ----------

@@ -46,7 +46,7 @@ class PreparedCall(NamedTuple):
 
 
 def operations_per_call(collective: str, nbytes: int) -> int:
-    """Return the number of operations in a timed call: of messages for ``p2p_bw``, 2 for a round trip, else 1."""
+    """Return the number of operations in a timed call: several messages for ``p2p_bw``, 2 for a round trip, else 1."""
     if collective == "p2p_bw":
         return max(_FEWEST, min(WINDOW, _IN_WINDOW // nbytes))
     return 2 if collective == "p2p_latency" else 1
@@ -240,7 +240,7 @@ class _CurveTimer:
 
 
 def _measure_curve(timer: _CurveTimer, seconds: float, left: int, found: MeasuredRows) -> float:
-    """Measure a curve in 1 / `left` of the time until `seconds`; return the time since the start [s]."""
+    """Measure a curve in a share 1 / `left` of the time until `seconds`; return the time since the start [s]."""
     curve = timer.curve
     mistakes, reason = timer.attempt()
     _, elapsed = timer.shared(0.0)
@@ -276,7 +276,7 @@ class _CurvePoint:
 
 
 def _first_calls(timer: _CurveTimer, end: float, elapsed: float) -> tuple[list[_CurvePoint], float]:
-    """Time one call of each size; return the sizes whose repetitions fit in the time, and the time since start [s]."""
+    """Time one call of each size; return the sizes whose repetitions fit before `end`, and the time since start [s]."""
     curve = timer.curve
     share = max(0.0, end - elapsed) / len(curve.sizes)
     points: list[_CurvePoint] = []

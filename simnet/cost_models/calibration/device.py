@@ -215,7 +215,7 @@ def _kernel_sources(library: str) -> dict[str, str]:
 
 
 def _entry_counts(n: int, density: float) -> tuple[int, int, int]:
-    """Return how many of `n` entries are selected, the length of a segment, and how many it selects, each >= 1."""
+    """Return the entries to select out of `n`, the entries of a segment, and the entries to select in it, each >= 1."""
     row = max(1, n // ROW_SEGMENTS)
     return max(1, round(density * n)), row, max(1, round(density * row))
 

@@ -69,7 +69,7 @@ class BoundedTimes(NamedTuple):
 
 
 class TimeGrowth(NamedTuple):
-    """How a curve's time grows with size at its `largest` size [byte]: as size to the `power`, which is 0 to 1.
+    """How a curve's time grows with size at its `largest` size [byte]: as size ** `power`, with 0 <= `power` <= 1.
 
     `by_power` is how far that shows bandwidth, `by_bytes` how far times grow as latency plus bytes; both within 0..1.
     """

@@ -209,7 +209,7 @@ class BackgroundRecord:
 
 @record
 class RunRecord:
-    """A schedule in flight: numbers of ranks and rounds, and its first rows in other tables, as `delays` (-1: none).
+    """A schedule in flight: numbers of ranks and rounds, and its first rows in tables such as `delays` (-1: none).
 
     `running` counts unfinished ranks, negative once stalled; `pending` counts its events. It `fails` if a rank will.
     `software` is where software times are kept.

@@ -71,7 +71,7 @@ def start_flow(s: State, f: int, now: float) -> None:
 
 
 def attach_flow(s: State, f: int, now: float) -> bool:
-    """Add flow f to its links; mark links whose other flows it may slow as dirty; return whether it shares a link."""
+    """Add flow f to its links; mark as dirty those where it may slow other flows; return whether it shares a link."""
     links, memberships, shares = s.links, s.memberships, False
     u = f * s.hops
     for at in range(s.flows[f].first, s.flows[f].stop):
@@ -94,7 +94,7 @@ def attach_flow(s: State, f: int, now: float) -> bool:
 
 
 def detach_flow(s: State, f: int) -> None:
-    """Remove flow f from its links; mark links that limit other flows as dirty, since these flows may speed up."""
+    """Remove flow f from its links; mark those as dirty that limit other flows, since these flows may speed up."""
     flow, memberships = s.flows[f], s.memberships
     if flow.bottleneck >= 0:
         s.links[flow.bottleneck].limited -= 1

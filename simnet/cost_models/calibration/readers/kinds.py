@@ -178,7 +178,7 @@ def read_measurements(
 
 
 def _unread(lines: Sequence[str]) -> tuple[str, int | None]:
-    """Return an error message on a file of unknown format, and its first row of numbers if it has several such rows."""
+    """Return an error message for a file of unknown format, and the line number of its first row of numbers if any."""
     rows = list(islice(((at, line) for at, line in enumerate(lines, 1) if NUMBERS.search(line[:MAX_LINE])), 2))
     if len(rows) < 2:
         return "holds no measurements in a format that is read", None
