@@ -14,7 +14,7 @@ from jobs import AG, BANDWIDTH, DENSE, LATENCY, RING, Source, check_spans, check
 from simnet import collectives
 from simnet.base.errors import InputError, SimnetError, StalledError, Waits
 from simnet.network import OnOffFlow, Stack
-from simnet.network.weather import markov
+from simnet.network.weather import Weather, markov, steps
 from simnet.policies import Fixed, Flexible, Monitor, OneStepOracle
 from simnet.scenario import load
 from simnet.schedule import Round, Schedule
@@ -41,7 +41,7 @@ def test_who_waits_in_which_round_for_whom_and_since_when():
     assert error.stuck == [Waits(1, 1, "second", (2,))]
     assert str(error) == (
         "the exchange stopped for ever at 0.011 s, after rank 2 died at 0.008 s:\n"
-        "  rank 1 waits in round 1 (second) for 1 message(s): to rank 2, which died at 0.008 s"
+        "  rank 1 waits in round 1 (second) for 1 message: to rank 2, which died at 0.008 s"
     )
     # What has been sent vanishes, but leaves its sender's link.
     error = stall(star(4), chain, deaths={2: 0.015})
@@ -60,9 +60,7 @@ def test_who_only_sends_goes_on_beside_a_message_to_the_dead_where_its_stack_pos
         error = stall(star(3, stack=Stack("acknowledged", posts_ahead=ahead)), to_both, deaths={1: 0.0})
         assert (2 in {one.rank for one in error.stuck}) is not ahead
         waits = (
-            "in round 1 (one call) for 1 message(s) of rounds 0 to 1"
-            if ahead
-            else "in round 0 (one call) for 1 message(s)"
+            "in round 1 (one call) for 1 message of rounds 0 to 1" if ahead else "in round 0 (one call) for 1 message"
         )
         assert error.waiting[0] == f"rank 0 waits {waits}: to rank 1, which died at 0 s"
         assert error.stuck[0].peers == (1,)
@@ -112,6 +110,13 @@ def test_a_message_in_its_latency_vanishes_too():
     assert caught.value.at == env.now == LATENCY / 2
     env.run()
     assert env.now == pytest.approx(LATENCY / 2)
+
+
+def test_a_rank_whose_only_send_cannot_leave_waits_for_its_own_link():
+    down = {(0, "switch"): Weather(steps([0.0], [0.0]))}
+    error = stall(star(2, weather=down), Schedule(2, [Round([0], [1], [10])]))
+    assert error.waiting[0] == "rank 0 waits in round 0 for its own link, which is down"
+    assert error.waiting[1].startswith("rank 1 waits in round 0 for 1 message: from rank 0 (")
 
 
 def test_a_standstill_is_noticed_while_others_go_on_for_ever():
