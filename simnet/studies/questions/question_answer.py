@@ -112,7 +112,7 @@ def questions_page(found: Mapping[str, Summary]) -> str:
     text = "# Open questions\n"
     for name, one in found.items():
         text += f"\n## {one.details['question']}\n\n{one.answer}\n\n![{one.details['question']}]({name}.svg)\n\n"
-        text += f"Why it is open: {one.details['source']}. {one.evidence}. Assumed: {one.assumed}. "
+        text += f"Why it is open: {one.details['source']}. Evidence: {one.evidence}. Assumed: {one.assumed}. "
         text += f"`simnet reproduce {name}` runs it.\n"
     return text
 

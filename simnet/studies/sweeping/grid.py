@@ -95,6 +95,8 @@ class AxisColumn(NamedTuple):
         """Return a value as text with its unit."""
         if isinstance(value, str) or self.unit:
             return value if isinstance(value, str) else _KINDS[self.unit][2](value)
+        if self.heading == "density":
+            return f"{100 * value:.3g} %"
         return f"{value:.3g}" if value < 1000 else f"{value:g}"
 
 
