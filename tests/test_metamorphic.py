@@ -1,7 +1,9 @@
 """What is known of answers without knowing any: random cases told otherwise take as long, or a multiple of it."""
 
+import dataclasses
+
 import numpy as np
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from simnet import topologies
@@ -42,13 +44,25 @@ def other_parts(case, part):
 
 
 @quick
-@given(seed=seeds, times=st.sampled_from([0.25, 8.0]), size=st.sampled_from([0.5, 4.0]))
-def test_all_seconds_and_all_bytes_may_have_another_unit(seed, times, size):
+@example(seed=632, stacked=False, times=1.0, size=2.0**-16)
+@given(
+    seed=seeds,
+    stacked=st.booleans(),
+    times=st.sampled_from([2.0**-19, 0.5, 2.0**19]),
+    size=st.sampled_from([2.0**-16, 4.0, 2.0**16]),
+)
+def test_all_seconds_and_all_bytes_may_have_another_unit(seed, stacked, times, size):
     """By powers of two, to the last bit: the network has no scale of its own."""
-    case, other = Case(seed), Case(seed)
+    case, other = Case(seed, stacked), Case(seed, stacked)
     # Losses, incast and weights of round trips know bytes of a segment, and seconds.
     assume(case.loss is None and case.incast is None and case.sharing == MAX_MIN)
+    # What is framed has whole bytes.
+    size = 1.0 if case.stack.segment else size
     rate = size / times
+    units = {"eager_limit": size, "buffer": size, "word": size, "before": times, "after": times}
+    units |= {"before_byte": times / size, "after_byte": times / size}
+    changed = {name: getattr(case.stack, name) * factor for name, factor in units.items()}
+    other.stack = dataclasses.replace(case.stack, **changed)
 
     def stretched(signal, one, factor):
         return None if signal is None else steps(np.array(one.times) * times, np.array(one.values) * factor)
@@ -69,8 +83,8 @@ def test_all_seconds_and_all_bytes_may_have_another_unit(seed, times, size):
     other.jitter = None if other.jitter is None else other.jitter * times
 
     def stretch(schedule, ready):
-        rounds = [Round(one.src, one.dst, one.nbytes * size, one.compute * times) for one in schedule.rounds]
-        return [(Schedule(schedule.n_ranks, rounds), ready * times)]
+        rounds = [Round(one.src, one.dst, one.nbytes * size, one.compute * times, one.phase) for one in schedule.rounds]
+        return [(Schedule(schedule.n_ranks, rounds, schedule.calls), ready * times)]
 
     other_parts(other, stretch)
     for job in other.jobs:

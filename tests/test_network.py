@@ -96,18 +96,26 @@ def test_jitter_lengthens_messages_by_the_draws_of_its_named_stream():
     assert one.finish == again.finish != other.finish
     assert one.finish > still.finish
     assert np.all(one.messages.finish - one.messages.start >= ALPHA + 25_000 / RATE - 1e-12)
+    with pytest.raises(ValueError, match="jitter must draw 24 finite latencies >= 0"):
+        Network(topologies.star(4, ALPHA, RATE), jitter=lambda rng, n: np.arange(n) - 1.0).time(allreduce_ring(4, 1e5))
 
 
 # Sharing
 
 
-@pytest.mark.parametrize("n_ranks", range(2, 18))
-def test_a_parameter_server_is_served_at_its_own_link(n_ranks):
-    workers = np.arange(1, n_ranks)
-    to, back = np.zeros_like(workers), workers
-    schedule = Schedule(n_ranks, [Round(workers, to, 1e6), Round(to, back, 1e6)])
-    finish = Network(topologies.star(n_ranks, ALPHA, RATE)).time(schedule).finish
-    assert finish == pytest.approx(2 * ALPHA + 2 * (n_ranks - 1), rel=1e-12)
+@pytest.mark.parametrize("n_ranks", [2, 3, 9, 17, 100])
+def test_any_number_of_messages_may_be_under_way_at_once(n_ranks):
+    workers, ranks = np.arange(1, n_ranks), np.arange(n_ranks)
+    to, graph = np.zeros_like(workers), topologies.star(n_ranks, ALPHA, RATE)
+    served = Schedule(n_ranks, [Round(workers, to, 1e6), Round(to, workers, 1e6)])
+    assert Network(graph).time(served).finish == pytest.approx(2 * ALPHA + 2 * (n_ranks - 1), rel=1e-12)
+    ring = Schedule(n_ranks, [Round(ranks, (ranks + 1) % n_ranks, 1e6)] * 2)
+    assert Network(graph, engine="fluid").time(ring).finish == pytest.approx(2 * (ALPHA + 1), rel=1e-12)
+    network = Network(graph)
+    for worker in workers.tolist():
+        network.transfer(worker, 0, 1e6)
+    network.env.run()
+    assert network.env.now == pytest.approx(ALPHA + n_ranks - 1, rel=1e-12)
 
 
 FIRST, SECOND = OnOffFlow(0, 2, steps([0, 4, 8], [0, 1, 0])), OnOffFlow(0, 3, steps([0, 8, 12], [0, 1, 0]))

@@ -188,6 +188,7 @@ def test_measured_factors_hold_from_their_number_of_senders_on() -> None:
     ("make", "message"),
     [
         (lambda: Transport().limits(-0.5), "must be in 0 <= p < 1"),
+        (lambda: Loss({(0, 1): -0.5}), r"loss on the link \(0, 1\) must be in 0 <= p < 1, got -0.5"),
         (lambda: Incast(window=0), "window must be a number > 0"),
         (lambda: Incast(buffer=-1), "buffer must be a finite number >= 0"),
         (lambda: Incast(timeout=math.nan), "timeout must be"),

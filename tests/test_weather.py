@@ -384,6 +384,7 @@ def test_markov_begins_stationary_or_where_told():
 def test_the_ends_of_what_is_allowed_are_allowed():
     assert ornstein_uhlenbeck(0, 1, 1, mean=0, seed=0).window(0, 9)[1].tolist() == [0]
     assert markov([1, 0], 1.0, seed=0, start=1).at(0) == 0
+    assert markov([7], 1.0, seed=0).window(0, 9)[1].tolist() == [7]
     assert [diurnal(amplitude).at(0) > 0 for amplitude in (0.0, 1.0)] == [True, True]
     assert outages(at=[(0, 0)]).window(0, 9)[1].tolist() == [1]
 
@@ -398,6 +399,7 @@ def test_the_ends_of_what_is_allowed_are_allowed():
         (lambda: markov([1, 2], math.nan, seed=0), "mean_dwell must be a number > 0 and finite"),
         (lambda: markov([1, -2], 1.0, seed=0, start=1), "levels must be finite and >= 0, but number 1 is -2"),
         (lambda: markov([math.nan, 2], 1.0, seed=0, start=1), "but number 0 is nan"),
+        (lambda: markov([math.inf, 2], 1.0, seed=0, start=1), "but number 0 is inf"),
         (lambda: markov([1, 2], 1.0, seed=0, start=2), r"start must be a whole number in 0\.\.1, got 2"),
         (lambda: markov([1, 2], 1.0, seed=0, transition=[[0, 1]]), "shape"),
         (lambda: markov([1, 2], 1.0, seed=0, transition=[[0, 1], [0.5, 0.5]]), "diagonal"),

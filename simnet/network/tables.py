@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any, get_args, get_type_hints
 
@@ -17,18 +16,6 @@ from simnet.network.event_loop.records import State
 
 # Rows are known by numbers of four bytes where there are many of them; see `records.Row`.
 _MOST_ROWS = (1 << 31) - 1
-
-# Lists whose length goes with the network, and how many entries they have for each flow, link, and rank.
-_LISTS = {
-    "event_queue": (2, 1, 2),
-    "ends": (1, 0, 0),
-    "new": (1, 0, 0),
-    "dirty": (0, 1, 0),
-    "notices": (1, 0, 1),
-    "chosen": (1, 0, 0),
-    "touched": (0, 1, 0),
-    "shares": (1, 1, 0),
-}
 
 
 def empty_state(compiled: bool) -> State:
@@ -192,9 +179,12 @@ class Store:
             self._add_memberships(self.flows.size, self.state.hops)
             self.state.n_flows = self.flows.size
             self.loop.free_all(self.state, first, count)
-        counts = self.flows.size, self.n_links, self._n_ranks
-        for name, weights in _LISTS.items():
-            self.tables[name].reach(1 + sum(map(operator.mul, weights, counts)))
+        n_flows, n_links, n_ranks = self.flows.size, self.n_links, self._n_ranks
+        sizes = {"event_queue": 2 * n_flows + n_links + 2 * n_ranks, "notices": n_flows + n_ranks}
+        sizes |= dict.fromkeys(("ends", "new", "chosen"), n_flows) | dict.fromkeys(("dirty", "touched"), n_links)
+        sizes["shares"] = n_flows + n_links
+        for name, size in sizes.items():
+            self.tables[name].reach(1 + size)
 
     def give_room(self, *, flows: int = 0, ranks: int = 0) -> None:
         """Release the reserved rows of `flows` flows and `ranks` ranks."""

@@ -102,7 +102,7 @@ def work_intervals(
         for each in ([one.compute for one in program.schedule.rounds], program.software_before())
     )
     if program.streams is None:
-        through = behind = begun + (compute - software)
+        through = behind = np.where(software > 0, begun + (compute - software), ended)
     else:
         through, behind = ended, np.where(np.isnan(ended), begun, ended)
         ended = behind + software
@@ -182,6 +182,12 @@ class Timing:
         Library software, likewise.
     computed : Computed or None
         Computation next to the exchange, if given.
+
+    Examples
+    --------
+    >>> from simnet import Network, Round, Schedule, topologies
+    >>> Network(topologies.star(2, latency=1e-3, bandwidth=1e6)).time(Schedule(2, [Round([0], [1], [500])]), start=2.0)
+    Timing(2 ranks, 1.5 ms from 2 s)
     """
 
     origin: float

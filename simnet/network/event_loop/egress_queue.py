@@ -42,7 +42,7 @@ def send_shared(s: State, g: int, f: int) -> None:
     update_link(s, l, s.now)
     flow.unsent, flow.next = flow.remaining, codes.NONE
     end = transmit_at(s, f, begin)
-    if end <= link.until and not s.watching:
+    if end <= link.until and end < math.inf and not s.watching:
         flow.unsent = 0.0
         link.port_free = end
         rank.send_complete = max(rank.send_complete, end)
@@ -91,7 +91,7 @@ def continue_sending(s: State, f: int) -> bool:
     if end > s.now:
         count_sent(s, f)
         end = transmit_at(s, f, s.now)
-    while end <= (s.now if s.watching else link.until):
+    while end < math.inf and end <= (s.now if s.watching else link.until):
         behind = finish_departure(s, f)
         if link.port_flow == f:
             link.port_flow = behind

@@ -214,7 +214,7 @@ def enter_round(s: State, g: int) -> bool:
 def is_round_done(s: State, g: int) -> bool:
     """Return whether rank g may leave its round now. If only CPU work of the library is left, schedule its end."""
     rank = s.ranks[g]
-    if rank.send_complete == math.inf or rank.leaves:
+    if rank.leaves:
         return False
     if not may_advance(s, g) if s.runs_ahead else rank.missing > 0:
         return False

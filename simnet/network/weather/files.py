@@ -297,9 +297,10 @@ def _quantity_and_unit(column: str) -> tuple[str, str]:
 
 def _is_duration(word: str) -> bool:
     try:
-        return units.seconds(f"1 {word}") > 0
+        units.seconds(f"1 {word}")
     except ValueError:
         return False
+    return True
 
 
 def _plain_time(text: str) -> str:
