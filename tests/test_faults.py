@@ -112,11 +112,14 @@ def test_a_message_in_its_latency_vanishes_too():
     assert env.now == pytest.approx(LATENCY / 2)
 
 
-def test_a_rank_whose_only_send_cannot_leave_waits_for_its_own_link():
+@pytest.mark.parametrize("on_outage", ["wait", "reroute"])
+def test_a_rank_whose_only_send_cannot_leave_waits_for_its_own_link(on_outage):
     down = {(0, "switch"): Weather(steps([0.0], [0.0]))}
-    error = stall(star(2, weather=down), Schedule(2, [Round([0], [1], [10])]))
-    assert error.waiting[0] == "rank 0 waits in round 0 for its own link, which is down"
-    assert error.waiting[1].startswith("rank 1 waits in round 0 for 1 message: from rank 0 (")
+    error = stall(star(2, weather=down, on_outage=on_outage), Schedule(2, [Round([0], [1], [10])]))
+    assert error.waiting == [
+        "rank 0 waits in round 0 for 1 message: to rank 1 (no capacity on 0->switch)",
+        "rank 1 waits in round 0 for 1 message: from rank 0 (no capacity on 0->switch)",
+    ]
 
 
 def test_a_standstill_is_noticed_while_others_go_on_for_ever():

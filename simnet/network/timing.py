@@ -409,8 +409,8 @@ class TimedRun:
             what = "; ".join(text for _, text in known[:_NAMED]) or "from ranks that wait themselves"
             count, before = sum(left[rank].values()), sorted(left[rank].keys() - {index})
             of = f" of rounds {before[0]} to {index}" if before else ""
-            lost = f"{count} message{'s' * (count != 1)}{of}: {what}{more}" if count else "its own link, which is down"
-            waiting.append(f"rank {rank} waits in round {index}{f' ({phase})' if phase else ''} for {lost}")
+            missing_ones = f"{count} message{'s' * (count != 1)}{of}: {what}{more}"
+            waiting.append(f"rank {rank} waits in round {index}{f' ({phase})' if phase else ''} for {missing_ones}")
             stuck.append(Waits(rank, index, phase, tuple(dict.fromkeys(peer for peer, _ in known))))
         now = engine.busy_until(self._handle, now)
         if self.program.computed is not None:
