@@ -205,7 +205,9 @@ def test_a_schedule_starts_no_sooner_than_now(origin):
     ],
 )
 def test_bytes_of_a_message_that_vanishes_stay_in_the_queue_of_their_receiver(nbytes, dies, finish):
-    network = Network(topologies.star(3, 0.0, 10.0), stack={"send_completion": "taken", "own_link": "queue"})
+    # The link into the receiver is the first of all.
+    graph = nx.DiGraph(list(topologies.star(3, 0.0, 10.0).edges(data=True))[::-1])
+    network = Network(graph, stack={"send_completion": "taken", "own_link": "queue"})
     network.run(Schedule(3, [Round([0], [2], nbytes)]), deaths={2: dies}).defused = True
     assert network.env.run(network.run(Schedule(3, [Round([1], [2], 100.0)]))).finish == pytest.approx(finish)
 

@@ -87,10 +87,11 @@ def slow_start_delays(
         if host == other:
             continue
         (there, rate), (back, _) = path(host, other), path(other, host)
-        waits = _SlowStartWindow(there + back, rate)
-        bursts = _bursts(messages, ahead)
-        used = min(2 * max(sum(nbytes for _, nbytes in one) for one in bursts), (1 + BUFFER) * waits.holds)
-        waits.window = window_after_silence(max(used, initial_window), silence, waits.round_trip, initial_window)
+        bursts, trip = _bursts(messages, ahead), there + back
+        used = min(2 * max(sum(nbytes for _, nbytes in one) for one in bursts), (1 + BUFFER) * (trip * rate))
+        waits = _SlowStartWindow(
+            trip, rate, window_after_silence(max(used, initial_window), silence, trip, initial_window)
+        )
         for burst in bursts:
             for index, delay in zip((index for index, _ in burst), waits.send([n for _, n in burst]), strict=True):
                 found[index] = delay
@@ -100,9 +101,8 @@ def slow_start_delays(
 class _SlowStartWindow:
     """One TCP connection in slow start, whose congestion window delays messages until it has grown."""
 
-    def __init__(self, round_trip: float, rate: float) -> None:
-        self.round_trip, self.rate, self.holds = round_trip, rate, round_trip * rate
-        self.window = 0.0
+    def __init__(self, round_trip: float, rate: float, window: float) -> None:
+        self.round_trip, self.rate, self.window, self.holds = round_trip, rate, window, round_trip * rate
 
     def send(self, burst: Sequence[float]) -> list[float]:
         """Return how long each message of a burst waits for the window to grow [s], given the messages' bytes."""

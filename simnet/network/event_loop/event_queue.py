@@ -57,10 +57,9 @@ def drop_withdrawn(s: State) -> None:
             kept += 1
     s.n_events = kept
     # Behind the last there is room for one more, from where entries sink to their places.
-    for place in range((kept + 2) // 4, -1, -1):
-        if place < kept:
-            copy_event(event_queue[place], event_queue[kept])
-            sink_event(s, place, event_queue[kept])
+    for place in range((kept - 2) // 4, -1, -1):
+        copy_event(event_queue[place], event_queue[kept])
+        sink_event(s, place, event_queue[kept])
 
 
 def sink_event(s: State, place: int, entry: Event) -> None:
