@@ -5,57 +5,35 @@ What a notebook starts from is here, and imported when it is used. `run`, `choos
 `Schedule` made of rounds, each a `Round`.
 """
 
-from importlib import import_module
+from simnet.base.lazy import lazy_names
 
 # As of typing, which takes longer to import than all the rest of this.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from simnet.base.errors import SimnetError
-    from simnet.network import Network
-    from simnet.scenario import load
-    from simnet.schedule import Round, Schedule
-    from simnet.verbs.calibrate import calibrate
-    from simnet.verbs.choose import choose
-    from simnet.verbs.measure import measure
-    from simnet.verbs.run import run
-    from simnet.verbs.step import step
-    from simnet.verbs.time import time
+    from simnet.base.errors import SimnetError as SimnetError
+    from simnet.network import Network as Network
+    from simnet.scenario import load as load
+    from simnet.schedule import Round as Round
+    from simnet.schedule import Schedule as Schedule
+    from simnet.verbs.calibrate import calibrate as calibrate
+    from simnet.verbs.choose import choose as choose
+    from simnet.verbs.measure import measure as measure
+    from simnet.verbs.run import run as run
+    from simnet.verbs.step import step as step
+    from simnet.verbs.time import time as time
 
 __version__ = "0.2.0"
-__all__ = [
-    "Network",
-    "Round",
-    "Schedule",
-    "SimnetError",
-    "calibrate",
-    "choose",
-    "load",
-    "measure",
-    "run",
-    "step",
-    "time",
-]
 
+_VERBS = ("calibrate", "choose", "measure", "run", "step", "time")
 _HOMES = {
-    "Network": "network",
-    "Round": "schedule",
-    "Schedule": "schedule",
-    "SimnetError": "base.errors",
-    "calibrate": "verbs.calibrate",
-    "choose": "verbs.choose",
-    "load": "scenario",
-    "measure": "verbs.measure",
-    "run": "verbs.run",
-    "step": "verbs.step",
-    "time": "verbs.time",
+    "base.errors": ("SimnetError",),
+    "network": ("Network",),
+    "scenario": ("load",),
+    "schedule": ("Round", "Schedule"),
+    **{f"verbs.{name}": (name,) for name in _VERBS},
 }
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'simnet' has no attribute {name!r}")
-    found: object = getattr(import_module(f"simnet.{_HOMES[name]}"), name)
-    return found
+__all__ = sorted(name for names in _HOMES.values() for name in names)
+__getattr__ = lazy_names(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

@@ -494,18 +494,6 @@ def test_csv_columns_are_known_by_their_words_and_units(tmp_path, text, bandwidt
         assert (None if signal is None else [signal.at(0.5), signal.at(1.5)]) == (wanted and pytest.approx(wanted))
 
 
-def test_csv_columns_named_otherwise(tmp_path):
-    path = written(tmp_path, "t_s,mbps\n0,8\n1,16\n")
-    weather = trace_csv(path, columns={"time": ("t_s", "s"), "bandwidth": ("mbps", "Mbit/s")})
-    assert weather.bandwidth.at(1) == 2e6
-    with pytest.raises(InputError, match=r"trace\.csv:1: has no column 'rtt'"):
-        trace_csv(path, columns={"time": ("t_s", "s"), "latency": ("rtt", "ms")})
-    with pytest.raises(InputError, match="unknown unit 'mbps'"):
-        trace_csv(path, columns={"time": ("t_s", "s"), "bandwidth": ("mbps", "mbps")})
-    with pytest.raises(ValueError, match="did you mean 'latency'"):
-        trace_csv(path, columns={"time": ("t_s", "s"), "latencies": ("mbps", "ms")})
-
-
 def test_csv_at_its_end_holds_or_repeats(tmp_path):
     path = written(tmp_path, "time_s,latency_s\n0,1\n1,2\n3,3\n")
     assert trace_csv(path).latency.at(1000) == 3
@@ -551,6 +539,7 @@ BAD_CSV = [
     ("time_s,bandwidth_ms\n0,1\n", r":1: column 'bandwidth_ms' .*not a bandwidth"),
     ("time_s,up_mbps,down_mbps\n0,1,1\n", r":1: has two columns for bandwidth: up_mbps and down_mbps"),
     ("time_s,latency_s,latency_ms\n0,1,1\n", r":1: has two columns for latency"),
+    ("time_s,latency_s,latency_s\n0,1,1\n", r":1: has more than one column 'latency_s'"),
     ('time_s,latency_s\n0,"1\n', "is not CSV"),
     ("time_s,latency_s\n0," + "1" * 200_000 + "\n", "is not CSV"),
     (b"time_s,latency_s\n\xff\xfe,1\n", "is not UTF-8"),

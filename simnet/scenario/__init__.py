@@ -4,8 +4,9 @@
 every default. `scenarios/quickstart.yaml` shows what a file looks like, `json_schema` says what one may hold.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from simnet.base.lazy import lazy_names
 
 if TYPE_CHECKING:
     from simnet.scenario.finding import find, shipped
@@ -13,11 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Run", "Scenario", "find", "json_schema", "load", "shipped"]
 
-
-def __getattr__(name: str) -> object:
-    # Who needs a network alone does not wait for all that a job is made of.
-    if name not in __all__:
-        raise AttributeError(f"module 'simnet.scenario' has no attribute {name!r}")
-    home = "finding" if name in ("find", "shipped") else "scenario"
-    found: object = getattr(import_module(f"simnet.scenario.{home}"), name)
-    return found
+# Who needs a network alone does not wait for all that a job is made of.
+__getattr__ = lazy_names(
+    __name__, {"finding": ("find", "shipped"), "scenario": ("Run", "Scenario", "json_schema", "load")}
+)

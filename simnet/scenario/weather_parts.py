@@ -119,7 +119,7 @@ class LatencySignal(Signal[Seconds]):
     """Variation of a latency over time: the product of the given parts. At most one part may be absolute."""
 
 
-@configures(weather.trace_csv, omit=("columns",), path="file")
+@configures(weather.trace_csv, path="file")
 class Trace(Part):
     """A CSV file with columns such as ``time_s,bandwidth_Mbit_s,latency_ms``."""
 

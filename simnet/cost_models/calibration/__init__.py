@@ -6,8 +6,7 @@
 `specification` need no measurements. See ``docs/calibration.md``.
 """
 
-from importlib import import_module
-from typing import Any
+from simnet.base.lazy import lazy_names
 
 _HOMES = {
     "cost_model": ("CalibratedCostModel", "Prediction", "calibrate", "specified_cost_model"),
@@ -18,10 +17,5 @@ _HOMES = {
 }
 __all__ = sorted(name for names in _HOMES.values() for name in names)
 
-
-def __getattr__(name: str) -> Any:
-    # Who needs a reader, or a specification, does not wait for what fits curves.
-    for home, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(f"simnet.cost_models.calibration.{home}"), name)
-    raise AttributeError(f"module 'simnet.cost_models.calibration' has no attribute {name!r}")
+# Who needs a reader, or a specification, does not wait for what fits curves.
+__getattr__ = lazy_names(__name__, _HOMES)

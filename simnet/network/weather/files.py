@@ -8,7 +8,6 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Annotated, Literal
 import numpy as np
 
 from simnet.base import units
-from simnet.base.errors import InputError, check_choice, check_positive, read_number, shorten_text, suggest_names
+from simnet.base.errors import InputError, check_choice, check_positive, read_number, shorten_text
 from simnet.base.file_io import csv_rows, read_text
 from simnet.base.quantities import Absolute, Duration, PositiveSize, Rate, Seconds, bounds_error
 from simnet.network.weather.signal import Signal, Weather
@@ -51,7 +50,6 @@ _ALIKE = 0.75
 def trace_csv(
     path: str | Path,
     *,
-    columns: Mapping[str, tuple[str, str]] | None = None,
     at_end: Literal["hold", "repeat"] = "hold",
     period: Duration | None = None,
 ) -> Weather:
@@ -67,8 +65,6 @@ def trace_csv(
     ----------
     path : str or Path
         UTF-8 file of at most `MAX_BYTES` bytes and `MAX_ROWS` rows.
-    columns : mapping, optional
-        Name and unit of the columns ``"time"``, ``"bandwidth"``, ``"latency"``, e.g. ``{"time": ("t_s", "s")}``.
     at_end : {"hold", "repeat"}
         After the last row, hold its values or repeat the trace.
     period : float, optional
@@ -95,7 +91,7 @@ def trace_csv(
     check_choice(at_end, "at_end", ("hold", "repeat"))
     if period is not None and at_end == "hold":
         raise ValueError("period needs at_end='repeat'")
-    table = _TraceTable(path, columns)
+    table = _TraceTable(path)
     times = np.array(table.times)
     if at_end == "repeat" and period is None:
         if times.size == 1:
@@ -172,7 +168,7 @@ def mahimahi(
 class _TraceTable:
     """A CSV trace in SI units: `times` [s since the first row], and a list of `values` for each quantity."""
 
-    def __init__(self, path: str | Path, columns: Mapping[str, tuple[str, str]] | None) -> None:
+    def __init__(self, path: str | Path) -> None:
         self.file = str(path)
         self.times: list[float] = []
         # Times such as those since 1970 are read exactly before the first is subtracted.
@@ -182,25 +178,19 @@ class _TraceTable:
         line, header = next(rows, (1, []))
         if not header:
             raise InputError(f"has no row that names its columns; expected e.g. {_EXAMPLE}", file=self.file)
-        places = self._places([name.strip() for name in header], line, columns)
+        places = self._places([name.strip() for name in header], line)
         self.values = {name: [] for name in places if name != "time"}
         for line, row in rows:
             self._take(row, line, len(header), places)
         if not self.times:
             raise InputError("has no rows below its header", file=self.file)
 
-    def _places(
-        self, header: list[str], line: int, columns: Mapping[str, tuple[str, str]] | None
-    ) -> dict[str, tuple[int, float]]:
+    def _places(self, header: list[str], line: int) -> dict[str, tuple[int, float]]:
         """Return for each quantity the index of its column, and the factor that converts its unit to SI."""
-        named = self._named(header, line) if columns is None else columns
-        unknown = [name for name in named if name not in _READERS]
-        if unknown:
-            raise ValueError(f"unknown quantity {unknown[0]!r}; {suggest_names(unknown[0], _READERS)}")
+        named = self._named(header, line)
         for column, _ in named.values():
             if header.count(column) != 1:
-                found = "no" if column not in header else "more than one"
-                raise self._wrong(f"has {found} column {column!r}; {suggest_names(column, header)}", line)
+                raise self._wrong(f"has more than one column {column!r}", line)
         if "time" not in named or len(named) == 1:
             missing = "time" if "time" not in named else "bandwidth or latency"
             told = f"columns: {', '.join(header)}; expected e.g. {_EXAMPLE}"

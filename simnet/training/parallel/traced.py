@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,6 +18,7 @@ from simnet.base.arrays import Floats
 from simnet.base.errors import InputError
 from simnet.collectives.registry import Operation
 from simnet.interchange.chakra import MAX_BYTES, TraceNode, read_traces
+from simnet.interchange.operations import match_in_order
 from simnet.training.parallel.graph import COMPUTE, CollectiveCall, ComputePart, Groups, HeldMemory, StepGraph, StepNode
 
 _OPERATIONS: Mapping[str, Operation] = {
@@ -123,24 +123,16 @@ def _joint_calls(traces: _Traces) -> dict[_RankNode, _Members]:
 
 def _joint_messages(traces: _Traces) -> dict[_RankNode, _Members]:
     """Match sends with receives; return the (send, receive) pair of each of these nodes."""
-    last, waiting = len(traces.paths) - 1, defaultdict[tuple[int, int, int], list[_RankNode]](list)
+    last = len(traces.paths) - 1
     for at in traces.of_kinds("send", "recv"):
-        node = traces[at]
-        if not 0 <= node.peer <= last or node.peer == at.rank:
-            traces.refuse(at, f"there is no other rank {node.peer}; traces are of 0..{last}")
-        if node.kind == "recv":
-            waiting[node.peer, at.rank, node.tag].append(at)
-    found: dict[_RankNode, _Members] = {}
-    for at in traces.of_kinds("send"):
-        node = traces[at]
-        partners = waiting[at.rank, node.peer, node.tag]
-        if not partners:
-            traces.refuse(at, f"rank {node.peer} has no receive for this message of tag {node.tag}")
-        pair = at, partners.pop(0)
-        found |= dict.fromkeys(pair, pair)
-    for at in itertools.chain(*waiting.values()):
-        traces.refuse(at, f"rank {traces[at].peer} has no send for this message of tag {traces[at].tag}")
-    return found
+        if not 0 <= traces[at].peer <= last or traces[at].peer == at.rank:
+            traces.refuse(at, f"there is no other rank {traces[at].peer}; traces are of 0..{last}")
+    sends = (((at.rank, traces[at].peer, traces[at].tag), at) for at in traces.of_kinds("send"))
+    receives = (((traces[at].peer, at.rank, traces[at].tag), at) for at in traces.of_kinds("recv"))
+    pairs, unreceived, unsent = match_in_order(sends, receives)
+    for at, other in [*((at, "receive") for at in unreceived), *((at, "send") for at in unsent)]:
+        traces.refuse(at, f"rank {traces[at].peer} has no {other} for this message of tag {traces[at].tag}")
+    return {end: (send, receive) for receive, send in pairs.items() for end in (send, receive)}
 
 
 def _trace_calls(
