@@ -29,7 +29,7 @@ from simnet import collectives, topologies
 from simnet.base.errors import StalledError
 from simnet.base.jit_threshold import JitThreshold
 from simnet.network import ConstantLoad, Network, OnOffFlow, engine_selection, max_plus, recurrence
-from simnet.network.compute_stream import Computing
+from simnet.network.program import Computing
 from simnet.network.sharing import MAX_MIN, Sharing
 from simnet.network.stack import IDEAL, Stack
 from simnet.network.transport import Incast, Loss, MeasuredIncast, Transport

@@ -25,7 +25,7 @@ from simnet.network import (
     recurrence,
     weather_forecast,
 )
-from simnet.network.compute_stream import Computing
+from simnet.network.program import Computing
 from simnet.network.transport import Loss, Transport
 from simnet.network.weather import Weather, constant, markov, ornstein_uhlenbeck, product, steps
 from simnet.schedule import Round, Schedule

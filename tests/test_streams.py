@@ -19,7 +19,7 @@ from simnet.cost_models.costs.devices import (
     load_device,
 )
 from simnet.network import Network, Stack, engine_selection
-from simnet.network.compute_stream import Computing
+from simnet.network.program import Computing
 from simnet.policies import Candidate, Fixed, Ramp
 from simnet.schedule import Round, Schedule
 from simnet.training.job.job import Compute, Overlap

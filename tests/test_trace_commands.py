@@ -16,9 +16,9 @@ from simnet.base.errors import InputError
 from simnet.scenario import load
 from simnet.traces import fit, recorded, synthetic
 from simnet.traces.comparing import compare_with_synthetic, describe_trace, overlap
-from simnet.traces.converting import trace_part, write_npz
 from simnet.traces.files import ReadArchive
 from simnet.traces.ordering import SHARES, EntryKinds, count_largest, fit_order, overall_share_beyond, share_beyond
+from simnet.traces.recording import trace_part, write_npz
 
 STEPS = (0, 1, 20, 40, 41, 79)
 

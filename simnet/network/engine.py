@@ -11,11 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats, Ranks, unique_places
-from simnet.network.compute_stream import Computed, Streams
 from simnet.network.event_loop import codes
 from simnet.network.link_tables import LinkTables
 from simnet.network.links import Links
-from simnet.network.program import Program
+from simnet.network.program import Computed, Program, Streams
 from simnet.network.sharing import MAX_MIN, Sharing
 from simnet.network.stack import IDEAL, SendCompletion, Stack
 from simnet.network.tables import Table

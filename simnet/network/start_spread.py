@@ -18,8 +18,8 @@ from numpy.typing import ArrayLike
 from simnet.base.arrays import Floats, Ranks
 from simnet.base.quantities import Seconds
 from simnet.base.rng import stream
-from simnet.network.compute_stream import Computing
 from simnet.network.network import Network
+from simnet.network.program import Computing
 from simnet.schedule import Schedule
 
 DRAWS = 15

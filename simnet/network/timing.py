@@ -13,8 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from simnet.base.arrays import Floats, Ranks
 from simnet.base.errors import StalledError, Waits
 from simnet.base.units import format_seconds
-from simnet.network.compute_stream import Computed
-from simnet.network.program import Program
+from simnet.network.program import Computed, Program
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,7 +11,7 @@ from simnet.base.errors import InputError, refuse_values
 from simnet.base.file_io import stage_files
 from simnet.base.progress import progress_stage
 from simnet.scenario import Scenario
-from simnet.traces import RecordedSource, comparing, converting
+from simnet.traces import RecordedSource, comparing, recording
 from simnet.traces.files import LARGEST, in_memory
 from simnet.traces.metadata import SHIPPED, SyntheticParameters
 from simnet.traces.synthetic import SyntheticSource
@@ -56,7 +56,7 @@ def convert_trace(
     kinds = whole.dtypes()
     kept = _TYPES.get(kinds[0], "fp32") if len(kinds) == 1 else "fp32"
     written = dtype or ("fp32" if archive and kept == "bf16" else kept)
-    chosen = converting.trace_part(
+    chosen = recording.trace_part(
         whole,
         steps=read_indices(part.get("steps"), [point.step for point in whole.info.points]),
         workers=read_indices(part.get("workers"), range(whole.info.workers)),
@@ -65,10 +65,10 @@ def convert_trace(
     )
     with stage_files([out], force, () if archive else OF_TRACES) as folder:
         if archive:
-            converting.write_npz(chosen, folder / out.name, written)
+            recording.write_npz(chosen, folder / out.name, written)
         else:
             (folder / out.name).mkdir()
-            converting.write_folder(chosen, folder / out.name, written, "per-worker" in part)
+            recording.write_folder(chosen, folder / out.name, written, "per-worker" in part)
     return f"{len(chosen.info.points)} steps, {chosen.info.workers} workers, {written}"
 
 
@@ -88,10 +88,10 @@ def write_synthetic(scenario: Scenario, out: Path, dtype: str, *, every: int = 2
         said = f"{needed / 2**30:,.1f} GiB of memory, more than {LARGEST / 2**30:g} GiB"
         raise InputError(f"{source.workers} workers with {source.parameters:,} entries need {said}", field="job.scale")
     shapes = source.made_of[0]
-    made = converting.generated(source, shapes, scenario.name, config.job.iterations, list(steps), config.seed)
+    made = recording.generated(source, shapes, scenario.name, config.job.iterations, list(steps), config.seed)
     with stage_files([out], force, OF_TRACES) as folder:
         (folder / out.name).mkdir()
-        converting.write_folder(made, folder / out.name, dtype)
+        recording.write_folder(made, folder / out.name, dtype)
     return f"{len(steps)} steps, {source.workers} workers, {source.parameters:,} entries"
 
 

@@ -1,7 +1,7 @@
 """Compute streams of ranks, which run slices of the backward pass and the kernels of an exchange.
 
 Streams have no events: what runs follows from what the rank has queued, so a stream is advanced when its rank needs it.
-Kernels queued at an instant run before a slice that starts then. Rules: `simnet.network.compute_stream`.
+Kernels queued at an instant run before a slice that starts then. Rules: `simnet.network.program`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from simnet.base.errors import StalledError
 from simnet.base.rows import zeros_like
 from simnet.cost_models.costs.devices import DeviceOp, DeviceProfile
 from simnet.network import STACKS, Network, Stack, Timing
-from simnet.network.compute_stream import Computing
+from simnet.network.program import Computing
 from simnet.policies import Candidate
 from simnet.schedule import Schedule
 from simnet.sparsifier_models import Exchange, Sparsifier
