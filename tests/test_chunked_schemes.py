@@ -16,8 +16,16 @@ from simnet.cost_models.costs.devices import load_device
 from simnet.cost_models.costs.models import load_model as model_named
 from simnet.policies import Candidate, Ramp
 from simnet.sparsifier_models.chunking import mean_of_sent, places, tiles
-from simnet.sparsifier_models.codes import pack_12, pack_bits, packed_bytes, unpack_12, unpack_bits
-from simnet.sparsifier_models.lookup_quantisers import linear, statistical, uncentred
+from simnet.sparsifier_models.codes import (
+    linear,
+    pack_12,
+    pack_bits,
+    packed_bytes,
+    statistical,
+    uncentred,
+    unpack_12,
+    unpack_bits,
+)
 from simnet.traces import synthetic
 from simnet.traces.source import tensor_options
 from simnet.training.job.job import Compute, Job, create_sparsifier, gradient_buckets

@@ -11,7 +11,7 @@ from simnet.cost_models.costs import int8_ring
 from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Round, Schedule
 from simnet.sparsifier_models.base import Exchange, Sparsifier, Stats, Step
-from simnet.sparsifier_models.lookup_quantisers import uncentred
+from simnet.sparsifier_models.codes import uncentred
 from simnet.sparsifier_models.selection import Values, squared_norms
 
 # Chunks of a worker that are under way at a time.

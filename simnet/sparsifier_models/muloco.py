@@ -15,9 +15,8 @@ from simnet.schedule import Schedule
 from simnet.sparsifier_models.base import Exchange, Sparsifier, Step
 from simnet.sparsifier_models.chunked import Bins
 from simnet.sparsifier_models.chunking import places
-from simnet.sparsifier_models.codes import packed_bytes
+from simnet.sparsifier_models.codes import Coded, linear, packed_bytes, statistical
 from simnet.sparsifier_models.gathered import GatheredOptions
-from simnet.sparsifier_models.lookup_quantisers import Coded, linear, statistical
 from simnet.sparsifier_models.options import BufferOptions, Decay, Positive
 from simnet.sparsifier_models.samples import apportion
 from simnet.sparsifier_models.selection import Values, squared_norm, top_k

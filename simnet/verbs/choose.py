@@ -49,8 +49,8 @@ def choose(
     >>> choose(workers=8, model="resnet50", latency="1 ms", bandwidth="10 Gbit/s").best
     'AG-Topk'
     """
-    from simnet.studies.choosing.asking import answer
     from simnet.studies.choosing.ranking import ChooseRequest
+    from simnet.studies.choosing.side_by_side import answer
     from simnet.studies.options import factor_off
 
     own, off = set_texts(set), factor_off(link_uncertainty, "--link-uncertainty")
