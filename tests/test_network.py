@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import outputs
 from simnet import topologies
 from simnet.base.errors import StalledError
+from simnet.base.rng import stream
 from simnet.collectives import allreduce_ring
 from simnet.network import ConstantLoad, Network, OnOffFlow
 from simnet.network.start_spread import start_spread
@@ -279,6 +280,10 @@ def test_the_spread_of_start_times_counts_from_when_the_last_schedule_may_be_ent
     network, ring, hosts = Network(topologies.star(4, ALPHA, 1e9), stack="gloo"), allreduce_ring(4, 4e6), np.arange(4)
     both = start_spread(network, [(ring, np.zeros(4)), (ring, np.full(4, 0.5))], hosts)
     assert both.at_once == pytest.approx(start_spread(network, ring, hosts, ready=0.25).at_once, rel=1e-9)
+    one = start_spread(network, ring, hosts)
+    late = [stream(0, "start times", draw).uniform(0.0, one.skew, 4) if draw else np.zeros(4) for draw in range(16)]
+    took = [network.time(ring, each, origin=0.0).finish - each.max() for each in late]
+    assert [one.low, one.median, one.high] == pytest.approx([min(took), np.median(took), max(took)], rel=1e-9)
 
 
 # Laws of every schedule

@@ -136,17 +136,6 @@ def test_early_sends_help_and_waiting_never_does(name, ranks, nbytes, sends):
     assert moments[0] < moments[1]
 
 
-def test_two_messages_to_one_receiver_share_its_link():
-    sizes = 100 * SEGMENT
-    links = [Change(0, 0.0, 1e6)]
-    alone = predict(Schedule(3, [Round([0], [1], sizes)]), links, TCP)[0]
-    both = predict(Schedule(3, [Round([0, 2], [1, 1], sizes)]), links, TCP)[0]
-    assert both == pytest.approx(2 * alone, rel=0.02)
-    # The first is not done before the other is nearly, too: it is passed on late.
-    chained = predict(Schedule(3, [Round([0, 2], [1, 1], sizes), Round([1], [0], 1)]), links, TCP)[0]
-    assert chained > both
-
-
 def test_links_that_change_are_predicted_by_the_moment():
     bare = Schedule(2, [Round([0], [1], 10 * SEGMENT)])
     slow, quick = Change(0, 1e-3, 1e6), Change(5.0, 1e-4, 1e7)

@@ -192,6 +192,7 @@ def test_software_before_rounds_is_told_apart_from_work(engine):
     for found, expected in ((timing.work, [2.5, 2.75, 5.25, 6.25]), (host, [0, 0.5, 2.75, 3.25])):
         own = found.rank == 0
         assert np.sort(np.append(found.begun[own], found.ended[own])) == pytest.approx(expected)
+    assert np.array(timing.split) == pytest.approx(np.tile([[5.0], [1.25], [0.0]], 2))
 
 
 def test_messages_after_kernels_wait_for_software_and_kernels_do_not():

@@ -485,6 +485,12 @@ def test_csv_units_and_extra_columns(tmp_path):
         ("timestamp,throughput_mbps,rtt_ms\n0,120,40\n1,80,55\n", [15e6, 10e6], [0.02, 0.0275]),
         ("ts_ms,speed_MBps,ping_ms,jitter_ms\n500,1,10,2\n1500,2,20,3\n", [1e6, 2e6], [0.005, 0.01]),
         ("datetime,bw_gbit_per_s\n2025-03-03 09:00:01,1\n2025-03-03T09:00:02,2\n", [125e6, 250e6], None),
+        # A name that begins with the quantity counts more.
+        (
+            "time_s,mean_latency_s,latency_ms,line_mbps,bandwidth_Mbit_s\n0,9,1,9,8\n1,9,2,9,16\n",
+            [1e6, 2e6],
+            [1e-3, 2e-3],
+        ),
         ("Timestamp,Avg delay (ms),Throughput_Kibps\n1741000000,10,8\n1741000001,12,8\n", [1024, 1024], [0.01, 0.012]),
     ],
 )

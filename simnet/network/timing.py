@@ -390,7 +390,7 @@ class TimedRun:
         `blocked` gives the reason for each message without progress, by round and position, `now` the time since the
         origin.
         """
-        from simnet.network.event_loop.codes import FAILED
+        from simnet.network.event_loop.codes import FAILED, LEFT_HOST
 
         rounds = self.program.schedule.rounds
         at, state = (engine.of_ranks(self._handle, field).tolist() for field in ("round_index", "state"))
@@ -407,6 +407,9 @@ class TimedRun:
             more = f"; and {len(known) - _NAMED} more" if len(known) > _NAMED else ""
             what = "; ".join(text for _, text in known[:_NAMED]) or "from ranks that wait themselves"
             count, before = sum(left[rank].values()), sorted(left[rank].keys() - {index})
+            if engine.state.send_completion == LEFT_HOST:
+                # Several messages may wait for one link of their host, which counts once.
+                count = max(count, len(known))
             of = f" of rounds {before[0]} to {index}" if before else ""
             missing_ones = f"{count} message{'s' * (count != 1)}{of}: {what}{more}"
             waiting.append(f"rank {rank} waits in round {index}{f' ({phase})' if phase else ''} for {missing_ones}")
