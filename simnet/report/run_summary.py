@@ -35,7 +35,10 @@ PHASES = ("compute", "select", "communicate", "wait")
 INTERVAL = ("select_low_s", "select_high_s")
 """Columns of the interval of the selection time, which follows from the uncertainty of kernel costs."""
 
-DENSITIES = ("selected", "actual_density", "build_up", "density_ratio", "imbalance", "global_error")
+DENSITIES = (
+    *("selected", "actual_density", "build_up", "density_ratio", "threshold", "blocks_moved", "imbalance"),
+    "global_error",
+)
 """Columns on what was selected and sent in an iteration."""
 
 MEANS = ("iteration_s", *(f"{phase}_s" for phase in PHASES), *INTERVAL, *DENSITIES)

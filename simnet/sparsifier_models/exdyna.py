@@ -211,7 +211,7 @@ class ExDyna(Partitioned, separable=True, state=("blk_part",), costs=(exdyna,)):
     """ExDyna: each worker selects by a threshold in its own partition of the gradient; partitions rotate and adapt.
 
     Statistics beside those of `Partitioned`: ``blk_part`` and ``blk_pos``, (P,), blocks in each partition and before
-    it.
+    it; ``blocks_moved``, blocks that changed their partition before this exchange.
 
     Attributes
     ----------
@@ -252,9 +252,11 @@ class ExDyna(Partitioned, separable=True, state=("blk_part",), costs=(exdyna,)):
         self.blk_part = self.num_blk // self.workers + (i < self.num_blk % self.workers)
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
+        before = self.blk_part
         exchange = super()._communicate(corrected, gradients)
         blk_pos = np.cumsum(self.blk_part) - self.blk_part
         exchange.stats |= {"blk_part": self.blk_part.astype(np.float64), "blk_pos": blk_pos.astype(np.float64)}
+        exchange.stats["blocks_moved"] = float(np.abs(self.blk_part - before).sum()) / 2
         return exchange
 
     def _partitions(self) -> Indices:

@@ -46,7 +46,7 @@ from simnet.training.job.record import PolicyResult
 if TYPE_CHECKING:
     from simnet.studies.sweeping.work import Plan
 
-FORMAT = "simnet sweep cell 15"
+FORMAT = "simnet sweep cell 16"
 """Format tag of cell files, changed whenever columns or their meaning change."""
 
 MAX_BYTES = 64 * 2**20

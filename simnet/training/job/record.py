@@ -351,11 +351,11 @@ def _sum_statistic(exchanges: Sequence[Exchange], name: str, power: int = 1) -> 
     return functools.reduce(np.add, [np.asarray(one.stats[name]) ** power for one in exchanges])
 
 
-def _density_ratio(exchanges: Sequence[Exchange]) -> float:
-    """Return the mean ratio of selected to requested entries, weighted by bucket size; NaN if a bucket has no ratio."""
+def _mean_statistic(exchanges: Sequence[Exchange], name: str) -> float:
+    """Return the mean of a statistic over workers and entries of all buckets; NaN if a bucket does not have it."""
     entries = [exchange.update.size for exchange in exchanges]
-    ratios = [float(exchange.stats.get("density_ratio", math.nan)) for exchange in exchanges]
-    return float(np.average(ratios, weights=entries)) if any(entries) else math.nan
+    means = [float(np.mean(exchange.stats.get(name, math.nan))) for exchange in exchanges]
+    return float(np.average(means, weights=entries)) if any(entries) else math.nan
 
 
 def iteration_statistics(exchanges: Sequence[Exchange]) -> dict[str, float]:
@@ -366,7 +366,7 @@ def iteration_statistics(exchanges: Sequence[Exchange]) -> dict[str, float]:
     target = sum(exchange.union / exchange.stats["build_up"] for exchange in exchanges if exchange.union)
     return {
         "selected": float(selected.mean()),
-        "density_ratio": _density_ratio(exchanges),
+        **{name: _mean_statistic(exchanges, name) for name in ("density_ratio", "threshold", "blocks_moved")},
         "period": max((exchange.period for exchange in exchanges), default=1),
         "actual_density": union / entries if entries else math.nan,
         "build_up": float(union / target) if union else 1.0,
@@ -379,7 +379,17 @@ def iteration_statistics(exchanges: Sequence[Exchange]) -> dict[str, float]:
 _ITERATIONS = (
     *("iteration", "start_s", "iteration_s", "compute_s", "select_s", "select_low_s", "select_high_s", "communicate_s"),
     *("wait_s", "bytes_sent_B", "purpose", "choice", "density", "selected", "density_ratio", "period"),
-    *("actual_density", "build_up", "imbalance", "gain", "global_error", "latency_s", "bandwidth_Bps"),
+    *(
+        "actual_density",
+        "build_up",
+        "threshold",
+        "blocks_moved",
+        "imbalance",
+        "gain",
+        "global_error",
+        "latency_s",
+        "bandwidth_Bps",
+    ),
 )
 # Columns of the table of messages, and what `Messages` calls them.
 _MESSAGES = {name: name for name in ("round", "phase", "src", "dst")} | {
