@@ -324,7 +324,7 @@ class Flexible(Among):
 )
 @configures(moo.DensitySearch, optional={"warm_up": "none, published: 5 epochs"})
 class Moo(Among):
-    """Searches density and exchange during the job, to balance gain, compression time and communication time."""
+    """Policy that searches for density and exchange during a job: it balances compression gain against both times."""
 
     def _check(self) -> None:
         self.build(moo.DensitySearch, warm_up=0)
