@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def advance_time(now: float, by: float) -> tuple[float, float]:
-    """Return the time after a step, and the rounding error [s] that the caller must add to the next step.
+    """Return `now` + `by`, and the rounding error of this sum [s], which the caller must add to the next `by`.
 
     Examples
     --------

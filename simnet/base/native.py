@@ -76,7 +76,7 @@ class NativeModule:
         return found
 
     def is_kept(self, name: str) -> bool:
-        """Return whether the object code of the function `name` is stored in a folder."""
+        """Return whether compiled code of the function `name` is stored on disk."""
         return any(any(one.glob(f"{name}-*-{self._key}.o")) for one in self._places(name))
 
     def _places(self, name: str) -> list[Path]:

@@ -67,7 +67,7 @@ MAX_BYTES = 2**20
 
 
 class PluginError(SimnetError, ValueError):
-    """An error about a plug-in that is refused, cannot be imported, or is not what its kind (a policy, ...) needs."""
+    """An error about a plug-in: it is refused, cannot be imported, or lacks what its kind (a policy, ...) requires."""
 
 
 class PluginWarning(UserWarning):
@@ -227,7 +227,7 @@ def refusal_text(error: Exception) -> str:
 
 @contextmanager
 def in_trial(what: str) -> Iterator[None]:
-    """Add the note `what`, which mentions a trial of user code before a run, to errors raised in the block."""
+    """Add the note `what` to errors raised in the block, in which user code is tried out before a run."""
     try:
         yield
     except Exception as error:

@@ -49,7 +49,7 @@ def report_progress(tell: Callable[..., None]) -> Iterator[None]:
 
 @contextmanager
 def progress_stage(share: float) -> Iterator[None]:
-    """Scale the block's progress to the fraction `share`, in (0, 1], of the remaining part of the enclosing step."""
+    """Let the block's progress count as the fraction `share`, in (0, 1], of what remains of the enclosing step."""
     listener = _listener.get()
     if listener is None:
         yield
@@ -64,7 +64,7 @@ def progress_stage(share: float) -> Iterator[None]:
 
 
 def track_progress(items: Collection[T], share: float = 1.0) -> Iterator[T]:
-    """Yield `items` and report progress after each, as if all took equally long; together they fill `share`."""
+    """Yield `items` and report equal progress after each; all together count as the fraction `share` of the rest."""
     listener = _listener.get()
     if listener is None or len(items) == 0:
         yield from items

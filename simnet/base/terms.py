@@ -9,7 +9,7 @@ from simnet.base.file_io import read_shipped_rows
 
 
 class Term(NamedTuple):
-    """A term with its spellings and meaning. `report` marks terms in reports; `type` is the scheme of a label."""
+    """A term of reports (`report` is "x") or of the glossary, or the label of an exchange with its scheme (`type`)."""
 
     term: str
     also: str

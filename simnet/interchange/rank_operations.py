@@ -84,7 +84,7 @@ def operations_of(
 def _by_rank(
     one: Round, n_ranks: int, per_second: float, every_round: bool, most: int
 ) -> tuple[list[int], NDArray[np.int64]]:
-    """Return each rank's first row, and a round's operations as rows (kind, size, peer, number), sorted by rank."""
+    """Return where each rank's rows start, and a round's operations as rows (kind, size, peer, number) by rank."""
     count, ticks = len(one), np.broadcast_to(np.asarray(one.compute), n_ranks)
     active = np.concatenate([one.src, one.dst]) if every_round else one.src[:0]
     workers = np.union1d(np.flatnonzero(ticks), active)

@@ -215,7 +215,7 @@ class Engine(LinkTables):
         return handle
 
     def _in_calls(self, program: Program) -> dict[str, NDArray[Any]]:
-        """Return, for all rounds, the columns of `RoundRecord` set by a round's place in its collective call."""
+        """Return the columns of `RoundRecord` that depend on each round's position in its collective call."""
         rounds, begins = program.schedule.rounds, program.begins()
         ahead = np.array(self._stack.ahead(rounds), dtype=np.int64)
         phases = [one.phase for one in rounds]
@@ -277,7 +277,7 @@ class Engine(LinkTables):
         return {id(one): first + P * place for place, one in enumerate(rounds)}
 
     def _write_streams(self, given: Streams, start: Floats, g: int, take: Callable[[Table, int], int]) -> None:
-        """Write a compute stream for each rank of a schedule (rows from `g` on); it starts when the rank starts."""
+        """Write a compute stream, which starts with its rank, for each rank of a schedule (rows from `g` on)."""
         n_parts, P = given.slices.shape
         compute_slices, streams = self.tables["compute_slices"], self.tables["streams"]
         first, x = take(compute_slices, n_parts * P), take(streams, P)
@@ -303,7 +303,7 @@ class Engine(LinkTables):
         self.tables["ranks"].write(g, P, stream=x + np.arange(P))
 
     def computed(self, handle: Handle) -> Computed:
-        """Return start and end of the slices and kernels on the compute streams of a schedule [s since the origin]."""
+        """Return when backward-pass slices and kernels ran on a schedule's compute streams [s, as the loop counts]."""
         s, x = self.state, int(self.state.ranks[handle.ranks].stream)
         streams, compute_slices = self.tables["streams"], self.tables["compute_slices"]
         n_parts, first = int(s.streams[x].parts), int(s.streams[x].compute_slices)

@@ -56,7 +56,7 @@ _AT_ONCE = 1 << 16
 
 
 class MaxPlusResult(NamedTuple):
-    """Completion times of ranks and, if requested, times of messages and of work, in seconds from the program's origin.
+    """When ranks complete a program and, if requested, when messages and work start and end [s after its origin].
 
     - `finish` (P,): completion time of each rank [s].
     - `start`, `arrive` (number of messages,): when each message was sent and arrived [s]; empty unless kept.
@@ -208,7 +208,7 @@ class MaxPlus:
 
 
 def _extrapolate(progress: Progress, turn: int, repeats: int, lasts: float, keep: bool) -> None:
-    """Fill in a round's repetitions after number `turn`: all ranks enter each at once, and it takes `lasts` seconds."""
+    """Fill in a round's repetitions after number `turn`, each `lasts` seconds long and entered by all ranks at once."""
     # What repeats with all ranks in step, and nothing under way between, takes as long every time.
     later = np.arange(1, repeats - turn + 1) * lasts
     progress.done[:] += later[-1] if later.size else 0.0
@@ -291,7 +291,7 @@ def _no_two(numbers: Ranks) -> bool:
 
 
 def round_runs(rounds: Sequence[Round], most: int = sys.maxsize) -> Iterator[tuple[Round, int]]:
-    """Yield each round and the number of times it repeats in a row, in portions of about `most` messages."""
+    """Yield each round and how often it repeats in a row; long rows are split after about `most` messages."""
     for _, group in groupby(rounds, key=id):
         same = list(group)
         at_once = max(1, -(-most // max(1, len(same[0]))))

@@ -342,7 +342,7 @@ class Network:
     def _prepared(
         self, parts: Parts, start: float | ArrayLike, cut: bool, stream: tuple[str | int, ...] = (), **entry: Any
     ) -> Program:
-        """Return schedules as a program with checked entry times and random draws; `cut` splits ring steps."""
+        """Return schedules as a program, with checked entry times and random draws; `cut` splits rounds on rings."""
         n_ranks = parts[0][0].n_ranks
         for schedule, _ in parts:
             if schedule.n_ranks != n_ranks:

@@ -26,7 +26,7 @@ from simnet.schedule import Schedule
 
 @dataclass(frozen=True)
 class Computing:
-    """Compression kernel times, and slowdowns, of an exchange in parts that overlaps with the backward pass.
+    """Compression kernel times of an exchange that overlaps, part by part, with the backward pass, and slowdowns.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class Computing:
 
 @dataclass(frozen=True)
 class Streams:
-    """Work on all ranks' compute streams: seconds of backward-pass slices and of kernels, and their slowdowns.
+    """Seconds of backward-pass slices and of kernels on all ranks' compute streams, and how much each slows the other.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ class Computed:
 
 
 def check_slices(start: Floats, ready: Sequence[Floats], computing: Computing) -> tuple[Floats, Floats]:
-    """Return, after checks, the times at which gradient parts are ready, and kernel times before each part's exchange.
+    """Check and return when each part of the gradient is ready [s], and the seconds of kernels before its exchange.
 
     Raises
     ------
@@ -127,7 +127,7 @@ def check_slices(start: Floats, ready: Sequence[Floats], computing: Computing) -
 
 
 def queue_in_turn(start: Floats, ready: Floats, select: Floats) -> tuple[Floats, Computed]:
-    """Time slices and kernels that alternate on one stream; return when each part may be sent, and all times.
+    """Time backward slices and kernels that alternate on one stream; return when each part may be sent, and all times.
 
     Examples
     --------
@@ -148,7 +148,7 @@ def queue_in_turn(start: Floats, ready: Floats, select: Floats) -> tuple[Floats,
 
 
 def runs_in_turn(parts: Sequence[Schedule], computing: Computing) -> bool:
-    """Return whether slices and selection kernels alternate, without slowdown, side stream or other work."""
+    """Return whether backward-pass slices and selection kernels just alternate, with no other work or slowdown."""
     between = any(np.any(one.compute) for schedule in parts[:-1] for one in schedule.rounds)
     beside = np.broadcast_to(np.asarray(computing.beside), len(parts))[:-1]
     aside = computing.side_stream is not None and np.any(np.asarray(computing.select)[:-1])
@@ -250,7 +250,7 @@ class Program:
     def beside(
         self, computing: Computing, bare: Sequence[Schedule], of_rounds: Callable[[], Sequence[float | Floats]]
     ) -> Program:
-        """Return the program for a simultaneous backward pass: parts wait for their gradients, and may slow the pass.
+        """Return the program if run during a backward pass: its parts wait for gradients, and may slow the pass.
 
         `bare` are the schedules without the software of a library, which `of_rounds` returns.
         """
@@ -302,7 +302,7 @@ class Program:
 def entry_times(
     parts: Parts, start: float | ArrayLike, accounted_from: float | ArrayLike | None, origin: float | None
 ) -> tuple[float, list[tuple[Schedule, Floats]], Floats, Floats]:
-    """Return the origin [s], and relative to it schedules with earliest entries, entry times, and accounting starts."""
+    """Return the origin of times [s] and, counted from it, entry times of parts and ranks, and starts of accounting."""
     n_ranks = parts[0][0].n_ranks
     begin = moments_of(start, n_ranks, "start")
     accounted = begin if accounted_from is None else moments_of(accounted_from, n_ranks, "accounted_from")

@@ -43,7 +43,7 @@ SHORTEST = 1e-6
 
 
 class Measured(NamedTuple):
-    """Measured exponents x of bandwidth shares, which go as rtt**-x, if the link's buffer size is known, and if not."""
+    """Measured exponents x of flows' bandwidth shares, rtt**-x: for a known size of the link's buffer, and without."""
 
     with_buffer: float
     without: float

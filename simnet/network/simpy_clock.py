@@ -53,7 +53,7 @@ class Clock:
         self._waits, self._left = 0, (0, 0.0)
 
     def now(self) -> float:
-        """Return the present time [s since the origin]: the event loop's time, or SimPy's if that is later."""
+        """Return the present time of the event loop, or of SimPy if that is later [s after `origin`]."""
         reached, own = self._engine.state.now, float(self.env.now) - self._zero
         return reached if own - reached <= math.ulp(self.env.now) else own
 

@@ -33,7 +33,7 @@ _GLOO = {"algorithm": "ring", "collective": "ring", "allgather": "ring"}
 
 
 class _AgreedDecision(NamedTuple):
-    """Worker 0's decision: index of the next exchange, whether to probe the network, if exchange times are known."""
+    """Worker 0's decision: next exchange (index), whether to probe the network, and whether it knows exchange times."""
 
     choice: int
     probes: bool
@@ -41,7 +41,7 @@ class _AgreedDecision(NamedTuple):
 
 
 class _ProbeTimes(NamedTuple):
-    """Times of a network probe [s]: round trips of a short and a long message, and the whole probe; 0 if not sent."""
+    """Durations of a network probe [s]: round trips of a short and a long message, and the whole; 0 without a probe."""
 
     word: float = 0.0
     long: float = 0.0
@@ -49,7 +49,7 @@ class _ProbeTimes(NamedTuple):
 
 
 class Advising:
-    """Collects all workers' times for the adviser and distributes its choice, in a thread and gloo group of its own."""
+    """Gathers iteration times of all workers, lets worker 0 choose the next exchange, and sends its choice to all."""
 
     def __init__(
         self,

@@ -24,7 +24,7 @@ from simnet.sparsifier_models.split_reduce import mean_cuts, proposed_cuts
 
 
 def select_oktopk(part: BucketShare) -> Selected:
-    """Return Ok-Topk's selected indices, their threshold, and whether thresholds are exact and regions redivided."""
+    """Select by Ok-Topk; return indices, threshold, whether it is exact, and whether to redivide gradients by rank."""
     model = part.model
     if model.iteration < model.options.warm_up:
         return ()
@@ -178,7 +178,7 @@ def _gather_packed(part: BucketShare, selected: Selected, messages: GroupMessage
 
 
 def _offer_indices(part: BucketShare) -> Selected:
-    """Return the indices of this worker's k largest entries; for selection ``var``, also their sum of squares."""
+    """Return the indices of the k largest entries; if workers compare norms (``var``), also the squared norm."""
     model = part.model
     if model.options.selection == "star":
         if part.rank != model.turn and model.options.compat == "released":

@@ -58,7 +58,7 @@ class LaunchShape(NamedTuple):
 
 @dataclass(frozen=True)
 class Benchmarks:
-    """A series of benchmark runs: output file, launcher, shapes, measurements, and time limit [s]."""
+    """A series of benchmark runs: output file, launcher, numbers of nodes and ranks, measurements, time limit [s]."""
 
     # The tidy CSV to write; a folder ``<its name without ending>_logs`` next to it gets the output of the
     # programs.

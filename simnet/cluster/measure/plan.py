@@ -49,7 +49,7 @@ class Group:
 
 @dataclass(frozen=True)
 class PlannedCurve:
-    """A collective or point-to-point test to time in one group of ranks, at ascending total sizes [byte]."""
+    """A collective or point-to-point test, the ranks that run it, and the sizes to time [byte, as in nccl-tests]."""
 
     collective: str
     group: Group
@@ -73,7 +73,7 @@ class Wanted:
 
 
 def plan_curves(wanted: Wanted, node_of: Sequence[int]) -> list[PlannedCurve]:
-    """Return the curves to measure, given the node of each rank: first of pairs, then of groups from small to large."""
+    """Return the tests to run (collective, ranks, sizes), given each rank's node: first pairs, then groups by size."""
     if len(node_of) < 2:
         raise InputError("the job has one rank; a collective takes two", file="simnet measure")
     steps = size_series(wanted.smallest, wanted.largest, wanted.factor)

@@ -144,7 +144,7 @@ _REDUCED = ("all_reduce", "reduce_scatter")
 
 @dataclass
 class MeasuredRows:
-    """Rows of a measured table (columns `TABLE_COLUMNS` of calibration), and remarks on curves that are left out."""
+    """Rows of measured times (columns `TABLE_COLUMNS` of calibration), and remarks on tests and sizes left out."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
@@ -153,7 +153,7 @@ class MeasuredRows:
 def measure_curves(
     communicator: Communicator, wanted: Sequence[PlannedCurve], seconds: float, say: Say
 ) -> MeasuredRows:
-    """Time the planned curves within `seconds` [s]; every rank of the job calls this with the same curves."""
+    """Time the planned tests within `seconds` [s]; every rank of the job calls this with the same tests."""
     found = MeasuredRows()
     origin = time.perf_counter()
     group: tuple[int, ...] = ()
@@ -183,7 +183,7 @@ def _release_group(communicator: Communicator, group: Sequence[int], handle: Any
 
 @dataclass
 class _CurveTimer:
-    """Times the calls of one curve at one rank, together with all other ranks."""
+    """Times a test (one collective at several sizes) at one rank, together with all other ranks."""
 
     communicator: Communicator
     curve: PlannedCurve
@@ -195,7 +195,7 @@ class _CurveTimer:
         self._calls = 0
 
     def shared(self, value: float) -> tuple[list[float], float]:
-        """Share `value` among all ranks; return the values of the group, and the seconds since the start on rank 0."""
+        """Share `value` among all ranks; return the values of the test's ranks, and rank 0's time [s since start]."""
         table = self.communicator.gather(np.array([value, time.perf_counter() - self.origin]))
         return table[list(self.curve.group.ranks), 0].tolist(), float(table[0, 1])
 
@@ -240,7 +240,7 @@ class _CurveTimer:
 
 
 def _measure_curve(timer: _CurveTimer, seconds: float, left: int, found: MeasuredRows) -> float:
-    """Measure a curve in a share 1 / `left` of the time until `seconds`; return the time since the start [s]."""
+    """Run a test in 1 / `left` of the time that remains until `seconds`; return the time since the start [s]."""
     curve = timer.curve
     mistakes, reason = timer.attempt()
     _, elapsed = timer.shared(0.0)
@@ -263,7 +263,7 @@ def _measure_curve(timer: _CurveTimer, seconds: float, left: int, found: Measure
 
 @dataclass
 class _CurvePoint:
-    """One size of a curve: bytes, prepared call, calls per repetition, and the time of each repetition [s]."""
+    """One size of a test: bytes, prepared call, calls per repetition, and seconds per call in each repetition."""
 
     nbytes: int
     made: PreparedCall | None
@@ -276,7 +276,7 @@ class _CurvePoint:
 
 
 def _first_calls(timer: _CurveTimer, end: float, elapsed: float) -> tuple[list[_CurvePoint], float]:
-    """Time one call of each size; return the sizes whose repetitions fit before `end`, and the time since start [s]."""
+    """Time one call per size while all repetitions fit before `end` [s]; return these sizes, and the time [s]."""
     curve = timer.curve
     share = max(0.0, end - elapsed) / len(curve.sizes)
     points: list[_CurvePoint] = []
@@ -305,7 +305,7 @@ def _expected_time(calls: Sequence[tuple[int, float]], nbytes: int) -> float:
 
 
 def _curve_row(curve: PlannedCurve, point: _CurvePoint, mistakes: int) -> dict[str, Any]:
-    """Return the table row of one size of a curve: statistics of times, bandwidths, and wrong elements."""
+    """Return the table row of one size of a test: statistics of times, bandwidths, and wrong elements."""
     ranks, nbytes, inside = len(curve.group.ranks), point.nbytes, operations_per_call(curve.collective, point.nbytes)
     spread = spread_columns([one / inside for one in point.seconds])
     bandwidth, factor = nbytes / spread["seconds"], bus_factor(curve.collective, ranks)

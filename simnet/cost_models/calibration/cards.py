@@ -48,7 +48,7 @@ RAIL_CARDS: tuple[CardCount, ...] = (CardCount(CARD_PER_RANK, 1.0),)
 
 
 def likely_card_counts(curves: Sequence[Curve], least: float = LEAST_CHANCE) -> tuple[CardCount, ...]:
-    """Return possible numbers of cards per node with probabilities that sum to 1, most likely first.
+    """Return possible numbers of network cards per node, with probabilities that sum to 1, given measured times.
 
     Numbers with a probability below `least` are left out.
     """

@@ -119,7 +119,7 @@ class CalibratedCostModel:
         return Prediction(seconds, low, high, bool(reasons), why, kind, least)
 
     def times(self, setting: Setting, sizes: Floats) -> BoundedTimes | None:
-        """Return times [s] with interval bounds for total sizes [byte]; None if the setting cannot be predicted."""
+        """Return a collective's times [s], with bounds, at sizes [byte] as in nccl-tests; None if unpredictable."""
         basis, platform = self.model.basis(setting), self.platform
         known = self.model.within if platform is None else partial(specification.specified_bounds, platform)
         found = known(setting, sizes)
@@ -147,11 +147,11 @@ class CalibratedCostModel:
         return [(one or None, protocol or None) for one, protocol in sorted(own or families or {("", "")})]
 
     def _interval_basis(self, setting: Setting, basis: Basis) -> Basis:
-        """Return the basis for the interval: "beyond" in place of "ranks" if nodes are outside the measured range."""
+        """Return which errors set the interval: "beyond" instead of "ranks" for nodes outside the measured range."""
         return "beyond" if basis == "ranks" and self._unlike_nodes(setting) else basis
 
     def pinned(self, name: str) -> list[str]:
-        """Return, sorted, the algorithms or the protocols (by `name`) to which a prediction can be pinned."""
+        """Return the algorithms, or the protocols (by `name`), for which times can be predicted, sorted."""
         known = known_algorithms() if name == "algorithm" else PROTOCOLS
         return sorted({*known, *(getattr(one.setting, name) for one in self.model.known)} - {""})
 
@@ -254,7 +254,7 @@ def calibrate(
     topology: str = "",
     chosen: ModelChoice | None = None,
 ) -> CalibratedCostModel:
-    """Fit a cost model to the curves of one system; cross-validation chooses the models and gives the intervals.
+    """Fit a cost model to one system's measured times; cross-validation chooses the model and gives intervals.
 
     `coverage` is the share of measurements that intervals shall hold, in (0, 1). Raises InputError without curves.
 

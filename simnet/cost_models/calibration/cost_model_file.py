@@ -98,7 +98,7 @@ class StepModelEntry(_FilePart):
 
 
 class IntervalEntry(_FilePart):
-    """Half-widths of prediction intervals per size bin, for one `Basis` of predictions, such as "ranks"."""
+    """Half-widths of prediction intervals by size, for one kind of extrapolation (`Basis`), such as over "ranks"."""
 
     held_out: Annotated[int, Ge(0)]
     below: _Widths

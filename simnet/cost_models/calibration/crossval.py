@@ -67,7 +67,7 @@ def leave_sizes_out(curves: Sequence[Curve], curve_model: str) -> list[HeldOut]:
 def mixture_weights(
     curves: Sequence[Curve], by_curve_model: Mapping[str, Sequence[HeldOut]]
 ) -> dict[Setting, dict[str, float]]:
-    """Return weights of curve models per curve, from held-out errors; empty without held-out predictions.
+    """Return for each curve the weights of its models (time over size), from errors at held-out sizes; {} without any.
 
     A weight is the inverse fourth power of the typical error; weights below a tenth are dropped. Errors on all curves
     count as much as eight sizes of the curve. The plainest model with less than 0.05 % is taken alone.
@@ -87,7 +87,7 @@ def mixture_weights(
 def mixture_held(
     by_curve_model: Mapping[str, Sequence[HeldOut]], weights: Mapping[Setting, Mapping[str, float]]
 ) -> list[HeldOut]:
-    """Return the held-out predictions of each curve's weighted mixture of models."""
+    """Return held-out predictions by each curve's weighted mixture of models (time over size)."""
     found = []
     for place, held in enumerate(next(iter(by_curve_model.values()))):
         named = weights[held.setting].items()
@@ -97,14 +97,14 @@ def mixture_held(
 
 
 def without_ranks(curves: Sequence[Curve], ranks: int) -> tuple[list[Curve], list[Curve]]:
-    """Return the curves not on `ranks` ranks, and those on `ranks` ranks that share a family with one of these."""
+    """Split curves: other numbers of ranks, and those of `ranks` whose collective and algorithm the others include."""
     kept = [one for one in curves if one.setting.ranks != ranks]
     families = {one.setting.family for one in kept}
     return kept, [one for one in curves if one.setting.ranks == ranks and one.setting.family in families]
 
 
 def leave_ranks_out(curves: Sequence[Curve], curve_model: str, nccl: bool) -> tuple[list[HeldOut], list[HeldOut]]:
-    """Predict the curves of each rank count from all others; return usual predictions, and the step model's alone."""
+    """Predict curves on each number of ranks from all others: in the usual way, and by costs per step and byte."""
     usual, stepped = list[HeldOut](), list[HeldOut]()
     for ranks in track_progress(sorted({curve.setting.ranks for curve in curves}), 0.5):
         kept, held = without_ranks(curves, ranks)
@@ -116,7 +116,7 @@ def leave_ranks_out(curves: Sequence[Curve], curve_model: str, nccl: bool) -> tu
 
 
 def leave_collectives_out(curves: Sequence[Curve], curve_model: str, nccl: bool) -> dict[Transfer, list[HeldOut]]:
-    """Return, for each method in `Transfer`, predictions of each collective from the curves of all others."""
+    """Predict each collective from the curves of all others; return predictions for each method in `Transfer`."""
     found: dict[Transfer, list[HeldOut]] = {name: [] for name in get_args(Transfer)}
     for collective in track_progress(sorted({curve.setting.collective for curve in curves})):
         kept = [one for one in curves if one.setting.collective != collective]
@@ -154,7 +154,7 @@ class ModelChoice(NamedTuple):
 
 
 def choose_models(curves: Sequence[Curve], *, plain: bool = True, wide: bool = True) -> ModelChoice:
-    """Return the curve models, step counting (NCCL's or not) and `Transfer` that best predict held-out measurements.
+    """Return the models, way to count steps, and method for unmeasured collectives that best predict held-out times.
 
     With `plain`, models for comparison are judged too; with `wide`, predictions of other ranks and collectives.
     """
@@ -207,7 +207,7 @@ def _model_weights(typical: Mapping[str, float]) -> dict[str, float]:
 def _judge_counting(
     curves: Sequence[Curve], curve_model: str, nccl: bool
 ) -> tuple[float, Transfer, list[HeldOut], list[HeldOut]]:
-    """Return the error of one way to count steps, the better `Transfer`, and predictions of what was held out."""
+    """Return the error of one way to count steps, the better method for new collectives, and held-out predictions."""
     ranked, stepped = leave_ranks_out(curves, curve_model, nccl)
     by_transfer = leave_collectives_out(curves, curve_model, nccl)
     corrected = mean_log_error(by_transfer["corrected"]) < _CLEARLY_BETTER * mean_log_error(by_transfer["steps"])

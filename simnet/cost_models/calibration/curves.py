@@ -90,7 +90,7 @@ class Curve:
 
 
 def curves_of(rows: pd.DataFrame) -> list[Curve]:
-    """Return the curves in the rows of one system, sorted by setting; times are medians over repetitions."""
+    """Return time over size for each setting measured on one system, sorted; times are medians over repetitions."""
     found = []
     for setting, part in setting_groups(rows_on_curves(rows)):
         medians = part.groupby("size")["seconds"].median()
@@ -100,7 +100,7 @@ def curves_of(rows: pd.DataFrame) -> list[Curve]:
 
 
 def setting_groups(rows: pd.DataFrame) -> Iterator[tuple[Setting, pd.DataFrame]]:
-    """Yield each measured setting, in sorted order, with its rows; their column ``size`` has total sizes [byte]."""
+    """Yield each setting (collective, ranks, ...) and its rows, sorted; column ``size`` [byte] is as in nccl-tests."""
     keys = [rows["collective"].astype(str), *(rows[name].fillna(0).astype(int) for name in ("ranks", "nodes"))]
     keys += [rows[name].fillna("").astype(str) for name in ("algorithm", "protocol")]
     for key, part in rows.assign(size=total_bytes(rows)).groupby(keys, sort=True):
@@ -109,12 +109,12 @@ def setting_groups(rows: pd.DataFrame) -> Iterator[tuple[Setting, pd.DataFrame]]
 
 
 def rows_on_curves(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows that curves can use: those with more than 0 bytes and more than one rank."""
+    """Return the measurements usable for calibration: those of more than 0 bytes and more than one rank."""
     return rows[(total_bytes(rows) > 0) & (rows["ranks"].fillna(0) > 1)]
 
 
 def split_systems(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return the rows of each system by its name, "column=value" of the columns that differ; "" for a single system."""
+    """Split measurements by system; names list "column=value" where systems differ, and are "" for a single system."""
     sides = rows["in_place"].fillna(False).astype(str)
     keys = {name: one for name, one in (_condition_columns(rows) | {"in_place": sides}).items() if one.nunique() > 1}
     if not keys:
@@ -126,7 +126,7 @@ def split_systems(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def _condition_columns(rows: pd.DataFrame) -> dict[str, pd.Series[str]]:
-    """Return the columns that distinguish systems, with values as text and "" for missing values."""
+    """Return the columns that tell measured systems apart, with values as text and "" for missing values."""
     names = [name for name in CONDITION_COLUMNS if name in rows]
     names += sorted(name for name in map(str, rows) if _OF_HOST.fullmatch(name))
     return {name: rows[name].map(lambda value: "" if pd.isna(value) else str(value)) for name in names}

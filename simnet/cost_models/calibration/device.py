@@ -215,7 +215,7 @@ def _kernel_sources(library: str) -> dict[str, str]:
 
 
 def _entry_counts(n: int, density: float) -> tuple[int, int, int]:
-    """Return the entries to select out of `n`, the entries of a segment, and the entries to select in it, each >= 1."""
+    """Return the entries to select of `n`, the entries of one of `ROW_SEGMENTS` segments, and those to select in it."""
     row = max(1, n // ROW_SEGMENTS)
     return max(1, round(density * n)), row, max(1, round(density * row))
 
@@ -412,7 +412,7 @@ def held_out_factors(entries: Sequence[int], seconds: Sequence[float]) -> tuple[
 def density_factors(
     kernels: LibraryKernels, timed: Mapping[str, Mapping[int, float]], density: float, budget: float
 ) -> dict[str, list[float]]:
-    """Return, by method, the ratios of a selection kernel's times at other densities to its time at `density`."""
+    """Return, by selection kernel, ratios of times at other densities (share of entries kept) to that at `density`."""
     found: dict[str, list[float]] = {name: [] for name in _BY_DENSITY}
     lengths, others = set(_LENGTHS_BY_DENSITY) & set(timed["topk"]), set(INTERVAL_DENSITIES) - {density}
     for n, other in itertools.product(sorted(lengths), sorted(others, reverse=True)):

@@ -78,7 +78,7 @@ def _switch_groups(network: Network) -> Iterator[tuple[Ranks, list[list[list[int
 
 
 def _host_gates(network: Network, out: bool) -> list[list[int]]:
-    """Return for each host the first links out of it (if `out`, else into it) that take time, past ``free`` links."""
+    """Return for each host the first links out of it (or into it) that take time; links of kind ``free`` take none."""
     routes = network.routes
     free: nx.DiGraph[int | str] = nx.DiGraph()
     free.add_nodes_from(range(routes.n_hosts))
@@ -94,7 +94,7 @@ def _host_gates(network: Network, out: bool) -> list[list[int]]:
 
 
 def _gate_seconds(links: Links, gates: Sequence[int], nbytes: float, timing: Timing) -> float:
-    """Return the time [s] that the links `gates` together need for `nbytes`, at full rate since `timing` began."""
+    """Return how long the links `gates` together take to carry `nbytes` [s], at full rate from `timing`'s start."""
     if links.constant:
         return nbytes / float(links.constant_capacity[gates].sum())
     timelines = [links.capacities(link, timing.start, math.nextafter(timing.finish, math.inf)) for link in gates]

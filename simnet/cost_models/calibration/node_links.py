@@ -35,7 +35,7 @@ CUBE_MESH: Links = (
 
 
 class InsideRates(NamedTuple):
-    """Rates inside a node by traffic pattern [byte/s]; `ring` is each device's send rate, over all rings of its group.
+    """Bandwidths among devices of a node by traffic pattern [byte/s]; `ring` is what each device sends, over all rings.
 
     `tree` is the size over the time of an all-reduce along chains, `peers` what each sends in an all-to-all, `next`
     from each to the next. Each can send at `least` so much, in the `mean` so much.
@@ -50,14 +50,14 @@ class InsideRates(NamedTuple):
 
 
 def mesh_rates(ranks: int, pair: float) -> InsideRates:
-    """Return the rates of `ranks` fully meshed devices, each pair joined at the rate `pair` [byte/s]."""
+    """Return the bandwidths among `ranks` fully meshed devices, each pair joined at the rate `pair` [byte/s]."""
     each = (ranks - 1) * pair
     return InsideRates(each, ranks * pair / 2, each, pair, each, each)
 
 
 @cache
 def linked_rates(links: Links, ranks: int, link: float, otherwise: float) -> tuple[InsideRates, InsideRates]:
-    """Return the rates among the first `ranks` devices of a node, and the best rates among any `ranks` of its devices.
+    """Return the bandwidths among the first `ranks` devices of a node, and the best among any `ranks` devices of it.
 
     `link` is the rate of a link, `otherwise` of devices without one, through PCI [byte/s].
     """
@@ -68,7 +68,7 @@ def linked_rates(links: Links, ranks: int, link: float, otherwise: float) -> tup
 
 @cache
 def _rates_of(links: Links, link: float, otherwise: float) -> InsideRates:
-    """Return the rates of a group of devices by traffic pattern, given the number of links between each pair."""
+    """Return a group's bandwidths by traffic pattern [byte/s], given the number of links between each two devices."""
     many = len(links)
     rates = np.array(links) * link
     between = np.where(rates > 0, rates, otherwise) + np.diag(np.full(many, np.inf))
@@ -85,7 +85,7 @@ def _rates_of(links: Links, link: float, otherwise: float) -> InsideRates:
 
 
 def pack_links(links: Links, *, closed: bool) -> list[tuple[tuple[int, ...], float]]:
-    """Return the most chains (rings if `closed`) through all devices that the links can carry, each with its count."""
+    """Fit as many chains (rings if `closed`) of all devices as possible on the links; return each with its count."""
     # It takes long to import.
     from scipy.optimize import linprog
 

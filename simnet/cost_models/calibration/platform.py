@@ -179,7 +179,7 @@ class Platform(_PlatformPart):
         return "as NCCL does" if self.library in ("nccl", "rccl") else "through the schedule"
 
     def nodes(self, ranks: int, counted: int = 0) -> int:
-        """Return how many nodes `ranks` ranks, or `counted` hosts if more, occupy; 1 if nodes have no network."""
+        """Return how many nodes hold `ranks` ranks and at least `counted` hosts; 1 if nodes have no network."""
         if self.outer is None:
             return 1
         return max(math.ceil(ranks / self.devices_per_node), math.ceil(counted / self.hosts))
@@ -189,7 +189,7 @@ class Platform(_PlatformPart):
         return self.inner.rate * LINK_SHARES[self.inner.link]
 
     def inside(self, ranks: int, *, line: bool = False) -> tuple[InsideRates, InsideRates]:
-        """Return the rates among the first `ranks` devices of a node, and the best rates among any `ranks` devices.
+        """Return the bandwidths among the first `ranks` devices of a node, and the best among any `ranks` devices.
 
         They are goodput, or line rates if `line` [byte/s].
         """

@@ -60,7 +60,7 @@ class FittedCurve(Setting):
 
 
 class BoundedTimes(NamedTuple):
-    """Predicted times, bounds over unknown parameters, and lower limits `floor`; all in [s], shape (sizes,)."""
+    """Predicted times of a collective [s], their bounds, and a limit `floor` of the lower bounds; shape (sizes,)."""
 
     seconds: Floats
     least: Floats
@@ -80,7 +80,7 @@ class TimeGrowth(NamedTuple):
     by_bytes: float
 
     def trust(self, ratio: Floats) -> Floats:
-        """Return the weight (0 to 1) of fitted models against a power law, at `ratio` times the largest known size."""
+        """Return the weight, 0 to 1, of fitted models over a power law, at `ratio` times the largest known size."""
         fading = np.minimum(2 - np.log(ratio) / np.log(_GOES_ON), 1.0)
         return np.asarray(np.maximum(self.by_power, self.by_bytes * fading))
 
@@ -117,7 +117,7 @@ class Predictor:
     ranks_by: Literal["scaling", "steps", "interpolation"] = "scaling"
 
     def basis(self, setting: Setting) -> Basis:
-        """Return over what a prediction extrapolates: "sizes", "ranks", ranks "beyond" those known, "collectives"."""
+        """Return how a setting differs from measured ones: in "sizes", "ranks" (or "beyond"), or "collectives"."""
         family = self.family(setting)
         if any(one.setting == setting for one in family):
             return "sizes"
@@ -136,12 +136,12 @@ class Predictor:
         return [one for one in family if one.setting == setting] or family or self.known
 
     def at(self, setting: Setting, sizes: ArrayLike) -> Floats | None:
-        """Return predicted times [s] at sizes [byte]; None if the setting cannot be predicted."""
+        """Return a collective's predicted times [s] at sizes [byte]; None if the setting cannot be predicted."""
         found = self.within(setting, sizes)
         return None if found is None else found.seconds
 
     def within(self, setting: Setting, sizes: ArrayLike) -> BoundedTimes | None:
-        """Return times [s] at sizes [byte], with bounds if card counts or the peak bandwidth are unknown.
+        """Return a collective's predicted times [s], with bounds if card counts or the peak bandwidth are unknown.
 
         Far above the measured sizes, times grow by the models where `growth` shows bandwidth, else with the power of
         the size in the middle of the possible ones.
@@ -196,7 +196,7 @@ class Predictor:
     def _within_bounds_inside(
         self, family: Sequence[FittedCurve], setting: Setting, asked: Floats
     ) -> BoundedTimes | None:
-        """Return times [s] on one node for the usual, fastest and slowest rate inside a node; None if unpredictable."""
+        """Return times [s] on one node, with bounds as its inner bandwidth is not measured; None if unpredictable."""
         assert self.steps is not None
         each = [self._elsewhere(family, setting, asked, one) for one in self.steps.inside()]
         slow, usual, fast = each
@@ -221,7 +221,7 @@ class Predictor:
     def _elsewhere(
         self, family: Sequence[FittedCurve], setting: Setting, asked: Floats, steps: StepModel | None
     ) -> Floats | None:
-        """Return times [s] of an unmeasured setting by a step model and the curves `family` of the same collective."""
+        """Return times [s] of an unmeasured setting, by costs of `steps` and the collective's curves `family`."""
         model = self if steps is self.steps else replace(self, steps=steps)
         stepped = None if steps is None else steps.at(setting, asked)
         if family:
@@ -236,7 +236,7 @@ class Predictor:
         return np.asarray(found ** (1 - share) * ruled**share)
 
     def _by_bus_bandwidth(self, setting: Setting, asked: Floats) -> Floats | None:
-        """Return times [s] by the mean bus bandwidth of other collectives on equal ranks and nodes; None if unknown."""
+        """Return times [s] at the mean bus bandwidth of other collectives on equal ranks and nodes; None if unknown."""
         wanted = bus_factor(setting.collective, setting.ranks)
         here = [one for one in self.known if (one.ranks, one.nodes) == (setting.ranks, setting.nodes)]
         known = [(one, bus_factor(one.collective, one.ranks)) for one in here if one.setting.family in _RULED]
@@ -245,7 +245,7 @@ class Predictor:
 
     @cached_property
     def _misfit(self) -> float:
-        """Mean absolute log ratio of measured times to the step model's times; 0 without a step model."""
+        """Mean absolute log ratio of measured times to times by counted steps and bytes; 0 if there are none."""
         found = [self._log_errors([one], np.geomspace(one.smallest, one.largest, _SIZES)) for one in self.known]
         return float(np.mean([np.abs(one) for one in found if one is not None] or 0.0))
 
@@ -277,7 +277,7 @@ class Predictor:
         return self.steps is not None and self.steps.nccl
 
     def _chunked(self, setting: Setting) -> bool:
-        """Return whether to compare curves on different numbers of ranks at equal bytes per rank, as rings need."""
+        """Return whether curves on different numbers of ranks compare at equal bytes per rank, as suits rings."""
         rings = setting.algorithm.casefold().startswith("ring") or self._counts_like_nccl
         return rings and setting.collective in CHUNKED_COLLECTIVES
 
@@ -298,13 +298,13 @@ class Predictor:
         return math.sqrt(max(min(abs(math.log2(setting.ranks / one.setting.ranks)) for one in family), 1.0))
 
     def _log_errors(self, family: Sequence[FittedCurve], asked: Floats) -> list[Floats] | None:
-        """Return log(time / step model's time) of each curve; None if the step model cannot predict every curve."""
+        """Return log(time / time by counted steps) of each curve; None if steps are unknown for any curve."""
         bases = [None if self.steps is None else self.steps.at(one.setting, asked) for one in family]
         found = [np.log(one.through(asked) / base) for one, base in zip(family, bases, strict=True) if base is not None]
         return found if len(found) == len(family) else None
 
     def _factor_at_others(self, setting: Setting, asked: Floats) -> Floats:
-        """Return the geometric mean, over measured collectives, of measured time divided by the step model's time."""
+        """Return the ratio of measured time to time by counted steps, as a geometric mean over measured collectives."""
         names = sorted({one.setting.family for one in self.known})
         families = [[one for one in self.known if one.setting.family == name] for name in names]
         known = [(family, off) for family in families if (off := self._log_errors(family, asked)) is not None]
@@ -337,7 +337,7 @@ def fit_predictor(
     weights: Mapping[Setting, Mapping[str, float]] | None = None,
     with_steps: bool = True,
 ) -> Predictor:
-    """Fit a predictor to the curves of a system; `transfer` is the method for collectives that were not measured.
+    """Fit a predictor of times to the curves of a system; `transfer` is the method for unmeasured collectives.
 
     With `nccl`, steps are counted as NCCL does. `weights` are those of the models of each curve (default: `curve_model`
     alone). Without `with_steps`, other collectives are not predicted.
@@ -360,7 +360,7 @@ def fit_predictor(
 
 
 def _fit_cards(curves: Sequence[Curve]) -> tuple[tuple[node_cards.CardCount, ...], StepModel | None]:
-    """Return possible card counts per node, and NCCL's step model fitted with the most likely count."""
+    """Return possible numbers of network cards per node, and NCCL's costs per step and byte for the likeliest one."""
     settings = [one.setting for one in curves]
     several = len({one.ranks / one.nodes for one in settings if 1 < one.nodes <= one.ranks}) > 1
     cards = node_cards.likely_card_counts(curves, 0.0 if several else node_cards.LEAST_CHANCE)
@@ -375,7 +375,7 @@ def _fit_cards(curves: Sequence[Curve]) -> tuple[tuple[node_cards.CardCount, ...
 
 
 def _fit_error(steps: StepModel, curves: Sequence[Curve]) -> float:
-    """Return the mean absolute log ratio of a fitted step model's times to measured times."""
+    """Return the mean absolute log ratio of times by fitted costs per step and byte to measured times."""
     said = [(one, steps.at(one.setting, one.sizes)) for one in curves]
     off = [np.abs(np.log(found / one.seconds)) for one, found in said if found is not None]
     return max(float(np.concatenate(off).mean()), _LEAST_MISFIT)

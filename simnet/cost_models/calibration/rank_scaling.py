@@ -45,7 +45,7 @@ _OF_RING = 0.46  # As NCCL counts: half, for both ways along the tree, less 8 %.
 
 
 def term_counts(setting: Setting, by_tree: float = np.inf, cards: float = np.inf) -> Floats:
-    """Return a collective's launches, tree steps, ring steps, and bytes out of and inside a node, per byte, shape (5,).
+    """Return how many launches, steps (tree, ring) and bytes (out of, inside a node) a one-byte collective takes, (5,).
 
     The terms are launch, a step of a tree, a step of a ring or a peer, a byte out of the node, and a byte inside the
     only node. `by_tree` are the bytes that a node of two sends along a double tree, for a vector of one byte.
@@ -72,7 +72,7 @@ def scale_over_ranks(
     nccl: bool = False,
     cards: float = np.inf,
 ) -> Floats:
-    """Return times [s] at total `sizes` [byte], shape (n,), for a number of ranks that was not measured.
+    """Predict times [s] at `sizes` [byte] for an unmeasured number of ranks, from curves on other numbers; shape (n,).
 
     `settings` and `curves`, times of sizes, are at least one, `asked` the wanted setting. With `chunked`, curves
     compare at the same size per rank; with `nccl`, there are double trees; bytes count over `cards` of a node.

@@ -40,7 +40,7 @@ _TRIPS = {"ready": 2, "request": 3}
 
 
 class CallPrediction(NamedTuple):
-    """A collective call, or ``sendrecv`` for messages outside calls, with its predicted time [s] or None."""
+    """A collective call, or ``sendrecv`` for messages outside calls, with its predicted time [s], None if unknown."""
 
     operation: str
     algorithm: str
@@ -74,7 +74,7 @@ class CalibratedSoftware:
         self._fits: dict[tuple[object, ...], _MessageFit] = {}
 
     def __call__(self, schedule: Schedule, hosts: Ranks) -> Schedule:
-        """Return a schedule with software overhead in the rounds of calls and of other messages."""
+        """Return a schedule with software overhead added to collective calls and to messages outside calls."""
         rounds: list[Round] = []
         calls: list[Call] = []
         changed: dict[int, Round] = {}
@@ -88,7 +88,7 @@ class CalibratedSoftware:
         return Schedule(schedule.n_ranks, rounds, calls)
 
     def known(self, schedule: Schedule, hosts: Ranks) -> list[CallPrediction]:
-        """Return predictions for a schedule's calls and other messages; `hosts` has the host of each rank, (P,)."""
+        """Return predicted times of a schedule's calls, and of messages outside calls; rank r is on ``hosts[r]``."""
         asked = []
         for call, part in _parts_of(schedule):
             if call is None:
@@ -264,12 +264,12 @@ def stack_measured(rows: pd.DataFrame) -> str:
 
 
 def raises_eager_limit(profile: str) -> bool:
-    """Return whether a measurement's library settings `profile` are default ("") or make all messages eager."""
+    """Return whether a library's settings `profile` in a measurement are the default ("") or make messages eager."""
     return not profile or "eager" in profile
 
 
 def eager_measured(rows: pd.DataFrame) -> bool:
-    """Return whether rows name a library that was measured with an eager limit above all messages."""
+    """Return whether the library in measurements sent even the largest messages eagerly, without a handshake."""
     named = STACKS[stack_measured(rows) or "ideal"]
     profiles = set(rows["profile"].fillna("")) if "profile" in rows else {""}
     return bool(named.eager_limit) and all(map(raises_eager_limit, profiles))

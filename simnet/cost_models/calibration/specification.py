@@ -102,18 +102,18 @@ class SpecifiedStepModel(StepModel):
     platform: Platform | None = None
 
     def at(self, setting: Setting, sizes: ArrayLike) -> Floats | None:
-        """Return times [s] at sizes [byte]; None if no algorithm of the collective is known."""
+        """Return a collective's times [s] at sizes [byte] on the platform; None if it has no known algorithm."""
         assert self.platform is not None
         return specified_times(self.platform, setting, sizes)
 
 
 def specified_step_model(platform: Platform) -> SpecifiedStepModel:
-    """Return the step model of a platform, from its specification."""
+    """Return a platform's costs per launch, step and byte (a step model), from its specification."""
     return SpecifiedStepModel(platform.counted == "as NCCL does", (), platform=platform)
 
 
 def specified_parameters(platform: Platform) -> dict[str, tuple[float, float]]:
-    """Return, by name, each step-model parameter for full nodes, and the standard error of its logarithm.
+    """Return a platform's costs per launch, step and byte by name, with full nodes, and standard errors of logarithms.
 
     `specified_times` distinguishes links, protocols and algorithms further.
     """
@@ -145,7 +145,7 @@ def specified_parameters(platform: Platform) -> dict[str, tuple[float, float]]:
 
 
 def parameter_rows(platform: Platform) -> list[tuple[str, float, float, str]]:
-    """Return name, specified value, 90 % uncertainty factor and meaning of each step-model parameter."""
+    """Return name, value, 90 % uncertainty factor and meaning of each specified cost per launch, step or byte."""
     found = specified_parameters(platform)
     return [(name, value, math.exp(SCORE_95 * error), PARAMETERS[name]) for name, (value, error) in found.items()]
 
@@ -165,7 +165,7 @@ def specified_half_widths(platform: Platform, coverage: float) -> list[tuple[flo
 
 
 def specified_times(platform: Platform, setting: Setting, sizes: ArrayLike) -> Floats | None:
-    """Return times [s] at total sizes [byte]; None if no algorithm of the collective is known.
+    """Return a collective's times [s] on a platform at sizes [byte] as in nccl-tests; None for no known algorithm.
 
     With 0 nodes, the ranks fill as few nodes as possible.
     """
@@ -174,7 +174,7 @@ def specified_times(platform: Platform, setting: Setting, sizes: ArrayLike) -> F
 
 
 def specified_bounds(platform: Platform, setting: Setting, sizes: ArrayLike) -> BoundedTimes | None:
-    """Return times [s] at total sizes [byte], and their bounds; None if no algorithm of the collective is known.
+    """Return a collective's times [s] on a platform, with bounds, at sizes [byte]; None for no known algorithm.
 
     Where the links between devices depend on which ones of a node take part, the bounds are of the first ones and of
     the best ones, and the time is in the middle.
@@ -304,7 +304,7 @@ def _possible_protocols(platform: Platform, setting: Setting, nodes: int) -> lis
 
 
 def _peer_cost(platform: Platform, setting: Setting, nodes: int, inside: InsideRates) -> tuple[float, float]:
-    """Return the latency [s] and the seconds per byte of an all-to-all or of a send-receive."""
+    """Return the latency [s] and the seconds per byte of an all-to-all or a send-receive on a platform."""
     simple, per_node = _PROTOCOLS["simple"], setting.ranks / nodes
     near = simple.ring[_link_kind(platform)]
     if setting.collective == "sendrecv":

@@ -46,7 +46,7 @@ AlgorithmKind: TypeAlias = Literal["ring", "tree", "peers", "pair", "switch"]
 
 
 class StepCount(NamedTuple):
-    """The numbers of steps and bytes of an algorithm when the total size is one byte.
+    """How many steps an algorithm takes, and how many bytes it moves, in a collective of one byte in total.
 
     Steps and bytes on the critical path `inner`, inside a node, and `outer`, out of the busiest node or over one of its
     cards; bytes `reduced` by a rank; `peers` of a rank; `kind`, the shape of the algorithm.
@@ -70,7 +70,7 @@ _COUNTED_LIKE: Mapping[tuple[str, str], tuple[tuple[str, str], ...]] = {
 
 
 def known_algorithms() -> tuple[str, ...]:
-    """Return the names of algorithms with step counts: NCCL's, then algorithms counted from schedules."""
+    """Return the names of algorithms whose steps can be counted: NCCL's, then those counted from schedules."""
     names = {one.algorithm for one in registry.all_collectives() if one.calibrated}
     return ("ring", "tree", *sorted(names - {"ring", "tree"}))
 
@@ -248,7 +248,7 @@ _Ways = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 @dataclass(frozen=True)
 class StepModel:
-    """Costs per launch, step and byte fitted to measurements: `values` of `PARAMETERS`, `errors` of the logarithms.
+    """Costs per launch, step and byte, fitted to measurements: `values` of `PARAMETERS`, errors of their logarithms.
 
     With `nccl`, steps are counted as NCCL does, with `switch` reducing inside nodes, bytes over `cards` of a node.
     """
@@ -260,12 +260,12 @@ class StepModel:
     cards: float = CARD_PER_RANK
 
     def at(self, setting: Setting, sizes: ArrayLike) -> Floats | None:
-        """Return times [s] at sizes [byte]; None if no algorithm of the collective is known."""
+        """Return a collective's times [s] at sizes [byte]; None if no algorithm of the collective is known."""
         found = self.by_algorithm(setting, sizes)
         return None if found is None else _soft_minimum(found)[0]
 
     def by_algorithm(self, setting: Setting, sizes: ArrayLike) -> Floats | None:
-        """Return times [s] at n sizes [byte] by each pair of algorithm and protocol, (n, pairs); None if unknown."""
+        """Return a collective's times [s] at n sizes [byte] by algorithm and protocol, (n, pairs); None if unknown."""
         ways = count_steps(setting, self.nccl, self.switch, self.cards)
         asked = np.atleast_1d(np.asarray(sizes, dtype=np.float64))
         if not ways:
@@ -274,7 +274,7 @@ class StepModel:
         return np.asarray(terms.sum(axis=2))
 
     def as_if(self, cards: float, each: float) -> StepModel:
-        """Return the model for `cards` cards per node, if the measurements had `each` ranks per node."""
+        """Return the costs for `cards` network cards per node, given that measured nodes had `each` ranks."""
         place = _NAMES.index("outer_seconds_per_byte")
         values = list(self.values)
         values[place] *= min(each, cards) / min(each, self.cards)
@@ -286,14 +286,14 @@ class StepModel:
         return not self.nccl or "inner_seconds_per_byte" not in undetermined_parameters(self)
 
     def with_inner_rate(self, rate: float, error: float = _GIVEN_ERROR) -> StepModel:
-        """Return the model with a given rate of devices inside a node [byte/s], and its relative standard error."""
+        """Return the costs for a bandwidth `rate` of devices inside a node [byte/s], with its relative error."""
         place = _NAMES.index("inner_seconds_per_byte")
         values, errors = list(self.values), list(self.errors)
         values[place], errors[place] = 1 / rate, error
         return replace(self, values=tuple(values), errors=tuple(errors))
 
     def inside(self) -> tuple[StepModel, StepModel, StepModel]:
-        """Return the models for the slowest, usual and fastest rate inside a node; all are equal if it was measured."""
+        """Return the costs for the slowest, usual and fastest bandwidth inside nodes; all equal if it was measured."""
         if self.measured_inside:
             return self, self, self
         slow, usual, fast = (self.with_inner_rate(rate, math.inf) for rate in _UNMEASURED_INSIDE)
@@ -301,7 +301,7 @@ class StepModel:
 
 
 def fit_step_model(curves: Sequence[Curve], nccl: bool, cards: float = CARD_PER_RANK) -> StepModel | None:
-    """Fit a step model to all curves of a system jointly; None if no curve has a known algorithm.
+    """Fit costs per launch, step and byte to all curves of a system; None if no curve has a known algorithm.
 
     Relative errors count, large ones less (soft L1); what the data do not determine stays near typical values.
     """
@@ -382,14 +382,14 @@ def _allowed_protocols(cost: StepCount, nccl: bool, pinned: str) -> tuple[str, .
 
 
 def _way_table(ways: Sequence[StepCount], nccl: bool, pinned: str) -> _Ways:
-    """Return cost-term counts and parameter exponents for each pair of an algorithm and a protocol."""
+    """Return, by algorithm and protocol, counts of launches, steps and bytes, and which parameters price each."""
     each = [(one, protocol) for one in ways for protocol in _allowed_protocols(one, nccl, pinned)]
     counts = [[1.0, *(getattr(one, term) for term in _TERMS[1:])] for one, _ in each]
     return np.array(counts), np.array([_term_powers(one.kind, protocol) for one, protocol in each])
 
 
 def _term_powers(kind: str, protocol: str) -> Floats:
-    """Return the exponents, 0 or 1, of parameters in each cost term, shape (terms, parameters)."""
+    """Return which parameters price each cost term, such as a step, as exponents 0 or 1; shape (terms, parameters)."""
     word = protocol.casefold()
     latency = [] if protocol == "LL" or kind == "peers" else [f"{word}_latency_factor"]
     nbytes = [] if protocol == "Simple" else [f"{word}_byte_factor"]
@@ -414,7 +414,7 @@ def _term_times(logs: Floats, counts: Floats, powers: Floats, sizes: Floats) -> 
 
 
 def _soft_minimum(ways: Floats) -> tuple[Floats, Floats]:
-    """Return the smooth minimum of times over the last axis of `ways`, and d log(minimum) / d log(each time)."""
+    """Return the smooth minimum of the times `ways` over the last axis, and d log(minimum) / d log(each time)."""
     fastest = ways.min(axis=1)
     share = (ways / fastest[:, None]) ** -_SHARPNESS
     total = share.sum(axis=1)
@@ -422,7 +422,7 @@ def _soft_minimum(ways: Floats) -> tuple[Floats, Floats]:
 
 
 def _log_slopes(logs: Floats, counts: Floats, powers: Floats, sizes: Floats) -> Floats:
-    """Return the derivatives d log(time) / d log(parameter), shape (sizes, parameters)."""
+    """Return the derivatives of modelled times, d log(time) / d log(parameter), shape (sizes, parameters)."""
     terms = _term_times(logs, counts, powers, sizes)
     ways = terms.sum(axis=2)
     _, share = _soft_minimum(ways)

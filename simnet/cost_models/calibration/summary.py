@@ -72,7 +72,7 @@ class Calibration:
         return f": a link, which every verb takes as {flags}" if flags else ""
 
     def next_question(self) -> str:
-        """Return the command to run next, on the calibrated network (file ``{out}``) or the measured link speed."""
+        """Return a suggested next command, for the calibrated network (file ``{out}``) or the measured link speed."""
         curves = self.cost_model.model.known
         if self.links:
             return "simnet choose --network {out}"

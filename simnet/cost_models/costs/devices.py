@@ -112,7 +112,7 @@ _STREAMS_WITHIN, _COPIES_WITHIN = 2.0, 100.0
 
 
 class DeviceOp(NamedTuple):
-    """Launches of one kernel on a device: name of the kernel in device profiles, entries, and segments per launch.
+    """One or more launches of a kernel on a device: its name in device profiles, entries, and segments per launch.
 
     Entries are the same at every worker or one number each, shape (P,); a worker without any launches nothing. `before`
     is the round of the schedule that a worker enters afterwards, 0 for work before the first message. Passes `instead`
@@ -130,7 +130,7 @@ class DeviceOp(NamedTuple):
 
     @property
     def passes(self) -> tuple[DeviceOp, ...]:
-        """The kernels in `instead`, for devices that lack this kernel; the kernel itself if `instead` is empty."""
+        """The kernels `instead` that replace this one where a device lacks it; the kernel itself if there are none."""
         return tuple(one._replace(before=self.before) for one in self.instead) or (self,)
 
     def scaled(self, factor: float) -> DeviceOp:
@@ -196,7 +196,7 @@ class SideStreamSlowdown:
 
 @dataclass(frozen=True)
 class CollectiveSlowdown:
-    """Slowdown factor > 0 of passes while NCCL collectives run; sharded (FSDP) training takes it as at least 1."""
+    """Slowdown, a factor > 0, of forward and backward passes while NCCL collectives run; under FSDP at least 1."""
 
     __pydantic_config__ = _STRICT
 

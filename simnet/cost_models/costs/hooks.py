@@ -43,7 +43,7 @@ _STREAMS = {"gpu": (0.7, 1.4), "cpu": (0.5, 2.5)}
 
 
 class HookOperations(NamedTuple):
-    """Counted operations of a stage for each item of kind `per`, such as a tensor; `rank_...` are per PowerSGD rank.
+    """Operations of a stage, counted per item of kind `per`, such as a tensor; `rank_...` are per PowerSGD rank.
 
     `bytes` are read and written for each entry, `kept_bytes` for each that is kept; `own` are how often which
     method of the device, of ``kept`` entries, of the ``part`` of a worker, or of all; a row counts at `ranks` from the
@@ -169,7 +169,7 @@ def check_stack(hook: Hook | None, stack: str | None) -> None:
 
 
 def implementation_names() -> list[str]:
-    """Return the names of implementations: the two that exist for every scheme, then those with counted operations."""
+    """Return the names of implementations of schemes: two for every scheme, then those with counted operations."""
     return [FUSED, FRAMEWORK, *dict.fromkeys(one.implementation for one in _hooks())]
 
 
@@ -218,7 +218,7 @@ def stage_costs(
 
 
 def _row_cost(row: HookOperations, tensors: HookedTensors, device: DeviceProfile, host: HostPrices) -> StageCost:
-    """Return a row's cost: launches and memory traffic (GPU: the larger, CPU: the sum), plus the row's own kernels."""
+    """Return the cost of operations `row`: launches and memory traffic (GPU: the larger, CPU: the sum), and kernels."""
     items, rank, share = tensors.items(row.per), tensors.rank, float(tensors.kept / tensors.sizes.sum())
     count, nbytes = items.size, float(items.sum()) * (row.bytes + share * row.kept_bytes)
     operations = count * (row.operations + rank * row.rank_operations)

@@ -45,7 +45,7 @@ def signsgd_allgather(M: Floats, N: Floats, scale_bytes: Number = 4.0) -> Traffi
 def powersgd(
     M: Floats, N: Floats, rank: Number = 2.0, left: Given = None, right: Given = None, vectors: Number = 0.0
 ) -> Traffic:
-    """Time of PowerSGD's ring all-reduces: 6 (N - 1) rounds, 8 (N - 1) (left + right + vectors) / N bytes.
+    """Time of PowerSGD's ring all-reduces of `left` and `right` factors, and of `vectors`; sizes are in entries.
 
     Derived from [11]: 2 (N - 1) [3 alpha + 4 (left + right + vectors) / N beta], with 2 alpha if there are no vectors.
     Factors are those of one square matrix of this `rank` if not given.
@@ -59,7 +59,7 @@ def powersgd(
 
 @ClosedForm
 def onebit_allreduce(M: Floats, N: Floats, padded: Given = None) -> Traffic:
-    """Time of 1-bit Adam's all-reduce: N - 1 + 3 log N rounds, 2 (N - 1) (padded / 8 / N + 4) bytes.
+    """Time of 1-bit Adam's all-reduce of `padded` signs: N - 1 + 3 log N rounds, 2 (N - 1) (padded / 8 / N + 4) bytes.
 
     Derived from [17]: a pairwise all-to-all of signs, all-gathers of scales, of the signs of each server's chunk, and
     of their scales. `padded` is the number of entries, padded to whole bytes for each server; M / 4 if not given.
@@ -74,7 +74,7 @@ _THC_CHUNK = 2.0**23
 
 @ClosedForm
 def thc(M: Floats, N: Floats, up: Given = None, down: Given = None, norms: Number = 1.0) -> Traffic:
-    """Time of THC's exchange with a server: log N + 2 rounds, (N - 1) (up + down) + 4 norms log N bytes.
+    """Time of THC by a server: log N + 2 rounds, (N - 1) (up + down) bytes of codes and 4 log N bytes per norm.
 
     Derived from [19]: an all-reduce of `norms`, one for a chunk, then codes of `up` bytes to the server and sums of
     `down` bytes back; if not given, half a byte of each of n entries, and ceil(log(16 N + 1)) bits, of chunks of 2^23

@@ -80,7 +80,7 @@ def var_overhead(N: Floats) -> Traffic:
 
 @ClosedForm
 def threshold_allgather(M: Floats, c: Floats, N: Floats, selected: Given = None, gathers: Number = 1.0) -> Traffic:
-    """Time of `gathers` all-gathers of entries above a threshold: gathers log N rounds, 8 selected (N - 1) bytes.
+    """Time to gather `selected` entries per worker in `gathers` calls: gathers log N rounds, 8 selected (N - 1) bytes.
 
     SIDCo, DGC and RedSync. The bytes of messages that carry sizes are left out, as in the published tables. `selected`
     is the mean number of entries selected per worker, c M / 4 if not given; `gathers` is 1 for the entries alone, 2
@@ -242,11 +242,11 @@ def _check_teams(N: Floats, d: Number) -> None:
 def exdyna(
     M: Floats, c: Floats, N: Floats, longest: Given = None, union: Given = None, index_bytes: Number = 8.0
 ) -> Traffic:
-    """Time of ExDyna and MiCRO on rings: 4 (N - 1) rounds, (N - 1) (8 + 8 longest + 8 union / N) bytes.
+    """Time of ExDyna and MiCRO: ring all-gathers of counts and padded indices, then a ring all-reduce of values.
 
-    All-gathers of the counts and of the indices, padded to the longest, then an all-reduce of the values there, as in
-    the code of [7]. `longest` are the most entries that a worker selected, k / N if not given; `union` those of all
-    workers, c M / 4 if not given; `index_bytes` are those of an index, and of a count.
+    From the code of [7]: 4 (N - 1) rounds, (N - 1) (8 + 8 longest + 8 union / N) bytes. `longest` are the most
+    entries that a worker selected, k / N if not given; `union` those of all workers, c M / 4 if not given;
+    `index_bytes` are those of an index, and of a count.
     """
     k, width = c * M / VALUE_BYTES, index_bytes
     padded, everywhere = k / N if longest is None else longest, k if union is None else union
@@ -258,9 +258,9 @@ def exdyna(
 def hardthreshold(
     M: Floats, c: Floats, N: Floats, longest: Given = None, union: Given = None, index_bytes: Number = 8.0
 ) -> Traffic:
-    """Time of Hard threshold and SAGE on rings: 4 (N - 1) rounds, (N - 1) (8 + 8 longest + 8 union / N) bytes.
+    """Time of Hard threshold and SAGE: ring all-gathers of counts and indices, then a ring all-reduce of values.
 
-    Rings, and arguments as of `exdyna`, but every worker selects from the whole gradient: `longest` is c M / 4 if not
+    Formula and arguments as of `exdyna`, but every worker selects from the whole gradient: `longest` is c M / 4 if not
     given, and `union` the `fill_in` of independent selections.
     """
     k = c * M / VALUE_BYTES
@@ -269,10 +269,10 @@ def hardthreshold(
 
 @ClosedForm
 def uniontopk(M: Floats, c: Floats, N: Floats, union: Given = None, index_bytes: Number = 8.0) -> Traffic:
-    """Time of top-k with values at the union of indices: 3 (N - 1) rounds, (N - 1) (2 M c + 8 union / N) bytes.
+    """Time of top-k by a ring all-gather of k indices per worker and a ring all-reduce of values at their union.
 
-    A ring all-gather of each worker's k indices, without counts, then a ring all-reduce of all values at their union, k
-    to N k entries; the `fill_in` of independent selections if not given. `index_bytes` as of `exdyna`.
+    3 (N - 1) rounds, (N - 1) (2 M c + 8 union / N) bytes. `union` is the number of distinct indices, k to N k; the
+    `fill_in` of independent selections if not given. `index_bytes` as of `exdyna`.
     """
     k = c * M / VALUE_BYTES
     values = collectives.ring_allreduce.traffic(VALUE_BYTES * _union_of_own(M, k, N, union), N)
@@ -301,10 +301,10 @@ def deft(
     union: Given = None,
     index_bytes: Number = 8.0,
 ) -> Traffic:
-    """Time of DEFT: log N + 4 (N - 1) rounds, 4 (N + layers) log N + (N - 1) (8 + 8 longest + 8 union / N) bytes.
+    """Time of DEFT: broadcasts announce which worker selects in which layers, then messages as of `exdyna`.
 
-    Derived from the code of [7]: two broadcasts, the second right behind the first, announce the bins of the layers,
-    counted after long ones are cut; then as `exdyna`.
+    Derived from the code of [7]: two broadcasts, the second right behind the first, take log N rounds of 4 (N +
+    layers) bytes; `layers` are counted after long ones are cut.
     """
     bins = collectives.broadcast.traffic(4 * (N + layers), N)
     return bins + exdyna.traffic(M, c, N, longest, union, index_bytes)
@@ -318,10 +318,10 @@ def _union_of_own(M: Floats, k: Floats, N: Floats, union: Given) -> Number:
 def arctopk(
     M: Floats, c: Floats, N: Floats, rank: Number = 4.0, sketch: Given = None, kept: Given = None, tensors: Number = 1.0
 ) -> Traffic:
-    """Time of ARC-Top-K on rings: 2 (N - 1) (tensors + 1) rounds, 8 (N - 1) (sketch + kept) / N bytes.
+    """Time of ARC-Top-K: a ring all-reduce of a sketch of each tensor, and one of all rows that are kept.
 
-    An all-reduce of the sketch of each of the `tensors`, and one of the kept rows of all. `sketch` are entries of all
-    sketches: `rank` rows of each matrix, and all entries of a vector; of one square matrix if not given. `kept` are the
+    2 (N - 1) (tensors + 1) rounds, 8 (N - 1) (sketch + kept) / N bytes. `sketch` are entries of all sketches:
+    `rank` rows of each matrix, and all entries of a vector; of one square matrix if not given. `kept` are the
     entries in the rows kept, c M / 4 if not given.
     """
     sketches = rank * np.sqrt(M / VALUE_BYTES) if sketch is None else sketch
@@ -333,7 +333,7 @@ def arctopk(
 
 @ClosedForm
 def ef21(M: Floats, c: Floats, N: Floats, contributed: Given = None, flag_bytes: Number = 0.0) -> Traffic:
-    """Time of EF21's all-gather of changes: log N rounds, (N - 1) (contributed + flag_bytes) bytes.
+    """Time of EF21's all-gather of gradient changes: log N rounds, (N - 1) (contributed + flag_bytes) bytes.
 
     The dense exchange before all others costs `ring_allreduce` once. `contributed` are the bytes of a worker's message
     without a flag, those of k values with indices if not given; `flag_bytes` state the kind of a message, in EF21+: 1.
@@ -353,12 +353,12 @@ def omnireduce(
     block_bytes: Number = 1028.0,
     slots: Number = 8.0,
 ) -> Traffic:
-    """Time of OmniReduce: 2 rounds per turn, (blocks + union) (N - 1) / aggregators block_bytes bytes.
+    """Time of OmniReduce: workers send non-zero blocks to aggregators, which send sums back; 2 rounds per turn.
 
-    Derived for even loads: blocks go to aggregators, and sums come back. `blocks` are those that a worker sends,
-    `union` those that come back, all M / 1024 if not given; `turns` is `union` over the slots if not given;
-    `aggregators` all workers or as many as slots if not given; `block_bytes` include the offset of the next block;
-    `slots` blocks are on their way.
+    (blocks + union) (N - 1) / aggregators block_bytes bytes, derived for even loads. `blocks` are those that a
+    worker sends, `union` those that come back, all M / 1024 if not given; `turns` is `union` over the slots if not
+    given; `aggregators` all workers or as many as slots if not given; `block_bytes` include the offset of the next
+    block; `slots` blocks are on their way.
     """
     every = np.ceil(M / 1024)
     z, u = every if blocks is None else blocks, every if union is None else union

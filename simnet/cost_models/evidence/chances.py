@@ -149,7 +149,7 @@ def _worst_loss(place: int, ends: Floats, told: Sequence[bool]) -> float:
 
 
 def _by_gradients(spread: tuple[float, float], name: str) -> Floats | float:
-    """Return sampled factors, (draws,), by which unknown gradients change an exchange's time; 1.0 for no effect."""
+    """Return sampled factors, (draws,), for the effect of unknown gradients on an exchange's time; 1.0 for none."""
     if spread == (1.0, 1.0):
         return 1.0
     least, most = np.log(spread) / intervals.SCORE_95
@@ -169,7 +169,7 @@ def _win_bounds(won: Floats, picked: Sequence[NDArray[np.intp]]) -> Floats:
 
 
 def factors(errors: Floats, below: Floats | float, above: Floats | float) -> Floats:
-    """Return ratios of measured to predicted time; `errors` count in log(`below`) if negative, else in log(`above`)."""
+    """Return ratios of measured to predicted time: `above` for an error of 1 half-width, 1 / `below` for one of -1."""
     return np.asarray(np.exp(errors * np.where(errors < 0, np.log(below), np.log(above))))
 
 
@@ -180,7 +180,7 @@ def _shipped_errors(part: int, name: str, kind: str) -> Floats:
 
 
 def _draw_errors(model: intervals.ErrorModel, part: int, name: str, kind: str, sites: NDArray[np.intp]) -> Floats:
-    """Return sampled errors in half-widths, (draws,); each comes from the error quantiles of that draw's system."""
+    """Return a sampled prediction error per draw, in half-widths, from the error quantiles of that draw's system."""
     shared = model.shared
     alike, own_part = _stratified_normal(part, "all", kind), _stratified_normal(part, "own", name)
     scores = np.sqrt(shared) * alike + np.sqrt(1 - shared) * own_part

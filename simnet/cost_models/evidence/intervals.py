@@ -76,7 +76,7 @@ class HeldOut(NamedTuple):
 
 
 def bin_of(sizes: Floats) -> np.ndarray:
-    """Return the index in `BINS` of each size [byte]."""
+    """Return the index of the size range in `BINS` to which each size [byte] belongs."""
     return np.asarray(np.searchsorted(BINS, sizes, side="right") - 1)
 
 
@@ -94,7 +94,7 @@ def half_widths(held: Sequence[HeldOut], coverage: float) -> list[tuple[float, f
 
 
 def widest(held: Sequence[HeldOut], coverage: float) -> list[tuple[float, float]]:
-    """Return for each size bin the largest half-widths, below and above the prediction, over all collectives."""
+    """Return by size bin the largest half-widths of prediction intervals (below, above) over all collectives."""
     names = {one.setting.collective for one in held}
     groups = [[one for one in held if one.setting.collective == name] for name in names]
     each = np.array([half_widths(group, coverage) for group in groups] or [half_widths([], coverage)])
@@ -102,7 +102,7 @@ def widest(held: Sequence[HeldOut], coverage: float) -> list[tuple[float, float]
 
 
 def intervals(held: Mapping[Basis, Sequence[HeldOut]], coverage: float) -> dict[Basis, list[tuple[float, float]]]:
-    """Return interval half-widths by basis of prediction and size bin; for "collectives", the widest of any collective.
+    """Return interval half-widths by extrapolation (`Basis`) and size bin; for "collectives", the widest of any.
 
     Few numbers of ranks, or collectives, can be held out on one system, so their widths are drawn to `TYPICAL` ones.
     """
@@ -170,7 +170,7 @@ def median_half_width(values: Floats, count: int | None = None) -> float:
 
 
 class ErrorModel(NamedTuple):
-    """Errors of one kind of prediction on each measured system: quantiles, in half-widths, at `SCORES`, (sites, 25).
+    """Quantiles of one kind of prediction's errors on each measured system, in interval half-widths, (sites, 25).
 
     `shared` is the correlation of the errors of two choices at one place of a site, in normal scores, within [0, 1).
     """

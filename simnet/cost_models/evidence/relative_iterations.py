@@ -32,7 +32,7 @@ _ROUNDING = 1e-9
 
 
 class RelativeIterations(NamedTuple):
-    """Ratio of a scheme's iterations to dense ones at equal accuracy, with an interval for another small model.
+    """Iterations of a scheme over those of dense training to equal accuracy, with an interval for another small model.
 
     `high` is infinite where some runs did not reach the target: the estimate is then a lower bound.
     """
@@ -69,7 +69,7 @@ def accuracy_text(known: Mapping[str, object]) -> str:
 def relative_iterations(
     scheme: str, density: float, momentum: float | None = None, without: str = ""
 ) -> RelativeIterations | None:
-    """Return a scheme's iterations to the accuracy of dense, as a ratio to the iterations of dense; None if unknown.
+    """Return a scheme's iterations divided by those of dense training to the same accuracy; None if unknown.
 
     The estimate is the geometric mean over settings of the geometric means over seeds. The 90 % interval is one for a
     further setting: Student's t with the spread over settings. Between measured densities logarithms are interpolated
@@ -122,7 +122,7 @@ def measured_ratios() -> dict[str, dict[float, dict[Setting, list[Ratio]]]]:
 def _point(
     settings: Mapping[Setting, Sequence[Ratio]], momentum: float | None, without: str
 ) -> tuple[float, float, float] | None:
-    """Return the logarithms of estimate and interval ends, from ratios by setting; None for fewer than two settings."""
+    """Return the logarithms of the mean ratio over settings and of its interval's ends; None for under two settings."""
     others = {setting: runs for setting, runs in settings.items() if setting[0] != without}
     chosen = {setting: runs for setting, runs in others.items() if setting[1] == momentum} or others
     if len(chosen) < 2:

@@ -333,7 +333,7 @@ class StreamRecord:
 
 @record
 class ComputeSlice:
-    """The slice of a backward pass before a part of an exchange, and the kernels that select and unpack the part.
+    """A slice of the backward pass, and the kernels that select and unpack the part of the gradient it computes.
 
     Places in the kernel queue where selection and unpacking end (infinity if not queued), the slowdown `beside` while
     its messages are in flight, and start and end of all three.

@@ -13,7 +13,7 @@ from simnet.network.event_loop.records import ComputeSlice, State, StreamRecord
 
 
 def advance_stream(s: State, row: int, until: float, place: float, part: int) -> None:
-    """Simulate a compute stream up to a time, a total of kernel seconds, or the end of a part's selection.
+    """Simulate a compute stream to a time, a number of seconds of kernels run, or the end of a part's selection.
 
     - s
     - `row`: the stream.
@@ -67,7 +67,7 @@ def advance_stream(s: State, row: int, until: float, place: float, part: int) ->
 
 
 def next_kernel_end(s: State, x: StreamRecord) -> float:
-    """Return the kernel seconds that the queue will have run when the current or next group of kernels ends."""
+    """Return how many seconds of queued kernels will have run when the current or next group of kernels ends."""
     stop = x.queued
     if x.selected < x.slices:
         stop = min(stop, s.compute_slices[x.compute_slices + x.selected].selects_to)
@@ -77,7 +77,7 @@ def next_kernel_end(s: State, x: StreamRecord) -> float:
 
 
 def finish_slice(compute_slice: ComputeSlice, x: StreamRecord) -> None:
-    """Record the end of a slice of the backward pass, and queue the kernels that select the slice's part."""
+    """Record the end of a backward-pass slice, and queue the kernels that select from the gradients it computed."""
     compute_slice.slice_ended = x.reached
     x.queued += compute_slice.select
     compute_slice.selects_to = x.queued
@@ -100,7 +100,7 @@ def finish_kernels(s: State, x: StreamRecord) -> None:
 
 
 def skip_selected(s: State, x: StreamRecord, served: float) -> None:
-    """Count parts as selected if they have no selection kernels, or if these end by kernel second `served`."""
+    """Count parts as selected if they need no selection kernels, or if these end within `served` seconds of kernels."""
     while x.selected < x.slices:
         compute_slice = s.compute_slices[x.compute_slices + x.selected]
         if compute_slice.select > 0.0 and compute_slice.selects_to > served:

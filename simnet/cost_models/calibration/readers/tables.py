@@ -36,7 +36,7 @@ _WITH_UNIT = re.compile(rf"(\S+?) ?({'|'.join(_UNITS)})")
 
 
 class LogColumn(NamedTuple):
-    """The table column for a column of a log; numbers are whole, or multiplied by `factor` and 10^`power`.
+    """A log column's name in the table; its numbers are whole, or converted by `factor` and 10^`power`.
 
     A unit in a cell stands for 10^`power`; ``16384x4`` is a product.
     """
