@@ -25,7 +25,7 @@ from simnet.sparsifier_models.spar_reduce_scatter import (
     started,
 )
 from simnet.sparsifier_models.spardl import SparDL, SparDLOptions
-from simnet.sparsifier_models.steps import in_order
+from simnet.sparsifier_models.wire import in_order
 
 GOLDEN = Path(__file__).parent / "golden" / "spardl"
 SRS, SAG, AG = "spar-reduce-scatter", "spar-all-gather", "all-gather"

@@ -14,7 +14,7 @@ from simnet.cost_models.costs.models import Layer
 from simnet.policies import Candidate
 from simnet.report import cost_summary as told
 from simnet.sparsifier_models import create, names
-from simnet.sparsifier_models.steps import under_way
+from simnet.sparsifier_models.wire import under_way
 from simnet.strategies import SGD, AdamW
 from simnet.strategies.diloco import INNER
 from simnet.studies.choosing.ranking import held_on_job

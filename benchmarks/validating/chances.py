@@ -23,7 +23,8 @@ from simnet.base.progress import track_progress
 from simnet.base.rng import stream
 from simnet.cost_models.evidence.chances import CONFIDENCE, SURE, ErrorPart, chances
 from simnet.cost_models.evidence.intervals import NAMED, UNNAMED, ErrorModel
-from simnet.report.drawing import COLOURS, Plot, plot, style
+from simnet.report.drawing import COLOURS, plot, style
+from simnet.report.summary import Plot
 from validating import residuals
 
 DENSITIES = (0.1, 0.01, 0.001)

@@ -9,7 +9,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
-from simnet.report.drawing import COLOURS, Plot, plot, scale, style
+from simnet.report.drawing import COLOURS, plot, scale, style
+from simnet.report.summary import Plot
 from simnet.validate.evaluation import TITLES
 from validating.page import MODELS, errors
 

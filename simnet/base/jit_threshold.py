@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from simnet.base.native import NativeModule
 
+Native: TypeAlias = "NativeModule"
+"""Functions of modules as native code; what makes them is not loaded for its name alone."""
 
-def native_copy(*modules: ModuleType, **replaced: str) -> NativeModule | None:
+
+def native_copy(*modules: ModuleType, **replaced: str) -> Native | None:
     """Return the functions of modules as native code (`simnet.base.native.native_module`); None if numba is missing."""
     try:
         from simnet.base.native import native_module

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING
 
-from simnet.base.jit_threshold import native_copy, native_is_kept
-
-if TYPE_CHECKING:
-    from simnet.base.native import NativeModule
+from simnet.base.jit_threshold import Native, native_copy, native_is_kept
 
 
 @cache
-def compiled_loop() -> NativeModule | None:
+def compiled_loop() -> Native | None:
     """Return the event loop as native code; None if numba is missing or disabled."""
     from simnet.network import event_loop
 

@@ -16,13 +16,13 @@ from functools import cache, partial
 from itertools import groupby
 from math import inf
 from types import ModuleType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats, Ranks
-from simnet.base.jit_threshold import JitThreshold, native_copy, native_is_kept
+from simnet.base.jit_threshold import JitThreshold, Native, native_copy, native_is_kept
 from simnet.network import recurrence
 from simnet.network.compiled_loop import loop_is_loaded
 from simnet.network.jitter import Delays
@@ -32,9 +32,6 @@ from simnet.network.recurrence import BEYOND, COMPLETED, IN_STEP, MET, NEVER, Pr
 from simnet.network.timing import MessageDetail, Split, Timing, message_times, move_software, split_intervals
 from simnet.network.weather_forecast import WeatherForecast
 from simnet.schedule import Round, Schedule
-
-if TYPE_CHECKING:
-    from simnet.base.native import NativeModule
 
 # The interpreter needs as long for so many messages as native code takes to load, and to be compiled.
 _MANY, _VERY_MANY = 15_000, 1_000_000
@@ -317,7 +314,7 @@ _REPLACED = {"_carry_round": "_one_by_one"}
 
 
 @cache
-def _compiled_recurrence() -> NativeModule | None:
+def _compiled_recurrence() -> Native | None:
     """Return the recurrence as native code; None if numba is missing or disabled."""
     return native_copy(recurrence, **_REPLACED)
 
@@ -326,12 +323,12 @@ def _compiled_recurrence() -> NativeModule | None:
 _interpreted = JitThreshold(_MANY, _VERY_MANY, partial(native_is_kept, "run_round", recurrence, **_REPLACED))
 
 
-def _loaded_loops() -> NativeModule | None:
+def _loaded_loops() -> Native | None:
     """Return the compiled recurrence if this process has loaded it or the event loop; otherwise None."""
     return _compiled_recurrence() if _compiled_recurrence.cache_info().currsize or loop_is_loaded() else None
 
 
-def _loops_for(effort: int, ahead: int) -> NativeModule | ModuleType:
+def _loops_for(effort: int, ahead: int) -> Native | ModuleType:
     """Return the compiled recurrence if there is enough work (`effort` now, `ahead` later), else the interpreted."""
     loops = _loaded_loops()
     if loops is None and _interpreted.is_enough_with(effort, ahead):

@@ -19,14 +19,13 @@ from simnet.report.columns import Fields
 from simnet.report.paired import TIE, start_ranges
 from simnet.report.results import joined, round_iterations
 from simnet.report.run_summary import RunSummary, known_of, learning_columns, policy_columns, ranked, with_exploration
-from simnet.report.summary import Column, Row, Summary, common_unit, interval_text, table_columns, three_digits
+from simnet.report.summary import Column, Plot, Row, Summary, common_unit, interval_text, table_columns, three_digits
 from simnet.training.job.record import MAIN
 from simnet.training.job.steady import MOVED
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from simnet.report.drawing import Plot
     from simnet.training.job.record import PolicyResult
 
 NEXT = "--seeds 10   how far that depends on the seed"

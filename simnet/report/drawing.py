@@ -9,8 +9,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -21,9 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from numpy.typing import NDArray
 
-from simnet.base.errors import InputError
-from simnet.base.file_io import write_new
-from simnet.report.summary import TEXTS, Column, Summary, column_cells, common_unit, with_unit
+from simnet.report.summary import TEXTS, Column, Plot, Summary, column_cells, common_unit, with_unit
 
 # Okabe and Ito's colours, which the colour-blind can tell apart, without black and yellow.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7A5230", "#8C8C8C")
@@ -34,30 +31,6 @@ PHASE_COLOURS = {"compute": "#4D5A66", "select": "#E69F00", "communicate": "#56A
 # Values further apart than this are drawn on a logarithmic axis.
 _WIDE = 12.0
 _LONGEST_NAME = 32
-
-
-class Plot(NamedTuple):
-    """Finished figure as PNG and SVG, with its name, title and explanation."""
-
-    name: str
-    title: str
-    explanation: str
-    png: bytes
-    svg: bytes
-
-    def __repr__(self) -> str:
-        return f"Plot({self.name!r}, {self.title!r})"
-
-    def _repr_png_(self) -> bytes:
-        """Return the PNG for display in notebooks."""
-        return self.png
-
-    def save(self, path: Path | str, force: bool = False) -> None:
-        """Write the figure to a new file. The suffix of the path, .png or .svg, sets the format."""
-        path = Path(path)
-        if path.suffix not in (".png", ".svg"):
-            raise InputError("must end with .png or .svg", file=str(path))
-        write_new({path: self.png if path.suffix == ".png" else self.svg}, force)
 
 
 def plot(name: str, title: str, explanation: str, figure: Figure) -> Plot:

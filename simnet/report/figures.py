@@ -23,10 +23,10 @@ from simnet.base.arrays import Floats
 from simnet.base.file_io import read_shipped_rows
 from simnet.base.units import format_seconds
 from simnet.report import drawing
-from simnet.report.drawing import COLOURS, Plot, canvas, legend_above, plot, policy_looks, scale, short
+from simnet.report.drawing import COLOURS, canvas, legend_above, plot, policy_looks, scale, short
 from simnet.report.run_summary import PHASES, with_exploration
 from simnet.report.seeds import MORE, ranking_over_seeds
-from simnet.report.summary import Unit, common_unit
+from simnet.report.summary import Plot, Unit, common_unit
 
 # Title and explanation of each figure.
 _CAPTIONS = {row["name"]: (row["title"], row["explanation"]) for row in read_shipped_rows("data/figures.csv")}

@@ -23,10 +23,10 @@ from simnet.base.terms import all_terms, meaning
 from simnet.base.units import format_bandwidth, format_seconds
 from simnet.report import answers
 from simnet.report.answers import ranking
-from simnet.report.drawing import Plot, policy_looks
+from simnet.report.drawing import policy_looks
 from simnet.report.figures import choice_colours, most_used
 from simnet.report.run_summary import PHASES, RunSummary, ranked, with_exploration
-from simnet.report.summary import Summary, column_cells, json_value, percent
+from simnet.report.summary import Plot, Summary, column_cells, json_value, percent
 from simnet.report.timeline import RecordedTimeline, message_sample
 
 POINTS = 2_000

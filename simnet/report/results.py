@@ -39,10 +39,10 @@ from simnet.base.arrays import significant
 from simnet.base.file_io import FileSet, atomic_write, explain_write_errors, temporary_name, write_files
 from simnet.base.spreadsheets import guard_table
 from simnet.report.run_summary import RunFacts, RunSummary, summarize, with_exploration
+from simnet.report.summary import Plot
 from simnet.report.timeline import LinkNames, RecordedTimeline, write_timeline
 
 if TYPE_CHECKING:
-    from simnet.report.drawing import Plot
     from simnet.training.job.record import PolicyResult
 
 

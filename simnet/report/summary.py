@@ -18,12 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from simnet.base.errors import InputError, suggest_names
-from simnet.base.file_io import read_shipped_rows, stage_files
+from simnet.base.file_io import read_shipped_rows, stage_files, write_new
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from simnet.report.drawing import Plot
 
 WIDTH = 80
 """Maximum width of a line in characters."""
@@ -95,6 +93,30 @@ def table_columns(*tables: str) -> tuple[Column, ...]:
         for row in read_shipped_rows("data/tables.csv")
         if row["table"] == table
     )
+
+
+class Plot(NamedTuple):
+    """Finished figure as PNG and SVG, with its name, title and explanation."""
+
+    name: str
+    title: str
+    explanation: str
+    png: bytes
+    svg: bytes
+
+    def __repr__(self) -> str:
+        return f"Plot({self.name!r}, {self.title!r})"
+
+    def _repr_png_(self) -> bytes:
+        """Return the PNG for display in notebooks."""
+        return self.png
+
+    def save(self, path: Path | str, force: bool = False) -> None:
+        """Write the figure to a new file. The suffix of the path, .png or .svg, sets the format."""
+        path = Path(path)
+        if path.suffix not in (".png", ".svg"):
+            raise InputError("must end with .png or .svg", file=str(path))
+        write_new({path: self.png if path.suffix == ".png" else self.svg}, force)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

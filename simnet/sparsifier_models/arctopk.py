@@ -21,8 +21,8 @@ from simnet.sparsifier_models.options import Allreduce
 from simnet.sparsifier_models.powersgd import Matrix
 from simnet.sparsifier_models.samples import apportion
 from simnet.sparsifier_models.selection import Indices, Values, squared_norm, squared_norms, top_k
-from simnet.sparsifier_models.steps import Step, all_reduced
 from simnet.sparsifier_models.tracking import Tracking, TrackingOptions
+from simnet.sparsifier_models.wire import Step, all_reduced
 
 
 class ARCTopkOptions(TrackingOptions):

@@ -26,8 +26,7 @@ from simnet.sparsifier_models.base import Exchange, Sparsifier
 from simnet.sparsifier_models.codes import reader
 from simnet.sparsifier_models.options import Allgather, Allreduce, Options
 from simnet.sparsifier_models.selection import Indices, Values, largest, squared_norm, squared_norms, take_mean
-from simnet.sparsifier_models.steps import Step, reduce_values
-from simnet.sparsifier_models.wire import GATHERED_AND_REDUCED
+from simnet.sparsifier_models.wire import GATHERED_AND_REDUCED, Step, reduce_values
 
 WINDOW, DECAY = 25, 0.001
 """Window [exchanges] and decay of the norms compared by VAR in the reference implementation."""

@@ -39,9 +39,8 @@ from simnet.sparsifier_models.exchange import (
 )
 from simnet.sparsifier_models.options import Options, checked_shapes, named_shapes, option_values
 from simnet.sparsifier_models.selection import Values
-from simnet.sparsifier_models.steps import Step, in_order
 from simnet.sparsifier_models.traits import Cost, Traits
-from simnet.sparsifier_models.wire import Wire
+from simnet.sparsifier_models.wire import Step, Wire, in_order
 
 __all__ = ["Cost", "Exchange", "Sparsifier", "State", "Stats", "Step", "Traits"]
 
@@ -372,7 +371,7 @@ class Sparsifier(ABC):
         self, update: Values, steps: Iterable[Step], sent: Floats, *, key: Hashable = None, **fields: Any
     ) -> Exchange:
         """Return an exchange with the messages and kernels of `steps`, cached by `key`, and with the given `fields`."""
-        # `steps` is what workers do, in order, see `simnet.sparsifier_models.steps.in_order`. If it follows from a
+        # `steps` is what workers do, in order, see `simnet.sparsifier_models.wire.in_order`. If it follows from a
         # `key` and the density alone, it is run through once, so that the schedule stays the same object.
         key = (key, self.density)
         found = self._orders.get(key) or in_order(self.workers, *steps)

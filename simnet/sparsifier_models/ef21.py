@@ -16,9 +16,8 @@ from simnet.sparsifier_models.base import Exchange
 from simnet.sparsifier_models.gathered import Gathered, GatheredOptions, GatheredPart
 from simnet.sparsifier_models.options import Allreduce
 from simnet.sparsifier_models.selection import Indices, Values, squared_norm, squared_norms, top_k
-from simnet.sparsifier_models.steps import all_reduced
 from simnet.sparsifier_models.tracking import Tracking, TrackingOptions
-from simnet.sparsifier_models.wire import EVERY, Codes
+from simnet.sparsifier_models.wire import EVERY, Codes, all_reduced
 
 # The least that says which of two messages this is.
 _FLAG = 1.0

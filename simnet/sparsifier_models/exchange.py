@@ -68,7 +68,7 @@ class Exchange:
         Entries each worker selected itself.
     kernels : tuple of DeviceOp
         What each worker ran to select, pack, merge and unpack, and before which rounds of the schedule; see
-        `simnet.sparsifier_models.steps.in_order`. `simnet.cost_models.costs.devices.DeviceProfile.work` says how long
+        `simnet.sparsifier_models.wire.in_order`. `simnet.cost_models.costs.devices.DeviceProfile.work` says how long
         it takes.
     union : int
         Number of entries in U.

@@ -21,7 +21,7 @@ from simnet.sparsifier_models.base import Exchange, Sparsifier
 from simnet.sparsifier_models.gathered import GatheredOptions
 from simnet.sparsifier_models.options import Allreduce, Beta, Positive
 from simnet.sparsifier_models.selection import Values, squared_norm, squared_norms
-from simnet.sparsifier_models.steps import Step, all_reduced
+from simnet.sparsifier_models.wire import Step, all_reduced
 
 
 def padded(entries: int, workers: int) -> int:

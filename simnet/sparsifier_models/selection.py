@@ -13,17 +13,14 @@ from collections.abc import Callable
 from fractions import Fraction
 from functools import lru_cache, partial
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.base.jit_threshold import native_copy
+from simnet.base.jit_threshold import Native, native_copy
 from simnet.base.rows import Rows, map_rows
 from simnet.sparsifier_models import compiled_selection
-
-if TYPE_CHECKING:
-    from simnet.base.native import NativeModule
 
 Values = NDArray[np.float32]
 Indices = NDArray[np.int64]
@@ -223,12 +220,12 @@ def _exceeds_threshold(values: Values, threshold: float, strict: bool) -> NDArra
     return compare(np.abs(values), np.float32(threshold))
 
 
-def _compiled_loops() -> NativeModule | None:
+def _compiled_loops() -> Native | None:
     """Return the compiled loops of `compiled_selection`; None if numba is missing or disabled."""
     return native_copy(compiled_selection)
 
 
-def _loops_for(values: NDArray[np.floating]) -> NativeModule | None:
+def _loops_for(values: NDArray[np.floating]) -> Native | None:
     """Return the compiled loops for a long array of float32, else None."""
     return _compiled_loops() if values.dtype == np.float32 and values.size >= _LONG else None
 
@@ -245,7 +242,7 @@ def _least_magnitude(threshold: float, strict: bool) -> int:
     return (int(limit.view(np.uint32)) & _LARGEST) + strict if limit >= 0 else 0
 
 
-def _kth_largest(loops: NativeModule, bits: Bits, k: int) -> tuple[int, int]:
+def _kth_largest(loops: Native, bits: Bits, k: int) -> tuple[int, int]:
     """Return the bit pattern of the k-th largest magnitude, and the number of larger magnitudes."""
     n, m = bits.size, max(1, bits.size // _SAMPLED)
     sample = np.empty(m, dtype=np.uint32)

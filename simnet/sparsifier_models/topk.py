@@ -22,8 +22,7 @@ from simnet.sparsifier_models.gathered import Gathered, GatheredOptions
 from simnet.sparsifier_models.options import Allreduce
 from simnet.sparsifier_models.samples import apportion
 from simnet.sparsifier_models.selection import Indices, Values, above, count_above, take_mean, top_k
-from simnet.sparsifier_models.steps import reduce_values
-from simnet.sparsifier_models.wire import ADDED_UP, Codes
+from simnet.sparsifier_models.wire import ADDED_UP, Codes, reduce_values
 
 
 class Topk(Gathered, fixed_volume=True, separable=True, overlaps=True, costs=(topk_allgather,)):

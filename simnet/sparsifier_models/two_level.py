@@ -30,8 +30,7 @@ from simnet.sparsifier_models.base import Exchange, Sparsifier, State, Stats
 from simnet.sparsifier_models.dense import Dense
 from simnet.sparsifier_models.options import AlgorithmOf, Options
 from simnet.sparsifier_models.selection import Values, squared_norms
-from simnet.sparsifier_models.steps import kernels_beside
-from simnet.sparsifier_models.wire import EVERY, Wire
+from simnet.sparsifier_models.wire import EVERY, Wire, kernels_beside
 
 PREFIX = "two_level/"
 """Prefix of the names of two-level schemes."""

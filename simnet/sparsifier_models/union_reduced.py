@@ -27,8 +27,7 @@ from simnet.sparsifier_models.gathered import Gathered, GatheredOptions
 from simnet.sparsifier_models.options import Allgather, Allreduce
 from simnet.sparsifier_models.samples import apportion
 from simnet.sparsifier_models.selection import Indices, Values, squared_norm, take_mean, top_k
-from simnet.sparsifier_models.steps import Step, reduce_values
-from simnet.sparsifier_models.wire import GATHERED_AND_REDUCED
+from simnet.sparsifier_models.wire import GATHERED_AND_REDUCED, Step, reduce_values
 
 
 class UnionReducedOptions(GatheredOptions):

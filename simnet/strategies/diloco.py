@@ -20,7 +20,7 @@ from simnet.base.rng import stream
 from simnet.collectives import registry
 from simnet.cost_models.costs.devices import DeviceOp
 from simnet.sparsifier_models.options import AlgorithmOf, Allreduce
-from simnet.sparsifier_models.steps import in_order
+from simnet.sparsifier_models.wire import in_order
 from simnet.strategies.base import PeriodicStrategy, Strategy, row_distances
 from simnet.strategies.optimisers import ALL, SGD, AdamW, LearningRate, Optimiser, row_column_index
 from simnet.strategies.replicas import Averaging, Replicas, Sync, broadcast_tensors, fragments_of

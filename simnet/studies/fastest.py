@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simnet.report import wording
-from simnet.report.summary import Column, Summary, Unit, interval_text
+from simnet.report.summary import Column, Plot, Summary, Unit, interval_text
 from simnet.studies.sweeping.grid import AxisColumn
-
-if TYPE_CHECKING:
-    from simnet.report.drawing import Plot
 
 
 class GridTimes(NamedTuple):

@@ -26,6 +26,7 @@ from simnet.report.columns import Fields
 from simnet.report.results import PAGE, RUN, SEEDS, prepare_folder, write_run
 from simnet.report.run_setup import calibration_summary
 from simnet.report.run_summary import RunFacts, RunSummary
+from simnet.report.summary import Plot
 from simnet.scenario import Run, Scenario
 from simnet.scenario.resolve import candidate
 from simnet.scenario.runner import Task, checkpoints, request, run_policies
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from simnet.report.answers import RunAnswer
-    from simnet.report.drawing import Plot
     from simnet.scenario.finding import Source
 
 CHECKPOINTS = "checkpoints"

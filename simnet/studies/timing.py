@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,10 +18,8 @@ from simnet.network.stack import name_of
 from simnet.network.start_spread import MOST_MESSAGES, has_start_spread, start_spread
 from simnet.report import run_setup
 from simnet.report.columns import Fields
+from simnet.scenario import Scenario
 from simnet.schedule import Schedule
-
-if TYPE_CHECKING:
-    from simnet.scenario import Scenario
 
 # Pairs of hosts whose links are looked at, about.
 _PAIRS = 1000

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 from simnet.base.errors import InputError, check_choice
 from simnet.base.file_io import refuse_existing, stage_files
 from simnet.base.progress import track_progress
-from simnet.report.summary import Column, Summary, percent
+from simnet.report.summary import Column, Plot, Summary, percent
 from simnet.verbs import terminal
 from simnet.verbs.request import USUAL_FOLDER, Overrides, Words, refuse_given, set_texts, verb, word_list
 from simnet.verbs.run import run
 
 if TYPE_CHECKING:
-    from simnet.report.drawing import Plot
     from simnet.validate.evaluation import Evaluation
     from simnet.validate.reproduction.table import Reproduction, Row
 

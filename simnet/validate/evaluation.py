@@ -32,7 +32,8 @@ from simnet.cost_models.calibration.predictor import fit_predictor
 from simnet.cost_models.calibration.readers.tables import LogFacts
 from simnet.cost_models.calibration.summary import error_quantiles, problem_lines, read_rows
 from simnet.cost_models.evidence.intervals import BIN_NAMES, Basis, bin_of, half_widths
-from simnet.report.drawing import COLOURS, Plot, canvas, plot, scale
+from simnet.report.drawing import COLOURS, canvas, plot, scale
+from simnet.report.summary import Plot
 from simnet.validate.links import CLOSED_FORM, held_by_links, winners
 from simnet.validate.links import TITLES as LINK_TITLES
 from simnet.validate.rivals import RIVALS, FitRivals, rival_times

@@ -24,7 +24,7 @@ from simnet.network.event_loop.protocols import (
 )
 from simnet.network.event_loop.receive_queue import finish_arrival, leave_receive_queue
 from simnet.network.event_loop.records import RoundRecord, State, TaskRecord  # fmt: skip
-from simnet.network.event_loop.sharing import detach_flow, free_flow
+from simnet.network.event_loop.sharing import detach_flow, free_flow, release_flow
 from simnet.network.event_loop.streams import advance_stream, post_kernels, queue_kernels, selected_at, stream_done_at
 
 
@@ -295,10 +295,7 @@ def deliver_message(s: State, f: int) -> None:
     else:
         receive_message(s, f)
         check_stalled(s, flow.owner)
-    if flow.unsent > 0:
-        flow.state = codes.DRAINED
-    else:
-        free_flow(s, f)
+    release_flow(s, f)
 
 
 def own_link_event(s: State, f: int) -> None:
@@ -383,10 +380,7 @@ def fail_rank(s: State, g: int) -> None:
         if flow.state == codes.FLOWING:
             stop_message(s, f)
             s.n_moving -= 1
-        if flow.unsent > 0:
-            flow.state = codes.DRAINED
-        else:
-            free_flow(s, f)
+        release_flow(s, f)
     withdraw_events(s, e)
     check_stalled(s, e)
 
@@ -407,10 +401,7 @@ def withdraw_events(s: State, e: int) -> None:
         if kind in (codes.INJECT, codes.JOIN, codes.DELIVER):
             if s.flows[row].state == codes.VANISHED:
                 event.kind = codes.WITHDRAWN
-                if s.flows[row].unsent > 0:
-                    s.flows[row].state = codes.DRAINED
-                else:
-                    free_flow(s, row)
+                release_flow(s, row)
         elif kind == codes.LEFT:
             flow = s.flows[row]
             if flow.owner == e and (over or s.ranks[s.messages[flow.message].src].state == codes.FAILED):

@@ -42,6 +42,14 @@ def free_flow(s: State, f: int) -> None:
     s.n_free += 1
 
 
+def release_flow(s: State, f: int) -> None:
+    """Free the record of a flow that has arrived or failed; later, if it still leaves its host."""
+    if s.flows[f].unsent > 0:
+        s.flows[f].state = codes.DRAINED
+    else:
+        free_flow(s, f)
+
+
 def free_all(s: State, first: int, count: int) -> None:
     """Return `count` consecutive flows to the list of free flows; the first of them will be allocated first."""
     for f in range(first + count - 1, first - 1, -1):

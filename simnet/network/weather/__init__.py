@@ -5,10 +5,9 @@ Signals are given steps, published schedules, recorded traces, or seeded stochas
 """
 
 from simnet.network.weather.files import mahimahi, trace_csv
-from simnet.network.weather.processes import diurnal, markov, ornstein_uhlenbeck, outages
+from simnet.network.weather.processes import diurnal, markov, ornstein_uhlenbeck, outages, steps
 from simnet.network.weather.profiles import PROFILES, EpochProfile, EpochState, profile, profile_state
 from simnet.network.weather.signal import MAX_CHANGES, MAX_QUIET, Signal, Weather, constant, product
-from simnet.network.weather.steps import steps
 
 __all__ = [
     "MAX_CHANGES",

@@ -19,8 +19,8 @@ from simnet.base import units
 from simnet.base.errors import InputError, check_choice, check_positive, read_number, shorten_text
 from simnet.base.file_io import csv_rows, read_text
 from simnet.base.quantities import Absolute, Duration, PositiveSize, Rate, Seconds, bounds_error
+from simnet.network.weather.processes import steps
 from simnet.network.weather.signal import Signal, Weather
-from simnet.network.weather.steps import steps
 
 MAX_BYTES = 64 * 2**20
 """Maximum size of a trace file."""

@@ -13,8 +13,8 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from simnet.base.errors import check_choice, check_int, check_positive
+from simnet.network.weather.processes import steps
 from simnet.network.weather.signal import Weather
-from simnet.network.weather.steps import steps
 
 _MILLISECOND = 1e-3
 _GBIT_PER_S = 1.25e8

@@ -54,7 +54,7 @@ def product(*signals: Signal) -> Signal:
 
     Examples
     --------
-    >>> from simnet.network.weather.steps import steps
+    >>> from simnet.network.weather.processes import steps
     >>> product(constant(8.0), steps([0, 1], [1, 0.5]), steps([0, 2], [1, 0])).window(0, 5)
     (array([0., 1., 2.]), array([8., 4., 0.]))
     """
@@ -309,7 +309,7 @@ class Signal:
 
         Examples
         --------
-        >>> from simnet.network.weather.steps import steps
+        >>> from simnet.network.weather.processes import steps
         >>> constant(5.0).ahead(3.0, 4.0, 1)
         (0, 1, inf)
         >>> steps([0, 1, 3, 4], [10, 0, 5, 6]).ahead(2.0, 2.0, 2)
@@ -337,7 +337,7 @@ class Signal:
 
         Examples
         --------
-        >>> from simnet.network.weather.steps import steps
+        >>> from simnet.network.weather.processes import steps
         >>> steps([0, 2], [2, 4], period=4).change_rate(100), constant(1.0).change_rate(0)
         (0.5, 0.0)
         """

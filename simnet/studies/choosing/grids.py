@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from simnet.policies import Candidate
 from simnet.policies.moo import Moo
 from simnet.report.paired import TIE
 from simnet.report.run_setup import mixed_overlap
-from simnet.report.summary import Column, Row, Summary, percent, table_columns
+from simnet.report.summary import Column, Plot, Row, Summary, percent, table_columns
 from simnet.report.wording import lead_text, listed
 from simnet.scenario.finding import Source
 from simnet.studies import job_totals
@@ -32,9 +32,6 @@ from simnet.studies.choosing.closed_forms import AGREE, QUANTITIES, ClosedForms,
 from simnet.studies.choosing.ranking import ChooseRequest, Ranking, rank
 from simnet.studies.fastest import GridTimes, axis_heads, draw_fastest, grid_plot, value_text, where_fastest
 from simnet.studies.sweeping import grid
-
-if TYPE_CHECKING:
-    from simnet.report.drawing import Plot
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ import numpy as np
 from simnet.base.arrays import Floats
 from simnet.base.errors import check_choice
 from simnet.report.paired import TIE, Estimate, contest, estimate
-from simnet.report.summary import Column, Summary, Unit, common_unit, interval_text, percent, with_unit
+from simnet.report.summary import Column, Plot, Summary, Unit, common_unit, interval_text, percent, with_unit
 from simnet.studies.fastest import GridTimes, axis_heads, group_places, value_text, where_fastest
 from simnet.studies.questions.question_file import QUESTION_FILE, SERIES, ColumnComparison, Question
 from simnet.studies.sweeping.grid import AxisColumn, moving_together
@@ -25,7 +25,6 @@ from simnet.studies.sweeping.grid import AxisColumn, moving_together
 if TYPE_CHECKING:
     import pandas as pd
 
-    from simnet.report.drawing import Plot
     from simnet.studies.sweeping.answer import GridAnswer
 
 # Measured in training whether or not what is exchanged has settled.

@@ -12,8 +12,8 @@ import pandas as pd
 
 from simnet.report import run_setup, seeds, wording
 from simnet.report import summary as summaries
-from simnet.report.drawing import Plot
 from simnet.report.paired import START_COLUMNS
+from simnet.report.summary import Plot
 from simnet.studies.assumptions import compute_time_lines, logic_text
 from simnet.studies.fastest import GridTimes, grid_plot, times_by_cell, where_fastest
 from simnet.studies.sweeping.grid import AxisColumn

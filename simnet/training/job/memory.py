@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from simnet.base.rng import stream
 from simnet.policies import Candidate
 from simnet.sparsifier_models import Sparsifier
-from simnet.sparsifier_models.steps import under_way
+from simnet.sparsifier_models.wire import under_way
 from simnet.strategies import Strategy
 from simnet.traces.source import Evaluable, begin_training, cached_source
 from simnet.training.job.job import Job, create_sparsifier, job_buckets, job_overlap

@@ -10,7 +10,8 @@ import re
 from collections.abc import Sequence
 
 from simnet.report.compared_values import ComparedValue, Value, draw_compared_values
-from simnet.report.drawing import Plot, plot
+from simnet.report.drawing import plot
+from simnet.report.summary import Plot
 from simnet.validate.published import read_published
 from simnet.validate.reproduction.table import Interval, Reproduction, Row
 
