@@ -14,11 +14,9 @@ from scipy import stats as distributions
 from gradients import KINDS as COMMON_KINDS
 from gradients import f32, gradients_of, jobs
 from simnet.sparsifier_models import create
-from simnet.sparsifier_models.dgc import VARIANTS as DGC_VARIANTS
-from simnet.sparsifier_models.dgc import sample_stride
 from simnet.sparsifier_models.selection import kth_magnitude
 from simnet.sparsifier_models.sidco import exponential_quantile, generalised_pareto
-from simnet.sparsifier_models.thresholded import RULES
+from simnet.sparsifier_models.thresholded import DGC_VARIANTS, RULES, sample_stride
 from variants import made, variants_of
 
 GOLDEN = Path(__file__).parent / "golden" / "baselines"

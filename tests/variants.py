@@ -1,8 +1,7 @@
 """Every scheme in every way it can send, for the tests of all of them and of one family: name and options."""
 
 from simnet.sparsifier_models import SCHEMES, create
-from simnet.sparsifier_models.dgc import VARIANTS as DGC_VARIANTS
-from simnet.sparsifier_models.thresholded import RULES
+from simnet.sparsifier_models.thresholded import DGC_VARIANTS, RULES
 
 CCLOCO = {"code": "ccloco", "decay": 0.999, "topk": 32, "bins": None}
 TEMPLAR = {"code": "templar", "topk": 64}

@@ -60,7 +60,6 @@ from simnet.sparsifier_models.base import Exchange, Sparsifier
 from simnet.sparsifier_models.carried_threshold import SAGE, HardThreshold
 from simnet.sparsifier_models.chunked import DeMo, SparseLoCo
 from simnet.sparsifier_models.dense import FP16, Dense
-from simnet.sparsifier_models.dgc import DGC
 from simnet.sparsifier_models.ef21 import EF21
 from simnet.sparsifier_models.exdyna import ExDyna, MiCRO
 from simnet.sparsifier_models.gtopk import GTopk
@@ -78,7 +77,7 @@ from simnet.sparsifier_models.sidco import SIDCo
 from simnet.sparsifier_models.signsgd import SignSGD
 from simnet.sparsifier_models.spardl import SparDL
 from simnet.sparsifier_models.thc import THC
-from simnet.sparsifier_models.thresholded import GaussianK, RedSync
+from simnet.sparsifier_models.thresholded import DGC, GaussianK, RedSync
 from simnet.sparsifier_models.topk import LayerwiseTopk, MSTopk, Randomk, Topk, TopkA
 from simnet.sparsifier_models.topkdsa import TopkDSA
 from simnet.sparsifier_models.two_level import PREFIX, on_two_levels
