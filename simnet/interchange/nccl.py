@@ -18,8 +18,7 @@ from pathlib import Path
 from simnet.base.errors import check_int, read_number
 from simnet.base.quantities import Seconds, bounds_error
 from simnet.interchange.xmlfile import Element, read_xml
-from simnet.topologies.checks import affordable, latency_seconds
-from simnet.topologies.graphs import Graph, Node, empty
+from simnet.topologies.graphs import Graph, Node, affordable, empty, latency_seconds
 
 MAX_GPUS = 1024
 """The most GPUs of one node that are read."""

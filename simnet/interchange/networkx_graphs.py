@@ -17,8 +17,7 @@ from typing import Any, NoReturn
 from simnet.base.errors import InputError, refuse_values, shorten_text, suggest_names
 from simnet.base.file_io import read_text
 from simnet.interchange.xmlfile import read_xml
-from simnet.topologies.checks import affordable
-from simnet.topologies.graphs import Graph, Node, check_graph, empty, label
+from simnet.topologies.graphs import Graph, Node, affordable, check_graph, empty, label
 from simnet.topologies.routes import Routes
 
 MAX_JSON_BYTES = 256 * 2**20

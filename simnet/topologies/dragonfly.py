@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from simnet.base.quantities import Bandwidth, Count, Seconds
-from simnet.topologies.checks import affordable, checked, rate
-from simnet.topologies.graphs import Graph, Node, cable, empty
+from simnet.topologies.graphs import Graph, Node, affordable, cable, checked, empty, rate
 from simnet.topologies.shapes import Cable, Choose, RouterHosts
 
 

@@ -10,8 +10,7 @@ import numpy as np
 from annotated_types import Ge, Le, MultipleOf
 
 from simnet.base.quantities import Bandwidth, Seconds
-from simnet.topologies.checks import affordable, checked, rate
-from simnet.topologies.graphs import Graph, Node
+from simnet.topologies.graphs import Graph, Node, affordable, checked, rate
 from simnet.topologies.shapes import OUTSIDE, Cable, Choose, ChooseAll, Places, regular_graph
 
 

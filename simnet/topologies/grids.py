@@ -17,9 +17,8 @@ from annotated_types import MinLen
 
 from simnet.base.errors import check_int
 from simnet.base.quantities import Bandwidth, Count, Seconds
-from simnet.topologies.checks import affordable, checked
 from simnet.topologies.deferred import add_node
-from simnet.topologies.graphs import Graph, Node
+from simnet.topologies.graphs import Graph, Node, affordable, checked
 from simnet.topologies.shapes import Cable, Choose, ForwardingHosts, RouterHosts, regular_graph
 
 

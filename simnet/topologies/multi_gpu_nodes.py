@@ -9,8 +9,7 @@ from typing import Annotated, Any
 from annotated_types import Ge
 
 from simnet.base.quantities import Bandwidth, Count, Seconds, WorkerLink
-from simnet.topologies.checks import affordable, checked, rate
-from simnet.topologies.graphs import Graph, Node
+from simnet.topologies.graphs import Graph, Node, affordable, checked, rate
 from simnet.topologies.shapes import OUTSIDE, Cable, Choose, regular_graph
 
 

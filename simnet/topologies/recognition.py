@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from simnet.topologies.checks import LARGEST
 from simnet.topologies.dragonfly import DragonflyShape
 from simnet.topologies.fat_tree import FatTreeShape
-from simnet.topologies.graphs import Link
+from simnet.topologies.graphs import LARGEST, Link
 from simnet.topologies.grids import FlattenedButterflyShape, TorusShape
 from simnet.topologies.multi_gpu_nodes import MultiGpuShape
 from simnet.topologies.ring import RingShape

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from simnet.base.quantities import Bandwidth, Count, Seconds
-from simnet.topologies.checks import affordable, checked
-from simnet.topologies.graphs import Graph, Node
+from simnet.topologies.graphs import Graph, Node, affordable, checked
 from simnet.topologies.shapes import Cable, Choose, CountedHosts, ForwardingHosts, regular_graph
 
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simnet.base.quantities import Bandwidth, Count, Seconds
-from simnet.topologies.checks import affordable, checked
-from simnet.topologies.graphs import Graph, Node
+from simnet.topologies.graphs import Graph, Node, affordable, checked
 from simnet.topologies.shapes import Cable, Choose, ChooseAll, CountedHosts, Places, RouterHosts, regular_graph
 
 

@@ -9,8 +9,7 @@ from typing import Annotated
 from annotated_types import Ge
 
 from simnet.base.quantities import Bandwidth, Count, Seconds, Slowdown
-from simnet.topologies.checks import affordable, checked, rate
-from simnet.topologies.graphs import Graph, Node, cable, empty
+from simnet.topologies.graphs import Graph, Node, affordable, cable, checked, empty, rate
 from simnet.topologies.shapes import Cable, Choose, CountedHosts, RouterHosts
 
 

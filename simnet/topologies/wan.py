@@ -9,9 +9,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from simnet.base.errors import check_int
 from simnet.base.quantities import Bandwidth, Bandwidths, Latencies, Seconds
-from simnet.topologies.checks import affordable, checked, latency_seconds
 from simnet.topologies.deferred import add_link, add_node
-from simnet.topologies.graphs import Graph, cable, empty
+from simnet.topologies.graphs import Graph, affordable, cable, checked, empty, latency_seconds
 
 
 @checked

@@ -13,8 +13,7 @@ import numpy as np
 
 from simnet.base.errors import check_choice
 from simnet.base.quantities import Bandwidth, Bandwidths, Latencies, Seconds
-from simnet.topologies.checks import affordable, checked
-from simnet.topologies.graphs import Graph, Link, Node, cable, check_graph, empty, label
+from simnet.topologies.graphs import Graph, Link, Node, affordable, cable, check_graph, checked, empty, label
 from simnet.topologies.recognition import family_shape, links_of, recognised_shape
 from simnet.topologies.shapes import OUTSIDE, Cable, Choose, SiteShape
 from simnet.topologies.wan import between_sites, link_sites, site_names
