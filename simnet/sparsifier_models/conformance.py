@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from simnet.base.arrays import Floats
-from simnet.sparsifier_models.base import Exchange, Sparsifier, State
+from simnet.sparsifier_models.base import Exchange, Sparsifier
 from simnet.sparsifier_models.selection import Values
 
 _EPS = float(np.finfo(np.float32).eps)
@@ -76,7 +76,7 @@ def check(make: Callable[[], Sparsifier], batches: Sequence[Values], rounding: f
             problems.append(f"the iteration is {model.iteration} after it")
         assert not problems, f"{model!r}, exchange {step}: " + "; ".join(problems)
         heir = make()
-        heir.restore(_stored_state(model.save()))
+        heir.restore({name: np.array(value) for name, value in model.save().items()})
         exchanges.append(exchange)
     return exchanges
 
@@ -185,11 +185,6 @@ def _check_same(what: str, model: Sparsifier, exchange: Exchange, other: Sparsif
     for name, one in model.save().items():
         if not (name.endswith("has_residual") or np.array_equal(one, found.get(name, np.zeros_like(one)))):
             yield f"{what} keeps another {name}"
-
-
-def _stored_state(state: State) -> State:
-    """Return a state as if loaded from a file: copies of all its arrays."""
-    return {name: np.array(value) for name, value in state.items()}
 
 
 def _row_norm(values: Floats) -> float:

@@ -183,7 +183,7 @@ def specified_bounds(platform: Platform, setting: Setting, sizes: ArrayLike) -> 
     if setting.ranks < 2:
         alone = np.full(len(asked), _PROTOCOLS["ll"].base if platform.counted == "as NCCL does" else _HOST_LATENCY)
         return BoundedTimes(alone, alone, alone, np.zeros(len(asked)))
-    nodes = _nodes_of(platform, setting)
+    nodes = min(platform.nodes(setting.ranks, setting.nodes), setting.ranks)
     floor = _least_slope(platform, setting, nodes) * asked
     if platform.counted == "through the schedule":
         found = _through_schedules(platform, setting, nodes, asked)
@@ -195,11 +195,6 @@ def specified_bounds(platform: Platform, setting: Setting, sizes: ArrayLike) -> 
     both = np.array(times, dtype=np.float64)
     seconds = np.sqrt(both[0] * both[1])
     return BoundedTimes(seconds, both.min(axis=0), both.max(axis=0), np.minimum(seconds, floor))
-
-
-def _nodes_of(platform: Platform, setting: Setting) -> int:
-    """Return the number of nodes of a setting; 1 if the platform has no network between nodes."""
-    return min(platform.nodes(setting.ranks, setting.nodes), setting.ranks)
 
 
 def _least_slope(platform: Platform, setting: Setting, nodes: int) -> float:

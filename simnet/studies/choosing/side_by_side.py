@@ -228,7 +228,7 @@ def _is_parallel(options: Mapping[str, Any]) -> bool:
 
 def answer(asked: ChooseRequest, axes: Sequence[str] = (), jobs: int | None = None) -> Summary:
     """Return the answer to a `simnet choose` request: a ranking, a comparison of jobs, or a grid over `axes`."""
-    choices = [one for one in axes if _is_choice(one)]
+    choices = [one for one in axes if "strategy" in one.partition("=")[0].split(".")]
     variants = [list(one) for one in itertools.product(*map(grids.axis_fields, choices))]
     grid = len(choices) < len(axes)
     job = None if grid else asked.load(variants[0]).config.job
@@ -244,8 +244,3 @@ def answer(asked: ChooseRequest, axes: Sequence[str] = (), jobs: int | None = No
         every = [[side_by_side.EVERY_STEP]] if job.strategy is not None else []
         return side_by_side.time_to_target(asked, [*every, *variants])
     return side_by_side.rarer_exchanges(asked, variants) if job.strategy is not None else ranking_summary(rank(asked))
-
-
-def _is_choice(axis: str) -> bool:
-    """Return whether a grid axis sets the training strategy; a request with only such axes compares strategies."""
-    return "strategy" in axis.partition("=")[0].split(".")
