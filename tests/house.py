@@ -20,7 +20,7 @@ Definition: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 BUDGETS = {
     "base": (("base",), 1_500),
-    "topologies": (("topologies",), 1_580),
+    "topologies": (("topologies",), 1_500),
     "schedule, collectives": (("schedule.py", "collectives"), 900),
     "cost models": (("costs", "calibration", "evidence", "cost_models"), 5_000),
     "network": (("network",), 6_300),
@@ -38,7 +38,7 @@ BUDGETS = {
 }
 """Groups of folders and files of the package, with the most lines of code of each; what no group names is other."""
 
-MOST_CODE_LINES, MOST_DOCSTRING_LINES, MOST_TEST_LINES = 53_120, 17_000, 52_000
+MOST_CODE_LINES, MOST_DOCSTRING_LINES, MOST_TEST_LINES = 53_000, 17_000, 52_000
 MOST_FUNCTION_LINES, MOST_PARAMETERS, MOST_FILE_LINES = 60, 8, 500
 
 AVOIDED_NAMES = frozenset(
