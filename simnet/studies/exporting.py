@@ -213,7 +213,7 @@ def write_network(
 
 
 def network_of(scenario: Scenario) -> Stages:
-    """Build the networks that a scenario uses over its iterations, but not its job. InputError: they are invalid."""
+    """Return the networks that a scenario uses over its iterations; no job is built. InputError: they are invalid."""
     from simnet.scenario.loader import Findings
     from simnet.scenario.network import build_network
 

@@ -28,7 +28,7 @@ class GridTimes(NamedTuple):
 
     @property
     def next(self) -> tuple[str, float] | None:
-        """Fastest policy after the winners, and its time divided by theirs; None if there is no such policy."""
+        """Fastest policy after the winners, and its time / the winners' time; None if there is no such policy."""
         later = [(self.seconds[name], name) for name in self.rivals if name not in self.first]
         return (min(later)[1], min(later)[0] / self.seconds[self.first[0]]) if later and self.first else None
 
@@ -82,7 +82,7 @@ def where_fastest(
 
 
 def group_places(groups: Sequence[Sequence[tuple[Any, ...]]], by: Sequence[AxisColumn], total: int) -> list[str]:
-    """Return a text on the place of each group of cells in a grid, given the groups' values on the axes `by`.
+    """Return a text on where in a grid each group of cells lies, given the cells' values on the axes `by`.
 
     That is its values on the first axis that tells the groups apart, or how many of the `total` cells it has.
 
@@ -110,7 +110,7 @@ def _common_values(group: Sequence[tuple[Any, ...]], by: Sequence[AxisColumn]) -
 
 
 def _lead(cells: Sequence[GridTimes]) -> str:
-    """Return a text in brackets on the lead of the fastest policies over the next policy."""
+    """Return a text in brackets on how much faster the winners are than the next policy; empty if there is none."""
     later = [one.next for one in cells if one.next is not None]
     if not later:
         return ""

@@ -56,7 +56,7 @@ _NOTHING = Spent(0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def call_errors(job: Job, among: Iterable[Candidate]) -> dict[str, CallErrors]:
-    """Return error intervals of exchange times on a calibrated cluster, by label, derived from errors of collectives.
+    """Return, by label, the relative error interval of each exchange's time on a calibrated cluster.
 
     Exchanges with calls that the cluster's cost model does not know are left out, and so are training strategies.
     """
@@ -74,7 +74,7 @@ def call_errors(job: Job, among: Iterable[Candidate]) -> dict[str, CallErrors]:
 
 
 class JobTotal(NamedTuple):
-    """Total time of a job [s]: compute, and the times of exchanges, grouped by `off_alike` if their errors are alike.
+    """Total time of a job [s]: compute time, and exchange times, summed over exchanges whose predictions err alike.
 
     `name` seeds the random stream of sampling errors; `left_open` is their relative standard error. `calls` are the
     errors of exchanges on a calibrated cluster.
@@ -88,7 +88,7 @@ class JobTotal(NamedTuple):
     calls: Mapping[str, CallErrors] = {}
 
     def messages_within(self, exchange: str) -> tuple[str, float, float]:
-        """Return the name of the error model of an exchange's message times, and their 90 % interval [s]."""
+        """Return the error model's name and the 90 % interval [s] for the job's time in an exchange's messages."""
         one = self.exchanges.get(exchange, _NOTHING)
         if exchange in self.calls:
             kind, low, high = self.calls[exchange]
@@ -103,7 +103,7 @@ class JobTotal(NamedTuple):
 
 
 def judged(totals: Sequence[JobTotal], computes: tuple[float, float] = (1.0, 1.0)) -> Chances:
-    """Return each job's time interval and chance of being fastest; `computes` are error factors of compute times."""
+    """Return each job's time interval [s] and chance of being fastest; factors `computes` bound compute times."""
     parts = []
     for name in sorted({one for total in totals for one in total.exchanges}):
         each = [total.exchanges.get(name, _NOTHING) for total in totals]
@@ -127,7 +127,7 @@ def judged(totals: Sequence[JobTotal], computes: tuple[float, float] = (1.0, 1.0
 
 
 def interval_ends(likely: Chances, place: int, parts: float = 1.0) -> tuple[float | None, float | None]:
-    """Return the interval [s] of a job's time divided by `parts`; (None, None) if the interval is unknown."""
+    """Return the ends [s] of the interval of job number `place`, divided by `parts`; (None, None) if unknown."""
     low, high = float(likely.low[place]) / parts, float(likely.high[place]) / parts
     return (low, high) if determined(low, high) else (None, None)
 
@@ -150,7 +150,7 @@ def tied_jobs(
 
 
 def computing_factors(scenario: Scenario) -> tuple[float, float]:
-    """Return the factors by which compute times may be lower and higher, the widest of estimate and measured jobs."""
+    """Return the lowest and highest factor by which compute times may be off, by their estimate or by measured jobs."""
     known = scenario.compute_time
     low, high = (1.0, 1.0) if known is None else (known.low / known.seconds, known.high / known.seconds)
     return min(low, factor_in_job("low", "compute")), max(high, factor_in_job("high", "compute"))
@@ -165,7 +165,7 @@ def total_of(
     left_open: float = 0.0,
     calls: Mapping[str, CallErrors] | None = None,
 ) -> JobTotal:
-    """Return a policy's total job time, including exploration of other exchanges; sampled iterations are scaled up.
+    """Return a job's total time under a policy, including tried exchanges; times of sampled iterations are scaled up.
 
     `calls` are the `call_errors` of the exchanges `among` which it chooses, by default looked up.
     """
@@ -230,7 +230,7 @@ def evidence_of_job(job: Job, iterations: Iterable[Columns]) -> Evidence:
 
 
 def off_alike(one: Candidate) -> str:
-    """Return a key that is equal for exchanges with the same large messages, whose predicted times err alike."""
+    """Return a key of an exchange's scheme and options, equal for exchanges whose predicted times err alike."""
     scheme = sparsifier_models.scheme(one.scheme)
     usual = {option.name: option.default for option in fields(scheme.option_type)}
     given = ((name, value) for name, value in one.options.items() if name != "selection")
@@ -246,7 +246,7 @@ def messages_of(run: Run, among: Sequence[Candidate]) -> dict[str, float]:
 
 
 def messages(one: Candidate, job: Job) -> float:
-    """Return the number of messages that a worker sends one after another in an iteration, for zero gradients."""
+    """Return how many messages a worker sends in an iteration, counted in an exchange of gradients that are zero."""
     workers = job.source.workers
     if job.strategy is not None:
         own = job.strategy

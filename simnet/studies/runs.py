@@ -332,7 +332,7 @@ def keeps_to_one(built: Run) -> bool:
 def _with_iterations(
     frames: Mapping[str, pd.DataFrame], found: Mapping[str, Fields], whole: dict[str, Fields]
 ) -> dict[str, Fields]:
-    """Add the interval, chance and ties of the mean steady iteration to each policy's entry on the whole job."""
+    """Add intervals of mean iteration times, chances to be fastest and ties to each policy's entry in `whole`."""
     for name, one in found.items():
         count = len(frames[name])
         low, high = (None if end is None else float(significant(end / count)) for end in (one["low_s"], one["high_s"]))
@@ -363,7 +363,7 @@ def worker_memory(built: Run, policies: Iterable[str]) -> tuple[Fields, dict[str
 
 
 def calibration_of(loaded: Scenario, job: Job) -> Fields | None:
-    """Return a summary of the measured curves that time a job's collectives; None if the network has no such curves.
+    """Return a summary of the measured cost model that times a job's collectives; None if the network has none.
 
     Its calls are those of the first exchange.
     """

@@ -51,7 +51,7 @@ class ShardedStep:
 
     @cached_property
     def call_errors(self) -> dict[int, tuple[float, float]]:
-        """90 % interval of each collective's time without contention / predicted time, by node; NaN if unknown."""
+        """90 % interval of actual / predicted time of each collective run alone, by node number; NaN if unknown."""
         known: dict[tuple[int, bytes], tuple[float, float]] = {}
         found = {}
         for number, schedule in self._placed.schedules.items():
@@ -66,7 +66,7 @@ class ShardedStep:
 
     @cached_property
     def ends(self) -> tuple[float, float]:
-        """Step time [s] with compute, slowdown and collectives all at their low or high ends; NaN if unknown.
+        """Ends of the step time's interval [s]: all compute and collective times low, or all high; NaN if unknown.
 
         Their causes are common: calls of one kind are off alike, and computing is off in the same way in all of a step.
         """
@@ -90,7 +90,7 @@ class ShardedStep:
 
     @property
     def utilisation(self) -> float:
-        """Mean share of the step in which workers compute, without the slowdown by collectives."""
+        """Mean share of the step in which workers compute, less the time by which collectives slow compute."""
         alone = self.timing.computing - self.timing.slowed
         return float(alone.mean()) / self.timing.duration if self.timing.duration else 1.0
 
@@ -133,7 +133,7 @@ class ShardedStep:
         return [{"part": name, **dict.fromkeys(_SUMS), **row} for name, row in rows.items()]
 
     def calibration(self) -> Fields | None:
-        """Return a summary of the measured curves that time the step's collectives; None without such curves."""
+        """Return a summary of the measured cost model that times the step's collectives; None if there is none."""
         placed = self._placed
         groups = ((schedule, one) for number, schedule in placed.schedules.items() for one in placed.groups[number])
         sent = ((schedule, placed.hosts[one]) for schedule, one in groups)

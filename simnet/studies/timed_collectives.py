@@ -275,7 +275,7 @@ class ScenarioTimer(NamedTuple):
         return [*said, f"stack {network.stack or 'ideal'}"] if links and given.get("stack") is None else said
 
     def summary(self, timed: Timed, rows: Sequence[Fields], assumed: Sequence[str], **more: Any) -> Summary:
-        """Return the summary of simulated times; `timed` is the timing of the last row."""
+        """Return the summary of simulated times `rows`; its notes are on `timed`, the timing of the last row."""
         bound, seconds = timed.bound, timed.timing.duration
         does = f"what {bound.who} {bound.verb} takes {units.format_seconds(bound.seconds)} at least"
 

@@ -156,7 +156,7 @@ class Timed:
 
     @cached_property
     def _calibration(self) -> Fields | None:
-        """Summary of the measured curves that time the schedule's collectives; None if there are no such curves."""
+        """Summary of the measured cost model that times the schedule's collectives; None if there is none."""
         return run_setup.calibration_summary(self.network, {"": [(self.schedule, np.array(self.hosts))]})
 
 

@@ -56,7 +56,7 @@ class Within(NamedTuple):
 
 
 def equal_buckets(count: int) -> Buckets:
-    """Return equal gradient buckets: share of the gradient, and share of the backward pass until a bucket is ready."""
+    """Return equal buckets as pairs: share of the gradient, and share of the backward pass when the bucket is ready."""
     return tuple((1 / count, (number + 1) / count) for number in range(count))
 
 
@@ -111,7 +111,7 @@ def utilisation(training: TrainingPlan, bandwidth: float) -> float:
 
 
 def bandwidth_for(training: TrainingPlan, target: float) -> float:
-    """Return the lowest bandwidth [byte/s] for a utilisation; infinite if latency alone rules it out."""
+    """Return the lowest bandwidth [byte/s] that reaches the utilisation `target`; infinite if latency prevents it."""
     if utilisation(training, math.inf) < target:
         return math.inf
     low = high = 1.0

@@ -62,7 +62,7 @@ def links_of(cables: Iterable[Cable], weights: Mapping[Link, float], weight: flo
 
 
 def recognised_shape(facts: Mapping[str, Any], weights: Mapping[Link, float]) -> SiteShape | None:
-    """Return the shape that a graph's attributes declare; None unless the graph has exactly these links, of weight 1.
+    """Return the shape that graph attributes declare; None unless its links are the graph's links, all of weight 1.
 
     Parameters
     ----------

@@ -223,7 +223,7 @@ def compare_with_synthetic(
 def _selection_statistics(
     gradients: Values, before: Support | None, density: float, workers: int | None = None
 ) -> tuple[list[float], Support]:
-    """Return the statistics `FIGURES` of a step's top-k selection, and its mask; `before` is the mask one step ago."""
+    """Return statistics of a step's top-k selection, as in `FIGURES`, and its mask; `before` is the previous mask."""
     chosen = top_k_support(gradients, density)
     P, k = len(chosen), int(chosen[0].sum())
     magnitudes = np.abs(gradients[chosen]).reshape(P, k)

@@ -108,7 +108,7 @@ def _layer_tables(
 
 
 def knot_interpolation(steps: NDArray[np.int64], levels: Floats) -> Between:
-    """Return the interpolation between steps, linear or logarithmic, that predicts levels of held-out steps better."""
+    """Return the interpolation over steps, linear or logarithmic, that better predicts `levels` of left-out steps."""
     place = signs.step_places(steps)
     levels = np.maximum(levels, np.finfo(np.float32).tiny)
     missed = []
@@ -123,7 +123,7 @@ def knot_interpolation(steps: NDArray[np.int64], levels: Floats) -> Between:
 
 
 def _lasting_kinds(found: refining.OverlapOverTime, steps: NDArray[np.int64]) -> tuple[float, float]:
-    """Fit to overlaps of top-k the constant share of entry scales, and the period of the rest in log(1 + iteration)."""
+    """Fit entry scales to overlaps: return their constant share, and the others' period in log(1 + iteration)."""
     first, second = np.triu_indices(len(steps), 1)
     if not len(first):
         return 1.0, 1.0
@@ -147,7 +147,7 @@ def _lasting_kinds(found: refining.OverlapOverTime, steps: NDArray[np.int64]) ->
 
 
 def arc_correlation(lags: Floats) -> Floats:
-    """Return the autocorrelation, at `lags` [periods], of a process that turns to a new normal number every period."""
+    """Return the autocorrelation, at `lags` [periods], of a process that moves from one random normal to the next."""
     start = (np.arange(64)[:, None] + 0.5) / 64
     anchor = np.floor(start + lags)
     a, b = math.pi / 2 * start, math.pi / 2 * (start + lags - anchor)

@@ -132,7 +132,7 @@ def count_largest(magnitudes: NDArray[np.float32]) -> LargestCounts:
 
 
 class LayerOrder(NamedTuple):
-    """The ranking model of a layer: kinds of its entries, and the fraction of each kind at each recorded step."""
+    """Ranking model of a layer: kinds of entries, and at each recorded step, kinds' shares and workers' correlation."""
 
     # Shape (T,): Correlation of x between workers at each point.
     shared: Floats
@@ -145,7 +145,7 @@ class LayerOrder(NamedTuple):
 def fit_order(
     counts: Sequence[LargestCounts], most_shared: Floats, clock: Floats, least_shift: float = -math.inf
 ) -> LayerOrder:
-    """Return the ranking model that best fits how many workers have each entry of a layer among their largest.
+    """Return the ranking model of a layer, fitted to counts of the workers that have each entry among their largest.
 
     `most_shared`, shape (T,), bounds the correlation, from the signs; `clock`, shape (T,), as in `nearby_points`.
     `least_shift` bounds the shifts: kinds with a very negative shift are alike at all workers and never exceed that,
@@ -181,7 +181,7 @@ def fit_order(
 
 
 def nearby_points(clock: Floats, place: int) -> list[int]:
-    """Return the indices of recorded steps close to step number `place`, over which counts are averaged.
+    """Return the indices of recorded steps close to recorded step number `place` in training progress.
 
     `clock`, of shape (T,), is the logarithm of one more than the step.
     """
@@ -200,7 +200,7 @@ def _phase_points(clock: Floats) -> list[list[int]]:
 
 
 def _worker_correlation(counts: LargestCounts, most: float, unit: float) -> float:
-    """Return the largest correlation of workers' gradients, up to `most`, whose fit to counts is almost the best."""
+    """Return the largest correlation of workers, up to `most`, that fits `counts` almost as well as the best one."""
     misses = {rho: _fit_kind_shares(counts, rho, unit)[0] for rho in _SHARED if rho <= most or not rho}
     close = _AS_GOOD * min(misses.values())
     return max(one for one, miss in misses.items() if miss <= close)
@@ -217,7 +217,7 @@ def _mean_logs(kinds: EntryKinds) -> Floats:
 
 
 def _mean_counts(counts: Sequence[LargestCounts]) -> LargestCounts:
-    """Return the counts of several recorded steps, averaged over the steps in which they are not NaN."""
+    """Return one layer's `LargestCounts` averaged over recorded steps, in which NaN is left out."""
     figures = np.array([one.figures for one in counts])
     known = np.isfinite(figures)
     times = known.sum(axis=0)
@@ -229,7 +229,7 @@ def _mean_counts(counts: Sequence[LargestCounts]) -> LargestCounts:
 def _fit_kind_shares(
     counts: LargestCounts, rho: float, unit: float, allowed: NDArray[np.intp] | None = None
 ) -> tuple[float, Floats]:
-    """Return the squared error and the fractions of entry kinds that best fit counts; `allowed` restricts the kinds."""
+    """Fit shares of entry kinds to `counts`; return the squared error and the shares. `allowed` restricts the kinds."""
     kinds, predicted = _predict_kinds(counts.workers, rho, unit)
     marginal = share_beyond(kinds, _share_thresholds(unit)).T / SHARES[:, None]
     if allowed is not None:
@@ -273,7 +273,7 @@ def _non_negative(a: Floats, b: Floats) -> Floats:
 
 @lru_cache(maxsize=16)
 def _share_thresholds(unit: float) -> Floats:
-    """Return, for each of `SHARES`, the magnitude that this share of entries exceeds, with lognormal entry scales."""
+    """Return the magnitude that each share in `SHARES` of entries exceeds, for lognormal scales of deviation `unit`."""
     z, share = _normal_grid(81)
     kinds = EntryKinds(share, np.zeros_like(z), np.clip(unit * z, -LARGEST_LOG, LARGEST_LOG))
     values = np.exp(np.linspace(-12.0 - 6 * unit, 3.0 + 6 * unit, 2000))
@@ -283,7 +283,7 @@ def _share_thresholds(unit: float) -> Floats:
 
 @lru_cache(maxsize=64)
 def _predict_kinds(workers: int, rho: float, unit: float) -> tuple[EntryKinds, Floats]:
-    """Return entry kinds on a grid of shifts and scales, and statistics predicted for each, (levels, SHARES, kinds)."""
+    """Return candidate entry kinds, and the `LargestCounts.figures` expected of each kind, (levels, SHARES, kinds)."""
     from scipy.special import bdtrc, erfc
 
     thresholds = _share_thresholds(unit)
@@ -311,7 +311,7 @@ def _predict_kinds(workers: int, rho: float, unit: float) -> tuple[EntryKinds, F
 
 
 def _magnitude_bounds(shift: Floats, log_scale: Floats, values: Floats) -> Floats:
-    """Return the standard normal number at which an entry of each kind reaches each magnitude > 0 of `values`."""
+    """Return, for each kind of entry, the |x| at which the entry's magnitude reaches each of `values`, (K, values)."""
     over = np.exp(np.minimum(np.log(values) - log_scale[:, None], 200.0))
     return np.maximum(np.minimum(over + shift[:, None], over / BEHIND), 0.0)
 

@@ -120,7 +120,7 @@ def step_statistics(gradients: Values, sizes: Sequence[int]) -> StepStatistics:
 
 
 def layer_order(points: Sequence[StepStatistics], layer: int, clock: Floats) -> LayerOrder:
-    """Return the ranking model of a layer, fitted to all recorded steps at the times `clock` (see `nearby_points`)."""
+    """Return the ranking model of a layer, fitted to the recorded steps `points` at log(1 + iteration) `clock`."""
     signs = np.array([point.signs[layer] for point in points])
     alike = (signs[:, 0] * signs[:, 1]).sum(axis=1) / np.maximum(signs[:, 1].sum(axis=1), 1.0)
     most = np.sin(math.pi / 2 * np.maximum(alike, 0.0))
@@ -130,7 +130,7 @@ def layer_order(points: Sequence[StepStatistics], layer: int, clock: Floats) -> 
 
 
 class OverlapOverTime(NamedTuple):
-    """Overlap of a worker's selections at two steps: recorded, and predicted for correlations of entry scales."""
+    """Overlap of a worker's top-k selections at two steps: recorded, and predicted for correlated entry scales."""
 
     # Shape (R,): From 0 to 1.
     correlation: Floats
@@ -221,7 +221,7 @@ def large_entry_sign(gradients: Values) -> float:
 
 
 def sign_products_in_bands(gradients: Values) -> Floats:
-    """Return the mean product of two workers' signs, and the number of entries, in each band of mean magnitude.
+    """Group entries into bands by magnitude; return each band's mean product of two workers' signs, and its entries.
 
     Gradients of one layer have shape (P, size), the result (2, len(BANDS) + 1); products are zero in a band without
     entries.

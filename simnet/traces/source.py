@@ -58,7 +58,7 @@ class Training:
         raise NotImplementedError
 
     def adding(self, iteration: int, crew: NDArray[np.intp]) -> Adds | None:
-        """Return a function that adds an iteration's gradients to given rows; None if not supported."""
+        """Return a function that adds an iteration's gradients to an array, (P', n); None if not supported."""
         return None
 
     def apply(self, update: Values) -> None:
@@ -127,7 +127,7 @@ class FixedTraining(Training):
         return gradients if everybody else gradients[crew]
 
     def adding(self, iteration: int, crew: NDArray[np.intp]) -> Adds | None:
-        """Return a function that adds all workers' gradients of an iteration to given rows; None if unsupported."""
+        """Return a function that adds all workers' gradients to an array, (P, n); None if not supported."""
         return partial(self._add, iteration) if self._add is not None and len(crew) == self._source.workers else None
 
 
@@ -188,7 +188,7 @@ def begin_training(source: GradientSource) -> Training:
 
 
 def tensor_options(source: GradientSource, which: slice = slice(None)) -> dict[str, Any]:
-    """Return the scheme options ``layers`` and ``true_shapes`` for the layers `which`, which a scheme exchanges."""
+    """Return scheme options on the layers `which` of a source: ``layers`` and, for scaled layers, ``true_shapes``."""
     layers = source.layers[which]
     if not hasattr(source, "true_shapes"):
         return {"layers": layers}
@@ -232,7 +232,7 @@ def output_buffer(out: Values | None, workers: int, parameters: int) -> Values:
 
 
 class ShardedSource(_DerivedSource):
-    """A gradient source whose rows are drawn and stored by shard processes, each with a copy of the source."""
+    """Gradient source divided among processes, which draw and store the gradients of their shares of the workers."""
 
     def __init__(self, source: GradientSource, shards: Shards) -> None:
         super().__init__(source)
@@ -244,7 +244,7 @@ class ShardedSource(_DerivedSource):
 
 
 class ShardedTraining(Training):
-    """A training that does not learn; its gradients stay in shard processes, to which `Rows` refer."""
+    """Training without learning, whose gradients stay in other processes; `Rows` objects refer to these gradients."""
 
     def __init__(self, shards: Shards) -> None:
         self._shards = shards

@@ -95,7 +95,7 @@ class FadingNormals:
         return np.asarray(rows[0])
 
     def _fresh_streams(self, at: int) -> list[np.random.Generator]:
-        """Return random streams of the fresh normals of an iteration: one, or two if the process oscillates."""
+        """Return the random streams of the noise added in an iteration: one, or two if the process oscillates."""
         names: list[tuple[str | int, ...]] = [("common", at), ("common", at, "aside")]
         return [stream(self._seed, "gradients", *name) for name in names[: 1 + self._turns]]
 
@@ -218,7 +218,7 @@ class SyntheticSource:
                 rows[some] += made
 
     def _mix(self, layer: int, x: Values, common: Values, scales: Values, weights: Values, factors: Values) -> None:
-        """Add shared normals to a layer's normals `x`, (P, size); without fitted quantiles, make `x` gradients."""
+        """Add shared normals to a layer's normals `x`, (P, size); without fitted quantiles, turn `x` into gradients."""
         own, joint, linear, square = weights
         x *= own
         x += joint * common
@@ -231,7 +231,7 @@ class SyntheticSource:
             x *= factors
 
     def _orders(self, progress: float) -> list[_LayerOrder]:
-        """Space the scale normals of small layers evenly; return the ranking of each layer with fitted quantiles."""
+        """Return the ranking of layers with fitted quantiles; first space scale normals of small layers evenly."""
         found = []
         for layer, place in zip(self._kin, self._places, strict=True):
             if layer.magnitudes is not None and layer.kinds is not None:
@@ -263,7 +263,7 @@ class SyntheticSource:
                 np.copysign(y, x, out=x)
 
     def _row(self, *name: str | int) -> Values:
-        """Return a random row, shape (n,), equal in all iterations: uniform if named ``life``, otherwise normal."""
+        """Return random numbers, (n,), equal in all iterations: uniform for the name ``life``, otherwise normal."""
         if name not in self._rows:
             draws = stream(self._seed, "gradients", *name)
             if name == ("life",):
@@ -299,7 +299,7 @@ class SyntheticSource:
         return np.exp(spread * draws).astype(np.float32)
 
     def _common(self, iteration: int, progress: float) -> Values:
-        """Return the normals that all workers share, (n,): a constant part, and one that fades over iterations."""
+        """Return the normals that all workers share, (n,): a constant part, and a part that changes over iterations."""
         then = self._remembered.at(iteration)
         loadings = self._at(self._lasting, progress)
         if not len(loadings):
@@ -317,7 +317,7 @@ class SyntheticSource:
     def _add_lasting(
         self, row: Values, normals: Sequence[np.random.Generator], loadings: Floats, scales: Floats
     ) -> None:
-        """Draw normals from each stream and add them to `row`, weighted by loadings, (K, layers), and layer scales."""
+        """Add to `row` normals drawn from each stream, times the stream's loading and the scale of each layer."""
         drawn = np.empty_like(row) if normals else row
         for one, shares in zip(normals, loadings * scales, strict=True):
             one.standard_normal(dtype=np.float32, out=drawn)
@@ -326,7 +326,7 @@ class SyntheticSource:
             row += drawn
 
     def _put_logs(self, iteration: int) -> None:
-        """Write to `_logs` the standard normals, slowly changing, that decide each entry's scale in an iteration."""
+        """Write an iteration's normals to `_logs`; they change slowly and decide the scale of each entry."""
         clock = math.log1p(iteration) / self.like.period
         before = math.floor(clock)
         names: list[tuple[str | int, ...]] = [("fixed",), ("anchor", before), ("anchor", before + 1)]
@@ -343,7 +343,7 @@ class SyntheticSource:
             logs += second * after_row[part]
 
     def _scaled(self, logs: Values, spread_and_dead: Values) -> Values:
-        """Turn normals into scale factors in place, 0 for dead entries, in layers without fitted quantiles."""
+        """Turn normals into entry scales in place, 0 for entries that stay 0, in layers without fitted quantiles."""
         if self._ordered.all():
             return logs
         life = self._row("life")
@@ -358,7 +358,7 @@ class SyntheticSource:
 
 
 def _rest_weight(loadings: Floats) -> Floats:
-    """Return the weight of the changing normals of each layer, given loadings (K, layers) of the constant normals."""
+    """Return, by layer, the weight that the changing normals have beside constant ones with `loadings`, (K, layers)."""
     return np.asarray(np.sqrt(np.maximum(1 - np.square(loadings).sum(axis=0), 0.0)))
 
 
@@ -370,7 +370,7 @@ def _loading_table(layers: Sequence[LayerParameters], name: str) -> Floats:
 
 
 class _LayerOrder(NamedTuple):
-    """Ranking of a layer with fitted quantiles: slice of entries, magnitudes, and sign agreement in bands of kinds."""
+    """Layer with fitted quantiles: slice of its entries, how normals become magnitudes, and agreement of signs."""
 
     place: slice
     ranked: Ranked

@@ -144,7 +144,7 @@ def _measurements(
 
 
 def _error_rows(one: Evaluation, splits: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a table row per split: relative errors of times predicted by simnet and by the best baseline model."""
+    """Return a table row per split of the data: relative errors of simnet's predictions, and of the best baseline's."""
     from simnet.validate.evaluation import TITLES
 
     rows = []

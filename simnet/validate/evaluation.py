@@ -113,7 +113,7 @@ class Evaluation:
 
 
 def worse_figures(figures: Mapping[str, Any], recorded: Mapping[str, Any]) -> list[str]:
-    """Return messages on splits with fewer predictions or larger errors than the recorded ones; empty if none."""
+    """Return messages on splits of the data that now have fewer predictions or larger errors than recorded."""
     said = []
     for split, before in recorded.items():
         one = figures["splits"].get(split)
@@ -207,7 +207,7 @@ def evaluate(
     *,
     fit: FitRivals | None = None,
 ) -> Evaluation:
-    """Evaluate calibrated cost models on held-out parts of a shipped dataset or of a log; `fit` fits more baselines.
+    """Compare cost models with held-out measurements of a shipped dataset or a log; `fit` adds baseline models.
 
     Examples
     --------
@@ -259,7 +259,7 @@ def compare_measurements(
 
 
 def _leave_sizes(curves: Sequence[Curve], fit: FitRivals | None) -> list[pd.DataFrame]:
-    """Predict the times at every fourth size from other sizes; the same sizes are held out of all curves."""
+    """Predict measured times at every fourth size from other sizes, in turn; the same sizes in all collectives."""
     found = []
     for fold in track_progress(range(FOLD_COUNT)):
         split = [(one, size_folds(one)[fold]) for one in curves if fold < len(size_folds(one))]
@@ -268,7 +268,7 @@ def _leave_sizes(curves: Sequence[Curve], fit: FitRivals | None) -> list[pd.Data
 
 
 def _leave_halves(curves: Sequence[Curve], fit: FitRivals | None) -> list[pd.DataFrame]:
-    """Predict the times at every second size from other sizes, in curves with enough sizes left to choose models."""
+    """Predict measured times at every second size from the others, where the others suffice to choose a model."""
     usable = [one for one in curves if len(one.sizes) >= 2 * MIN_SIZES]
     return _at_sizes(HALVES, [(one, np.arange(len(one.sizes)) % 2 == 1) for one in usable], fit)
 
@@ -276,7 +276,7 @@ def _leave_halves(curves: Sequence[Curve], fit: FitRivals | None) -> list[pd.Dat
 def _at_sizes(
     name: Basis | Literal["halves"], split: Sequence[tuple[Curve, NDArray[np.bool_]]], fit: FitRivals | None
 ) -> list[pd.DataFrame]:
-    """Predict the times at the sizes that each curve's mask holds out, by a cost model fitted to the other sizes."""
+    """Predict the times of collectives at sizes that masks hold out, by a cost model fitted to the other sizes."""
     if not split:
         return []
     kept, held = [one.at(~mask) for one, mask in split], [one.at(mask) for one, mask in split]
@@ -291,7 +291,7 @@ def _at_sizes(
 
 
 def _leave_ranks(curves: Sequence[Curve], fit: FitRivals | None) -> list[pd.DataFrame]:
-    """Predict the curves of each number of ranks from the curves of other numbers of ranks."""
+    """Predict the times measured on each number of ranks from times measured on other numbers of ranks."""
     found = []
     for ranks in track_progress(sorted({one.setting.ranks for one in curves})):
         kept, held = without_ranks(curves, ranks)
@@ -317,7 +317,7 @@ def rank_place(ranks: int, measured: Sequence[int]) -> str:
 
 
 def _leave_collectives(curves: Sequence[Curve], fit: FitRivals | None) -> list[pd.DataFrame]:
-    """Predict the curves of each collective from the curves of other collectives, where possible."""
+    """Predict the measured times of each collective from those of other collectives, where possible."""
     found = []
     for collective in track_progress(sorted({one.setting.collective for one in curves})):
         kept = kept_without(curves, collective)
@@ -333,7 +333,7 @@ def _leave_collectives(curves: Sequence[Curve], fit: FitRivals | None) -> list[p
 
 
 def kept_without(curves: Sequence[Curve], collective: str) -> list[Curve]:
-    """Return the curves from which a held-out collective is predicted: of base collectives, or all other curves."""
+    """Return the measured curves, time over size, from which to predict a held-out `collective`."""
     kept = [one for one in curves if one.setting.collective != collective]
     base = [one for one in kept if one.setting.collective in BASE]
     measured = any(one.setting.collective == "all_reduce" for one in base)
@@ -358,7 +358,7 @@ def _predict_rows(
 
 
 def _curve_rows(held: Curve, **columns: object) -> pd.DataFrame:
-    """Return a table row per measurement of a curve, with the given columns added."""
+    """Return a table row per size of a measured curve (time over size), with the given columns added."""
     measured = {"setting": str(held.setting), "size": held.sizes, "measured": held.seconds}
     return pd.DataFrame(measured | columns)
 

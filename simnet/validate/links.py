@@ -48,7 +48,7 @@ scaled by it for intervals."""
 
 
 def held_by_links(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return measured times and times predicted from link settings: a row per setting, per iteration if links change.
+    """Return measured times and times predicted from link settings: a row per setting or, if links change, iteration.
 
     Returns
     -------
@@ -88,7 +88,7 @@ def held_by_links(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _setting_part(one: Case, changing: bool) -> str:
-    """Return the category of a measured setting, a key of `TITLES`: the hardest to predict if several apply."""
+    """Return the category of a measured setting, a key of `TITLES`; the hardest one to predict if several apply."""
     if changing:
         return "links_changing"
     if np.max(one.links.bandwidth) > FAST * (1 + 1e-9):
@@ -103,7 +103,7 @@ def _text_of(given: OfHosts) -> str:
 
 
 def _setting_intervals(found: pd.DataFrame, parts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ends of prediction intervals [s], from errors of other settings in the same category."""
+    """Return the ends of each prediction's interval [s], from errors of other settings in its category `parts`."""
     # A setting is a collective with its algorithm and ranks on its links, with all sizes; where links change, that of
     # one size. Software differs from run to run more than links do, so errors are compared relative to its share.
     keys = ["tool", "profile", "collective", "algorithm", "ranks"]

@@ -71,7 +71,7 @@ def _fitted_prices(device: str) -> HostPrices:
 
 
 def _predicted(row: pd.Series, host: HostPrices | None) -> tuple[float, float, float]:
-    """Return the predicted time of a stage or of a whole reduction [s], and its interval."""
+    """Return the predicted time [s] of the stage or whole reduction in `row`, and the ends of its interval."""
     hook, device = _hook(row), _device(row.device, host)
     parts = _parts(row.model, int(row["rank"]), row.density, hook.overlap != "after")
     found = [one for part in parts for one in stage_costs(hook, part, device) if _counts(row, one)]

@@ -25,7 +25,7 @@ STEPS = 195
 
 
 def schedule_shares(config: str, warmup_epochs: int = 2) -> dict[str, int]:
-    """Return the number of steps of a network schedule in which each collective is the cheapest.
+    """Return, by collective, the number of training steps in which it is cheapest while network settings change.
 
     In the warm-up the density falls linearly from 1 to 0.1, both included; it stays at 0.1 until the network next
     changes, and is 0.01 thereafter. Every step takes the arg-min of the three formulas on the network as it is.

@@ -225,7 +225,7 @@ def clock_offset(communicator: Communicator) -> float:
 
 
 def _start_together(communicator: Communicator, ahead: float) -> None:
-    """Wait for all ranks, then until a common start time shortly afterwards."""
+    """Wait for all ranks, then until a common start time; this rank's clock is `ahead` [s] of rank 0's."""
     began = time.perf_counter()
     communicator.barrier()
     now = time.perf_counter()

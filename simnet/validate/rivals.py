@@ -51,7 +51,7 @@ FitRivals: TypeAlias = Callable[[str, Sequence[Curve]], Mapping[str, Rival]]
 def rival_times(
     split: str, kept: Sequence[Curve], held: Sequence[Curve], fit: FitRivals | None = None
 ) -> list[dict[str, Floats]]:
-    """Return the times that each baseline predicts for each held-out curve [s]: a dictionary per curve.
+    """Return the times [s] that each baseline predicts for each held-out curve of time over size: a dict per curve.
 
     Returns
     -------
@@ -69,7 +69,7 @@ def _neighbouring_sizes(kept: Sequence[Curve], held: Curve) -> Floats:
 
 
 def _by_ranks(kept: Sequence[Curve], held: Curve) -> dict[int, Floats]:
-    """Return log times by ascending number of ranks, averaged over the curves of the family of `held`."""
+    """Return, by number of ranks, the mean log times of curves of the collective, algorithm and protocol of `held`."""
     family = [one for one in kept if one.setting.family == held.setting.family]
     return {
         ranks: np.mean([_log_curve(one, held.sizes) for one in family if one.setting.ranks == ranks], axis=0)
@@ -88,7 +88,7 @@ def _neighbouring_ranks(kept: Sequence[Curve], held: Curve) -> Floats:
 
 
 def _nearest_ranks(kept: Sequence[Curve], held: Curve, *, by_bus: bool = False) -> Floats:
-    """Return times at the nearest measured number of ranks [s]; `by_bus` scales them by bus factors."""
+    """Return the times [s] on the nearest measured number of ranks; `by_bus` scales them by nccl-tests' bus factors."""
     found, setting = _by_ranks(kept, held), held.setting
     nearest = _nearest(list(found), setting)
     logs = [found[ranks] + (_log_ratio(setting.collective, ranks, setting) if by_bus else 0.0) for ranks in nearest]
@@ -96,7 +96,7 @@ def _nearest_ranks(kept: Sequence[Curve], held: Curve, *, by_bus: bool = False) 
 
 
 def _rule_of_bus_factor(kept: Sequence[Curve], held: Curve) -> Floats:
-    """Return times of all-reduce at the nearest number of ranks, scaled by bus factors (nccl-tests) [s]."""
+    """Return times [s] of all-reduce on the nearest number of ranks, scaled by the ratio of nccl-tests' bus factors."""
     setting = held.setting
     reduced = [one for one in kept if one.setting.collective == "all_reduce"]
     nearest = _nearest([one.setting.ranks for one in reduced], setting)
@@ -114,7 +114,7 @@ def _nearest(known: Sequence[int], asked: Setting) -> list[int]:
 
 
 def _log_ratio(collective: str, ranks: int, asked: Setting) -> float:
-    """Return log(bus factor of `asked` / bus factor of the collective on `ranks`), by nccl-tests; NaN if unknown."""
+    """Return the log of nccl-tests' bus factor of `asked` over that of `collective` on `ranks`; NaN if unknown."""
     known, wanted = bus_factor(collective, ranks), bus_factor(asked.collective, asked.ranks)
     return math.log(wanted / known) if known and wanted else math.nan
 

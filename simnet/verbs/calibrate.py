@@ -25,7 +25,7 @@ def calibrate(
     density: Words = (),
     seed: int | None = None,
 ) -> Summary:
-    """Fit a cost model to logs or a specification, job.compute to logs of workers, or gradients to a trace.
+    """Fit a model to measured collectives, to a platform's specification, to workers' logs, or to a gradient trace.
 
     The content of the input decides what is fitted. Times of collectives, or a platform, give the cost model of a
     cluster. A folder with the ``rank_0.csv`` of `simnet.cluster.hooks` gives ``job.compute`` of a scenario. A gradient

@@ -169,7 +169,7 @@ def _over_grid(source: Source, axes: Sequence[str], asked: _Asked) -> Summary:
 
 
 def _carry_out(work: Batch | Cells, asked: _Asked) -> Summary:
-    """Run all parts of a batch or grid, and write those that finish; only then raise an error or Ctrl-C."""
+    """Run all parts of a batch or grid, and write the results of finished parts, even after an error or Ctrl-C."""
     failure: BaseException | None = None
     for said in work.begin(asked.force):
         terminal.say(said)

@@ -77,7 +77,7 @@ def step(
 
 
 def _request(scenario: str | Path, given: dict[str, Any]) -> tuple[str | Path, dict[str, Any]]:
-    """Return the scenario and its fields, with defaults added for a folder of execution traces or for a strategy."""
+    """Return a scenario and its fields, with defaults for a folder of execution traces or for a training strategy."""
     if Path(scenario).is_dir():
         from simnet.interchange.kinds import trace_prefix
 

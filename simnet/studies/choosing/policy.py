@@ -154,7 +154,7 @@ def entry(candidate: Candidate, density: float) -> TableEntry:
 def _mean_gain(
     one: Candidate, density: float, job: Job, loaded: Scenario, known: dict[tuple[object, ...], float]
 ) -> float:
-    """Return the mean share of the gradients' squared norm that an exchange sends; `known` caches results."""
+    """Return the mean share of gradients' squared norm that an exchange sends, simulated unless it is in `known`."""
     if exchange_kind(one) != "sparse":
         # What half precision rounds off is less than 1e-6 of the squares.
         return 1.0

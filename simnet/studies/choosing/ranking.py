@@ -119,7 +119,7 @@ class ChooseRequest:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Ranking of a job's exchanges and policies that reached a steady state, the fastest first.
+    """Exchanges and policies of a job, ranked by the job's duration, without those that never reach a steady state.
 
     `tied` are the labels tied with the fastest. `flips` are the values at which the fastest exchange changes,
     `misjudged` the cost of wrong link estimates; both are None without closed forms. `defaults` is what
@@ -242,7 +242,7 @@ def rank(asked: ChooseRequest, fields: Sequence[str] = (), *, flips: bool = True
 
 
 def row_totals(rows: Sequence[JobForecast], job: Job, among: Sequence[Candidate] = ()) -> list[job_totals.JobTotal]:
-    """Return each job's total time, with the relative sampling error of its difference from the fastest job's.
+    """Return a job's total time by exchange or policy, and the sampling error of each lag behind the fastest one.
 
     `among` are the exchanges that policies choose from.
     """

@@ -58,7 +58,7 @@ def strategy_label(loaded: Scenario) -> str:
 
 
 def rarer_exchanges(asked: ChooseRequest, variants: Sequence[Sequence[str]]) -> Summary:
-    """Return a ranking of exchanges in every step, and of strategies that exchange less often.
+    """Return a summary that ranks exchanges made in every step, and lists strategies that exchange less often.
 
     Strategies have no rank, as their loss of accuracy is unknown without training.
     """
@@ -102,7 +102,7 @@ def rarer_exchanges(asked: ChooseRequest, variants: Sequence[Sequence[str]]) -> 
 
 
 def _rarer_row(loaded: Scenario, run: Run, one: Candidate, every: float) -> dict[str, Any]:
-    """Return the table row of a strategy with a given exchange: times and bytes per inner step."""
+    """Return the table row of a strategy under one exchange: means per training step, and excess over `every` [s]."""
     strategy = run.job.strategy
     assert strategy is not None
     frame, total = _simulated(run, one.label, one)
@@ -141,7 +141,7 @@ def _simulated(run: Run, label: str, one: Candidate) -> tuple[pd.DataFrame, job_
 
 
 def time_to_target(asked: ChooseRequest, variants: Sequence[Sequence[str]]) -> Summary:
-    """Return jobs that train a model, ranked by the simulated time to the scenario's target accuracy."""
+    """Rank exchanges and strategies by the simulated time to train a model to the scenario's target accuracy."""
     frames: dict[str, pd.DataFrame] = {}
     totals: dict[str, job_totals.JobTotal] = {}
     for variant in variants:

@@ -76,7 +76,7 @@ def candidates_of(loaded: Scenario, *, per_node: int = 1) -> list[Candidate]:
 
 
 def decide_job(run: Run, among: Sequence[Candidate], *, effort: float = EFFORT, policies: bool = True) -> WholeJob:
-    """Rank exchanges by the duration of a job. The simulations may take about `effort` seconds."""
+    """Rank exchanges, and policies that switch between them, by job duration; simulate for about `effort` seconds."""
     job = replace(run.job, failures={}, patience=None)
     among = [fit_to_network(one, job) for one in among]
     trial = _JobTrial(job, run.colocated, effort)
@@ -119,7 +119,7 @@ class _JobTrial:
         self._seen: dict[str, list[Floats]] = {}
 
     def recordings(self, among: Sequence[Candidate]) -> RecordedExchanges | None:
-        """Return the cache of exchanges that all trials share; None if all iterations are simulated, without reuse."""
+        """Return the cache of recorded exchanges that all trials share; None if each iteration computes its own."""
         if self._whole:
             return None
         overlap = job_overlap(self.job, among)
@@ -150,7 +150,7 @@ class _JobTrial:
         return row.complete or recordings is None or not recordings.follows_gradients(row.candidate)
 
     def _pace(self, policy: Policy, step: float) -> ProgressModel | None:
-        """Return the expected progress of a job under the exchanges that a policy would choose; None if unknown."""
+        """Return a job's expected progress over time under a policy, in time steps of `step` [s]; None if unknown."""
         # Networks that take turns by iterations are not known by moments.
         if len(self.job.stages) > 1 or isinstance(policy, Adaptive):
             return None
@@ -176,7 +176,7 @@ class _JobTrial:
         fastest: float = math.inf,
         found: float = math.inf,
     ) -> JobForecast:
-        """Simulate a sample of a job's iterations under a policy, and return the forecast of the job's duration."""
+        """Simulate sampled iterations of a job and forecast its duration; `fastest`, `found`: rivals' durations [s]."""
         self.left -= cost
         # What a policy explores is exchanged beside the training, and not recorded.
         job, recordings = self.job, None if isinstance(policy, Moo) else self.recordings(policy.candidates)
@@ -230,14 +230,14 @@ class _JobTrial:
 
 
 def _sampled_window(samples: int, iterations: int) -> int:
-    """Return how many exchanges to compute, before reuse, with a scheme whose bytes depend on the gradients."""
+    """Return how many exchanges to compute before they are reused, for a scheme whose bytes depend on the gradients."""
     return min(max(samples, _FIRST), iterations)
 
 
 def _race_exchanges(
     trial: _JobTrial, among: Sequence[Candidate], effort: float
 ) -> tuple[list[JobForecast], dict[str, str], dict[str, list[str]]]:
-    """Simulate exchanges in rounds; return their forecasts, errors of failed ones, and labels of equal forecasts."""
+    """Simulate exchanges in rounds; return job forecasts, error texts by label, and labels of identical forecasts."""
     iterations = trial.job.iterations
     kept = trial.left - effort if math.isfinite(effort) else 0.0
     rows: dict[str, JobForecast] = {}
@@ -332,7 +332,7 @@ def _drop_alike(rows: dict[str, JobForecast]) -> dict[str, list[str]]:
 
 
 def _may_win(trial: _JobTrial, row: JobForecast, best: JobForecast) -> bool:
-    """Return whether an exchange may still turn out faster than the best one, given the error by sampling."""
+    """Return whether an exchange may still prove faster than `best`, given the sampling errors of both forecasts."""
     if row is best or (row.complete and best.complete) or row.seconds > _FAR * best.seconds:
         return row is best
     share = _CLOSE if trial.settled(row) and trial.settled(best) else _UNSETTLED

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Measure(NamedTuple):
-    """Time by which a sweep compares policies: the names of its figure and columns, and texts that describe it."""
+    """Kind of time by which a sweep compares policies: names of its figure and columns, and texts that describe it."""
 
     figure: str
     seconds: str
@@ -113,7 +113,7 @@ def _figures(table: pd.DataFrame, planned: Plan, by: Sequence[AxisColumn]) -> di
 def compared_policies(
     table: pd.DataFrame, columns: Sequence[AxisColumn], seconds: str, bound: str | None = None
 ) -> pd.DataFrame | None:
-    """Return, for each combination of other fields, a comparison of policies over seeds; None without several seeds."""
+    """Return a comparison of policies over seeds, for each combination of other axis values; None for a single seed."""
     own = [one.name for one in columns if one.is_seed and len(set(one.values)) > 1]
     named = table[table["policy"] != ""]
     if len(own) != 1 or named.empty:

@@ -74,7 +74,7 @@ class Checked(NamedTuple):
 
 
 def check_cell(source: Source, folder: str, wanted: int, report: Report = lambda done: None) -> Checked:
-    """Load the scenario of a cell, and build it unless the cell has results. InputError: the scenario is invalid."""
+    """Check a cell's scenario; return its hash and how many of `wanted` such cells fit into memory at once."""
     loaded = source.load()
     found = identity(loaded, FORMAT)
     if not (Path(folder) / f"{found}.json").exists():

@@ -45,7 +45,7 @@ class ExchangeCost(NamedTuple):
 def exchange_cost(
     candidate: Candidate, workers: int, buckets: Sequence[int], density: float, device: DeviceProfile
 ) -> ExchangeCost:
-    """Return an exchange's cost from its closed form; ValueError unless the form is linear in latency and byte time."""
+    """Return an exchange's cost by its closed form; ValueError unless linear in latency and seconds per byte."""
     formula = closed_form(candidate)
     rounds = nbytes = 0.0
     select: dict[str, float] = {}
@@ -200,7 +200,7 @@ class Adviser:
         self._exchanged += took.communicate + took.select + took.merge
 
     def probes(self, lasts: float) -> None:
-        """Record that workers spend `lasts` seconds on measuring the links with probe messages."""
+        """Record that workers spent `lasts` seconds on a link probe, which counts against the time for probes."""
         self._probed, self._probed_at = lasts, self._links.jumps
         self._spent += lasts if self._words else 0.0
 
@@ -383,7 +383,7 @@ class Advised:
         self._told: list[tuple[int, float | tuple[str, ExchangeCost, TimingOutcome]]] = []
 
     def shortlist(self, context: PolicyContext) -> Sequence[Candidate]:
-        """Return a list with the one exchange that the last decision chose."""
+        """Return a list with one exchange, the one that the adviser's latest decision chose."""
         return self.decide(context).shortlist
 
     def measures(self, context: PolicyContext) -> Schedule | None:
@@ -406,7 +406,7 @@ class Advised:
         return Schedule(workers.size, rounds)
 
     def measured(self, context: PolicyContext, ends: Sequence[float]) -> None:
-        """Learn round-trip times from the first link probe; queue later times until all workers know them."""
+        """Give the adviser the round trips of the first link probe; queue those of later probes until agreed on."""
         adviser = self._updated(context)
         adviser.probes(max(ends))
         took = np.diff(ends[1::2], prepend=0.0).tolist()
@@ -424,7 +424,7 @@ class Advised:
         return Decision((self._of[adviser.choice],))
 
     def observe(self, context: PolicyContext, observation: Observation) -> None:
-        """Queue the times of an iteration, until all workers have agreed on these times."""
+        """Queue the measured times of an iteration for the adviser, until all workers have agreed on these times."""
         label = observation.candidate.label
         self._told.append((context.iteration, (label, self._costs[label], observation.took)))
 
@@ -432,7 +432,7 @@ class Advised:
         return context.iteration % self.decide_every == 0 or self._adviser is None or not self._adviser.knows
 
     def _updated(self, context: PolicyContext) -> Adviser:
-        """Return the adviser; if a decision is due, it first learns the queued times that all workers know."""
+        """Return the adviser with current exchange costs; if a decision is due, it first learns queued times."""
         state, buckets = (len(context.placement), context.density), context.buckets or [round(context.message / 4)]
         if state != self._state:
             self._state = state

@@ -41,7 +41,7 @@ _LEAST = 1e-6
 
 
 class WeightedTimes(NamedTuple):
-    """Model of a measured time: the sum of states weighted by `coefficients`, times exp(`factors` @ state)."""
+    """Model of a measured time: costs, as `coefficients` @ state, times a correction, exp(`factors` @ state)."""
 
     coefficients: Floats
     factors: Floats
@@ -56,7 +56,7 @@ class ExpectedTimes(NamedTuple):
 
 @dataclass
 class _SurpriseSum:
-    """One-sided CUSUM of the filter's standardised errors, and the filter's state before the sum started to rise."""
+    """CUSUM of standardised prediction errors, to detect jumps, and the filter's state when the sum began to rise."""
 
     sign: int
     total: float = 0.0
@@ -64,7 +64,7 @@ class _SurpriseSum:
 
 
 class Estimator:
-    """Kalman filter of link costs, kernel costs, and logarithmic correction factors of these; some states drift."""
+    """Kalman filter that estimates link costs, kernel costs and the logarithms of their correction factors."""
 
     def __init__(self, state: Sequence[float], deviation: Sequence[float], wanders: Sequence[bool]) -> None:
         self.state: Floats = np.asarray(state, dtype=np.float64)
@@ -114,7 +114,7 @@ class Estimator:
     def _watch(
         self, kind: WeightedTimes, seconds: float, surprise: float, before: tuple[Floats, Floats, float]
     ) -> None:
-        """Update the CUSUMs of too long and too short times. If one signals a jump, reset with a larger variance."""
+        """Update the CUSUMs of late and early times; if one signals a jump of costs, reset to a larger variance."""
         clipped = min(max(surprise, -_FAR - _ALLOWANCE), _FAR + _ALLOWANCE)
         for run in self._runs:
             run.total = max(0.0, run.total + run.sign * clipped - _ALLOWANCE)

@@ -28,7 +28,7 @@ from simnet.training.job.spans import Span
 
 
 class BucketExchange(NamedTuple):
-    """Messages and kernels of a gradient bucket, and the time `ready` [s] from which each worker may start them."""
+    """Exchange of a gradient bucket: messages, kernels, and the time [s] from which each worker is `ready` for it."""
 
     schedule: Schedule
     kernels: Sequence[DeviceOp]
@@ -39,7 +39,7 @@ class BucketExchange(NamedTuple):
 def queue_buckets(
     buckets: Sequence[BucketExchange], device: DeviceProfile, stack: Stack
 ) -> tuple[list[tuple[Schedule, Floats]], Computing]:
-    """Return the arguments of `Network.time`: messages of each bucket with start times, and the workers' compute."""
+    """Return the arguments with which `Network.time` times buckets: messages with start times, and workers' compute."""
     parts, select = [], []
     for one in buckets:
         selecting, between = device.work(one.kernels, one.schedule.n_ranks)
@@ -52,7 +52,7 @@ def queue_buckets(
 
 
 def collective_slowdown(device: DeviceProfile, stack: Stack) -> float:
-    """Return the factor by which dense collectives slow a concurrent backward pass; 1 for other stacks than NCCL."""
+    """Return the factor by which dense collectives slow a concurrent backward pass; 1 unless the stack is NCCL."""
     return device.beside_collectives.compute if device.beside_collectives and stack == STACKS["nccl"] else 1.0
 
 
@@ -73,7 +73,7 @@ def exposed_after_backward(backward: float, select: ArrayLike, communicate: Arra
 
 
 def total_communication(left: float, backward: float, select: float, buckets: int) -> float:
-    """Return the communication seconds of all equal buckets, given the seconds `left` after the backward pass."""
+    """Return the total communication time [s] of equal buckets, if `left` seconds of it follow the backward pass."""
     # Either the last bucket finds the others gone, or all are under way one after another from the first on.
     return min(buckets * left, left + (backward + select) * (buckets - 1) / buckets)
 
@@ -91,7 +91,7 @@ class TimingRequest(NamedTuple):
     options: dict[str, Any]
 
     def but(self, **options: Any) -> TimingRequest:
-        """Return a copy of the request with the given options of `Network.time` replaced."""
+        """Return a copy of the request with other values for some options of `Network.time`."""
         return self._replace(options=self.options | options)
 
 
@@ -147,7 +147,7 @@ def keep_fastest(
 
 
 class ExchangeSet:
-    """Base class of objects that create and time a job's exchanges of gradients, of a strategy or of sharded steps."""
+    """Base class of objects that create and time a job's exchanges: by schemes, by a strategy, or in sharded steps."""
 
     training: Training
 
@@ -159,7 +159,7 @@ class ExchangeSet:
         """Set the error-feedback residuals, if any, to zero."""
 
     def without(self, gone: NDArray[np.bool_]) -> ExchangeSet:
-        """Return the exchanges of the workers outside the mask `gone`, in the state before the interrupted exchange."""
+        """Return the exchanges without the workers in the mask `gone`, in the state before the last exchange."""
         raise ValueError("a job of sharded steps does not go on without some of its workers")
 
     def apply(self, exchanges: Sequence[Exchange]) -> None:
@@ -333,7 +333,7 @@ class SparsifierSet(ExchangeSet):
 def time_exchanges(
     job: Job, candidate: Candidate, exchanges: list[Exchange], sent: Sequence[BucketExchange], where: Iteration
 ) -> ExchangeProcess:
-    """Request the timing of an iteration's exchanges, and return the timed exchange with kernel delays [s].
+    """Request the timing of an iteration's exchanges from the caller; return the exchanges with the resulting times.
 
     `sent` is in the order of readiness; the last bucket is ready when all compute is done.
     """
@@ -370,7 +370,7 @@ def _carries_gradient(exchange: Exchange, bucket: Bucket, scale: float) -> bool:
 
 
 def _one_after_another(sent: Sequence[BucketExchange], ready: Floats) -> BucketExchange:
-    """Return the exchanges of all buckets as one sequence, for DDP hooks during which the backward pass waits."""
+    """Join the exchanges of all buckets into one that starts at `ready`, for DDP hooks that block the backward pass."""
     kernels: list[DeviceOp] = []
     rounds = 0
     for one in sent:
@@ -381,7 +381,7 @@ def _one_after_another(sent: Sequence[BucketExchange], ready: Floats) -> BucketE
 
 
 def messages_alone(schedule: Schedule, sent: Floats, received: Floats, norm: float = math.nan) -> Exchange:
-    """Return an exchange of messages without gradients, given the bytes by worker; all gradient norms are `norm`."""
+    """Return an exchange of messages alone, with bytes `sent` and `received` by worker, and gradient norms `norm`."""
     stats: Stats = {"bytes_sent": sent, "bytes_received": received}
     stats |= dict.fromkeys(("sent_norm", "given_norm", "residual_norm"), np.full(sent.size, norm))
     selected = np.zeros(sent.size, dtype=np.int64)

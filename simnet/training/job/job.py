@@ -223,7 +223,7 @@ class Job:
         return np.asarray(each[:, workers])
 
     def begins(self, now: float) -> Floats:
-        """Return how long after the first worker each worker starts the job [s], shape (P,); zeros with a barrier."""
+        """Return the delay [s] of each worker's start after the first worker's, shape (P,); zeros with a barrier."""
         if self.barrier:
             return np.zeros(self.source.workers)
         order = broadcast_binomial(self.source.workers, _INDEX * len(self.source.layers))
@@ -236,7 +236,7 @@ class Job:
 
 
 class Bucket(NamedTuple):
-    """Contiguous range of the gradient, exchanged dense or sparse after the share `ready` of the backward pass."""
+    """Contiguous range of gradient entries, exchanged when the share `ready` of the backward pass is done."""
 
     entries: slice
     layers: slice
@@ -299,7 +299,7 @@ def create_sparsifier(candidate: Candidate, bucket: Bucket, job: Job, workers: i
 
 
 def node_sizes(network: Network, hosts: Sequence[int], nbytes: float) -> tuple[int, ...]:
-    """Return the sizes of nodes, which are equal groups of consecutive ranks that are close; innermost level first.
+    """Return the sizes of nodes, groups of consecutive ranks that are close in the network; the innermost level first.
 
     The distance of two ranks is the time of a message of `nbytes`. A size counts only if several groups exist and all
     have that size.
@@ -445,7 +445,7 @@ def parameters_sent(
 
 
 def deadline_at(job: Job, quantile: float) -> float:
-    """Return a deadline [s]: a quantile of workers' compute lag behind the fastest worker, over 200 iterations."""
+    """Return a quantile of workers' compute lag behind the fastest worker [s] over 200 iterations, as a deadline."""
     everybody = np.arange(job.source.workers)
     each = np.array([job.computes(number, everybody) for number in range(_DRAWN)])
     return float(np.quantile(each - each.min(axis=1, keepdims=True), quantile))

@@ -42,7 +42,7 @@ from simnet.training.parallel.placing import PlacedStep
 
 
 def start_strategy(source: GradientSource, own: LocalSteps, candidate: Candidate, seed: int = 0) -> Strategy:
-    """Return a training strategy at its initial parameters, which averages replicas by the candidate's scheme."""
+    """Return a new training strategy at its initial parameters, whose replicas are averaged by a candidate's scheme."""
     name, options, bucket = own.name, own.options, own.bucket
     initial = source.initial() if isinstance(source, Evaluable) else np.zeros(source.parameters, dtype=np.float32)
     replicas = Replicas(source.workers, initial, scale=source.scale, seed=seed, **tensor_options(source))
@@ -57,7 +57,7 @@ def start_strategy(source: GradientSource, own: LocalSteps, candidate: Candidate
 
 
 def strategy_syncs(job: Job, candidate: Candidate, iteration: int) -> list[Sync]:
-    """Return the exchanges that begin in an iteration, if a training strategy always uses the same candidate."""
+    """Return the exchanges that a strategy begins in an iteration, if it has always used the given candidate."""
     assert job.strategy is not None
     own, found = job.strategy, list[Sync]()
     made = start_strategy(job.source, own, candidate, job.seed)
@@ -170,7 +170,7 @@ class StrategySet(ExchangeSet):
         return step._replace(select=step.select - idle, held=held)
 
     def _kernels(self, sync: Sync) -> Sequence[DeviceOp]:
-        """Return the kernels of a strategy's exchange or, for gradients, all local operations of the scheme."""
+        """Return the kernels of an exchange `sync`; for gradients, all local operations of the scheme."""
         made = sync.exchange
         if sync.what != "gradients" or sync.scheme is None or made is None:
             return sync.kernels
@@ -178,7 +178,7 @@ class StrategySet(ExchangeSet):
         return made.kernels
 
     def _inner(self, where: Iteration | None, number: int, *, last: bool) -> Sequence[Sync]:
-        """Run an inner step, of all workers if `where` is None, and return the exchanges that begin after it."""
+        """Run inner step `number`, of all workers if `where` is None; return the exchanges that begin after it."""
         strategy = self.strategy
         for model in strategy.schemes:
             model.density = model.density if where is None else where.density
@@ -194,7 +194,7 @@ class StrategySet(ExchangeSet):
         return _step_gradients(self._job.source, self.strategy, number)
 
     def _left(self, where: Iteration) -> Floats:
-        """Return the compute seconds that each worker has left after each inner step, shape (steps + 1, P)."""
+        """Return how much compute time [s] each worker has left after each inner step, shape (steps + 1, P)."""
         each = self._job.inner_computes(where.batch, where.active)
         done = np.concatenate([np.zeros((1, each.shape[1])), np.cumsum(each, axis=0)])
         left: Floats = where.behind - np.minimum(done, where.behind)
@@ -341,7 +341,7 @@ class StepSet(ExchangeSet):
         return TimedExchange(self._candidate, [exchange], np.zeros(left.size), step.slowed, result, where.now, spans)
 
     def first(self) -> StepTiming:
-        """Return the timing of the job's steady step, started at time 0 with equal compute times on all workers."""
+        """Return the timing of the job's last step, started at time 0 with the mean compute time on all workers."""
         job = self._job
         number = max(job.iterations - 1, 0)
         return self._timed(number, 0.0, np.full(job.source.workers, job.compute.mean))[1]

@@ -39,7 +39,7 @@ _STATE = ("now", "lost", "number", "attempts", "active", "begins", "busy", "comp
 
 @dataclass(eq=False)
 class JobLoop:
-    """Simulation loop of a job under one policy, which starts at `start` [s], and its state between iterations.
+    """Simulation loop of a job under one policy, which starts at `start` [s], with its state between iterations.
 
     `may_try` allows shortlists of several exchanges. `now` is the simulated time [s], `lost` its rounding error.
     """
@@ -110,7 +110,7 @@ class JobLoop:
         self.active = active
 
     def _create_models(self, workers: int | None = None) -> ExchangeSet:
-        """Return the exchanges of the job's kind (strategy, sharded steps or gradients), for all or some workers."""
+        """Return an object that creates the job's exchanges: of a strategy, sharded steps, or gradient schemes."""
         if self.job.strategy is not None:
             return StrategySet(self.job, self.policy.candidates)
         if self.job.steps is not None:
@@ -196,7 +196,7 @@ class JobLoop:
                 return None
 
     def _enter_state(self, decision: Decision) -> None:
-        """Save the training state before a policy tries exchanges; restore it for each try and after the last."""
+        """Save the training state before a policy tries exchanges; restore it before each try and after the last."""
         starts = decision.attempt == 0 or (decision.attempt is not None and self._trained is None)
         self._trained = self.models.save() if self._trained is None and starts else self._trained
         if self._trained is not None and (starts or decision.attempt is None):

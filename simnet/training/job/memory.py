@@ -80,7 +80,7 @@ def exchange_memory(job: Job, candidate: Candidate, exchanges: Sequence[Candidat
 
 
 def is_measurable(job: Job, *, elsewhere: bool) -> bool:
-    """Return whether this process can measure memory: gradients are not `elsewhere`, or have at most 1 GiB."""
+    """Return whether this process can measure a job's memory; gradients held `elsewhere` must not exceed 1 GiB."""
     return not elsewhere or _FLOAT * job.source.workers * job.source.parameters <= _HERE
 
 
@@ -90,7 +90,7 @@ def with_shared_gradients(job: Job) -> Job:
 
 
 def combine_memory(gradient: float, optimizer: str, schemes: Iterable[WorkerMemory]) -> WorkerMemory:
-    """Return a worker's memory over all its schemes, with the optimiser's moments unless a scheme stores moments."""
+    """Return a worker's memory, summed over its schemes, with optimiser moments unless a scheme already stores them."""
     each = [WorkerMemory(0.0, 0.0, 0.0), *schemes]
     whole = WorkerMemory(*np.sum(each, axis=0).tolist())
     return whole._replace(
@@ -102,7 +102,7 @@ def combine_memory(gradient: float, optimizer: str, schemes: Iterable[WorkerMemo
 
 
 def scheme_memory(model: Sparsifier, rows: NDArray[np.float32]) -> WorkerMemory:
-    """Return a scheme's memory after one exchange of gradients `rows`, (P, n), or after two if its volume varies."""
+    """Run a scheme once on gradients `rows`, (P, n), or twice if its volume varies, and return the memory it uses."""
     received, whole = 0.0, _FLOAT * model.parameters * model.options.scale
     # A copy of the first gradients becomes the residual, if there is one, and the second are added to it in place.
     twice = not has_fixed_size(model)
@@ -173,7 +173,7 @@ def _under_strategy(job: Job, candidate: Candidate) -> WorkerMemory:
 
 
 def _step_memory(strategy: Strategy, gradients: NDArray[np.float32]) -> tuple[float, float]:
-    """Return the bytes of tensor masks in an inner step, and of the largest buffer for messages of no scheme."""
+    """Return the bytes of masks in an inner step, and of the largest receive buffer for messages without a scheme."""
     masks = received = 0.0
     for sync in strategy.step(gradients).syncs:
         if sync.what == "masks":

@@ -38,7 +38,7 @@ TRAIN, EXPLORE = "train", "explore"
 
 @dataclass
 class Iteration:
-    """State of an iteration until its exchange completes; it trains, or only tries an exchange for a policy.
+    """State of an iteration until its exchange completes; it trains the model, or only tries an exchange for a policy.
 
     The workers `active`, shape (P',), `begin` so many seconds after the first, spend `probing` on the links and
     `compute` on passes; they have gradients after `complete` seconds, `behind` of them computed. `failures` are the
@@ -102,7 +102,7 @@ class Iteration:
         return sum(between, np.zeros(self.active.size))
 
     def add_selection(self, select: Floats, slowed: Floats, held: Floats | float) -> None:
-        """Record each worker's selection time, slowdown of the backward pass, and wait for the deadline [s]."""
+        """Record by how much the backward pass was `slowed`, a deadline `held` up and selection took, by worker [s]."""
         self.slowed = self.slowed + slowed
         entered = self.complete + slowed
         if self.waits:
@@ -130,7 +130,7 @@ DRAWN = 200_000
 
 
 class BlockedWorker(NamedTuple):
-    """A worker blocked for ever: its round, the phase of the round, and the peers for which it waits."""
+    """Worker blocked for ever in an exchange: its round, the phase of that round, and the workers it waits for."""
 
     worker: int
     round: int
@@ -154,7 +154,7 @@ class Interruption(NamedTuple):
 
 
 class JobShare(NamedTuple):
-    """Slowdown of a job by other jobs on the same network; `alone_s` is its iteration time without these jobs."""
+    """Slowdown of a job by other jobs on its network; `alone_s` is the job's iteration time without the others."""
 
     job: str
     workers: int
@@ -332,14 +332,14 @@ def _interruption_list() -> TypeAdapter[list[Interruption]]:
 
 
 def compression_gains(exchanges: Sequence[Exchange]) -> tuple[float, Floats]:
-    """Return the compression gain (squared norm sent / given) of an iteration and each worker; 1 for zero gradients."""
+    """Return the squared norm sent / given, in an iteration and by worker (compression gain); 1 for zero gradients."""
     sent, given = (_sum_statistic(exchanges, name, 2) for name in ("sent_norm", "given_norm"))
     each = np.divide(sent, given, out=np.ones_like(given), where=given > 0)
     return (float(sent.sum()) / float(given.sum()) if given.any() else 1.0), each
 
 
 def _stage_seconds(device: DeviceProfile, exchanges: Sequence[Exchange], workers: int) -> dict[str, float]:
-    """Return the mean seconds per worker of each stage of a hook or each kernel, summed over buckets."""
+    """Return the seconds, as a mean over workers, of each kernel or hook stage by name, summed over buckets."""
     found: defaultdict[str, float] = defaultdict(float)
     for kernel in (one for exchange in exchanges for one in exchange.kernels):
         found[kernel.method.removeprefix("hook_")] += float(device.seconds([kernel], workers).mean())

@@ -164,7 +164,7 @@ def _run_steps(job: Job, name: str, policy: Policy, given: RunOptions) -> Genera
 
 
 def _time_alone(requests: TimingRequests) -> Iterator[None]:
-    """Time each exchange that a job requests on a separate simulated clock, and yield after each exchange."""
+    """Time the exchanges that a job requests, each on a simulated clock of its own; yield after each exchange."""
     result: TimingResult | None = None
     with suppress(StopIteration):
         while True:

@@ -141,7 +141,7 @@ class IterationSampling:
         return min(number, self.iterations - 1), self._reached + ahead
 
     def _covered(self, began: float, seconds: float, span: float, left: float) -> tuple[float, float, float]:
-        """Return how many iterations the last sample represents, and their estimated and expected duration [s]."""
+        """Return how many iterations the last sample represents, and their duration [s]: estimated and expected."""
         if seconds <= 0:
             return left, 0.0, 0.0
         stands_for, lasts = min(max(span / seconds, 1.0), left), min(max(span, seconds), left * seconds)
@@ -164,7 +164,7 @@ class IterationSampling:
 
 
 class RecordedExchanges(SparsifierSet):
-    """Exchanges that are computed once and reused. If volume depends on gradients, `window` exchanges take turns."""
+    """Exchanges that are computed once, then reused; `window` different ones if the bytes depend on the gradients."""
 
     def __init__(self, job: Job, window: int) -> None:
         super().__init__(job, (), training=FixedTraining(job.source))
@@ -185,7 +185,7 @@ class RecordedExchanges(SparsifierSet):
         return followed + sum(label == candidate.label for label, _, _ in self._once)
 
     def takes_turns(self, candidate: Candidate) -> bool:
-        """Return whether messages may depend on which worker's turn it is to select the entries of all workers."""
+        """Return whether a candidate's messages may depend on which worker's turn it is to select entries for all."""
         turns = [turn for label, _, turn in self._once if label == candidate.label]
         return not turns or max(turns) >= 0
 
@@ -249,7 +249,7 @@ class RecordedExchanges(SparsifierSet):
         return rows[wanted]
 
     def _of_any(self, candidate: Candidate, where: Iteration) -> list[Exchange]:
-        """Return a candidate's recorded exchange of fixed volume, by turn if workers take turns in selecting."""
+        """Return the recorded exchange of a candidate of fixed volume, for the worker whose turn it is to select."""
         for turn in (-1, where.number % where.active.size):
             if (found := self._once.get((candidate.label, where.density, turn))) is not None:
                 return found
@@ -281,7 +281,7 @@ def _without_updates(exchanges: Sequence[Exchange]) -> list[Exchange]:
 
 
 def total_time(seconds: Floats, stands_for: Floats, expected: Floats | None = None) -> tuple[float, float]:
-    """Return a job's duration estimated from a sample of its iterations, and the standard error [s].
+    """Return a job's duration [s] and its standard error [s], both estimated from a sample of its iterations.
 
     Arrays have shape (samples,): the `seconds` of iterations, how many iterations each stands for, and how long these
     were expected to last, up to a factor. The error is that of differences between neighbours in speed.

@@ -63,7 +63,7 @@ def _times(begun: Floats, ended: Floats, which: Any) -> list[tuple[float, float]
 
 
 def _exchange_pieces(rank: int, timing: Timing, uninterrupted: bool) -> tuple[list[_Piece], float]:
-    """Return a worker's spans in the last exchange of an iteration, and their end [s], in the time of `timing`."""
+    """Return a worker's spans in the last exchange of an iteration, and their end, as times [s] of `timing`."""
     messages, work_of, computed = timing.messages, timing.work, timing.computed
     assert messages is not None
     assert work_of is not None
@@ -96,7 +96,7 @@ def _exchange_pieces(rank: int, timing: Timing, uninterrupted: bool) -> tuple[li
 
 
 def _earlier_pieces(rank: int, state: Iteration) -> tuple[list[_Piece], float]:
-    """Return a worker's spans before the last selection of an iteration (after interruptions), and their end [s]."""
+    """Return a worker's spans before its last selection, such as interrupted exchanges, and their end [s]."""
     pieces: list[_Piece] = []
     first = float(state.begins[rank])
     reached = first + float(state.probing[rank])
@@ -114,7 +114,7 @@ def _earlier_pieces(rank: int, state: Iteration) -> tuple[list[_Piece], float]:
 
 
 def _exchange_spans(rank: int, timing: Timing) -> Iterator[tuple[float, float]]:
-    """Yield the intervals in which a worker exchanges its ready buckets, without the kernels that hold up messages."""
+    """Yield the (begin, end) times of a worker's bucket exchanges, without kernels for which messages wait."""
     messages = timing.messages
     assert messages is not None
     assert timing.work is not None

@@ -58,7 +58,7 @@ class CollectiveCall(NamedTuple):
 
 
 class ComputePart(NamedTuple):
-    """Part of a microbatch's forward or backward pass: the compute for `elements` parameters of a sharding unit."""
+    """Part of a microbatch's forward or backward pass: the compute for `elements` parameters of a sharding `unit`."""
 
     unit: str
     phase: Phase
@@ -67,7 +67,7 @@ class ComputePart(NamedTuple):
 
 
 class StepNode(NamedTuple):
-    """Node of a step graph: its operation, queue and dependencies, and the workers that run it (None for all)."""
+    """Node of a step graph: what it does, its queue, the nodes it comes after, and its workers (None for all)."""
 
     does: ComputePart | CollectiveCall
     queue: str
@@ -114,7 +114,7 @@ class StepGraph:
         return next((call.iteration for call in self.calls), 0)
 
     def groups(self, name: GroupName) -> list[list[int]]:
-        """Return the process groups called `name`, each as a list of workers."""
+        """Return the process groups of the kind `name`, such as tensor-parallel groups, each as a list of workers."""
         return [list(members) for members in self.layout[name]]
 
     def does(self) -> NDArray[np.bool_]:
@@ -198,7 +198,7 @@ class GraphBuilder:
         self._waits |= {number for number in numbers if number is not None}
 
     def computed(self) -> set[int]:
-        """Return the nodes on which the next compute node depends: the previous one, and all passed to `wait`."""
+        """Return the numbers of nodes that the next compute node depends on: the last one, and those of `wait`."""
         return self._waits | (set() if self._computed is None else {self._computed})
 
     def hold(self, what: Literal["parameters", "gradients"], nbytes: int, first: int | None, last: int | None) -> None:

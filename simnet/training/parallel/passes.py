@@ -36,7 +36,7 @@ from simnet.training.parallel.units import DTYPE_BYTES, CheckedOptions, Paramete
 
 
 class StoppingCall(NamedTuple):
-    """Blocking collective in a pass. Compute stops for the collective after the share `at` of the pass."""
+    """Blocking collective in a forward or backward pass, which stops compute after the share `at` of the pass."""
 
     at: float
     operation: Operation
@@ -76,7 +76,7 @@ def block_parts(model: Units, attention: float) -> list[tuple[BlockPart, BlockPa
 def insert_calls(
     step: StepGraph, forward: Iterable[StoppingCall], backward: Iterable[StoppingCall], layout: Mapping[str, Groups]
 ) -> StepGraph:
-    """Return a step whose microbatches have blocking collectives in their forward and backward passes."""
+    """Return a step with blocking collectives inserted in the forward and backward passes of its microbatches."""
     of: Mapping[str, Sequence[StoppingCall]] = {
         "forward": sorted(forward, key=lambda one: one.at),
         "backward": sorted(backward, key=lambda one: one.at),
@@ -217,7 +217,7 @@ def tensor_parallel(step: StepGraph, model: Units, around: ModelParallelism) -> 
 
 
 def _widen_workers(step: StepGraph, degree: int) -> StepGraph:
-    """Return a step in which each worker becomes `degree` consecutive workers that all run its nodes."""
+    """Return a step in which `degree` consecutive workers take each worker's place, and all run that worker's nodes."""
 
     def at(workers: Iterable[int], place: int) -> tuple[int, ...]:
         return tuple(worker * degree + place for worker in workers)

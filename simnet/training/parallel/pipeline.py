@@ -21,7 +21,7 @@ _Pass: TypeAlias = tuple[Phase, int] | None
 
 
 class TiedWeights(NamedTuple):
-    """Weights that the first and last pipeline stage share; if `first`, their gradients are reduced before others."""
+    """Weights that the first and last pipeline stage share; with `first`, their gradients are reduced before others."""
 
     unit: str
     elements: int
@@ -97,7 +97,7 @@ def _pass_nodes(stage: StepGraph) -> dict[_Pass, list[int]]:
 
 
 def _put_off(stage: StepGraph, segments: dict[_Pass, list[int]], last: int) -> None:
-    """Move collectives that follow the last compute of the last backward pass to after all passes."""
+    """Move the collectives after the last compute of a stage's last backward pass to the end, after all passes."""
     of = segments["backward", last]
     computes = max(place for place, number in enumerate(of) if isinstance(stage.nodes[number].does, ComputePart))
     segments["backward", last], put_off = of[: computes + 1], of[computes + 1 :]

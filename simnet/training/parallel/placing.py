@@ -91,7 +91,7 @@ class PlacedStep:
         return sent, received
 
     def _never_meet(self) -> bool:
-        """Return whether concurrent calls cannot share a link: they share a queue and group, or routes are disjoint."""
+        """Return whether concurrent calls never share a link: they have one queue and group, or disjoint routes."""
         network, found = self.network, defaultdict[tuple[str, bytes], set[tuple[int, int]]](set)
         pairs = {id(one): _schedule_pairs(one) for one in self.schedules.values()}
         for number, schedule in self.schedules.items():
@@ -159,7 +159,7 @@ class SlowedComputing:
         self._settle(workers)
 
     def beside(self, workers: Workers, change: int) -> None:
-        """Add `change` to the number of collectives of some workers, and adapt the speed of their compute."""
+        """Add `change` to the number of collectives that workers take part in, and adapt their compute speed."""
         before = self._beside[workers] > 0
         self._left[workers] -= (self._env.now - self._since[workers]) / np.where(before, self._slowdown, 1.0)
         self._since[workers] = self._env.now

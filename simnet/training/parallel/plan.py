@@ -66,7 +66,7 @@ class PlannedStep:
     work: PassShares | None = None
 
     def seconds(self, whole: ArrayLike) -> Floats:
-        """Return each node's compute seconds, (nodes, P), given a microbatch's seconds with the `whole` model."""
+        """Return each node's compute seconds, (nodes, P), given the seconds of a microbatch on the `whole` model."""
         own = np.asarray(whole) * self.shares
         return seconds_of(self.graph, (1 - self.backward) * own, self.backward * own, self.work)
 
@@ -201,7 +201,7 @@ class _StagePlanner(NamedTuple):
     seed: int
 
     def tied(self, both: Sequence[Layer]) -> TiedWeights:
-        """Return the weights that the first and last stage share, as split over tensor-parallel workers."""
+        """Return one tensor-parallel worker's part of the weights that the first and last stage share."""
         degree = self.around.tensor_parallel
         elements = sum(layer.size for layer in split_tensors(_pad_rows(both, degree), degree))
         names, dtype = ", ".join(layer.name for layer in both), str(self.chosen.get("dtype", "float32"))

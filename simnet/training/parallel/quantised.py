@@ -67,7 +67,7 @@ class ZeroPlusPlus(CheckedOptions):
     def gather(
         self, step: GraphBuilder, unit: str, shard: int, dtype: str, phase: Phase, group: str, after: Waits
     ) -> int | None:
-        """Add the all-gather of a unit's shards, and return its last node number."""
+        """Add the all-gather of a unit's parameter shards to a step, and return the number of its last node."""
         entries, ranks = shard * (self.nodes(step.workers).nodes if group == NODE else 1), step.ranks(group)
         if not self.zero_quantized_weights:
             return step.call("all_gather", unit, (entries, entries * ranks), dtype, phase, group=group, after=after)
@@ -119,7 +119,7 @@ def _add_gathers(step: GraphBuilder, unit: str, sent: Hop, phase: Phase, group: 
 
 
 def _code_elements(sent: Hop) -> list[tuple[int, str]]:
-    """Return the number of elements and the dtype, for the codes and for the scales of a quantised message."""
+    """Return (number of elements, dtype) of the codes and of the scales that make up a quantised message."""
     return [(round(sent.codes), "int8"), (round(sent.scales / SCALE_BYTES), "float32")]
 
 
@@ -129,7 +129,7 @@ def shard_of(elements: int, workers: int) -> int:
 
 
 def _two_hops(step: GraphBuilder, first: Hop, second: Hop, after: Waits, unit: str = "bucket") -> int | None:
-    """Add a gradient reduction of two all-to-alls, inside nodes and across nodes; return its last node number."""
+    """Add the all-to-alls of a gradient reduction, inside nodes, then across nodes; return the number of the last."""
     waits, found = tuple(after), None
     for hop, group in ((first, NODE), (second, ACROSS)):
         for elements, dtype in _code_elements(hop):

@@ -28,7 +28,7 @@ def unit_name(name: str) -> str:
 
 
 class ListedUnit(NamedTuple):
-    """Unit in the list that describes a model: entries, work of each pass (seconds or operations), and repetitions."""
+    """Unit in the list that describes a model: name, entries, work of each pass (seconds or operations), and copies."""
 
     name: str
     parameters: int

@@ -62,7 +62,7 @@ class Stage3:
         self.second: set[str] = set()
 
     def held_bytes(self) -> tuple[int, int, int]:
-        """Return a worker's bytes of parameters and of gradients, and the number of elements that it updates."""
+        """Return a worker's bytes of parameters, its bytes of gradients, and the number of elements it updates."""
         width, shard, parts = DTYPE_BYTES[self.dtype], self._shard(self.sizes), 0
         if self.step.workers > 1:
             # What stays gathered, and second shards.
@@ -238,7 +238,7 @@ class _ShardedGradients(NamedTuple):
         return -(-self.size // (_ALIGNMENT * self.step.workers)) * _ALIGNMENT
 
     def held_bytes(self) -> tuple[int, int, int]:
-        """Return a worker's bytes of parameters and of gradients, and the number of elements that it updates."""
+        """Return a worker's bytes of parameters, its bytes of gradients, and the number of elements it updates."""
         width, partition = DTYPE_BYTES[self.options.dtype], self.partition
         return self.size * width, (self.size if self.stage == 1 else partition) * width, partition
 
@@ -343,7 +343,7 @@ def bucket_owners(bucket: Iterable[Layer], starts: dict[str, int], partition: in
 
 
 def _up_to(parts: Iterable[int], most: int) -> list[int]:
-    """Return sums of consecutive sizes; each sum ends with the size at which it exceeds `most` elements."""
+    """Return sums of consecutive sizes; a sum is complete when it exceeds `most` elements."""
     found, filled = [], 0
     for elements in parts:
         filled += elements

@@ -26,7 +26,7 @@ def read_shipped(name: str) -> pd.DataFrame:
 
 
 def settings_where(column: str) -> set[str]:
-    """Return settings flagged ``seen`` (in development), ``telling`` (sources of interval widths) or ``changes``."""
+    """Return measured settings with a flag: ``seen`` in development, ``telling`` interval widths, or ``changes``."""
     rows = read_shipped("settings")
     return set(rows.loc[rows[column], "setting"])
 

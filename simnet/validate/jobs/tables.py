@@ -59,7 +59,7 @@ def _read_log(path: Path) -> pd.DataFrame:
 
 
 def over_ranks(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per policy and iteration: means over ranks, but the minimum of message times.
+    """Return a row per policy and iteration: means over ranks, and the minimum of message times over ranks.
 
     The last rank to enter an exchange waits for no other, so its message time, the minimum, has no waiting.
     """

@@ -76,7 +76,7 @@ def _row_place(row: dict[Hashable, Any]) -> str:
 
 
 def _times(frame: pd.DataFrame, what: Callable[[dict[Hashable, Any]], str]) -> list[Row]:
-    """Return rows that compare published communication times with simulated times on an idle star."""
+    """Return rows that compare published times of collectives with times simulated on an idle star network."""
     records = list(frame.to_dict("records"))
     return [Row(what(row), row["published_ms"], _comm_time(row), "ms", None) for row in records]
 
@@ -287,7 +287,7 @@ def fig_8_jobs() -> list[Row]:
 
 
 def _epoch_shares(steps: dict[tuple[str, str], int], echo: bool = False) -> list[Row]:
-    """Return rows that compare epochs with Fig. 8, given the steps by network schedule and collective."""
+    """Compare with Fig. 8 how many epochs use each collective, given steps by (network schedule, collective)."""
     one = round(1 / tables.STEPS, 4)
     return [
         Row(f"{config}, {label}", theirs, steps.get((config, label), 0) / tables.STEPS, "epochs", one, True, echo=echo)

@@ -110,7 +110,7 @@ def actual_density() -> list[Row]:
 
 @reproduces("exdyna-build-up", PAPER, "its claim; released code")
 def build_up() -> list[Row]:
-    """Return the build-up of sparsifiers: entries selected by any worker, divided by the k requested.
+    """Return the build-up of sparsifiers: entries that any worker selects, divided by the k entries requested.
 
     Local Top-k builds up between k and P k; CLT-k selects exactly k; what workers select by ExDyna, MiCRO and DEFT
     does not overlap. Eighth iteration, synthetic gradients.
@@ -154,7 +154,7 @@ def padding() -> list[Row]:
 
 
 def _logged_rows(column: str, part: int, unit: str) -> list[Row]:
-    """Return rows that compare logged values of a column with simulated ones, item `part` of `_logged_density`."""
+    """Compare values in a column of published logs with simulated values, item `part` of `_logged_density`."""
     known = read_published("exdyna_logs.csv").dropna(subset=column).to_dict("records")
     return [
         Row(f"{row['task']}, {row['scheme']}, target {row['density']:g}", row[column],

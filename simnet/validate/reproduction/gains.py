@@ -46,19 +46,19 @@ ONE_BIT, ZERO_ONE, ARC, OMNI, THC = "1-bit Adam", "0/1 Adam", "ARC-Top-K", "Omni
 
 
 def published(scheme: str, what: str) -> tuple[Interval, str]:
-    """Return a published gain as an interval, and its unit."""
+    """Return the gain that a paper publishes for a scheme, such as a speed-up, as an interval, and the gain's unit."""
     (row,) = read_published("gains.csv").query("scheme == @scheme and what == @what").to_dict("records")
     return Interval(float(row["least"]), float(row["most"])), str(row["unit"])
 
 
 def gain_row(scheme: str, what: str, ours: Interval, *, judged: bool = True) -> Row:
-    """Return a row that compares a published gain with simnet's interval; it has a tolerance only if `judged`."""
+    """Compare a published gain, such as a speed-up, with simnet's interval; with a tolerance only if `judged`."""
     theirs, unit = published(scheme, what)
     return Row(what, theirs, ours, unit, 0.0 if judged else None)
 
 
 def bytes_row(scheme: str, what: str, ours: float) -> Row:
-    """Return a row that compares byte-reduction factors, with tolerance 0.5, as published factors are integers."""
+    """Compare factors by which a scheme reduces bytes; the tolerance is 0.5, as published factors are integers."""
     theirs, unit = published(scheme, what)
     return Row(what, theirs.low, ours, unit, 0.5, absolute=True)
 
@@ -85,7 +85,7 @@ _FEWER_GPUS, _FEW = 64, 400_000
 
 
 class Adam(NamedTuple):
-    """Seconds of communication in a dense and in a sign-compressed step of Adam, and the ratio of bytes of the two."""
+    """Communication seconds of a dense and of a sign-compressed step of Adam, and the ratio of the two steps' bytes."""
 
     dense: float
     signs: float
@@ -98,7 +98,7 @@ class Adam(NamedTuple):
 
 @cache
 def adam(gpus: int, each: int, gigabits: float, latency: float, inside: float, device: str) -> Adam:
-    """Return dense and sign-compressed steps of 1-bit Adam for BERT-Large in fp16 on a cluster."""
+    """Simulate steps of 1-bit Adam for BERT-Large in fp16 on a cluster; `gigabits` and `inside` are link rates."""
     topology = {
         "nodes": gpus // each,
         "gpus_per_node": each,
@@ -155,7 +155,7 @@ def _on_infiniband() -> tuple[Adam, Adam, Adam]:
 
 
 def _measured(network: str, column: str = "computing") -> Interval:
-    """Return the range of a time that the authors measured in steps of BERT-Large on a network [s]."""
+    """Return the range of a time [s], such as compute, that authors measured in BERT-Large steps on a network."""
     return Interval.around(dense_steps(network)[column].tolist())
 
 
@@ -318,7 +318,7 @@ def arc_top_k() -> list[Row]:
 
 
 def _arc_step(name: str, parameters: int, dense: float, computing: float, device: str, kept: float) -> float:
-    """Return the step time of ARC-Top-K [s] on links whose rate is derived from the measured dense step."""
+    """Return the step time of ARC-Top-K [s]; the link rate is derived from the measured `dense` step time [s]."""
     rate = 2 * 3 / 4 * 4 * parameters / (dense - computing)
     changes = (
         f"job.model={name}",

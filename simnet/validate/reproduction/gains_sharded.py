@@ -88,7 +88,7 @@ def zero_seconds(plus: bool, gigabits: float, computing: float, latency: float, 
 
 
 def zero_gain(tokens: int, gigabits: float, other: float | None = None) -> Interval:
-    """Return the interval of ZeRO++'s speed-up over ZeRO-3, for which links may have another rate, `other` [Gbit/s]."""
+    """Return the range of ZeRO++'s speed-up over ZeRO-3; ZeRO-3 may run on links of another rate, `other` [Gbit/s]."""
     computing = computing_range(_gpt_operations(_GPT_18B, _SEQUENCE, 4, tokens // _SEQUENCE), V100_FLOPS)
     quantising = _QUANTISING * load_model(_GPT_18B).parameters / _V100_MEMORY
     middle = (computing.middle, 0.0, FAST_LATENCY.middle, BESIDE.middle)

@@ -66,7 +66,7 @@ def bandwidth_cells() -> Iterator[BandwidthCell]:
 
 
 def on_grid(printed: float) -> float:
-    """Return the bandwidth [Gbit/s] nearest to a published value on the grid of published tables, `GRID`."""
+    """Return the bandwidth of the published tables' `GRID` that is nearest to a published value; both in Gbit/s."""
     grid = 8e-9 * np.array(GRID)
     return float(grid[np.abs(np.log(grid / printed)).argmin()])
 
@@ -129,7 +129,7 @@ def table_1() -> list[Row]:
 
 
 def _open_digits(printed: float) -> float:
-    """Return the largest relative error that rounding can have caused in a printed value."""
+    """Return the largest relative error in a printed value that can be due to rounding."""
     decimals = len(f"{printed:g}".partition(".")[2])
     return 0.5 * 10.0**-decimals / printed
 

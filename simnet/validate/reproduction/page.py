@@ -29,7 +29,7 @@ _OUTCOME = [
 
 
 def error(row: Row) -> str:
-    """Return as text by how much a published value differs from simnet's, in per cent or in the value's unit."""
+    """Return a row's error as text: the published value's excess over simnet's, in per cent or the value's unit."""
     if math.isnan(row.error):
         return "-"
     if isinstance(row.ours, str):
@@ -153,7 +153,7 @@ def summary_line(name: str, rows: Sequence[Row] | None) -> str:
 
 
 def stated(section: str) -> str:
-    """Return the Markdown section on settings that papers state, for the section ``runs`` or ``gains``."""
+    """Return a section of the Markdown page, ``runs`` or ``gains``, with the settings that the papers state."""
     table = read_published("stated.csv").query("page == @section").drop(columns="page")
     return _TEXT[section] + _lines(table.to_numpy().tolist())
 

@@ -43,7 +43,7 @@ def volume() -> list[Row]:
 
 @reproduces("spardl-rounds", PAPER, "released code")
 def rounds() -> list[Row]:
-    """Return, by round of SparDL, the distance to the receiver in ranks and the blocks sent, for 2 to 32 workers.
+    """Return the distance to the receiver [ranks] and the blocks sent in each round of SparDL, for 2 to 32 workers.
 
     Of the messages that the scheme sends. The released code sends a bag of blocks one by one; the description has
     one message per round, and ceil(log2 P) rounds.

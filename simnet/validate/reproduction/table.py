@@ -58,13 +58,13 @@ class Interval(NamedTuple):
         return cls(min(found), max(found), found[0])
 
     def outside(self, published: Interval) -> float:
-        """Return by what fraction a published range exceeds (> 0) or falls below (< 0) the interval; 0 if inside."""
+        """Return by what fraction `published` extends above (> 0) or below (< 0) this interval; 0 if inside."""
         if published.high > self.high:
             return published.high / self.high - 1
         return min(published.low / self.low - 1, 0.0)
 
     def sign(self, published: Interval, none: float) -> str:
-        """Return how interval and published gain lie about `none`: right (one side), wrong, open, or none (no gain)."""
+        """Return whether the interval and a published gain are on the same side of `none`, the value of no gain."""
         if published.low <= none <= published.high:
             return "none"
         above = published.low > none
@@ -74,7 +74,7 @@ class Interval(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Published value next to simnet's value, with unit, tolerance, and expected relation of the two values."""
+    """Published value next to simnet's value: unit, tolerance, and what relation the two values should have."""
 
     # Which value of the figure or table.
     what: str
@@ -98,7 +98,7 @@ class Row(NamedTuple):
 
     @property
     def kind(self) -> Kind:
-        """Kind of comparison: test, echo or orientation, as `KINDS` explains."""
+        """Kind of comparison, see `KINDS`: test (has a tolerance), echo (of a printed formula), or orientation."""
         if self.tolerance is None:
             return "orientation"
         return "echo" if self.echo else "test"
@@ -151,7 +151,7 @@ class Row(NamedTuple):
 
     @property
     def excess(self) -> float:
-        """Error that counts against the tolerance: its magnitude or, for a bound, the signed amount beyond it."""
+        """Error to compare with the tolerance: its magnitude or, for a bound, the signed amount beyond the bound."""
         if self.relation == "<=":
             return -self.error
         return self.error if self.relation == ">=" else abs(self.error)

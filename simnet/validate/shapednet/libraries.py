@@ -173,7 +173,7 @@ LIBRARIES: Mapping[str, Library] = MappingProxyType(
 
 
 class Case(NamedTuple):
-    """Measured setting, or one iteration of a setting: exchange, sizes [byte], links and measured time [s]."""
+    """Measured exchange in one setting, or in one iteration of a setting: its sizes [byte], links and time [s]."""
 
     tool: str
     profile: str
@@ -276,7 +276,7 @@ def from_links(rows: pd.DataFrame) -> pd.DataFrame:
 def calibrated(
     settings: pd.DataFrame, tool: str, profile: str = ""
 ) -> tuple[Mapping[tuple[str, str], Stack], list[int]]:
-    """Fit software overheads on idle links; return a library's transport stack per exchange, and the rows used."""
+    """Fit a library's software overheads to idle links; return its transport stack by exchange, and the rows used."""
     known = library(tool)
     idle = _corner_settings(settings, far=False)
     idle = idle.assign(seconds=idle["undisturbed"])
@@ -303,7 +303,7 @@ def calibrated(
 
 
 def _with_software(bare: Stack, small: pd.DataFrame, large: pd.DataFrame) -> Mapping[tuple[str, str], Stack]:
-    """Return a transport stack per exchange, with software overheads that explain times measured on idle links."""
+    """Return `bare` with software overheads by (collective, algorithm), fitted to times on idle links."""
     measured = {(one.collective, one.algorithm): _fit_software(one, bare, "message", 1e-4) for one in cases(small)}
     overhead = float(np.median(list(measured.values())))
     found = {
@@ -325,7 +325,7 @@ def _candidate_stack(one: Case, stacks: Mapping[tuple[str, str], Mapping[tuple[s
 
 
 def _corner_settings(settings: pd.DataFrame, *, far: bool) -> pd.DataFrame:
-    """Return the settings of lowest latency (highest if `far`); among these, of highest bandwidth and fewest ranks."""
+    """Return the settings of lowest (`far`: highest) latency, of these those of highest bandwidth and fewest ranks."""
     part = settings
     for name, largest in (("link_latency", far), ("link_bandwidth", True), ("ranks", False)):
         part = part[part[name] == (part[name].max() if largest else part[name].min())]
@@ -333,7 +333,7 @@ def _corner_settings(settings: pd.DataFrame, *, far: bool) -> pd.DataFrame:
 
 
 def _fit_software(one: Case, stack: Stack, name: str, probe: float) -> float:
-    """Return the software overhead per message or byte [s] at which the predicted time equals the measured time."""
+    """Return the overhead `name` [s] with which the predicted time equals the measured time; `probe` is a step [s]."""
 
     def at(value: float) -> float:
         return one.takes(stack.with_software(**{name: value}))
@@ -372,7 +372,7 @@ def _known_rows(table: pd.DataFrame) -> list[bool]:
 def _across_changes(
     table: pd.DataFrame, stacks: Mapping[tuple[str, str], Mapping[tuple[str, str], Stack]]
 ) -> pd.DataFrame:
-    """Predict again the iterations during which link settings change, and return the table with these times."""
+    """Predict iterations in which link settings change with these changes; return the table with the new times."""
     ours = table["ours"].copy()
     for _, each in table.groupby(["run", "tool", "profile", "collective", "algorithm", "ranks", "sizes"], sort=False):
         part = each.sort_values("began")

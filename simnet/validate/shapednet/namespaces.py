@@ -47,7 +47,7 @@ _SETTINGS = {
 
 
 class ShapedTraffic(NamedTuple):
-    """Statistics of a star's switch since the last query: packets, drops, and delays of delivery [s]."""
+    """Traffic through a star network's switch since the last query: packets, drops, and how late packets were [s]."""
 
     packets: int
     drops: int
