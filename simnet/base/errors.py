@@ -258,7 +258,7 @@ def check_choice(
 
 
 def make_dataclass(kind: Callable[..., T], given: Mapping[str, Any], called: str) -> T:
-    """Return an instance of the dataclass `kind` with the field values `given`; ValueError for an unknown field."""
+    """Return the dataclass `kind` with field values `given`; errors on unknown fields (ValueError) call it `called`."""
     known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
     for name in given:
         if name not in known:

@@ -89,7 +89,7 @@ class EventClock(StageClock):
 
 
 class LoggedSpan(NamedTuple):
-    """The marks of a stage's start and end."""
+    """The marks that a clock made at the start and the end of a stage."""
 
     began: Mark
     ended: Mark

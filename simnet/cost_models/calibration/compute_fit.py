@@ -36,7 +36,7 @@ _DRAWN = 100_000
 
 @dataclass(frozen=True)
 class ComputeFit:
-    """A compute-time distribution fitted to logs, as fields of ``job.compute``, and the number of logged iterations.
+    """Compute-time distribution fitted to logs, in fields of scenarios' ``job.compute``, and the number of iterations.
 
     `measured` and `fitted` are `PERCENTS` percentiles of the iterations not fitted, every other one, and of draws [s].
     """

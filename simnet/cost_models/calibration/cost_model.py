@@ -165,7 +165,7 @@ class CalibratedCostModel:
     def _setting(
         self, collective: str, ranks: int, nodes: int | None, algorithm: str | None, protocol: str | None
     ) -> Setting:
-        """Return the setting to predict; missing values are filled from the measured curves."""
+        """Return the setting (collective, ranks, nodes, ...) to predict; missing values come from measured ones."""
         given = {"algorithm": algorithm, "protocol": protocol}
         named = {"collective": collective, **{name: value for name, value in given.items() if value is not None}}
         known = [one.setting for one in self.model.known]

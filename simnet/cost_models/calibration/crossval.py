@@ -45,7 +45,7 @@ _FASTEST_STEP = 2e-6
 
 
 def size_folds(curve: Curve) -> list[np.ndarray]:
-    """Return a mask of held-out sizes for each fold; no fold holds out the smallest size."""
+    """Return, for each fold of cross-validation, a mask of a curve's held-out sizes; no fold holds out the smallest."""
     if len(curve.sizes) < MIN_SIZES:
         return []
     place = np.arange(len(curve.sizes))

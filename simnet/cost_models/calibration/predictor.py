@@ -46,7 +46,7 @@ class FittedCurve(Setting):
         return Setting(self.collective, self.ranks, self.nodes, self.algorithm, self.protocol)
 
     def at(self, sizes: ArrayLike) -> Floats:
-        """Return times [s] at sizes [byte]: the weighted geometric mean of the models."""
+        """Return times [s] at sizes [byte]: the weighted geometric mean of the models fitted to the curve."""
         logs = [one.weight * np.log(one.at(sizes)) for one in self.models if one.weight]
         return np.asarray(np.exp(np.sum(logs, axis=0)), dtype=np.float64)
 
@@ -173,7 +173,7 @@ class Predictor:
         return found._replace(by_bytes=1.0) if near[0].setting == setting else found
 
     def _within(self, setting: Setting, asked: Floats) -> BoundedTimes | None:
-        """Return median, least and largest times [s] over the possible card counts, without extrapolation in size."""
+        """Return a collective's median, least and largest times [s] over the possible numbers of cards."""
         family = self.family(setting)
         known = next((one for one in family if one.setting == setting), None)
         found = [] if known is not None else self.by_cards(setting, asked)

@@ -48,7 +48,7 @@ def rabenseifner_allreduce(M: Floats, N: Floats) -> Traffic:
 
 @ClosedForm
 def hierarchical_allreduce(M: Floats, N: Floats, group_size: Floats | float = 8.0) -> Traffic:
-    """Time of a two-level all-reduce: 2 log g + 2 (N / g - 1) rounds, [2 log g + 2 (N - g) / N] M bytes.
+    """Time of a two-level all-reduce, groups of g: 2 log g + 2 (N / g - 1) rounds, [2 log g + 2 (N - g) / N] M bytes.
 
     Derived: 2 log(g) (alpha + M beta) + 2 (N / g - 1) (alpha + g / N M beta). `group_size` is g; it divides N. All N
     where it exceeds N.

@@ -119,7 +119,7 @@ def chunked_allgather(
 
 @ClosedForm
 def muloco(M: Floats, N: Floats, bits: Number = 2.0, contributed: Given = None) -> Traffic:
-    """Time of MuLoCo's collectives: N - 1 + log N rounds, 2 (N - 1) / N ceil(M bits / 32) bytes.
+    """Time of MuLoCo's collectives at `bits` per entry: N - 1 + log N rounds, 2 (N - 1) / N ceil(M bits / 32) bytes.
 
     Derived from [13]: a pairwise all-to-all of the shares, each worker's sum of its own, and an all-gather of the sums,
     quantised again, with `bits` per entry. `contributed` are the bytes of a worker's vector, where tables are sent too.

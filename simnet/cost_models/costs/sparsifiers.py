@@ -101,7 +101,7 @@ def gaussiank(M: Floats, c: Floats, N: Floats, selected: Given = None) -> Traffi
 
 @ClosedForm
 def topkdsa(M: Floats, c: Floats, N: Floats, union: Given = None) -> Traffic:
-    """Time of TopkDSA at density c: N - 1 + log N rounds, [2 M c + min(8 union, M)] (N - 1) / N bytes.
+    """Time of TopkDSA, `union` entries in all: N - 1 + log N rounds, [2 M c + min(8 union, M)] (N - 1) / N bytes.
 
     Derived from [3] and [4]: every worker sends the owners of the regions its selection there (k entries in balanced
     regions); then reduced regions are all-gathered, as entries or dense, whichever is shorter. `union` are the entries
@@ -204,11 +204,11 @@ def spardl(M: Floats, c: Floats, N: Floats) -> Traffic:
 
 @ClosedForm
 def spardl_bsag(M: Floats, c: Floats, N: Floats, d: Number, h: Given = None) -> Traffic:
-    """Upper bound of SparDL by B-SAG: 2 ceil(log(N / d)) + ceil(log d) rounds, 4 M c (N - d) / N + 8 h (d - 1) bytes.
+    """Upper bound of SparDL's time by B-SAG in d teams, which exchange blocks of at most `h` entries; d divides N.
 
-    Derived from [6]: (2 ceil(log(N / d)) + ceil(log d)) alpha + [4 M c (N - d) / N + 8 h (d - 1)] beta, where d divides
-    N. The all-gather in a team carries no more than k d / N entries of a block. SparDL adapts `h` from k / N up; k d /
-    N, all that a worker has, if not given.
+    Derived from [6]: (2 ceil(log(N / d)) + ceil(log d)) alpha + [4 M c (N - d) / N + 8 h (d - 1)] beta. The all-
+    gather in a team carries no more than k d / N entries of a block. SparDL adapts `h` from k / N up; k d / N, all
+    that a worker has, if not given.
     """
     k = c * M / VALUE_BYTES
     _check_teams(N, d)
@@ -219,7 +219,7 @@ def spardl_bsag(M: Floats, c: Floats, N: Floats, d: Number, h: Given = None) -> 
 
 @ClosedForm
 def spardl_rsag(M: Floats, c: Floats, N: Floats, d: Number) -> Traffic:
-    """Time of SparDL by R-SAG: 2 ceil(log(N / d)) + log d rounds, 2 M c (2 N - 2 d + d log d) / N bytes.
+    """Time of SparDL by R-SAG, d teams: 2 ceil(log(N / d)) + log d rounds, 2 M c (2 N - 2 d + d log d) / N bytes.
 
     Derived from [6]: (2 ceil(log(N / d)) + log d) alpha + 2 M c (2 N - 2 d + d log d) / N beta.
     """

@@ -1,4 +1,4 @@
-"""Ratios of a scheme's iterations to dense ones at equal accuracy, from measured training of three small models.
+"""Iterations of schemes over those of dense training to equal accuracy, measured on three small models.
 
 ``data/iterations_to_accuracy.csv`` has runs of a perceptron, a convolutional network and a transformer, each with and
 without momentum: six settings. The ratio of a run is its iterations over those of dense with the same seed. A run that

@@ -154,7 +154,7 @@ def start_message(s: State, f: int) -> None:
 
 
 def handling_time(s: State, f: int) -> float:
-    """Return the receiver's overhead [s] before it delivers message f; some may follow later with adaptive routing."""
+    """Return the receiver's overhead [s] before it delivers message f; with adaptive routing, part may follow later."""
     return s.receive_overhead + (s.after if s.flows[f].what == codes.IS_READY and not s.adaptive else 0.0)
 
 

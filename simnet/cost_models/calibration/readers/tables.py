@@ -62,7 +62,7 @@ class LogColumn(NamedTuple):
 
 @cache
 def log_columns(kind: str) -> dict[str, LogColumn]:
-    """Return a format's columns by their header."""
+    """Return the `LogColumn` of each column that logs of the format `kind` may have, by the column's header."""
     found = {}
     for row in (row for row in read_shipped_rows("data/log_columns.csv") if row["format"] == kind):
         form, factor, power = cast(ColumnForm, row["form"]), float(row["factor"] or 1), int(row["power"] or 0)
