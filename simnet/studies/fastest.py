@@ -23,12 +23,12 @@ class GridTimes(NamedTuple):
 
     @property
     def rivals(self) -> list[str]:
-        """Policies that have a time in this cell, without the one-step oracle."""
+        """Policies that have a time in this cell, without the oracle, which knows each exchange's time beforehand."""
         return [name for name in self.seconds if name != self.bound]
 
     @property
     def next(self) -> tuple[str, float] | None:
-        """Fastest policy after the winners, and its time / the winners' time; None if there is no such policy."""
+        """Fastest policy after the winners, and its time divided by the winners' time; None if there is none."""
         later = [(self.seconds[name], name) for name in self.rivals if name not in self.first]
         return (min(later)[1], min(later)[0] / self.seconds[self.first[0]]) if later and self.first else None
 

@@ -238,7 +238,7 @@ def off_alike(one: Candidate) -> str:
 
 
 def messages_of(run: Run, among: Sequence[Candidate]) -> dict[str, float]:
-    """Return, by exchange, the number of messages that a worker sends one after another in an iteration."""
+    """Return, by exchange label, the number of messages that a worker sends in an iteration."""
     if run.job.strategy is not None:
         return {one.label: messages(one, run.job) for one in among}
     each = len(job_buckets(run.job, among)) / run.job.source.workers

@@ -51,7 +51,7 @@ class ShardedStep:
 
     @cached_property
     def call_errors(self) -> dict[int, tuple[float, float]]:
-        """90 % interval of actual / predicted time of each collective run alone, by node number; NaN if unknown."""
+        """90 % interval of the ratio actual / predicted time of each collective run alone, by node; NaN if unknown."""
         known: dict[tuple[int, bytes], tuple[float, float]] = {}
         found = {}
         for number, schedule in self._placed.schedules.items():

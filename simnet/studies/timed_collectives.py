@@ -333,7 +333,7 @@ def answer_time(what: str | Path | Schedule, sizes: Sequence[float], request: Ti
 
 
 def cost_model_named(network: str | Path) -> tuple[CalibratedCostModel, str, int | None] | None:
-    """Return cost model, name and node count of a platform or calibrated cluster; None for another network."""
+    """Return the cost model, name and node count of a platform or calibrated cluster; None for another network."""
     found = read_network_text(str(network), Path()).get("topology", {})
     part = found.get("platform") or found.get("file") or {}
     path = part.get("path")

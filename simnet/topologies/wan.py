@@ -162,7 +162,7 @@ def _workers_by_site(workers_per_site: object, S: int) -> list[int]:
 def between_sites(
     names: tuple[str, ...], latency: ArrayLike, bandwidth: ArrayLike
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return latency [s] and bandwidth [byte/s] of links between S sites, shape (S, S) each; bandwidth 0 means no link.
+    """Return the latency [s] and bandwidth [byte/s] of links between S sites, (S, S) each; 0 byte/s means no link.
 
     Parameters
     ----------

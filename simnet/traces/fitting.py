@@ -108,7 +108,7 @@ def _layer_tables(
 
 
 def knot_interpolation(steps: NDArray[np.int64], levels: Floats) -> Between:
-    """Return the interpolation over steps, linear or logarithmic, that better predicts `levels` of left-out steps."""
+    """Return the interpolation over steps, linear or logarithmic, that better predicts mean magnitudes `levels`."""
     place = signs.step_places(steps)
     levels = np.maximum(levels, np.finfo(np.float32).tiny)
     missed = []
@@ -123,7 +123,7 @@ def knot_interpolation(steps: NDArray[np.int64], levels: Floats) -> Between:
 
 
 def _lasting_kinds(found: refining.OverlapOverTime, steps: NDArray[np.int64]) -> tuple[float, float]:
-    """Fit entry scales to overlaps: return their constant share, and the others' period in log(1 + iteration)."""
+    """Fit to top-k overlaps how entry scales change: their constant share, and a period in log(1 + iteration)."""
     first, second = np.triu_indices(len(steps), 1)
     if not len(first):
         return 1.0, 1.0

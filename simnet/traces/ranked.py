@@ -26,7 +26,7 @@ _NEEDED = np.array([NormalDist().inv_cdf((1 + (one + 0.5) / _ODDS) / 2) for one 
 
 
 class Ranked:
-    """Turns standard normals into magnitudes with given quantiles; its kind decides how often an entry is large."""
+    """Turns standard normals into magnitudes of given quantiles; an entry's kind decides how often it is large."""
 
     def __init__(self, kinds: ordering.EntryKinds, quantiles: NDArray[np.float64]) -> None:
         from scipy.special import ndtri

@@ -221,7 +221,7 @@ def large_entry_sign(gradients: Values) -> float:
 
 
 def sign_products_in_bands(gradients: Values) -> Floats:
-    """Group entries into bands by magnitude; return each band's mean product of two workers' signs, and its entries.
+    """Return, for bands of entries by magnitude, the mean product of two workers' signs and the number of entries.
 
     Gradients of one layer have shape (P, size), the result (2, len(BANDS) + 1); products are zero in a band without
     entries.

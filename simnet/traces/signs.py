@@ -54,7 +54,7 @@ _LEAST_REST = 0.01
 def sign_agreement(
     counted: Floats, kinds: EntryKinds, magnitudes: Floats, shared: float, against: float, workers: int
 ) -> Floats:
-    """Return the sign agreement between workers by kind of entry that explains `counted`, agreement by magnitude."""
+    """Fit two workers' sign agreement, in bands of entry kinds, to the agreement `counted` in bands of magnitude."""
     from scipy.optimize import lsq_linear
     from scipy.special import ndtri
 
@@ -100,7 +100,7 @@ class SignProducts(NamedTuple):
 
 
 def sign_products(signs: NDArray[np.int8], sizes: Sequence[int]) -> SignProducts:
-    """Return the mean sign products of each layer, given signs of shape (T, P, n) and the sizes of layers."""
+    """Return mean products of signs at two steps for each layer, given the signs (T, P, n) of T steps and P workers."""
     T, P, _ = signs.shape
     other, own = np.zeros((len(sizes), T, T)), np.zeros((len(sizes), T, T))
     start = 0

@@ -176,7 +176,7 @@ def _mean_gain(
 
 
 def measured_at(density: float) -> tuple[int, int]:
-    """Return the range of iterations (first, end) over which to average an exchange's share of the squared norm.
+    """Return the iterations (first, end) over which to average the share of the gradients' squared norm that is sent.
 
     Residuals need longer to reach equilibrium the lower the density is.
 

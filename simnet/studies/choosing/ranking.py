@@ -24,7 +24,7 @@ from simnet.training.job.memory import WorkerMemory, exchange_memory, with_share
 
 
 class Held(NamedTuple):
-    """Memory of a worker under each candidate exchange, by label, and the memory of its device [byte], if known."""
+    """Memory of a worker by candidate exchange, and the memory of the worker's device [byte], if known."""
 
     each: Mapping[str, WorkerMemory]
     limit: float | None

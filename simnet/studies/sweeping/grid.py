@@ -218,7 +218,7 @@ def axis_columns(axes: Sequence[GridAxis], listed: Sequence[GridCell], taken: Co
 
 
 def numbers(texts: Sequence[str]) -> tuple[str | None, list[int | float] | list[str]]:
-    """Return the unit suffix and the values of texts in SI units; None and the texts if some are not numbers.
+    """Convert texts to numbers in SI units; return the unit's suffix and the numbers, or None and the texts.
 
     Examples
     --------

@@ -52,7 +52,7 @@ class Model:
         raise NotImplementedError
 
     def score(self, weights: Values, inputs: NDArray[Any], targets: NDArray[np.intp]) -> tuple[float, float]:
-        """Return mean loss and accuracy on N examples; `targets` is one per example, (N,), or per position, (N, d)."""
+        """Return the mean loss and accuracy on N examples; `targets` is one per example, (N,), or position, (N, d)."""
         raise NotImplementedError
 
 

@@ -128,7 +128,7 @@ class LiveSource:
         return out
 
     def score(self, weights: Values) -> Score:
-        """Return loss and accuracy on the held-out data, given weights of shape (n,)."""
+        """Return the loss and accuracy on the held-out data, given weights of shape (n,)."""
         data, total = self.data, np.zeros(2)
         with np.errstate(over="ignore", invalid="ignore"):
             together = max(1, _CHUNK // math.prod(data.held_targets.shape[1:]))
@@ -195,7 +195,7 @@ class LiveTraining(Training):
         self.applied += 1
 
     def score(self, iteration: int | None) -> Score:
-        """Return loss and accuracy on held-out data after an iteration; NaN if no evaluation is due."""
+        """Return the loss and accuracy on held-out data after an iteration; NaN if no evaluation is due."""
         if iteration is None or (iteration + 1) % self.source.evaluate:
             return Score(math.nan, math.nan)
         return self.source.score(self.weights)

@@ -296,7 +296,7 @@ class Adviser:
         return tuple(PredictedTime(*one) for one in zip(self._labels, *columns, strict=True))
 
     def _variances(self, links: Floats, kernels: Floats) -> Floats:
-        """Return the variances of predicted times, given the gradients of these times by link and kernel estimates."""
+        """Return the variances of predicted times, given the times' derivatives by link and kernel estimates."""
         both = ((links, self._links.covariance), (kernels, self._kernels.covariance))
         first, second = (np.maximum(((one @ covariance) * one).sum(axis=1), 0.0) for one, covariance in both)
         return np.asarray(first + second)
@@ -406,7 +406,7 @@ class Advised:
         return Schedule(workers.size, rounds)
 
     def measured(self, context: PolicyContext, ends: Sequence[float]) -> None:
-        """Give the adviser the round trips of the first link probe; queue those of later probes until agreed on."""
+        """Give the adviser the round trips of the first link probe; later ones wait until all workers know them."""
         adviser = self._updated(context)
         adviser.probes(max(ends))
         took = np.diff(ends[1::2], prepend=0.0).tolist()

@@ -76,7 +76,7 @@ class Estimator:
         self._last: tuple[Floats, float] | None = None
 
     def expected(self, kinds: WeightedTimes) -> ExpectedTimes:
-        """Return the expected times [s] of measurements of some `kinds`, and the gradients of these by the state."""
+        """Return the expected times [s] of measurements `kinds`, and the times' derivatives by the filter's state."""
         return _expect_times(kinds, self.state)
 
     def learn(self, kind: WeightedTimes, seconds: float, noise: float | None = None) -> None:

@@ -80,7 +80,7 @@ def exchange_memory(job: Job, candidate: Candidate, exchanges: Sequence[Candidat
 
 
 def is_measurable(job: Job, *, elsewhere: bool) -> bool:
-    """Return whether this process can measure a job's memory; gradients held `elsewhere` must not exceed 1 GiB."""
+    """Return whether this process can measure a job's memory: gradients in other processes must not exceed 1 GiB."""
     return not elsewhere or _FLOAT * job.source.workers * job.source.parameters <= _HERE
 
 

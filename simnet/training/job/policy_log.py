@@ -45,7 +45,7 @@ class PolicyLog:
         policy.reset()
 
     def decide(self, iteration: int, now: float, active: NDArray[np.intp]) -> Decision:
-        """Return the policy's decision for an iteration, and log what it is based on."""
+        """Return the policy's decision for an iteration, and log the inputs of the decision."""
         self._keep()
         ends = np.asarray(self._ends, dtype=np.float64).tobytes().hex()
         at = {"iteration": iteration, "now": float(now)}

@@ -102,7 +102,7 @@ class Iteration:
         return sum(between, np.zeros(self.active.size))
 
     def add_selection(self, select: Floats, slowed: Floats, held: Floats | float) -> None:
-        """Record by how much the backward pass was `slowed`, a deadline `held` up and selection took, by worker [s]."""
+        """Record each worker's extra time of the backward pass, wait for the deadline, and selection time [s]."""
         self.slowed = self.slowed + slowed
         entered = self.complete + slowed
         if self.waits:
@@ -332,7 +332,7 @@ def _interruption_list() -> TypeAdapter[list[Interruption]]:
 
 
 def compression_gains(exchanges: Sequence[Exchange]) -> tuple[float, Floats]:
-    """Return the squared norm sent / given, in an iteration and by worker (compression gain); 1 for zero gradients."""
+    """Return the compression gain (squared norm sent / squared norm given) of an iteration, and of each worker."""
     sent, given = (_sum_statistic(exchanges, name, 2) for name in ("sent_norm", "given_norm"))
     each = np.divide(sent, given, out=np.ones_like(given), where=given > 0)
     return (float(sent.sum()) / float(given.sum()) if given.any() else 1.0), each

@@ -128,7 +128,7 @@ def _means_differ(one: Floats, other: Floats) -> bool:
 
 
 def _is_transient(name: str, values: Floats, start: int, last: int) -> bool:
-    """Return whether a statistic's mean over iterations `start` to 2 `start` differs from its mean after `last`."""
+    """Return whether a statistic's mean over iterations `start` to 2 `start` differs from its mean from `last` on."""
     steady, block = values[last:], values[start : max(2 * start, 1)]
     if not np.isfinite(block).all():
         return True

@@ -231,7 +231,7 @@ class StepMemory(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class StepTiming:
-    """Start and end of each node on each worker [s since the start of the step]; shape (nodes, P)."""
+    """Start and end time of each node on each worker [s since the start of the step]; shape (nodes, P)."""
 
     graph: StepGraph
     begun: Floats

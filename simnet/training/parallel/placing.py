@@ -70,7 +70,7 @@ class PlacedStep:
         self._known: tuple[Floats, StepTiming] | None = None
 
     def time(self, seconds: Floats, start: float = 0.0, iteration: int = 0) -> StepTiming:
-        """Return start and end of every node, given the compute `seconds` of each node, shape (nodes, P)."""
+        """Return the start and end time of every node, given the compute `seconds` of each node, (nodes, P)."""
         if not self.changes:
             start, iteration = 0.0, 0
             if self._known is not None and np.array_equal(self._known[0], seconds):
@@ -209,7 +209,7 @@ class EventRun:
             self._computing = SlowedComputing(self._env, seconds.shape[1], step.slowdown, self._computed)
 
     def run(self) -> tuple[Floats, Floats]:
-        """Return start and end of each node on each worker [s since the start]; both of shape (nodes, P)."""
+        """Return the start and end time of each node on each worker [s since the step's start], (nodes, P) each."""
         step = self._step
         self._network = step.network.on(self._env)
         self._network.expect(sum(one.n_messages * len(step.groups[number]) for number, one in step.schedules.items()))

@@ -26,7 +26,7 @@ def read_shipped(name: str) -> pd.DataFrame:
 
 
 def settings_where(column: str) -> set[str]:
-    """Return measured settings with a flag: ``seen`` in development, ``telling`` interval widths, or ``changes``."""
+    """Return the measured settings with the flag `column` of the settings table, such as ``changes`` of links."""
     rows = read_shipped("settings")
     return set(rows.loc[rows[column], "setting"])
 

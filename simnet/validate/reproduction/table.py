@@ -64,7 +64,7 @@ class Interval(NamedTuple):
         return min(published.low / self.low - 1, 0.0)
 
     def sign(self, published: Interval, none: float) -> str:
-        """Return whether the interval and a published gain are on the same side of `none`, the value of no gain."""
+        """Return whether interval and published gain agree on the side of `none`: right, wrong, open or none."""
         if published.low <= none <= published.high:
             return "none"
         above = published.low > none

@@ -50,7 +50,7 @@ class Change(NamedTuple):
         return any(isinstance(one, tuple) and len(set(one)) > 1 for one in self[1:])
 
     def of_hosts(self, hosts: int) -> list[tuple[float, float]]:
-        """Return latency [s] and bandwidth [byte/s] of each host's link, as a pair per host."""
+        """Return the latency [s] and bandwidth [byte/s] of each host's link, as a pair per host."""
         each = (_per_host(given, hosts, name) for given, name in zip(self[1:], COLUMNS, strict=True))
         return list(zip(*each, strict=True))
 
