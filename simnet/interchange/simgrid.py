@@ -408,7 +408,7 @@ class _PlatformReader:
         return SimGridPlatform(graph, weather, tuple(self.hosts))
 
     def _keep_routes(self, graph: Graph, lane_of: Mapping[Link, _Lane], paths: Sequence[Sequence[Node]]) -> None:
-        """Store in the graph the declared routes that differ from its shortest paths; messages take these."""
+        """Store in the graph the declared routes that differ from shortest paths; messages take the declared ones."""
         routes = Routes(graph)
         others = []
         for one, path in zip(self.connections, paths, strict=True):

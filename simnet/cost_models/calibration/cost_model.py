@@ -89,7 +89,7 @@ class CalibratedCostModel:
         protocol: str | None = None,
         strict: bool = False,
     ) -> Prediction:
-        """Return the time of a collective of total size `nbytes` (as in nccl-tests) with its interval.
+        """Return the time of a collective of `nbytes` bytes, counted as in nccl-tests, with its prediction interval.
 
         Nodes, algorithm and protocol are by default those that were measured. Raises InputError if nothing is known, a
         value is out of range, or it would extrapolate and is `strict`.
@@ -232,7 +232,7 @@ class CalibratedCostModel:
         return reasons
 
     def _measured(self, setting: Setting) -> tuple[float, float]:
-        """Return the smallest and largest size [byte] measured on the curves nearest to a setting."""
+        """Return the smallest and largest size [byte] measured in the settings most similar to `setting`."""
         near = self.model.near(setting)
         return min(one.smallest for one in near), max(one.largest for one in near)
 

@@ -195,7 +195,7 @@ def cost_model_of(source: str) -> CalibratedCostModel:
 
 
 def has_curves(path: str | Path) -> bool:
-    """Return whether a fabric file contains measured curves; raise InputError if it cannot be read."""
+    """Return whether a fabric file contains times measured over size; raise InputError if it cannot be read."""
     lines = read_text(Path(path), MAX_BYTES).splitlines()
     return any(line.startswith("curves:") and line.partition(":")[2].strip() != "[]" for line in lines)
 

@@ -54,7 +54,7 @@ def size_folds(curve: Curve) -> list[np.ndarray]:
 
 
 def leave_sizes_out(curves: Sequence[Curve], curve_model: str) -> list[HeldOut]:
-    """Return held-out predictions by size: each fold predicts every fourth size of a curve from the other sizes."""
+    """Predict times at every fourth size from the other sizes, in turn, for each measured curve of time over size."""
     found = []
     for curve in curves:
         for mask in size_folds(curve):
@@ -97,7 +97,7 @@ def mixture_held(
 
 
 def without_ranks(curves: Sequence[Curve], ranks: int) -> tuple[list[Curve], list[Curve]]:
-    """Split curves: other numbers of ranks, and those of `ranks` whose collective and algorithm the others include."""
+    """Hold out `ranks` ranks: return other curves, and held-out ones of the same collective, algorithm and protocol."""
     kept = [one for one in curves if one.setting.ranks != ranks]
     families = {one.setting.family for one in kept}
     return kept, [one for one in curves if one.setting.ranks == ranks and one.setting.family in families]
@@ -149,7 +149,7 @@ class ModelChoice(NamedTuple):
     held: dict[Basis, list[HeldOut]]
 
     def fitted(self, curves: Sequence[Curve]) -> Predictor:
-        """Return a predictor with the chosen models, fitted to curves."""
+        """Return a predictor with the chosen models, fitted to measured curves of time over size."""
         return fit_predictor(curves, self.curve_model, self.nccl, self.transfer, weights=self.weights)
 
 
@@ -179,7 +179,7 @@ def choose_models(curves: Sequence[Curve], *, plain: bool = True, wide: bool = T
 
 
 def could_be_nccl(curves: Sequence[Curve]) -> bool:
-    """Return whether NCCL may have produced the curves: no time too short for GPUs, no algorithm that NCCL lacks.
+    """Return whether measured times may be NCCL's: none is too short for GPUs, and no algorithm is unknown to NCCL.
 
     Starting a kernel takes some 6 us, a message between GPUs of two nodes 2 us or more; MPI in host memory has neither
     cost. The steps of a tree are the fewest.

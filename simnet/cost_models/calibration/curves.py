@@ -363,7 +363,7 @@ MIXED_MODELS = ("line", "three_segments", "piecewise", "adjacent", "interpolated
 
 
 def fit_mixture(sizes: Floats, seconds: Floats, weights: Mapping[str, float]) -> tuple[CurveModel, ...]:
-    """Fit each curve model named in `weights` (>= 0, not all 0) to a measured curve; return the weighted models."""
+    """Fit each model of time over size named in `weights` (>= 0, not all 0); return the models with their weights."""
     fits = {name: CURVE_FITS[name](sizes, seconds) for name in weights}
     total = sum(weights.values())
     return tuple(replace(fit, model=name, weight=weights[name] / total) for name, fit in fits.items())

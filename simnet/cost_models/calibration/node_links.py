@@ -1,4 +1,4 @@
-"""Rates inside a node whose devices are linked in pairs, computed from the best rings and chains of these links.
+"""Bandwidths inside a node whose devices are linked in pairs, computed from the best rings and chains of links.
 
 A ring, or a chain, takes a link in each direction between neighbours; as many run at once as links are there for.
 """

@@ -69,7 +69,7 @@ class BoundedTimes(NamedTuple):
 
 
 class TimeGrowth(NamedTuple):
-    """How a curve's time grows with size at its `largest` size [byte]: as size ** `power`, with 0 <= `power` <= 1.
+    """How a collective's time grows at the `largest` measured size [byte]: as size ** `power`, 0 <= `power` <= 1.
 
     `by_power` is how far that shows bandwidth, `by_bytes` how far times grow as latency plus bytes; both within 0..1.
     """
@@ -86,7 +86,7 @@ class TimeGrowth(NamedTuple):
 
 
 def _growth_of_curve(one: FittedCurve) -> TimeGrowth:
-    """Return how a curve's times grow with size at its largest measured size."""
+    """Return how a collective's measured times grow with size at the largest measured size."""
     sizes = np.maximum(one.largest / np.array([_SPAN**2, _SPAN, 1.0]), one.smallest)
     seconds = one.through(sizes)
     if sizes[1] == sizes[2]:
@@ -101,7 +101,7 @@ def _growth_of_curve(one: FittedCurve) -> TimeGrowth:
 
 @dataclass(frozen=True, eq=False)
 class Predictor:
-    """Predicts times of any collective from the measured curves of a system.
+    """Predicts times of any collective on a system from measured curves of time over size.
 
     Cross-validation chose `curve_model` for single curves, and `transfer` for other collectives. `known` are the
     curves, `steps` is the step model, `cards` are the possible numbers of cards of a node, the likeliest first, `each`

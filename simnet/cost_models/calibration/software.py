@@ -276,7 +276,7 @@ def eager_measured(rows: pd.DataFrame) -> bool:
 
 
 def calibrated_stack(model: CalibratedCostModel) -> Stack:
-    """Return the transport stack of a calibrated system, without the overheads that its curves include."""
+    """Return the transport stack of a calibrated system, without the overheads that measured times include."""
     named = STACKS[model.stack or "ideal"]
     if named == STACKS["ideal"]:
         return named

@@ -1,4 +1,4 @@
-"""The step model: launch cost, latency per step, time per byte sent and per byte reduced.
+"""The step model: a collective's time is a sum of costs of its launch, steps, bytes sent and bytes reduced.
 
 Steps and bytes of collectives are counted from schedules or by NCCL's formulas, apart inside a node and between nodes.
 Of NCCL, a *ring* passes chunks around; a *tree*, for all-reduce, is a chain inside each node and a double binary tree
@@ -282,7 +282,7 @@ class StepModel:
 
     @property
     def measured_inside(self) -> bool:
-        """Whether the rate inside a node is known, from measurements or from the user; always true without NCCL."""
+        """Whether the bandwidth inside nodes is known, from measurements or from the user; always true without NCCL."""
         return not self.nccl or "inner_seconds_per_byte" not in undetermined_parameters(self)
 
     def with_inner_rate(self, rate: float, error: float = _GIVEN_ERROR) -> StepModel:

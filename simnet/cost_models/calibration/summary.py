@@ -106,7 +106,7 @@ class Calibration:
         }
 
     def errors(self) -> list[dict[str, Any]]:
-        """Return rows with the held-out errors of each curve model, and of predictions over ranks and collectives."""
+        """Return rows with held-out errors of each model of time over size, and of predicted ranks and collectives."""
         models = {f"sizes, {name}": (held, name == MIXTURE_NAME) for name, held in self.chosen.by_curve_model.items()}
         kinds: dict[str, Basis] = {"ranks": "ranks", "outermost ranks": "beyond", "collectives": "collectives"}
         every = models | {name: (self.chosen.held[kind], False) for name, kind in kinds.items()}

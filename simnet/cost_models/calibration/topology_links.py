@@ -28,7 +28,7 @@ MAX_PER_NODE = 4096
 
 
 class Placement(NamedTuple):
-    """Measured topology (one of `LINK_FAMILIES`), ranks per node, and a GPU's rate inside a node [byte/s]."""
+    """Measured topology (one of `LINK_FAMILIES`), ranks per node, and bandwidth of a GPU inside a node [byte/s]."""
 
     name: str
     each: int | None

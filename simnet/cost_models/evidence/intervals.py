@@ -57,7 +57,7 @@ GROUPS = 2.0
 
 
 class HeldOut(NamedTuple):
-    """Held-out predictions of a curve: sizes [byte], predicted and measured times [s], each of shape (n,).
+    """Held-out predictions in one setting: sizes [byte], predicted and measured times [s], each of shape (n,).
 
     `outside` says whether its ranks are outside those predicted from, `widening` by which factor its interval is wider.
     """

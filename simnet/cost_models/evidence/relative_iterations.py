@@ -100,7 +100,7 @@ def relative_iterations(
 
 
 def mean_logarithms(settings: Mapping[Setting, Sequence[Ratio]]) -> list[float]:
-    """Return the logarithm of the geometric mean ratio of each setting."""
+    """Return, for each setting, the logarithm of the geometric mean of the ratios measured in it."""
     most = max((value for runs in settings.values() for value, reached in runs if reached), default=1.0)
     return [fmean(math.log(value if reached else max(value, most)) for value, reached in s) for s in settings.values()]
 

@@ -21,7 +21,7 @@ from simnet.network.event_loop.timelines import update_link
 
 
 def send_shared(s: State, g: int, f: int) -> None:
-    """Record the send of message f, which starts at once, on its host's own link; update when rank g's sends end."""
+    """Record that message f starts at once on its host's own link, and update the time at which rank g's sends end."""
     rank, flow = s.ranks[g], s.flows[f]
     begin = s.now + s.send_overhead
     rank.send_complete = max(rank.send_complete, begin)

@@ -43,7 +43,7 @@ def free_flow(s: State, f: int) -> None:
 
 
 def release_flow(s: State, f: int) -> None:
-    """Free the record of a flow that has arrived or failed; later, if it still leaves its host."""
+    """Free the record of a flow that has arrived or failed: now, or when the last byte has left the sending host."""
     if s.flows[f].unsent > 0:
         s.flows[f].state = codes.DRAINED
     else:

@@ -86,7 +86,7 @@ def finish_slice(compute_slice: ComputeSlice, x: StreamRecord) -> None:
 
 
 def finish_kernels(s: State, x: StreamRecord) -> None:
-    """Record start and end of the kernels that just finished, which selected or unpacked a part of the exchange."""
+    """Record the start and end of kernels that just finished, which selected or unpacked a part of the gradient."""
     skip_selected(s, x, -math.inf)
     if x.selected < x.slices and s.compute_slices[x.compute_slices + x.selected].selects_to <= x.served:
         compute_slice = s.compute_slices[x.compute_slices + x.selected]
@@ -100,7 +100,7 @@ def finish_kernels(s: State, x: StreamRecord) -> None:
 
 
 def skip_selected(s: State, x: StreamRecord, served: float) -> None:
-    """Count parts as selected if they need no selection kernels, or if these end within `served` seconds of kernels."""
+    """Count gradient parts as selected if they need no kernels, or these end within `served` seconds of kernels."""
     while x.selected < x.slices:
         compute_slice = s.compute_slices[x.compute_slices + x.selected]
         if compute_slice.select > 0.0 and compute_slice.selects_to > served:
@@ -109,7 +109,7 @@ def skip_selected(s: State, x: StreamRecord, served: float) -> None:
 
 
 def skip_unpacked(s: State, x: StreamRecord) -> None:
-    """Count parts as unpacked if their unpacking kernels have finished, or if they have none."""
+    """Count gradient parts as unpacked if their unpacking kernels have finished, or if there are none."""
     while x.unpacked < x.posted:
         place = s.compute_slices[x.compute_slices + x.unpacked].unpacks_to
         if x.served < place < math.inf:
