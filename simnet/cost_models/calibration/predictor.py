@@ -31,7 +31,7 @@ Transfer: TypeAlias = Literal["steps", "corrected"]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FittedCurve(Setting):
-    """The models fitted to a measured curve, its smallest and largest size [byte], and its number of sizes."""
+    """Models fitted to a curve of measured time over size, its smallest and largest size [byte], and size count."""
 
     __pydantic_config__ = FILE_PART
 

@@ -59,7 +59,7 @@ class Calibration:
         return cost_model_yaml(self.cost_model)
 
     def inside_note(self) -> str:
-        """Return a sentence that asks for the rate inside a node, if nodes have several ranks and no log has it."""
+        """Return a sentence that asks for the bandwidth inside nodes of several ranks, if no log has measured it."""
         model = self.cost_model.model
         if model.steps is None or model.steps.measured_inside or not any(c.ranks > c.nodes > 1 for c in model.known):
             return ""

@@ -67,7 +67,7 @@ def transmission_end(s: State, f: int) -> float:
 
 
 def schedule_departure(s: State, f: int, end: float) -> None:
-    """Schedule the departure of message f at `end`, or the next change of its host's own link if that is earlier."""
+    """Schedule the departure of message f at `end`, or the next change of its host's own link if that comes earlier."""
     flow = s.flows[f]
     link = s.links[s.routes[flow.route].own]
     time = end if end <= link.until else max(flow.counted, link.until)

@@ -187,7 +187,7 @@ class Route:
 
 @record
 class LossRecord:
-    """Packet loss on a route: the rate limit segment / (slope * rtt + fixed), and the payload's share of bytes sent."""
+    """How packet loss limits a route's rate (`slope` of round-trip time, plus `fixed`), and the share of payload."""
 
     slope: float
     fixed: float
