@@ -91,7 +91,7 @@ class JobPrediction:
         return name_of(self.run.job.network(0).stack)
 
     def medians(self) -> pd.DataFrame:
-        """Return median times of the parts of an iteration in the steady state, a row per policy in scenario order."""
+        """Return the median times of the parts of a steady iteration, a row per policy in scenario order."""
         numbers = [f"{name}_{end}{'_' if end else ''}s" for name in PARTS for end in _ENDS]
         steady = self.iterations[self.iterations["iteration"] >= common_start(self.steady.values())]
         return steady.groupby("policy", sort=False)[numbers].median()

@@ -88,7 +88,7 @@ class JobTotal(NamedTuple):
     calls: Mapping[str, CallErrors] = {}
 
     def messages_within(self, exchange: str) -> tuple[str, float, float]:
-        """Return the error model's name and the 90 % interval [s] for the job's time in an exchange's messages."""
+        """Return the error model's name, and the 90 % interval [s] of the job's time in messages of an exchange."""
         one = self.exchanges.get(exchange, _NOTHING)
         if exchange in self.calls:
             kind, low, high = self.calls[exchange]

@@ -48,7 +48,7 @@ Buckets: TypeAlias = tuple[tuple[float, float], ...]
 
 
 class Within(NamedTuple):
-    """A value and the ends of its interval; infinite if a target cannot be reached."""
+    """Value, such as a required bandwidth, and the ends of its interval; infinite if no value reaches the target."""
 
     value: float
     low: float

@@ -263,7 +263,7 @@ class Recorder:
             warnings.warn(f"the recording in {self._path} ends at step {self.step}: {why}", stacklevel=5)
 
     def _layer(self, name: str) -> NDArray[Any]:
-        """Return the buffer of a layer for the current step and all workers of this process, which is zero at first."""
+        """Return the buffer of a layer for all workers of this process in the current step; a new buffer is zero."""
         if name not in self._taken:
             rows = self.workers if self.worker is None else 1
             self._taken[name] = np.zeros((rows, *self._parts[name]), STORED[self.dtype])

@@ -358,7 +358,7 @@ class SyntheticSource:
 
 
 def _rest_weight(loadings: Floats) -> Floats:
-    """Return, by layer, the weight that the changing normals have beside constant ones with `loadings`, (K, layers)."""
+    """Return, by layer, the weight of the changing normals that leaves a variance of 1; `loadings`, (K, layers)."""
     return np.asarray(np.sqrt(np.maximum(1 - np.square(loadings).sum(axis=0), 0.0)))
 
 

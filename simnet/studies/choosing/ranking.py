@@ -201,7 +201,7 @@ def ranked_candidates(loaded: Scenario, run: Run) -> list[Candidate]:
 
 
 def rank(asked: ChooseRequest, fields: Sequence[str] = (), *, flips: bool = True) -> Ranking:
-    """Rank the exchanges and policies of a scenario, with overrides `fields`, by the duration of its job.
+    """Rank the exchanges and policies of a scenario by job duration; `flips` also finds where another is fastest.
 
     With `flips` the values of links, density and workers are looked for at which another exchange becomes the fastest.
     """

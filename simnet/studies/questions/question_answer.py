@@ -127,7 +127,7 @@ def _factors(table: pd.DataFrame, grid: Mapping[str, str]) -> dict[str, AxisColu
 
 
 def _joint_axis(fields: pd.DataFrame, label: str) -> AxisColumn:
-    """Return axes that vary together as one column, from only those axes that distinguish combinations of values."""
+    """Join axes that vary together into one column, without the axes that others determine."""
     apart = [
         name
         for at, name in enumerate(fields.columns)
@@ -189,7 +189,7 @@ def _reach_text(
     settings: Sequence[AxisColumn],
     unit: Unit | None,
 ) -> str:
-    """Return a sentence on the first series that reaches the value `one.reach`, by the axis that explains it best."""
+    """Return a sentence on which series first reaches the value `one.reach`, and on which axis that depends."""
     reach, higher = one.reach or 0.0, one.better == "higher"
     first: dict[tuple[Any, ...], int] = {}
     for setting, each in values.items():
@@ -227,7 +227,7 @@ def _effects(
     names: Sequence[str],
     unit: Unit | None,
 ) -> dict[str, list[Effect]]:
-    """Return the difference of each series from the best of `one.against` in each setting, positive if higher."""
+    """Return, by series, its difference in each setting from the best reference series; positive if higher."""
     for name in (*one.against, *one.series):
         check_choice(name, "series", names, file=QUESTION_FILE, field="compare")
     compared = one.series or [name for name in names if name not in one.against]

@@ -234,7 +234,7 @@ def train(
     options: Mapping[str, Any] | None = None,
     device: Literal["cpu", "cuda"] = "cpu",
 ) -> LiveSource:
-    """Return a gradient source that trains a model on a data set: it applies the mean gradient of each exchange.
+    """Return a gradient source that trains a model on a data set; each update is the mean gradient of an exchange.
 
     Parameters
     ----------

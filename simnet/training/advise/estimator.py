@@ -103,7 +103,7 @@ class Estimator:
         return surprise
 
     def _adapt(self, kind: WeightedTimes, seconds: float, surprise: float) -> None:
-        """Adapt the noise from consecutive times of the same kind, and the drift from the standardised error."""
+        """Adapt the noise to differences of consecutive times of one kind, and the drift to the standardised error."""
         if self._last is not None and np.array_equal(self._last[0], kind.coefficients):
             differs = min(math.log(seconds / self._last[1]) ** 2 / 2, (_FAR * self.noise) ** 2)
             self.noise = math.sqrt(max((1 - _RATE) * self.noise**2 + _RATE * differs, _LEAST_NOISE**2))

@@ -78,7 +78,7 @@ class ZeroPlusPlus(CheckedOptions):
     def scatter(
         self, step: GraphBuilder, unit: str, layers: tuple[Layer, ...], dtype: str, group: str, queue: str | None = None
     ) -> int | None:
-        """Add the reduce-scatter of the gradients of `layers`, and return its last node number."""
+        """Add the reduce-scatter of the gradients of `layers`, and return the number of its last node."""
         nodes, after = self.nodes(step.workers), step.computed()
         if self.zero_quantized_gradients and nodes.nodes > 1:
             return reduce_tensors(step, nodes, layers, dtype, after, unit)
@@ -105,7 +105,7 @@ class SDP4Bit(CheckedOptions):
 
 
 def gather_differences(step: GraphBuilder, how: SDP4Bit, elements: int, after: Waits) -> int | None:
-    """Add the all-gathers of a bucket's quantised weight differences, and return their last node number."""
+    """Add the all-gathers of a bucket's quantised weight differences, and return the number of their last node."""
     m = shard_of(elements, step.workers)
     return _add_gathers(step, "bucket", Hop.of(m, WEIGHT_BITS, -(-m // how.weight_group)), "step", "world", after)
 
@@ -140,7 +140,7 @@ def _two_hops(step: GraphBuilder, first: Hop, second: Hop, after: Waits, unit: s
 
 
 def reduce_bucket(step: GraphBuilder, how: SDP4Bit, elements: int, after: Waits) -> int | None:
-    """Add the reduction of a gradient bucket by SDP4Bit, and return its last node number."""
+    """Add the reduction of a gradient bucket by SDP4Bit, and return the number of its last node."""
     nodes, m = how.nodes(step.workers), shard_of(elements, step.workers)
     first = Hop.of(nodes.ranks * m, FIRST_BITS, nodes.ranks * -(-m // how.first_group))
     second = Hop.of(nodes.nodes * m, SECOND_BITS, nodes.nodes * -(-m // how.second_group))
@@ -150,7 +150,7 @@ def reduce_bucket(step: GraphBuilder, how: SDP4Bit, elements: int, after: Waits)
 def reduce_tensors(
     step: GraphBuilder, nodes: Nodes, layers: Iterable[Layer], dtype: str, after: Waits, unit: str = "bucket"
 ) -> int | None:
-    """Add the reductions of tensors by qgZ (ZeRO++), one after another, and return their last node number."""
+    """Add the reductions of tensors by qgZ (ZeRO++), one after another, and return the number of their last node."""
     last: int | None = None
     waits = tuple(after)
     for layer in layers:

@@ -145,7 +145,7 @@ def _on_ethernet(gpus: int) -> tuple[Adam, Adam, Adam]:
 
 
 def _on_infiniband() -> tuple[Adam, Adam, Adam]:
-    """Return steps of 1-bit Adam on InfiniBand for the expected, lowest and highest gain."""
+    """Return steps of 1-bit Adam on InfiniBand, under assumptions for the expected, lowest and highest gain."""
     inside, latency = NODE_BANDWIDTH["V100"], FAST_LATENCY
     return (
         adam(_FEWER_GPUS, 4, _PERFTEST, latency.middle, inside.middle, "v100-torch2.6"),
