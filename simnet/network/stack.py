@@ -218,11 +218,11 @@ class Stack:
         return total
 
     def arranged(self, schedule: Schedule) -> Schedule:
-        """Return the schedule with each collective call's messages as gloo sends them; unchanged without gloo."""
+        """Return the schedule with the messages that gloo sends for collective calls; unchanged for other libraries."""
         return arrange_calls(schedule, self.pieces) if self.collectives == "gloo" else schedule
 
     def cut(self, schedule: Schedule) -> Schedule:
-        """Return the schedule with each ring step split into `pieces` rounds; compute time remains in the first."""
+        """Return the schedule with each ring step split into equal rounds, as many as the stack's `pieces`."""
         if self.pieces == 1:
             return schedule
         parts: dict[int, list[Round]] = {}
@@ -252,7 +252,7 @@ class Stack:
         return found
 
     def ahead(self, rounds: Sequence[Round]) -> list[int]:
-        """Return, for each round, how many earlier rounds a rank may have incomplete on entry; 0 outside of rings."""
+        """Return how many earlier rounds may be incomplete when a rank enters each round; 0 outside of ring steps."""
         if self.rounds == 1:
             return [0] * len(rounds)
         rings = in_rings(rounds)
@@ -270,7 +270,7 @@ def _continues_phase(before: Round, one: Round) -> bool:
 
 
 def of_rings(schedule: Schedule) -> list[bool]:
-    """Return for each round whether it is a ring step, by its pairs of ranks or by a call of a ring collective."""
+    """Return whether each round is a step of a ring collective, as its call or its pairs of ranks show."""
     found = in_rings(schedule.rounds)
     for call in schedule.calls:
         if call.algorithm == "ring":

@@ -81,7 +81,7 @@ def start_spread(
     name: tuple[str | int, ...] = (),
     most: int = MOST_MESSAGES,
 ) -> StartSpread | None:
-    """Return the spread of an exchange's duration over random entry times; None for no spread or too many messages.
+    """Return how an exchange's duration varies with random entry times; None if it cannot, or has over `most` messages.
 
     Parameters
     ----------
@@ -139,7 +139,7 @@ def start_spread(
 def offsets_of_sum(
     seconds: Floats, labels: Sequence[str], times: Floats, spreads: Mapping[str, StartSpread]
 ) -> tuple[float, float]:
-    """Return by how much a sum of exchange times can fall and rise [s] if ranks enter at slightly different times.
+    """Return by how much [s] the total time of several exchanges can fall and rise if ranks enter microseconds apart.
 
     Exchanges of equal time, to `SAME`, count as one draw; others are independent, so that their spread averages out.
     The median may shift the sum either way.

@@ -171,7 +171,7 @@ class SymmetricRanks:
         return SymmetricRun(now, np.concatenate([one.times for one in went], axis=1))
 
     def _small_network(self, rounds: Sequence[Round], hosts: Ranks) -> tuple[_SmallNetwork, dict[int, Round]] | None:
-        """Return a smaller network with equal times, and for each round's id its round there; None if none exists."""
+        """Return a small network with equal times, and by ``id(round)`` the round to run on it; None if none exists."""
         # Rounds that differ only in phase are one unless several may be under way.
         phases = self._stack.rounds > 1
         patterns: dict[bytes, int] = {}
@@ -321,7 +321,7 @@ def _time_loops(
 
 
 def _round_times(timing: Timing, schedule: Schedule) -> Floats | None:
-    """Return rank 0's message, work and CPU times by round [s], shape (12, rounds); None if rounding loses some."""
+    """Return when rank 0 sends, receives, computes and uses the CPU in each round [s]; None if times are missing."""
     assert timing.messages is not None
     assert timing.work is not None
     assert timing.software is not None

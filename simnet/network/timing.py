@@ -56,7 +56,7 @@ class Messages:
 
 @dataclass(frozen=True)
 class BusyIntervals:
-    """Table of intervals in which ranks are busy: rank, index of the schedule, start and end [s since the origin]."""
+    """Table of intervals in which ranks are busy: rank, number of the schedule, start time and end time [s]."""
 
     rank: Ranks
     part: Ranks
@@ -84,7 +84,7 @@ class BusyIntervals:
 def work_intervals(
     program: Program, numbers: ArrayLike, begun: Floats, ended: Floats
 ) -> tuple[BusyIntervals, BusyIntervals]:
-    """Return the intervals of each rank's work before rounds, and of the library's CPU use between work and round.
+    """Return when each rank computes before a round, and when the communication library then uses the rank's CPU.
 
     Parameters
     ----------
@@ -139,7 +139,7 @@ MessageDetail: TypeAlias = tuple[Messages | None, BusyIntervals | None, HostWork
 def message_times(
     program: Program, times: tuple[Floats, Floats], numbers: ArrayLike, work: tuple[Floats, Floats], software: Floats
 ) -> tuple[Messages, BusyIntervals, HostWork]:
-    """Return a program's messages, and the intervals in which ranks computed and the library used their CPUs.
+    """Return tables of a program's messages, of the ranks' compute intervals, and of the library's use of their CPUs.
 
     `times` are when messages were sent and arrived [s], `numbers` and `work` as for `work_intervals`, and `software` is
     that for messages, as in `HostWork`.
@@ -283,7 +283,7 @@ Intervals: TypeAlias = Sequence[tuple[NDArray[np.signedinteger], Floats, Floats]
 
 
 def split_intervals(work: Intervals, messages: Intervals, accounted: Floats, finish: Floats) -> Split:
-    """Return how long each rank communicates, computes and waits [s]; work during messages counts as computing."""
+    """Return each rank's seconds of communicating without computing, of computing, and of waiting, up to `finish`."""
     computing = _covered_seconds(work, accounted, finish)
     communicating = _covered_seconds([*work, *messages], accounted, finish) - computing
     wait = np.maximum(np.maximum(finish - accounted, 0.0) - communicating - computing, 0.0)
@@ -291,7 +291,7 @@ def split_intervals(work: Intervals, messages: Intervals, accounted: Floats, fin
 
 
 def _covered_seconds(tables: Intervals, accounted: Floats, finish: Floats) -> Floats:
-    """Return the seconds from `accounted` to `finish` that each rank's intervals cover; overlaps count once."""
+    """Return how many seconds of the time span from `accounted` to `finish` the intervals of each rank cover."""
     total, n_intervals = np.zeros(finish.size), sum(rank.size for rank, *_ in tables)
     # A group of ranks at a time, so that temporary arrays take less memory than the intervals.
     for group in np.array_split(np.arange(finish.size), min(finish.size, 1 + n_intervals // _AT_ONCE)):
@@ -342,7 +342,7 @@ class TimedRun:
         self.program, self._messages = program, messages
 
     def enter(self, engine: Engine, now: float) -> int:
-        """Start the schedule's ranks, not before `now` [s since the engine's origin]; return the row of the run."""
+        """Start the schedule's ranks at time `now` [s] or later; return the run's row in the engine's table of runs."""
         if self.program.origin != engine.origin or self.program.start.min() < now:
             self.program = self.program.counted_from(engine.origin, now)
         self._handle: Handle = engine.run(self.program, self._messages)

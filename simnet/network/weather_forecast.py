@@ -1,4 +1,4 @@
-"""Weather forecasts for the max-plus recurrence: the known parts of the timelines of links."""
+"""Bandwidth and latency of links over time, as far as known, for timing by the max-plus recurrence."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class WeatherForecast:
 
     @cached_property
     def forecast(self) -> LinkForecast | None:
-        """Timelines of all links, as far as these are known; None if links never change."""
+        """Bandwidth and latency of all links over time, as far as known; None if links never change."""
         if self._links.constant:
             return None
         return LinkForecast(
@@ -51,7 +51,7 @@ class WeatherForecast:
         )
 
     def extend(self, through: int, route: NDArray[np.int64], now: float, when: float) -> bool:
-        """Extend the link timelines beyond `when` [s]; return False if they would become too long.
+        """Generate bandwidths and latencies of all links beyond time `when` [s]; return False if these are too many.
 
         - `through`: messages that have completed.
         - `route` (L,): links of the next message, padded with -1.

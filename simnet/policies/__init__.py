@@ -120,7 +120,7 @@ class Decision(NamedTuple):
 
 
 class TimingOutcome(NamedTuple):
-    """Seconds that the communication, kernels and backward pass of an iteration took, each on one of the workers.
+    """Communication, kernel and backward-pass times of one iteration [s]; each is that of a single worker.
 
     Messages traveled for `communicate`, of the worker that waited least; kernels of the slowest took `select` before
     the first message and `merge` after it. `backward` is the backward pass, 0 for one bucket.
@@ -149,13 +149,13 @@ class Observation(NamedTuple):
 
 @runtime_checkable
 class Adaptive(Policy, Protocol):
-    """A policy that also chooses the density, and learns from observed gains and times.
+    """A policy that also chooses the density, and learns from measured compression gains and times of exchanges.
 
     After a failure the job asks again without a report; an attempt must then be the same.
     """
 
     def decide(self, context: PolicyContext) -> Decision:
-        """Return exchanges and density for the next iteration, or for a trial before it to measure gain and times."""
+        """Return exchanges and density to use in the next iteration, or to measure in a trial before it."""
 
     def observe(self, context: PolicyContext, observation: Observation) -> None:
         """Learn from the outcome of the decision made in `context`."""
@@ -173,7 +173,7 @@ class Measures(Policy, Protocol):
 
 
 class OneStepOracle:
-    """The policy that takes the fastest exchange of each iteration, because it knows the weather of the network."""
+    """The policy that takes the fastest exchange in each iteration, because it knows how links will vary."""
 
     def __init__(self, candidates: Sequence[Candidate]) -> None:
         self.candidates = check_distinct(candidates)
@@ -241,7 +241,7 @@ class Monitor:
         return float(latency.max()), float(bandwidth.min())
 
     def departs(self, seen: tuple[float, float], basis: tuple[float, float]) -> bool:
-        """Return whether the latency or bandwidth `seen` differs from `basis` by more than the relative `change`."""
+        """Return whether `seen`, a (latency, bandwidth) pair, differs from `basis` by more than the share `change`."""
         return any(abs(now - before) > self.change * before for now, before in zip(seen, basis, strict=True))
 
 

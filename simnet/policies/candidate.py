@@ -99,7 +99,7 @@ def _closed(cost: Callable[[_Setting], Floats]) -> ClosedForm:
 
 
 def _of_collectives(scheme: type[sparsifier_models.Sparsifier], options: Any) -> ClosedForm | None:
-    """Return a scheme's formula from the collectives that it calls, or else from its traits; None without formula."""
+    """Return the formula for a scheme's time: the sum over its collectives, or else the one that its class declares."""
     # In M, the dense message of the formulas, a value has 4 bytes, and an index as many.
     value, index = (options.value_bytes or 4) / 4, (options.index_bytes or 4) / 4
     if options.values is not None:
@@ -183,7 +183,7 @@ def _on_two_levels(candidate: Candidate, scheme: type[TwoLevel], options: Any) -
 
 
 def _index_bytes(options: Options, width: float, M: ArrayLike, c: ArrayLike) -> Floats:
-    """Return the bytes of selected indices for M gradient bytes and density c; an index takes 4 `width` bytes."""
+    """Return the bytes of selected indices for M gradient bytes at density c; `width` is the bytes per index over 4."""
     kept: Floats = np.multiply(M, c)
     if options.indices is None:
         return width * kept
@@ -191,7 +191,7 @@ def _index_bytes(options: Options, width: float, M: ArrayLike, c: ArrayLike) -> 
 
 
 def _pair_bytes(options: Options, width: float, M: ArrayLike, c: ArrayLike) -> Floats:
-    """Return the bytes of selected indices and values for M gradient bytes, density c, and 4 `width` bytes per pair."""
+    """Return the bytes of selected entries for M gradient bytes at density c; `width` is the bytes per entry over 4."""
     if options.indices is None and options.values is None:
         pairs: Floats = width * np.asarray(M, dtype=np.float64) * np.asarray(c)
         return pairs
@@ -208,7 +208,7 @@ def _sends_as_by_default(options: Options) -> bool:
 
 
 def _first_cost(scheme: type[sparsifier_models.Sparsifier]) -> ClosedForm | None:
-    """Return the first formula in a scheme's traits; None if there is none, or if it needs unusual arguments."""
+    """Return the first formula that a scheme's class declares; None if there is none, or if an argument is unknown."""
     if not scheme.traits.costs:
         return None
     cost = scheme.traits.costs[0]

@@ -49,7 +49,7 @@ def pareto_front(points: ArrayLike) -> NDArray[np.intp]:
 
 
 def normalise_points(points: ArrayLike, units: Sequence[int]) -> Floats:
-    """Shift each objective of `points`, shape (D, m), to minimum 0; divide by the largest range among equal `units`."""
+    """Scale objectives, shape (D, m), to 0 .. 1; those with equal numbers in `units` are divided by the same range."""
     given = np.asarray(points, dtype=np.float64)
     extent = np.ptp(given, axis=0)
     shared = np.array([max(extent[np.equal(units, unit)]) for unit in units])
@@ -126,7 +126,7 @@ class ObjectiveWeights(NamedTuple):
 def choose_candidate(
     gain: ArrayLike, compression: ArrayLike, communication: ArrayLike, weights: ObjectiveWeights | None = None
 ) -> int:
-    """Return the index of the knee of the Pareto front, or with weights of the minimax point (`weighted_point`)."""
+    """Return the index of the best candidate: the knee of the Pareto front or, given weights, its `weighted_point`."""
     points = np.column_stack([1.0 / np.maximum(gain, 1e-30), compression, communication])
     front = pareto_front(points)
     scaled = normalise_points(points[front], units=(0, 1, 1))
@@ -134,19 +134,19 @@ def choose_candidate(
 
 
 def communication_fit(c: ArrayLike, v1: float, v2: float) -> Floats:
-    """Return the communication time [ms] at density c by the curve v2 exp(v1 c) - 1 that the authors' code fits."""
+    """Return v2 exp(v1 c) - 1, the communication time [ms] at density c as AR-Topk's released code models it."""
     return np.asarray(v2 * np.exp(v1 * np.asarray(c)) - 1)
 
 
 def gain_fit(c: ArrayLike, v1: float, v2: float, v3: float, v4: float, v5: float, v6: float) -> Floats:
-    """Return the compression gain at density c by the six-parameter curve that the authors' code fits."""
+    """Return the compression gain at density c by the six-parameter curve of AR-Topk's released code."""
     given = np.asarray(c)
     above, below = np.exp(v1 * given) - np.exp(-v2 * given) + v5, np.exp(v3 * given) + np.exp(-v4 * given) + v6
     return np.asarray(above / below)
 
 
 def choose_as_published(densities: ArrayLike, gain: ArrayLike, communication: ArrayLike) -> float | None:
-    """Return the density that the authors' code would choose in the range of `densities`; None if a fit fails.
+    """Return the density that AR-Topk's released code would choose in the range of `densities`; None if a fit fails.
 
     Arrays have shape (D,), D >= 4: densities, released gain, and the smallest communication time [s].
     """
@@ -182,7 +182,7 @@ def _fit_curve(function: Callable[..., Floats], x: Floats, y: Floats, parameters
 
 @dataclass(frozen=True)
 class DensitySearch:
-    """Parameters of the density search of `Moo`.
+    """Parameters of the search for a density in the multi-objective policy `Moo`.
 
     Raises ValueError if a value is out of range, or values exclude each other.
 
@@ -260,7 +260,7 @@ class Moo:
         self._watch_anew()
 
     def shortlist(self, context: PolicyContext) -> Sequence[Candidate]:
-        """Return a list of the candidate that the decision for this iteration names."""
+        """Return a list with one candidate, the exchange that was chosen for this iteration."""
         return self.decide(context).shortlist
 
     def decide(self, context: PolicyContext) -> Decision:
@@ -307,7 +307,7 @@ class Moo:
             self._explores = self._explores or self._gain_has_changed(gain)
 
     def _state(self, context: PolicyContext) -> tuple[float, float]:
-        """Return probed latency and bandwidth; in mode ``published``, of the network in the previous iteration."""
+        """Return the probed latency and bandwidth; in mode ``published``, those of the previous iteration's network."""
         if self._published and self._before is not None:
             context = dataclasses.replace(context, network=self._before.network)
         return self.monitor.probe(context)

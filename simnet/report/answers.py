@@ -105,7 +105,7 @@ def _to_accuracy(run: Mapping[str, Any], first: Sequence[str]) -> str:
 
 
 def sentence(summary: RunSummary) -> str:
-    """Return a run's answer as text: the fastest policy, its time with interval, ties, and policies that never settle.
+    """Return a run's answer as text: the fastest policy, its time, ties, and policies without a steady state.
 
     If a model was trained, the text starts with the policy that reached the target first.
 
@@ -133,7 +133,7 @@ def sentence(summary: RunSummary) -> str:
 
 
 def leaders(summary: RunSummary) -> list[str]:
-    """Return the policies that lead: the fastest, or with a trained model the first to reach the target, and its ties.
+    """Return the fastest policy or, if a model is trained, the first to reach the target accuracy, then its ties.
 
     A policy is tied if its time is equal, or if it is faster than the first with a probability of `wording.TIED`.
     """
@@ -148,7 +148,7 @@ def _ranked_names(summary: RunSummary) -> list[str]:
 
 
 def ranking(summary: RunSummary) -> list[str]:
-    """Return all policies, fastest first, then those that never reached a steady state, then the lower bound."""
+    """Return all policies, fastest first, then those that never reached a steady state, then the one-step oracle."""
     policies, trained = summary["policies"], known_of(summary, "learning")
 
     def place(name: str) -> tuple[Any, ...]:
@@ -161,7 +161,7 @@ def ranking(summary: RunSummary) -> list[str]:
 
 
 def compares_exchanges(summary: RunSummary) -> bool:
-    """Return whether each policy has one fixed exchange, so that policies rank by mean iteration time."""
+    """Return whether all policies are fixed exchanges, which are ranked by mean iteration time, not by total time."""
     return any("chance_of_fastest_iteration" in one for one in known_of(summary, "judgement").values())
 
 
@@ -208,7 +208,7 @@ def run_notes(summary: RunSummary) -> list[str]:
 
 
 def _other_densities(summary: RunSummary, names: Iterable[str], most: float = math.inf) -> list[str]:
-    """Return a sentence on each policy whose mean density differs from the requested one, up to `most` times that."""
+    """Return a sentence on each policy that selects more or fewer entries than asked, at most `most` times as many."""
     each = ((name, summary["policies"][name]) for name in names)
     return [
         f"{name} selects {100 * one['density'] * off:.3g} % of the entries, {100 * one['density']:.3g} % asked."
@@ -226,7 +226,7 @@ def _local_stages(label: str, stages: Mapping[str, float]) -> str:
 
 
 def what_happened(summary: RunSummary) -> list[str]:
-    """Return sentences on the initial iterations that means leave out, and on each interruption by failed workers."""
+    """Return sentences on initial iterations excluded from means, and on each interruption by failed workers."""
     said = []
     if first := summary["steady_from"]:
         settled = [name for name, one in summary["policies"].items() if one["settled_after"] == first]

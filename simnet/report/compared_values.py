@@ -115,7 +115,7 @@ def _draw_panel(axes: Axes, group: Sequence[ComparedValue], shapes: Mapping[str,
 
 
 def _look(one: ComparedValue, who: str) -> dict[str, Any]:
-    """Return matplotlib styles: published values are hollow (filled if they contradict), simnet's coloured by kind."""
+    """Return the matplotlib style of a value of simnet, if `who` is ``ours``, or of a published value."""
     if who == "ours":
         colour = KIND_COLOURS[one.kind]
         return {"color": (colour, 0.4), "markerfacecolor": colour, "markeredgewidth": 0, "markersize": 4.5,

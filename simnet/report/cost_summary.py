@@ -49,7 +49,7 @@ def price_of(prices: Mapping[str, Any], workers: int, seconds: float, nbytes: fl
 def cost_summary(
     seconds: float, computed: float, nbytes: float, inner_steps: int, workers: int, prices: Mapping[str, Any] | None
 ) -> Fields:
-    """Return a job's cost: inner steps, time per step, utilisation, bytes per worker and step, and money if known."""
+    """Return a job's time and bytes per step, the share of time that is `computed` time, and its price if known."""
     return {
         "inner_steps": inner_steps,
         "step_s": seconds / inner_steps,
@@ -141,7 +141,7 @@ def memory_refusal(memory: WorkerMemory, limit: float) -> str:
 
 
 def describe_memory(memory: Mapping[str, Mapping[str, Any]], said: Mapping[str, Any] | None) -> list[str]:
-    """Return lines on each policy's peak memory and on policies too large for the device; empty if unknown."""
+    """Return lines on each policy's peak memory, on assumptions (`said`), and on policies too large for the device."""
     if not memory or said is None:
         return []
     each = ", ".join(f"{format_bytes(one['peak_B'])} ({name})" for name, one in memory.items())

@@ -58,7 +58,7 @@ def canvas(width: float, height: float, *shape: int, **options: Any) -> Iterator
 
 
 def policy_looks(policies: Iterable[str], bound: str | None) -> dict[str, dict[str, Any]]:
-    """Return each policy's line colour and dashes by its position; the lower bound always has the same style."""
+    """Return matplotlib line styles by policy; the policy `bound`, a lower bound, always has the same style."""
     found: dict[str, dict[str, Any]] = {}
     for policy in dict.fromkeys(policies):
         if policy == bound:

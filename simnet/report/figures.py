@@ -43,7 +43,7 @@ def render(
     bound: str | None = None,
     names: Collection[str] | None = None,
 ) -> list[Plot]:
-    """Return the figures of a run as plots. `names` restricts these to the named figures."""
+    """Return the figures of a run, or only those in `names`; the policy `bound` is marked as a lower bound."""
     drawn = [learning] * ("accuracy" in iterations) + [iteration_time, breakdown, choices]
     return [
         plot(draw.__name__, *_CAPTIONS[draw.__name__], draw(iterations, bound))
@@ -53,7 +53,7 @@ def render(
 
 
 def iteration_time(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
-    """Draw the time per iteration of each policy, and below it the bandwidth and latency of the network.
+    """Draw the time per iteration of each policy (`bound` as a lower bound), and below it bandwidth and latency.
 
     The axis is the iteration if all policies meet the same network at the same iteration, else simulated time.
     """
@@ -103,7 +103,7 @@ def breakdown(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
 
 
 def choices(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
-    """Draw over time which exchange each switching policy used, and below it bandwidth and latency.
+    """Draw which exchange was in use over time for each policy that switches, and below it bandwidth and latency.
 
     If no policy changed its choice, all policies are drawn.
     """

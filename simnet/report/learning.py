@@ -42,7 +42,7 @@ def learning_summaries(
     target: float | None,
     reference: str | None = None,
 ) -> dict[str, Fields]:
-    """Return by policy loss, accuracy, time to target, and statistical and parallel efficiency; empty if untrained.
+    """Return for each policy its loss, accuracy, time to the target accuracy, and efficiencies; empty if untrained.
 
     Loss and accuracy are the last measured ones; best values are the lowest loss and the highest accuracy. The time to
     the target ends at the first evaluation that reaches it, and includes exploration. Values that were not measured or
@@ -92,7 +92,7 @@ def _reached_after(frame: pd.DataFrame, target: float | None) -> tuple[int | Non
 def target_sentence(
     target: float | None, seconds: Mapping[str, float], winners: Sequence[str], each: str = "", among: str = ""
 ) -> str:
-    """Return a sentence on the policy that first reaches a target accuracy, and on its lead over the next policy."""
+    """Return text on the policies that first reach a target accuracy (`winners`), their time, and the next policy."""
     goal = "the target accuracy" if target is None else f"{100 * target:.3g} % accuracy"
     if not seconds:
         return f"No policy reaches {goal}{among}."

@@ -110,7 +110,7 @@ class Contest(NamedTuple):
 
 
 def estimate(values: ArrayLike, comparisons: int = 1) -> Estimate:
-    """Return the mean over seeds and its confidence interval (Student's t), infinite for a single value.
+    """Return the mean of values over seeds and its Student's t interval, Bonferroni-corrected for `comparisons`.
 
     Examples
     --------
@@ -131,7 +131,7 @@ def estimate(values: ArrayLike, comparisons: int = 1) -> Estimate:
 
 
 def contest(values: Mapping[str, ArrayLike], offsets: Mapping[str, ArrayLike] | None = None) -> Contest:
-    """Rank policies by the mean of a quantity over seeds, lowest first, and test differences seed by seed.
+    """Rank policies by the mean of their values over seeds, lowest first, and test differences from the first.
 
     Examples
     --------

@@ -28,7 +28,7 @@ UNKNOWN = "nothing is known of it: links alone"
 
 
 def software_of(network: Network) -> CalibratedSoftware | None:
-    """Return the calibrated software times of a network; None unless it is a calibrated cluster."""
+    """Return the model of the communication library's CPU times on a calibrated cluster; None for other networks."""
     if network.software is None:
         return None
     from simnet.cost_models.calibration.software import CalibratedSoftware
@@ -228,7 +228,7 @@ def describe_stack(stack: Mapping[str, Any]) -> str:
 
 
 def device_summary(device: DeviceProfile, kernels: Iterable[DeviceOp] = ()) -> Fields:
-    """Return the summary entry on a device: name, how many kernel costs are measured or not, encoding kernels.
+    """Return the summary entry on a device: its name, and numbers of kernel costs that are measured, scaled and so on.
 
     Examples
     --------
@@ -277,7 +277,7 @@ def describe_codes(device: Mapping[str, Any]) -> str:
 
 
 def sharing_summary(sharing: Sharing) -> Fields:
-    """Return the summary entry on how flows share links: congestion control, exponent and buffer.
+    """Return the summary entry on how flows share links: congestion control, exponent of round-trip time, and buffer.
 
     Examples
     --------
@@ -290,7 +290,7 @@ def sharing_summary(sharing: Sharing) -> Fields:
 
 
 def describe_sharing(sharing: Mapping[str, Any]) -> str:
-    """Return a phrase on how flows share links: congestion control, exponent and buffer.
+    """Return a phrase on how flows share links: congestion control, exponent of round-trip time, and buffer.
 
     Examples
     --------

@@ -272,7 +272,7 @@ def spread_summary(iterations: pd.DataFrame) -> Fields | None:
 
 
 def _means(steady: pd.DataFrame, workers: int) -> dict[str, float | None]:
-    """Return steady-state means of the columns `MEANS`, of communication plus wait, and of bytes per worker."""
+    """Return means over steady-state iterations of times, densities, links' latency and bandwidth, and bytes sent."""
     if steady.empty:
         return {}
     means = steady[[name for name in MEANS if name in steady]].mean().to_dict()

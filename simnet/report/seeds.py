@@ -58,7 +58,7 @@ _COMPARED = (
 
 
 def comparison(rows: pd.DataFrame, by: Sequence[str], column: str, *, bound: str | None = None) -> pd.DataFrame:
-    """Return a row per group and policy: its mean time over seeds, difference from the fastest, rank and ties.
+    """Return, for each group of rows and policy, its mean time over seeds, excess over the fastest, rank and ties.
 
     The comparison uses the seeds with the largest number of values in the group, and the settled policies that have a
     value with all of these seeds.
@@ -119,7 +119,7 @@ def by_seed(summaries: Mapping[int, RunSummary]) -> pd.DataFrame:
 
 
 def policies_over_seeds(table: pd.DataFrame, bound: str | None = None) -> pd.DataFrame:
-    """Return a row per policy, with times compared over seeds, and means over seeds of other columns."""
+    """Return a row per policy: times compared over seeds (except for the lower `bound`), and means of other columns."""
     found = comparison(table, [], "simulated_s", bound=bound)
     if "time_to_target_s" in table:
         found = found.merge(times_to_target(table, bound), on="policy")
@@ -138,7 +138,7 @@ def policies_over_seeds(table: pd.DataFrame, bound: str | None = None) -> pd.Dat
 
 
 def times_to_target(table: pd.DataFrame, bound: str | None = None) -> pd.DataFrame:
-    """Compare times to the target accuracy of policies that reach it with every seed; add how many seeds reach it."""
+    """Compare times to the target accuracy among policies that reach it with all seeds; add how many seeds reach it."""
     groups = table.groupby("policy")["time_to_target_s"]
     # The mean of those seeds that reached it would be too short.
     times = table.drop(columns=list(paired.START_COLUMNS), errors="ignore").assign(
@@ -251,7 +251,7 @@ def _outcome_text(summary: Fields) -> str:
 
 
 def versus(one: Mapping[Any, Any], best: float | None, stem: str, sign: str = "") -> tuple[str, str]:
-    """Return how much slower a policy is than the fastest over seeds, and the interval of this excess, in % as text."""
+    """Return by how many per cent a policy is slower than the fastest over seeds, and the interval of this, as text."""
     mean, low, high = (math.nan if one[f"{stem}_{end}_s"] is None else one[f"{stem}_{end}_s"] for end in MORE)
     if not best or not math.isfinite(mean):
         return "-", "-"
@@ -300,7 +300,7 @@ def _share_text(part: int | None, whole: int) -> str | None:
 
 
 def _versus_best(each: Mapping[str, Mapping[str, Any]], name: str, stem: str, bound: str | None) -> tuple[str, str]:
-    """Return how much slower a policy is than the best over seeds, and the interval of this excess, in % as text."""
+    """Return cells on how much slower a policy is than the best over seeds ("best" or in %), and on the interval."""
     one = each[name]
     if one[f"{stem}_rank"] is None:
         return "bound" if name == bound else "-", "-"

@@ -317,7 +317,7 @@ def interval_text(
     each: str = "",
     by: str = "",
 ) -> str:
-    """Return text of a value with its unit and, if known, its confidence interval, which ends with the text `by`.
+    """Return a value as text: its unit, the text `each` and, if known, its interval, which ends with the text `by`.
 
     Examples
     --------

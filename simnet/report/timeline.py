@@ -142,7 +142,7 @@ def _link_events(messages: pd.DataFrame, route: LinkNames, numbers: Iterator[str
 
 
 def trim_to_budget(own: RecordedTimeline, costs: NDArray[np.int64], budget: int) -> RecordedTimeline:
-    """Return the first iterations with at most `budget` events, or a part of one; `costs` are events per message."""
+    """Return the first iterations, or part of one, with at most `budget` events, at `costs` events per message."""
     spans, messages = own.spans, own.messages.assign(cost=costs)
     total = spans.groupby("iteration").size().add(messages.groupby("iteration")["cost"].sum(), fill_value=0).cumsum()
     fitting = total.index[total <= budget]

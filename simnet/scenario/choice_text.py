@@ -44,7 +44,7 @@ def choice_words(text: str) -> list[str]:
 
 
 def kind_fields(text: str, kinds: Collection[str], otherwise: str = "") -> dict[str, Any]:
-    """Return a text ``KIND:option=value`` as the mapping ``{KIND: {option: value}}`` that a scenario has.
+    """Return a text ``KIND:option=value`` as the mapping ``{KIND: {option: value}}`` that scenario files contain.
 
     With a kind `otherwise`, a text that names none is one of that.
 

@@ -31,7 +31,7 @@ def sending_stack(network: network_parts.Network) -> str | None:
 
 
 def default_device(stack: str | None, chip: str = "") -> str:
-    """Return the default device profile: that of gloo, or else the last by name for a chip, or else the general one.
+    """Return the name of the default device profile for a transport stack and, if one exists, for a chip.
 
     Examples
     --------

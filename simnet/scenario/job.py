@@ -120,7 +120,7 @@ def _try_job(job: Job, config: schema.Config, found: Findings) -> None:
 
 
 def _build_overlap(given: schema.Overlap, source: GradientSource, found: Findings) -> Overlap:
-    """Return how a job's exchanges overlap the backward pass; report unknown layers in the field `dense`."""
+    """Return how a job's exchanges overlap the backward pass; report unknown names of layers to exchange dense."""
     layers = [name for name, _ in source.layers]
     for place, name in enumerate(given.dense or ()):
         if name not in layers:

@@ -198,7 +198,7 @@ class Document:
         return next((self._places[at].line is None for at in above if at in self._places), False)
 
     def _follow(self, loc: Sequence[str | int]) -> tuple[Loc, Any, Loc]:
-        """Return how much of the path `loc` exists, without union tags, the value there, and the rest of the path."""
+        """Return the part of the path `loc` that exists in the document, the value there, and the rest of the path."""
         node: Any = self.data
         known: Loc = ()
         beyond: Loc = ()

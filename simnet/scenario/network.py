@@ -29,7 +29,7 @@ _Name: TypeAlias = tuple[str | int, ...]
 
 
 class Stages(NamedTuple):
-    """Networks of a job, each with its first iteration; the hosts of workers; and each network's link variations."""
+    """A job's networks, by the iteration from which each is used; its workers' hosts; and how links vary over time."""
 
     networks: list[tuple[int, Network]]
     placement: list[int]

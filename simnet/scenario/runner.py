@@ -158,7 +158,7 @@ _WORTH_PROCESSES = 3.0
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """Folder and interval [s] of policies' checkpoints, and for each policy a hash of its inputs as its file's name."""
+    """Folder and interval [s] of checkpoints, and by policy the hash of its inputs, which names its checkpoint file."""
 
     folder: Path
     identities: Mapping[str, str]

@@ -89,7 +89,7 @@ class Run:
         return self.job.iterations * tried * sum(once) / len(once) + beside
 
     def in_step(self, parts: int, processes: int = 1) -> list[list[str]]:
-        """Divide the policies into about `parts` lists of equal effort; a process runs one list on the same gradients.
+        """Divide the policies into about `parts` lists of equal effort, for processes that each load gradients once.
 
         There are more lists if one would not fit the memory that `processes` share. Policies whose gradients depend on
         their updates, or that run next to other jobs, are alone.

@@ -324,7 +324,7 @@ class Flexible(Among):
 )
 @configures(moo.DensitySearch, optional={"warm_up": "none, published: 5 epochs"})
 class Moo(Among):
-    """Policy that searches for density and exchange during a job: it balances compression gain against both times."""
+    """Searches for the density and exchange that best balance compression gain, compression and communication time."""
 
     def _check(self) -> None:
         self.build(moo.DensitySearch, warm_up=0)
@@ -337,7 +337,7 @@ class Advise(Among):
 
 @configures(policies.OneStepOracle, omit=("candidates",))
 class Oracle(Among):
-    """Picks the fastest exchange on the true weather: the one-step oracle, against which regret is measured."""
+    """Picks the fastest exchange, knowing how links vary: the one-step oracle, against which regret is measured."""
 
 
 class Policy(OneOf):

@@ -97,7 +97,7 @@ def full_key(name: str, scenario: Scenario, option: str = "--set") -> str:
 def link_key(
     kind: str, given: Mapping[str, object], quantity: str, option: str, weather: object = None, value: object = "..."
 ) -> str:
-    """Return the full key of the latency or bandwidth of links between workers, for a topology of kind `kind`.
+    """Return the scenario key of the latency or bandwidth of links between workers, for a topology of kind `kind`.
 
     `given` are its parameters. InputError, of `option`: links that a file has, or a value for each link; it says how
     to replace them all by `value`, or to scale them under this `weather`.
@@ -185,7 +185,7 @@ class Override(str):
 
 
 def apply_fields(document: Document, fields: Mapping[str, object], before: Sequence[str] = ()) -> list[str]:
-    """Apply the values of marked fields (flags) to a document, and return the assignments made.
+    """Apply the values of command-line flags (marked fields) to a document, and return the assignments made.
 
     What `before` set inside of a field that a marked one replaces is set again.
     """

@@ -48,7 +48,7 @@ _FAMILIES = {name: one for name, one in topologies.FAMILIES.items() if not name.
 
 @kinds(**_FAMILIES)
 class Cluster(OnHosts):
-    """Topology of one site."""
+    """Topology of one site in a network of several sites."""
 
     def _check(self) -> None:
         super()._check()
@@ -151,7 +151,7 @@ def build_topology(given: Topology) -> NetworkRead:
 
 
 def sending(given: Topology, read: NetworkRead, stack: str | Stack | None) -> tuple[Graph, dict[str, Any]]:
-    """Return the link graph that a topology describes, and the options of `Network` that follow from its stack.
+    """Return the link graph that a topology describes, and `Network` options for the transport stack that it runs.
 
     A calibrated cluster, or a platform, brings its software, unless another stack is given. InputError: its file is
     wrong.

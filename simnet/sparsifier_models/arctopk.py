@@ -57,7 +57,7 @@ class ARCTopkOptions(TrackingOptions):
 
 
 class Whole(NamedTuple):
-    """Rows and columns of a full model tensor; the gradient may be a sample of it. A vector has 1 column."""
+    """Numbers of rows and columns of a model tensor, which the gradient may only sample; a vector has 1 column."""
 
     rows: float
     columns: int
@@ -120,7 +120,7 @@ class ARCTopk(Tracking, is_restartable=False, by_tensors=True, reads_gradients=F
 
     @property
     def dense(self) -> bool:
-        """Whether the next exchange sends all entries: in the warm-up, and when error trackers are initialised."""
+        """Whether the next exchange sends all entries, because of the warm-up or to initialise gradient trackers."""
         return self.iteration < self.options.warm_up or self.starts_dense
 
     @property

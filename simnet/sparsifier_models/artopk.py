@@ -1,4 +1,4 @@
-"""AR-Topk: one worker broadcasts its top-k indices, and an all-reduce sums the values of all workers there.
+"""AR-Topk: one worker broadcasts its top-k indices, and an all-reduce sums all workers' values at these indices.
 
 As all workers send the same entries, values add up in the network: nothing builds up, and no indices travel but one
 worker's.
@@ -78,7 +78,7 @@ class ARTopk(
     codes=GATHERED_AND_REDUCED,
     costs=(artopk_ring, artopk_tree, var_overhead),
 ):
-    """AR-Topk: one worker broadcasts the indices of its top-k entries, and all workers all-reduce their values there.
+    """AR-Topk: one worker broadcasts its top-k indices, and an all-reduce sums all workers' values at these indices.
 
     With ``compat="released"`` worker 0 is the first to broadcast in STAR, where only the broadcasting worker selects;
     VAR compares norms of the raw gradients, smoothed over 25 steps, until when worker 0 broadcasts.
@@ -134,7 +134,7 @@ class ARTopk(
         self.gains = np.zeros((0, 2))
 
     def exchange(self, gradients: Values | Adds, *, overwrite: bool = False) -> Exchange:
-        """Exchange one gradient per worker, and add staleness and changes of the compression gain to the statistics."""
+        """Exchange one gradient per worker; statistics include exchanges since each worker's last broadcast."""
         exchange = super().exchange(gradients, overwrite=overwrite)
         broadcaster = int(float(exchange.stats["broadcaster"]))
         staleness = self.staleness + 1

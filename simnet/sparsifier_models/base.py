@@ -91,7 +91,7 @@ class Sparsifier(ABC):
     traits: Traits = Traits()
 
     def __init_subclass__(cls, **traits: Any) -> None:
-        """Set `traits` by keywords of the class, as ``separable=True``, and `option_type` by the type of `options`."""
+        """Set a subclass's `traits` from keywords such as ``separable=True``, and `option_type` from its annotation."""
         super().__init_subclass__()
         if stray := sorted(set(vars(cls)) & set(Traits.__dataclass_fields__)):
             raise TypeError(f"traits of {cls.__name__} are keywords of its class: {', '.join(stray)}")
@@ -178,7 +178,7 @@ class Sparsifier(ABC):
 
     @property
     def k(self) -> int:
-        """Number of entries a worker selects of this gradient: `k_of_model` / `scale`, rounded to whole units."""
+        """Number of entries that a worker selects of this gradient, which may be a sample of the whole model's."""
         whole, scale, unit = self.k_of_model, self.options.scale, self.unit
         if scale == 1.0:
             return whole
@@ -193,12 +193,12 @@ class Sparsifier(ABC):
 
     @property
     def selected_share(self) -> float:
-        """Ratio of `k` * `scale` to `k_of_model`; rounding makes it differ from 1."""
+        """Density selected in the gradient sample over that selected in the whole model: 1, except for rounding."""
         return self.k * self.options.scale / self.k_of_model
 
     @property
     def enough(self) -> float:
-        """Least k at which a sample of the gradient gives the results of the whole gradient; 0 if every k suffices."""
+        """Fewest entries to select of a gradient sample for it to represent the whole gradient; 0 if any number do."""
         return 10.0 if self.traits.searches_threshold else 0.0
 
     @property
@@ -208,11 +208,11 @@ class Sparsifier(ABC):
 
     @property
     def wire(self) -> Wire:
-        """Byte sizes of values, indices and counts in messages; of a sample, values and indices count `scale` times."""
+        """Byte sizes of values, indices and counts in messages; a sampled entry has the bytes of all it stands for."""
         return Wire.of(self.options, self.traits.released_widths)
 
     def _entries(self, size: int) -> int:
-        """Return how many of `size` entries to select: density * size, rounded up, or down as released code does."""
+        """Return how many of `size` entries to select: density times size, rounded up, or down as in released code."""
         if self.traits.rounds_down or self.options.compat == "released":
             return max(1, math.floor(self.density * size))
         return selection.entries_kept(self.density, size)
@@ -405,7 +405,7 @@ class Sparsifier(ABC):
         """
 
     def _statistics(self, exchange: Exchange, given: Floats, kept: Floats) -> Stats:
-        """Return the common statistics from workers' squared norms: `given` before an exchange, `kept` of residuals."""
+        """Return the statistics of an exchange, given the squared norms of workers' vectors before it and after it."""
         return exchange_statistics(exchange, self.density, self.k, given, kept, self._density_ratio(exchange))
 
     def _density_ratio(self, exchange: Exchange) -> float | None:

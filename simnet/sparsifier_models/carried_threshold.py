@@ -38,7 +38,7 @@ def bounded(threshold: Floats) -> Floats:
 
 
 def sampled_places(parameters: int, density: float, seed: int, iteration: int, worker: int) -> NDArray[np.int64] | None:
-    """Return random indices of a worker's entries, SAMPLED / density in number, with repeats; None for all entries."""
+    """Return random indices at which to sample a worker's gradient; None if the gradient is too small to sample."""
     size = math.ceil(SAMPLED / density)
     return None if size >= parameters else stream(seed, "start", iteration, worker).integers(parameters, size=size)
 
@@ -98,7 +98,7 @@ class CarriedThreshold(UnionReduced, searches_threshold=True, state=("threshold_
         return bounded(np.full(self.workers, self._given_threshold or 1.0 / (2.0 * math.sqrt(self.k_of_model))))
 
     def _estimated(self, corrected: Values) -> Floats:
-        """Return each worker's exact or estimated threshold; in place of 0, the last or else the first threshold."""
+        """Return each worker's exact or estimated threshold, or the last or default threshold where the result is 0."""
         if self.options.start == "exact":
             found = list(map_rows(partial(kth_magnitude, k=self.k), corrected))
         else:
@@ -177,7 +177,7 @@ class HardThreshold(CarriedThreshold, separable=True, costs=(hardthreshold, thre
 
     @property
     def enough(self) -> float:
-        """Least k at which a sample of the gradient is large enough; 0 if the threshold is fixed and does not use k."""
+        """Fewest entries to select of a gradient sample for it to be large enough; 0 if the threshold is fixed."""
         return super().enough if self._estimates else 0.0
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
@@ -225,7 +225,7 @@ def sample_size(parameters: int) -> int:
 
 
 def scaling(alpha: float, examined: float, density: float) -> float:
-    """Return the factor by which the scheme SAGE multiplies its threshold, the product alpha beta gamma of the paper.
+    """Return the factor (alpha beta gamma in the paper) by which the scheme SAGE multiplies its threshold.
 
     `alpha` is the sampled mean magnitude over the previous one, `examined` the fraction of entries above the old
     threshold times alpha, `density` the target.

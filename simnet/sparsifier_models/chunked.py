@@ -242,7 +242,7 @@ class Chunked(Sparsifier, fixed_volume=True, by_tensors=True, costs=(chunked_all
         return 0.0 if self.options.bins is None else self.wire.scalar_bytes * (1 + self.options.bins)
 
     def _parts(self) -> Iterator[tuple[str, list[float]]]:
-        """Yield each message part's name and its bytes by tensor; only the released code sends several parts."""
+        """Yield the name and bytes by tensor of each message; released code sends indices and values separately."""
         counts = [one.number * self._top(one.whole) * self.selected_share for one in self.tensors]
         indices = [self._index_bits(one.whole) for one in self.tensors]
         table = self._table_bytes()
@@ -291,7 +291,7 @@ class Chunked(Sparsifier, fixed_volume=True, by_tensors=True, costs=(chunked_all
 
 
 class DeMoOptions(ChunkedOptions):
-    """Options of `DeMo`. The released code sets ``gain`` to the learning rate, which does not change signs of updates.
+    """Options of `DeMo`. The released code weights gradients by the learning rate (``gain``), which changes no sign.
 
     Parameters
     ----------
@@ -338,7 +338,7 @@ _LEAST_NORM = 1e-8
 
 
 class SparseLoCoOptions(ChunkedOptions):
-    """Options of `SparseLoCo`. In the codes of SparseLoCo and CCLoco ``gain`` is the outer learning rate.
+    """Options of `SparseLoCo`. Released codes weight pseudo-gradients by the outer learning rate (option ``gain``).
 
     Parameters
     ----------

@@ -41,7 +41,7 @@ class Coded(NamedTuple):
 
 
 def statistical(values: Values, bins: int, sigmas: float) -> Coded:
-    """Quantise rows about their means into `bins` of equal width; each code decodes to the mean of its bin.
+    """Quantise rows into equal bins that span `sigmas` standard deviations about the mean; codes decode to bin means.
 
     Bins are R sigma / b wide. Code b // 2 is that of the mean; the outer ones have all values beyond them. At four bins
     and R = 6 the edges are lopsided: -2.25, -0.75 and 0.75 sigma.
@@ -183,7 +183,7 @@ _COUNTS: dict[int, type[np.integer[Any]]] = {2: np.uint16, 4: np.uint32}
 
 
 def difference_bytes(indices: Places, cuts: Indices, entries: float = 1.0) -> Floats:
-    """Return the bytes of ``delta``-coded indices in each region, shape (regions,), excluding the bytes of counts.
+    """Return the bytes in each region of indices that are coded as differences, shape (regions,), without counts.
 
     `indices` ascend; `cuts` are the starts of regions and the end of the last; a first difference is to the start. Each
     index stands for `entries`.

@@ -130,7 +130,7 @@ class Exchange:
 def exchange_statistics(
     exchange: Exchange, density: float, k: int, given: Floats, kept: Floats, ratio: float | None
 ) -> Stats:
-    """Return the statistics that all schemes have in common, by name.
+    """Return the statistics of an exchange that all schemes have, such as density and compression gain, by name.
 
     `density` and `k` are those asked for; `given` and `kept`, shape (P,), are sums of squares of what each worker had
     and keeps; `ratio` is the density ratio of schemes that have one.

@@ -24,7 +24,7 @@ from simnet.sparsifier_models.selection import Indices, Values, above
 
 
 def start_factor(ratio: float, exchange: int) -> float:
-    """Return the factor by which the threshold changes soon after an estimate; the paper has no such factor.
+    """Return the factor by which the threshold changes in the first exchanges after an estimate; not in the paper.
 
     While residuals fill, the magnitude that k entries reach grows by at most 1 / t in exchange t. The threshold may
     follow by that, which soon is less than the published step. `ratio` is the selected entries over k.
@@ -101,7 +101,7 @@ class Partitioned(CarriedThreshold, disjoint=True, state=("inefficiency", "since
 
     @property
     def enough(self) -> float:
-        """Least k at which a sample is large enough: 3 entries per partition, as an empty selection still sends one."""
+        """Fewest entries to select of a gradient sample for it to be large enough: at least three per partition."""
         return max(super().enough, 3.0 * self.workers)
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
@@ -154,7 +154,7 @@ def allocate(
     moved: int,
     minimum: float,
 ) -> NDArray[np.int64]:
-    """Return the blocks per partition, after each pair of neighbours has moved at most one block to balance its counts.
+    """Return the number of blocks per partition, after unequally loaded neighbours have moved one block between them.
 
     Parameters
     ----------

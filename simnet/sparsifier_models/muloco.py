@@ -23,7 +23,7 @@ from simnet.sparsifier_models.selection import Values, squared_norm, top_k
 
 
 class MuLoCoOptions(BufferOptions, GatheredOptions):
-    """Options of `MuLoCo`. The released code sets ``gain`` to the outer learning rate; its optimiser applies it again.
+    """Options of `MuLoCo`. Released code applies the outer learning rate twice: as option ``gain`` and in the update.
 
     Parameters
     ----------

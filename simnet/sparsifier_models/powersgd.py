@@ -188,7 +188,7 @@ class PowerSGD(Dense, by_tensors=True, keeps_residual=True, state=("queries",), 
         return left, right, plain
 
     def _lengths_of(self, size: int, rows: int, columns: int) -> tuple[float, float, float]:
-        """Return how many entries a full layer sends of P, of Q, and uncompressed, given its sample in the gradient."""
+        """Return how many entries of P, of Q and uncompressed a layer of the model sends, given its sample's sizes."""
         scale = self.options.scale
         left, right = (math.sqrt(scale) * one for one in (rows, columns))
         rank = min(self.options.rank, left, right)

@@ -13,7 +13,7 @@ TENTH = 0.1
 
 
 def apportion(shares: Sequence[float], room: Sequence[int], units: Iterable[int] = repeat(1)) -> list[int]:
-    """Round the number of entries to select in each part to whole units, so that the total stays about the same.
+    """Round the numbers of entries to select in parts of a gradient to whole units, with about the same total.
 
     Rounding errors carry over to the next parts, and what these have no room for to the first that have. If all parts
     got nothing, the largest share gets one. Part i has `room[i]` units of `units[i]` entries.
@@ -44,7 +44,7 @@ def divisible_sample_size(entries: float, density: float) -> int:
 
 
 def density_warning(models: Sequence[Sparsifier]) -> str | None:
-    """Return a warning that names a usable `scale` if a sample is too small for the density; None otherwise.
+    """Return a warning if a gradient sample is too small for the density, with the ``scale`` to use; None otherwise.
 
     It is too small if whole entries differ from the density by over a tenth, or if the scheme needs more:
     `Sparsifier.enough`. `models` has the scheme as each bucket of the gradient has it.

@@ -181,7 +181,7 @@ def indices_problem(indices: Any, size: int) -> str:
 def take_mean(
     rows: Values | Rows, indices: Indices, read: Callable[[Values], Values] | None = None
 ) -> tuple[Values, NDArray[np.float64]]:
-    """Remove the entries at `indices` from all rows; return their mean over rows, and their squared norm in each row.
+    """Move the entries at `indices` out of all rows; return their mean over rows, and their squared norm by row.
 
     Returns the mean, shape (n,): the sum over the rows, in order, over P, zero elsewhere; and the sum of squares taken
     from each row, shape (P,). `read` is as of `take_entries`.
@@ -196,7 +196,7 @@ def take_mean(
 
 
 def take_entries(row: Values, indices: Indices, read: Callable[[Values], Values] | None = None) -> Values:
-    """Return the entries of a row at `indices`, and set these entries of the row to 0.
+    """Return the entries of a row at `indices`, as receivers `read` them; only encoding errors stay in the row.
 
     `read` returns what receivers read of values; it is returned then, and the row keeps the rest.
     """

@@ -51,7 +51,7 @@ def region_cuts(chosen: Sequence[Places], parameters: int, *, spread: bool = Tru
 
 
 def proposed_cuts(indices: Places, workers: int, parameters: int, *, spread: bool = True) -> Indices:
-    """Return a worker's proposed region boundaries, (P - 1,), which divide its ascending `indices` about equally."""
+    """Return the P - 1 region boundaries that a worker proposes, which divide its ascending `indices` about equally."""
     i, size = np.arange(1, workers), indices.size
     if not size:
         return i * parameters // workers
@@ -153,7 +153,7 @@ def split_schedule(
 
 
 def around_split(parameters: int, entries: Indices, *messages: Step, through_host: bool = False) -> tuple[Step, ...]:
-    """Return kernels and messages of split and reduce: split the selection, send its parts, add them up.
+    """Return the steps of split and reduce: the given messages between kernels that split a selection and add up parts.
 
     It adds when all has arrived, an upper bound: reference implementations add one bucket while the next is on its way.
     `through_host` copies values and indices to the host to be sent, and back to be added.

@@ -17,7 +17,7 @@ _STATES = ("tracked", "velocity", "second")
 
 
 class TrackingOptions(Options):
-    """Options of schemes that track gradients.
+    """Options of schemes in which each worker has a tracker, a running approximation of its gradient (EF21).
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ class TrackingOptions(Options):
 
 
 class Tracking(Sparsifier, memory_factor=(1.9, 8.0), state=("begun", *_STATES)):
-    """Base of schemes that track gradients, with the trackers and their momentum.
+    """Base of schemes that compress changes of trackers, which are running approximations of workers' gradients.
 
     Nothing becomes a residual. What the mean of the trackers lacks of the mean gradient is made up for only as far as
     later gradients are like this one: ``lost`` is P times that, and mass is not conserved.

@@ -334,7 +334,7 @@ class TwoLevel(Sparsifier, codes=EVERY):
         return found
 
     def _schedule(self, between: list[Schedule], owners: list[NDArray[np.int64]], *, recurs: bool) -> Schedule:
-        """Return the messages inside and between nodes, cached by the schedule objects in `between`."""
+        """Return the messages inside and between nodes, given those of each shard between nodes; cached if `recurs`."""
         key = tuple(map(id, between))
         if key in self._joined:
             return self._joined[key][1]

@@ -191,7 +191,7 @@ class Wire:
         self, messages: Schedule, sent: ArrayLike, received: ArrayLike, n: float, count: int = 1,
         *, ascending: bool = True, values: bool = True, of: float | None = None,
     ) -> list[DeviceOp | Schedule]:  # fmt: skip
-        """Return `messages` between kernels that encode the entries sent and that decode the entries received.
+        """Return the given messages between kernels that encode the entries sent and that decode the entries received.
 
         Entries sent are out of `n`; those received, in `count` messages, out of `of`, by default `n` too.
         """
@@ -296,7 +296,7 @@ _REDUCTIONS = frozenset({"all_reduce", "reduce_scatter", "reduce"})
 
 
 def under_way(schedule: Schedule, kernels: Sequence[DeviceOp], gradient: float) -> Floats:
-    """Return the peak bytes of message buffers at each worker during an exchange, shape (P,).
+    """Return the peak bytes of message buffers at each worker during the exchange of a gradient, shape (P,).
 
     Received bytes stay until a kernel adds or decodes them; contributions to an all-gather, or to a reduction outside
     the gradient (of `gradient` bytes), count too. A reduction holds the messages of this round and of the one before.

@@ -102,7 +102,7 @@ class DiLoCo(PeriodicStrategy):
 
 
 class SparseLoCo(DiLoCo):
-    """DiLoCo with compressed pseudo-gradients and plain outer steps. The outer learning rate scales both.
+    """DiLoCo with compressed pseudo-gradients. The outer learning rate scales pseudo-gradients and outer steps.
 
     The outer learning rate eta is `lr`; with ``scaled=False`` it acts once.
     CCLoco has ``inner=AdamW(8e-4)``. Templar, as Covenant-72B was trained, has ``inner=AdamW(1.17e-4, 0.9, 0.95,

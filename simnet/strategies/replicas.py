@@ -165,7 +165,7 @@ class _AveragingOffer(NamedTuple):
 
 
 class Averager:
-    """Average of the workers' rows over one fragment of the model, piece by piece, with one scheme for each piece."""
+    """Averages workers' vectors over a fragment of the model, piece by piece, with one scheme for each piece."""
 
     def __init__(self, replicas: Replicas, averaging: Averaging, fragment: Fragment, what: str) -> None:
         self.what = what

@@ -92,7 +92,7 @@ def overlap_of(built: Run, among: Iterable[Candidate]) -> Fields | None:
 
 
 def overlap_of_policies(loaded: Scenario, built: Run) -> Fields | None:
-    """Return `overlap_of` for the exchanges of fixed policies or, if there are none, for the scenario's exchanges."""
+    """Return how the exchanges of fixed policies, or else all exchanges of a scenario, overlap the backward pass."""
     fixed = [replace(one.candidates[0], label=name) for name, one in built.policies.items() if isinstance(one, Fixed)]
     return overlap_of(built, fixed or _exchange_labels(loaded))
 
@@ -137,7 +137,7 @@ def assumed_text(
     written: bool = False,
     met: Mapping[str, Columns] = {},
 ) -> str:
-    """Return a text that names values which the user did not set, such as the density, except fields in `varied`.
+    """Return a text on values that the user has not set, such as the density, except the fields that a table varies.
 
     Defaults that the scenario spells out are left out, unless `written`: a lock spells out all. The number of
     iterations is one of the values only then, and not of `base`, whose iterations are alike. `met` has the
@@ -175,7 +175,7 @@ def assumed_text(
 
 
 def weather_met(iterations: Mapping[str, Columns]) -> str:
-    """Return text on the periods of link variations ("weather") that table rows cover; "" if links were alike.
+    """Return text on the times that table rows cover; empty if links had about the same speed in all rows.
 
     The rows that end first and last are named. Links are alike if no mean latency or mean time of a byte is more than
     10 % above another.
@@ -298,7 +298,7 @@ def _exchange_labels(loaded: Scenario) -> list[Candidate]:
 
 
 def _first_place_change(here: WholeJob, then: WholeJob) -> Fields:
-    """Return the exchange that is fastest under another assumption, and its lead; None if it does not change."""
+    """Return which other exchange leads under another assumption, and its lead; both are None if there is no other."""
     first = {here.best.label, *here.tied_with}
     rows = [row for row in then.rows if {row.label, *then.alike.get(row.label, ())} & first]
     stays = first & {then.best.label, *then.tied_with}

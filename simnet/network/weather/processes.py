@@ -76,7 +76,7 @@ def steps(
 
 
 def resolved(points: Chunks, lasting: ArrayLike) -> Chunks:
-    """Yield a signal's points while floating-point times can resolve its steps; after that, raise SimnetError.
+    """Yield the times and values of a signal; SimnetError once times are so large that floats cannot resolve its steps.
 
     Steps below 1e-9 of the longest may be lost. `lasting` are the step lengths [s]; a step needs a thousandfold
     resolution.

@@ -103,7 +103,7 @@ def product(*signals: Signal) -> Signal:
 
 
 def _check_points(times: ArrayLike, values: ArrayLike, known: float) -> tuple[Floats, Floats]:
-    """Return checked times and values as arrays; they extend a signal known until `known` [s], < 0 for a new signal."""
+    """Return times and values as arrays; ValueError if they cannot follow a signal's last known time `known` [s]."""
     points, levels = np.asarray(times, np.float64), np.asarray(values, np.float64)
     if points.ndim != 1 or points.shape != levels.shape or not points.size:
         raise ValueError(
@@ -295,7 +295,7 @@ class Signal:
         return times, values
 
     def ahead(self, start: float, until: float, known: int) -> tuple[int, int, float]:
-        """Return the segments from `start` [s] on, as indices (first, last + 1), and until when they hold [s].
+        """Return the index range of the segments from time `start` [s] on, and the time at which they end [s].
 
         Segments that begin before `until` [s] are generated if needed and possible; of generated ones up to `known`
         more are included.
@@ -333,7 +333,7 @@ class Signal:
         return first, last, math.inf if self._source is None else math.nextafter(self._known, math.inf)
 
     def change_rate(self, t: float) -> float:
-        """Return the mean number of changes per second after `t` [s], estimated from the next chunk of segments.
+        """Return the mean number of changes per second after time `t` [s], estimated from a limited number of changes.
 
         Examples
         --------

@@ -144,7 +144,7 @@ def by_closed_form(device: DeviceProfile) -> CostModel:
 
 
 def _kernel_calls(one: Candidate, point: OperatingPoint) -> list[DeviceOp]:
-    """Return the kernels by which a worker selects and merges entries in one of the usual exchanges."""
+    """Return the kernels by which a worker selects and merges entries in Top-k, AR-Topk, fp16 or dense exchanges."""
     kept, entries = point.kept, point.parameters
     if one.scheme == "topk":
         calls = [DeviceOp("gather", kept), DeviceOp("scatter", kept), DeviceOp("pack", kept)]
@@ -234,7 +234,7 @@ class Misjudged(NamedTuple):
 
 
 def _agree(forms: ClosedForms, found: WholeJob) -> bool:
-    """Return whether closed forms are within `AGREE` of the simulated times of the two fastest exchanges."""
+    """Return whether closed forms agree with the simulated times of the two fastest exchanges."""
     pairs = zip(forms.among, found.rows[:2], strict=False)
     took = [(float(forms.model(one, forms.point).seconds), row.seconds / row.iterations) for one, row in pairs]
     return all(abs(said - seconds) <= AGREE * seconds for said, seconds in took)

@@ -156,7 +156,7 @@ class JobForecast:
 
 
 class Gain(NamedTuple):
-    """Forecasts of a policy and of the best fixed exchange over the same iterations."""
+    """Time that a policy saves, from forecasts of the policy and of the best fixed exchange for the same iterations."""
 
     policy: JobForecast
     fixed: JobForecast
@@ -232,7 +232,7 @@ def leading_iterations(rows: Sequence[JobForecast]) -> dict[str, float]:
 
 
 def _speeds_together(rows: Sequence[JobForecast]) -> tuple[Floats, Floats]:
-    """Split time where any forecast's speed changes; return the lengths of intervals [s] and speeds [iterations/s]."""
+    """Return lengths [s] of intervals in which all forecasts have constant speeds, and these speeds [iterations/s]."""
     blocks = [np.maximum(row.column("iteration_s"), 1e-300) for row in rows]
     each = [np.cumsum(seconds * row.column("stands_for")) for row, seconds in zip(rows, blocks, strict=True)]
     ends = np.unique(np.concatenate(each))

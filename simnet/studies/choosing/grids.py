@@ -36,7 +36,7 @@ from simnet.studies.sweeping import grid
 
 @dataclass(frozen=True, eq=False)
 class Map:
-    """Decision map over two quantities. Iteration times have the shape (exchanges, y values, x values).
+    """Map of the fastest exchange over two quantities, from iteration times, shape (exchanges, y values, x values).
 
     `values` has the ascending values of both in SI units by quantity, x first.
     """
@@ -47,7 +47,7 @@ class Map:
 
     @cached_property
     def names(self) -> NDArray[np.object_]:
-        """Labels of the fastest or tied exchanges in each cell; shape (y values, x values)."""
+        """Label of the fastest exchange, or labels of tied ones, at each pair of values; shape (y values, x values)."""
         labels = np.array([one.label for one in self.among], dtype=object)
         found: NDArray[np.object_] = labels[self.seconds.argmin(axis=0)]
         close = self.seconds <= (1 + TIE) * self.seconds.min(axis=0)
@@ -101,7 +101,7 @@ Cell = tuple[str, ...]
 
 
 class MapSummary(Summary):
-    """Summary of a decision map, which has the fastest exchange in each cell of two quantities."""
+    """Summary of a decision map, which shows the fastest exchange at each combination of two quantities."""
 
     def shown(self) -> tuple[Sequence[Column], Sequence[Row]]:
         """Return a table of the share of cells in which each exchange is fastest."""
@@ -193,7 +193,7 @@ def _table_summary(asked: ChooseRequest, by: Sequence[grid.AxisColumn], rows: Se
 
 
 def _grid_plots(title: str, cells: Sequence[GridTimes], by: Sequence[grid.AxisColumn]) -> dict[str, Callable[[], Plot]]:
-    """Return the figure of a grid over one or two numeric fields, with at most `_DRAWN` exchanges."""
+    """Return the figure of a grid over one or two numeric fields, with only the best exchanges."""
     if len(by) > 2 or not all(one.numeric and len(set(one.values)) > 1 for one in by):
         return {}
     lags = [(took / min(one.seconds.values()), name) for one in cells for name, took in one.seconds.items()]
@@ -306,7 +306,7 @@ def map_of(forms: ClosedForms, values: Mapping[str, Floats]) -> Map:
 
 
 def _form_errors(asked: ChooseRequest, made: Map) -> tuple[float, float, list[Evidence]]:
-    """Return the most time that closed forms lose in simulated cells, their largest time error, and the evidence."""
+    """Return how much time choices by closed forms lose, and the largest error of their times, in simulated cells."""
     (x, along), (y, down) = made.values.items()
     lost, off, known = 0.0, 0.0, []
     for place in track_progress(_spread(made.names.size, LOOKED_AT).tolist(), 0.5):
@@ -328,7 +328,7 @@ def _form_errors(asked: ChooseRequest, made: Map) -> tuple[float, float, list[Ev
 def _simulated_map(
     asked: ChooseRequest, found: Ranking, values: Mapping[str, Floats], jobs: int | None
 ) -> tuple[Map, list[Evidence]]:
-    """Return a decision map of simulated cells, with at most `_COARSE` values per quantity, and the evidence."""
+    """Return a decision map of simulated cells, with fewer values per quantity, and evidence for its times."""
     values = {name: one[_spread(len(one), _COARSE)] for name, one in values.items()}
     (x, along), (y, down) = values.items()
     cells = [(override_of(y, b), override_of(x, a)) for b in down for a in along]
