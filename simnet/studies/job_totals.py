@@ -190,7 +190,7 @@ def rivals(run: Run, results: Mapping[str, PolicyResult]) -> dict[str, pd.DataFr
 
 
 def judgement(loaded: Scenario, run: Run, iterations: Mapping[str, pd.DataFrame]) -> tuple[dict[str, Fields], Evidence]:
-    """Return each policy's job-time interval, chance of being fastest and tie with the fastest; and the evidence."""
+    """Return the job-time interval of each policy, its chance of being fastest, whether it ties, and the evidence."""
     job = run.job
     if not iterations or job.steps is not None or run.colocated or job.failures:
         return {}, NEVER_COMPARED

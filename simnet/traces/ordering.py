@@ -311,7 +311,7 @@ def _predict_kinds(workers: int, rho: float, unit: float) -> tuple[EntryKinds, F
 
 
 def _magnitude_bounds(shift: Floats, log_scale: Floats, values: Floats) -> Floats:
-    """Return, for each kind of entry, the |x| at which the entry's magnitude reaches each of `values`, (K, values)."""
+    """Return, by kind of entry, how large a standard normal must be for the magnitude to reach each of `values`."""
     over = np.exp(np.minimum(np.log(values) - log_scale[:, None], 200.0))
     return np.maximum(np.minimum(over + shift[:, None], over / BEHIND), 0.0)
 

@@ -39,7 +39,7 @@ _WHERE = ("allgather", "collective")
 
 
 def table_of_map(made: Map, loaded: Scenario, job: Job) -> PolicyTable:
-    """Return the policy table of a simulated map over latency and bandwidth."""
+    """Return the policy table of the fastest exchanges in a simulated map of times over latency and bandwidth."""
     seconds = made.seconds if [*made.values][1] == "latency" else made.seconds.swapaxes(1, 2)
     levelled = [one.scheme.startswith(PREFIX) for one in made.among]
     # Who reads the table at run time has no two levels.

@@ -198,7 +198,7 @@ class GraphBuilder:
         self._waits |= {number for number in numbers if number is not None}
 
     def computed(self) -> set[int]:
-        """Return the numbers of nodes that the next compute node depends on: the last one, and those of `wait`."""
+        """Return the nodes on which the next compute node depends: the last compute node, and those that `wait` got."""
         return self._waits | (set() if self._computed is None else {self._computed})
 
     def hold(self, what: Literal["parameters", "gradients"], nbytes: int, first: int | None, last: int | None) -> None:
