@@ -96,7 +96,7 @@ class SymmetricRanks:
         self._passed: dict[tuple[object, ...], SymmetricRun | None] = {}
 
     def time(self, program: Program, messages: bool) -> Timing | None:
-        """Return a program's timing, with ring steps split as the stack does; None if the ranks' times may differ."""
+        """Return a program's timing, with ring steps split as the stack splits them; None if ranks can differ."""
         went = self.completion_times(program) if self.starts_together(program) else None
         if went is None:
             return None

@@ -291,7 +291,7 @@ def split_intervals(work: Intervals, messages: Intervals, accounted: Floats, fin
 
 
 def _covered_seconds(tables: Intervals, accounted: Floats, finish: Floats) -> Floats:
-    """Return how many seconds of the time span from `accounted` to `finish` the intervals of each rank cover."""
+    """Return for how many seconds between its `accounted` and `finish` times each rank is in one of its intervals."""
     total, n_intervals = np.zeros(finish.size), sum(rank.size for rank, *_ in tables)
     # A group of ranks at a time, so that temporary arrays take less memory than the intervals.
     for group in np.array_split(np.arange(finish.size), min(finish.size, 1 + n_intervals // _AT_ONCE)):

@@ -133,7 +133,7 @@ class TimingOutcome(NamedTuple):
 
 
 class Observation(NamedTuple):
-    """Outcome of a decision: which exchange ran, how much of the gradient's norm was kept (gain), and times.
+    """Outcome of a decision: which exchange ran, how much of the gradient's norm it sent (gain), and how long it took.
 
     `gain` is the compression gain, the mean of ||g_c||^2 over that of ||g_e||^2; `released_gain` the ratio of norms.
     `compression` are the seconds of the slowest worker's kernels.

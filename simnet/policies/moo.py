@@ -289,7 +289,7 @@ class Moo:
         return Decision((self._choice,), self._density)
 
     def observe(self, context: PolicyContext, observation: Observation) -> None:
-        """Record gain and compression time of a trial; after an iteration, check if the gain calls for new trials."""
+        """Record compression gain and time of a trial; after an iteration, plan new trials if the gain has changed."""
         self._before = context
         gain = observation.released_gain if self._published else observation.gain
         if observation.decision.attempt is not None:
@@ -315,7 +315,7 @@ class Moo:
     def _communication(
         self, density: ArrayLike, state: tuple[float, float], context: PolicyContext
     ) -> tuple[Floats, NDArray[np.intp]]:
-        """Return the shortest communication time by formulas [s] at each density, and the candidate's index."""
+        """Return the shortest communication time [s] of a candidate at each density, and that candidate's index."""
         latency, bandwidth = state
         workers, c = len(context.placement), np.atleast_1d(np.asarray(density, dtype=np.float64))
         found = (cost(latency, 1.0 / bandwidth, context.message, c, workers) for cost in self._costs)

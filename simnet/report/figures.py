@@ -214,7 +214,7 @@ def _choice_stretches(frame: pd.DataFrame) -> dict[str, list[tuple[float, float]
 
 
 def most_used(code: NDArray[np.intp], starts: NDArray[np.intp], count: int) -> NDArray[np.intp]:
-    """Return the most frequent integer of `code` in each stretch; stretches begin at the indices `starts`."""
+    """Return the most frequent integer below `count` in each stretch of `code`; stretches begin at indices `starts`."""
     counts = np.zeros((len(starts), count), np.intp)
     np.add.at(counts, (np.searchsorted(starts, np.arange(len(code)), side="right") - 1, code), 1)
     return np.asarray(counts.argmax(axis=1))

@@ -95,7 +95,7 @@ class Estimate(NamedTuple):
 
 
 class Contest(NamedTuple):
-    """Result of a comparison over seeds: the fastest policy, ties, the order and paired differences.
+    """Result of comparing policies over seeds: the fastest, those tied with it, the order, and paired differences.
 
     `order` lists all policies by mean, `policy` is the first, and `tied_with` those whose difference from it may be 0,
     by the interval or under small start differences, or is less than `TIE`. `differences` are paired seed by seed.

@@ -37,7 +37,7 @@ class Stages(NamedTuple):
 
 
 class _LinkVariation(NamedTuple):
-    """How a link's bandwidth or latency varies: a signal of absolute values, or of factors on its own value."""
+    """How a link's bandwidth or latency varies: a signal of absolute values, or of factors on the link's own value."""
 
     # `make(name, start)` returns it for a random stream, from iteration `start` on; it changes at `starts`.
 

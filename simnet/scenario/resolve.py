@@ -112,7 +112,7 @@ def build_policy(config: schema.Config, given: schema.Policy) -> Policy:
 
 
 def _check_choices(config: schema.Config, found: Findings) -> None:
-    """Report exchanges or other jobs in a scenario with sharded steps, and missing exchanges in any other scenario."""
+    """Report exchanges and other jobs, which sharded steps exclude, or missing exchanges if no steps are sharded."""
     if config.job.sharding is None:
         if not config.exchanges:
             found.add(("exchanges",), f"is missing; write {EXAMPLES['exchanges',]}")

@@ -147,7 +147,7 @@ class ARCTopk(Tracking, is_restartable=False, by_tensors=True, reads_gradients=F
         return sum(self._kept_of(one) * one.columns for one in self.wholes)
 
     def _kept_of(self, whole: Whole) -> int:
-        """Return the number of rows to send of a full model tensor."""
+        """Return the number of rows to send of a model tensor, given the tensor's full size."""
         return self._entries(max(1, round(whole.rows)))
 
     def projection(self, index: int, columns: int) -> Floats:

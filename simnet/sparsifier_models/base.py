@@ -178,7 +178,7 @@ class Sparsifier(ABC):
 
     @property
     def k(self) -> int:
-        """Number of entries that a worker selects of this gradient, which may be a sample of the whole model's."""
+        """Number of entries that a worker selects of this gradient, which may be a sample of the model's gradient."""
         whole, scale, unit = self.k_of_model, self.options.scale, self.unit
         if scale == 1.0:
             return whole
@@ -203,7 +203,7 @@ class Sparsifier(ABC):
 
     @property
     def max_selected(self) -> int:
-        """Largest number of entries a worker may select: k, or all with a threshold search."""
+        """Largest number of entries a worker may select: k, or all entries if it searches for a threshold."""
         return self.parameters if self.traits.searches_threshold else self.k
 
     @property
@@ -349,7 +349,7 @@ class Sparsifier(ABC):
         return exchange
 
     def _given(self, gradients: Values | Adds) -> Any:
-        """Return the gradients as an array, shape (P, n); a function `gradients` adds them to an array of zeros."""
+        """Return the gradients as an array, shape (P, n); if `gradients` is a function, it adds them to zeros."""
         if not callable(gradients):
             return self._checked(gradients, "gradients")
         made = np.zeros((self.workers, self.parameters), dtype=np.float32)

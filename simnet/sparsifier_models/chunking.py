@@ -129,7 +129,7 @@ def largest_of_each(blocks: Values | Floats, k: int) -> Indices:
 def mean_of_sent(
     indices: Sequence[Positions], values: Sequence[Values], size: int, contributors: bool
 ) -> tuple[Values, int]:
-    """Return the mean for each entry, over its senders or all workers, and the number of distinct entries sent.
+    """Return each entry's mean over the workers that sent it, or over all, and the number of distinct entries sent.
 
     There is one array of indices and of values, shape (blocks, k), per worker. The mean has the shape (blocks, size);
     it is over the workers that sent an entry (`contributors`), or over all.

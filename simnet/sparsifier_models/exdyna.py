@@ -67,7 +67,7 @@ class Partitioned(CarriedThreshold, disjoint=True, state=("inefficiency", "since
 
     @abstractmethod
     def _partitions(self) -> Indices:
-        """Return the start indices of this exchange's partitions, followed by n; shape (P + 1,)."""
+        """Return the start indices of the P partitions in this exchange, and the end of the last; shape (P + 1,)."""
 
     def advance(self, estimate: Callable[[], Floats]) -> None:
         """Set the next partitions and thresholds; thresholds adapt to how many entries the last exchange selected.
@@ -154,7 +154,7 @@ def allocate(
     moved: int,
     minimum: float,
 ) -> NDArray[np.int64]:
-    """Return the number of blocks per partition, after unequally loaded neighbours have moved one block between them.
+    """Return the number of blocks per partition, after each pair of unequally loaded neighbours has moved one block.
 
     Parameters
     ----------

@@ -49,7 +49,7 @@ class MuLoCoOptions(BufferOptions, GatheredOptions):
 
 
 class WholeTensor(NamedTuple):
-    """Entries, rows and number of axes of a full model tensor; the gradient may be a sample of the tensor."""
+    """Numbers of entries, rows and axes of a model tensor, which the gradient may only sample."""
 
     entries: float
     rows: float

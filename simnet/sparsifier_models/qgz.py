@@ -52,7 +52,7 @@ class GroupedTensor(NamedTuple):
 
 
 class GroupedWhole(NamedTuple):
-    """Entries and first-hop quantisation groups of a full model tensor; the gradient may be a sample of it."""
+    """Numbers of entries and of first-hop quantisation groups of a model tensor, which the gradient may only sample."""
 
     entries: float
     groups: float

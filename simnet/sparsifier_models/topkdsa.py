@@ -172,7 +172,7 @@ class TopkDSA(SplitReduce, costs=(topkdsa, topkdsa_bounds, sparcml_bounds)):
 
 @dataclass(frozen=True)
 class Format:
-    """Byte sizes of a sparse or dense stream on the wire.
+    """Byte sizes of the entries and the header of a sparse or dense vector on the wire.
 
     Parameters
     ----------

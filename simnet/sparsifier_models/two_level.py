@@ -216,7 +216,7 @@ class TwoLevel(Sparsifier, codes=EVERY):
 
     @property
     def enough(self) -> float:
-        """Least k at which a sample of the gradient is large enough, summed over shards."""
+        """Fewest entries to select of a gradient sample for it to be large enough, summed over shards."""
         return sum(one.enough for one in self._there())
 
     @property

@@ -238,7 +238,7 @@ class DEFT(UnionReduced, disjoint=True, costs=(deft,)):
 
     @property
     def enough(self) -> float:
-        """Least k at which a sample is large enough: three entries per worker, as every worker has its own layers."""
+        """Fewest entries to select of a gradient sample for it to be large enough: three per worker."""
         return 3.0 * self.workers
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:

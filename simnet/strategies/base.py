@@ -181,7 +181,7 @@ class Strategy(ABC):
 
     @property
     def ways(self) -> list[list[Sparsifier]]:
-        """The schemes of each averaging that `switch` can activate, by its number; empty if there is none."""
+        """Schemes of each averaging that `switch` can activate, in order of the averagings' numbers; may be empty."""
         every = zip(*(averager.offers for averager in self._averagers.values()), strict=True)
         return [[model for one in offers for model in one.models] for offers in every]
 

@@ -116,7 +116,7 @@ _FLOAT = 4.0
 
 @dataclass(frozen=True)
 class Averaging:
-    """How strategies average over the workers: a scheme with density and options, and the size of buckets.
+    """How strategies average workers' gradients or parameters: a scheme with density and options, and a bucket size.
 
     Tensors are exchanged together up to `bucket` bytes in float32; 0 is tensor by tensor, None a fragment as a whole.
     """
@@ -225,7 +225,7 @@ class Averager:
         return average, syncs
 
     def _keep_back(self, rows: Values, late: NDArray[np.intp]) -> None:
-        """Add the rows of late workers to their residuals, if the scheme has residuals."""
+        """Add the vectors of late workers to these workers' residuals, if the scheme has residuals."""
         for model, (_, columns) in zip(self.in_force.models, self.in_force.pieces, strict=True):
             if model.keeps:
                 decay, gain = map(np.float32, model.traits.weights)
@@ -235,7 +235,7 @@ class Averager:
 
     @property
     def keeps(self) -> bool:
-        """Whether the rows of late workers enter the workers' residuals; if not, these rows are lost."""
+        """Whether the vectors of late workers enter these workers' residuals; if not, they are lost."""
         return all(model.keeps for model in self.in_force.models)
 
     def _model(self, averaging: Averaging, layers: Sequence[int], workers: int) -> Sparsifier:

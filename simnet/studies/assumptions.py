@@ -402,7 +402,7 @@ def sample_warnings(job: Job, policies: Iterable[Policy]) -> list[str]:
 
 
 def _bucket_schemes(job: Job, candidate: Candidate) -> list[Sparsifier]:
-    """Return the sparsifiers of a job: one per gradient bucket, or one per tensor group of its strategy."""
+    """Return the sparsifiers of an exchange in a job: one per gradient bucket, or per tensor group of the strategy."""
     if job.strategy is None:
         return [create_sparsifier(candidate, one, job) for one in job_buckets(job, [candidate]) if not one.dense]
     return list(start_strategy(job.source, job.strategy, candidate, job.seed).schemes)

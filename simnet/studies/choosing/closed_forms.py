@@ -85,7 +85,7 @@ CostModel: TypeAlias = Callable[[Candidate, OperatingPoint], FormEstimate]
 
 
 class ClosedForms(NamedTuple):
-    """Closed forms for a job: its exchanges, fastest first, its operating point, and the function for the times."""
+    """Exchanges of a job, fastest first, the function that estimates their times, and the operating point for it."""
 
     among: Sequence[Candidate]
     point: OperatingPoint
@@ -243,7 +243,7 @@ def _agree(forms: ClosedForms, found: WholeJob) -> bool:
 def first_place_flips(
     load: Callable[[Sequence[str]], Scenario], loaded: Scenario, run: Run, found: WholeJob, factor: float
 ) -> tuple[tuple[Flip, ...] | None, Misjudged | None]:
-    """Return the nearest latency, density etc. at which the fastest exchange changes, and the cost of wrong estimates.
+    """Return latencies, densities etc. at which the fastest exchange changes, and the time lost if links are misjudged.
 
     None if closed forms do not apply, disagree with the simulated times of the two fastest exchanges, or are not
     confirmed by simulations at a factor `AWAY` on both sides of a flip.

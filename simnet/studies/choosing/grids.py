@@ -298,7 +298,7 @@ def _spread(count: int, most: int) -> NDArray[np.intp]:
 
 
 def map_of(forms: ClosedForms, values: Mapping[str, Floats]) -> Map:
-    """Return the decision map over two quantities by closed forms."""
+    """Return the map of the fastest exchange over two quantities, computed by closed forms."""
     (x, along), (y, down) = values.items()
     where, shape = forms.point.at(x, along[np.newaxis, :]).at(y, down[:, np.newaxis]), (len(down), len(along))
     seconds = [np.broadcast_to(forms.model(one, where).seconds, shape) for one in forms.among]
