@@ -12,7 +12,7 @@ from simnet.network import ConstantLoad, Network, OnOffFlow
 from simnet.network.sharing import MAX_MIN
 from simnet.network.weather import Weather, steps
 from simnet.schedule import Round, Schedule
-from test_against_reference import Case, near
+from test_against_reference import Case, near, of_engine
 
 seeds = st.integers(0, 2**32 - 1)
 quick = settings(max_examples=40, suppress_health_check=[HealthCheck.filter_too_much])
@@ -28,13 +28,6 @@ def told(case):
         else:
             answers.append([*one.rank_finish, *one.messages.start, *one.messages.finish])
     return [np.array(times) for times in answers]
-
-
-def since_origin(one):
-    """Return the same of one answer, since its origin."""
-    if isinstance(one, StalledError):
-        return [one.elapsed]
-    return [*one.left, *one.messages.sent, *one.messages.arrived]
 
 
 def other_parts(case, part):
@@ -118,8 +111,7 @@ def test_all_may_happen_later_with_its_weather(seed, stacked, ticks):
         for job in case.jobs:
             job["start"] = moved(job["start"])
             job["deaths"] = {rank: float(moved(time)) for rank, time in job["deaths"].items()}
-        timed = [case.time(case.network(), job) for job in case.jobs]
-        answers.append([np.array([one.origin - later, *since_origin(one)]) for one in timed])
+        answers.append(of_engine([case.time(case.network(), job) for job in case.jobs], [], later))
     for one, more in zip(*answers, strict=True):
         assert np.array_equal(one, more, equal_nan=True)
 

@@ -453,6 +453,16 @@ def test_wrong_parameters_are_refused(arguments, message):
 
 
 @pytest.mark.parametrize("engine", ["vectorised", "fluid"])
+def test_a_junction_of_other_tools_is_no_link_of_its_host(engine):
+    graph = nx.DiGraph()
+    for link, bandwidth, kind in (((0, "j"), 1e9, "free"), (("j", "s"), 1e3, "link"), (("s", 1), 1e6, "link")):
+        for ends in (link, link[::-1]):
+            graph.add_edge(*ends, latency=0.0, bandwidth=bandwidth, kind=kind)
+    timing = Network(graph, engine=engine).time(Schedule(2, [Round([0], [1], [2e3])]))
+    assert timing.left.tolist() == pytest.approx([2.0, 2.0], rel=1e-9)
+
+
+@pytest.mark.parametrize("engine", ["vectorised", "fluid"])
 def test_ranks_of_one_host_send_each_other_in_no_time_whatever_the_weather(engine):
     slow = Weather(steps([0, 1], [1e3, 1e6]))
     schedule = Schedule(3, [Round([0, 1], [1, 0], [500.0, 500.0]), Round([1], [2], [500.0])])

@@ -26,13 +26,6 @@ def tcp(send_completion="taken", overhead=0.0, **properties):
     return dataclasses.replace(TCP, send_completion=send_completion, **properties).with_software(overhead)
 
 
-@given(st.integers(1, 10**7))
-def test_framing_of_full_segments_is_that_of_ethernet(nbytes):
-    wire = TCP.framed(float(nbytes))
-    assert wire >= nbytes * (SEGMENT + BESIDE) / SEGMENT
-    assert wire - nbytes <= BESIDE * (nbytes // SEGMENT + 1)
-
-
 @given(st.integers(1, 10**6), st.floats(0, 0.1), st.floats(1e5, 1e8), st.floats(0, 1e-3))
 def test_a_message_alone_takes_latency_overhead_its_frames_and_the_last_one_again(nbytes, latency, rate, overhead):
     bare = Schedule(2, [Round([0], [1], nbytes)])
@@ -136,14 +129,6 @@ def test_early_sends_help_and_waiting_never_does(name, ranks, nbytes, sends):
     assert moments[0] < moments[1]
 
 
-def test_links_that_change_are_predicted_by_the_moment():
-    bare = Schedule(2, [Round([0], [1], 10 * SEGMENT)])
-    slow, quick = Change(0, 1e-3, 1e6), Change(5.0, 1e-4, 1e7)
-    seconds = predict(bare, [slow, quick], TCP, [0.0, 6.0])
-    assert seconds[0] == predict(bare, [slow], TCP)[0]
-    assert seconds[1] == pytest.approx(predict(bare, [quick._replace(at=0.0)], TCP)[0])
-
-
 @given(st.floats(1e-6, 2), st.floats(1e5, 1e7), st.integers(1, 10**6))
 def test_a_change_under_way_takes_the_bytes_that_are_left(at, rate, nbytes):
     bare, slow = Schedule(2, [Round([0], [1], nbytes)]), 1e6
@@ -151,7 +136,8 @@ def test_a_change_under_way_takes_the_bytes_that_are_left(at, rate, nbytes):
     passed = min(wire, at * slow)
     up = passed / slow if passed == wire else at + (wire - passed) / rate
     frame = min(wire, SEGMENT + BESIDE)
-    found = predict(bare, [Change(0, 0, slow), Change(at, 0, rate)], TCP)[0]
+    found, later = predict(bare, [Change(0, 0, slow), Change(at, 0, rate)], TCP, [0.0, at])
+    assert later == pytest.approx(predict(bare, [Change(0, 0, rate)], TCP)[0], rel=1e-9)
     assert up <= found * (1 + 1e-9)
     assert found <= up + 3 * frame / min(slow, rate) + 1e-9
 

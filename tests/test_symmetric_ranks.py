@@ -75,14 +75,26 @@ def far_star(hosts, latency, switches):
     return graph
 
 
+def mesh(hosts, latency, bandwidth):
+    """Hosts with a switch of their own each, all of which are connected."""
+    graph = nx.DiGraph()
+    for host in range(hosts):
+        graph.add_edge(host, f"s{host}", latency=latency / 4, bandwidth=bandwidth)
+        graph.add_edge(f"s{host}", host, latency=latency / 4, bandwidth=bandwidth)
+    for one, other in itertools.permutations(range(hosts), 2):
+        graph.add_edge(f"s{one}", f"s{other}", latency=latency / 2, bandwidth=2 * bandwidth)
+    return graph
+
+
 @st.composite
 def programs(draw):
     """A graph of 8 or 16 hosts, and schedules that ranks of it go through in step."""
-    kind = draw(st.sampled_from(["star", "ring", "far star", "farther star"]))
+    kind = draw(st.sampled_from(["star", "ring", "mesh", "far star", "farther star"]))
     latency = draw(st.sampled_from([0.0, 1e-5, 1e-3, 0.05]))
     graph = {
         "star": lambda: topologies.star(8, latency, 1e6),
         "ring": lambda: topologies.ring(8, latency, 1e6),
+        "mesh": lambda: mesh(8, latency, 1e6),
         "far star": lambda: far_star(8, latency, 1),
         "farther star": lambda: far_star(16, latency, 2),
     }[kind]()
@@ -154,6 +166,7 @@ EXCHANGES = {
     "gather": lambda: allgather_ring(16, 1e5),
     "doubling": lambda: allreduce_recursive_doubling(16, 1e5),
     "pairwise": lambda: alltoallv_pairwise(np.full((16, 16), 3e4)),
+    "loop": lambda: looping(3e3, 150, ranks=16),
 }
 
 
@@ -260,6 +273,8 @@ def test_ranks_are_done_with_one_schedule_before_the_next_but_where_rounds_diffe
     one = looping(1e4, 3)
     assert is_in_step(stack, [(one, ready)], start=0.25)
     assert is_in_step(stack, [(one, ready), (one, ready)], start=0.25) is apart
+    # What is ready after the last message holds up the end.
+    assert is_in_step(stack, [(one, ready), (Schedule(8, []), 0.9)], start=0.25)
 
 
 @pytest.mark.parametrize(
@@ -284,6 +299,7 @@ def test_loops_of_any_length_take_what_their_rounds_take_one_by_one(stack, count
 def test_neighbours_of_a_ring_are_in_step_over_links_of_one_way(nbytes, shift):
     one_way = looping(nbytes, 9, compute=1e-4, shift=shift)
     assert is_in_step(Stack("taken"), [(one_way, 0.0)], topologies.ring)
+    assert is_in_step(STACKS["tcp"], [(one_way, 0.0)], mesh)
 
 
 @each("partners, in_step", [([1, 0, 3, 2], True), ([1, 2, 3, 0], True), ([1, 2, 0, 4, 3], False)])

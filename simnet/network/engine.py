@@ -15,8 +15,8 @@ from simnet.network.event_loop import codes
 from simnet.network.link_tables import LinkTables
 from simnet.network.links import Links
 from simnet.network.program import Computed, Program, Streams
-from simnet.network.sharing import MAX_MIN, Sharing
-from simnet.network.stack import IDEAL, SendCompletion, Stack
+from simnet.network.sharing import Sharing
+from simnet.network.stack import SendCompletion, Stack
 from simnet.network.tables import Table
 from simnet.schedule import Round
 
@@ -58,14 +58,14 @@ class Engine(LinkTables):
     def __init__(
         self,
         links: Links,
-        overheads: tuple[float, float] = (0.0, 0.0),
-        stack: Stack = IDEAL,
-        sharing: Sharing = MAX_MIN,
+        overheads: tuple[float, float],
+        stack: Stack,
+        sharing: Sharing,
         *,
-        multipath: bool = False,
-        adaptive: bool = False,
-        watching: bool = False,
-        compiled: bool = False,
+        multipath: bool,
+        adaptive: bool,
+        watching: bool,
+        compiled: bool,
     ) -> None:
         super().__init__(links, multipath, watching, compiled)
         self._stack = stack

@@ -47,7 +47,7 @@ def _arranged_call(call: Call, own: Sequence[Round], n_ranks: int, pieces: int) 
     if (call.operation, call.algorithm) == ("all_reduce", "ring"):
         return _backwards(own, pieces)
     whole = sum(map(len, own)) == n_ranks - 1 and len(own) == (n_ranks - 1).bit_length()
-    if (call.operation, call.algorithm) == ("broadcast", "binomial") and whole and n_ranks > 2:
+    if (call.operation, call.algorithm) == ("broadcast", "binomial") and whole and own:
         return _lowest_bit_first(own, n_ranks)
     return own
 

@@ -191,7 +191,7 @@ class LossRecord:
 
     slope: float
     fixed: float
-    payload: float = 1.0
+    payload: float
 
 
 @record
