@@ -217,7 +217,7 @@ def _given_pair(pair: Weather, loc: Loc) -> Iterator[_LinkVariation]:
 
 
 def _profile_weather(given: weather_parts.Profile, epoch: int, loc: Loc) -> Iterator[_LinkVariation]:
-    """Yield the variations of a star's links by a published schedule; the two links of a path share its latency."""
+    """Yield the variations of a star's links by a published schedule; each link has half of the published latency."""
     if given.epoch is not None:
         pair = weather.profile(given.name, given.epoch)
         assert pair.latency is not None

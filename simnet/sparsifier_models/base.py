@@ -409,7 +409,7 @@ class Sparsifier(ABC):
         return exchange_statistics(exchange, self.density, self.k, given, kept, self._density_ratio(exchange))
 
     def _density_ratio(self, exchange: Exchange) -> float | None:
-        """Return the number of selected entries over k; None if the scheme selects exactly k."""
+        """Return the ratio of selected entries to k, the number to select; None if the scheme selects exactly k."""
         if not (self.traits.searches_threshold or self.traits.is_third_party):
             return None
         together = exchange.union if self.traits.disjoint else float(exchange.selected.mean())

@@ -237,7 +237,7 @@ def added(one: SparseStream, other: SparseStream, length: int, form: Format) -> 
 
 
 def recursive_doubling(rows: Values, chosen: Sequence[Places], form: Format) -> tuple[SparseStream, tuple[Step, ...]]:
-    """Return the sum and its steps by SSAR_Recursive_double, in which pairs exchange partial sums in log2 P rounds.
+    """Return the sum of workers' selections, and its steps by SSAR_Recursive_double: pairs exchange partial sums.
 
     If P is no power of two, the first workers pair up: before, the even one sends all to the odd one, and after, it
     gets the sum. `rows`, shape (P, n), are not modified; `chosen` has the ascending indices of each worker. Phases are

@@ -253,7 +253,7 @@ class TwoLevel(Sparsifier, codes=EVERY):
             model.residual = nothing if given is None else self._mean(given, shard)
 
     def _mean(self, rows: Values, shard: slice) -> Values:
-        """Return the mean over each node's ranks in a shard, shape (nodes, entries), in the order of `node_order`."""
+        """Return each node's mean over its ranks in a shard, shape (nodes, entries), with nodes as in `node_order`."""
         by_node = rows.reshape(self.nodes, self.ranks, self.parameters)[self._order, :, shard]
         with np.errstate(over="ignore", invalid="ignore"):
             mean: Values = np.add.reduce(by_node, axis=1) / np.float32(self.ranks)

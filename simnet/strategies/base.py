@@ -195,7 +195,7 @@ class Strategy(ABC):
             averager.switch(number)
 
     def average(self, averager: Averager, rows: Values, delay: int = 0) -> tuple[Values, list[Sync]]:
-        """Return the average over the rows of the `active` workers, and the exchanges that compute it."""
+        """Return the average of the `active` workers' vectors (rows), and the exchanges that compute it."""
         if self.late.size and not averager.keeps:
             behind = np.isin(np.arange(self.workers)[self.active], self.late)
             self.note("late_lost", float(np.linalg.norm(rows[behind].astype(np.float64))))

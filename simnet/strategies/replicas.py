@@ -253,7 +253,7 @@ class Averager:
 
 
 def _exchange_among(model: Sparsifier, fewer: Sparsifier, rows: Values, active: Index) -> Exchange:
-    """Exchange rows of the `active` workers by the scheme `fewer`, which uses and updates the residuals of `model`."""
+    """Exchange vectors of the `active` workers by the scheme `fewer`, which uses and updates residuals of `model`."""
     fewer.density, fewer.iteration = model.density, model.iteration
     kept = ("residual", *model.traits.auxiliary_state) if model.keeps else ()
     for name in kept:
