@@ -209,7 +209,7 @@ class SplitReduce(Sparsifier, reads_gradients=False, rounds_down=True, released_
 
     @property
     def dense_bytes(self) -> float:
-        """Bytes per entry of a dense vector; if the gradient is a sample, multiplied by `scale`."""
+        """Bytes on the wire of an entry of a dense vector, or of all model entries that a sampled entry stands for."""
         return self.options.scale * float(self.options.value_bytes or 4)
 
     def _split(self, entries: Indices, encoded: Floats | None, *, empty: bool = True) -> list[Step]:

@@ -133,7 +133,7 @@ class TopkDSA(SplitReduce, costs=(topkdsa, topkdsa_bounds, sparcml_bounds)):
     def _split_and_gather(
         self, rows: Values, chosen: list[Places]
     ) -> tuple[Values, tuple[Step, ...], bool, list[DroppedShare]]:
-        """Return the sum of selected entries, its kernels and messages, whether it is sent dense, and code errors."""
+        """Return the sum of selected entries, the steps that compute it, whether it is dense, and encoding errors."""
         P, n, wire, form = self.workers, self.parameters, self.wire, self._form
         cuts = split_reduce.equal_cuts(n, P)
         lengths = np.diff(cuts)

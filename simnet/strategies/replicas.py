@@ -206,7 +206,7 @@ class Averager:
     def __call__(
         self, rows: Values, begin: int, delay: int, active: Index, late: NDArray[np.intp] = NOBODY
     ) -> tuple[Values, list[Sync]]:
-        """Return the average over `active` rows that are not `late`, shape (columns,), and its exchanges."""
+        """Return the average vector of `active` workers that are not `late`, shape (columns,), and its exchanges."""
         average = np.empty(rows.shape[1], dtype=np.float32)
         syncs = []
         averaging, pieces, models = self.in_force
