@@ -161,17 +161,27 @@ CASES = [
 ]
 
 
+def memory_of_all(job, candidate):
+    (bucket,) = gradient_buckets(job.source, None)
+    model = create_sparsifier(candidate, bucket, job)
+    model.density = DENSITY
+    held = scheme_memory(model, job.source.gradients(0))
+    return combine_memory(4.0 * job.source.true_parameters, "adam", [held])
+
+
 @pytest.mark.parametrize(("scheme", "options"), CASES)
 @pytest.mark.parametrize("workers", [3, 6])
 def test_what_is_measured_is_what_the_first_gradients_of_the_job_take(scheme, options, workers):
-    source = Source(workers, (600, 1000, 400), SCALE)
-    job, candidate = job_on(star(workers), workers, source=source), Candidate(scheme, scheme, options)
-    (bucket,) = gradient_buckets(source, None)
-    model = create_sparsifier(candidate, bucket, job)
-    model.density = DENSITY
-    assert exchange_memory(job, candidate) == combine_memory(
-        4.0 * source.true_parameters, "adam", [scheme_memory(model, source.gradients(0))]
-    )
+    job = job_on(star(workers), workers, source=Source(workers, (600, 1000, 400), SCALE))
+    candidate = Candidate(scheme, scheme, options)
+    assert exchange_memory(job, candidate) == memory_of_all(job, candidate)
+
+
+@pytest.mark.parametrize("scheme", ["topk", "oktopk", "exdyna", "powersgd", "ef21", "thc"])
+def test_a_sample_of_a_long_gradient_says_what_all_of_it_takes(scheme):
+    job = job_on(star(2), 2, source=Source(2, (1_000_000, 4, 1_500_000), 2.0))
+    candidate = Candidate(scheme, scheme)
+    assert exchange_memory(job, candidate) == pytest.approx(memory_of_all(job, candidate), rel=0.02, abs=100)
 
 
 @pytest.mark.parametrize("scheme", names())

@@ -146,6 +146,29 @@ class _DerivedSource:
         return self._source.gradients(iteration, out)
 
 
+class ThinnedSource(_DerivedSource):
+    """Source that keeps every `every`-th entry of some layers of another source; they stand for all entries.
+
+    `entries`, int64 of shape (n,), are the indices of the entries that are kept.
+    """
+
+    def __init__(self, source: GradientSource, which: slice, every: int) -> None:
+        super().__init__(source)
+        sizes = [size for _, size in source.layers]
+        first = np.cumsum([0, *sizes])[:-1][which]
+        kept = shrink_sizes(sizes[which], every)
+        self.entries = np.concatenate([at + every * np.arange(n) for at, n in zip(first, kept, strict=True)])
+        if hasattr(source, "true_shapes"):
+            self.true_shapes = source.true_shapes[which]
+        self.layers = tuple((name, n) for (name, _), n in zip(source.layers[which], kept, strict=True))
+        self.parameters = self.entries.size
+        self.scale = source.scale * sum(sizes[which]) / self.parameters
+
+    def gradients(self, iteration: int, out: Values | None = None) -> Values:
+        """Return an iteration's gradients, float32 of shape (P, n); written to `out` if given."""
+        return np.take(self._source.gradients(iteration), self.entries, axis=1, out=out)
+
+
 class CachedSource(_DerivedSource):
     """A gradient source with a cache, for runs that need the same iterations at about the same time.
 

@@ -17,7 +17,7 @@ from simnet.policies import Candidate
 from simnet.sparsifier_models import Sparsifier
 from simnet.sparsifier_models.wire import under_way
 from simnet.strategies import Strategy
-from simnet.traces.source import Evaluable, begin_training, cached_source
+from simnet.traces.source import Evaluable, ThinnedSource, begin_training, cached_source
 from simnet.training.job.job import Job, create_sparsifier, job_buckets, job_overlap
 from simnet.training.job.local_steps import StepSet, start_strategy
 
@@ -28,6 +28,9 @@ _FLOAT = 4.0
 
 # Limit on gradients [byte] held in one process when workers run in other processes.
 _HERE = 2**30
+
+# Entries of a bucket from twice which on the memory of its scheme is measured on a sample of them.
+_MEASURED = 2**20
 
 # Entries of gradients that are drawn where any will do; then they come again.
 _DRAWN = 2**16
@@ -67,14 +70,21 @@ def exchange_memory(job: Job, candidate: Candidate, exchanges: Sequence[Candidat
     workers, taken = job.source.workers, []
     gradients: NDArray[np.float32] | None = None
     for bucket in job_buckets(job, exchanges or [candidate]):
-        model = create_sparsifier(candidate, bucket, job)
+        part = job
+        entries: slice | NDArray[np.int64] = bucket.entries
+        if (every := (bucket.entries.stop - bucket.entries.start) // _MEASURED) > 1:
+            # What a scheme holds of a sample stands for the whole, as in a job with `scale`.
+            thinned = ThinnedSource(job.source, bucket.layers, every)
+            part, entries = replace(job, source=thinned), thinned.entries
+            bucket = bucket._replace(entries=slice(0, thinned.parameters), layers=slice(None))
+        model = create_sparsifier(candidate, bucket, part)
         model.density = job.largest_density
         if has_fixed_size(model):
             rows = _any_rows(workers, model.parameters)
         else:
             if gradients is None:
                 gradients = begin_training(job.source).gradients(0, np.arange(workers))
-            rows = gradients[:, bucket.entries]
+            rows = gradients[:, entries]
         taken.append(scheme_memory(model, rows))
     return combine_memory(_FLOAT * job.source.true_parameters, job.optimizer or "adam", taken)
 
