@@ -24,15 +24,7 @@ from simnet.base.arrays import Ranks
 from simnet.base.errors import check_int
 from simnet.collectives.program import ChunkProgram, ChunkStep, gathered, one_size
 from simnet.collectives.registry import POWERS_OF_TWO, collective
-from simnet.cost_models.costs.collectives import (
-    allgather,
-    bruck_allgather,
-    bruck_alltoall,
-    halving_reduce_scatter,
-    rabenseifner_allreduce,
-    recursive_doubling_allgather,
-    recursive_doubling_allreduce,
-)
+from simnet.cost_models.costs import collectives as costs
 from simnet.schedule import Call, Round, Schedule
 
 
@@ -119,7 +111,7 @@ def _powers_below(n: int) -> Iterator[int]:
     "all_reduce",
     "recursive_doubling",
     program=all_reduce,
-    cost=recursive_doubling_allreduce,
+    cost=costs.recursive_doubling_allreduce,
     exact=POWERS_OF_TWO,
     mpi=("recursive_doubling", "rd"),
     calibrated=True,
@@ -145,7 +137,7 @@ def allreduce_recursive_doubling(n_ranks: int, nbytes: float, *, gamma: float = 
     "all_reduce",
     "rabenseifner",
     program=rabenseifner,
-    cost=rabenseifner_allreduce,
+    cost=costs.rabenseifner_allreduce,
     exact=POWERS_OF_TWO,
     mpi=("rabenseifner", "raben"),
     calibrated=True,
@@ -180,7 +172,7 @@ def allgatherv_auto(sizes: ArrayLike, *, padded: bool = False) -> Schedule:
     return gathered(shortest, sizes, padded)
 
 
-@collective("all_gather", "auto", program=shortest, varying=allgatherv_auto, cost=allgather)
+@collective("all_gather", "auto", program=shortest, varying=allgatherv_auto, cost=costs.allgather)
 def allgather_auto(n_ranks: int, nbytes: float) -> Schedule:
     """All-gather in the fewest rounds: recursive doubling for powers of two, else Bruck's algorithm.
 
@@ -210,7 +202,7 @@ def allgatherv_recursive_doubling(sizes: ArrayLike, *, padded: bool = False) -> 
     "recursive_doubling",
     program=all_gather,
     varying=allgatherv_recursive_doubling,
-    cost=recursive_doubling_allgather,
+    cost=costs.recursive_doubling_allgather,
     exact=POWERS_OF_TWO,
     mpi=("recursive_doubling", "rd"),
     offered="never",
@@ -244,7 +236,7 @@ def allgatherv_bruck(sizes: ArrayLike, *, padded: bool = False) -> Schedule:
     "bruck",
     program=bruck,
     varying=allgatherv_bruck,
-    cost=bruck_allgather,
+    cost=costs.bruck_allgather,
     nccl="PAT",
     mpi=("bruck",),
     calibrated=True,
@@ -265,7 +257,7 @@ def allgather_bruck(n_ranks: int, nbytes: float) -> Schedule:
     "reduce_scatter",
     "recursive_halving",
     program=halving,
-    cost=halving_reduce_scatter,
+    cost=costs.halving_reduce_scatter,
     exact=POWERS_OF_TWO,
     mpi=("recursive_halving",),
     calibrated=True,
@@ -286,7 +278,7 @@ def reduce_scatter_recursive_halving(n_ranks: int, nbytes: float, *, gamma: floa
     return halving(n_ranks).of_vector(nbytes, gamma)
 
 
-@collective("alltoall", "bruck", cost=bruck_alltoall, mpi=("modified_bruck",), calibrated=True)
+@collective("alltoall", "bruck", cost=costs.bruck_alltoall, mpi=("modified_bruck",), calibrated=True)
 def alltoall_bruck(n_ranks: int, nbytes: float) -> Schedule:
     """Bruck's all-to-all: in round k a rank sends 2^k ranks onward all blocks whose distance to their target has bit k.
 

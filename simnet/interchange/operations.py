@@ -127,10 +127,9 @@ def match_messages(file: RankOperations) -> dict[Operation, Operation]:
     sends = (((op.rank, op.peer, op.tag), op) for op in ops if op.kind == "send")
     receives = (((op.peer, op.rank, op.tag), op) for op in ops if op.kind == "recv")
     pairs, unreceived, unsent = match_in_order(sends, receives)
-    for op in unreceived:
-        file.refuse_at(op, f"rank {op.peer} has no recv for this send of rank {op.rank} with tag {op.tag}")
-    for op in unsent:
-        file.refuse_at(op, f"rank {op.peer} has no send for this recv of rank {op.rank} with tag {op.tag}")
+    for op in (*unreceived, *unsent):
+        other = "recv" if op.kind == "send" else "send"
+        file.refuse_at(op, f"rank {op.peer} has no {other} for this {op.kind} of rank {op.rank} with tag {op.tag}")
     for recv, send in pairs.items():
         if recv.size != send.size:
             file.refuse_at(recv, f"receives {recv.size} bytes, but {send.place} {send.line} sends {send.size}")

@@ -25,14 +25,7 @@ from numpy.typing import NDArray
 from simnet.base.arrays import Values
 from simnet.base.errors import InputError
 from simnet.base.file_io import open_atomic
-from simnet.traces.metadata import (
-    DESCRIPTION,
-    MAX_BYTES,
-    RecordedLayer,
-    RecordedPoint,
-    TraceInfo,
-    parse_description,
-)
+from simnet.traces import metadata
 
 DTYPES = {"fp32": "F32", "fp16": "F16", "bf16": "BF16"}
 """Storage types of entries, with their names in safetensors files."""
@@ -114,7 +107,7 @@ _MEMBER = re.compile(r"(\d{1,12})/(.+)\.npy", re.DOTALL)
 _MOST_MEMBERS = 1_000_000
 
 
-def in_memory(info: TraceInfo, entries: int | None = None, times: float = 1.0) -> None:
+def in_memory(info: metadata.TraceInfo, entries: int | None = None, times: float = 1.0) -> None:
     """Raise InputError if a step's gradients in float32, multiplied by `times`, need more than `LARGEST` bytes."""
     entries = sum(prod(layer.shape) for layer in info.layers) if entries is None else entries
     needed = 4 * info.workers * entries * times
@@ -168,9 +161,13 @@ class ReadArchive:
         with self._said(f"{name!r} is no array"), np.load(self._path) as archive:
             return archive[name]
 
-    def _description(self) -> TraceInfo:
-        if DESCRIPTION in self._members:
-            return parse_description(TraceInfo, self._member(DESCRIPTION, MAX_BYTES), f"{self._path}:{DESCRIPTION}")
+    def _description(self) -> metadata.TraceInfo:
+        if metadata.DESCRIPTION in self._members:
+            return metadata.parse_description(
+                metadata.TraceInfo,
+                self._member(metadata.DESCRIPTION, metadata.MAX_BYTES),
+                f"{self._path}:{metadata.DESCRIPTION}",
+            )
         found: dict[int, list[str]] = {}
         for name in self._members:
             match = _MEMBER.fullmatch(name)
@@ -191,14 +188,14 @@ class ReadArchive:
             if all(len(one) == 1 for one in shapes.values()):
                 advice = "stack those of all workers, as numpy.stack([first, second])"
             raise self._refusal(f"has {each}: the first axis of arrays is the worker; {advice}")
-        return TraceInfo(
+        return metadata.TraceInfo(
             version=1,
             name=self._path.stem or "trace",
             software={},
             workers=workers,
             steps=steps[-1] + 1,
-            layers=tuple(RecordedLayer(name=name, shape=shape[1:]) for name, shape in shapes.items()),
-            points=tuple(RecordedPoint(step=step) for step in steps),
+            layers=tuple(metadata.RecordedLayer(name=name, shape=shape[1:]) for name, shape in shapes.items()),
+            points=tuple(metadata.RecordedPoint(step=step) for step in steps),
         )
 
     def _name(self, step: int, layer: str) -> str:
@@ -207,7 +204,7 @@ class ReadArchive:
                 return name
         raise self._refusal(f"has no array of layer {layer!r} at step {step}")
 
-    def _array(self, step: int, layer: RecordedLayer) -> Values:
+    def _array(self, step: int, layer: metadata.RecordedLayer) -> Values:
         name, expected = self._name(step, layer.name), (self.info.workers, *layer.shape)
         found = np.asarray(self._member(name, 8 * prod(expected) + 65_536))
         if found.dtype.kind != "f" or found.dtype.itemsize not in (2, 4, 8):

@@ -24,14 +24,7 @@ from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-from cyclopts import App, Group, Parameter
-from cyclopts.exceptions import (
-    CoercionError,
-    CycloptsError,
-    MissingArgumentError,
-    UnknownOptionError,
-    UnusedCliTokensError,
-)
+from cyclopts import App, Group, Parameter, exceptions
 
 import simnet
 from simnet.base import plugins
@@ -139,7 +132,7 @@ def _run_verb(words: Sequence[str]) -> int:
         found = command(
             _with_negative_values(line), exit_on_error=False, print_error=False, result_action="return_value"
         )
-    except CycloptsError as error:
+    except exceptions.CycloptsError as error:
         raise SimnetError(_usage_error(name, command, error)) from None
     return int(found or 0)
 
@@ -403,23 +396,23 @@ def _old_words() -> dict[str, str]:
     return {row["old"]: row["new"] for row in read_shipped_rows("data/old_words.csv")}
 
 
-def _usage_error(name: str, command: App, error: CycloptsError) -> str:
+def _usage_error(name: str, command: App, error: exceptions.CycloptsError) -> str:
     """Return a one-line message on a wrong word in a command line, with the most similar valid word."""
     argument, token = getattr(error, "argument", None), getattr(error, "token", None)
     word = str(getattr(token, "keyword", None) or "")
     known = sorted({each for one in command.assemble_argument_collection() for each in one.names if each[:2] == "--"})
     place = word or ("" if argument is None else next(iter(argument.names), argument.field_info.name.upper()))
-    if isinstance(error, UnusedCliTokensError):
+    if isinstance(error, exceptions.UnusedCliTokensError):
         unused = getattr(error, "unused_tokens", None) or [""]
         return f"{name} has no use for {unused[0]!r}; see 'simnet {name} -h'"
-    if isinstance(error, UnknownOptionError) or (word and word not in known):
+    if isinstance(error, exceptions.UnknownOptionError) or (word and word not in known):
         word = word or (re.findall(r"--?[\w-]+", str(error)) or [""])[0]
         if word in _old_words():
             return f"{word} is now {_old_words()[word]}"
         return f"{name} has no option {word}: {suggest_names(word, known)}"
-    if isinstance(error, MissingArgumentError):
+    if isinstance(error, exceptions.MissingArgumentError):
         return f"{place}: is missing"
-    if isinstance(error, CoercionError) and token is not None:
+    if isinstance(error, exceptions.CoercionError) and token is not None:
         wanted: dict[Any, str] = {int: "a whole number", float: "a number", bool: "left out, or true or false"}
         kind = next((wanted[one] for one in (error.target_type, *get_args(error.target_type)) if one in wanted), None)
         return f"{place}: must be {kind or 'another word'}, got {token.value!r}"

@@ -163,12 +163,10 @@ def _row(found: Ranking, row: JobForecast) -> dict[str, Any]:
 
 def _depends_text(found: Ranking) -> str:
     """Return a text on values of latency, density and the like beyond which another exchange is fastest."""
+    if found.flips is None:
+        return ""
     if not found.flips:
-        return (
-            ""
-            if found.flips is None
-            else "nothing near: no link, density or number of workers changes the first place."
-        )
+        return "nothing near: no link, density or number of workers changes the first place."
     parts = []
     for label in dict.fromkeys(one.label for one in found.flips):
         own = [one for one in found.flips if one.label == label]

@@ -19,20 +19,9 @@ import pandas as pd
 from simnet.base.errors import SimnetError
 from simnet.base.file_io import FileSet, mark_incomplete, replace_files, write_files
 from simnet.base.processes import Report
-from simnet.report import cost_summary, learning, wording
+from simnet.report import cost_summary, learning, run_summary, wording
 from simnet.report.paired import START_COLUMNS, start_ranges
 from simnet.report.results import LOCK, RESULTS, picture_files, rounded_table, table_files, versions
-from simnet.report.run_summary import (
-    DENSITIES,
-    MEANS,
-    RunFacts,
-    RunSummary,
-    learning_columns,
-    plain,
-    policy_columns,
-    ranked,
-    summarize,
-)
 from simnet.scenario import Run, Scenario
 from simnet.scenario.finding import Source
 from simnet.scenario.runner import Outcome, Request, identity, request, run_here
@@ -56,7 +45,7 @@ COLUMNS = (
     *("policy", "device", "barrier", "warning", "overlapped", "computing", "status", "wins", "tied", "iterations"),
     *("steady_from", "simulated_s", "simulated_prediction_low_s", "simulated_prediction_high_s"),
     *("chance_to_be_fastest", "evidence", "iteration_s", "compute_s", "select_s", "select_low_s", "select_high_s"),
-    *("communicate_s", "wait_s", "total_bytes_sent_B", *DENSITIES, "choice", "switch_count"),
+    *("communicate_s", "wait_s", "total_bytes_sent_B", *run_summary.DENSITIES, "choice", "switch_count"),
     *("vs_best", "regret_s", *cost_summary.COLUMNS, *learning.COLUMNS, "message"),
 )
 """Columns of the results of a sweep, after those of its parameters; where times of leaders depend on when workers
@@ -120,9 +109,9 @@ def cell_rows(loaded: Scenario, built: Run, outcomes: Mapping[str, Outcome]) -> 
     found = {name: outcomes[name] for name in built.policies}
     results = {name: one for name, one in found.items() if isinstance(one, PolicyResult)}
     judgements, evidence = judgement(loaded, built, rivals(built, results))
-    job, trained, summary = built.job, loaded.config.job.gradients.train, RunSummary()
+    job, trained, summary = built.job, loaded.config.job.gradients.train, run_summary.RunSummary()
     if results:
-        facts = RunFacts(
+        facts = run_summary.RunFacts(
             bound=built.bound,
             stops={name: result.interruptions for name, result in results.items()},
             target=None if trained is None else trained.target,
@@ -134,7 +123,7 @@ def cell_rows(loaded: Scenario, built: Run, outcomes: Mapping[str, Outcome]) -> 
             starts=ranges_of(built, results),
             judgements=judgements,
         )
-        summary = summarize({name: result.iterations for name, result in results.items()}, facts)
+        summary = run_summary.summarize({name: result.iterations for name, result in results.items()}, facts)
     not_sampled = wording.entering_apart({}, [], summary.get("starts_not_sampled"))
     gradients = job.strategy is None and job.steps is None
     rows = []
@@ -150,7 +139,7 @@ def cell_rows(loaded: Scenario, built: Run, outcomes: Mapping[str, Outcome]) -> 
             message="" if name in results else str(found[name]).splitlines()[0],
         )
         if name in results:
-            row |= _cell_row(summary, name) | learning_columns(summary).get(name, {})
+            row |= _cell_row(summary, name) | run_summary.learning_columns(summary).get(name, {})
             row["evidence"] = evidence.level
         rows.append(row)
     return rows
@@ -171,23 +160,23 @@ def decoded(data: bytes, name: str) -> list[dict[str, Any]] | None:
         return None
 
 
-def _cell_row(summary: RunSummary, name: str) -> dict[str, Any]:
+def _cell_row(summary: run_summary.RunSummary, name: str) -> dict[str, Any]:
     one, winner = summary["policies"][name], summary["winner"]
     best = summary["policies"][winner["policy"]]["simulated_s"] if winner is not None else 0.0
     means, spent = one["means"], one.get("spent")
     return {
-        "status": "ended" if one["ended"] else "done" if ranked(one) else "unsettled",
+        "status": "ended" if one["ended"] else "done" if run_summary.ranked(one) else "unsettled",
         "message": "" if one["unsettled"] is None else f"not settled: {one['unsettled']}",
         "wins": winner is not None and name == winner["policy"] and not winner["tied_with"],
         "tied": winner is not None and bool(winner["tied_with"]) and name in (winner["policy"], *winner["tied_with"]),
-        **policy_columns(one),
+        **run_summary.policy_columns(one),
         "steady_from": 0 if one["ended"] else summary["steady_from"],
-        **{column: means.get(column) for column in MEANS},
-        "vs_best": plain(one["simulated_s"] / best) if best > 0 and ranked(one) else None,
+        **{column: means.get(column) for column in run_summary.MEANS},
+        "vs_best": run_summary.plain(one["simulated_s"] / best) if best > 0 and run_summary.ranked(one) else None,
         **({} if spent is None else {column: spent[column] for column in cost_summary.COLUMNS}),
         "money": spent and spent["money"] and spent["money"]["together"],
         **{
-            column: plain(means["iteration_s"] * end / one["simulated_s"])
+            column: run_summary.plain(means["iteration_s"] * end / one["simulated_s"])
             for ends in start_ranges({name: one}).values()
             for column, end in zip(START_COLUMNS, ends, strict=True)
         },

@@ -10,17 +10,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from simnet import sparsifier_models
+from simnet.cost_models.costs import hooks
 from simnet.cost_models.costs.devices import DeviceOp, DeviceProfile
-from simnet.cost_models.costs.hooks import (
-    FRAMEWORK,
-    Hook,
-    HookedTensors,
-    StageCost,
-    hook_of,
-    hook_operations,
-    is_processor,
-    stage_costs,
-)
 from simnet.sparsifier_models import Exchange, Sparsifier
 from simnet.sparsifier_models.powersgd import near_square
 from simnet.traces.source import as_matrices
@@ -28,18 +19,18 @@ from simnet.traces.source import as_matrices
 # Schemes of `simnet.cluster.hooks`.
 _OWN_HOOKS = frozenset(("dense", "fp16", "topk", "artopk", "exdyna", "oktopk"))
 # Stages of each scheme in use, with what they depend on.
-_HOOKED: WeakKeyDictionary[Sparsifier, tuple[Any, list[StageCost]]] = WeakKeyDictionary()
+_HOOKED: WeakKeyDictionary[Sparsifier, tuple[Any, list[hooks.StageCost]]] = WeakKeyDictionary()
 
 
-def scheme_hook(device: DeviceProfile, scheme: str) -> Hook | None:
+def scheme_hook(device: DeviceProfile, scheme: str) -> hooks.Hook | None:
     """Return the hook whose operations determine a scheme's local time; None if the scheme's kernels determine it."""
     # A profile may have measured the hook itself, or set one cost for everything. On a processor kernels are operations
     # of PyTorch, launches included, as which `simnet.cluster.hooks` runs its schemes.
     if device.implementation is None or not {f"hook_{scheme}_begin", "*"}.isdisjoint(device.methods):
         return None
-    own = sparsifier_models.scheme(scheme).traits.hook if device.implementation == FRAMEWORK else None
-    hook = own or hook_of(device.implementation, scheme)
-    if device.implementation == FRAMEWORK and hook is not None and is_processor(device):
+    own = sparsifier_models.scheme(scheme).traits.hook if device.implementation == hooks.FRAMEWORK else None
+    hook = own or hooks.hook_of(device.implementation, scheme)
+    if device.implementation == hooks.FRAMEWORK and hook is not None and hooks.is_processor(device):
         return hook if hook.implementation == "torch" and scheme not in _OWN_HOOKS else None
     return hook
 
@@ -56,19 +47,19 @@ def local_operations(device: DeviceProfile, model: Sparsifier, exchange: Exchang
         return exchange.kernels + _measured_hook(device, model, exchange)
     rounds = len(exchange.schedule.rounds)
     between = min((one.before for one in exchange.kernels if 0 < one.before < rounds), default=rounds)
-    return hook_operations(hook_stages(device, hook, model), rounds, between)
+    return hooks.hook_operations(hook_stages(device, hook, model), rounds, between)
 
 
-def hook_stages(device: DeviceProfile, hook: Hook, model: Sparsifier) -> list[StageCost]:
+def hook_stages(device: DeviceProfile, hook: hooks.Hook, model: Sparsifier) -> list[hooks.StageCost]:
     """Return the cost of each stage of a communication hook on the tensors that a scheme exchanges."""
     key = hook, model.density, device.name, device.memory_bandwidth, device.host, device.implementation
     if _HOOKED.get(model, (None,))[0] != key:
         assert device.implementation is not None
-        _HOOKED[model] = key, stage_costs(hook, hooked_tensors(model), device, device.implementation)
+        _HOOKED[model] = key, hooks.stage_costs(hook, hooked_tensors(model), device, device.implementation)
     return _HOOKED[model][1]
 
 
-def hooked_tensors(model: Sparsifier) -> HookedTensors:
+def hooked_tensors(model: Sparsifier) -> hooks.HookedTensors:
     """Return the model's tensors as a communication hook receives them. Tensors that PowerSGD compresses are marked."""
     shapes = model.true_shapes or model.shapes or tuple((size,) for size in model.true_sizes)
     if not shapes:
@@ -79,12 +70,12 @@ def hooked_tensors(model: Sparsifier) -> HookedTensors:
     return hooked_shapes(shapes, rank)._replace(kept=float(model.k_of_model), workers=model.workers)
 
 
-def hooked_shapes(shapes: Sequence[Sequence[int]], rank: int = 1) -> HookedTensors:
+def hooked_shapes(shapes: Sequence[Sequence[int]], rank: int = 1) -> hooks.HookedTensors:
     """Return a worker's tensors as a hook gets them. Matrices are compressed if low-rank factors halve their size."""
     matrices = as_matrices(shapes)
     compressed = [len(one) > 1 and 2 * rank * sum(one) < math.prod(one) for one in matrices]
     sizes, sides = np.array([(math.prod(one), one[0]) for one in matrices], dtype=np.float64).T
-    return HookedTensors(sizes, sides, np.array(compressed), float(sizes.sum()), 1, rank)
+    return hooks.HookedTensors(sizes, sides, np.array(compressed), float(sizes.sum()), 1, rank)
 
 
 def _measured_hook(device: DeviceProfile, model: Sparsifier, exchange: Exchange) -> tuple[DeviceOp, ...]:

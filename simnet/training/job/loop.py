@@ -16,15 +16,8 @@ from simnet.base.errors import DivergedError, SimnetError, StalledError
 from simnet.network import Timing
 from simnet.policies import Candidate, Decision, Fixed, Policy, density_at, probe_pairs
 from simnet.strategies.replicas import NOBODY
+from simnet.training.job import exchange
 from simnet.training.job.checkpoint import Checkpoint, State
-from simnet.training.job.exchange import (
-    ExchangeSet,
-    SparsifierSet,
-    TimedExchange,
-    TimingRequest,
-    TimingRequests,
-    TimingResult,
-)
 from simnet.training.job.job import Job, WorkerPresence, parameters_sent
 from simnet.training.job.local_steps import StepSet, StrategySet
 from simnet.training.job.policy_log import PolicyLog
@@ -51,7 +44,7 @@ class JobLoop:
     start: float = 0.0
     stream: tuple[str, ...] = ()
     timeline: int = 0
-    sparsifiers: ExchangeSet | None = None
+    sparsifiers: exchange.ExchangeSet | None = None
     keeps_log: bool = False
 
     def __post_init__(self) -> None:
@@ -62,7 +55,7 @@ class JobLoop:
         self.active, self.begins = self._everybody, job.begins(self.start)
         # Until when workers that return are busy, and those that were late compute; 0 for others [s].
         self.busy, self.computing = np.zeros((2, job.source.workers))
-        self.models: ExchangeSet = self.sparsifiers or self._create_models()
+        self.models: exchange.ExchangeSet = self.sparsifiers or self._create_models()
         # The state of the training while a policy explores.
         self._trained: State | None = None
         self.log = PolicyLog(job, self.policy, self.keeps_log)
@@ -72,7 +65,7 @@ class JobLoop:
         progress: Progress = lambda done: None,
         checkpoint: Checkpoint | None = None,
         sampling: IterationSampling | None = None,
-    ) -> TimingRequests:
+    ) -> exchange.TimingRequests:
         """Run all iterations, or a sample of the iterations, until the last is done or failures end the job."""
         while self.number < self.job.iterations and not self.ended:
             with self._errors_located():
@@ -109,13 +102,13 @@ class JobLoop:
             setattr(self, name, kept[name])
         self.active = active
 
-    def _create_models(self, workers: int | None = None) -> ExchangeSet:
+    def _create_models(self, workers: int | None = None) -> exchange.ExchangeSet:
         """Return an object that creates the job's exchanges: of a strategy, sharded steps, or gradient schemes."""
         if self.job.strategy is not None:
             return StrategySet(self.job, self.policy.candidates)
         if self.job.steps is not None:
             return StepSet(self.job, self.policy.candidates)
-        return SparsifierSet(self.job, self.policy.candidates, workers)
+        return exchange.SparsifierSet(self.job, self.policy.candidates, workers)
 
     def _begin(self) -> Iteration:
         """Start an iteration: find its workers, probe links, let the policy decide, and draw compute times."""
@@ -181,7 +174,9 @@ class JobLoop:
         """Return the seconds that `source` takes to send the parameters to `worker` at time `moment`."""
         return parameters_sent(self.job, self.number, moment, source, worker, (*self.stream, what, self.number))
 
-    def _exchange(self, iteration: Iteration) -> Generator[TimingRequest, TimingResult, TimedExchange | None]:
+    def _exchange(
+        self, iteration: Iteration
+    ) -> Generator[exchange.TimingRequest, exchange.TimingResult, exchange.TimedExchange | None]:
         """Repeat an exchange until no failure interrupts it; return None if all workers have failed or are away."""
         while True:
             decision = iteration.decision
@@ -206,7 +201,7 @@ class JobLoop:
         elif starts and decision.fresh:
             self.models.clear_residuals()
 
-    def _resume(self, iteration: Iteration, step: TimedExchange, stalled: StalledError) -> bool:
+    def _resume(self, iteration: Iteration, step: exchange.TimedExchange, stalled: StalledError) -> bool:
         """Record an interruption, and return whether the remaining workers repeat the exchange."""
         job = self.job
         interruption, resumes, gone = _describe_interruption(job, self.record.job, iteration, step, stalled)
@@ -236,7 +231,7 @@ class JobLoop:
         iteration.density = self._density(decision)
         return True
 
-    def _book(self, iteration: Iteration, step: TimedExchange) -> float:
+    def _book(self, iteration: Iteration, step: exchange.TimedExchange) -> float:
         """Record an iteration, advance the clock, and return the seconds advanced."""
         job, timing = self.job, step.result
         assert isinstance(timing, Timing)
@@ -303,7 +298,7 @@ class JobLoop:
 
 
 def _describe_interruption(
-    job: Job, name: str, iteration: Iteration, step: TimedExchange, stalled: StalledError
+    job: Job, name: str, iteration: Iteration, step: exchange.TimedExchange, stalled: StalledError
 ) -> tuple[Interruption, float, NDArray[np.bool_]]:
     """Return the record of an interruption by failures, its duration [s], and the mask of lost workers."""
     active, begun, failures = iteration.active.tolist(), step.begun, iteration.failures
@@ -334,7 +329,7 @@ def _describe_interruption(
     return interruption, resumes, gone
 
 
-def first_exchange(job: Job, candidate: Candidate) -> TimingRequest:
+def first_exchange(job: Job, candidate: Candidate) -> exchange.TimingRequest:
     """Return the timing request for the first exchange of a job."""
     requests = JobLoop(job, Fixed(candidate), JobRecord(candidate.label)).run()
     one = next(requests)

@@ -15,16 +15,8 @@ import numpy as np
 from simnet.base.quantities import Count, WholeNumber
 from simnet.collectives.registry import Operation
 from simnet.cost_models.costs.models import Layer
+from simnet.training.parallel import quantised
 from simnet.training.parallel.graph import GraphBuilder, HeldMemory, Phase, StepGraph
-from simnet.training.parallel.quantised import (
-    NODE,
-    SDP4Bit,
-    ZeroPlusPlus,
-    gather_differences,
-    layout_of,
-    memory_of_loco,
-    reduce_bucket,
-)
 from simnet.training.parallel.units import DTYPE_BYTES, CheckedOptions, ParameterDtype, Unit, check_layers, wrap_modules
 
 
@@ -47,7 +39,7 @@ class Stage3:
     dtype: str
     reduce_bucket_size: int
     limits: Stage3Limits
-    plus: ZeroPlusPlus
+    plus: quantised.ZeroPlusPlus
 
     def __post_init__(self) -> None:
         self.nodes, self.forward = self.plus.nodes(self.step.workers), wrap_modules(self.layers)
@@ -67,7 +59,7 @@ class Stage3:
         if self.step.workers > 1:
             # What stays gathered, and second shards.
             parts = sum(self.sizes[name] for name in self.kept) + self.nodes.nodes * self._shard(self.second)
-        memories = memory_of_loco(self.layers, self.nodes) if self.plus.loco else 0
+        memories = quantised.memory_of_loco(self.layers, self.nodes) if self.plus.loco else 0
         return (shard + parts) * width, shard * width + memories, shard
 
     def issue_passes(self, last: bool) -> None:
@@ -127,8 +119,8 @@ class Stage3:
             self._gather(wanted, phase)
 
     def _gather(self, names: Collection[str], phase: Phase) -> None:
-        for group in (NODE, "world"):
-            if some := [name for name in names if (name in self.second) == (group == NODE)]:
+        for group in (quantised.NODE, "world"):
+            if some := [name for name in names if (name in self.second) == (group == quantised.NODE)]:
                 unit = some[0].rpartition(".")[0]
                 call = self.plus.gather(self.step, unit, self._shard(some), self.dtype, phase, group, ())
                 self.gathered.update(dict.fromkeys(some, call))
@@ -189,8 +181,8 @@ class ZeroOptions(CheckedOptions):
     loss_scaling: bool = False
     overlap_comm: bool | None = None
     limits: Stage3Limits = field(default_factory=Stage3Limits)
-    plus: ZeroPlusPlus = field(default_factory=ZeroPlusPlus)
-    sdp4bit: SDP4Bit = field(default_factory=SDP4Bit)
+    plus: quantised.ZeroPlusPlus = field(default_factory=quantised.ZeroPlusPlus)
+    sdp4bit: quantised.SDP4Bit = field(default_factory=quantised.SDP4Bit)
 
 
 def zero(layers: Iterable[Layer], workers: int, *, stage: int, **options: Any) -> StepGraph:
@@ -198,7 +190,11 @@ def zero(layers: Iterable[Layer], workers: int, *, stage: int, **options: Any) -
     found, given = check_layers(layers), ZeroOptions(**options)
     plus, sdp4bit = given.plus, given.sdp4bit
     nodes = plus.nodes(workers) if stage == 3 else sdp4bit.nodes(workers)
-    layout = layout_of(nodes) if nodes.each > 1 or sdp4bit.quantized_gradients or plus.zero_quantized_gradients else {}
+    layout = (
+        quantised.layout_of(nodes)
+        if nodes.each > 1 or sdp4bit.quantized_gradients or plus.zero_quantized_gradients
+        else {}
+    )
     overlap = stage == 3 if given.overlap_comm is None else given.overlap_comm
     step = GraphBuilder(workers, given.iteration, overlap=overlap, layout=layout)
     program: Stage3 | _ShardedGradients
@@ -225,7 +221,7 @@ class _ShardedGradients(NamedTuple):
     layers: Sequence[Layer]
     stage: int
     options: ZeroOptions
-    sdp4bit: SDP4Bit
+    sdp4bit: quantised.SDP4Bit
 
     @property
     def size(self) -> int:
@@ -269,7 +265,7 @@ class _ShardedGradients(NamedTuple):
         """Reduce a bucket's gradients, and return the node numbers of the calls."""
         after = self.step.computed()
         if self.sdp4bit.quantized_gradients:
-            return [reduce_bucket(self.step, self.sdp4bit, elements, after)]
+            return [quantised.reduce_bucket(self.step, self.sdp4bit, elements, after)]
         ends = np.cumsum([layer.size for layer in self.layers])
         starts = {layer.name: int(end) - layer.size for layer, end in zip(self.layers, ends, strict=True)}
         spans = bucket_owners(bucket, starts, self.partition)
@@ -293,7 +289,7 @@ class _ShardedGradients(NamedTuple):
             order = self.layers if self.stage == 1 and not step.overlap else self.layers[::-1]
             for bucket in in_buckets(order, self.options.reduce_bucket_size):
                 elements = sum(layer.size for layer in bucket)
-                step.wait(gather_differences(step, self.sdp4bit, elements, step.computed()))
+                step.wait(quantised.gather_differences(step, self.sdp4bit, elements, step.computed()))
             return
         for one in gather_sizes(self.partition, step.workers, self.options.allgather_bucket_size):
             sizes = one, one * step.workers

@@ -29,13 +29,7 @@ from simnet.base.errors import InputError, suggest_names
 from simnet.base.file_io import csv_rows, explain_write_errors
 from simnet.base.spreadsheets import guard_cell, unguard_cell
 from simnet.collectives.registry import algorithm_in_logs
-from simnet.cost_models.calibration.readers import tables
-from simnet.cost_models.calibration.readers.conventions import (
-    SIZE_CONVENTIONS,
-    collective_name,
-    mpi_convention,
-    nccl_convention,
-)
+from simnet.cost_models.calibration.readers import conventions, tables
 from simnet.cost_models.calibration.readers.lines import read_lines
 
 REQUIRED_COLUMNS = ("collective", "nbytes", "seconds")
@@ -76,9 +70,9 @@ def read_tidy(path: Path, out: tables.RowCollector) -> Iterator[tuple[int, table
             out.refuse("must be a whole number >= 0, got ''", line, "nbytes")
         convention = str(row.get("size_convention") or given.get("size_convention") or "")
         if not convention:
-            row["size_convention"] = nccl_convention(str(row.get("collective") or given.get("collective")))
-        elif convention not in SIZE_CONVENTIONS:
-            out.refuse(f"is {convention[:40]!r}; {suggest_names(convention, SIZE_CONVENTIONS)}", line)
+            row["size_convention"] = conventions.nccl_convention(str(row.get("collective") or given.get("collective")))
+        elif convention not in conventions.SIZE_CONVENTIONS:
+            out.refuse(f"is {convention[:40]!r}; {suggest_names(convention, conventions.SIZE_CONVENTIONS)}", line)
         row |= {name: parse_rate(cells.get(name, ""), 0) for name in ("seconds", "algbw", "busbw")}
         yield line, row
     for row in out.rows:
@@ -206,7 +200,7 @@ _WORD = re.compile(r"[\w .:/+-]{0,120}")
 def read_wide(path: Path, out: tables.RowCollector) -> Iterator[tuple[int, tables.TableRow, str]]:
     """Read a CSV with in-place and out-of-place times in each row, and sizes in ``total_bytes`` or ``size_bytes``."""
     for line, cells in csv_records(read_lines(path), WIDE_COLUMNS, out.file)[2]:
-        measured = collective_name(cells["collective"]) or cells["collective"][:60]
+        measured = conventions.collective_name(cells["collective"]) or cells["collective"][:60]
         size = tables.parse_whole(cells.get("total_bytes") or cells["size_bytes"])
         if size is None:
             out.refuse(f"must be a whole number >= 0, got {cells['size_bytes'][:40]!r}", line, "size_bytes")
@@ -252,11 +246,11 @@ def read_shaped(path: Path, out: tables.RowCollector) -> Iterator[tuple[int, tab
         out.refuse("has neither a column 'collective' nor a column 'method'", head)
     for line, cells in records:
         method, named, algorithm = (cells.get(name, "").strip() for name in ("method", "collective", "algorithm"))
-        kind = _METHODS.get(method, method[:60]) if method else collective_name(named) or named[:60]
+        kind = _METHODS.get(method, method[:60]) if method else conventions.collective_name(named) or named[:60]
         row: tables.TableRow = {
             "collective": kind,
             "algorithm": algorithm_in_logs(algorithm[:60]),
-            "size_convention": "vector" if method else mpi_convention(kind),
+            "size_convention": "vector" if method else conventions.mpi_convention(kind),
             "tool": cells.get("stack", "").strip()[:60],
             "statistic": "max",
             "seconds": tables.parse_printed(cells["seconds"]),
