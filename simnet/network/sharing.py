@@ -132,7 +132,7 @@ MAX_MIN = Sharing("max_min")
 
 
 def sharing_of(given: str | Sharing | Mapping[str, object]) -> Sharing:
-    """Return a `Sharing`, given the name of a law, a mapping of properties, or a `Sharing`.
+    """Return how flows share a link, given the name of a law such as ``rtt``, a mapping of properties, or a `Sharing`.
 
     Raises
     ------

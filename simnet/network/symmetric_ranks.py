@@ -244,7 +244,7 @@ def _are_symmetric(one: Round, n_ranks: int) -> bool:
 
 
 def _routes_of(src: Ranks, dst: Ranks, one: Round, links: Links) -> _RouteClass | None:
-    """Return what all routes of a round have in common; None if they differ, overlap, or are slowest in the middle."""
+    """Return the capacities and latencies that all routes of a round have alike; None if they differ or share links."""
     there, back = links.routes.table(src, dst), links.routes.table(dst, src)
     if not there.size or there.shape != back.shape or there.min() < 0 or back.min() < 0:
         return None

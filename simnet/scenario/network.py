@@ -125,7 +125,7 @@ def _in_turn(graph: Graph) -> list[int]:
 
 
 def _moved_links(config: schema.Config, read: NetworkRead, found: Findings) -> dict[Link, list[_LinkVariation]]:
-    """Return by link the signals that vary its bandwidth or latency, from files, weather entries and faults."""
+    """Return, for each link that changes, its bandwidth and latency over time, from files, weather and faults."""
     graph = read.graph
     in_file: Loc = ("network", "topology", "file")
     moved: dict[Link, list[_LinkVariation]] = {

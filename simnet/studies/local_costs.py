@@ -79,7 +79,7 @@ def _models(job: Job, candidate: Candidate) -> Iterator[Sparsifier]:
 
 
 def local_costs_text(job: Job, among: Sequence[Candidate]) -> str:
-    """Return a text on how schemes are implemented, and on those that compute longest; empty if no cost is large."""
+    """Return a text on the compression costs that a job assumes, and on the largest one; empty if all are small."""
     if job.steps is not None or job.strategy is not None or not job.compute.mean:
         return ""
     costs = {one.label: counted_cost(job, one) for one in among}

@@ -144,7 +144,7 @@ class Batch:
         return self.place.is_dir() and any(self.place.iterdir())
 
     def write(self, why: str = "") -> RunAnswer | None:
-        """Write the results in place of earlier results, atomically, and return the answer; None without results."""
+        """Replace earlier result files atomically by those of this run, and return its answer; None without results."""
         if not self._results:
             if not self.resumes:
                 file_io.mark_incomplete(self.folder, self._before)

@@ -24,7 +24,7 @@ from simnet.sparsifier_models.split_reduce import mean_cuts, proposed_cuts
 
 
 def select_oktopk(part: BucketShare) -> Selected:
-    """Select by Ok-Topk; return indices, threshold, whether it is exact, and whether to redivide gradients by rank."""
+    """Select by Ok-Topk; return indices, threshold, whether that was recomputed, and whether to recut the regions."""
     model = part.model
     if model.iteration < model.options.warm_up:
         return ()

@@ -144,7 +144,7 @@ def published_utilisation(transformer: bool, precision: models.MatrixFormat) -> 
 
 
 def _predicted_share(step: PublishedStep, family: list[PublishedStep]) -> float:
-    """Return the median share of peak FLOP/s of `family` on other chips, in equally wide formats if there are any."""
+    """Predict a step's share of its chip's peak FLOP/s: the median over steps of `family` on other chips."""
     others = [one for one in family if one.time.chip != step.time.chip]
     alike = [one for one in others if _format_bits(one.time.precision) == _format_bits(step.time.precision)]
     return median(map(_peak_share, alike or others))
