@@ -230,7 +230,7 @@ class Chunked(Sparsifier, fixed_volume=True, by_tensors=True, costs=(chunked_all
         return 64.0 if self.wire.released else float((blocks.size - 1).bit_length())
 
     def _value_bits(self) -> float:
-        """Return the width of a value in a message [bit]: 32, or that of its quantised code, which may be padded to 8."""
+        """Return the width of a value in a message [bit]: 32, or that of a quantised value, perhaps padded to 8."""
         if self.options.value_bytes is not None:
             return 8 * self.options.value_bytes
         if self.options.bins is None:

@@ -239,7 +239,7 @@ class RecordedRounds(StrategySet):
 
     @classmethod
     def of(cls, job: Job, candidates: Sequence[Candidate]) -> RecordedRounds | None:
-        """Return the exchanges to reuse in all rounds of a job; None if rounds may differ or there are several candidates."""
+        """Return exchanges to reuse in all rounds of a job; None if rounds may differ or candidates are several."""
         varies = isinstance(job.source, Evaluable) or job.elastic or job.failures or job.deadline
         if job.strategy is None or varies or len(candidates) != 1:
             return None

@@ -54,7 +54,7 @@ class BandwidthCell(NamedTuple):
 
 
 def bandwidth_cells() -> Iterator[BandwidthCell]:
-    """Yield the published bandwidths of Streaming DiLoCo's Table 4, with training run and compute utilisation of each."""
+    """Yield the bandwidths published in Streaming DiLoCo's Table 4, with the training run and utilisation of each."""
     for row in read_published("utilisation.csv").to_dict("records"):
         if "S4" not in str(row["source_table"]):
             continue
