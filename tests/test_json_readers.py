@@ -8,7 +8,7 @@ import pytest
 
 from benchmark_logs import put
 from simnet.base.errors import InputError
-from simnet.cost_models.calibration.readers import nccl_records, read_measurements
+from simnet.cost_models.calibration.readers import nccl_text, read_measurements
 
 
 def known(row, *names):
@@ -86,7 +86,7 @@ class TestNccl:
     )  # fmt: skip
     def test_what_is_no_object_is_refused_by_line(self, tmp_path, text, said):
         with pytest.raises(InputError) as error:
-            nccl_records.load_nccl_json(put(tmp_path, text, "a.json"))
+            nccl_text.load_nccl_json(put(tmp_path, text, "a.json"))
         assert str(error.value) == f"{tmp_path}/{said}"
 
 

@@ -462,7 +462,7 @@ def test_random_outages_alternate():
         assert abs(waits[index::2].mean() - mean) < 5 * mean / math.sqrt(waits[index::2].size)
 
 
-# Files: CSV
+# Files
 
 
 def written(folder, text, name="trace.csv"):
@@ -588,9 +588,6 @@ def test_files_that_cannot_be_read(tmp_path, monkeypatch):
     monkeypatch.setattr("simnet.network.weather.files.MAX_BYTES", 10)
     with pytest.raises(InputError, match="larger than 10 bytes"):
         trace_csv(path)
-
-
-# Files: Mahimahi
 
 
 @settings(max_examples=40)

@@ -1,6 +1,6 @@
 """Measured times of collectives, read from the output of benchmarks.
 
-`nccl_text` and `nccl_records` (nccl-tests, rccl-tests), `text_tables` (OSU, Intel MPI benchmarks, perftest and others),
+`nccl_text` (nccl-tests, rccl-tests), `text_tables` (OSU, Intel MPI benchmarks, perftest and others),
 `job_traces` (Kineto, Chakra, NCCL inspector) and `csv_tables` (simnet's own CSV and others) read; `kinds` recognises
 formats, those of packages included, and reads folders. All return the table of `tables`, where facts add what files
 lack; `conventions` defines sizes.

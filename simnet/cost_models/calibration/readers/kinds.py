@@ -20,7 +20,7 @@ import pandas as pd
 from simnet.base import plugins
 from simnet.base.errors import InputError, check_choice
 from simnet.base.progress import track_progress
-from simnet.cost_models.calibration.readers import csv_tables, job_traces, nccl_records, nccl_text
+from simnet.cost_models.calibration.readers import csv_tables, job_traces, nccl_text
 from simnet.cost_models.calibration.readers.job_traces import merge_ranks
 from simnet.cost_models.calibration.readers.lines import MAX_LINE, NUMBERS, plain_text, read_head, read_lines
 from simnet.cost_models.calibration.readers.tables import MAX_ROWS, TABLE_COLUMNS, LogFacts, LogProblem, Measurements
@@ -88,9 +88,9 @@ LOG_FORMATS: Mapping[str, LogFormat] = {
         head=lambda head: _is_json(head) and b'"header"' in head and b"_msg_size_bytes" in head,
     ),
     "rccl": LogFormat(
-        nccl_records.read_rccl_records,
+        nccl_text.read_rccl_records,
         head=lambda head: _is_json(head) and b'"numCycle"' in head and b'"algBw"' in head,
-        first=lambda line: _column_names(line) >= set(nccl_records.RCCL_KEYS),
+        first=lambda line: _column_names(line) >= set(nccl_text.RCCL_KEYS),
     ),
     **{
         kind: LogFormat(read, anchor=one.headings, name=one.is_named)
@@ -101,7 +101,7 @@ LOG_FORMATS: Mapping[str, LogFormat] = {
     "wide": LogFormat(csv_tables.read_wide, first=lambda line: _column_names(line) >= set(csv_tables.WIDE_COLUMNS)),
     "shaped": LogFormat(csv_tables.read_shaped, first=_is_shaped),
     "tidy": LogFormat(csv_tables.read_tidy, first=_is_tidy),
-    "nccl-json": LogFormat(nccl_records.read_nccl_json),
+    "nccl-json": LogFormat(nccl_text.read_nccl_json),
 }
 """The formats of simnet itself: traces of jobs (Chakra, PyTorch, NCCL inspector), records of rccl-tests, OSU and Intel
 MPI benchmarks, perftest, other tables of benchmarks, text of nccl-tests, CSV with both sides in a row, CSV of
