@@ -110,6 +110,8 @@ def test_any_number_of_messages_may_be_under_way_at_once(n_ranks):
     to, graph = np.zeros_like(workers), topologies.star(n_ranks, ALPHA, RATE)
     served = Schedule(n_ranks, [Round(workers, to, 1e6), Round(to, workers, 1e6)])
     assert Network(graph).time(served).finish == pytest.approx(2 * ALPHA + 2 * (n_ranks - 1), rel=1e-12)
+    spread = Schedule(n_ranks, [Round(to, workers, 1e6)])
+    assert Network(graph).time(spread).finish == pytest.approx(ALPHA + n_ranks - 1, rel=1e-12)
     ring = Schedule(n_ranks, [Round(ranks, (ranks + 1) % n_ranks, 1e6)] * 2)
     assert Network(graph, engine="fluid").time(ring).finish == pytest.approx(2 * (ALPHA + 1), rel=1e-12)
     network = Network(graph)

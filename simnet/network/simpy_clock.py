@@ -8,6 +8,7 @@ The engine counts seconds from an origin, which moves up when the network has be
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -49,7 +50,7 @@ class Clock:
         self._alarm: simpy.Event | None = None
         self._runs: dict[int, TimedRun] = {}
         self._transfers: dict[int, _SingleTransfer] = {}
-        self._count = 0
+        self._tokens = itertools.count()
         self._waits, self._left = 0, (0, 0.0)
 
     def now(self) -> float:
@@ -65,9 +66,9 @@ class Clock:
     def transfer(self, src: int, dst: int, nbytes: float, delay: float, pick: int) -> simpy.Event:
         """Send a message now on candidate route `pick`, with extra latency `delay` [s]; return its arrival event."""
         self.expect(1)
-        self._count += 1
-        one = self._transfers[self._count] = _SingleTransfer(self.env.event(), src, dst, self._engine.state.now)
-        self._engine.transfer(src, dst, nbytes, delay, pick, self._count)
+        token = next(self._tokens)
+        one = self._transfers[token] = _SingleTransfer(self.env.event(), src, dst, self._engine.state.now)
+        self._engine.transfer(src, dst, nbytes, delay, pick, token)
         self._arm()
         return one.done
 

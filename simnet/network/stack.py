@@ -372,5 +372,11 @@ def stack_of(given: str | Stack | Mapping[str, object]) -> Stack:
 
 
 def name_of(stack: Stack) -> str:
-    """Return the name of a stack; ``custom`` if it has none."""
+    """Return the name of a stack; ``custom`` if it has none.
+
+    Examples
+    --------
+    >>> name_of(STACKS["gloo"]), name_of(Stack("taken"))
+    ('gloo', 'custom')
+    """
     return next((name for name, one in STACKS.items() if one == stack), "custom")

@@ -226,9 +226,9 @@ def ornstein_uhlenbeck(
 
     Examples
     --------
-    >>> signal = ornstein_uhlenbeck(sigma=0.2, tau=30, every=1, mean=1e9, seed=7)
+    >>> signal = ornstein_uhlenbeck(sigma=0.2, tau=30, every=0.5, mean=1e9, seed=7)
     >>> signal.next_change(0)
-    1.0
+    0.5
     """
     check_positive(tau, "tau")
     check_positive(every, "every")
