@@ -71,12 +71,6 @@ def test_shares_are_feasible_and_no_flow_can_grow_without_shrinking_one_of_a_low
     assert_max_min(routes, capacity, limits, max_min_shares(*network), weights)
 
 
-def test_a_link_that_is_down_stops_its_flows_and_leaves_the_rest_to_others():
-    routes = [(0, 1), (1,), (1, 2), (2,)]
-    assert max_min_shares(routes, {0: 0.0, 1: 6.0, 2: 4.0}) == close([0.0, 4.0, 2.0, 2.0])
-    assert max_min_shares(routes, dict.fromkeys(range(3), 0.0)) == [0.0] * 4
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_flows_end_when_their_bytes_are_through_in_whatever_order_that_is(seed):
     # Each alone on a link of 1 byte/s, and of more or less from 3 s on; one of them leaves.

@@ -9,6 +9,7 @@ import pytest
 from simnet.collectives import allreduce_ring
 from simnet.network import Network
 from simnet.network.stack import SEGMENT, STACKS
+from simnet.network.weather import Weather, steps
 from simnet.schedule import Round, Schedule
 from simnet.topologies import star
 
@@ -56,6 +57,14 @@ def test_warm_connections_and_other_stacks_wait_for_nothing():
     assert delay(1e6, silence=2.9) > 0.4
     assert [delay(1e6, stack=one) for one in ("ideal", "nccl")] == [0.0, 0.0]
     assert all(delay(1e6, stack=one) > 0.4 for one in ("gloo", "openmpi", "mpich"))
+
+
+def test_windows_grow_by_the_links_of_their_time():
+    graph, sent = star(2, 0.02, 12.5e6), Schedule(2, [Round([0], [1], [1e6])])
+    moves = {(0, "switch"): Weather(steps([0.0, 50.0], [1.25e6, 12.5e6]), steps([0.0, 50.0], [0.1, 0.01]))}
+    for entry in ({"start": 100.0}, {"start": 0.0, "origin": 100.0}):
+        later = Network(graph, moves, stack="tcp").time(sent, silence=60.0, **entry)
+        assert later.duration == pytest.approx(Network(graph, stack="tcp").time(sent, silence=60.0).duration, rel=1e-9)
 
 
 @pytest.mark.parametrize("stack", sorted({*STACKS} - {"ideal", "nccl"}))

@@ -413,6 +413,7 @@ def test_the_ends_of_what_is_allowed_are_allowed():
         (lambda: diurnal(0.5, period=0), "period must be a number > 0 and finite"),
         (lambda: diurnal(0.5, every=1e-9), "pieces"),
         (lambda: diurnal(0.5, phase=math.inf), "phase"),
+        (lambda: diurnal(0.5).integral(2.0, 1.0), "end 1.0 lies before start 2.0"),
         (lambda: outages(), "either"),
         (lambda: outages(1.0, 1.0), "a seed"),
         (lambda: outages(1.0, 1.0, at=[], seed=0), "either"),

@@ -358,14 +358,14 @@ class Network:
         parts = [(self.stack.arranged(schedule), ready) for schedule, ready in parts]
         if cut:
             parts = [(self.stack.cut(schedule), ready) for schedule, ready in parts]
+        origin, gated, entered, accounted = entry_times(parts, start, entry.get("accounted_from"), entry.get("origin"))
         by_flow = self.routing == "flow"
-        cold = self._slow_start([one for one, _ in parts], hosts, entry.get("silence", 0.0), entry.get("origin") or 0.0)
+        cold = self._slow_start([one for one, _ in parts], hosts, entry.get("silence", 0.0), origin)
         n_messages = sum(one.n_messages for one, _ in parts) if self.jitter is not None or by_flow else cold.size
         delays = Delays(self.jitter, lambda: named_stream(self.seed, "jitter", *stream), n_messages, cold)
         picks = np.zeros(0, dtype=np.int64)
         if by_flow:
             picks = named_stream(self.seed, "routes", *stream).integers(_PICKS, size=n_messages)
-        origin, gated, entered, accounted = entry_times(parts, start, entry.get("accounted_from"), entry.get("origin"))
         program = Program(
             origin,
             gated,
