@@ -128,11 +128,6 @@ def test_many_to_one_takes_what_incast_leaves_of_the_link(senders):
     assert finish == pytest.approx(50e-6 + senders * nbytes / (bandwidth * factor), rel=1e-9)
 
 
-def test_one_to_many_is_no_incast():
-    finish = star(4, incast=HALF).time(messages(4, (0, 1, 1e6), (0, 2, 1e6), (0, 3, 1e6))).finish
-    assert finish == pytest.approx(ALPHA + 3.0, rel=1e-9)
-
-
 def test_background_flows_are_in_the_crowd():
     alone = star(3, incast=HALF, background=[OnOffFlow(2, 0, constant(1.0))]).time(messages(3, (1, 0, 1e6))).finish
     assert alone == pytest.approx(ALPHA + 4.0, rel=1e-9)
