@@ -263,8 +263,9 @@ def test_lists(kind: str) -> None:
         "devices": ["v100"],
         "strategies": ["diloco", "streaming", "eager"],
         "policies": [
-            f"{kind:8}  {listing._first_line(one):103}  {', '.join(one.names())}\n"
+            text
             for kind, one in schema.Policy.parts().items()
+            for text in (f"{kind:8}  {listing._first_line(one)} ", f"  {', '.join(one.names())}\n")
         ],
         "weather": ["noise", "outages", "profile C1"],
         "traces": ["digits"],
