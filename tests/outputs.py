@@ -165,7 +165,9 @@ def said(name: str) -> dict[str, Any]:
         if name.startswith("run-"):
             rows = pd.read_csv("run/iterations.csv")
             fields |= {f"iterations.csv {column}": _rounded(_total(rows[column])) for column in rows}
-    return {field: value for field, value in fields.items() if field in KEPT.get(name, fields)}
+    # The request `exchanges` has the last ones of every scheme.
+    own, elsewhere = KEPT.get(name, fields), ("s.threshold", "v threshold", "blocks_moved")
+    return {field: value for field, value in fields.items() if field in own and not field.endswith(elsewhere)}
 
 
 def frozen(name: str) -> dict[str, Any]:

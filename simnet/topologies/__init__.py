@@ -89,7 +89,7 @@ def build(name: str, **parameters: Any) -> Graph:
     8
     >>> build("star", hots=4, latency=1e-3, bandwidth=1e9)
     Traceback (most recent call last):
-    ValueError: star has no parameter 'hots': did you mean 'hosts'? Allowed: bandwidth, hosts, latency
+    ValueError: there is no star parameter 'hots': did you mean 'hosts'? Allowed: bandwidth, hosts, latency
     """
     builder = FAMILIES.get(name) or plugins.load_plugin("topologies", name, lambda found: found)
     if builder is None:
@@ -104,7 +104,7 @@ def _check_names(name: str, builder: Callable[..., Any], parameters: dict[str, A
     known = signature(builder).parameters
     if not any(one.kind is Parameter.VAR_KEYWORD for one in known.values()):
         for given in parameters:
-            check_choice(given, f"parameter of {name}", known)
+            check_choice(given, f"{name} parameter", known)
     needs = (one for one in known.values() if one.default is Parameter.empty and one.kind is not Parameter.VAR_KEYWORD)
     if missing := [one.name for one in needs if one.name not in parameters]:
         *first, last = missing
