@@ -272,7 +272,7 @@ def spread_summary(iterations: pd.DataFrame) -> Fields | None:
 
 
 def _means(steady: pd.DataFrame, workers: int) -> dict[str, float | None]:
-    """Return means over steady-state iterations of times, densities, links' latency and bandwidth, and bytes sent."""
+    """Return means over steady-state iterations of the columns `MEANS`, of exposed communication, and of bytes sent."""
     if steady.empty:
         return {}
     means = steady[[name for name in MEANS if name in steady]].mean().to_dict()

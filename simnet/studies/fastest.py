@@ -136,8 +136,11 @@ def _range_text(values: Sequence[Any], column: AxisColumn) -> str:
 
 def axis_heads(by: Sequence[AxisColumn]) -> list[Column]:
     """Return the table columns of grid axes."""
-    units: Mapping[str, Unit] = {"density": "percent"}
-    return [Column(one.name, one.heading, units.get(one.heading) if one.numeric else "text") for one in by]
+    return [Column(one.name, one.heading, _axis_unit(one)) for one in by]
+
+
+def _axis_unit(axis: AxisColumn) -> Unit | None:
+    return "percent" if axis.is_density else None if axis.numeric else "text"
 
 
 def times_by_cell(cells: Sequence[GridTimes], by: Sequence[AxisColumn], bound: str | None) -> dict[str, Any]:

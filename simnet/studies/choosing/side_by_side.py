@@ -21,7 +21,7 @@ from simnet.report.wording import lead_text, listed, to_best
 from simnet.scenario import Run, Scenario
 from simnet.studies import job_totals
 from simnet.studies.assumptions import assumed_text
-from simnet.studies.choosing import grids, side_by_side
+from simnet.studies.choosing import grids
 from simnet.studies.choosing.answering import COLUMNS, ranking_summary
 from simnet.studies.choosing.ranking import ChooseRequest, held_on_job, rank
 from simnet.training.job.local_steps import RecordedRounds
@@ -239,8 +239,8 @@ def answer(asked: ChooseRequest, axes: Sequence[str] = (), jobs: int | None = No
     if job is None:
         return grids.grid_summary(asked, [*(one for one in axes if one not in choices), *choices], jobs)
     if job.shardings:
-        return side_by_side.sharding_ways(asked)
+        return sharding_ways(asked)
     if trains:
-        every = [[side_by_side.EVERY_STEP]] if job.strategy is not None else []
-        return side_by_side.time_to_target(asked, [*every, *variants])
-    return side_by_side.rarer_exchanges(asked, variants) if job.strategy is not None else ranking_summary(rank(asked))
+        every = [[EVERY_STEP]] if job.strategy is not None else []
+        return time_to_target(asked, [*every, *variants])
+    return rarer_exchanges(asked, variants) if job.strategy is not None else ranking_summary(rank(asked))

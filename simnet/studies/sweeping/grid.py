@@ -81,6 +81,11 @@ class AxisColumn(NamedTuple):
         return self.name.rpartition(".")[2] == "seed"
 
     @property
+    def is_density(self) -> bool:
+        """Whether the values are densities, which answers show in percent."""
+        return self.numeric and self.heading == "density"
+
+    @property
     def unit(self) -> str:
         """Unit at the end of the name, ``s``, ``B`` or ``Bps``; empty if the values have no unit."""
         end = self.name.rpartition("_")[2]
@@ -92,10 +97,16 @@ class AxisColumn(NamedTuple):
         return self.label or self.name.removesuffix(f"_{self.unit}").rpartition(".")[2].replace("_", " ")
 
     def text(self, value: Any) -> str:
-        """Return a value as text with its unit."""
+        """Return a value as text with its unit.
+
+        Examples
+        --------
+        >>> AxisColumn("density", [0.001, 0.01]).text(0.001), AxisColumn("bandwidth_Bps", [125e6]).text(125e6)
+        ('0.1 %', '1 Gbit/s')
+        """
         if isinstance(value, str) or self.unit:
             return value if isinstance(value, str) else _KINDS[self.unit][2](value)
-        if self.heading == "density":
+        if self.is_density:
             return f"{100 * value:.3g} %"
         return f"{value:.3g}" if value < 1000 else f"{value:g}"
 

@@ -379,17 +379,8 @@ def iteration_statistics(exchanges: Sequence[Exchange]) -> dict[str, float]:
 _ITERATIONS = (
     *("iteration", "start_s", "iteration_s", "compute_s", "select_s", "select_low_s", "select_high_s", "communicate_s"),
     *("wait_s", "bytes_sent_B", "purpose", "choice", "density", "selected", "density_ratio", "period"),
-    *(
-        "actual_density",
-        "build_up",
-        "threshold",
-        "blocks_moved",
-        "imbalance",
-        "gain",
-        "global_error",
-        "latency_s",
-        "bandwidth_Bps",
-    ),
+    *("actual_density", "build_up", "threshold", "blocks_moved", "imbalance", "gain", "global_error"),
+    *("latency_s", "bandwidth_Bps"),
 )
 # Columns of the table of messages, and what `Messages` calls them.
 _MESSAGES = {name: name for name in ("round", "phase", "src", "dst")} | {
