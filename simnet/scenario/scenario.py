@@ -139,7 +139,7 @@ class Scenario:
 
     @property
     def bound(self) -> str | None:
-        """Name of the one-step oracle over all exchanges, a lower bound on other policies' times; None without it."""
+        """Name of the one-step oracle over all exchanges, against which regret is measured; None without it."""
         everything = set(self.config.choices)
         oracles = {name: one.oracle for name, one in self.config.policies.items() if one.oracle is not None}
         return next((name for name, one in oracles.items() if set(one.among or ()) == everything), None)

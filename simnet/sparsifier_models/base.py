@@ -198,7 +198,7 @@ class Sparsifier(ABC):
 
     @property
     def enough(self) -> float:
-        """Fewest entries to select of a gradient sample for it to represent the whole gradient; 0 if any number do."""
+        """Minimum number of selected entries for a representative gradient sample; 0 if any number is enough."""
         return 10.0 if self.traits.searches_threshold else 0.0
 
     @property

@@ -177,7 +177,7 @@ class HardThreshold(CarriedThreshold, separable=True, costs=(hardthreshold, thre
 
     @property
     def enough(self) -> float:
-        """Fewest entries to select of a gradient sample for it to be large enough; 0 if the threshold is fixed."""
+        """Minimum number of selected entries for a representative gradient sample; 0 if the threshold is fixed."""
         return super().enough if self._estimates else 0.0
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:

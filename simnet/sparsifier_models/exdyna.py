@@ -101,7 +101,7 @@ class Partitioned(CarriedThreshold, disjoint=True, state=("inefficiency", "since
 
     @property
     def enough(self) -> float:
-        """Fewest entries to select of a gradient sample for it to be large enough: at least three per partition."""
+        """Minimum number of selected entries for a representative gradient sample: at least three per partition."""
         return max(super().enough, 3.0 * self.workers)
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:

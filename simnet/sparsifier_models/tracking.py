@@ -93,7 +93,7 @@ class Tracking(Sparsifier, memory_factor=(1.9, 8.0), state=("begun", *_STATES)):
             rows[:] = self.second
 
     def _track(self, tracked: Values) -> Values:
-        """Store the new trackers, shape (P, n), and return their mean."""
+        """Store the workers' gradient estimates `tracked`, shape (P, n), and return the mean over workers."""
         self.begun, self.tracked = True, tracked
         return np.asarray(np.add.reduce(tracked, axis=0) / np.float32(self.workers))
 

@@ -72,7 +72,7 @@ def sum_in_two_hops(
     first: Callable[[int], NDArray[Any]],
     second: Callable[[int, NDArray[Any]], NDArray[Any]],
 ) -> NDArray[Any]:
-    """Return the sum of all ranks' vectors in partitions, shape (P, m), given what ranks send within and between nodes.
+    """Return the sum of all ranks' vectors, reduced within and then between nodes, as one partition per rank, (P, m).
 
     Sums are in the order of the ranks and in their dtype; half precision saturates. `first(rank)` returns what others
     read of its first message: its partitions in the order of `Nodes.swizzled`, shape (P, m). `second(rank, sums)`

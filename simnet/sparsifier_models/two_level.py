@@ -216,7 +216,7 @@ class TwoLevel(Sparsifier, codes=EVERY):
 
     @property
     def enough(self) -> float:
-        """Fewest entries to select of a gradient sample for it to be large enough, summed over shards."""
+        """Minimum number of selected entries for a representative gradient sample: the sum over shards."""
         return sum(one.enough for one in self._there())
 
     @property
@@ -334,7 +334,7 @@ class TwoLevel(Sparsifier, codes=EVERY):
         return found
 
     def _schedule(self, between: list[Schedule], owners: list[NDArray[np.int64]], *, recurs: bool) -> Schedule:
-        """Return the messages inside and between nodes, given those of each shard between nodes; cached if `recurs`."""
+        """Return the messages of a whole exchange, given the messages of each shard's exchange `between` nodes."""
         key = tuple(map(id, between))
         if key in self._joined:
             return self._joined[key][1]

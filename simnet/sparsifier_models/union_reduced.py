@@ -238,7 +238,7 @@ class DEFT(UnionReduced, disjoint=True, costs=(deft,)):
 
     @property
     def enough(self) -> float:
-        """Fewest entries to select of a gradient sample for it to be large enough: three per worker."""
+        """Minimum number of selected entries for a representative gradient sample: three per worker."""
         return 3.0 * self.workers
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:

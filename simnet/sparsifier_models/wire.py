@@ -146,7 +146,7 @@ class Wire:
         return self._indices(number, np.asarray(spans), None) + self._values(number)
 
     def encoding_kernels(self, entries: ArrayLike, n: float, *, ascending: bool, values: bool = True) -> list[DeviceOp]:
-        """Return the kernels that encode `entries` of a worker's `n` entries; none without an encoding.
+        """Return the kernels that encode sparse vectors, given each worker's number of selected `entries` out of `n`.
 
         There is a method of `simnet.cost_models.costs.encodings.CODE_METHODS` for indices and one for values, with
         equivalent passes for device profiles that have not measured it: codes are a `cast` of every entry; a table
@@ -271,7 +271,7 @@ def reduce_values(workers: int, k: float, wire: Wire, collective: str, phase: st
 def kernels_beside(
     parts: Sequence[tuple[tuple[DeviceOp, ...], NDArray[np.int64]]], workers: int, behind: int
 ) -> list[DeviceOp]:
-    """Return the kernels of exchanges that run side by side, shifted by `behind` rounds; equal kernels are merged."""
+    """Return the kernels of concurrent exchanges, with equal ones merged; all start `behind` message rounds later."""
     kinds = [[(one.method, one.launches, one.before, one.segments) for one in kernels] for kernels, _ in parts]
     alike = all(one == kinds[0] for one in kinds)
     joint = [[(kernel, owners)] for kernels, owners in parts for kernel in kernels]

@@ -175,22 +175,22 @@ class Strategy(ABC):
         return made
 
     def offer(self, averaging: Averaging) -> None:
-        """Add an averaging (a scheme with its options) to those that `switch` can activate."""
+        """Add a configuration (scheme, options, bucket size) by which workers can average after a `switch`."""
         for averager in self._averagers.values():
             averager.offer(averaging)
 
     @property
     def ways(self) -> list[list[Sparsifier]]:
-        """Schemes of each averaging that `switch` can activate, in order of the averagings' numbers; may be empty."""
+        """Schemes of each averaging configuration that `switch` accepts, in order of configuration numbers from 0."""
         every = zip(*(averager.offers for averager in self._averagers.values()), strict=True)
         return [[model for one in offers for model in one.models] for offers in every]
 
     def prefixes(self, number: int) -> tuple[str, ...]:
-        """Return the prefixes that averaging number `number` puts before the names of its schemes' saved arrays."""
+        """Return the prefixes of the names under which scheme states of averaging configuration `number` are saved."""
         return tuple(f"{label}{f':{number}' if number else ''}/" for label in self._averagers)
 
     def switch(self, number: int) -> None:
-        """Use averaging number `number` from now on, 0 for the first; its schemes take over the residuals."""
+        """Use averaging configuration `number` from now on, with the present residuals; 0 is the initial one."""
         for averager in self._averagers.values():
             averager.switch(number)
 

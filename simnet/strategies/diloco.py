@@ -102,7 +102,7 @@ class DiLoCo(PeriodicStrategy):
 
 
 class SparseLoCo(DiLoCo):
-    """DiLoCo with compressed pseudo-gradients. The outer learning rate scales pseudo-gradients and outer steps.
+    """DiLoCo with compressed pseudo-gradients. The outer learning rate applies twice: to these and to the outer step.
 
     The outer learning rate eta is `lr`; with ``scaled=False`` it acts once.
     CCLoco has ``inner=AdamW(8e-4)``. Templar, as Covenant-72B was trained, has ``inner=AdamW(1.17e-4, 0.9, 0.95,
@@ -132,7 +132,7 @@ class SparseLoCo(DiLoCo):
 
 
 class MuLoCo(DiLoCo):
-    """DiLoCo with residuals and Nesterov momentum. The outer learning rate scales pseudo-gradients and outer steps.
+    """DiLoCo with residuals and Nesterov momentum. The outer learning rate scales pseudo-gradients, then outer steps.
 
     Its inner optimiser is Muon, which `simnet.strategies.optimisers` does not have: another one has to be named.
 

@@ -43,7 +43,7 @@ class Optimiser(ABC):
 
     @abstractmethod
     def state(self, rows: int, parameters: int) -> dict[str, NDArray[Any]]:
-        """Return the state before the first step, all 0: arrays by name, with `rows` rows for n parameters each."""
+        """Return the initial optimiser state by name: zeros for `rows` models of the given number of parameters."""
 
     @abstractmethod
     def step(

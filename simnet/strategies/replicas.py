@@ -157,7 +157,7 @@ NOBODY: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
 
 
 class _AveragingOffer(NamedTuple):
-    """An averaging that `switch` can activate, with one scheme for each piece (tensors and columns) of a fragment."""
+    """Configuration of an averager, with one scheme for each piece (tensors and columns) of the averaged parameters."""
 
     averaging: Averaging
     pieces: list[tuple[list[int], slice]]
@@ -176,11 +176,11 @@ class Averager:
 
     @property
     def in_force(self) -> _AveragingOffer:
-        """The averaging in use: the one that `switch` activated last, or initially the first one."""
+        """The averaging configuration in use: the one that `switch` selected last, or initially the first one."""
         return self.offers[self.number]
 
     def offer(self, averaging: Averaging) -> None:
-        """Add an averaging that `switch` can activate; ValueError if it averages parameters but has residuals."""
+        """Add a configuration for `switch` to select; ValueError if it keeps residuals but averages parameters."""
         pieces = list(_fragment_pieces(self._replicas, self._fragment, averaging.bucket))
         models = [self._model(averaging, layers, self._replicas.workers) for layers, _ in pieces]
         if self.what == "parameters" and any(model.keeps for model in models):
@@ -191,7 +191,7 @@ class Averager:
         self.offers.append(_AveragingOffer(averaging, pieces, models))
 
     def switch(self, number: int) -> None:
-        """Use averaging number `number` from now on; it takes over the residuals. ValueError if it cannot hold any."""
+        """Use configuration `number` from now on, with the present residuals; ValueError if it cannot keep these."""
         before, now = self.in_force, self.offers[number]
         if before is now:
             return
@@ -253,7 +253,7 @@ class Averager:
 
 
 def _exchange_among(model: Sparsifier, fewer: Sparsifier, rows: Values, active: Index) -> Exchange:
-    """Exchange vectors of the `active` workers by the scheme `fewer`, which uses and updates residuals of `model`."""
+    """Exchange vectors of the `active` workers by the scheme `fewer`; the scheme `model` has all workers' residuals."""
     fewer.density, fewer.iteration = model.density, model.iteration
     kept = ("residual", *model.traits.auxiliary_state) if model.keeps else ()
     for name in kept:

@@ -14,7 +14,7 @@ from simnet.studies.sweeping.grid import AxisColumn
 
 
 class GridTimes(NamedTuple):
-    """Cell of a grid: its axis values, seconds by policy, the fastest policies, and which policy is the oracle."""
+    """Grid cell: axis values, seconds by policy, fastest policies, and the oracle, which knows times beforehand."""
 
     values: tuple[Any, ...]
     seconds: dict[str, float]

@@ -126,7 +126,7 @@ COLUMNS = table_columns("step job")
 def exchange_summary(
     scenario: Scenario, policies: Sequence[str] | None, goals: Sequence[float], off: float | None
 ) -> Summary:
-    """Return a summary of iteration times, and of bandwidths for utilisations `goals` if inputs err by a factor `off`.
+    """Return a summary of iteration times, and of the bandwidth needed for each compute utilisation in `goals`.
 
     A single policy under a training strategy is answered by its closed form, if any, see `simnet.studies.utilisation`;
     `off` is the factor by which compute and links may be off, by default 1.1. InputError: `goals` or `off` without one.
@@ -287,7 +287,7 @@ def spread_of(job: Job) -> float:
 
 
 def _iteration_parts(run: Run, policy: str, share: int, counts: dict[str, float]) -> tuple[pd.DataFrame, PolicyResult]:
-    """Simulate a job under a policy; return iteration times by part [s], inputs of their intervals, and the result."""
+    """Simulate a job under a policy; return a table of times [s], messages and links by iteration, and its result."""
     job, beside = run.job, run.job.overlap is not None or run.job.strategy is not None
     recorded = RecordedRounds.of(job, run.policies[policy].candidates)
     result = run_policy(
@@ -338,7 +338,7 @@ def _computes_within(scenario: Scenario, spread: float) -> dict[str, float]:
 def _with_intervals(
     parts: pd.DataFrame, varies: Mapping[str, float], stack: str, share: int, wider: float = 1.0
 ) -> pd.DataFrame:
-    """Add intervals to iteration times by part, with `share` workers per device; `wider` scales message-time errors."""
+    """Add intervals to iteration times of a job with `share` workers per device; `wider` scales message-time errors."""
     device = {name: parts[list(get_args(IntervalEnd))] for name in ("select", "merge")}
     found = parts.drop(columns=["messages", "least_s", "latency_s", "bandwidth_Bps", "low", "high"])
     turns = (share - 1) * sum(parts[f"{name}_s"] for name in _OWN)
@@ -364,7 +364,7 @@ def _with_intervals(
 
 
 def _with_other_times(found: pd.DataFrame) -> pd.DataFrame:
-    """Widen intervals of message times to cover the link states at all times at which each iteration may start."""
+    """Widen each iteration's time intervals: iterations may start earlier or later, when link speeds differ."""
     # Earlier iterations may all take the low, or all the high, end of their intervals, so that an iteration may start
     # on the links of an earlier or later time.
     began, total = (found[name].to_numpy() for name in ("began_s", "total_s"))

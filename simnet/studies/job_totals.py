@@ -74,7 +74,7 @@ def call_errors(job: Job, among: Iterable[Candidate]) -> dict[str, CallErrors]:
 
 
 class JobTotal(NamedTuple):
-    """Total time of a job [s]: compute time, and exchange times, summed over exchanges whose predictions err alike.
+    """Time of a job [s]: compute time, and time spent in exchanges, by scheme and options.
 
     `name` seeds the random stream of sampling errors; `left_open` is their relative standard error. `calls` are the
     errors of exchanges on a calibrated cluster.
@@ -88,7 +88,7 @@ class JobTotal(NamedTuple):
     calls: Mapping[str, CallErrors] = {}
 
     def messages_within(self, exchange: str) -> tuple[str, float, float]:
-        """Return the error model's name, and the 90 % interval [s] of the job's time in messages of an exchange."""
+        """Return the prediction-error model's name, and the 90 % interval of communication time in an exchange [s]."""
         one = self.exchanges.get(exchange, _NOTHING)
         if exchange in self.calls:
             kind, low, high = self.calls[exchange]
@@ -150,7 +150,7 @@ def tied_jobs(
 
 
 def computing_factors(scenario: Scenario) -> tuple[float, float]:
-    """Return the lowest and highest factor by which compute times may be off, by their estimate or by measured jobs."""
+    """Return bounds of actual / predicted compute time, from the estimate's interval and errors in measured jobs."""
     known = scenario.compute_time
     low, high = (1.0, 1.0) if known is None else (known.low / known.seconds, known.high / known.seconds)
     return min(low, factor_in_job("low", "compute")), max(high, factor_in_job("high", "compute"))
@@ -165,7 +165,7 @@ def total_of(
     left_open: float = 0.0,
     calls: Mapping[str, CallErrors] | None = None,
 ) -> JobTotal:
-    """Return a job's total time under a policy, including tried exchanges; times of sampled iterations are scaled up.
+    """Return a job's total time under a policy, including its trial exchanges, scaled up from sampled iterations.
 
     `calls` are the `call_errors` of the exchanges `among` which it chooses, by default looked up.
     """
@@ -184,7 +184,7 @@ def total_of(
 
 
 def rivals(run: Run, results: Mapping[str, PolicyResult]) -> dict[str, pd.DataFrame]:
-    """Return the iterations of each policy that reaches a steady state, except the one-step oracle."""
+    """Return the iterations of each policy that reaches a steady state, except an oracle that knows exchange times."""
     settled = {name: one.iterations for name, one in results.items() if name != run.bound}
     return {name: frame for name, frame in settled.items() if not steady_part(frame).unsettled}
 
@@ -230,7 +230,7 @@ def evidence_of_job(job: Job, iterations: Iterable[Columns]) -> Evidence:
 
 
 def off_alike(one: Candidate) -> str:
-    """Return a key of an exchange's scheme and options, equal for exchanges whose predicted times err alike."""
+    """Return a text of an exchange's scheme and options. Exchanges with equal texts have the same prediction error."""
     scheme = sparsifier_models.scheme(one.scheme)
     usual = {option.name: option.default for option in fields(scheme.option_type)}
     given = ((name, value) for name, value in one.options.items() if name != "selection")
@@ -327,7 +327,7 @@ def _constant_compute(job: Job) -> float:
 
 
 def _exchange_spread(job: Job, candidate: Candidate) -> StartSpread | int:
-    """Return the spread of an exchange's time if workers start slightly apart or, without one, the message count."""
+    """Return how an exchange's time varies with small start offsets of workers or, if unknown, its message count."""
     one = first_exchange(job, candidate)
     found = start_spread(
         one.network,

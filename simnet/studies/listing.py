@@ -260,7 +260,7 @@ def open_questions() -> Listing:
 
 
 def listing(kind: str) -> Listing:
-    """Return the table of the list `kind` of `LISTS`. Plug-ins that cannot be used come last."""
+    """Return the headings and rows of the list with name `kind`, such as ``schemes``; unusable plug-ins come last."""
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", plugins.PluginWarning)
         columns, rows = LISTS[kind].make()

@@ -63,7 +63,7 @@ def share(value: float | str, option: str) -> float:
 
 
 def densities(given: Sequence[str] | None) -> list[float]:
-    """Return densities in (0, 1] in ascending order, from texts, numbers or percentages."""
+    """Return densities in (0, 1] in ascending order, given as texts such as "0.01" or "1 %"."""
     said = "a fraction > 0 and at most 1, such as 0.01 or 1 %"
     return sorted({_bounded(one, "--density", units.fraction, lambda one: 0 < one <= 1, said) for one in given or ()})
 

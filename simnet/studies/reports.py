@@ -166,7 +166,7 @@ def _folder_labels(folders: Sequence[Path]) -> list[str]:
 
 
 def _run_policies(found: Mapping[str, RunFolder]) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield the label and the iterations of each policy in each run, except one-step oracles."""
+    """Yield a label and the iterations of each policy in each run, except oracles that know times beforehand."""
     for label, run in found.items():
         for name, one in run.summary["policies"].items():
             if one["ended"]:

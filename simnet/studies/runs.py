@@ -317,7 +317,7 @@ def setup_of(loaded: Scenario, built: Run, *, written: bool = False, met: Mappin
 
 
 def _dependences(loaded: Scenario, built: Run, source: Source) -> list[Fields] | None:
-    """Return the defaults on which the fastest exchange depends; None for a strategy or if policies switch."""
+    """Return default inputs that decide which exchange is fastest; None if policies switch or a strategy is given."""
     if not keeps_to_one(built) or len(built.policies) < 2 or built.job.strategy is not None:
         return None
     again = lambda fields: replace(source, overrides=[*source.overrides, *fields]).load()  # noqa: E731
@@ -325,14 +325,14 @@ def _dependences(loaded: Scenario, built: Run, source: Source) -> list[Fields] |
 
 
 def keeps_to_one(built: Run) -> bool:
-    """Return whether every policy, except the one-step oracle, always uses the same exchange."""
+    """Return whether every policy uses one exchange throughout, except an oracle that knows times beforehand."""
     return all(isinstance(one, Fixed) for name, one in built.policies.items() if name != built.bound)
 
 
 def _with_iterations(
     frames: Mapping[str, pd.DataFrame], found: Mapping[str, Fields], whole: dict[str, Fields]
 ) -> dict[str, Fields]:
-    """Add intervals of mean iteration times, chances to be fastest and ties to each policy's entry in `whole`."""
+    """Add each policy's interval of iteration time [s], probability of being fastest, and tie flag to `whole`."""
     for name, one in found.items():
         count = len(frames[name])
         low, high = (None if end is None else float(significant(end / count)) for end in (one["low_s"], one["high_s"]))

@@ -51,7 +51,7 @@ class ShardedStep:
 
     @cached_property
     def call_errors(self) -> dict[int, tuple[float, float]]:
-        """90 % interval of the ratio actual / predicted time of each collective run alone, by node; NaN if unknown."""
+        """90 % interval of actual / predicted time of each collective run alone, by step graph node; NaN if unknown."""
         known: dict[tuple[int, bytes], tuple[float, float]] = {}
         found = {}
         for number, schedule in self._placed.schedules.items():
@@ -66,7 +66,7 @@ class ShardedStep:
 
     @cached_property
     def ends(self) -> tuple[float, float]:
-        """Ends of the step time's interval [s]: all compute and collective times low, or all high; NaN if unknown.
+        """Interval of the step time [s], from lower and upper bounds of compute and collective times; NaN if unknown.
 
         Their causes are common: calls of one kind are off alike, and computing is off in the same way in all of a step.
         """
@@ -90,7 +90,7 @@ class ShardedStep:
 
     @property
     def utilisation(self) -> float:
-        """Mean share of the step in which workers compute, less the time by which collectives slow compute."""
+        """Share of the step in which workers compute, as a mean; slowdown of compute by collectives is not counted."""
         alone = self.timing.computing - self.timing.slowed
         return float(alone.mean()) / self.timing.duration if self.timing.duration else 1.0
 

@@ -45,7 +45,7 @@ MAX_CHANNELS = 64
 
 
 def card_users(network: Network) -> list[int]:
-    """Return a GPU of the first node for each network card that this node uses; empty unless nodes have GPUs."""
+    """Return the first GPU that uses each network card of the first node; empty unless several nodes have GPUs."""
     routes, each = network.routes, int(network.graph.graph.get("gpus_per_node", 0))
     if not each or each >= routes.n_hosts:
         return []
@@ -149,11 +149,11 @@ class CollectiveAsked(NamedTuple):
 
     @property
     def share(self) -> str:
-        """Preposition for texts such as "from each rank", if each rank has 1 / P of the data; otherwise empty."""
+        """Preposition before "each rank" in texts on sizes, such as "from"; empty unless ranks share the data."""
         return {"all_gather": "from", "reduce_scatter": "to", "alltoall": "between"}.get(self.operation, "")
 
     def found(self) -> registry.Collective:
-        """Return the collective to simulate, by default a ring or the first known. InputError: none is known."""
+        """Return the requested algorithm; by default a ring, or else the first known one. InputError: none is known."""
         known = registry.all_collectives()
         own = [one for one in known if one.operation == self.operation]
         if not own:
@@ -275,7 +275,7 @@ class ScenarioTimer(NamedTuple):
         return [*said, f"stack {network.stack or 'ideal'}"] if links and given.get("stack") is None else said
 
     def summary(self, timed: Timed, rows: Sequence[Fields], assumed: Sequence[str], **more: Any) -> Summary:
-        """Return the summary of simulated times `rows`; its notes are on `timed`, the timing of the last row."""
+        """Return the summary of table rows with simulated times; `timed` is the simulation of the last row."""
         bound, seconds = timed.bound, timed.timing.duration
         does = f"what {bound.who} {bound.verb} takes {units.format_seconds(bound.seconds)} at least"
 

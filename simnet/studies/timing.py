@@ -131,7 +131,7 @@ class Timed:
         }
 
     def notes(self) -> list[str]:
-        """Return notes on a timing as text lines: effect of start times, stack, and calibrated calls."""
+        """Return lines of text on start times, network stack, calibrated collectives and link sharing of a timing."""
         network, timing, spread, calibration = self.network, self.timing, self.spread, self._calibration
         notes = []
         if spread is not None:

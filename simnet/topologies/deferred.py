@@ -62,7 +62,7 @@ for _name in ("__contains__", "__dir__", "__getitem__", "__iter__", "__len__", "
 
 
 def deferred(nodes: Collection[_Node], **facts: Any) -> nx.DiGraph[Any]:
-    """Return a graph without links whose networkx graph is built on first access.
+    """Return a graph that first only records nodes and links, and becomes a networkx graph when it is accessed.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def deferred(nodes: Collection[_Node], **facts: Any) -> nx.DiGraph[Any]:
 
 
 def add_node(graph: nx.DiGraph[Any], node: _Node, **attributes: Any) -> None:
-    """Add a node, or more attributes to an existing node, like ``graph.add_node``; a deferred graph stays deferred.
+    """Add a node, or attributes of a node, like ``graph.add_node``, or record them if the graph is not built yet.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ def add_node(graph: nx.DiGraph[Any], node: _Node, **attributes: Any) -> None:
 
 
 def add_link(graph: nx.DiGraph[Any], u: _Node, v: _Node, **attributes: Any) -> None:
-    """Add a link with attributes, like ``graph.add_edge``; a deferred graph stays deferred.
+    """Add a link with attributes, like ``graph.add_edge``, or record it if the networkx graph is not built yet.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ def nodes_and_links(graph: nx.DiGraph[Any]) -> tuple[list[_Node], list[tuple[_No
 
 
 def built_graph(graph: Deferred | nx.DiGraph[Any]) -> nx.DiGraph[Any]:
-    """Build a deferred graph in place and return it as a networkx graph."""
+    """Turn a graph that only records nodes and links into a networkx graph, in place, and return it."""
     import networkx as nx
 
     with _ONE_AT_A_TIME:
@@ -166,5 +166,5 @@ def built_graph(graph: Deferred | nx.DiGraph[Any]) -> nx.DiGraph[Any]:
 
 
 def _recorded_parts(graph: nx.DiGraph[Any]) -> list[tuple[_Node, _Node | None, _Attributes]] | None:
-    """Return the recorded nodes, as (u, None, attributes), and links of a deferred graph; None once it is built."""
+    """Return the recorded nodes (u, None, attributes) and links (u, v, attributes); None for a real networkx graph."""
     return vars(graph)["_recorded"] if isinstance(graph, Deferred) else None

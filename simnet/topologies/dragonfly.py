@@ -112,7 +112,7 @@ class DragonflyShape(RouterHosts):
     global_links: int
 
     def local_cables(self) -> Iterator[Cable]:
-        """Yield the cables of hosts to their routers, and between the routers of each group."""
+        """Yield the cables between hosts and routers, and between the routers of each group."""
         for G in range(self.groups):
             for R in range(self.routers):
                 first = (G * self.routers + R) * self.hosts_per_router

@@ -351,7 +351,7 @@ class Routes:
 
     @cached_property
     def _links_by_ends(self) -> tuple[Places, Places, NDArray[np.int32]]:
-        """Index of the link from each host, to each host, and between each pair of switches (S, S); -1 for no link."""
+        """Link indices: out of each host, into each host, and from switch to switch, shape (S, S); -1 for no link."""
         first, count = self.n_hosts, len(self._nodes) - self.n_hosts
         up, down = np.full(first, -1), np.full(first, -1)
         between = np.full((count, count), -1, dtype=np.int32)
@@ -420,7 +420,7 @@ class Routes:
         return _pair_hash(pair) if self._hashes else lambda node, ways: 0
 
     def _gate(self, dst: int) -> tuple[int, tuple[int, ...]]:
-        """Return the node and the link by which all routes reach host `dst`; `dst` and no link if there are several."""
+        """Return the only node with a link to host `dst`, if it forwards, and this link; else `dst` and no link."""
         # The hosts of one switch then share one table of distances.
         if len(self._into[dst]) == 1:
             link, gate = self._into[dst][0]

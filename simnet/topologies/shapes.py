@@ -68,7 +68,7 @@ class SiteShape(Shape, Protocol):
         """Return the shortest route from host `src` to a border node, without `src`; empty for `src` at the border."""
 
     def inward(self, dst: int, choose: Choose) -> list[Node]:
-        """Return the shortest route from a border node to host `dst`; ``choose(OUTSIDE, n)`` picks the border node."""
+        """Return the shortest route to host `dst` from a border node, at which links from other sites end."""
 
 
 @dataclass(frozen=True)
@@ -102,12 +102,12 @@ class ForwardingHosts(SiteShape, Protocol):
 
 
 class RouterHosts(SiteShape, Protocol):
-    """Base class of shapes whose hosts are below routers or switches; a route inward is a route outward in reverse."""
+    """Base class of shapes with hosts below routers or switches; routes into a site reverse those out of it."""
 
     hosts_forward: ClassVar[bool] = False
 
     def inward(self, dst: int, choose: Choose) -> list[Node]:
-        """Return the route from a border node to host `dst`: the reverse of the route outward, and the host."""
+        """Return the route from a border node to host `dst`: that from the host to the border node, reversed."""
         return [*reversed(self.outward(dst, choose)), dst]
 
 
@@ -119,7 +119,7 @@ def regular_graph(
     bandwidth: float,
     others: Mapping[str, tuple[float, float]] | None = None,
 ) -> Graph:
-    """Return the graph of a regular topology, with its numbers in ``graph.graph["shape"]``.
+    """Return the graph of a regular topology; ``graph.graph["shape"]`` holds the topology's dimensions, `numbers`.
 
     Parameters
     ----------
@@ -146,7 +146,7 @@ P = TypeVar("P")
 
 
 def every_answer(find: Callable[[Callable[[Any, int], int]], P]) -> Iterator[P]:
-    """Yield `find(choose)` for every sequence of choices that the function `choose` can make, in order.
+    """Yield `find(choose)` for every sequence of numbers that ``choose(node, n)``, called by `find`, can return.
 
     Parameters
     ----------

@@ -67,7 +67,7 @@ def check_finite(gradients: NDArray[Any], layer: str, file: str) -> NDArray[np.f
 
 
 def write_tensors(path: Path, tensors: Mapping[str, NDArray[Any]], dtype: str, sync: bool = True) -> None:
-    """Write floats or results of `encode_stored` atomically as a safetensors file; `sync` waits for the disk."""
+    """Write arrays atomically as a safetensors file, converting floats to `dtype`; `sync` waits for the disk."""
     stored = STORED[dtype]
     header, end = {}, 0
     for name, values in tensors.items():
@@ -108,7 +108,7 @@ _MOST_MEMBERS = 1_000_000
 
 
 def in_memory(info: metadata.TraceInfo, entries: int | None = None, times: float = 1.0) -> None:
-    """Raise InputError if a step's gradients in float32, multiplied by `times`, need more than `LARGEST` bytes."""
+    """Raise InputError if `times` copies of a step's gradients in float32 need more than `LARGEST` bytes."""
     entries = sum(prod(layer.shape) for layer in info.layers) if entries is None else entries
     needed = 4 * info.workers * entries * times
     if needed > LARGEST:

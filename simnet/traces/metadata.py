@@ -281,7 +281,7 @@ class SyntheticParameters(Description):
 
 
 def load_parameters(like: str | os.PathLike[str], layers: Sequence[Layer]) -> SyntheticParameters:
-    """Return parameters of synthetic gradients from a JSON file or a shipped trace; ``auto`` picks the trace."""
+    """Return parameters of synthetic gradients from the file or shipped trace `like`; ``auto`` selects by `layers`."""
     if not is_name(like):
         return read_description(SyntheticParameters, Path(like))
     known = {path.parent.name: path for path in SHIPPED.glob(f"*/{_FILE}")}

@@ -84,7 +84,7 @@ class EntryKinds(NamedTuple):
 
 
 def share_beyond(kinds: EntryKinds, values: Floats) -> Floats:
-    """Return the fraction of each kind's entries whose modelled magnitude exceeds each of `values`, (K, values)."""
+    """Return the modelled share of magnitudes above each of `values`: a row per kind of entries, a column per value."""
     from scipy.special import erfc
 
     return np.asarray(erfc(_magnitude_bounds(kinds.shift, kinds.log_scale, values) / math.sqrt(2)))
@@ -132,7 +132,7 @@ def count_largest(magnitudes: NDArray[np.float32]) -> LargestCounts:
 
 
 class LayerOrder(NamedTuple):
-    """Ranking model of a layer: kinds of entries, and at each recorded step, kinds' shares and workers' correlation."""
+    """Model of how a layer's entries rank by magnitude at each worker, with parameters for each recorded step."""
 
     # Shape (T,): Correlation of x between workers at each point.
     shared: Floats
@@ -168,7 +168,7 @@ def fit_order(
     there = share > _LEAST
     grid, _ = _predict_kinds(together.workers, 0.0, unit)
     kept = np.flatnonzero(there)
-    kept = kept[np.argsort(_mean_logs(grid)[kept], kind="stable")]
+    kept = kept[np.argsort(_log_mean_magnitudes(grid)[kept], kind="stable")]
     shared = np.repeat(rhos, [len(phase) for phase in phases])
     around = [_mean_counts([counts[one] for one in nearby_points(clock, place)]) for place in range(len(counts))]
     shares = np.array(
@@ -181,7 +181,7 @@ def fit_order(
 
 
 def nearby_points(clock: Floats, place: int) -> list[int]:
-    """Return the indices of recorded steps close to recorded step number `place` in training progress.
+    """Return the indices of recorded steps near the one with index `place`, by index and by the logarithm of the step.
 
     `clock`, of shape (T,), is the logarithm of one more than the step.
     """
@@ -200,14 +200,13 @@ def _phase_points(clock: Floats) -> list[list[int]]:
 
 
 def _worker_correlation(counts: LargestCounts, most: float, unit: float) -> float:
-    """Return the largest correlation of workers, up to `most`, that fits `counts` almost as well as the best one."""
+    """Return the highest correlation between workers' magnitudes, up to `most`, at which `counts` are fitted well."""
     misses = {rho: _fit_kind_shares(counts, rho, unit)[0] for rho in _SHARED if rho <= most or not rho}
     close = _AS_GOOD * min(misses.values())
     return max(one for one, miss in misses.items() if miss <= close)
 
 
-def _mean_logs(kinds: EntryKinds) -> Floats:
-    """Return the logarithm of the mean relative magnitude of each kind of entries."""
+def _log_mean_magnitudes(kinds: EntryKinds) -> Floats:
     from scipy.special import erfc
 
     above = np.maximum(kinds.shift, 0.0)
@@ -229,7 +228,7 @@ def _mean_counts(counts: Sequence[LargestCounts]) -> LargestCounts:
 def _fit_kind_shares(
     counts: LargestCounts, rho: float, unit: float, allowed: NDArray[np.intp] | None = None
 ) -> tuple[float, Floats]:
-    """Fit shares of entry kinds to `counts`; return the squared error and the shares. `allowed` restricts the kinds."""
+    """Fit the fraction of entries of each kind to `counts`; return the squared error and the fractions."""
     kinds, predicted = _predict_kinds(counts.workers, rho, unit)
     marginal = share_beyond(kinds, _share_thresholds(unit)).T / SHARES[:, None]
     if allowed is not None:
@@ -273,7 +272,7 @@ def _non_negative(a: Floats, b: Floats) -> Floats:
 
 @lru_cache(maxsize=16)
 def _share_thresholds(unit: float) -> Floats:
-    """Return, for each share in `SHARES`, the magnitude that this share of entries exceeds if scales are lognormal."""
+    """Return the magnitude that each share of entries in `SHARES` exceeds, for log-normal scales of spread `unit`."""
     z, share = _normal_grid(81)
     kinds = EntryKinds(share, np.zeros_like(z), np.clip(unit * z, -LARGEST_LOG, LARGEST_LOG))
     values = np.exp(np.linspace(-12.0 - 6 * unit, 3.0 + 6 * unit, 2000))

@@ -1,1 +1,1 @@
-"""Choice of the fastest exchange for a job: rankings, leads, sensitivity, grids and policy tables."""
+"""Choice of the fastest exchange for a job: rankings, sensitivity to inputs, grids over two inputs, policy tables."""

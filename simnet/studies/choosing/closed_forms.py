@@ -69,7 +69,7 @@ class OperatingPoint:
 
 
 class FormEstimate(NamedTuple):
-    """Seconds of communication, and of selection and merge, as arrays of the shape of the operating point."""
+    """Estimated communication time, and estimated time of selection and merge, of an exchange [s], as arrays."""
 
     communicate: Floats
     select: Floats
@@ -85,7 +85,7 @@ CostModel: TypeAlias = Callable[[Candidate, OperatingPoint], FormEstimate]
 
 
 class ClosedForms(NamedTuple):
-    """Exchanges of a job, fastest first, the function that estimates their times, and the operating point for it."""
+    """Exchanges of a job, fastest first, inputs such as link latency, and a function that estimates times from both."""
 
     among: Sequence[Candidate]
     point: OperatingPoint
@@ -243,7 +243,7 @@ def _agree(forms: ClosedForms, found: WholeJob) -> bool:
 def first_place_flips(
     load: Callable[[Sequence[str]], Scenario], loaded: Scenario, run: Run, found: WholeJob, factor: float
 ) -> tuple[tuple[Flip, ...] | None, Misjudged | None]:
-    """Return latencies, densities etc. at which the fastest exchange changes, and the time lost if links are misjudged.
+    """Return inputs at which another exchange becomes fastest, and the time lost if link figures are off by a factor.
 
     None if closed forms do not apply, disagree with the simulated times of the two fastest exchanges, or are not
     confirmed by simulations at a factor `AWAY` on both sides of a flip.
@@ -258,7 +258,7 @@ def first_place_flips(
 
 
 def _is_confirmed(load: Callable[[Sequence[str]], Scenario], flip: Flip, found: WholeJob) -> bool:
-    """Return whether simulations on both sides of a flip have the fastest exchange that the flip predicts."""
+    """Return whether simulations on both sides of a predicted crossover confirm which exchange is the fastest."""
     rivals = [row.candidate for row in found.rows if row.label in (found.best.label, flip.label)]
     step = AWAY if flip.up else 1 / AWAY
     sides = {found.best.label: flip.value / step, flip.label: flip.value * step}

@@ -108,7 +108,7 @@ class JobForecast:
 
     @property
     def kind(self) -> Kind:
-        """Kind of the exchange (dense, half or sparse); policies count as sparse."""
+        """Kind of the exchange: dense (float32), half (dense in float16) or sparse; policies count as sparse."""
         return exchange_kind(self.candidate)
 
     @property
@@ -197,7 +197,7 @@ class WholeJob:
 
     @property
     def tied_with(self) -> list[str]:
-        """Labels of exchanges that take exactly as long as the fastest, or whose forecasts are tied with it."""
+        """Labels of exchanges as fast as the fastest one, exactly or within the uncertainty of the simulations."""
         return [*self.alike.get(self.best.label, ()), *(row.label for row in self.rows if self.tied(row))]
 
     def gain_over_dense(self) -> float:

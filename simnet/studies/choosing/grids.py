@@ -274,7 +274,7 @@ def _title(found: Ranking, values: Collection[str]) -> str:
 
 
 def _table_text(forms: ClosedForms | None, made: Map, found: Ranking, densities: Sequence[float]) -> str:
-    """Return the policy table of a map as JSON; weights of a `moo` policy, if any, choose among `densities`."""
+    """Return a map of fastest exchanges as a policy table in JSON; any `densities` are compared in each cell."""
     loaded, job = found.loaded, found.run.job
     if forms is None:
         if densities:
@@ -306,7 +306,7 @@ def map_of(forms: ClosedForms, values: Mapping[str, Floats]) -> Map:
 
 
 def _form_errors(asked: ChooseRequest, made: Map) -> tuple[float, float, list[Evidence]]:
-    """Return how much time choices by closed forms lose, and the largest error of their times, in simulated cells."""
+    """Simulate some cells; return the largest relative time loss and time error of closed forms, and the evidence."""
     (x, along), (y, down) = made.values.items()
     lost, off, known = 0.0, 0.0, []
     for place in track_progress(_spread(made.names.size, LOOKED_AT).tolist(), 0.5):

@@ -24,7 +24,7 @@ from simnet.training.job.memory import WorkerMemory, exchange_memory, with_share
 
 
 class Held(NamedTuple):
-    """Memory of a worker by candidate exchange, and the memory of the worker's device [byte], if known."""
+    """Memory that each candidate exchange needs per worker, and the worker device's memory [byte], None if unknown."""
 
     each: Mapping[str, WorkerMemory]
     limit: float | None
@@ -201,7 +201,7 @@ def ranked_candidates(loaded: Scenario, run: Run) -> list[Candidate]:
 
 
 def rank(asked: ChooseRequest, fields: Sequence[str] = (), *, flips: bool = True) -> Ranking:
-    """Rank the exchanges and policies of a scenario by job duration; `flips` also finds where another is fastest.
+    """Rank a scenario's exchanges and policies by job duration; `flips` adds inputs at which another one is fastest.
 
     With `flips` the values of links, density and workers are looked for at which another exchange becomes the fastest.
     """

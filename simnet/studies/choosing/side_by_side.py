@@ -102,7 +102,7 @@ def rarer_exchanges(asked: ChooseRequest, variants: Sequence[Sequence[str]]) -> 
 
 
 def _rarer_row(loaded: Scenario, run: Run, one: Candidate, every: float) -> dict[str, Any]:
-    """Return the table row of a strategy under one exchange: means per training step, and excess over `every` [s]."""
+    """Return a strategy's table row: means per training step, and relative excess over a step time of `every` [s]."""
     strategy = run.job.strategy
     assert strategy is not None
     frame, total = _simulated(run, one.label, one)

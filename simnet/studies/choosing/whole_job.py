@@ -176,7 +176,7 @@ class _JobTrial:
         fastest: float = math.inf,
         found: float = math.inf,
     ) -> JobForecast:
-        """Simulate sampled iterations of a job and forecast its duration; `fastest`, `found`: rivals' durations [s]."""
+        """Forecast a job's duration [s] from sampled iterations; stop early if rival exchanges are clearly faster."""
         self.left -= cost
         # What a policy explores is exchanged beside the training, and not recorded.
         job, recordings = self.job, None if isinstance(policy, Moo) else self.recordings(policy.candidates)
@@ -230,7 +230,7 @@ class _JobTrial:
 
 
 def _sampled_window(samples: int, iterations: int) -> int:
-    """Return how many exchanges to compute before they are reused, for a scheme whose bytes depend on the gradients."""
+    """Return how many different exchanges of a data-dependent scheme to compute; later iterations reuse them."""
     return min(max(samples, _FIRST), iterations)
 
 

@@ -1,1 +1,1 @@
-"""Open questions: a scenario, a grid over it, and an answer computed from the cells of the grid."""
+"""Research questions: each has a scenario, a grid of varied inputs, and an answer computed from the grid's cells."""

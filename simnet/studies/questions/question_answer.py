@@ -127,7 +127,7 @@ def _factors(table: pd.DataFrame, grid: Mapping[str, str]) -> dict[str, AxisColu
 
 
 def _joint_axis(fields: pd.DataFrame, label: str) -> AxisColumn:
-    """Join axes that vary together into one column, without the axes that others determine."""
+    """Join axes that vary together into one column of texts; an axis that follows from earlier ones is left out."""
     apart = [
         name
         for at, name in enumerate(fields.columns)
@@ -227,7 +227,7 @@ def _effects(
     names: Sequence[str],
     unit: Unit | None,
 ) -> dict[str, list[Effect]]:
-    """Return, by series, its difference in each setting from the best reference series; positive if higher."""
+    """Estimate how much each series differs, in each setting, from the reference series with the best mean."""
     for name in (*one.against, *one.series):
         check_choice(name, "series", names, file=QUESTION_FILE, field="compare")
     compared = one.series or [name for name in names if name not in one.against]
