@@ -190,7 +190,7 @@ class Strategy(ABC):
         return tuple(f"{label}{f':{number}' if number else ''}/" for label in self._averagers)
 
     def switch(self, number: int) -> None:
-        """Use averaging configuration `number` from now on, with the present residuals; 0 is the initial one."""
+        """Switch to averaging configuration `number` (0: the initial one), and pass the residuals on to it."""
         for averager in self._averagers.values():
             averager.switch(number)
 

@@ -180,7 +180,7 @@ class Averager:
         return self.offers[self.number]
 
     def offer(self, averaging: Averaging) -> None:
-        """Add a configuration for `switch` to select; ValueError if it keeps residuals but averages parameters."""
+        """Add an averaging configuration for `switch`; ValueError if it keeps residuals but averages parameters."""
         pieces = list(_fragment_pieces(self._replicas, self._fragment, averaging.bucket))
         models = [self._model(averaging, layers, self._replicas.workers) for layers, _ in pieces]
         if self.what == "parameters" and any(model.keeps for model in models):
@@ -191,7 +191,7 @@ class Averager:
         self.offers.append(_AveragingOffer(averaging, pieces, models))
 
     def switch(self, number: int) -> None:
-        """Use configuration `number` from now on, with the present residuals; ValueError if it cannot keep these."""
+        """Switch to averaging configuration `number` and pass residuals on to it; ValueError if it cannot keep any."""
         before, now = self.in_force, self.offers[number]
         if before is now:
             return

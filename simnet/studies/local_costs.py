@@ -46,7 +46,7 @@ class LocalCost(NamedTuple):
 
     @property
     def framework(self) -> StageCost | None:
-        """Total cost over all stages of the DDP communication hook; None if the hook's operations are not counted."""
+        """Total operations, bytes and time [s] over all stages of the DDP communication hook; None if not counted."""
         return hooks.total_cost(self.stages) if self.stages else None
 
 
@@ -61,7 +61,7 @@ def local_cost(job: Job, candidate: Candidate) -> LocalCost:
 
 
 def counted_cost(job: Job, candidate: Candidate) -> LocalCost:
-    """Return the cost of an exchange by stage of its DDP communication hook, without the time of fused kernels."""
+    """Return the local compute time [s] of an exchange by stage of its DDP communication hook; `fused` is set to 0."""
     device = job.device if job.device.implementation else replace(job.device, implementation=FRAMEWORK)
     hook, job = scheme_hook(device, candidate.scheme), replace(job, device=device)
     if hook is None:

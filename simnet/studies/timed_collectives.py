@@ -149,7 +149,7 @@ class CollectiveAsked(NamedTuple):
 
     @property
     def share(self) -> str:
-        """Preposition before "each rank" in texts on sizes, such as "from"; empty unless ranks share the data."""
+        """Preposition before "each rank" in texts on sizes, such as "from"; empty unless data are split among ranks."""
         return {"all_gather": "from", "reduce_scatter": "to", "alltoall": "between"}.get(self.operation, "")
 
     def found(self) -> registry.Collective:

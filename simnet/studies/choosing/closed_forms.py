@@ -81,7 +81,7 @@ class FormEstimate(NamedTuple):
 
 
 CostModel: TypeAlias = Callable[[Candidate, OperatingPoint], FormEstimate]
-"""Function from an exchange and an operating point to its estimated time."""
+"""Function that estimates an exchange's time from the exchange and the job's parameters."""
 
 
 class ClosedForms(NamedTuple):
@@ -194,7 +194,7 @@ def fastest_by_form(
 
 
 AWAY = 1.03
-"""Factor on both sides of a flip at which simulations must confirm it."""
+"""Factor by which simulations that confirm a predicted crossover lie above and below it."""
 
 
 def override_of(quantity: str, value: float) -> str:
@@ -243,7 +243,7 @@ def _agree(forms: ClosedForms, found: WholeJob) -> bool:
 def first_place_flips(
     load: Callable[[Sequence[str]], Scenario], loaded: Scenario, run: Run, found: WholeJob, factor: float
 ) -> tuple[tuple[Flip, ...] | None, Misjudged | None]:
-    """Return inputs at which another exchange becomes fastest, and the time lost if link figures are off by a factor.
+    """Return inputs at which another exchange becomes fastest, and the time lost if link inputs are off by `factor`.
 
     None if closed forms do not apply, disagree with the simulated times of the two fastest exchanges, or are not
     confirmed by simulations at a factor `AWAY` on both sides of a flip.

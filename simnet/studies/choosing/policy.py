@@ -176,7 +176,7 @@ def _mean_gain(
 
 
 def measured_at(density: float) -> tuple[int, int]:
-    """Return the iterations (first, one past the last) in which to measure a sparsifier at a density in (0, 1].
+    """Return the iterations (first, one past the last) in which to measure what a sparsifier sends at a `density`.
 
     Residuals need longer to reach equilibrium the lower the density is.
 

@@ -152,7 +152,7 @@ class Ranking:
 
     @property
     def tied_with(self) -> list[str]:
-        """Labels of the exchanges that are tied with the fastest exchange, or take exactly as long."""
+        """Labels of exchanges as fast as the fastest one, exactly or within the uncertainty of predictions."""
         tied = [row.label for row in self.rows if row.label in self.tied]
         return [*tied, *self.found.alike.get(self.best.label, ())]
 
