@@ -146,7 +146,7 @@ class Wire:
         return self._indices(number, np.asarray(spans), None) + self._values(number)
 
     def encoding_kernels(self, entries: ArrayLike, n: float, *, ascending: bool, values: bool = True) -> list[DeviceOp]:
-        """Return the kernels that encode sparse vectors, given each worker's number of selected `entries` out of `n`.
+        """Return the kernels that encode sparse vectors, given how many `entries` each worker selects out of `n`.
 
         There is a method of `simnet.cost_models.costs.encodings.CODE_METHODS` for indices and one for values, with
         equivalent passes for device profiles that have not measured it: codes are a `cast` of every entry; a table

@@ -14,7 +14,7 @@ from simnet.studies.sweeping.grid import AxisColumn
 
 
 class GridTimes(NamedTuple):
-    """Grid cell: axis values, seconds by policy, fastest policies, and the oracle, which knows times beforehand."""
+    """Grid cell: axis values, seconds by policy, fastest policies, and an oracle that knows all times beforehand."""
 
     values: tuple[Any, ...]
     seconds: dict[str, float]
