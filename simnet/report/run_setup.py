@@ -82,7 +82,7 @@ def _call_summary(kind: Sequence[Any], same: Sequence[CallPrediction]) -> Fields
 
 
 class CallErrors(NamedTuple):
-    """Relative error of predicted call times: the 90 % interval of actual over predicted, and the kind of error."""
+    """Prediction interval (90 %) of calls' times, divided by the predicted times; `kind` is the source of errors."""
 
     kind: str
     low: float
@@ -90,7 +90,7 @@ class CallErrors(NamedTuple):
 
 
 def relative_interval(known: Sequence[CallPrediction]) -> CallErrors | None:
-    """Return the error interval of the calls' total time, and the longest call's kind of error; None if unknown."""
+    """Return the prediction interval of the calls' total time, divided by this time; None if a time is unknown."""
     found = [one.prediction for one in known if one.prediction is not None]
     if not found or len(found) < len(known):
         return None
@@ -151,7 +151,7 @@ def call_rows(found: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:
 
 
 def describe_calibration(calibration: Mapping[str, Any]) -> str:
-    """Return a phrase on the cluster file of a calibrated network, and whether its software times are used.
+    """Return a phrase that names the file of a cluster's fitted cost model and says if software costs are from it.
 
     Examples
     --------
@@ -171,7 +171,7 @@ def describe_calibration(calibration: Mapping[str, Any]) -> str:
 
 
 def stack_summary(stack: Stack, calibration: Mapping[str, Any] | None = None) -> Fields:
-    """Return the summary entry on a transport stack: name, measurements, properties, and its cluster file.
+    """Return the name and properties of a transport stack, and which measurements or calibration they are from.
 
     Examples
     --------
@@ -195,7 +195,7 @@ def stack_summary(stack: Stack, calibration: Mapping[str, Any] | None = None) ->
 
 
 def stack_name(network: Network) -> str:
-    """Return the name of a network's transport stack, and the cluster file of a calibrated cluster."""
+    """Return the name of a network's transport stack; if it is from a calibration file, followed by the file's name."""
     software = software_of(network)
     return name_of(network.stack) if software is None else f"{software.model.stack or 'ideal'} of {software.file}"
 
@@ -228,7 +228,7 @@ def describe_stack(stack: Mapping[str, Any]) -> str:
 
 
 def device_summary(device: DeviceProfile, kernels: Iterable[DeviceOp] = ()) -> Fields:
-    """Return the summary entry on a device: its name, and numbers of kernel costs that are measured, scaled and so on.
+    """Return a device's name and description, and the numbers of its kernel costs that are measured or estimated.
 
     Examples
     --------
@@ -263,7 +263,7 @@ def describe_device(device: Mapping[str, Any]) -> str:
 
 
 def describe_codes(device: Mapping[str, Any]) -> str:
-    """Return a phrase, after a device's name, on where costs of encoding kernels come from; empty if unused.
+    """Return a phrase on how the costs of a device's encoding kernels are known; empty if no such kernel is used.
 
     Examples
     --------

@@ -197,7 +197,7 @@ def learnt_by(
 
 
 def with_exploration(iterations: pd.DataFrame) -> pd.DataFrame:
-    """Return the training iterations; the time and bytes of each include the exploration before it.
+    """Return the training iterations, each with the time and bytes of the trial exchanges that came just before.
 
     Exploration without a later training iteration, before a failure that ended the job, is left out.
 
@@ -322,7 +322,7 @@ def _policy_summary(every: pd.DataFrame, steady_from: int) -> Fields:
 
 
 def _switch_rows(frame: pd.DataFrame, switched: NDArray[np.intp]) -> list[Fields]:
-    """Return a policy's first changes of exchange: iteration, time, and exchange and links before and after."""
+    """Return a policy's first switches of exchange: when, from, to, and link bandwidth and latency before and after."""
     found: list[Fields] = []
     made = 0
     for row in switched[:MAX_SWITCHES].tolist():

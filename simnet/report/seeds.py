@@ -58,7 +58,7 @@ _COMPARED = (
 
 
 def comparison(rows: pd.DataFrame, by: Sequence[str], column: str, *, bound: str | None = None) -> pd.DataFrame:
-    """Return, for each group of rows and policy, its mean time over seeds, excess over the fastest, rank and ties.
+    """Compare policies' means of `column` over seeds, for each combination of values in `by`; `bound` gets no rank.
 
     The comparison uses the seeds with the largest number of values in the group, and the settled policies that have a
     value with all of these seeds.
@@ -119,7 +119,7 @@ def by_seed(summaries: Mapping[int, RunSummary]) -> pd.DataFrame:
 
 
 def policies_over_seeds(table: pd.DataFrame, bound: str | None = None) -> pd.DataFrame:
-    """Return a row per policy: times compared over seeds (except for the lower `bound`), and means of other columns."""
+    """Return a row per policy: mean times over seeds, ranks (none for policy `bound`), and means of other columns."""
     found = comparison(table, [], "simulated_s", bound=bound)
     if "time_to_target_s" in table:
         found = found.merge(times_to_target(table, bound), on="policy")
@@ -221,7 +221,7 @@ def sentence_over_seeds(summary: Fields) -> str:
 
 
 def _target_text(each: Mapping[str, Mapping[str, Any]], count: int) -> str:
-    """Return sentences on who reaches the target accuracy first on average, and with how many seeds others do."""
+    """Say which policy is first to reach the target accuracy, and which policies reach it with only some seeds."""
     if all(one["accuracy"] is None for one in each.values()):
         return learning.NOT_EVALUATED
     target = next((one["target_accuracy"] for one in each.values() if one["target_accuracy"] is not None), None)

@@ -197,7 +197,7 @@ class Summary:
         return [one for one in (*known, ("Depends on", self.depends_on), ("Next", self.next)) if one[1]]
 
     def figures(self) -> dict[str, Any]:
-        """Return the content of `to_json` as a dictionary of numbers and texts."""
+        """Return what `to_json` writes, as a dictionary of numbers, texts and table rows."""
         said = {name: getattr(self, name) for name in ("evidence", "depends_on", "answer", "assumed", "next")}
         said |= {"to_accuracy": self.to_accuracy} if self.to_accuracy else {}
         found = {"schema": SCHEMA, **said, "notes": list(self.notes), **self.details}
@@ -317,7 +317,7 @@ def interval_text(
     each: str = "",
     by: str = "",
 ) -> str:
-    """Return a value as text: its unit, the text `each` and, if known, its interval, which ends with the text `by`.
+    """Format a value and its interval, as in ``44.9 ms (38.0-56.5)``; `each` follows the unit, `by` the interval.
 
     Examples
     --------

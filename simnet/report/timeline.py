@@ -1,4 +1,4 @@
-"""Timelines of the first iterations, with every message, for the page and for Perfetto or chrome://tracing.
+"""Timelines of the first iterations, with every message, for the HTML report and for Perfetto or chrome://tracing.
 
 The timeline is in Trace Event Format: a process per policy, with a track per resource of a rank, and per link. What a
 resource of a rank does (its compute stream: compute, select, wait; its network: communicate, or what is overlapped by
@@ -142,7 +142,7 @@ def _link_events(messages: pd.DataFrame, route: LinkNames, numbers: Iterator[str
 
 
 def trim_to_budget(own: RecordedTimeline, costs: NDArray[np.int64], budget: int) -> RecordedTimeline:
-    """Return the first iterations, or part of one, with at most `budget` events, at `costs` events per message."""
+    """Return the first iterations, or part of the first, of at most `budget` events; message i is `costs[i]` events."""
     spans, messages = own.spans, own.messages.assign(cost=costs)
     total = spans.groupby("iteration").size().add(messages.groupby("iteration")["cost"].sum(), fill_value=0).cumsum()
     fitting = total.index[total <= budget]
@@ -158,7 +158,7 @@ def trim_to_budget(own: RecordedTimeline, costs: NDArray[np.int64], budget: int)
 
 
 def message_sample(recorded: RecordedTimeline, events: int = EVENTS) -> dict[str, Any]:
-    """Return the spans and messages that a page shows, for each policy's first iterations, within `events` in total.
+    """Return each policy's first iterations for the HTML page: at most `events`, where a message counts as two.
 
     Examples
     --------

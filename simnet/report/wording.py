@@ -1,4 +1,4 @@
-"""Phrases that several answers share: leaders, leads and enumerations."""
+"""Phrases that several answers share: the fastest policies, their advantage over others, and lists of names."""
 
 from __future__ import annotations
 

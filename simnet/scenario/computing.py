@@ -64,7 +64,7 @@ def default_implementation(stack: str | None) -> str:
 
 
 def build_device(given: schema.Job, found: Findings) -> DeviceProfile | None:
-    """Return the device profile of a job, with its implementation; None on errors, which `found` collects."""
+    """Return the device profile that a job names, set to the job's kernel implementation; None if there are errors."""
     name, how = given.device or DEFAULT_DEVICE, given.implementation
     device = found.attempt(("job", "device"), load_device, name)
     if device is None or how in (None, hooks.FUSED):

@@ -54,7 +54,7 @@ def find(path: str | Path) -> Path:
 
 @dataclass(frozen=True)
 class Source:
-    """A scenario's path and overrides, by which another process loads it, with selected policies and a seed offset."""
+    """How another process loads a scenario: path, overrides, seed, policies to keep, and a number added to the seed."""
 
     path: str | Path
     overrides: Sequence[str] = ()
@@ -63,7 +63,7 @@ class Source:
     later: int = 0
 
     def load(self) -> Scenario:
-        """Load the scenario with the selected policies and the seed offset."""
+        """Load the scenario with only the given `policies`, if not None, and with `later` added to its seed."""
         # Whether there is a file is known before all that a scenario may hold is loaded.
         path = find(self.path)
         from simnet.scenario.scenario import load

@@ -190,7 +190,7 @@ def build_colocated(
 
 
 def _try_sizes(exchange: Candidate, job: Job, searched: Sequence[float] = ()) -> None:
-    """Raise ValueError if a scheme refuses the size of a bucket, or a density of the job or of a policy's search."""
+    """Raise ValueError if a scheme refuses a bucket's size, or a density of the job or in `searched`."""
     densities = [*searched, *(density for ramp in job.density for density in (ramp.start, ramp.end))]
     for bucket in job_buckets(job, [exchange]):
         model = create_sparsifier(exchange, bucket, job)
@@ -334,7 +334,7 @@ def _build_ramps(given: float | Sequence[schema.Ramp] | None) -> list[Ramp]:
 
 
 def _gradient_entries(job: schema.Job) -> int:
-    """Return the number of gradient entries; 0 for recorded gradients, whose files limit the size."""
+    """Return the number of gradient entries; 0 for recorded gradients, whose files determine the number."""
     if job.gradients.train is not None:
         return _training_size(job.gradients.train, 1)[0]
     if job.model is not None:
@@ -343,7 +343,7 @@ def _gradient_entries(job: schema.Job) -> int:
 
 
 def _check_fits(config: schema.Config, found: Findings, limit: float) -> bool:
-    """Return whether a run fits the memory limit; if not, report a size that fits."""
+    """Return whether a run fits into the memory limit [byte]; if not, report what to change so that it fits."""
     needed, least = memory(config), 1.1 * _PROCESS
     entries, much = _gradient_entries(config.job), f"about {format_bytes(needed)}, more than {format_bytes(limit)}"
     others = [memory(standalone_config(config, label)) for label in config.other_jobs or ()]

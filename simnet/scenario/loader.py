@@ -133,7 +133,7 @@ class Document:
                 holder[last] = self._opened(holder[last], (*way, last))
 
     def _opened(self, text: str, loc: Loc) -> Any:
-        """Return a choice text as a mapping, and any other text unchanged."""
+        """Return a short form such as ``fat_tree:k=8`` as the mapping it stands for, and any other text unchanged."""
         folder, part = Path(self.file).parent, part_at(loc)
         try:
             if loc == ("exchanges",):
@@ -176,7 +176,7 @@ class Document:
         return InputError(message, file=place[0], line=place[1], field=field_path(field) or None)
 
     def _causing_option(self, loc: Loc) -> str | None:
-        """Return the command-line option that set the value nearest to `loc`; None if there are none or several."""
+        """Return the command-line option that set the field closest to `loc` in the scenario; None if not unique."""
         options = {at: one.file for at, one in self._places.items() if one.line is None}
         parts = ({one for at, one in options.items() if at[:end] == loc[:end]} for end in range(len(loc), -1, -1))
         near: set[str] = next(filter(None, parts), set())

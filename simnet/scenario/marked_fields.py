@@ -42,7 +42,7 @@ MARKED_FIELDS = tuple(
 
 
 class FieldsButSeed(TypedDict, total=False):
-    """Values of all marked fields except the seed; fields not given are None."""
+    """Values of the scenario fields that are also command-line flags, except the seed; None if not given."""
 
     workers: int | None
     model: str | int | Path | None
@@ -61,13 +61,13 @@ class FieldsButSeed(TypedDict, total=False):
 
 
 class Fields(FieldsButSeed, total=False):
-    """Values of marked fields, as text in scenario notation or as numbers in SI units; None if not given."""
+    """Values of the scenario fields that are also command-line flags, as text or in SI units; None if not given."""
 
     seed: int | None
 
 
 def overrides_of(source: str | Path, fields: Mapping[str, object], overrides: Sequence[str] = ()) -> list[str]:
-    """Return the values of marked fields as ``--set`` assignments that override a scenario.
+    """Return ``--set`` assignments for scenario `source` that do the same as the command-line flags in `fields`.
 
     Parameters
     ----------

@@ -33,7 +33,7 @@ def option_meanings(scheme: str) -> list[tuple[str, str]]:
 
 
 def named_exchanges(names: str | Sequence[str], folder: Path | None = None) -> dict[str, dict[str, Any]]:
-    """Return exchanges, given as texts, as scenario mappings labelled by these texts, without repetitions.
+    """Convert texts such as ``artopk:collective=tree`` to the scenario's exchanges, a mapping by label.
 
     A name is a scheme, as ``topk``; one with options, as ``artopk:collective=tree:selection=var``; a class in a file,
     as ``./my_scheme.py:Rotating``; or `ALL`. Whether a scheme has the options is not looked at.
@@ -72,7 +72,7 @@ def parameters_of(topology: str) -> Mapping[str, Parameter]:
 
 
 def read_network_text(text: str, folder: Path) -> dict[str, Any]:
-    """Convert a network text to a value of the field ``network``; paths relative to `folder` become absolute.
+    """Convert the name or file of a network to the scenario field ``network``; relative paths start at `folder`.
 
     Raises
     ------

@@ -217,7 +217,7 @@ def _given_pair(pair: Weather, loc: Loc) -> Iterator[_LinkVariation]:
 
 
 def _profile_weather(given: weather_parts.Profile, epoch: int, loc: Loc) -> Iterator[_LinkVariation]:
-    """Yield the variations of a star's links by a published schedule; each link has half of the published latency."""
+    """Yield a star's bandwidths and latencies over time by a published schedule; links have half of its latency."""
     if given.epoch is not None:
         pair = weather.profile(given.name, given.epoch)
         assert pair.latency is not None
@@ -237,7 +237,7 @@ def _profile_weather(given: weather_parts.Profile, epoch: int, loc: Loc) -> Iter
 def _link_weather(
     moved: Mapping[Link, Sequence[_LinkVariation]], graph: Graph, starts: set[int]
 ) -> dict[int, dict[Link, Weather]]:
-    """Return each link's variation, by first iteration and link; links with equal variations share their signals."""
+    """Return, for each iteration in `starts`, each varying link's bandwidth and latency from this iteration on."""
     constant, product = cache(weather.constant), cache(weather.product)
 
     def signal(link: Link, quantity: str, start: int) -> Signal | None:

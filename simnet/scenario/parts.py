@@ -108,11 +108,11 @@ class Part(BaseModel):
 
     @property
     def is_absolute(self) -> bool:
-        """Whether the configured function returns an absolute bandwidth or latency rather than a factor."""
+        """Whether the part's `function` returns an absolute bandwidth or latency rather than a factor."""
         return Absolute in get_args(parameter_hints(self.function, ["return"]).get("return"))
 
     def takes(self, parameter: str) -> bool:
-        """Return whether the first configured function has a parameter of this name."""
+        """Return whether the part's `function` has a parameter of this name."""
         return parameter in inspect.signature(self.function).parameters
 
     def arguments(self, target: Target | None = None) -> dict[str, Any]:
@@ -123,7 +123,7 @@ class Part(BaseModel):
         return {name: _as_argument(value) for name, value in given.items() if value is not None}
 
     def build(self, target: Target | None = None, **more: Any) -> Any:
-        """Call `target`, by default the first configured function, with the part's fields and further arguments."""
+        """Call `target`, by default the part's `function`, with the part's fields and `more` as keyword arguments."""
         return (target or self.function)(**{**self.arguments(target), **more})
 
 
@@ -174,7 +174,7 @@ class Kinds(Part):
 
     @classmethod
     def with_registered(cls, given: Collection[str] | None = None) -> type[Self]:
-        """Return the class with another field for each kind that other packages register, or for those in `given`.
+        """Return the class with a field for each kind that plug-ins register; only for kinds in `given` if not None.
 
         Raises PluginError if one cannot be imported, or has parameters that people cannot write.
         """
@@ -333,7 +333,7 @@ def part_of(
 
 
 def kinds(**given: Any) -> Callable[[type[P]], type[P]]:
-    """Return a class decorator that adds a field ``NAME: parameters`` for each given kind, such as a function."""
+    """Return a class decorator that adds a field for each keyword, such as ``NAME=function``, with its parameters."""
 
     def derived(part: type[P]) -> type[P]:
         assert issubclass(part, Kinds)

@@ -112,7 +112,7 @@ def build_policy(config: schema.Config, given: schema.Policy) -> Policy:
 
 
 def _check_choices(config: schema.Config, found: Findings) -> None:
-    """Report exchanges and other jobs, which sharded steps exclude, or missing exchanges if no steps are sharded."""
+    """Report missing exchanges or, if the job has a sharding, exchanges and other jobs, which it does not allow."""
     if config.job.sharding is None:
         if not config.exchanges:
             found.add(("exchanges",), f"is missing; write {EXAMPLES['exchanges',]}")
@@ -335,7 +335,7 @@ def _resolve_iterations(given: int | str, loc: Loc, epoch: int | None, found: Fi
 def _resolve_policies(
     config: schema.Config, exchanges: dict[str, schema.Exchange], sound: set[str], found: Findings
 ) -> dict[str, schema.Policy]:
-    """Return the policies; by default one for each exchange or sharding, and the one-step oracle."""
+    """Return the checked policies; by default one per exchange or sharding and, if the job may switch, an oracle."""
     ways = config.job.shardings
     if not config.policies:
         every = {label: schema.Policy(fixed=label) for label in ways or exchanges}

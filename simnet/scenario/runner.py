@@ -171,7 +171,7 @@ class Checkpoints:
         return replace(self, identities=hashed)
 
     def of(self, policy: str, beside: int = 1) -> Checkpoint:
-        """Return the checkpoint of a policy in a process that runs `beside` policies in turns, including this one."""
+        """Return a policy's checkpoint; with `beside` policies in a process, it takes 1/`beside` of the usual time."""
         identity = self.identities[policy]
         return Checkpoint(self.folder / f"{identity}.npz", identity, self.every, beside)
 
@@ -184,7 +184,7 @@ def checkpoints(loaded: Scenario, folder: Path, every: float = EVERY) -> Checkpo
 
 @dataclass(frozen=True)
 class Task:
-    """A scenario to run: its source for other processes, the loaded scenario, its job and policies, and checkpoints."""
+    """A scenario to run: how other processes load it, the loaded scenario, the job and its policies, checkpoints."""
 
     source: Source
     loaded: Scenario

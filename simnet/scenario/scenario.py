@@ -139,7 +139,7 @@ class Scenario:
 
     @property
     def bound(self) -> str | None:
-        """Name of the one-step oracle over all exchanges, against which regret is measured; None without it."""
+        """Name of the policy that always picks the fastest of all exchanges: regret is against it. None if absent."""
         everything = set(self.config.choices)
         oracles = {name: one.oracle for name, one in self.config.policies.items() if one.oracle is not None}
         return next((name for name, one in oracles.items() if set(one.among or ()) == everything), None)
@@ -169,7 +169,7 @@ class Scenario:
 
     @property
     def compute_time(self) -> PassTime | None:
-        """Times of the model's passes on the device; None if the compute time is given otherwise."""
+        """Forward and backward time of the model on the device [s]; None if the scenario sets another compute time."""
         job, device = self.config.job, self.device
         if device is None or job.compute.mean is None:
             return None
@@ -222,7 +222,7 @@ class Scenario:
         return replace(self, config=self.config.model_copy(update={"seed": seed}))
 
     def replace(self, **fields: Unpack[Fields]) -> Scenario:
-        """Return the scenario with other values of marked fields (flags), and with the same policies and seed."""
+        """Return a copy of the scenario with other values of fields such as `workers`, `density` or `bandwidth`."""
         document = copy.deepcopy(self.document)
         document.data["seed"] = self.config.seed
         apply_fields(document, fields)

@@ -105,7 +105,7 @@ class Strategy(job_parts.WithOptions):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Options of the training strategy, with optimisers as objects; those of its averaging are not included."""
+        """Options given for the training strategy's class, by name; the optimisers `inner` and `outer` are objects."""
         given = {name: getattr(self, name) for name in ("inner", "outer")}
         return super().options | {name: one.choice[1].build() for name, one in given.items() if one is not None}
 
@@ -229,11 +229,11 @@ class Job(Part):
         return any(one.trace is not None for one in self.shardings.values())
 
     def sharding_at(self, label: str) -> tuple[str, ...]:
-        """Return the position in the scenario of the sharding with a policy label."""
+        """Return the keys that lead to a sharding in the scenario, such as ``("job", "sharding", label)``."""
         return ("job", "sharding") if isinstance(self.sharding, job_parts.Sharding) else ("job", "sharding", label)
 
     def _check(self) -> None:
-        self._check_company()
+        self._check_conflicts()
         self._check_strategy()
         given = [name for name in ("model", "parameters") if getattr(self, name) is not None]
         if self.sharding is not None:
@@ -243,8 +243,8 @@ class Job(Part):
         elif self.gradients.synthetic is not None and len(given) != 1:
             raise FieldError(f"needs either model or parameters, got {' and '.join(given) or 'neither'}", "model")
 
-    def _check_company(self) -> None:
-        """Raise ValueError for fields that contradict each other, with the message of the first broken rule."""
+    def _check_conflicts(self) -> None:
+        """Raise FieldError if two fields of the job exclude each other, such as `batch` and `gradients.train`."""
         recorded, train = self.gradients.recorded, self.gradients.train
         listed = any(one.units for one in self.shardings.values())
         sized = ("model", "parameters")
@@ -332,7 +332,7 @@ class Moo(Among):
 
 @configures(advise.Advised, omit=("candidates",))
 class Advise(Among):
-    """Picks the exchange that an adviser recommends, which learns costs from iteration times during the job."""
+    """Picks the exchange that an adviser recommends; the adviser learns exchange costs from iteration times."""
 
 
 @configures(policies.OneStepOracle, omit=("candidates",))
@@ -347,7 +347,7 @@ class Policy(OneOf):
 
     @classmethod
     def derived(cls, target: Target, name: str | None = None) -> type[Part]:
-        """Return the scenario part of a policy class; its candidates are the scenario's exchanges."""
+        """Return a part class with a field for each parameter of the policy class `target`, and the field `among`."""
         return parts.part_of(target, name, omit=("candidates", "seed"), base=Among)
 
     fixed: Label | None = None

@@ -150,7 +150,7 @@ def worker_link(name: str) -> dict[str, str]:
 
 
 def _path_fits(parts: Sequence[str], path: str) -> bool:
-    """Return whether a short key's parts occur in this order in a field's dotted path and include its last part."""
+    """Return whether `parts` occur in this order in the dotted `path`, and both end with the same part."""
     whole = path.split(".")
     if parts[-1] != whole[-1]:
         return False

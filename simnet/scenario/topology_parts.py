@@ -61,7 +61,7 @@ class Cluster(OnHosts):
 
 @configures(topologies.wan_of_clusters)
 class WanOfClusters(Part):
-    """Sites that are clusters, joined by border routers; `latency` and `bandwidth` are given as in `wan`.
+    """Clusters joined by border routers; `latency` and `bandwidth` between sites are numbers or matrices.
 
     sites: topologies by the names of sites
     """
@@ -71,13 +71,13 @@ class WanOfClusters(Part):
 
 @configures(read_network, kind="format")
 class TopologyFile(Named):
-    """A topology from a file: SimGrid platform with its weather, NCCL topology, node-link JSON, calibrated fabric."""
+    """A topology from a file: SimGrid platform, NCCL topology, node-link JSON, or cost model fitted to a cluster."""
 
     named = "path"
 
 
 def platform(path: str | Path, nodes: Count | None = None) -> Graph:
-    """Return a network of equal nodes of a platform, with the links and network cards stated by its vendor.
+    """Return a network of `nodes` equal machines with the links and network cards that their vendor specifies.
 
     Parameters
     ----------
@@ -183,7 +183,7 @@ def sending(given: Topology, read: NetworkRead, stack: str | Stack | None) -> tu
 
 
 def platform_of(given: Topology) -> Platform | None:
-    """Return the platform whose nodes a topology has; None for other topologies."""
+    """Return the hardware specification of a topology that consists of one vendor's machines; else None."""
     part = given.choice[1]
     return part.load() if isinstance(part, PlatformNodes) else None
 
@@ -208,7 +208,7 @@ def calibrated_stack(given: Topology) -> str | None:
 
 
 def _with_hosts(part: Part) -> Graph:
-    """Return the graph that a part describes, with its attribute ``hosts`` set."""
+    """Build a topology part's graph; count the hosts as its attribute ``hosts`` if the graph lacks it."""
     graph: Graph = part.build()
     if not hasattr(graph, "graph"):
         raise plugins.return_error(part.function, graph, "a networkx.DiGraph")

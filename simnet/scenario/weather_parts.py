@@ -48,7 +48,7 @@ class Steps(Levels[Q], Generic[Q]):
 
 @configures(weather.markov, omit=STREAM, mean_dwell="dwell")
 class Markov(Levels[Q], Generic[Q]):
-    """Random levels (Markov chain, exponential times); `factors` multiply the link's own value, `values` replace it."""
+    """Random jumps between levels (Markov chain); `factors` scale a link's bandwidth or latency, `values` set it."""
 
     def _check(self) -> None:
         super()._check()
@@ -121,7 +121,7 @@ class LatencySignal(Signal[Seconds]):
 
 @configures(weather.trace_csv, path="file")
 class Trace(Part):
-    """A CSV file with columns such as ``time_s,bandwidth_Mbit_s,latency_ms``."""
+    """Bandwidth and latency of links over time, from a CSV file such as ``time_s,bandwidth_Mbit_s,latency_ms``."""
 
     file: File
 
@@ -167,7 +167,7 @@ class Outage(Part):
 
 
 class Fault(Part):
-    """Links that are down for a time or for good (`down`), or slow (`slow`, `at`, `lasts`).
+    """Links that fail for a time or for good (`down`), or that keep only a share of their bandwidth (`slow`).
 
     links: as of weather: A->B is one direction of a cable, A<->B both
     down: one time or a list of several

@@ -57,7 +57,7 @@ class ARCTopkOptions(TrackingOptions):
 
 
 class Whole(NamedTuple):
-    """Numbers of rows and columns of a model tensor, which the gradient may only sample; a vector has 1 column."""
+    """Numbers of rows and columns of a tensor in the full model, not in a gradient sample; a vector has 1 column."""
 
     rows: float
     columns: int

@@ -134,7 +134,7 @@ class ARTopk(
         self.gains = np.zeros((0, 2))
 
     def exchange(self, gradients: Values | Adds, *, overwrite: bool = False) -> Exchange:
-        """Exchange one gradient per worker; statistics include exchanges since each worker's last broadcast."""
+        """Exchange one gradient per worker; ``staleness`` counts the exchanges since each worker last broadcast."""
         exchange = super().exchange(gradients, overwrite=overwrite)
         broadcaster = int(float(exchange.stats["broadcaster"]))
         staleness = self.staleness + 1
@@ -189,7 +189,7 @@ class ARTopk(
         return broadcaster, indices, stats | {"broadcaster": float(broadcaster), "threshold": np.abs(values).min()}
 
     def _steps(self, broadcaster: int, selected: NDArray[np.int64], indices: float) -> Iterator[Step]:
-        """Yield kernels and messages: selection, vote (VAR), broadcast of indices, all-reduce of values."""
+        """Yield kernels and messages: top-k, norms' all-gather (``var`` only), index broadcast, values' all-reduce."""
 
         def broadcast(nbytes: float) -> Schedule:
             return collectives.broadcast_binomial(self.workers, nbytes, broadcaster)

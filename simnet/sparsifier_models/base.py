@@ -193,7 +193,7 @@ class Sparsifier(ABC):
 
     @property
     def selected_share(self) -> float:
-        """Density selected in the gradient sample over that selected in the whole model: 1, except for rounding."""
+        """Density selected in the gradient sample, divided by that in the full model; 1 but for rounding."""
         return self.k * self.options.scale / self.k_of_model
 
     @property
@@ -208,7 +208,7 @@ class Sparsifier(ABC):
 
     @property
     def wire(self) -> Wire:
-        """Byte sizes of values, indices and counts in messages; a sampled entry has the bytes of all it stands for."""
+        """Byte sizes of values, indices and counts in messages; ``scale`` multiplies those of values and indices."""
         return Wire.of(self.options, self.traits.released_widths)
 
     def _entries(self, size: int) -> int:
@@ -349,7 +349,7 @@ class Sparsifier(ABC):
         return exchange
 
     def _given(self, gradients: Values | Adds) -> Any:
-        """Return the gradients as an array, shape (P, n); if `gradients` is a function, it adds them to zeros."""
+        """Return the gradients as an array, shape (P, n); a function `gradients` adds them to an array of zeros."""
         if not callable(gradients):
             return self._checked(gradients, "gradients")
         made = np.zeros((self.workers, self.parameters), dtype=np.float32)
@@ -405,7 +405,7 @@ class Sparsifier(ABC):
         """
 
     def _statistics(self, exchange: Exchange, given: Floats, kept: Floats) -> Stats:
-        """Return the statistics of an exchange, given the squared norms of workers' vectors before it and after it."""
+        """Return an exchange's statistics, given squared norms of workers' vectors before it and residuals after it."""
         return exchange_statistics(exchange, self.density, self.k, given, kept, self._density_ratio(exchange))
 
     def _density_ratio(self, exchange: Exchange) -> float | None:

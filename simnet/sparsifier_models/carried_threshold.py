@@ -98,7 +98,7 @@ class CarriedThreshold(UnionReduced, searches_threshold=True, state=("threshold_
         return bounded(np.full(self.workers, self._given_threshold or 1.0 / (2.0 * math.sqrt(self.k_of_model))))
 
     def _estimated(self, corrected: Values) -> Floats:
-        """Return each worker's exact or estimated threshold, or the last or default threshold where the result is 0."""
+        """Return each worker's exact or estimated threshold; where it is 0, the last one or, at first, the default."""
         if self.options.start == "exact":
             found = list(map_rows(partial(kth_magnitude, k=self.k), corrected))
         else:
@@ -220,7 +220,7 @@ MARGIN = 0.05
 
 
 def sample_size(parameters: int) -> int:
-    """Return the size of a sample of `parameters` entries by Slovin's formula with a margin of error of 0.05."""
+    """Return the size of a sample from `parameters` entries by Slovin's formula with a margin of error of 0.05."""
     return max(1, int(parameters / (1 + parameters * MARGIN * MARGIN)))
 
 

@@ -114,7 +114,7 @@ class Chunked(Sparsifier, fixed_volume=True, by_tensors=True, costs=(chunked_all
         }
 
     def _tensors(self) -> Iterator[ChunkedTensor]:
-        """Yield each tensor of the model with its blocks and its parts of the gradient."""
+        """Yield each model tensor: its blocks, and the slices of the (maybe sampled) gradient that stand for it."""
         found = list(chunking.places(self.shapes or ((self.parameters,),)))
         if not self.true_shapes:
             for place, shape in found:
@@ -291,7 +291,7 @@ class Chunked(Sparsifier, fixed_volume=True, by_tensors=True, costs=(chunked_all
 
 
 class DeMoOptions(ChunkedOptions):
-    """Options of `DeMo`. The released code weights gradients by the learning rate (``gain``), which changes no sign.
+    """Options of `DeMo`. In the reference code ``gain`` is the learning rate, which cannot change the update's signs.
 
     Parameters
     ----------
@@ -338,7 +338,7 @@ _LEAST_NORM = 1e-8
 
 
 class SparseLoCoOptions(ChunkedOptions):
-    """Options of `SparseLoCo`. Released codes weight pseudo-gradients by the outer learning rate (option ``gain``).
+    """Options of `SparseLoCo`. In the reference implementations ``gain`` is the outer learning rate.
 
     Parameters
     ----------

@@ -70,7 +70,7 @@ class Blocks(NamedTuple):
         return self._transformed(blocks, "dctn")
 
     def entries(self, coefficients: Values | Floats) -> Floats:
-        """Return the entries of blocks, given their DCT coefficients; `coefficients` is the inverse function."""
+        """Return the entries of blocks from their DCT coefficients; the inverse of the method `coefficients`."""
         return self._transformed(coefficients, "idctn")
 
     def _transformed(self, values: Values | Floats, name: str) -> Floats:
@@ -88,7 +88,7 @@ def tiles(shape: Sequence[int], most: int) -> Blocks:
 
 
 def whole_rows(shape: Sequence[int], most: int) -> Blocks:
-    """Return CCLoco's released layout of blocks: whole rows of a matrix, or at most `most` entries of a vector."""
+    """Return a tensor's blocks as in CCLoco's code: each row of a matrix, or at most `most` entries of a vector."""
     return Blocks((shape[0], shape[1]), (1, shape[1])) if len(shape) == 2 else tiles(shape, most)
 
 

@@ -183,7 +183,7 @@ _COUNTS: dict[int, type[np.integer[Any]]] = {2: np.uint16, 4: np.uint32}
 
 
 def difference_bytes(indices: Places, cuts: Indices, entries: float = 1.0) -> Floats:
-    """Return the bytes in each region of indices that are coded as differences, shape (regions,), without counts.
+    """Return the bytes of indices coded as differences in each region, shape (regions,), without counts of indices.
 
     `indices` ascend; `cuts` are the starts of regions and the end of the last; a first difference is to the start. Each
     index stands for `entries`.

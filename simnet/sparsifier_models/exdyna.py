@@ -134,7 +134,7 @@ class Partitioned(CarriedThreshold, disjoint=True, state=("inefficiency", "since
 
 
 def block_layout(parameters: int, workers: int, blocks: int = 1024) -> tuple[int, int]:
-    """Return the number and the size of blocks; the last partition also gets the entries that fill no block.
+    """Return the number and size of a gradient's blocks; the last worker also gets entries that fill no block.
 
     Sizes are multiples of 32. A gradient too short for that, which the reference implementation does not support, has
     blocks of ``parameters // blocks`` entries, at least one.
@@ -154,7 +154,7 @@ def allocate(
     moved: int,
     minimum: float,
 ) -> NDArray[np.int64]:
-    """Return the number of blocks per partition, after each pair of unequally loaded neighbours has moved one block.
+    """Return the number of blocks per partition, after overloaded ones each gave a block to an underloaded neighbour.
 
     Parameters
     ----------

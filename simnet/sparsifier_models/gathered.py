@@ -122,7 +122,7 @@ class Gathered(Sparsifier, reads_gradients=False, codes=EVERY):
         return self._send(row, indices)
 
     def _send(self, row: Values, indices: Indices) -> GatheredPart:
-        """Return a message with the entries of a row at `indices`; only their encoding error stays in the row."""
+        """Return a message with a row's entries at `indices`; in the row, replace these by their encoding errors."""
         values = take_entries(row, indices)
         read = read_back(values, self.options.values or "float32")
         if read is not values:

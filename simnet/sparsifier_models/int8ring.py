@@ -117,7 +117,7 @@ class Int8Ring(
             yield DeviceOp("cast", piece, launches=_IN_FLIGHT)
 
     def _hop(self, phase: str, distance: int) -> Schedule:
-        """Return messages to the next rank: each rank sends the chunks that the rank `distance` after it owns."""
+        """Return messages from each rank r to the next, with the chunks that rank r + `distance` (modulo P) owns."""
         P, value = self.workers, self.options.value_bytes or 1.0
         lengths = np.array([[one.stop - one.start for one in own] for own in self._chunks()])
         codes = value * self.options.scale * np.roll(lengths, -distance, axis=0)

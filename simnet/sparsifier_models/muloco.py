@@ -49,7 +49,7 @@ class MuLoCoOptions(BufferOptions, GatheredOptions):
 
 
 class WholeTensor(NamedTuple):
-    """Numbers of entries, rows and axes of a model tensor, which the gradient may only sample."""
+    """Numbers of entries, rows and axes of a tensor in the full model, not in a gradient sample."""
 
     entries: float
     rows: float
@@ -57,7 +57,7 @@ class WholeTensor(NamedTuple):
 
     @classmethod
     def of(cls, shape: tuple[int, ...]) -> WholeTensor:
-        """Return the entries, rows and axes of a tensor of a given shape."""
+        """Return the numbers of entries, rows and axes of a tensor with the given shape."""
         return cls(math.prod(shape), shape[0] if len(shape) == 2 else 1.0, len(shape))
 
 

@@ -237,7 +237,7 @@ class Oktopk(
         return exact, anew or t % self._rules.tau == 0
 
     def find(self, values: Any, worker: int, exact: bool, kernels: Any = selection) -> tuple[float, Any, int]:
-        """Return a worker's threshold, the indices above it, and the number of counting passes.
+        """Return a worker's threshold, the indices of larger magnitudes, and how many passes it took to count these.
 
         `kernels` is as of `raised`.
         """
@@ -248,7 +248,7 @@ class Oktopk(
         return raised(values, threshold, self._rules.raise_above * self.k, kernels)
 
     def _select(self, corrected: Values, exact: bool) -> tuple[Floats, list[Places], Indices]:
-        """Return each worker's threshold, the indices above it, and the number of counting passes."""
+        """Return each worker's threshold, the indices of larger entries, and how many passes it took to count these."""
         local, chosen = self.local_threshold.copy(), []
         passes = np.zeros(self.workers, dtype=np.int64)
         for worker, row in enumerate(corrected):
@@ -296,7 +296,7 @@ class Oktopk(
         self.known_for = k
 
     def moved(self, pieces: Indices, exact: bool) -> Indices:
-        """Return how many globally selected entries each worker sends to each other to balance the load, shape (P, P).
+        """Return how many selected entries workers send to one another to balance the load, shape (senders, receivers).
 
         Nothing is balanced if thresholds are exact.
         """

@@ -129,7 +129,7 @@ class OneBit(
 
     @property
     def denominator(self) -> Values:
-        """Denominator of Adam's step, sqrt(v) + eps, shape (n,); with `masked` it is infinite where v is 0: no step."""
+        """Denominator of Adam's step, sqrt(v) + eps, shape (n,); infinite where v is 0 if ``masked`` is set."""
         found: Values = (np.sqrt(self.v) + self.options.epsilon).astype(np.float32)
         if self.options.masked:
             found[self.v == 0] = np.inf
@@ -143,7 +143,7 @@ class OneBit(
         return all_reduced(self.workers, nbytes, self.options.collective, "dense")
 
     def _first(self, sent: Floats) -> Exchange:
-        """Return the first exchange of the released code, a dense and a compressed all-reduce; the update is 0."""
+        """Return the first exchange as in the reference code: a zero update, a dense and a compressed all-reduce."""
         update = np.zeros(self.parameters, dtype=np.float32)
         return self._make_exchange(update, [self._dense(), *self._compressed()], sent, key="first")
 

@@ -52,7 +52,7 @@ class GroupedTensor(NamedTuple):
 
 
 class GroupedWhole(NamedTuple):
-    """Numbers of entries and of first-hop quantisation groups of a model tensor, which the gradient may only sample."""
+    """Numbers of entries and first-hop quantisation groups of a tensor in the full model, not in a gradient sample."""
 
     entries: float
     groups: float
@@ -142,7 +142,7 @@ class QGZ(TwoHop, by_tensors=True, costs=(two_hop_reduce,)):
         return (total / np.float16(divisor)).astype(np.float16)
 
     def _mean(self, rows: Values, sent: Any) -> NDArray[np.float16]:
-        """Return an unquantised tensor's mean, summed in float16; add each rank's squared norm to `sent`."""
+        """Return the mean of `rows`, one per rank, summed in float16; add each row's squared norm to `sent`."""
         P = np.float16(self.workers)
         total: NDArray[np.float16] = np.zeros(rows.shape[1], dtype=np.float16)
         for rank, row in enumerate(rows):
@@ -271,7 +271,7 @@ class LoCo(QGZ, state=("counter", "begun", *_MEMORIES), costs=(two_hop_reduce,))
         return GroupCodes(codes.reshape(inverses.size, -1), inverses)
 
     def _places(self, hop: int, number: int) -> list[tuple[str, slice]]:
-        """Return the arrays (attribute name, slice) with codes and scales of a tensor's error memory in hop 1 or 2."""
+        """Return (attribute name, slice) of the codes, then of the scales, in a tensor's error memory of hop 1 or 2."""
         name, each = ("first", 1) if hop == 1 else ("second", self.nodes.each)
         return [
             (key, slice(ends[number] // each, ends[number + 1] // each))

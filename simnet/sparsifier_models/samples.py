@@ -13,7 +13,7 @@ TENTH = 0.1
 
 
 def apportion(shares: Sequence[float], room: Sequence[int], units: Iterable[int] = repeat(1)) -> list[int]:
-    """Round the numbers of entries to select in parts of a gradient to whole units, with about the same total.
+    """Return how many units to select in each part of a gradient: about `shares[i]` entries, at most `room[i]` units.
 
     Rounding errors carry over to the next parts, and what these have no room for to the first that have. If all parts
     got nothing, the largest share gets one. Part i has `room[i]` units of `units[i]` entries.

@@ -23,7 +23,7 @@ HADAMARD = 1 << _STAGES
 
 
 def weight_difference(main: Values, model: Values, group: int, uniforms: Values) -> GroupCodes:
-    """Return the codes of the weights `main` of a rank's own shard minus the weights `model` that all ranks hold.
+    """Return the quantised difference ``main - model``: a rank's own weights minus the copy of them on all ranks.
 
     Every rank adds what the codes stand for. The next difference is to that, so that errors do not add up. `group`
     entries share a scale; `uniforms` are as of `group_codes.stochastic`.

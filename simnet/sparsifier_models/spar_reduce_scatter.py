@@ -58,7 +58,7 @@ def merged(messages: Sequence[Entries], c: int) -> Entries:
 
 
 class GatheredBlock(NamedTuple):
-    """A block after Spar-All-Gather: entries kept, number of distinct entries before the last cut, entries dropped."""
+    """A block after Spar-All-Gather: selected entries, distinct entries before the last selection, dropped entries."""
 
     # Sums over all workers of the entries finally selected, k_b at most.
     final: Entries
@@ -79,7 +79,7 @@ def bruck_all_gather(teams: Sequence[Entries], k_b: int, c: int) -> GatheredBloc
 
 
 def recursive_all_gather(teams: Sequence[Entries], k_b: int, c: int) -> GatheredBlock:
-    """Sum a block over d teams at distance d / 2, d / 4, ..., 1, and keep the k_b largest sums each time (R-SAG).
+    """Sum a block over d teams that are d / 2, d / 4, ..., 1 apart; keep the k_b largest sums each time (R-SAG).
 
     At distance D the teams t, t + D, t + 2D, ... hold the same sum. What is cut off it is kept in equal shares by these
     d/D. What the last step cuts off is selected nowhere, so everybody takes its own value back. d must be a power of
@@ -111,7 +111,7 @@ class AdaptiveBudget(NamedTuple):
 
 
 def started(T: int, entries: float, d: int, *, least_step: int) -> AdaptiveBudget:
-    """Return the initial adaptive budget h = max(1, floor(entries / d)) for d teams; its step is (entries - h) / 100.
+    """Return the first `AdaptiveBudget` for d teams: h = max(1, floor(entries / d)), and step (entries - h) / 100.
 
     `entries` is c rho for `T` blocks; `least_step` is 1, or 0 as in the reference implementation, where h stays if c
     rho - h < 100.
@@ -122,7 +122,7 @@ def started(T: int, entries: float, d: int, *, least_step: int) -> AdaptiveBudge
 
 
 def adapted(state: AdaptiveBudget, u: Indices, k_b: int, d: int) -> AdaptiveBudget:
-    """Return the next adaptive budget, after an exchange in which teams sent ``u[b]`` distinct entries of block b.
+    """Return the `AdaptiveBudget` after `state`, given that teams sent ``u[b]`` entries of block b (target: k_b).
 
     Towards k_b the step doubles every other time; past it the step turns round, half as long.
     """
@@ -163,7 +163,7 @@ class SparseMessages(NamedTuple):
         return SparseMessages(self.lanes[chosen], self.columns[chosen], self.values[chosen])
 
     def split(self, lanes: int) -> list[Entries]:
-        """Return a list of the entries of each lane."""
+        """Return a list of the entries of each lane (a block of a team), for lanes 0 to `lanes` - 1."""
         ends = np.searchsorted(self.lanes, np.arange(lanes + 1)).tolist()
         return [Entries(self.columns[first:last], self.values[first:last]) for first, last in pairwise(ends)]
 
@@ -193,7 +193,7 @@ class ReducedBlocks:
         self._starts = np.tile(blocks * length, teams)
 
     def _ranks(self, before: int) -> Indices:
-        """Return the rank, for each lane, of the worker `before` positions before the owner of its block."""
+        """Return, for each block of each team, the rank of the worker `before` places before the block's owner."""
         workers = (self._blocks - before) % self._T
         return (np.arange(self._d)[:, None] * self._T + workers).ravel()
 
@@ -226,7 +226,7 @@ class ReducedBlocks:
         return [lanes[i :: self._blocks.size] for i in range(self._blocks.size)]
 
     def collect(self, outcomes: Sequence[GatheredBlock], residual: str) -> tuple[Floats, Floats]:
-        """Turn the workers' blocks into residuals, as SparDL's option `residual` says.
+        """Replace the workers' blocks by residuals of type `residual`: ``global``, ``end`` or ``local``.
 
         Global residual collection: every worker takes its own value back at entries that were not finally selected; at
         those that were it keeps what it dropped. Returns sums of squares, shape (B, P), of own entries that were passed
@@ -288,7 +288,7 @@ def _largest(held: Values, sizes: Indices, k: Indices) -> NDArray[np.bool_]:
 
 
 def _squared_norms(values: Values, lanes: Indices, count: int) -> Floats:
-    """Return the sum of squares of each lane's values in double precision; shape (count,)."""
+    """Return the sum of squares of each group of values, shape (count,); `lanes` holds ascending group numbers."""
     sizes = np.bincount(lanes, minlength=count)
     starts = np.cumsum(sizes) - sizes
     total = np.zeros(count)

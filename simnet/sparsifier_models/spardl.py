@@ -124,7 +124,7 @@ class SparDL(
 
     @property
     def max_selected(self) -> int:
-        """Largest number of entries a worker may select: k, or all with the adaptive budget of Bruck all-gathers."""
+        """Maximum number of entries that a worker may select: k, or all if B-SAG adapts the number that is sent."""
         return self.parameters if self._adapts else self.k
 
     @property
@@ -194,7 +194,7 @@ class SparDL(
     def _reduced_blocks(
         self, corrected: Values, k_b: int, h: Indices
     ) -> Iterator[tuple[list[Entries], GatheredBlock, Floats, Floats]]:
-        """Yield, for each block, teams' entries, `GatheredBlock` and squared norms; write residuals to `corrected`."""
+        """Yield per block: each team's sum, their all-gather, squared norms sent and kept; write residuals."""
         gather = srs.recursive_all_gather if self._recursive else srs.bruck_all_gather
         c = self._block_length()
         for blocks in srs.batches(self._T, self.workers, k_b, c):
@@ -206,7 +206,7 @@ class SparDL(
             yield from zip(kept, outcomes, gave, keeps, strict=True)
 
     def _steps(self, k_b: int, h: Indices, u: Indices, union: int) -> Iterator[Step]:
-        """Yield kernels and messages: selection in blocks before each send, and sums where blocks of teams meet."""
+        """Yield kernels and messages: Spar-Reduce-Scatter, Spar-All-Gather between teams, all-gather within teams."""
         # `k_b` entries of a block are passed on, ``h[b]`` go between teams, ``u[b]`` is its union, `union` the entries
         # selected.
         P, d, T, c, coded = self.workers, self._d, self._T, self._block_length(), self.wire.coded

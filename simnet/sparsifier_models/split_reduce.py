@@ -65,7 +65,7 @@ def mean_cuts(total: Indices, parameters: int) -> Indices:
 
 
 def balancing(pieces: Indices) -> Indices:
-    """Return how many entries workers move to each other, shape (P, P), so that `pieces` differ by at most one entry.
+    """Return how many entries workers send to one another, shape (P, P), so that counts `pieces` differ by at most 1.
 
     The pieces, one after the other, are cut into blocks of T // P entries, the first T mod P of them one longer.
     """
@@ -113,7 +113,7 @@ def split_and_reduce(rows: Values, chosen: Sequence[Places], cuts: Indices) -> t
 
 
 def all_pairs(workers: int, steps: Sequence[int]) -> tuple[Indices, Indices]:
-    """Return the senders and the receivers in some steps of the rotation, each of shape (len(steps) P,)."""
+    """Return senders and receivers of the given steps, shape (len(steps) P,); worker r sends to r + step (mod P)."""
     return np.tile(np.arange(workers), len(steps)), np.concatenate([rotation(workers, step) for step in steps])
 
 
@@ -134,7 +134,7 @@ def entry_messages(
 def split_schedule(
     entries: Indices, bucket: int, wire: Wire, encoded: Floats | None = None, *, empty: bool = True
 ) -> Schedule:
-    """Return the messages of split and reduce, with `bucket` steps per round; `empty` keeps messages without entries.
+    """Return the messages of split and reduce: P steps, `bucket` of them in a round; `empty` keeps empty messages.
 
     ``entries[r, q]``, or `encoded` bytes, go from worker r to q. Step 0, in the first bucket, sends nothing.
     """
@@ -153,7 +153,7 @@ def split_schedule(
 
 
 def around_split(parameters: int, entries: Indices, *messages: Step, through_host: bool = False) -> tuple[Step, ...]:
-    """Return the steps of split and reduce: the given messages between kernels that split a selection and add up parts.
+    """Return the steps of split and reduce: kernels that cut up a selection, `messages`, kernels that sum what arrived.
 
     It adds when all has arrived, an upper bound: reference implementations add one bucket while the next is on its way.
     `through_host` copies values and indices to the host to be sent, and back to be added.
@@ -194,7 +194,7 @@ class DroppedShare(NamedTuple):
     values: Values
 
     def into(self, rows: Values, among: Indices | None = None) -> None:
-        """Add the error to the worker's row; if `among` is not None, only at the entries in it."""
+        """Add the quantisation errors to row `worker` of `rows`; if `among` is given, only at the indices in it."""
         inside = slice(None) if among is None else np.isin(self.indices, among)
         rows[self.worker, self.indices[inside]] += self.values[inside]
 
@@ -209,7 +209,7 @@ class SplitReduce(Sparsifier, reads_gradients=False, rounds_down=True, released_
 
     @property
     def dense_bytes(self) -> float:
-        """Bytes on the wire of an entry of a dense vector, or of all model entries that a sampled entry stands for."""
+        """Bytes on the wire of an entry of a dense vector, times ``scale``: the model entries that it stands for."""
         return self.options.scale * float(self.options.value_bytes or 4)
 
     def _split(self, entries: Indices, encoded: Floats | None, *, empty: bool = True) -> list[Step]:
@@ -223,7 +223,7 @@ class SplitReduce(Sparsifier, reads_gradients=False, rounds_down=True, released_
         return None if self.wire.encoding is None else np.array([self.wire.entries(one, cuts) for one in chosen])
 
     def _encoded_pieces(self, indices: Indices, pieces: Indices, cuts: Indices | None = None) -> Floats | None:
-        """Return the encoded bytes of each piece of `indices`, which `cuts` separate; None without encoding."""
+        """Return the encoded bytes of `indices` in pieces of lengths `pieces`, or cut at `cuts`; None if unencoded."""
         if self.wire.encoding is None:
             return None
         if cuts is not None:
@@ -251,7 +251,7 @@ class SplitReduce(Sparsifier, reads_gradients=False, rounds_down=True, released_
         return rests, before
 
     def _read_pieces(self, sums: Values, indices: Indices, sizes: Indices, senders: Indices) -> list[DroppedShare]:
-        """Replace sums by decoded values; return each sender's quantisation errors. Pieces of sender -1 are skipped."""
+        """Decode `sums` at `indices` in place; return each sender's quantisation errors (none for sender -1)."""
         if (read := reader(self.options.values)) is None:
             return []
         rests = []

@@ -65,7 +65,7 @@ def code_levels(granularity: int) -> tuple[int, ...]:
 
 
 def sender_table(granularity: int) -> tuple[NDArray[np.int64], Floats]:
-    """Return, for each of 1001 grid points, the code below it and the probability of rounding up to the next code."""
+    """Return, for 1001 evenly spaced points of the value range, the next lower code and the chance of rounding up."""
     # In whole numbers: level r stands at point 1000 r / g.
     points, levels = granularity * np.arange(GRID), (GRID - 1) * np.array(code_levels(granularity))
     codes = np.minimum(np.searchsorted(levels, points, side="right") - 1, _CODES - 2)

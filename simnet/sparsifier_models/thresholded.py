@@ -463,7 +463,7 @@ class DGC(Thresholded, moments=("velocity",), costs=(threshold_allgather,)):
         return ThresholdSelection(indices[:k] if variant.truncated else indices, float(threshold), tries, kernels)
 
     def _sample(self, values: Values, worker: int) -> tuple[Values, int, float]:
-        """Return sampled values, how many of them may exceed the first threshold, and how many a device samples."""
+        """Return sampled values, how many should exceed the threshold, and the sample size to time kernels with."""
         n, generator = values.size, stream(self.options.seed, "dgc", self.iteration, worker)
         scale = self.options.scale
         whole = max(1, round(n * scale))
