@@ -154,7 +154,7 @@ def match_in_order(
 
 
 def set_levels(file: RankOperations, ops: list[Operation]) -> None:
-    """Sort a rank's operations by dependencies; set each level, the count of messages in the longest chain before."""
+    """Sort a rank's operations by dependency; set `level`, the most messages in any chain of operations before."""
     try:
         order = list(TopologicalSorter({op: op.requires + op.starts_after for op in ops}).static_order())
     except CycleError as error:
@@ -296,7 +296,7 @@ class _Dependencies:
                     last[op.rank, op.peer] = op
 
     def _compare(self, op: Operation) -> tuple[list[Operation], list[Operation]]:
-        """Return the operations that `op` awaits only because of rounds, and earlier sends that must precede `op`."""
+        """Return operations that only execution in rounds makes `op` await, and sends that always leave first."""
         placed, works, (events, rounds, sending) = self._placed, self._works[op.rank, op.level], self._events[op.rank]
         if op.kind == "calc" and not op.size:
             return [], []
@@ -319,7 +319,7 @@ class _Dependencies:
         return [one for one in missing if one not in turns], turns
 
     def _completed(self, op: Operation, since: int) -> set[Operation]:
-        """Return operations that must complete before `op`; those posted up to round `since` may be missing."""
+        """Return operations that must complete before `op`, without those behind any posted by round `since`."""
         found: set[Operation] = set()
         # An operation, and what is known of it: that it has started, that it is completed, that its message is there.
         seen, left = {(op, _STARTED)}, [(op, _STARTED)]

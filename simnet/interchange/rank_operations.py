@@ -1,4 +1,4 @@
-"""Conversion of schedules to lists of operations by rank, and of messages by round to schedules."""
+"""Conversion from schedules to lists of operations by rank, and from lists of messages by round to schedules."""
 
 from __future__ import annotations
 

@@ -303,7 +303,7 @@ class Engine(LinkTables):
         self.tables["ranks"].write(g, P, stream=x + np.arange(P))
 
     def computed(self, handle: Handle) -> Computed:
-        """Return when backward-pass slices and kernels ran on a schedule's compute streams [s, as the loop counts]."""
+        """Return when backward-pass slices and kernels ran on a schedule's compute streams [s since `origin`]."""
         s, x = self.state, int(self.state.ranks[handle.ranks].stream)
         streams, compute_slices = self.tables["streams"], self.tables["compute_slices"]
         n_parts, first = int(s.streams[x].parts), int(s.streams[x].compute_slices)
@@ -354,9 +354,9 @@ class Engine(LinkTables):
         return self.tables[field].numbers(getattr(self.state.runs[handle.run], field), handle.n_messages)
 
     def software(self, handle: Handle) -> Floats:
-        """Return start and end of four kinds of CPU work for each message [s], shape (4, 2, messages); NaN for none.
+        """Return start and end [s] of the CPU work on each message, shape (4, 2, messages); NaN where there is none.
 
-        The four kinds are those of `codes`: asking, speaking, sending, taking in.
+        The first axis has requests to send, control messages of the receiver, sends and receives, as in `codes`.
         """
         at, count = self.state.runs[handle.run].software, handle.n_messages
         if at < 0:
@@ -395,7 +395,7 @@ class Engine(LinkTables):
         return bool(flow.state == codes.QUEUED or (flow.state == codes.FLOWING and flow.place < 0))
 
     def owner(self, f: int) -> tuple[int, int]:
-        """Return the run's row and the number of message f; for a transfer, `codes.TRANSFER` and its token."""
+        """Return the rows of message f's schedule and of its record; for a transfer, `codes.TRANSFER` and its id."""
         flow = self.state.flows[f]
         return int(flow.owner), int(flow.message)
 

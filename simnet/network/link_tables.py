@@ -46,7 +46,7 @@ class LinkTables(Store):
         self.state.watching, self.state.latency_changes = watching, links.latency_changes
 
     def write_links(self) -> None:
-        """Write links and background traffic into the tables; the state must already have the sharing options."""
+        """Write links, background traffic and queues to the tables. Set the sharing law in `state` before."""
         self._write_links()
         self._write_background()
         self._write_queues()
@@ -179,7 +179,7 @@ class LinkTables(Store):
         return route_table([route for one in candidates for route in one]), np.array([len(one) for one in candidates])
 
     def _describe(self, first: int, table: NDArray[np.int64]) -> None:
-        """Write own link, constant latency and loss of the routes in `table` (rows of links), from row `first` on."""
+        """Write first link, constant latency and loss of the routes in `table`, one per row, from row `first` on."""
         self.routes.write(first, len(table), own=self._links.own_of(table))
         if not self.state.latency_changes:
             self.routes.write(first, len(table), latency=self._links.constant_latency_of(table))
@@ -249,7 +249,7 @@ class LinkTables(Store):
         self._queue_anew()
 
     def _stop_sending(self, routes: Container[int]) -> list[tuple[int, int, list[int]]]:
-        """Stop ranks that send over `routes`; return for each (rank, its host's own link, unsent messages)."""
+        """Stop ranks whose unsent messages use `routes`; return (rank, link it sends over, unsent messages) of each."""
         s = self.state
         found = []
         for first in [int(one.row) for one in s.event_queue[: s.n_events] if one.kind == codes.LEFT]:

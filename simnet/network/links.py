@@ -158,7 +158,7 @@ class TimelineCache:
         self._known: Timelines | None = None
 
     def timelines(self, start: float, until: float, likely: float = 0.0) -> Timelines:
-        """Return timelines from `start` to `until` [s]; they end earlier if a signal is not known that far yet.
+        """Return every link's value over time, from `start` to `until` [s] or as far as its signal can be generated.
 
         A caller that resumes at their end gets several times as much; if that is too much to hold, the same amount, and
         the past is dropped. `likely` is the expected end of the simulation [s], 0 if unknown.

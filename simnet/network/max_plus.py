@@ -164,7 +164,7 @@ class MaxPlus:
     def _prepare(self, one: Round, hosts: Ranks) -> _PreparedRound | None:
         """Return a round with the routes of its messages; None if a message can never arrive."""
         links, m = self._links, len(one)
-        table, port, single, exclusive, latency, rate, own, down = self._pattern(hosts[one.src], hosts[one.dst])
+        table, port, single, exclusive, latency, rate, own, down = self._round_pattern(hosts[one.src], hosts[one.dst])
         if down.size:
             if one.nbytes[down].any():
                 return None
@@ -182,8 +182,7 @@ class MaxPlus:
         state = np.stack([latency, unknown, unknown, seconds, leaving, unknown, unknown])
         return _PreparedRound(one, traffic, RouteState(*state))
 
-    def _pattern(self, src: Ranks, dst: Ranks) -> _RoundPattern:
-        """Return the routes and their rates, cached, of rounds in which the hosts `src` send to the hosts `dst`."""
+    def _round_pattern(self, src: Ranks, dst: Ranks) -> _RoundPattern:
         links, patterns = self._links, self._patterns
         pattern = src.tobytes(), dst.tobytes()
         if pattern not in patterns:
@@ -223,7 +222,7 @@ def _run_repeats(
     place: tuple[int, int],
     steady: bool,
 ) -> tuple[int, float]:
-    """Call `run_round` for all repetitions of a round; extend the link timelines whenever they end too early."""
+    """Time all repetitions of a round, extending link timelines as needed; return an outcome code and its time [s]."""
     # `place` are the number of its first message, and how often it repeats. `NEVER`: a message would wait for too long.
     traffic, m, (first, repeats) = laid.traffic, len(laid.one), place
     turns = min(repeats, _SOON) if steady else repeats
@@ -254,7 +253,7 @@ class _PreparedRound(NamedTuple):
 
 
 class _RoundPattern(NamedTuple):
-    """Links and constant routes that all rounds with the same senders and receivers have in common [s, byte/s]."""
+    """Links, latencies [s] and rates [byte/s] of the routes in all rounds with the same senders and receivers."""
 
     # `down` lists messages with a link of no capacity on their route.
 
@@ -288,7 +287,7 @@ def _no_two(numbers: Ranks) -> bool:
 
 
 def round_runs(rounds: Sequence[Round], most: int = sys.maxsize) -> Iterator[tuple[Round, int]]:
-    """Yield each round and how often it repeats in a row; long rows are split after about `most` messages."""
+    """Yield each round with the number of its successive occurrences, split into runs of about `most` messages."""
     for _, group in groupby(rounds, key=id):
         same = list(group)
         at_once = max(1, -(-most // max(1, len(same[0]))))
@@ -324,7 +323,7 @@ _interpreted = JitThreshold(_MANY, _VERY_MANY, partial(native_is_kept, "run_roun
 
 
 def _loaded_loops() -> Native | None:
-    """Return the compiled recurrence if this process has loaded it or the event loop; otherwise None."""
+    """Return the compiled recurrence if this process already uses compiled code; otherwise None."""
     return _compiled_recurrence() if _compiled_recurrence.cache_info().currsize or loop_is_loaded() else None
 
 

@@ -26,7 +26,7 @@ from simnet.schedule import Schedule
 
 @dataclass(frozen=True)
 class Computing:
-    """Compression kernel times of an exchange that overlaps, part by part, with the backward pass, and slowdowns.
+    """Times of compression kernels that run during the backward pass, and slowdown factors of concurrent work.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ def check_slices(start: Floats, ready: Sequence[Floats], computing: Computing) -
 
 
 def queue_in_turn(start: Floats, ready: Floats, select: Floats) -> tuple[Floats, Computed]:
-    """Time backward slices and kernels that alternate on one stream; return when each part may be sent, and all times.
+    """Run backward slices and kernels in turn on one stream; return when gradient parts are ready, and all times.
 
     Examples
     --------
@@ -250,9 +250,9 @@ class Program:
     def beside(
         self, computing: Computing, bare: Sequence[Schedule], of_rounds: Callable[[], Sequence[float | Floats]]
     ) -> Program:
-        """Return the program if run during a backward pass: its parts wait for gradients, and may slow the pass.
+        """Return the program with its parts exchanged during a backward pass, each after its gradients are ready.
 
-        `bare` are the schedules without the software of a library, which `of_rounds` returns.
+        `bare` are the schedules without a library's CPU time, which `of_rounds` returns for each round [s].
         """
         ready, select = check_slices(self.start, [ready for _, ready in self.parts], computing)
         if runs_in_turn(bare, computing):
@@ -289,7 +289,7 @@ class Program:
         return np.unique(np.array(parts + calls, dtype=np.int64))
 
     def gates(self) -> dict[int, Floats]:
-        """Return by round index the earliest time each rank may enter that round [s]; the last index is the end."""
+        """Return by round index the earliest time each rank may enter [s]; the index after the last is the end."""
         gates: dict[int, Floats] = {}
         index = 0
         for schedule, ready in self.parts:
@@ -302,7 +302,7 @@ class Program:
 def entry_times(
     parts: Parts, start: float | ArrayLike, accounted_from: float | ArrayLike | None, origin: float | None
 ) -> tuple[float, list[tuple[Schedule, Floats]], Floats, Floats]:
-    """Return the origin of times [s] and, counted from it, entry times of parts and ranks, and starts of accounting."""
+    """Return the time origin [s] and, relative to it, ranks' entry to each part, start, and start of accounting."""
     n_ranks = parts[0][0].n_ranks
     begin = moments_of(start, n_ranks, "start")
     accounted = begin if accounted_from is None else moments_of(accounted_from, n_ranks, "accounted_from")

@@ -180,7 +180,7 @@ def _carry_round(
     overheads: tuple[float, float],
     entered: Floats,
 ) -> tuple[int, float]:
-    """Time one repetition of a round, vectorised if its messages share no links; return what `run_round` returns."""
+    """Time one repetition of a round, vectorised if its messages share no links; return an outcome code and time."""
     if not traffic.exclusive:
         return _one_by_one(traffic, routes, forecast, progress, delays, overheads, entered)
     m, turn = len(traffic.src), int(progress.place[0])
@@ -217,7 +217,7 @@ def _one_by_one(
     overheads: tuple[float, float],
     entered: Floats,
 ) -> tuple[int, float]:
-    """Time the remaining messages of one repetition, one after another; return code and time as `run_round` does."""
+    """Time the remaining messages of one repetition, one after another; return an outcome code and its time [s]."""
     src, dst, nbytes, links = traffic.src, traffic.dst, traffic.nbytes, traffic.links
     done, busy, sent, arrived, place = progress.done, progress.busy, progress.sent, progress.arrived, progress.place
     send_overhead, receive_overhead = overheads
@@ -273,7 +273,7 @@ def _one_by_one(
 def _left_at(
     message: int, begins: float, nbytes: float, port: int, routes: RouteState, forecast: LinkForecast | None
 ) -> tuple[int, float]:
-    """Return a code such as `COMPLETED`, and when a message's last byte leaves its host over the link `port` [s]."""
+    """Return an outcome code and its time [s]: for `COMPLETED`, when a message's last byte leaves its host."""
     left = begins + routes.own[message]
     if forecast is not None and not (routes.rate_since[message] <= begins and left <= routes.rate_until[message]):
         return _leave_link(port, begins, nbytes, forecast.bandwidth)
@@ -281,7 +281,7 @@ def _left_at(
 
 
 def _occupy(busy: Floats, route: NDArray[np.int64], now: float, ends: float, touch: float) -> bool:
-    """Mark the links of a route as busy until `ends` [s]; return False if one is still busy at `now` + `touch`."""
+    """Mark a route's links as busy until `ends` [s]; return False if one is busy `touch` seconds after `now`."""
     for link in route:
         if link < 0:
             break
@@ -326,7 +326,7 @@ def _integrate_route(
     routes: RouteState,
     bandwidth: Cursors,
 ) -> tuple[int, float]:
-    """Return a code such as `COMPLETED`, and when a message has passed its route of varying bandwidth [s]."""
+    """Return an outcome code and its time [s]: for `COMPLETED`, when a message has passed its route."""
     times, values, segments = bandwidth.times, bandwidth.values, bandwidth.segment
     left, hops = nbytes, 0
     for hop in range(links.shape[1]):
@@ -359,7 +359,7 @@ def _integrate_route(
 
 
 def _leave_link(link: int, now: float, nbytes: float, bandwidth: Cursors) -> tuple[int, float]:
-    """Return a code such as `COMPLETED`, and when `nbytes` bytes have passed a link of varying bandwidth [s]."""
+    """Return an outcome code and its time [s]: for `COMPLETED`, when `nbytes` bytes have passed a link."""
     times, values = bandwidth.times, bandwidth.values
     segment = _segment_at(times, bandwidth.segment[link], now)
     while True:

@@ -36,7 +36,7 @@ class RingOrder(NamedTuple):
 
 
 def pair_seconds(network: Network, hosts: list[int], nbytes: float, moment: float = 0.0) -> Floats:
-    """Return the time of a message between each two hosts without other traffic, latency plus bytes [s]; (P, P)."""
+    """Return the time [s] of a message of `nbytes` bytes from each host to each other, alone on the links; (P, P)."""
     found = np.zeros((len(hosts), len(hosts)))
     for (i, src), (j, dst) in itertools.permutations(enumerate(hosts), 2):
         latency, bandwidth = network.path(src, dst, moment)

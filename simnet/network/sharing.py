@@ -43,7 +43,7 @@ SHORTEST = 1e-6
 
 
 class Measured(NamedTuple):
-    """Measured exponents x of flows' bandwidth shares, rtt**-x: for a known size of the link's buffer, and without."""
+    """Measured x of bandwidth shares proportional to RTT ** -x, with the link's buffer size known and unknown."""
 
     with_buffer: float
     without: float
@@ -117,7 +117,7 @@ class Sharing:
 
     @property
     def most(self) -> float:
-        """Longest round-trip time that counts for a flow's weight [s]; beyond the buffer, BBR's share stops growing."""
+        """Cap on round-trip times in flows' weights [s]: a known buffer's drain time for BBR, otherwise infinity."""
         return math.inf if self.buffer is None or self.congestion != "bbr" else self.buffer
 
     def weights(self, round_trips: ArrayLike) -> Floats:

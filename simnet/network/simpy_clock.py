@@ -202,7 +202,7 @@ class Clock:
             fail()
 
     def _recovery_time(self, blocked: Mapping[int, Sequence[int]]) -> float:
-        """Return the time [s] until which blocked messages wait for a link to recover; infinity to give up."""
+        """Return when a link next recovers that may free blocked messages [s]; infinity if they shall fail."""
         engine = self._engine
         if not engine.state.watching:
             return engine.next_up(blocked.values())

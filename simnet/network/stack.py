@@ -265,12 +265,12 @@ class Stack:
 
 
 def _continues_phase(before: Round, one: Round) -> bool:
-    """Return whether a round has the same phase as the round before it, with no work between the two."""
+    """Return whether a round has the same `phase` label as the round before it, and no computing precedes it."""
     return one.phase == before.phase and not np.any(one.compute)
 
 
 def of_rings(schedule: Schedule) -> list[bool]:
-    """Return whether each round is a step of a ring collective, as its call or its pairs of ranks show."""
+    """Return whether each round is a step of a ring collective, by the call's algorithm or by who sends to whom."""
     found = in_rings(schedule.rounds)
     for call in schedule.calls:
         if call.algorithm == "ring":

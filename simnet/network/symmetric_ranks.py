@@ -171,7 +171,7 @@ class SymmetricRanks:
         return SymmetricRun(now, np.concatenate([one.times for one in went], axis=1))
 
     def _small_network(self, rounds: Sequence[Round], hosts: Ranks) -> tuple[_SmallNetwork, dict[int, Round]] | None:
-        """Return a small network with equal times, and by ``id(round)`` the round to run on it; None if none exists."""
+        """Return a smaller network on which rounds take equally long, and rounds for it by ``id(round)``, or None."""
         # Rounds that differ only in phase are one unless several may be under way.
         phases = self._stack.rounds > 1
         patterns: dict[bytes, int] = {}
@@ -244,7 +244,7 @@ def _are_symmetric(one: Round, n_ranks: int) -> bool:
 
 
 def _routes_of(src: Ranks, dst: Ranks, one: Round, links: Links) -> _RouteClass | None:
-    """Return the capacities and latencies that all routes of a round have alike; None if they differ or share links."""
+    """Return the common capacities and latency of a round's routes; None if routes differ or if two share a link."""
     there, back = links.routes.table(src, dst), links.routes.table(dst, src)
     if not there.size or there.shape != back.shape or there.min() < 0 or back.min() < 0:
         return None

@@ -286,7 +286,7 @@ class Incast:
         return max(1, int(min((self.buffer + bandwidth * self.rtt) / self.window, MOST_SENDERS)))
 
     def shares(self, most: int, bandwidth: float) -> Floats:
-        """Return the usable share of a link's `bandwidth` [byte/s] for 0 to `most` transfers, shape (most + 1,).
+        """Return the fraction of a link's `bandwidth` [byte/s] usable by 0 to `most` transfers together; (most + 1,).
 
         Raises
         ------

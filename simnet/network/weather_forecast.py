@@ -51,7 +51,7 @@ class WeatherForecast:
         )
 
     def extend(self, through: int, route: NDArray[np.int64], now: float, when: float) -> bool:
-        """Generate bandwidths and latencies of all links beyond time `when` [s]; return False if these are too many.
+        """Generate all links' bandwidths and latencies beyond time `when` [s]; return False at a time or memory limit.
 
         - `through`: messages that have completed.
         - `route` (L,): links of the next message, padded with -1.

@@ -120,7 +120,7 @@ class Decision(NamedTuple):
 
 
 class TimingOutcome(NamedTuple):
-    """Communication, kernel and backward-pass times of one iteration [s]; each is that of a single worker.
+    """Communication, kernel and backward-pass times of one iteration [s]; each may be that of a different worker.
 
     Messages traveled for `communicate`, of the worker that waited least; kernels of the slowest took `select` before
     the first message and `merge` after it. `backward` is the backward pass, 0 for one bucket.

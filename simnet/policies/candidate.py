@@ -183,7 +183,7 @@ def _on_two_levels(candidate: Candidate, scheme: type[TwoLevel], options: Any) -
 
 
 def _index_bytes(options: Options, width: float, M: ArrayLike, c: ArrayLike) -> Floats:
-    """Return the bytes of selected indices for M gradient bytes at density c; `width` is the bytes per index over 4."""
+    """Return index bytes for M gradient bytes at density c: `width` per selected gradient byte, unless encoded."""
     kept: Floats = np.multiply(M, c)
     if options.indices is None:
         return width * kept
@@ -191,7 +191,7 @@ def _index_bytes(options: Options, width: float, M: ArrayLike, c: ArrayLike) -> 
 
 
 def _pair_bytes(options: Options, width: float, M: ArrayLike, c: ArrayLike) -> Floats:
-    """Return the bytes of selected entries for M gradient bytes at density c; `width` is the bytes per entry over 4."""
+    """Return index and value bytes for M gradient bytes at density c: `width` per selected byte, unless encoded."""
     if options.indices is None and options.values is None:
         pairs: Floats = width * np.asarray(M, dtype=np.float64) * np.asarray(c)
         return pairs

@@ -307,7 +307,7 @@ class Moo:
             self._explores = self._explores or self._gain_has_changed(gain)
 
     def _state(self, context: PolicyContext) -> tuple[float, float]:
-        """Return the probed latency and bandwidth; in mode ``published``, those of the previous iteration's network."""
+        """Return the probed latency [s] and bandwidth [byte/s]; in mode ``published``, the previous iteration's."""
         if self._published and self._before is not None:
             context = dataclasses.replace(context, network=self._before.network)
         return self.monitor.probe(context)

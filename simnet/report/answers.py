@@ -1,4 +1,4 @@
-"""Answers of runs as `Summary` objects, for one seed and for several seeds.
+"""Answers to which policy is fastest, as `Summary` objects, from the runs of one seed or of several seeds.
 
 All is told from ``summary.json``, so that a page that is drawn again says the same.
 """
@@ -172,7 +172,7 @@ def evidence(summary: Mapping[str, Any]) -> str:
 
 
 def ran_on(summary: Mapping[str, Any]) -> list[str]:
-    """Return lines on the setting of a run: stack, device, compute time, overlap, links, barrier, strategy."""
+    """Return lines on the setting of a run, such as transport stack, device, link sharing and strategy."""
     return [
         f"Stack: {run_setup.describe_stack(summary['stack'])}",
         *([f"Device: {run_setup.describe_device(summary['device'])}"] if "device" in summary else []),
@@ -185,7 +185,7 @@ def ran_on(summary: Mapping[str, Any]) -> list[str]:
 
 
 def run_notes(summary: RunSummary) -> list[str]:
-    """Return the notes below a run's answer, such as policies without steady times, failures and memory."""
+    """Return notes below a run's answer, such as on policies without steady times, failures and memory use."""
     policies, winners = summary["policies"], leaders(summary)
     rates = {name: one for name, one in policies.items() if name != summary["bound"] and "throughput" in one}
     calibration = summary.get("calibration") or {"calls": []}
@@ -208,7 +208,7 @@ def run_notes(summary: RunSummary) -> list[str]:
 
 
 def _other_densities(summary: RunSummary, names: Iterable[str], most: float = math.inf) -> list[str]:
-    """Return a sentence on each policy that selects more or fewer entries than asked, at most `most` times as many."""
+    """Return a sentence on each policy whose density differs from the one asked, but is at most `most` times it."""
     each = ((name, summary["policies"][name]) for name in names)
     return [
         f"{name} selects {100 * one['density'] * off:.3g} % of the entries, {100 * one['density']:.3g} % asked."
@@ -378,7 +378,7 @@ def _filled(rows: Sequence[Row], columns: Sequence[Column]) -> list[Column]:
 
 
 def _depends_on(summary: RunSummary) -> str:
-    """Return text on what the answer depends on: changes of exchange, default values, overlap of some exchanges."""
+    """Return text on what may change the answer: a policy that switches, other settings, and partial overlap."""
     said = []
     if (changed := switching(summary)) is not None:
         first, count = summary["policies"][changed]["switches"][0], summary["policies"][changed]["switch_count"]

@@ -131,7 +131,7 @@ _PANELS = 2
 
 
 def draw_table(summary: Summary) -> Plot:
-    """Draw a table's numeric columns, with intervals, against its first column; each of up to two units has a panel."""
+    """Draw a table's numeric columns, with intervals, against its first column: a panel per unit, at most two."""
     first, *others = map(with_unit, summary.columns)
     table = pd.DataFrame([*summary.rows]).apply(pd.to_numeric, errors="coerce").astype(float)
     drawn = [one for one in others if one.unit not in TEXTS and one.name in table and table[one.name].notna().any()]

@@ -1,4 +1,4 @@
-"""HTML pages of runs and decision maps, each a self-contained file that loads nothing from the network.
+"""HTML pages of runs and maps of the fastest exchange, each a self-contained file that loads nothing from elsewhere.
 
 Charts are drawn by `page.js` on uPlot, both inside the page; the policy of the page lets scripts with their hashes run
 and no others. Without scripts the figures are shown as pictures.

@@ -42,7 +42,7 @@ def learning_summaries(
     target: float | None,
     reference: str | None = None,
 ) -> dict[str, Fields]:
-    """Return for each policy its loss, accuracy, time to the target accuracy, and efficiencies; empty if untrained.
+    """Return each policy's loss, accuracy, time to target, and statistical and parallel efficiency; empty if untrained.
 
     Loss and accuracy are the last measured ones; best values are the lowest loss and the highest accuracy. The time to
     the target ends at the first evaluation that reaches it, and includes exploration. Values that were not measured or

@@ -54,13 +54,13 @@ class StartRanges(NamedTuple):
     not_sampled: Mapping[str, str]
 
     def around(self, seconds: Mapping[str, float]) -> dict[str, tuple[float, float]]:
-        """Return the known ranges (shortest, longest) of policies' times [s] if workers start microseconds apart."""
+        """Return policies' (shortest, longest) times [s] if workers start microseconds apart, from times `seconds`."""
         known = {name: one for name, one in self.offsets.items() if name in seconds}
         return {name: (seconds[name] + less, seconds[name] + more) for name, (less, more) in known.items()}
 
 
 def start_ranges(each: Mapping[str, Mapping[Any, Any]]) -> dict[str, tuple[float, float]]:
-    """Return, by name, the shortest and longest time [s] in table rows for workers that start microseconds apart."""
+    """Return each row's shortest and longest time [s] if workers start microseconds apart, by name, where known."""
     low, high = START_COLUMNS
     known = {name: one for name, one in each.items() if one.get(low) is not None and not math.isnan(one[low])}
     return {name: (one[low], one[high]) for name, one in known.items()}

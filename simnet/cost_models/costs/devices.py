@@ -130,7 +130,7 @@ class DeviceOp(NamedTuple):
 
     @property
     def passes(self) -> tuple[DeviceOp, ...]:
-        """The kernels `instead` that replace this one where a device lacks it; the kernel itself if there are none."""
+        """The kernels that replace this one on a device that lacks it; the kernel itself if there is no replacement."""
         return tuple(one._replace(before=self.before) for one in self.instead) or (self,)
 
     def scaled(self, factor: float) -> DeviceOp:

@@ -76,7 +76,7 @@ def encoded_value_bytes(values: ValueCode, k: Real) -> Floats:
 
 
 def encoded_index_bytes(indices: IndexCode, n: Real, k: Real, differences: Real | None = None) -> Floats:
-    """Return the bytes of `k` encoded indices below `n`, including the counts and the format tag in a message.
+    """Return the message size [byte] of `k` indices in the range 0 to `n` - 1 under the index encoding `indices`.
 
     =============  ==========================================================================================
     ``int64``      8 k

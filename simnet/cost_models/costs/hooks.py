@@ -43,11 +43,11 @@ _STREAMS = {"gpu": (0.7, 1.4), "cpu": (0.5, 2.5)}
 
 
 class HookOperations(NamedTuple):
-    """Operations of a stage, counted per item of kind `per`, such as a tensor; `rank_...` are per PowerSGD rank.
+    """Operation counts of one stage of a gradient compressor's code, for each item of kind `per`, such as a tensor.
 
     `bytes` are read and written for each entry, `kept_bytes` for each that is kept; `own` are how often which
     method of the device, of ``kept`` entries, of the ``part`` of a worker, or of all; a row counts at `ranks` from the
-    first to the second.
+    first to the second. `rank_operations` and `rank_views` are for each unit of PowerSGD's rank.
     """
 
     stage: str
@@ -128,7 +128,7 @@ class StageCost(NamedTuple):
 
 
 def hook_of(implementation: str, scheme: str) -> Hook | None:
-    """Return the counted operations of a scheme in an implementation; None if "framework" is asked for and none has it.
+    """Return the operation counts of `scheme` in `implementation`; None for "framework" if no code was counted.
 
     Without a release it is that of the newest. Raises ValueError if there is no such implementation, not of this
     scheme, or not in this release.
@@ -169,7 +169,7 @@ def check_stack(hook: Hook | None, stack: str | None) -> None:
 
 
 def implementation_names() -> list[str]:
-    """Return the names of implementations of schemes: two for every scheme, then those with counted operations."""
+    """Return the implementations of schemes: "fused" and "framework", then those whose operations were counted."""
     return [FUSED, FRAMEWORK, *dict.fromkeys(one.implementation for one in _hooks())]
 
 
@@ -218,7 +218,7 @@ def stage_costs(
 
 
 def _row_cost(row: HookOperations, tensors: HookedTensors, device: DeviceProfile, host: HostPrices) -> StageCost:
-    """Return the cost of operations `row`: launches and memory traffic (GPU: the larger, CPU: the sum), and kernels."""
+    """Return time and counts of a table row's operations: launches, memory traffic, and kernels with own prices."""
     items, rank, share = tensors.items(row.per), tensors.rank, float(tensors.kept / tensors.sizes.sum())
     count, nbytes = items.size, float(items.sum()) * (row.bytes + share * row.kept_bytes)
     operations = count * (row.operations + rank * row.rank_operations)
@@ -277,7 +277,6 @@ def _hosts() -> dict[str, HostPrices]:
 
 @cache
 def _hooks() -> tuple[Hook, ...]:
-    """Return the counted operations of all hooks, in the order of the shipped table."""
     found: dict[tuple[str, ...], Hook] = {}
     for row in read_shipped_rows("data/hook_operations.csv"):
         key = (row["implementation"], row["scheme"], row["releases"])

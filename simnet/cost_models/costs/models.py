@@ -50,7 +50,7 @@ class Layer(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Number of entries."""
+        """Number of parameters in the tensor."""
         return math.prod(self.shape)
 
 
@@ -177,12 +177,12 @@ def model_operations(profile: ModelProfile) -> float:
 
 
 def model_names() -> list[str]:
-    """Return the names of the networks, sorted."""
+    """Return the names of the known neural networks, sorted."""
     return sorted(_network_rows())
 
 
 def load_model(name: str) -> ModelProfile:
-    """Return a network's profile by its name or alias (see `model_names`); case and punctuation are ignored.
+    """Return a neural network's profile by its name or alias (see `model_names`); case and punctuation are ignored.
 
     `name` may also be the path of a ``config.json`` of Hugging Face transformers. Raises ValueError if there is no such
     network, InputError for a wrong file.
@@ -229,7 +229,7 @@ def _plain_name(name: str) -> str:
 
 @cache
 def _network_rows() -> dict[str, dict[str, str]]:
-    """Return the table of known networks, by name."""
+    """Return the shipped table of neural networks: rows by network name."""
     return {row["network"]: row for row in read_shipped_rows("data/models.csv")}
 
 

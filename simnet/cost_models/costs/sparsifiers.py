@@ -80,7 +80,7 @@ def var_overhead(N: Floats) -> Traffic:
 
 @ClosedForm
 def threshold_allgather(M: Floats, c: Floats, N: Floats, selected: Given = None, gathers: Number = 1.0) -> Traffic:
-    """Time to gather `selected` entries per worker in `gathers` calls: gathers log N rounds, 8 selected (N - 1) bytes.
+    """Time to all-gather `selected` entries per worker: log N rounds per call, in all 8 selected (N - 1) bytes.
 
     SIDCo, DGC and RedSync. The bytes of messages that carry sizes are left out, as in the published tables. `selected`
     is the mean number of entries selected per worker, c M / 4 if not given; `gathers` is 1 for the entries alone, 2
@@ -301,10 +301,10 @@ def deft(
     union: Given = None,
     index_bytes: Number = 8.0,
 ) -> Traffic:
-    """Time of DEFT: broadcasts announce which worker selects in which layers, then messages as of `exdyna`.
+    """Time of DEFT: broadcasts that assign layers to workers, all-gathers of indices, and an all-reduce of values.
 
     Derived from the code of [7]: two broadcasts, the second right behind the first, take log N rounds of 4 (N +
-    layers) bytes; `layers` are counted after long ones are cut.
+    layers) bytes; `layers` are counted after long ones are cut; the rest is as of `exdyna`.
     """
     bins = collectives.broadcast.traffic(4 * (N + layers), N)
     return bins + exdyna.traffic(M, c, N, longest, union, index_bytes)

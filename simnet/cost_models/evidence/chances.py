@@ -113,7 +113,7 @@ def chances(
         alike = [part.name] * len(names) if part.name else names
         for place, (name, kind) in enumerate(zip(alike, part.kinds, strict=True)):
             seconds, low, high = (float(one[place]) for one in part[:3])
-            by_gradients = _by_gradients(part.spread[place], name) if part.spread else 1.0
+            by_gradients = _gradient_factors(part.spread[place], name) if part.spread else 1.0
             if seconds <= 0 or low == high:
                 drawn[place] += seconds * by_gradients
                 continue
@@ -148,8 +148,8 @@ def _worst_loss(place: int, ends: Floats, told: Sequence[bool]) -> float:
     return max(float(ends[1, place]) / rival - 1, 0.0) if rival > 0 else math.inf
 
 
-def _by_gradients(spread: tuple[float, float], name: str) -> Floats | float:
-    """Return sampled factors, (draws,), for the effect of unknown gradients on an exchange's time; 1.0 for none."""
+def _gradient_factors(spread: tuple[float, float], name: str) -> Floats | float:
+    """Return sampled factors, (draws,), by which unknown gradients change an exchange's time; 1.0 if they do not."""
     if spread == (1.0, 1.0):
         return 1.0
     least, most = np.log(spread) / intervals.SCORE_95
@@ -169,7 +169,7 @@ def _win_bounds(won: Floats, picked: Sequence[NDArray[np.intp]]) -> Floats:
 
 
 def factors(errors: Floats, below: Floats | float, above: Floats | float) -> Floats:
-    """Return ratios of measured to predicted time: `above` for an error of 1 half-width, 1 / `below` for one of -1."""
+    """Return measured over predicted time for errors e in half-widths: `above` ** e, or `below` ** e if e < 0."""
     return np.asarray(np.exp(errors * np.where(errors < 0, np.log(below), np.log(above))))
 
 

@@ -22,17 +22,17 @@ Level: TypeAlias = Literal["measured", "extrapolated", "assumed"]
 
 
 class Evidence(NamedTuple):
-    """The evidence level of a result, and as its reason the conditions under which nothing was measured."""
+    """The evidence level of a result (measured, extrapolated or assumed), and the reason why it is not higher."""
 
     level: Level
     because: str = ""
 
     def figures(self) -> dict[str, str]:
-        """Return the level and its reason as JSON fields."""
+        """Return the evidence level of a result, and the reason for it, as the JSON fields "evidence" and "because"."""
         return {"evidence": self.level, "because": self.because}
 
     def line(self) -> str:
-        """Return the evidence level and its reason as text that begins with conditions outside the measured range."""
+        """Return a sentence on the evidence level and its reason; conditions outside the measured range come first."""
         known, _, here = self.because.rpartition("; here ")
         because = f"here {here}; {known}" if known else here
         return f"{self.level}: {because or 'links and numbers of workers like these were measured'}."

@@ -102,9 +102,10 @@ def widest(held: Sequence[HeldOut], coverage: float) -> list[tuple[float, float]
 
 
 def intervals(held: Mapping[Basis, Sequence[HeldOut]], coverage: float) -> dict[Basis, list[tuple[float, float]]]:
-    """Return interval half-widths by extrapolation (`Basis`) and size bin; for "collectives", the widest of any.
+    """Return half-widths (below, above) of log(measured / predicted) for each basis of prediction and message-size bin.
 
     Few numbers of ranks, or collectives, can be held out on one system, so their widths are drawn to `TYPICAL` ones.
+    For "collectives" they are the largest of any collective.
     """
     found = {}
     for basis, one in held.items():
@@ -119,7 +120,7 @@ def intervals(held: Mapping[Basis, Sequence[HeldOut]], coverage: float) -> dict[
 
 
 def conformal(log_errors: Floats, coverage: float) -> tuple[float, float]:
-    """Return conformal quantiles of log errors, below and above, >= 0.
+    """Return half-widths (below, above) of the conformal interval around 0 that holds a share `coverage` of log errors.
 
     Of n `log_errors` (measured over predicted) it is number (n + 1) q, rounded up, on either side. With too few of
     them, the largest is stretched as if errors had an exponential tail.
@@ -170,9 +171,10 @@ def median_half_width(values: Floats, count: int | None = None) -> float:
 
 
 class ErrorModel(NamedTuple):
-    """Quantiles of one kind of prediction's errors on each measured system, in interval half-widths, (sites, 25).
+    """Error quantiles of one kind of prediction, a row for each measured system, in units of the interval half-width.
 
-    `shared` is the correlation of the errors of two choices at one place of a site, in normal scores, within [0, 1).
+    `shared` is the correlation of the errors of two choices at one place of a site, in normal scores, within [0, 1);
+    `quantiles` are at the normal scores `SCORES`, shape (systems, 25).
     """
 
     shared: float
@@ -193,7 +195,7 @@ def error_models() -> MappingProxyType[str, ErrorModel]:
         own = [row for row in known if row["kind"] == kind]
         quantiles = np.array([[float(row[f"{score:g}"]) for score in SCORES.tolist()] for row in own])
         found[kind] = ErrorModel(float(own[0]["shared"]), quantiles)
-    found |= dict.fromkeys(set(_sides()) - {UNNAMED}, found[NAMED])
+    found |= dict.fromkeys(set(_half_width_rows()) - {UNNAMED}, found[NAMED])
     return MappingProxyType(found)
 
 
@@ -203,27 +205,27 @@ def _rows() -> list[dict[str, str]]:
 
 
 @cache
-def _sides() -> dict[str, dict[str, str]]:
-    """Return, by transport stack, the shipped table rows with interval half-widths of times predicted from links."""
+def _half_width_rows() -> dict[str, dict[str, str]]:
+    """Return interval half-widths of times predicted from link latency and bandwidth: table rows by transport stack."""
     return {row["kind"]: row for row in _rows() if row["above_share"]}
 
 
 def stacks() -> list[str]:
-    """Return the transport stacks on which predictions from links were validated by measurements."""
-    return sorted(set(_sides()) - {UNNAMED})
+    """Return the transport stacks on which times predicted from link latency and bandwidth were validated."""
+    return sorted(set(_half_width_rows()) - {UNNAMED})
 
 
 def kind_of_stack(stack: str) -> str:
     """Return the key in `error_models` for a transport stack: its name, or "ideal" if the stack was not measured."""
-    return stack if stack in _sides() else UNNAMED
+    return stack if stack in _half_width_rows() else UNNAMED
 
 
 def interval(stack: str, messages: Floats, seconds: Floats) -> tuple[Floats, Floats]:
-    """Return the 90 % interval [s] of times predicted from links, in the shape of `seconds`.
+    """Return the 90 % interval [s] of the times `seconds`, which were predicted from link latency and bandwidth.
 
     Errors are so many seconds for each of the successive `messages` of a worker, and a share of the time, by stack.
     """
-    row = _sides()[kind_of_stack(stack)]
+    row = _half_width_rows()[kind_of_stack(stack)]
     messages, seconds = np.broadcast_arrays(np.asarray(messages, dtype=float), np.asarray(seconds, dtype=float))
     each = np.divide(messages, seconds, out=np.zeros(seconds.shape), where=seconds > 0)
     below, above = (float(row[f"{side}_message_s"]) * each + float(row[f"{side}_share"]) for side in ("below", "above"))
@@ -233,7 +235,7 @@ def interval(stack: str, messages: Floats, seconds: Floats) -> tuple[Floats, Flo
 def corrected(
     kind: str, seconds: Floats, low: Floats, high: Floats, models: Mapping[str, ErrorModel] | None = None
 ) -> tuple[Floats, Floats]:
-    """Return a 90 % interval [s], corrected by the errors of such intervals on other measured systems.
+    """Return intervals `low` to `high` [s], scaled to hold 90 % of such predictions' errors on other measured systems.
 
     Intervals of `CROSS_VALIDATED` end where one error in twenty of the measured sites was below, and one above. All are
     wider by `factor_for_another`, as sites are few. `models` are the shipped ones by default.
@@ -322,7 +324,7 @@ def off_of_calls(end: IntervalEnd, stack: str, workers_per_device: int, messages
 
 
 def factor_in_job(end: IntervalEnd, part: PartOfIteration) -> float:
-    """Return a bound on an iteration part's time in a job, relative to its time in a lone process; 1 if unknown."""
+    """Return the low or high (`end`) ratio of an iteration part's time in a job to its time alone; 1 if unknown."""
     wanted = ("part", part, end)
     rows = (row for row in iteration_errors() if (row["kind"], row["name"], row["end"]) == wanted)
     return next((float(row["most"]) for row in rows), 1.0)

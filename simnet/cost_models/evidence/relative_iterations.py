@@ -32,9 +32,9 @@ _ROUNDING = 1e-9
 
 
 class RelativeIterations(NamedTuple):
-    """Iterations of a scheme over those of dense training to equal accuracy, with an interval for another small model.
+    """Ratio of a scheme's iterations to those of dense training at equal accuracy, with its 90 % interval.
 
-    `high` is infinite where some runs did not reach the target: the estimate is then a lower bound.
+    The interval is for a further small model; `high` is infinite, and the estimate a bound, if runs missed the target.
     """
 
     estimate: float
@@ -43,7 +43,7 @@ class RelativeIterations(NamedTuple):
     level: Level = "extrapolated"
 
     def __str__(self) -> str:
-        """Return the ratio with its interval.
+        """Return the relative number of iterations and its interval as text.
 
         Examples
         --------
@@ -55,7 +55,7 @@ class RelativeIterations(NamedTuple):
 
 
 def accuracy_text(known: Mapping[str, object]) -> str:
-    """Return text on how many iterations exchanges need for the accuracy of dense training; empty if unknown.
+    """Return text on how many iterations each scheme needs to reach the accuracy of dense training; empty if unknown.
 
     Examples
     --------
@@ -100,14 +100,14 @@ def relative_iterations(
 
 
 def mean_logarithms(settings: Mapping[Setting, Sequence[Ratio]]) -> list[float]:
-    """Return, for each setting, the logarithm of the geometric mean of the ratios measured in it."""
+    """Return, for each setting, the mean logarithm of its runs' iterations relative to dense training."""
     most = max((value for runs in settings.values() for value, reached in runs if reached), default=1.0)
     return [fmean(math.log(value if reached else max(value, most)) for value, reached in s) for s in settings.values()]
 
 
 @cache
 def measured_ratios() -> dict[str, dict[float, dict[Setting, list[Ratio]]]]:
-    """Return the measured ratios by scheme, density and setting."""
+    """Return measured iterations relative to dense training, by scheme, density, and setting (model and momentum)."""
     found: dict[str, dict[float, dict[Setting, list[Ratio]]]] = {}
     dense: dict[tuple[str, str, str], int] = {}
     for row in read_shipped_rows("data/iterations_to_accuracy.csv"):

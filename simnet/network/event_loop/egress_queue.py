@@ -21,7 +21,7 @@ from simnet.network.event_loop.timelines import update_link
 
 
 def send_shared(s: State, g: int, f: int) -> None:
-    """Record that message f starts at once on its host's own link, and update the time at which rank g's sends end."""
+    """Send message f on its host's own link, behind rank g's earlier sends, and update when all sends of rank g end."""
     rank, flow = s.ranks[g], s.flows[f]
     begin = s.now + s.send_overhead
     rank.send_complete = max(rank.send_complete, begin)
@@ -53,7 +53,7 @@ def send_shared(s: State, g: int, f: int) -> None:
 
 
 def transmit_at(s: State, f: int, begin: float) -> float:
-    """Start to transmit message f on its host's own link at `begin`; return the end for the link's current capacity."""
+    """Start to send message f on its host's own link at `begin` [s]; return its end if the capacity is constant."""
     flow = s.flows[f]
     link = s.links[s.routes[flow.route].own]
     flow.counted, flow.pace = begin, min(link.capacity, flow.limit)
@@ -84,7 +84,7 @@ def count_sent(s: State, f: int) -> None:
 
 
 def continue_sending(s: State, f: int) -> bool:
-    """Continue to send message f and messages queued behind it; return whether the last departure time is known."""
+    """Continue to send message f and those queued behind it; return whether the departure time of the last is known."""
     l = s.routes[s.flows[f].route].own
     link, g, end = s.links[l], s.messages[s.flows[f].message].src, transmission_end(s, f)
     update_link(s, l, s.now)

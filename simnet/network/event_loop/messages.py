@@ -154,7 +154,7 @@ def start_message(s: State, f: int) -> None:
 
 
 def handling_time(s: State, f: int) -> float:
-    """Return the receiver's overhead [s] before it delivers message f; with adaptive routing, part may follow later."""
+    """Return the receiver's overhead [s] between the arrival and the delivery of message f."""
     return s.receive_overhead + (s.after if s.flows[f].what == codes.IS_READY and not s.adaptive else 0.0)
 
 
@@ -188,7 +188,7 @@ def control_delay(s: State, f: int) -> float:
 
 
 def arrived_bytes(s: State, f: int) -> float:
-    """Return the most bytes of message f that its host's own link may have passed since the flow of f started."""
+    """Return an upper bound on the bytes of message f that have passed its host's own link since they began to flow."""
     flow = s.flows[f]
     own = s.routes[flow.route].own
     update_link(s, own, s.now)

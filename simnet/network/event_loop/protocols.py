@@ -55,7 +55,7 @@ def post_round(s: State, g: int, task: TaskRecord) -> None:
 
 
 def first_early_message(s: State, task: TaskRecord, i: int) -> int:
-    """Return the first message of round i that has arrived (any, if arrivals are unrecorded); -1 if there is none."""
+    """Return the first message of round i that has arrived (if arrivals are not recorded, the first one), or -1."""
     for at in range(task.incoming, task.incoming + task.receives):
         m = s.incoming[at]
         run = s.runs[s.ranks[s.messages[m].dst].run]
@@ -166,7 +166,7 @@ def send_control(s: State, g: int, m: int, i: int, what: int) -> None:
 
 
 def inject_at(s: State, f: int, time: float) -> None:
-    """Schedule for `time` [s], when the library has prepared message f, that f enters the network."""
+    """Schedule the entry of message f into the network at `time` [s], when the CPU work for it ends."""
     s.runs[s.flows[f].owner].pending += 1
     push_event(s, time, codes.INJECT, f)
 

@@ -59,7 +59,7 @@ def resume_at(s: State, time: float, g: int) -> None:
 
 
 def resume_rank(s: State, g: int) -> None:
-    """Let rank g continue after a wait for its start, the earliest entry to a round, its work, or library CPU work."""
+    """Let rank g continue after a wait for its start, a round's earliest entry time, computation or CPU work."""
     rank = s.ranks[g]
     run = s.runs[rank.run]
     run.pending -= 1
@@ -144,7 +144,7 @@ def round_of(s: State, g: int) -> RoundRecord:
 
 
 def has_work(s: State, g: int, task: TaskRecord) -> bool:
-    """Return whether rank g, before its round, has computation to wait for or CPU work of the library."""
+    """Return whether rank g must compute or do CPU work on messages before it enters its next round."""
     if s.ranks[g].stream < 0:
         return task.seconds > 0
     return task.software > 0 or (task.seconds > 0 and round_of(s, g).unpacks < 0)
@@ -163,7 +163,7 @@ def opens_at(s: State, g: int) -> float:
 
 
 def begin_part(s: State, g: int) -> None:
-    """If rank g's round begins an exchange part, slow its backward pass while messages of the part are in flight."""
+    """If rank g's round is the first to send a gradient part, apply that part's slowdown to its backward pass."""
     part = round_of(s, g).opens
     if part >= 0:
         stream = s.streams[s.ranks[g].stream]
@@ -311,7 +311,7 @@ def own_link_event(s: State, f: int) -> None:
 
 
 def receive_message(s: State, f: int) -> None:
-    """Count the arrival of data message f at its sender and receiver, and let them leave rounds that are complete."""
+    """Record the arrival of data message f; sender and receiver leave their rounds if these are complete now."""
     flow = s.flows[f]
     i, message, run = flow.round_index, s.messages[flow.message], s.runs[flow.owner]
     if run.arrived >= 0:

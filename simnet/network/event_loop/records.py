@@ -168,7 +168,7 @@ class LinkAllocation:
 
 @record
 class Timeline:
-    """A bandwidth or latency over time: the indices of its current segment and of its first unknown segment."""
+    """A bandwidth or latency over time: the index of its current segment, and that of the last known one plus 1."""
 
     here: int
     last: int
@@ -187,7 +187,7 @@ class Route:
 
 @record
 class LossRecord:
-    """How packet loss limits a route's rate (`slope` of round-trip time, plus `fixed`), and the share of payload."""
+    """A route's rate limit by packet loss, segment size / (`slope` * RTT + `fixed`), and payload per byte sent."""
 
     slope: float
     fixed: float

@@ -300,7 +300,7 @@ def check_link(s: State, l: int) -> None:
 
 
 def solve_rates(s: State) -> None:
-    """Compute max-min fair rates of the chosen flows by progressive filling. Other flows keep their rates.
+    """Compute max-min fair rates of the flows in `s.chosen` by progressive filling. Other flows keep their rates.
 
     The link with the smallest share per unit of weight is the bottleneck of its unsolved flows; their rates are then
     taken off the other links of their routes.

@@ -13,12 +13,12 @@ from simnet.network.event_loop.records import ComputeSlice, State, StreamRecord
 
 
 def advance_stream(s: State, row: int, until: float, place: float, part: int) -> None:
-    """Simulate a compute stream to a time, a number of seconds of kernels run, or the end of a part's selection.
+    """Simulate a compute stream to time `until` [s], or until kernel time reaches `place` or `part` is selected.
 
     - s
     - `row`: the stream.
-    - `until`, `place`: time and place; infinity for none.
-    - `part`: the part; -1 for none.
+    - `until`, `place`: a time, and total seconds that kernels have run; infinity for none.
+    - `part`: the gradient part that its kernels select; -1 for none.
     """
     x = s.streams[row]
     while x.reached < until:
@@ -67,7 +67,7 @@ def advance_stream(s: State, row: int, until: float, place: float, part: int) ->
 
 
 def next_kernel_end(s: State, x: StreamRecord) -> float:
-    """Return how many seconds of queued kernels will have run when the current or next group of kernels ends."""
+    """Return the stream's total kernel time since its start [s] when its current or next group of kernels ends."""
     stop = x.queued
     if x.selected < x.slices:
         stop = min(stop, s.compute_slices[x.compute_slices + x.selected].selects_to)
@@ -100,7 +100,7 @@ def finish_kernels(s: State, x: StreamRecord) -> None:
 
 
 def skip_selected(s: State, x: StreamRecord, served: float) -> None:
-    """Count gradient parts as selected if they need no kernels, or these end within `served` seconds of kernels."""
+    """Count gradient parts as selected if they need no kernels, or these end by `served` seconds of kernel time."""
     while x.selected < x.slices:
         compute_slice = s.compute_slices[x.compute_slices + x.selected]
         if compute_slice.select > 0.0 and compute_slice.selects_to > served:

@@ -21,7 +21,7 @@ _GBIT_PER_S = 1.25e8
 
 
 class EpochState(NamedTuple):
-    """Latency and bandwidth in a published network schedule, valid from `first_epoch` on.
+    """Network latency and bandwidth in a published training experiment, from epoch `first_epoch` on.
 
     `latency` [s] is from host to host, the paper's alpha: half of it on each link of a star. `bandwidth` [byte/s] is
     that of one host, the paper's 1/beta.
@@ -33,7 +33,7 @@ class EpochState(NamedTuple):
 
 
 class EpochProfile(NamedTuple):
-    """A published network schedule: `states` in order of epochs, the number of `epochs`, and its `source`."""
+    """Network states over a published training experiment: `states` by epoch, number of `epochs`, and `source`."""
 
     states: tuple[EpochState, ...]
     epochs: int
@@ -41,7 +41,7 @@ class EpochProfile(NamedTuple):
 
 
 def profile_state(name: str, epoch: int) -> EpochState:
-    """Return latency and bandwidth of a published network schedule in one epoch.
+    """Return network latency and bandwidth in one training epoch of a published experiment.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def profile_state(name: str, epoch: int) -> EpochState:
 
 
 def profile(name: str, epoch_seconds: float) -> Weather:
-    """Return a published network schedule as weather, in which each epoch lasts `epoch_seconds`.
+    """Return latency and bandwidth over time as in a published experiment, with epochs of `epoch_seconds`.
 
     Parameters
     ----------

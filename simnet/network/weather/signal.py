@@ -295,10 +295,10 @@ class Signal:
         return times, values
 
     def ahead(self, start: float, until: float, known: int) -> tuple[int, int, float]:
-        """Return the index range of the segments from time `start` [s] on, and the time at which they end [s].
+        """Return the indices of segments from time `start` [s] to at least `until` where known, and their end [s].
 
-        Segments that begin before `until` [s] are generated if needed and possible; of generated ones up to `known`
-        more are included.
+        Segments that begin before `until` [s] are generated if needed and possible; at least `known` segments are
+        returned if so many exist already.
 
         Returns
         -------
